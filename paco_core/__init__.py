@@ -1,0 +1,1 @@
+"""The library behind the pipeline: it imports neither Dagster nor DVC."""

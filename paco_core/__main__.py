@@ -1,0 +1,6 @@
+"""``python -m paco_core`` = ``paco``."""
+
+from paco_core.cli import main
+
+if __name__ == "__main__":
+    main()

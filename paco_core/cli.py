@@ -1,0 +1,167 @@
+"""The command ``paco``: one verb a thing that people do. Libraries are imported by the verb that needs them."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+
+def project_root() -> Path:
+    """The nearest folder upwards that holds ``params.yaml`` and ``dvc.yaml``; else the working folder."""
+    here = Path.cwd()
+    for folder in (here, *here.parents):
+        if (folder / "params.yaml").is_file() and (folder / "dvc.yaml").is_file():
+            return folder
+    return here
+
+
+def _run(args: argparse.Namespace) -> None:
+    from paco_core.launch import run_stage
+
+    run_stage(args.stage, args.item, project_root())
+
+
+def _profile(args: argparse.Namespace) -> None:
+    from paco_core import profiles
+
+    root = project_root()
+    if args.action == "list":
+        for name in profiles.available(root):
+            print(name)
+    else:
+        print(profiles.use(root, args.name))
+
+
+def _check(_args: argparse.Namespace) -> None:
+    from paco_core.preflight import check_project
+
+    report = check_project(project_root())
+    print(report.text())
+    if not report.passed:
+        raise SystemExit(1)
+
+
+def _serve(args: argparse.Namespace) -> None:
+    from paco_core import paths
+    from paco_core.params import PARAMS_FILE, load
+    from paco_core.serving import endpoint
+
+    root = project_root()
+    if args.action == "up":
+        folder = root / (args.model or paths.REWARD_MERGED)
+        print(endpoint.up(folder, load(root / PARAMS_FILE).serving, root))
+    elif args.action == "status":
+        print(endpoint.status(root))
+    elif args.action == "logs":
+        print(endpoint.logs(root, args.name))
+    else:
+        print(endpoint.down(root, args.name))
+
+
+def _score(args: argparse.Namespace) -> None:
+    from paco_core.reward_model.command import score_pair
+
+    print(score_pair(project_root(), args.first, args.second, args.theme, args.model, args.reasons))
+
+
+def _zoo(args: argparse.Namespace) -> None:
+    from paco_core.storybook.zoo import command
+
+    root = project_root()
+    if args.action == "build":
+        command.build(args.members, root)
+    elif not command.check(args.members, root):
+        raise SystemExit(1)
+
+
+def _plan(args: argparse.Namespace) -> None:
+    from paco_core.grpo.plan import plan
+    from paco_core.params import PARAMS_FILE, load
+
+    print(plan(load(project_root() / PARAMS_FILE), args.policy))
+
+
+def _graph(_args: argparse.Namespace) -> None:
+    from paco_core.graph import mermaid
+
+    print(mermaid(project_root() / "dvc.yaml"))
+
+
+def _tour(_args: argparse.Namespace) -> None:
+    from paco_core.tour import tour
+
+    print(tour(project_root()))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="paco", description="Consistent image generation by reinforcement learning, as a pipeline."
+    )
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+
+    def verb(name: str, act: Callable[[argparse.Namespace], None], text: str) -> argparse.ArgumentParser:
+        sub = verbs.add_parser(name, help=text, description=text)
+        sub.set_defaults(act=act)
+        return sub
+
+    run = verb("run", _run, "run one stage of dvc.yaml (what `dvc repro` calls)")
+    run.add_argument("stage")
+    run.add_argument("--item", help="item of a matrix stage: a shard, a policy")
+
+    profile = verb("profile", _profile, "list the profiles, or write params.yaml from one")
+    actions = profile.add_subparsers(dest="action", required=True)
+    actions.add_parser("list")
+    actions.add_parser("use").add_argument("name")
+
+    verb("check", _check, "check parameters, data, disk and memory; print what each stage needs and costs")
+
+    serve = verb("serve", _serve, "start, show or stop a server of the reward model")
+    actions = serve.add_subparsers(dest="action", required=True)
+    actions.add_parser("up").add_argument("--model", help="model folder (default: data/reward_merged)")
+    actions.add_parser("status")
+    actions.add_parser("logs").add_argument("name", nargs="?")
+    actions.add_parser("down").add_argument("name", nargs="?")
+
+    score = verb("score", _score, "score how consistent two pictures are, from 0 to 1")
+    score.add_argument("first", type=Path)
+    score.add_argument("second", type=Path)
+    score.add_argument("--theme", help="the theme both were made for; without it the plain question is asked")
+    score.add_argument("--model", type=Path, help="model folder (default: data/reward_merged)")
+    score.add_argument("--reasons", action="store_true", help="also print the model's reasons")
+
+    zoo = verb("zoo", _zoo, "train the small models of the embedded world again, or measure them again")
+    actions = zoo.add_subparsers(dest="action", required=True)
+    for action in ("build", "check"):
+        actions.add_parser(action).add_argument("members", nargs="*", help="default: all")
+
+    verb("plan", _plan, "print a policy's arithmetic before anything runs").add_argument("policy")
+    verb("graph", _graph, "print the graph of dvc.yaml as Mermaid")
+    verb("tour", _tour, "say where to look after a run")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Entry point: exit 0 when it worked, 1 with one clear message when input or data are at fault."""
+    args = _parser().parse_args(argv)
+    from paco_core.files import DataError
+    from paco_core.params import ParamsError
+
+    try:
+        args.act(args)
+    except (DataError, ParamsError) as error:
+        print(f"paco {args.verb}: {error}", file=sys.stderr)
+        raise SystemExit(1) from None
+    except KeyboardInterrupt:
+        print(f"paco {args.verb}: interrupted; nothing half-written was kept", file=sys.stderr)
+        raise SystemExit(130) from None
+    except OSError as error:
+        if error.errno != 28:  # ENOSPC
+            raise
+        print(
+            f"paco {args.verb}: no space left on the disk ({error.filename or 'while writing'}); "
+            "free some space and run the same command again: finished outs were kept",
+            file=sys.stderr,
+        )
+        raise SystemExit(1) from None

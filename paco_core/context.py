@@ -1,0 +1,183 @@
+"""What a stage gets: its parameters, its paths, progress, and one place to report to.
+
+A stage reports its figures once; they go to its DVC metrics file, its MLflow run and, when Dagster
+started the stage, through Pipes to the asset's page.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paco_core import files, paths
+from paco_core.files import DataError
+from paco_core.params import PARAMS_FILE, Params, load
+from paco_core.progress import Progress
+from paco_core.tracking import Terminated, Tracker, open_run
+
+if TYPE_CHECKING:
+    from dagster_pipes import PipesContext
+    from PIL import Image
+
+PREVIEW_BYTES = 48 * 1024  # a preview in Dagster's event log; larger pictures belong in MLflow
+
+
+@dataclass
+class StageContext:
+    """The surroundings of one running stage."""
+
+    name: str
+    item: str | None
+    root: Path
+    params: Params
+    tracker: Tracker
+    pipes: PipesContext | None
+    _reported: dict[str, Any] = field(default_factory=dict)
+    _previews: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        return f"{self.name}@{self.item}" if self.item else self.name
+
+    def read(self, path: Path) -> Path:
+        """The absolute path of an input of this stage; logged as a data set with its DVC md5.
+
+        Raises:
+            DataError: when it does not exist, naming the stage that makes it.
+        """
+        full = self.root / path
+        if not full.exists():
+            owner = next((n for p, n in paths.PRODUCERS.items() if path == p or p in path.parents), None)
+            hint = f"; it is made by `dvc repro {owner}`" if owner else ""
+            raise DataError(f"stage {self.label}: input {path} is missing{hint}")
+        md5 = files.recorded_md5(self.root, path)
+        if md5:
+            self.tracker.dataset(path.as_posix().removeprefix("data/"), path.as_posix(), md5)
+        return full
+
+    def writing(self, path: Path) -> AbstractContextManager[Path]:
+        """A temporary path that becomes the out ``path`` when the block succeeds."""
+        return files.atomic(self.root / path)
+
+    def keep(self, path: Path) -> Path:
+        """An out that outlives a kill (``persist: true`` in dvc.yaml): its stage resumes from what it holds."""
+        full = self.root / path
+        full.mkdir(parents=True, exist_ok=True)
+        return full
+
+    def progress(self, total: int, unit: str, label: str | None = None) -> Progress:
+        return Progress(total, label or self.label, unit, self.say)
+
+    def say(self, line: str) -> None:
+        """A plain line in the log of the terminal and of the Dagster run."""
+        print(line, file=sys.stderr, flush=True)
+        if self.pipes is not None:
+            self.pipes.log.info(line)
+
+    def image(self, image: Image.Image, key: str, step: int = 0) -> None:
+        """A picture for people: full size in MLflow, a small preview on the asset's page."""
+        self.tracker.image(image, key, step)
+        self._previews[key] = image
+
+    def report(self, metrics: Mapping[str, float], **notes: str | int | float) -> None:
+        """Tell the stage's figures, once, at its end.
+
+        ``metrics`` may be nested by dotted names; NaN is written as null, for JSON has no NaN. ``notes``
+        are shown on the asset's page only.
+        """
+        self._reported = {**dict(metrics), **notes}
+        clean = {k: None if isinstance(v, float) and math.isnan(v) else v for k, v in metrics.items()}
+        files.write_json(self.root / paths.metrics_file(self.name, self.item), clean)
+        self.tracker.metrics({f"{self.name}/{k}": float(v) for k, v in metrics.items()})
+        self.say(f"{self.label}: " + ", ".join(f"{k} {_short(v)}" for k, v in metrics.items()))
+
+    def _materialise(self) -> None:
+        if self.pipes is None:
+            return
+        metadata: dict[str, Any] = {k: v for k, v in self._reported.items() if v is not None}
+        metadata = {k: str(v) if isinstance(v, float) and math.isnan(v) else v for k, v in metadata.items()}
+        metadata["mlflow_run"] = self.tracker.run_id
+        for key, image in self._previews.items():
+            metadata[key.replace("/", "_")] = {"type": "md", "raw_value": preview_markdown(image, key)}
+        self.pipes.report_asset_materialization(metadata=metadata)
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def preview_markdown(image: Image.Image, alt: str) -> str:
+    """A picture as a Markdown data URL of at most :data:`PREVIEW_BYTES`, shrunk until it fits."""
+    import base64
+    import io
+
+    picture = image.convert("RGB")
+    while True:
+        buffer = io.BytesIO()
+        picture.save(buffer, format="WEBP", quality=80)
+        if len(buffer.getvalue()) * 4 // 3 <= PREVIEW_BYTES:
+            return f"![{alt}](data:image/webp;base64,{base64.b64encode(buffer.getvalue()).decode()})"
+        picture = picture.resize((max(1, picture.width * 3 // 4), max(1, picture.height * 3 // 4)))
+
+
+@contextmanager
+def _dagster_pipes() -> Iterator[PipesContext | None]:
+    """Pipes to Dagster when it started this process, else None (outside, Pipes hands out a mock)."""
+    if "DAGSTER_PIPES_CONTEXT" not in os.environ:
+        yield None
+        return
+    from dagster_pipes import open_dagster_pipes
+
+    with open_dagster_pipes() as pipes:
+        yield pipes
+
+
+def _on_sigterm(_signal: int, _frame: object) -> None:
+    raise Terminated
+
+
+@contextmanager
+def open_stage(name: str, item: str | None, root: Path) -> Iterator[StageContext]:
+    """Everything a stage needs, opened and closed around it.
+
+    Raises:
+        ParamsError: when ``params.yaml`` is invalid; nothing has been started then.
+    """
+    params = load(root / PARAMS_FILE)
+    os.environ.setdefault("OMP_NUM_THREADS", str(params.threads))
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    signal.signal(signal.SIGTERM, _on_sigterm)
+    tags = {"dvc.stage": f"{name}@{item}" if item else name, "profile": params.profile}
+    if job := os.environ.get("DAGSTER_RUN_ID"):
+        tags["dagster.run_id"] = job
+    run_name = f"{name}/{item}" if item else name
+    with (
+        _dagster_pipes() as pipes,
+        open_run(root, experiment=f"paco/{name}", name=f"{run_name}/{params.profile}", tags=tags) as tracker,
+    ):
+        if pipes is not None:
+            tracker.tags({"dagster.run_id": pipes.run_id, "dagster.asset_key": "/".join(pipes.asset_keys)})
+        tracker.params(stage_slice(params, name))
+        context = StageContext(name, item, root, params, tracker, pipes)
+        yield context
+        context._materialise()
+
+
+def stage_slice(params: Params, name: str) -> dict[str, Any]:
+    """The sections of ``params.yaml`` that a stage's run records."""
+    sections = {
+        "reward_lora": ["reward"],
+        "reward_merged": ["reward"],
+        "policies": ["policies", "serving"],
+        "consistency_rank": ["consistency_rank", "serving"],
+        "t2is": ["t2is", "policies"],
+    }.get(name, [name])
+    tree = params.model_dump()
+    return {"profile": params.profile, **{s: tree[s] for s in sections if s in tree}}

@@ -1,0 +1,107 @@
+"""The records that travel between the data stages, and the T2IS text layout.
+
+Prompts are T2IS records (the public format: idx, prompt, height, width, layout, theme, category,
+task_name, criteria). A panel of a grid is named by a reference ``<grid id>#<panel>``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from paco_core.files import DataError, read_jsonl, write_jsonl
+
+Dimension = Literal["Style", "Identity", "Logic"]
+
+
+class PromptRecord(BaseModel):
+    """One text-to-image-set prompt in the public T2IS format."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    idx: str = Field(min_length=1)
+    prompt: str = Field(min_length=1)
+    height: int = Field(gt=0)
+    width: int = Field(gt=0)
+    layout: str = Field(pattern=r"^\d+x\d+$")
+    theme: str = Field(min_length=1)
+    category: str
+    task_name: str
+    criteria: dict[Dimension, dict[str, str]]
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """(rows, columns) of the layout."""
+        rows, columns = self.layout.split("x")
+        return int(rows), int(columns)
+
+
+def read_prompts(path: Path) -> list[PromptRecord]:
+    """Read T2IS records from JSON Lines.
+
+    Raises:
+        DataError: naming file and line of a record that is no valid one, or whose ``idx`` repeats.
+    """
+    records: list[PromptRecord] = []
+    seen: dict[str, int] = {}
+    for number, row in read_jsonl(path):
+        try:
+            record = PromptRecord.model_validate(row)
+        except ValidationError as error:
+            fault = error.errors()[0]
+            key = ".".join(str(part) for part in fault["loc"])
+            raise DataError(f"{path}:{number}: {key}: {fault['msg']}") from None
+        if record.idx in seen:
+            raise DataError(f"{path}:{number}: idx {record.idx} stood already on line {seen[record.idx]}")
+        seen[record.idx] = number
+        records.append(record)
+    if not records:
+        raise DataError(f"{path}: holds no prompt")
+    return records
+
+
+def write_prompts(path: Path, records: Iterable[PromptRecord]) -> None:
+    """Write T2IS records as JSON Lines, atomically."""
+    write_jsonl(path, (record.model_dump() for record in records))
+
+
+PANEL_MARK = re.compile(r"\[(?:TOP|MIDDLE|BOTTOM|LEFT|CENTER|RIGHT|PANEL[- ]?\d+|ROW[- ]?\d+)\](?:-\[[A-Z0-9 -]+\])?:?")
+
+
+def split_panels(prompt: str, panels: int) -> tuple[str, list[str]]:
+    """The shared opening of a T2IS prompt and the text of each panel.
+
+    Args:
+        prompt: the full text, panels marked ``[TOP]-[LEFT]:`` and so on.
+        panels: number of panels that the layout names.
+
+    Raises:
+        DataError: when the text marks another number of panels than the layout has.
+    """
+    marks = list(PANEL_MARK.finditer(prompt))
+    if len(marks) != panels:
+        raise DataError(f"prompt marks {len(marks)} panels, its layout has {panels}: {prompt[:80]!r}")
+    ends = [mark.start() for mark in marks[1:]] + [len(prompt)]
+    texts = [prompt[mark.end() : end].strip() for mark, end in zip(marks, ends, strict=True)]
+    return prompt[: marks[0].start()].strip(), texts
+
+
+def panel_ref(grid_id: str, panel: int) -> str:
+    """Reference to one panel: grid id and position in reading order."""
+    return f"{grid_id}#{panel}"
+
+
+def parse_ref(ref: str) -> tuple[str, int]:
+    """Inverse of :func:`panel_ref`.
+
+    Raises:
+        DataError: when the text is no reference.
+    """
+    grid_id, mark, panel = ref.rpartition("#")
+    if not mark or not panel.isdigit():
+        raise DataError(f"{ref!r} is no panel reference; expected '<grid id>#<panel>'")
+    return grid_id, int(panel)

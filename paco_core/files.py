@@ -1,0 +1,136 @@
+"""Files that are either whole or absent: atomic writing, free-space checks, JSON Lines."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+
+class DataError(ValueError):
+    """Data on disk is missing or malformed; the text names the file, the line or id, and the remedy."""
+
+
+@contextmanager
+def atomic(target: Path) -> Iterator[Path]:
+    """A temporary sibling of ``target`` (file or folder, the caller decides) renamed over it on success.
+
+    On any exception, Ctrl-C included, the temporary is removed and ``target`` is left as it was. A
+    killed process leaves only the temporary, which the next writer of the same target removes.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    part = target.with_name(f".{target.name}.part")
+    _remove(part)
+    try:
+        yield part
+        if not part.exists():
+            raise DataError(f"{target}: nothing was written to {part.name}; the stage produced no out")
+        _remove(target)
+        os.replace(part, target)
+    except BaseException:
+        _remove(part)
+        raise
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    elif path.exists() or path.is_symlink():
+        path.unlink()
+
+
+def write_text(target: Path, text: str) -> None:
+    """Write a text file atomically."""
+    with atomic(target) as part:
+        part.write_text(text, encoding="utf-8")
+
+
+def write_json(target: Path, value: Any) -> None:
+    """Write JSON atomically, keys in the given order, NaN refused (it is no JSON)."""
+    write_text(target, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """Read JSON.
+
+    Raises:
+        DataError: when the file is missing or is no JSON.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such file") from None
+    except json.JSONDecodeError as error:
+        raise DataError(f"{path}:{error.lineno}: not valid JSON ({error.msg})") from None
+
+
+def write_jsonl(target: Path, rows: Iterable[dict[str, Any]]) -> None:
+    """Write one JSON object a line, atomically."""
+    with atomic(target) as part, part.open("w", encoding="utf-8") as out:
+        for row in rows:
+            out.write(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def read_jsonl(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Line number (from 1) and object of each line.
+
+    Raises:
+        DataError: naming file and line when a line is no JSON object (a truncated file, say).
+    """
+    if not path.is_file():
+        raise DataError(f"{path}: no such file")
+    with path.open(encoding="utf-8") as lines:
+        for number, line in enumerate(lines, start=1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except json.JSONDecodeError as error:
+                raise DataError(f"{path}:{number}: not valid JSON ({error.msg}); is the file cut off?") from None
+            if not isinstance(row, dict):
+                raise DataError(f"{path}:{number}: expected a JSON object, found {type(row).__name__}")
+            yield number, row
+
+
+def digest(value: Any, length: int = 12) -> str:
+    """Short content digest (SHA-256 of canonical JSON), for ids that are stable from run to run."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:length]
+
+
+def folder_digest(folder: Path, length: int = 32) -> str:
+    """MD5 over names and contents of all files below a folder, in sorted order.
+
+    Raises:
+        DataError: when the folder does not exist or is empty.
+    """
+    files = sorted(p for p in folder.rglob("*") if p.is_file())
+    if not files:
+        raise DataError(f"{folder}: no such folder, or it is empty")
+    md5 = hashlib.md5(usedforsecurity=False)
+    for path in files:
+        md5.update(path.relative_to(folder).as_posix().encode())
+        with path.open("rb") as stream:
+            while chunk := stream.read(1 << 20):
+                md5.update(chunk)
+    return md5.hexdigest()[:length]
+
+
+def recorded_md5(root: Path, path: Path) -> str | None:
+    """The md5 that ``dvc.lock`` records for an out, or None where it records none."""
+    import yaml
+
+    lock = root / "dvc.lock"
+    if not lock.is_file():
+        return None
+    stages = (yaml.safe_load(lock.read_text()) or {}).get("stages", {})
+    for stage in stages.values():
+        for out in stage.get("outs", []):
+            if out["path"] == path.as_posix():
+                return str(out.get("md5"))
+    return None

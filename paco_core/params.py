@@ -1,0 +1,303 @@
+"""Typed view of ``params.yaml``: every number of the pipeline, checked when it is read.
+
+The file is the one place for numbers; this module knows their names, types and bounds. An unknown
+key is an error that names the nearest valid one, so that a typo never trains the wrong thing.
+"""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+PARAMS_FILE = "params.yaml"
+
+Positive = Annotated[int, Field(gt=0)]
+Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+
+
+class ParamsError(ValueError):
+    """``params.yaml`` does not describe a valid pipeline; the text names each key and what is wrong."""
+
+
+class Section(BaseModel):
+    """A section of the file: strict, immutable, closed to unknown keys."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+
+class PromptsParams(Section):
+    engine: Literal["storybook", "import"]
+    count: Positive
+    layout: str = Field(pattern=r"^\d+x\d+$")
+    seed: int
+    source: str | None = None  # JSON Lines of T2IS records, for the engine "import"
+
+    @model_validator(mode="after")
+    def _source_for_import(self) -> PromptsParams:
+        if self.engine == "import" and not self.source:
+            raise ValueError("engine 'import' needs source: a JSON Lines file of T2IS records")
+        return self
+
+
+class DiverseParams(Section):
+    model: str
+    device: str
+    target: Positive | None
+    threshold: Annotated[float, Field(gt=-1.0, le=1.0)] | None
+
+    @model_validator(mode="after")
+    def _one_rule(self) -> DiverseParams:
+        if (self.target is None) == (self.threshold is None):
+            raise ValueError("give either target or threshold, and null for the other")
+        return self
+
+
+class GridsParams(Section):
+    model: str
+    device: str
+    dtype: Literal["float32", "bfloat16", "float16"]
+    seeds: list[int] = Field(min_length=2)
+    height: Positive
+    width: Positive
+    steps: Positive
+    guidance: float
+    max_sequence_length: Positive
+    batch_size: Positive
+
+
+class AnnotationsParams(Section):
+    source: Literal["recogniser", "import"]
+    model: str | None = None
+    file: str | None = None
+
+
+class PairsParams(Section):
+    rule: Literal["top1_bottom1", "top2_bottom2", "adjacent"]
+    split: Literal["prompt", "instance"]
+    validation_share: Fraction
+    benchmark_share: Fraction
+    balance: bool
+    seed: int
+
+
+class ReasonsParams(Section):
+    engine: Literal["storybook"]
+
+
+class LoraParams(Section):
+    rank: Positive
+    alpha: Positive
+    targets: list[str] = Field(min_length=1)
+
+
+class RewardParams(Section):
+    base: str
+    device: str
+    dtype: Literal["float32", "bfloat16"]
+    max_pixels: Positive
+    min_pixels: Positive
+    lora: LoraParams
+    loss: Literal["weighted", "legacy", "plain"]
+    alpha: Fraction
+    template: Literal["theme", "plain"]
+    learning_rate: Annotated[float, Field(gt=0)]
+    warmup_share: Fraction
+    epochs: Positive
+    batch_size: Positive
+    accumulation: Positive
+    max_grad_norm: Annotated[float, Field(gt=0)]
+    seed: int
+
+
+class ServingParams(Section):
+    engine: Literal["transformers", "vllm"]
+    host: str
+    port: Annotated[int, Field(ge=0, le=65535)]  # 0 = any free port
+    device: str
+    dtype: Literal["float32", "bfloat16", "auto"]
+    threads: Positive
+    max_batch: Positive
+    requests_in_flight: Positive
+    start_timeout_s: Positive
+    request_timeout_s: Positive
+    max_failed_share: Fraction
+    python: str | None = None  # interpreter of vLLM's own environment
+    tensor_parallel: Positive = 1
+    gpu_share: Fraction = 0.85
+    max_model_len: Positive = 8192
+
+
+class RewardTerm(Section):
+    weight: float
+    model: str | None = None
+    device: str = "cpu"
+
+
+class RewardSet(Section):
+    terms: dict[str, RewardTerm] = Field(min_length=1)
+    aggregator: Literal["weighted_sum", "log_tame", "weighted_advantage_sum"]
+    tame_delta: Annotated[float, Field(gt=0)] | Literal["mean", "median"] = 0.2
+    advantage_std: Literal["group", "global"]
+
+
+class PolicyRecipe(Section):
+    family: Literal["flux"]
+    model: str
+    train_size: Positive
+    eval_sizes: list[int] = Field(min_length=1)
+    sampling_steps: Positive
+    noise_steps: list[int] = Field(min_length=1)
+    dynamics: Literal["flow_sde"]
+    noise_level: Annotated[float, Field(gt=0)]
+    guidance: float
+    max_sequence_length: Positive
+    rewards: RewardSet
+
+    @model_validator(mode="after")
+    def _noise_inside_schedule(self) -> PolicyRecipe:
+        outside = [s for s in self.noise_steps if not 0 <= s < self.sampling_steps - 1]
+        if outside:
+            raise ValueError(
+                f"noise_steps {outside} lie outside the schedule; with sampling_steps="
+                f"{self.sampling_steps} choose from 0..{self.sampling_steps - 2} "
+                "(the last step ends at sigma 0 and has no noise)"
+            )
+        return self
+
+
+class PoliciesParams(Section):
+    recipes: dict[str, PolicyRecipe] = Field(min_length=1)
+    device: str
+    dtype: Literal["float32", "bfloat16"]
+    learning_rate: Annotated[float, Field(gt=0)]
+    weight_decay: Annotated[float, Field(ge=0)]
+    max_grad_norm: Annotated[float, Field(gt=0)]
+    lora: LoraParams
+    loss: Literal["ppo"]
+    clip_range: Annotated[float, Field(gt=0)]
+    max_advantage: Annotated[float, Field(gt=0)]
+    epochs: Positive
+    prompts_per_epoch: Positive
+    group_size: Annotated[int, Field(ge=2)]
+    updates_per_epoch: Positive
+    rollout_batch: Positive
+    train_batch: Positive
+    gradient_checkpointing: bool
+    ema_decay: Fraction
+    ema_every: Positive
+    eval_every: Positive
+    eval_prompts: Positive
+    eval_steps: Positive
+    eval_seeds: list[int] = Field(min_length=1)
+    checkpoint_every: Positive
+    seed: int
+
+    @model_validator(mode="after")
+    def _even_updates(self) -> PoliciesParams:
+        if self.prompts_per_epoch % self.updates_per_epoch:
+            valid = [n for n in range(1, self.prompts_per_epoch + 1) if self.prompts_per_epoch % n == 0]
+            raise ValueError(
+                f"updates_per_epoch={self.updates_per_epoch} does not divide prompts_per_epoch="
+                f"{self.prompts_per_epoch}; valid: {valid}"
+            )
+        return self
+
+
+class ConsistencyRankParams(Section):
+    clip: str | None
+    max_instances: Positive | None
+    bootstrap: Positive
+    seed: int
+
+
+class T2isParams(Section):
+    prompts: Positive
+    seeds: list[int] = Field(min_length=1)
+    steps: Positive
+    bootstrap: Positive
+    seed: int
+
+
+class Params(Section):
+    profile: str
+    world: Literal["storybook", "real"]
+    threads: Positive
+    prompts: PromptsParams
+    diverse_prompts: DiverseParams
+    grids: GridsParams
+    grid_shards: Annotated[list[int], Field(min_length=1)]
+    annotations: AnnotationsParams
+    pairs: PairsParams
+    cot_labels: ReasonsParams
+    reward: RewardParams
+    serving: ServingParams
+    policies: PoliciesParams
+    consistency_rank: ConsistencyRankParams
+    t2is: T2isParams
+
+
+def _known_keys(model: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
+    """Field names valid where an unknown key was met (walks the models along ``location``)."""
+    current: Any = model
+    for part in location[:-1]:
+        if isinstance(current, type) and issubclass(current, BaseModel) and part in current.model_fields:
+            current = current.model_fields[str(part)].annotation
+            args = getattr(current, "__args__", None)
+            if args and not isinstance(current, type):
+                current = next((a for a in args if isinstance(a, type) and issubclass(a, BaseModel)), args[-1])
+            elif args:
+                current = args[-1]
+    if isinstance(current, type) and issubclass(current, BaseModel):
+        return list(current.model_fields)
+    return []
+
+
+def explain(error: ValidationError, source: str) -> str:
+    """One line a fault: file, dotted key, what is wrong, and the nearest valid key for a typo."""
+    lines = []
+    for fault in error.errors():
+        key = ".".join(str(part) for part in fault["loc"])
+        if fault["type"] == "extra_forbidden":
+            name = str(fault["loc"][-1])
+            known = _known_keys(Params, fault["loc"])
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+            hint = f"did you mean '{near[0]}'?" if near else f"known keys: {', '.join(known)}"
+            lines.append(f"{source}: unknown key '{key}'; {hint}")
+        elif fault["type"] == "missing":
+            lines.append(f"{source}: key '{key}' is missing")
+        else:
+            lines.append(f"{source}: {key}: {fault['msg']} (got {fault['input']!r})"[:600])
+    return "\n".join(lines)
+
+
+def parse(raw: Any, source: str = PARAMS_FILE) -> Params:
+    """Validate a loaded YAML tree.
+
+    Raises:
+        ParamsError: naming every offending key and, for unknown ones, the nearest valid key.
+    """
+    if not isinstance(raw, dict):
+        raise ParamsError(f"{source}: expected a mapping of sections, found {type(raw).__name__}")
+    try:
+        return Params.model_validate(raw)
+    except ValidationError as error:
+        raise ParamsError(explain(error, source)) from None
+
+
+def load(path: Path) -> Params:
+    """Read and validate a parameter file.
+
+    Raises:
+        ParamsError: when the file is missing, is no YAML, or holds an invalid value.
+    """
+    if not path.is_file():
+        raise ParamsError(f"{path}: no such file; run inside the project, or `paco profile use storybook`")
+    try:
+        raw = yaml.safe_load(path.read_text())
+    except yaml.YAMLError as error:
+        raise ParamsError(f"{path}: not valid YAML: {error}") from None
+    return parse(raw, str(path.name))

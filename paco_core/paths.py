@@ -1,0 +1,36 @@
+"""Where each stage's outs lie, relative to the project root; ``dvc.yaml`` names the same paths."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+DATA = Path("data")
+PROMPTS = DATA / "prompts"
+DIVERSE_PROMPTS = DATA / "diverse_prompts"
+GRIDS = DATA / "grids"
+RANKINGS = DATA / "rankings"
+ANNOTATIONS = DATA / "annotations"
+PAIRS = DATA / "pairs"
+COT_LABELS = DATA / "cot_labels"
+REWARD_LORA = DATA / "reward_lora"
+REWARD_MERGED = DATA / "reward_merged"
+POLICIES = DATA / "policies"
+CONSISTENCY_RANK = DATA / "consistency_rank"
+T2IS = DATA / "t2is"
+REPORT = DATA / "report"
+METRICS = DATA / "metrics"
+PLOTS = DATA / "plots"
+
+#: Which stage to run when a path is missing.
+PRODUCERS = {
+    path: path.name
+    for path in (
+        PROMPTS, DIVERSE_PROMPTS, GRIDS, RANKINGS, ANNOTATIONS, PAIRS, COT_LABELS, REWARD_LORA,
+        REWARD_MERGED, POLICIES, CONSISTENCY_RANK, T2IS, REPORT,
+    )
+}  # fmt: skip
+
+
+def metrics_file(stage: str, item: str | None = None) -> Path:
+    """The metrics file of a stage, or of one item of a matrix stage."""
+    return METRICS / (f"{stage}-{item}.json" if item else f"{stage}.json")

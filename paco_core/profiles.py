@@ -1,0 +1,65 @@
+"""Profiles: other scales of the same graph. A profile is the storybook file with some keys changed."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+
+from paco_core import params
+from paco_core.files import atomic
+from paco_core.params import ParamsError
+
+BASE = "storybook"
+
+
+def available(root: Path) -> list[str]:
+    """Names of the profiles in ``profiles/``."""
+    return sorted(path.stem for path in (root / "profiles").glob("*.yaml"))
+
+
+def _overlay(base: Any, changes: Any, where: str) -> None:
+    for key, value in changes.items():
+        if isinstance(value, dict) and isinstance(base.get(key), dict):
+            _overlay(base[key], value, f"{where}{key}.")
+        else:
+            base[key] = copy.deepcopy(value)
+
+
+def resolve(root: Path, name: str) -> Any:
+    """The complete tree of a profile: the storybook profile with the profile's keys laid over it.
+
+    Raises:
+        ParamsError: for an unknown profile or an invalid result.
+    """
+    if name not in available(root):
+        raise ParamsError(f"no profile {name!r} in profiles/; available: {', '.join(available(root))}")
+    yaml = YAML()
+    yaml.preserve_quotes = True
+    yaml.width = 110
+    tree = yaml.load((root / "profiles" / f"{BASE}.yaml").read_text())
+    if name != BASE:
+        _overlay(tree, yaml.load((root / "profiles" / f"{name}.yaml").read_text()), "")
+    params.parse(_plain(tree), f"profiles/{name}.yaml")
+    return tree
+
+
+def _plain(tree: Any) -> Any:
+    """ruamel's commented containers as plain dicts and lists."""
+    if isinstance(tree, dict):
+        return {str(k): _plain(v) for k, v in tree.items()}
+    if isinstance(tree, list):
+        return [_plain(v) for v in tree]
+    return tree
+
+
+def use(root: Path, name: str) -> str:
+    """Write ``params.yaml`` from a profile; returns a line that says what happened."""
+    tree = resolve(root, name)
+    yaml = YAML()
+    yaml.width = 110
+    with atomic(root / params.PARAMS_FILE) as part, part.open("w") as out:
+        yaml.dump(tree, out)
+    return f"params.yaml now holds the profile {name!r}; `paco check` says what it needs, `dvc repro` runs it"

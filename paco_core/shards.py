@@ -1,0 +1,136 @@
+"""Pictures in deterministic tar shards with an index: few files, equal bytes for equal pictures.
+
+A shard is a folder with ``images.tar`` (members sorted by name, mtime 0, uid/gid 0) and
+``index.parquet`` (one row a picture: id, member, offset, size and whatever the writer adds).
+Thousands of loose files would cost DVC seconds to hash and link; one tar costs one.
+"""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paco_core.files import DataError
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from PIL import Image
+
+TAR, INDEX = "images.tar", "index.parquet"
+MAX_PIXELS = 64_000_000  # refused before decoding: no picture of ours is near it
+
+
+def encode_png(image: Image.Image) -> bytes:
+    """PNG bytes; equal pixels give equal bytes."""
+    buffer = io.BytesIO()
+    image.save(buffer, format="PNG", optimize=False, compress_level=6)
+    return buffer.getvalue()
+
+
+def decode_image(data: bytes, name: str) -> Image.Image:
+    """Decode an encoded picture to RGB, with its size checked first.
+
+    Raises:
+        DataError: naming the picture when it is empty, too large, truncated or no picture.
+    """
+    from PIL import Image
+
+    if not data:
+        raise DataError(f"{name}: zero bytes, expected a picture")
+    try:
+        image = Image.open(io.BytesIO(data))
+        if image.width * image.height > MAX_PIXELS:
+            raise DataError(f"{name}: {image.width} x {image.height} pixels exceed the limit of {MAX_PIXELS}")
+        return image.convert("RGB")
+    except DataError:
+        raise
+    except Exception as error:  # PIL raises many types for broken files; each becomes one clear error
+        raise DataError(f"{name}: not a readable picture ({error})") from None
+
+
+def write_shard(folder: Path, rows: Sequence[Mapping[str, Any]], images: Mapping[str, bytes]) -> None:
+    """Write ``images`` (id -> encoded bytes) and their index rows (each with a key ``id``) to ``folder``.
+
+    The order of ``rows`` does not matter: both files are sorted by id.
+
+    Raises:
+        DataError: when ids repeat, or rows and images name different ids.
+    """
+    import pandas as pd
+
+    ids = [str(row["id"]) for row in rows]
+    if len(set(ids)) != len(ids):
+        raise DataError(f"{folder}: {len(ids) - len(set(ids))} repeated picture ids")
+    if set(ids) != set(images):
+        raise DataError(f"{folder}: rows and pictures differ in {len(set(ids) ^ set(images))} ids")
+    folder.mkdir(parents=True, exist_ok=True)
+    table = []
+    with tarfile.open(folder / TAR, "w", format=tarfile.USTAR_FORMAT) as tar:
+        for row in sorted(rows, key=lambda r: str(r["id"])):
+            data = images[str(row["id"])]
+            info = tarfile.TarInfo(f"{row['id']}.png")
+            info.size = len(data)
+            table.append({**row, "member": info.name, "offset": tar.offset + tarfile.BLOCKSIZE, "size": len(data)})
+            tar.addfile(info, io.BytesIO(data))
+    pd.DataFrame(table).to_parquet(folder / INDEX, index=False)
+
+
+class ShardReader:
+    """Random access to the pictures of one or more shards, by id."""
+
+    def __init__(self, folders: Sequence[Path]) -> None:
+        self.folders = list(folders)
+
+    @classmethod
+    def below(cls, root: Path) -> ShardReader:
+        """All shards one level below ``root``, in name order.
+
+        Raises:
+            DataError: when there is none.
+        """
+        folders = sorted(p.parent for p in root.glob(f"*/{INDEX}"))
+        if not folders:
+            raise DataError(f"{root}: no shard found (expected */{INDEX}); run `dvc repro grids`")
+        return cls(folders)
+
+    @cached_property
+    def index(self) -> pd.DataFrame:
+        """All index rows, with a column ``folder``, indexed by id."""
+        import pandas as pd
+
+        frames = []
+        for folder in self.folders:
+            if not (folder / INDEX).is_file():
+                raise DataError(f"{folder / INDEX}: missing; run `dvc repro grids`")
+            frames.append(pd.read_parquet(folder / INDEX).assign(folder=str(folder)))
+        table = pd.concat(frames, ignore_index=True)
+        repeated = table["id"][table["id"].duplicated()]
+        if len(repeated):
+            raise DataError(f"{len(repeated)} picture ids lie in two shards, e.g. {repeated.iloc[0]}")
+        return table.set_index("id", drop=False)
+
+    def read(self, image_id: str) -> Image.Image:
+        """The picture with this id, RGB.
+
+        Raises:
+            DataError: when the id is unknown, or its shard is missing, cut off or damaged.
+        """
+        if image_id not in self.index.index:
+            raise DataError(f"picture {image_id}: not in {', '.join(map(str, self.folders))}")
+        row = self.index.loc[image_id]
+        tar = Path(str(row["folder"])) / TAR
+        if not tar.is_file():
+            raise DataError(f"{tar}: missing although its index lists {image_id}; run `dvc repro grids`")
+        with tar.open("rb") as stream:
+            stream.seek(int(row["offset"]))
+            data = stream.read(int(row["size"]))
+        if len(data) != int(row["size"]):
+            raise DataError(
+                f"{tar}: cut off: picture {image_id} needs {int(row['size'])} bytes at {int(row['offset'])}, "
+                f"the file ends after {tar.stat().st_size}; delete it and run `dvc repro grids`"
+            )
+        return decode_image(data, f"{tar}:{row['member']}")

@@ -1,0 +1,61 @@
+"""Make ``.venv`` from requirements.txt: says what is in the way before it downloads anything.
+
+Written for any Python 3, so that a too old one gets a sentence instead of a syntax error.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+
+NEEDED = ((3, 11), (3, 14))
+FREE_GB = 9.0  # the environment takes 6.1 GB; the rest is room to unpack
+
+
+def fail(text):
+    sys.exit("set-up cannot work: " + text)
+
+
+def preflight(root):
+    version = sys.version_info[:2]
+    if not NEEDED[0] <= version < NEEDED[1]:
+        fail(
+            "Python %d.%d found, 3.11, 3.12 or 3.13 needed; name another with `make setup PYTHON=python3.12`"
+            % version
+        )
+    free = shutil.disk_usage(root).free / 1e9
+    if free < FREE_GB:
+        fail("%.1f GB free below %s, %.0f GB needed (PyTorch alone takes 4)" % (free, root, FREE_GB))
+    try:
+        import ensurepip  # noqa: F401
+        import venv  # noqa: F401
+    except ImportError:
+        fail("this Python has no venv module; on Debian and Ubuntu: apt-get install python3-venv")
+
+
+def run(*command):
+    done = subprocess.run(command, env={**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1"})
+    if done.returncode:
+        fail("`%s` ended with %d; its own words stand above" % (" ".join(command[:6]), done.returncode))
+
+
+def main():
+    root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    os.chdir(root)
+    preflight(root)
+    python = os.path.join(".venv", "bin", "python")
+    if not os.path.exists(python):
+        run(sys.executable, "-m", "venv", ".venv")
+    if not os.path.exists(os.path.join(".venv", "bin", "uv")):
+        run(python, "-m", "pip", "install", "--quiet", "uv")
+    uv = (os.path.join(".venv", "bin", "uv"), "pip", "install", "--quiet", "--python", python)
+    print("installing the pinned packages into .venv (about a minute, 6 GB) ...", flush=True)
+    run(*uv, "--require-hashes", "--compile-bytecode", "-r", "requirements.txt")
+    run(*uv, "--no-deps", "--no-build-isolation", "--editable", ".")
+    with open(os.path.join(".venv", ".ready"), "w") as ready:
+        ready.write("made from requirements.txt\n")
+    print("ready: .venv")
+
+
+if __name__ == "__main__":
+    main()
