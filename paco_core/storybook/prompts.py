@@ -1,0 +1,177 @@
+"""Prompts of the storybook world, in the T2IS text layout, and what they ask for.
+
+The wording is short and repeats the shared traits in every panel: a small text encoder has to bind
+them to the right place. Every attribute stands in the text, so a prompt can be read back into panels.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from paco_core.files import digest
+from paco_core.storybook.world import VOCABULARY, Panel, Size, random_panel
+
+Dimension = Literal["Style", "Identity", "Logic"]
+
+COUNTS = {1: "ONE", 2: "TWO", 3: "THREE", 4: "FOUR", 5: "FIVE", 6: "SIX", 7: "SEVEN", 8: "EIGHT"}
+PLACES = {
+    "beach": "on the beach",
+    "forest": "in the forest",
+    "night": "at night",
+    "snow": "in the snow",
+    "desert": "in the desert",
+    "city": "in the city",
+}
+#: (category, subcategory, opening words, theme): the places that the storybook fills of the T2IS categories.
+KINDS = (
+    ("Character", "Multi-Scenario", "of", "{who} in many places, {style} style"),
+    ("Character", "Portrait Design", "portraying", "portraits of {who}, {style} style"),
+    ("Story", "Children Book", "telling of", "a picture book about {who}, {style} style"),
+    ("Process", "Growth", "growing up:", "how {who} grows up, {style} style"),
+    ("Design Style", "Creative Style", "designing", "a {style} design of {who}"),
+    ("Instruction", "Travel Guide", "travelling with", "a journey with {who}, {style} style"),
+)
+SIZES: tuple[Size, ...] = ("small", "medium", "big")
+
+
+@dataclass(frozen=True)
+class StorybookPrompt:
+    """A T2IS prompt and the panels that it asks for, in reading order."""
+
+    prompt: str
+    theme: str
+    layout: str
+    category: str
+    task_name: str
+    criteria: dict[Dimension, dict[str, str]]
+    panels: tuple[Panel, ...]
+
+    @property
+    def idx(self) -> str:
+        """Stable id by content."""
+        return digest([self.prompt, self.layout])
+
+
+def character(panel: Panel) -> str:
+    """Who is shown: "a red cat with a scarf"."""
+    extra = "" if panel.accessory == "nothing" else f" with a {panel.accessory}"
+    return f"a {panel.colour} {panel.species}{extra}"
+
+
+def panel_text(panel: Panel) -> str:
+    """A panel's own sentence: "a small red cat with a scarf on the beach, crayon style."."""
+    return f"a {panel.size} {character(panel)[2:]} {PLACES[panel.scene]}, {panel.style} style."
+
+
+def place_marks(rows: int, columns: int) -> list[str]:
+    """Marks of the panels in reading order, ``[TOP]-[LEFT]:`` and so on.
+
+    Raises:
+        ValueError: for grids that have no such names (more than 3 rows, or more than 3 columns in rows).
+    """
+    if rows == 1:
+        return [f"[PANEL-{n}]:" for n in range(1, columns + 1)]
+    vertical = {2: ["TOP", "BOTTOM"], 3: ["TOP", "MIDDLE", "BOTTOM"]}.get(rows)
+    horizontal = {2: ["LEFT", "RIGHT"], 3: ["LEFT", "CENTER", "RIGHT"]}.get(columns)
+    if vertical is None or horizontal is None:
+        raise ValueError(
+            f"the storybook has no names for the panels of a {rows}x{columns} grid; use 2x2, 2x3 or 1xN"
+        )
+    return [f"[{v}]-[{h}]:" for v in vertical for h in horizontal]
+
+
+def _panels(task: str, count: int, rng: random.Random) -> list[Panel]:
+    """A consistent set: shared traits equal; scenes differ, or in a growth set the size rises."""
+    first = random_panel(rng)
+    if task == "Growth":
+        return [
+            first.with_trait("size", SIZES[n * (len(SIZES) - 1) // max(1, count - 1)]) for n in range(count)
+        ]
+    if task == "Portrait Design":
+        return [first.with_trait("size", "big")] * count
+    scenes = list(VOCABULARY["scene"])
+    rng.shuffle(scenes)
+    return [
+        first.with_trait("scene", scenes[n % len(scenes)]).with_trait("size", rng.choice(SIZES))
+        for n in range(count)
+    ]
+
+
+def _criteria(panel: Panel, task: str) -> dict[Dimension, dict[str, str]]:
+    logic = "The animal grows from panel to panel." if task == "Growth" else "The panels tell of one animal."
+    return {
+        "Style": {"Drawing style": f"All panels are drawn in {panel.style} style."},
+        "Identity": {"Character": f"All panels show {character(panel)}."},
+        "Logic": {"Order": logic},
+    }
+
+
+def compose(panels: list[Panel], layout: str, kind: int) -> StorybookPrompt:
+    """The prompt that asks for these panels, in the words of ``KINDS[kind]``."""
+    rows, columns = (int(n) for n in layout.split("x"))
+    category, task, opening, theme = KINDS[kind]
+    who, style = character(panels[0]), panels[0].style
+    marks = place_marks(rows, columns)
+    head = f"{COUNTS[len(panels)]}-PANEL Images with a {layout} grid layout {opening} {who}."
+    shared = f"All images show {who} in {style} style."
+    texts = [f"{mark} {panel_text(panel)}" for mark, panel in zip(marks, panels, strict=True)]
+    return StorybookPrompt(
+        prompt=" ".join([head, shared, *texts]),
+        theme=theme.format(who=who, style=style),
+        layout=layout,
+        category=category,
+        task_name=task,
+        criteria=_criteria(panels[0], task),
+        panels=tuple(panels),
+    )
+
+
+def storybook_prompts(count: int, seed: int, layout: str = "2x2") -> list[StorybookPrompt]:
+    """``count`` different prompts, the kinds in turn; a longer list begins with the shorter one."""
+    rng = random.Random(f"prompts-{seed}-{layout}")
+    rows, columns = (int(n) for n in layout.split("x"))
+    found: dict[str, StorybookPrompt] = {}
+    while len(found) < count:
+        kind = len(found) % len(KINDS)
+        made = compose(_panels(KINDS[kind][1], rows * columns, rng), layout, kind)
+        found.setdefault(made.idx, made)
+    return list(found.values())
+
+
+_WORDS = {
+    trait: re.compile(r"\b(" + "|".join(w for w in words if w != "nothing") + r")\b")
+    for trait, words in VOCABULARY.items()
+}
+
+
+def parse_panel(text: str) -> Panel:
+    """The panel that a panel's sentence asks for (inverse of :func:`panel_text`).
+
+    Raises:
+        ValueError: naming the trait that the sentence does not tell.
+    """
+    found: dict[str, str] = {}
+    for trait, pattern in _WORDS.items():
+        match = pattern.search(text)
+        if match:
+            found[trait] = match.group(1)
+        elif trait == "accessory":
+            found[trait] = "nothing"
+        else:
+            raise ValueError(f"panel text tells no {trait}: {text!r}")
+    return Panel(**found)  # type: ignore[arg-type]
+
+
+def parse_prompt(prompt: str) -> list[Panel]:
+    """The panels that a storybook prompt asks for, in reading order.
+
+    Raises:
+        ValueError: when the text marks no panel, or a panel's sentence leaves a trait open.
+    """
+    texts = re.split(r"\[[A-Z0-9-]+\](?:-\[[A-Z]+\])?:", prompt)[1:]
+    if not texts:
+        raise ValueError(f"prompt marks no panel: {prompt[:80]!r}")
+    return [parse_panel(text) for text in texts]
