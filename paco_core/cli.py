@@ -156,6 +156,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     except KeyboardInterrupt:
         print(f"paco {args.verb}: interrupted; nothing half-written was kept", file=sys.stderr)
         raise SystemExit(130) from None
+    except BrokenPipeError:  # `paco graph | head`
+        sys.stderr.close()
     except OSError as error:
         if error.errno != 28:  # ENOSPC
             raise

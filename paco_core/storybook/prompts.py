@@ -31,7 +31,7 @@ KINDS = (
     ("Character", "Portrait Design", "portraying", "portraits of {who}, {style} style"),
     ("Story", "Children Book", "telling of", "a picture book about {who}, {style} style"),
     ("Process", "Growth", "growing up:", "how {who} grows up, {style} style"),
-    ("Design Style", "Creative Style", "designing", "a {style} design of {who}"),
+    ("Design Style", "Creative Style", "designing", "a design of {who}, {style} style"),
     ("Instruction", "Travel Guide", "travelling with", "a journey with {who}, {style} style"),
 )
 SIZES: tuple[Size, ...] = ("small", "medium", "big")
@@ -83,21 +83,19 @@ def place_marks(rows: int, columns: int) -> list[str]:
     return [f"[{v}]-[{h}]:" for v in vertical for h in horizontal]
 
 
-def _panels(task: str, count: int, rng: random.Random) -> list[Panel]:
-    """A consistent set: shared traits equal; scenes differ, or in a growth set the size rises."""
-    first = random_panel(rng)
+def random_set(kind: int, count: int, rng: random.Random) -> tuple[int, list[Panel]]:
+    """(kind, panels) of a consistent set: shared traits equal; scenes differ, or in a growth set sizes rise."""
+    first, task = random_panel(rng), KINDS[kind][1]
     if task == "Growth":
-        return [
+        return kind, [
             first.with_trait("size", SIZES[n * (len(SIZES) - 1) // max(1, count - 1)]) for n in range(count)
         ]
     if task == "Portrait Design":
-        return [first.with_trait("size", "big")] * count
+        return kind, [first.with_trait("size", "big")] * count
     scenes = list(VOCABULARY["scene"])
     rng.shuffle(scenes)
-    return [
-        first.with_trait("scene", scenes[n % len(scenes)]).with_trait("size", rng.choice(SIZES))
-        for n in range(count)
-    ]
+    placed = [first.with_trait("scene", scenes[n % len(scenes)]) for n in range(count)]
+    return kind, [panel.with_trait("size", rng.choice(SIZES)) for panel in placed]
 
 
 def _criteria(panel: Panel, task: str) -> dict[Dimension, dict[str, str]]:
@@ -135,8 +133,8 @@ def storybook_prompts(count: int, seed: int, layout: str = "2x2") -> list[Storyb
     rows, columns = (int(n) for n in layout.split("x"))
     found: dict[str, StorybookPrompt] = {}
     while len(found) < count:
-        kind = len(found) % len(KINDS)
-        made = compose(_panels(KINDS[kind][1], rows * columns, rng), layout, kind)
+        kind, panels = random_set(len(found) % len(KINDS), rows * columns, rng)
+        made = compose(panels, layout, kind)
         found.setdefault(made.idx, made)
     return list(found.values())
 

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     import torch
     from diffusers import AutoencoderKL
 
-SCHEDULE = Schedule(steps=4200, learning_rate=1.5e-3, warmup=100, weight_decay=1e-4, checkpoint_every=300)
+SCHEDULE = Schedule(steps=4500, learning_rate=2e-3, warmup=100, weight_decay=1e-4, checkpoint_every=500)
 #: Panel sizes in pixels and how many a batch holds; a batch has one size.
-BATCHES = ((32, 44), (48, 20), (64, 11))
+BATCHES = ((32, 20), (48, 9), (64, 5))
 KL_WEIGHT = 5e-4
 
 
@@ -75,7 +75,10 @@ def latent_statistics(vae: Any) -> tuple[float, float]:
 
     with torch.inference_mode():
         latents = torch.cat(
-            [vae.encode(panel_batch(size, 64, seed=10**6 + size)).latent_dist.mode().flatten() for size, _ in BATCHES]
+            [
+                vae.encode(panel_batch(size, 64, seed=10**6 + size)).latent_dist.mode().flatten()
+                for size, _ in BATCHES
+            ]
         )
     return latents.mean().item(), 1 / latents.std().item()
 
@@ -86,7 +89,9 @@ def psnr(vae: Any, size: int, count: int = 128, seed: int = 2 * 10**6) -> float:
 
     with torch.inference_mode():
         pixels = panel_batch(size, count, seed)
-        error = (vae.decode(vae.encode(pixels).latent_dist.mode()).sample.clamp(-1, 1) - pixels).square().mean()
+        error = (
+            (vae.decode(vae.encode(pixels).latent_dist.mode()).sample.clamp(-1, 1) - pixels).square().mean()
+        )
     return 10 * float(torch.log10(4 / error))
 
 

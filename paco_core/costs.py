@@ -1,0 +1,140 @@
+"""What each stage would do, need and cost with the parameters at hand, before anything runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from paco_core.params import Params
+
+#: Weights of public models in GB as stored (bf16), from their model cards.
+HUB_GB = {
+    "black-forest-labs/FLUX.1-dev": 33.7,
+    "Qwen/Qwen2.5-VL-7B-Instruct": 16.6,
+    "hf-hub:laion/CLIP-ViT-H-14-laion2B-s32B-b79K": 3.9,
+}
+
+#: Seconds for one unit of work on two cores with the small models, measured by `make demo`.
+CPU_SECONDS = {
+    "grid_step": 0.0022,
+    "reward_pair": 0.006,
+    "rollout_step": 0.0022,
+    "score_pair": 0.003,
+    "train_sample": 0.007,
+}
+START_UP_S = 6.0  # imports, MLflow and model loading of one stage
+PAIRS_AN_INSTANCE = 2.0  # rule top1_bottom1: one Yes and one No, before duplicates go
+
+
+@dataclass(frozen=True)
+class StageCost:
+    """One row of `paco check`: memory in GB (CPU or GPU), time in seconds or None where nobody measured."""
+
+    stage: str
+    work: str
+    memory_gb: float
+    seconds: float | None
+    device: str
+    note: str = ""
+
+
+def model_gb(root: Path, model: str | None) -> float:
+    """Weights of a model folder on disk, or of a known hub id; 0 when there is none."""
+    if model is None:
+        return 0.0
+    folder = root / model
+    if folder.is_dir():
+        return sum(p.stat().st_size for p in folder.rglob("*.safetensors")) / 1e9
+    return HUB_GB.get(model, 0.0)
+
+
+def stage_costs(params: Params, root: Path) -> list[StageCost]:
+    """Estimate of every stage, in the order of the graph."""
+    base = 1.2  # GB: Python with torch, diffusers and transformers
+    prompts = params.diverse_prompts.target or params.prompts.count
+    pictures = prompts * len(params.grids.seeds)
+    rows, columns = (int(n) for n in params.prompts.layout.split("x"))
+    panels = rows * columns
+    instances = prompts * panels * len(params.grids.seeds) * (len(params.grids.seeds) - 1)
+    pairs = int(instances * (1 - params.pairs.benchmark_share) * PAIRS_AN_INSTANCE)
+    cpu = params.grids.device == "cpu"
+    s = CPU_SECONDS
+
+    def seconds(work: float) -> float | None:
+        return START_UP_S + work if cpu else None
+
+    reward_gb = model_gb(root, params.reward.base)
+    table = [
+        StageCost("prompts", f"{params.prompts.count} prompts", base, START_UP_S, "cpu"),
+        StageCost(
+            "diverse_prompts",
+            f"{params.prompts.count} -> {prompts} prompts",
+            base + model_gb(root, params.diverse_prompts.model),
+            seconds(2),
+            params.diverse_prompts.device,
+        ),
+        StageCost(
+            "grids",
+            f"{pictures} pictures of {params.grids.height} x {params.grids.width}, {params.grids.steps} steps",
+            base + model_gb(root, params.grids.model),
+            seconds(pictures * params.grids.steps * s["grid_step"]),
+            params.grids.device,
+            f"{len(params.grid_shards)} shards",
+        ),
+        StageCost("rankings", f"{instances} instances", base, START_UP_S, "cpu"),
+        StageCost("annotations", f"{instances} rankings", base, seconds(instances / 400), "cpu"),
+        StageCost("pairs", f"at most {pairs} pairs", base, START_UP_S, "cpu"),
+        StageCost("cot_labels", f"at most {pairs} answers", base, START_UP_S, "cpu"),
+    ]
+    steps = params.reward.epochs * max(1, pairs // (params.reward.batch_size * params.reward.accumulation))
+    table += [
+        StageCost(
+            "reward_lora",
+            f"about {steps} optimiser steps of {params.reward.batch_size * params.reward.accumulation} pairs",
+            base + 2.5 * reward_gb,
+            seconds(steps * params.reward.batch_size * s["reward_pair"]),
+            params.reward.device,
+            "" if cpu else "published: 16 h on 2 x A100",
+        ),
+        StageCost("reward_merged", "1 merge", base + 2 * reward_gb, seconds(3), params.reward.device),
+    ]
+    p = params.policies
+    for name, recipe in p.recipes.items():
+        samples = p.epochs * p.prompts_per_epoch * p.group_size
+        unordered = panels * (panels - 1) // 2
+        evaluations = (p.epochs // p.eval_every + 1) * p.eval_prompts * len(p.eval_seeds) * len(recipe.eval_sizes)
+        table.append(
+            StageCost(
+                f"policies@{name}",
+                f"{p.epochs} epochs, {samples} samples, {samples * unordered} scored pairs, "
+                f"{p.epochs * p.updates_per_epoch} optimiser steps, {evaluations} evaluation pictures",
+                base + 2.5 * model_gb(root, recipe.model) + reward_gb,
+                seconds(
+                    samples * recipe.sampling_steps * s["rollout_step"]
+                    + samples * (unordered * s["score_pair"] + s["train_sample"])
+                    + evaluations * p.eval_steps * 2 * s["rollout_step"]
+                ),
+                p.device,
+                "" if cpu else "published: 6.0 h on 8 x H100",
+            )
+        )
+    bench = params.consistency_rank.max_instances or instances
+    pictures = 2 * params.t2is.prompts * len(params.t2is.seeds) * 2
+    table += [
+        StageCost(
+            "consistency_rank",
+            f"at most {bench} instances, {bench * 4} pairs by each model",
+            base + 2 * reward_gb,
+            seconds(bench * 4 * 2 * s["score_pair"]),
+            params.reward.device,
+        ),
+        StageCost(
+            "t2is",
+            f"{pictures} pictures",
+            base + reward_gb,
+            seconds(pictures * params.t2is.steps * 2 * s["rollout_step"]),
+            p.device,
+        ),
+        StageCost("report", "1 page", base, START_UP_S, "cpu"),
+    ]
+    return table

@@ -1,0 +1,109 @@
+"""``paco check``: would the graph run here? Parameters, models, disk and memory, and the cost of each stage."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from paco_core.costs import StageCost, stage_costs
+from paco_core.params import PARAMS_FILE, Params, load
+
+DISK_GB = {"storybook": 1.0, "real": 200.0}
+
+
+@dataclass
+class Preflight:
+    """What was found: problems stop a run, remarks do not."""
+
+    profile: str
+    costs: list[StageCost]
+    problems: list[str] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+
+    @property
+    def passed(self) -> bool:
+        return not self.problems
+
+    def text(self) -> str:
+        """The report as plain text, one stage a line."""
+        width = max(len(cost.stage) for cost in self.costs)
+        lines = [f"profile {self.profile}: what each stage would do"]
+        for cost in self.costs:
+            time = "time not measured" if cost.seconds is None else f"about {_duration(cost.seconds)}"
+            tail = f" ({cost.note})" if cost.note else ""
+            lines.append(
+                f"  {cost.stage:<{width}}  {cost.work}; {cost.memory_gb:.1f} GB on {cost.device}, {time}{tail}"
+            )
+        known = [cost.seconds for cost in self.costs if cost.seconds is not None]
+        if len(known) == len(self.costs):
+            lines.append(f"  in all about {_duration(sum(known))} on two cores")
+        lines += [f"remark: {remark}" for remark in self.remarks]
+        lines += [f"problem: {problem}" for problem in self.problems]
+        lines.append("check passed" if self.passed else f"check failed: {len(self.problems)} problem(s)")
+        return "\n".join(lines)
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.1f} min"
+
+
+def memory_gb() -> float:
+    """Memory that this machine, or this container, may use."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
+    limit = Path("/sys/fs/cgroup/memory.max")
+    if limit.is_file() and (text := limit.read_text().strip()).isdigit():
+        return min(total, int(text) / 1e9)
+    return total
+
+
+def _models(params: Params) -> dict[str, str]:
+    """Key in params.yaml -> model folder or hub id."""
+    found = {
+        "diverse_prompts.model": params.diverse_prompts.model,
+        "grids.model": params.grids.model,
+        "reward.base": params.reward.base,
+    }
+    if params.annotations.model:
+        found["annotations.model"] = params.annotations.model
+    if params.consistency_rank.clip:
+        found["consistency_rank.clip"] = params.consistency_rank.clip
+    for name, recipe in params.policies.recipes.items():
+        found[f"policies.recipes.{name}.model"] = recipe.model
+        for reward, term in recipe.rewards.terms.items():
+            if term.model:
+                found[f"policies.recipes.{name}.rewards.terms.{reward}.model"] = term.model
+    return found
+
+
+def check_project(root: Path) -> Preflight:
+    """Check a project against its parameters.
+
+    Raises:
+        ParamsError: when ``params.yaml`` is invalid (there is nothing to check then).
+    """
+    params = load(root / PARAMS_FILE)
+    report = Preflight(params.profile, stage_costs(params, root))
+    for key, model in _models(params).items():
+        if model.startswith(("data/", ".", "/")) and not (root / model).is_dir():
+            report.problems.append(f"{key}: folder {model} is missing; restore it with `git checkout -- {model}`")
+        elif not (root / model).is_dir():
+            report.remarks.append(f"{key}: {model} is no folder here, it will be loaded from a hub")
+    for name, path in (("prompts.source", params.prompts.source), ("annotations.file", params.annotations.file)):
+        if path and not (root / path).is_file():
+            report.problems.append(f"{name}: {path} is missing; put the file there or name another")
+    free = shutil.disk_usage(root).free / 1e9
+    if free < DISK_GB[params.world]:
+        report.problems.append(f"disk: {free:.1f} GB free, about {DISK_GB[params.world]:.0f} GB needed")
+    on_cpu = [cost.memory_gb for cost in report.costs if cost.device == "cpu"]
+    if on_cpu and max(on_cpu) * 2 > memory_gb():
+        report.problems.append(f"memory: {memory_gb():.1f} GB, about {max(on_cpu) * 2:.1f} GB needed")
+    if any(cost.device.startswith("cuda") for cost in report.costs):
+        import torch
+
+        if not torch.cuda.is_available():
+            report.problems.append("device cuda: no GPU is visible to PyTorch here")
+    if params.serving.engine == "vllm" and not (root / (params.serving.python or ".venv-vllm/bin/python")).is_file():
+        report.problems.append("serving.engine vllm: its environment is missing; build it with `make vllm`")
+    return report

@@ -1,0 +1,31 @@
+"""``paco tour``: after a run, where to look and what came out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from paco_core import paths
+from paco_core.files import read_json
+
+NEXT = """
+look at
+  {report}
+  make ui                       the asset graph on http://127.0.0.1:3000, the runs on http://127.0.0.1:5000
+  dvc dag                       the graph in the terminal
+  dvc metrics show              every figure of every stage
+  dvc exp run -S policies.learning_rate=0.0005     change a number: what follows from it runs again
+""".rstrip()
+
+
+def tour(root: Path) -> str:
+    """The headline figures of the last run and the commands to go on with.
+
+    Raises:
+        DataError: when the report has not been made yet.
+    """
+    figures = read_json(root / paths.metrics_file("report"))
+    width = max(map(len, figures), default=0)
+    lines = ["the run's figures"]
+    for key, value in figures.items():
+        lines.append(f"  {key:<{width}}  {value:.3f}" if isinstance(value, float) else f"  {key:<{width}}  {value}")
+    return "\n".join(lines) + "\n" + NEXT.format(report=f"{(root / paths.REPORT / 'index.html').resolve().as_uri()}")

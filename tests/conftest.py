@@ -1,0 +1,48 @@
+"""Shared by all tests: quiet, single-threaded, offline, and with an MLflow store that is ready to copy."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+os.environ.update(
+    OMP_NUM_THREADS="1",
+    OMP_WAIT_POLICY="passive",
+    HF_HUB_OFFLINE="1",
+    TRANSFORMERS_OFFLINE="1",
+    MLFLOW_DISABLE_TELEMETRY="true",
+    DO_NOT_TRACK="1",
+)
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def repository() -> Path:
+    """The project's own root; read it, never write below it."""
+    return REPOSITORY
+
+
+@pytest.fixture(scope="session")
+def mlflow_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A migrated, empty SQLite store: MLflow needs seconds to make one."""
+    store = tmp_path_factory.mktemp("mlflow") / "mlflow.db"
+    code = f"import mlflow; mlflow.MlflowClient('sqlite:///{store}').search_experiments()"
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+    return store
+
+
+@pytest.fixture
+def project(tmp_path: Path, mlflow_template: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project root of its own: the real params.yaml and profiles, an MLflow store, no data."""
+    for name in ("params.yaml", "dvc.yaml"):
+        shutil.copy(REPOSITORY / name, tmp_path / name)
+    shutil.copytree(REPOSITORY / "profiles", tmp_path / "profiles")
+    shutil.copy(mlflow_template, tmp_path / "mlflow.db")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path

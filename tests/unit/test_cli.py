@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from paco_core import cli, preflight
+
+
+def paco(*args: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "paco_core", *args], cwd=cwd, capture_output=True, text=True)
+
+
+def test_help_imports_no_heavy_library() -> None:
+    code = """
+import sys
+from paco_core import cli
+try:
+    cli.main(["--help"])
+except SystemExit:
+    pass
+heavy = {"torch", "mlflow", "diffusers", "transformers", "pandas", "pydantic"} & set(sys.modules)
+assert not heavy, heavy
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_bad_parameters_end_with_one_clear_line(project: Path) -> None:
+    text = (project / "params.yaml").read_text()
+    (project / "params.yaml").write_text(text.replace("learning_rate", "learnin_rate", 1))
+    done = paco("run", "prompts", cwd=project)
+    assert done.returncode == 1
+    assert "unknown key" in done.stderr and "did you mean 'learning_rate'?" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_an_unknown_stage_lists_the_known_ones(project: Path) -> None:
+    done = paco("run", "promts", cwd=project)
+    assert done.returncode == 1 and "no stage 'promts'; stages: " in done.stderr
+
+
+def test_a_full_disk_is_said_plainly(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_args: object) -> None:
+        raise OSError(28, "No space left on device", "data/x")
+
+    monkeypatch.setattr("paco_core.launch.run_stage", full)
+    with pytest.raises(SystemExit):
+        cli.main(["run", "prompts"])
+    assert "no space left on the disk (data/x)" in capsys.readouterr().err
+
+
+def test_the_check_names_missing_models_and_little_memory(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preflight, "memory_gb", lambda: 0.5)
+    report = preflight.check_project(project)
+    assert not report.passed
+    assert any("grids.model: folder data/zoo/flux is missing" in problem for problem in report.problems)
+    assert any(problem.startswith("memory: 0.5 GB") for problem in report.problems)
+
+
+def test_the_check_prices_every_stage(project: Path) -> None:
+    text = preflight.check_project(project).text()
+    for stage in ("prompts", "grids", "reward_lora", "policies@flux_t2is", "consistency_rank", "report"):
+        assert f"  {stage}" in text
+    assert "optimiser steps" in text and "in all about" in text
+
+
+def test_the_check_passes_on_this_project(repository: Path) -> None:
+    problems = preflight.check_project(repository).problems
+    assert not [p for p in problems if not p.startswith(("disk", "memory"))]

@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import mlflow
+import pytest
+from PIL import Image
+
+from paco_core import context
+from paco_core.context import open_stage
+from paco_core.files import DataError
+from paco_core.params import ParamsError
+
+
+def runs(project: Path) -> list[mlflow.entities.Run]:
+    client = mlflow.MlflowClient(f"sqlite:///{project / 'mlflow.db'}")
+    return client.search_runs([e.experiment_id for e in client.search_experiments()])
+
+
+def test_a_stage_reports_to_metrics_file_and_run(project: Path) -> None:
+    with open_stage("prompts", None, project) as ctx:
+        ctx.report({"count": 3, "share": float("nan")}, layout="2x2")
+    assert json.loads((project / "data/metrics/prompts.json").read_text()) == {"count": 3, "share": None}
+    (run,) = runs(project)
+    assert run.info.status == "FINISHED" and run.info.run_name == "prompts/storybook"
+    assert run.data.metrics["prompts/count"] == 3
+    assert run.data.params["prompts.count"] == "240"
+    assert run.data.tags["dvc.stage"] == "prompts"
+
+
+def test_an_exception_ends_the_run_failed(project: Path) -> None:
+    with pytest.raises(RuntimeError), open_stage("prompts", None, project):
+        raise RuntimeError
+    assert [run.info.status for run in runs(project)] == ["FAILED"]
+    assert "MLFLOW_RUN_ID" not in os.environ
+
+
+def test_sigterm_ends_the_run_killed_and_leaves_no_half_out(project: Path) -> None:
+    code = f"""
+        import sys
+        from pathlib import Path
+        from paco_core.context import open_stage
+        with open_stage("prompts", None, Path({str(project)!r})) as ctx:
+            with ctx.writing(Path("data/prompts")) as part:
+                part.mkdir(); (part / "half").write_text("half")
+                print("ready", flush=True)
+                sys.stdin.read()
+    """
+    stage = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(code)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert stage.stdout is not None and stage.stdout.readline() == "ready\n"
+    stage.send_signal(signal.SIGTERM)
+    assert stage.wait(60) == 143
+    assert [run.info.status for run in runs(project)] == ["KILLED"]
+    assert list((project / "data").iterdir()) == []
+
+
+def test_a_missing_input_names_the_stage_that_makes_it(project: Path) -> None:
+    with open_stage("pairs", None, project) as ctx, pytest.raises(DataError) as raised:
+        ctx.read(Path("data/rankings/instances.parquet"))
+    assert "data/rankings/instances.parquet is missing; it is made by `dvc repro rankings`" in str(raised.value)
+
+
+def test_inputs_are_logged_with_their_dvc_md5(project: Path) -> None:
+    (project / "data" / "prompts").mkdir(parents=True)
+    (project / "dvc.lock").write_text("stages:\n  prompts:\n    outs:\n    - path: data/prompts\n      md5: abc.dir\n")
+    with open_stage("diverse_prompts", None, project) as ctx:
+        ctx.read(Path("data/prompts"))
+    (run,) = runs(project)
+    assert [(d.dataset.name, d.dataset.digest) for d in run.inputs.dataset_inputs] == [("prompts", "abc.dir")]
+
+
+def test_invalid_parameters_start_nothing(project: Path) -> None:
+    (project / "params.yaml").write_text("profile: storybook\n")
+    with pytest.raises(ParamsError, match="is missing"), open_stage("prompts", None, project):
+        pass
+    assert runs(project) == []
+
+
+def test_a_preview_fits_the_event_log() -> None:
+    noise = Image.effect_noise((1024, 1024), 90).convert("RGB")
+    text = context.preview_markdown(noise, "grid")
+    assert text.startswith("![grid](data:image/webp;base64,") and len(text) < context.PREVIEW_BYTES + 64

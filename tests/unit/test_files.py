@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from paco_core import files
+from paco_core.files import DataError
+
+
+def test_an_interrupted_writer_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
+    target = tmp_path / "out.json"
+    files.write_json(target, {"a": 1})
+    with pytest.raises(KeyboardInterrupt), files.atomic(target) as part:
+        part.write_text("half")
+        raise KeyboardInterrupt
+    assert files.read_json(target) == {"a": 1}
+    assert [p.name for p in tmp_path.iterdir()] == ["out.json"]
+
+
+def test_what_a_killed_writer_left_is_cleared_by_the_next(tmp_path: Path) -> None:
+    (tmp_path / ".out.part").mkdir()
+    (tmp_path / ".out.part" / "stale").write_text("stale")
+    with files.atomic(tmp_path / "out") as part:
+        part.mkdir()
+        (part / "fresh").write_text("fresh")
+    assert [p.name for p in (tmp_path / "out").iterdir()] == ["fresh"]
+
+
+def test_a_stage_that_writes_nothing_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="nothing was written"), files.atomic(tmp_path / "out"):
+        pass
+
+
+def test_a_cut_off_line_names_file_and_line(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"a": 1}\n{"a": ')
+    with pytest.raises(DataError, match=r"rows\.jsonl:2: not valid JSON.*cut off"):
+        list(files.read_jsonl(path))
+
+
+def test_nan_is_refused_in_json(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="JSON"):
+        files.write_json(tmp_path / "a.json", {"a": float("nan")})
+    assert not (tmp_path / "a.json").exists()
+
+
+def test_the_digest_ignores_key_order() -> None:
+    assert files.digest({"a": 1, "b": 2}) == files.digest({"b": 2, "a": 1}) != files.digest({"a": 2, "b": 1})
+
+
+def test_the_folder_digest_sees_names_and_contents(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "a").write_text("1")
+    first = files.folder_digest(folder)
+    (folder / "a").write_text("2")
+    second = files.folder_digest(folder)
+    (folder / "a").rename(folder / "b")
+    assert len({first, second, files.folder_digest(folder)}) == 3
+    with pytest.raises(DataError, match="empty"):
+        files.folder_digest(tmp_path / "none")
+
+
+def test_the_recorded_md5_comes_from_the_lock(tmp_path: Path) -> None:
+    assert files.recorded_md5(tmp_path, Path("data/a")) is None
+    (tmp_path / "dvc.lock").write_text("stages:\n  a:\n    outs:\n    - path: data/a\n      md5: abc.dir\n")
+    assert files.recorded_md5(tmp_path, Path("data/a")) == "abc.dir"

@@ -1,0 +1,102 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from paco_core import params, profiles
+from paco_core.params import ParamsError
+
+
+@pytest.fixture
+def tree(repository: Path) -> Any:
+    return yaml.safe_load((repository / "profiles" / "storybook.yaml").read_text())
+
+
+def test_the_default_is_the_storybook_profile(repository: Path) -> None:
+    assert yaml.safe_load((repository / "params.yaml").read_text()) == yaml.safe_load(
+        (repository / "profiles" / "storybook.yaml").read_text()
+    )
+
+
+@pytest.mark.parametrize("name", ["storybook", "smoke", "paper"])
+def test_every_profile_is_valid(repository: Path, name: str) -> None:
+    assert params.parse(profiles._plain(profiles.resolve(repository, name))).profile == name
+
+
+@pytest.mark.parametrize(
+    ("path", "typo", "nearest"),
+    [
+        (("policies",), "learnin_rate", "learning_rate"),
+        (("reward", "lora"), "rnk", "rank"),
+        (("policies", "recipes", "flux_t2is"), "guidence", "guidance"),
+        (("policies", "recipes", "flux_t2is", "rewards", "terms", "clip_t"), "wieght", "weight"),
+    ],
+)
+def test_an_unknown_key_names_the_nearest_valid_one(
+    tree: Any, path: tuple[str, ...], typo: str, nearest: str
+) -> None:
+    section = tree
+    for key in path:
+        section = section[key]
+    section[typo] = 1
+    with pytest.raises(ParamsError) as raised:
+        params.parse(tree)
+    assert ".".join((*path, typo)) in str(raised.value)
+    assert f"did you mean '{nearest}'?" in str(raised.value)
+
+
+def test_a_missing_key_and_a_wrong_type_are_both_named(tree: Any) -> None:
+    del tree["reward"]["alpha"]
+    tree["grids"]["steps"] = "ten"
+    with pytest.raises(ParamsError) as raised:
+        params.parse(tree)
+    assert "'reward.alpha' is missing" in str(raised.value)
+    assert "grids.steps" in str(raised.value) and "'ten'" in str(raised.value)
+
+
+def test_a_noise_step_outside_the_schedule_is_refused_with_valid_numbers(tree: Any) -> None:
+    recipe = tree["policies"]["recipes"]["flux_t2is"]
+    recipe["noise_steps"] = [recipe["sampling_steps"] - 1]
+    with pytest.raises(ParamsError, match="outside the schedule.*choose from 0"):
+        params.parse(tree)
+
+
+def test_an_uneven_number_of_updates_names_the_valid_ones(tree: Any) -> None:
+    tree["policies"].update(prompts_per_epoch=8, updates_per_epoch=3)
+    with pytest.raises(ParamsError, match=r"valid: \[1, 2, 4, 8\]"):
+        params.parse(tree)
+
+
+def test_a_group_of_one_is_refused(tree: Any) -> None:
+    tree["policies"]["group_size"] = 1
+    with pytest.raises(ParamsError, match=r"policies\.group_size"):
+        params.parse(tree)
+
+
+def test_a_missing_file_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(ParamsError, match="paco profile use"):
+        params.load(tmp_path / "params.yaml")
+
+
+def test_broken_yaml_is_named(tmp_path: Path) -> None:
+    (tmp_path / "params.yaml").write_text("a: [1")
+    with pytest.raises(ParamsError, match="not valid YAML"):
+        params.load(tmp_path / "params.yaml")
+
+
+def test_using_a_profile_changes_only_what_it_names(project: Path) -> None:
+    before = params.load(project / "params.yaml")
+    profiles.use(project, "smoke")
+    smoke = params.load(project / "params.yaml")
+    assert smoke.profile == "smoke" and smoke.reward.lora == before.reward.lora
+    assert "# " in (project / "params.yaml").read_text(), "comments are kept"
+    profiles.use(project, "storybook")
+    assert params.load(project / "params.yaml") == before
+
+
+def test_an_unknown_profile_lists_the_known_ones(project: Path) -> None:
+    with pytest.raises(ParamsError, match="available: paper, smoke, storybook"):
+        profiles.use(project, "papre")

@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+import pytest
+
+from paco_core import progress
+from paco_core.progress import Progress
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [100.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(progress.sys.stderr, "isatty", lambda: False)
+    return now
+
+
+def test_a_line_tells_done_rate_and_time_left(clock: list[float]) -> None:
+    said: list[str] = []
+    bar = Progress(100, "grids", "pictures", said.append)
+    clock[0] += 10
+    bar.advance(20, note="loss 0.5")
+    assert said == ["grids: 20/100 pictures, 2 pictures/s, 0:40 left, loss 0.5"]
+
+
+def test_lines_come_every_few_seconds_and_at_the_end(clock: list[float]) -> None:
+    said: list[str] = []
+    bar = Progress(4, "train", "steps", said.append)
+    for _ in range(4):
+        clock[0] += 2
+        bar.advance()
+    assert [line.split(",")[0] for line in said] == ["train: 3/4 steps", "train: 4/4 steps"]
+    assert said[-1].endswith("took 0:08")
+
+
+def test_without_a_listener_nothing_is_told(clock: list[float], capsys: pytest.CaptureFixture[str]) -> None:
+    with Progress(2, "quiet", "steps") as bar:
+        assert list(bar.track("ab")) == ["a", "b"]
+    assert capsys.readouterr() == ("", "") and bar.done == 2
