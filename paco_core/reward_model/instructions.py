@@ -1,0 +1,72 @@
+"""The questions a reward model is asked. One function renders them for training, scoring and benchmarks.
+
+The wording is interface: released weights answer only to the strings they were trained on
+(PaCo-RL, arXiv 2512.04784; " and "/" or " differ between templates as they do there).
+"""
+
+from __future__ import annotations
+
+import difflib
+import string
+from typing import Any
+
+from paco_core.files import DataError
+
+_COMPARE = (
+    "Compare the edited image (second) with the original image (first). Instruction: '{instruction}'. "
+    "Except for the parts that are intentionally changed according to the instruction, does the edited image "
+    "remain consistent with the original in style, logic, and identity? "
+    "Answer 'Yes' or 'No' first, then provide detailed reasons."
+)
+_FOLLOW = (
+    "Compare the edited image (second) with the original image (first). Instruction: '{instruction}'. "
+    "Does the edited image accurately follow this instruction? "
+    "Answer 'Yes' or 'No' first, then provide detailed reasons."
+)
+TEMPLATES: dict[str, str] = {
+    "theme": (
+        'Given two subfigures generated based on the theme: "{theme}", do the two images maintain consistency in '
+        'terms of style, logic and identity? Answer "Yes" and "No" first, and then provide detailed reasons.'
+    ),
+    "plain": (
+        "Do the two images maintain consistency in terms of style, logic and identity? "
+        'Answer "Yes" and "No" first, and then provide detailed reasons.'
+    ),
+    "criteria": (
+        "Do images meet the following criteria? {criterion} Please answer Yes or No first, then provide detailed reasons."
+    ),
+    "edit_consistency": _COMPARE,
+    "edit_following": _FOLLOW,
+}
+
+
+def _fields(template: str) -> list[str]:
+    return [name for _, name, _, _ in string.Formatter().parse(template) if name]
+
+
+def render(
+    template: str, *, theme: str | None = None, criterion: str | None = None, instruction: str | None = None
+) -> str:
+    """The instruction text of a template; values that the template does not use are ignored.
+
+    Raises:
+        DataError: when the template does not exist, or the value that it needs is missing or empty.
+    """
+    if template not in TEMPLATES:
+        near = difflib.get_close_matches(template, TEMPLATES, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(TEMPLATES)}"
+        raise DataError(f"instruction template {template!r} does not exist; {hint}")
+    given = {"theme": theme, "criterion": criterion, "instruction": instruction}
+    text = TEMPLATES[template]
+    for field in _fields(text):
+        if not given[field]:
+            raise DataError(f"instruction template {template!r} needs {field}=, which is missing or empty")
+        text = text.replace("{" + field + "}", str(given[field]))
+    return text
+
+
+def chat(processor: Any, rendered: str, images: int = 2) -> str:
+    """The text in the processor's chat form: one user turn, pictures first, up to where the answer begins."""
+    content: list[dict[str, str]] = [{"type": "image"}] * images + [{"type": "text", "text": rendered}]
+    messages = [{"role": "user", "content": content}]
+    return str(processor.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))

@@ -1,0 +1,237 @@
+"""A Qwen2.5-VL with its processor, cut where a pairwise reward needs it cut.
+
+Pictures go through the frozen vision tower once each and are kept; question and answer go through the
+language model with those features put in place; only the positions that are read go through the head.
+Rows are padded at the right, where causal attention never looks, so that no mask is needed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from paco_core.files import DataError
+from paco_core.reward_model.instructions import chat
+from paco_core.reward_model.yes_probability import answer_tokens
+
+if TYPE_CHECKING:
+    import torch
+    from PIL import Image
+
+T = TypeVar("T")
+FEATURE_BYTES = 2 << 30  # vision features kept at most; the paper's 7B model needs 19 MB for a picture of 2 Mpx
+PATCHES_AT_ONCE = 65_536  # patches through the vision tower in one pass
+
+
+@dataclass(frozen=True)
+class Visual:
+    """Vision features of one picture."""
+
+    tokens: torch.Tensor  # (t * h * w / merge^2, hidden)
+    grid: tuple[int, int, int]  # (t, h, w) in patches
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A tokenised question, pictures included."""
+
+    ids: torch.Tensor  # int64 (length,)
+    positions: torch.Tensor  # int64 (3, length): time, height, width
+
+
+@dataclass(frozen=True)
+class Row:
+    """One sequence for the language model: a prompt, perhaps followed by an answer."""
+
+    prompt: Prompt
+    visuals: tuple[Visual, Visual]
+    answer: torch.Tensor | None = None  # int64 (n,)
+
+    @property
+    def length(self) -> int:
+        return len(self.prompt.ids) + (0 if self.answer is None else len(self.answer))
+
+
+class Network:
+    """Model, processor and what is derived from both; features of pictures are kept for its lifetime."""
+
+    def __init__(self, model: Any, processor: Any, name: str) -> None:
+        self.model, self.processor, self.name = model, processor, name
+        self.yes_id, self.no_id = answer_tokens(processor.tokenizer, name)
+        self.prompt = lru_cache(maxsize=8192)(self._prompt)
+        self._features: OrderedDict[str, Visual] = OrderedDict()
+        self._feature_bytes = 0
+
+    @classmethod
+    def load(
+        cls,
+        folder: str | Path,
+        *,
+        device: str = "cpu",
+        dtype: str = "float32",
+        min_pixels: int | None = None,
+        max_pixels: int | None = None,
+    ) -> Network:
+        """Load a Qwen2.5-VL folder (or hub id); pixel bounds default to the folder's own.
+
+        Raises:
+            DataError: when the folder is none, holds another kind of model, or cannot be a reward base.
+        """
+        import torch
+        from transformers import AutoConfig, AutoProcessor, Qwen2_5_VLForConditionalGeneration
+
+        _quieten()
+        source = str(folder)
+        if isinstance(folder, Path) and not (folder / "config.json").is_file():
+            raise DataError(f"{folder}: no model there (config.json is missing)")
+        kind = AutoConfig.from_pretrained(source).model_type
+        if kind != "qwen2_5_vl":
+            raise DataError(f"{source}: its model type is {kind!r}, a reward model needs 'qwen2_5_vl'")
+        model = Qwen2_5_VLForConditionalGeneration.from_pretrained(source, dtype=getattr(torch, dtype))
+        processor = AutoProcessor.from_pretrained(source)
+        if min_pixels is not None and max_pixels is not None:
+            size = {"shortest_edge": min_pixels, "longest_edge": max_pixels}
+            processor.image_processor.size = type(processor.image_processor.size)(**size)
+        return cls(model.to(device).eval().requires_grad_(False), processor, source)
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.device  # type: ignore[no-any-return]
+
+    def _prompt(self, instruction: str, grids: tuple[tuple[int, int, int], ...]) -> Prompt:
+        """Tokens and rotary positions of an instruction about pictures of these patch grids."""
+        import torch
+
+        mark = self.processor.image_token
+        parts = chat(self.processor, instruction, len(grids)).split(mark)
+        if len(parts) != len(grids) + 1:
+            raise DataError(f"instruction holds the image token {mark!r}: {instruction[:80]!r}")
+        merge = self.processor.image_processor.merge_size**2
+        fills = [mark * (t * h * w // merge) for t, h, w in grids]
+        text = parts[0] + "".join(fill + part for fill, part in zip(fills, parts[1:], strict=True))
+        ids = torch.tensor(self.processor.tokenizer(text)["input_ids"])
+        is_image = (ids == self.model.config.image_token_id).int()
+        positions, _ = self.model.model.get_rope_index(
+            ids[None], is_image[None], image_grid_thw=torch.tensor(grids)
+        )
+        return Prompt(ids, positions[:, 0])
+
+    def look(self, images: Sequence[Image.Image]) -> list[Visual]:
+        """Vision features of pictures; each distinct picture passes the tower once."""
+        import torch
+
+        keys = [picture_key(image) for image in images]
+        found = {key: self._features[key] for key in keys if key in self._features}
+        new = {key: image for key, image in zip(keys, images, strict=True) if key not in found}
+        with torch.no_grad():
+            for chunk in _chunks(list(new.items()), self._pictures_at_once(list(new.values()))):
+                for (key, _), visual in zip(chunk, self._encode([image for _, image in chunk]), strict=True):
+                    found[key] = visual
+                    self._keep(key, visual)
+        return [found[key] for key in keys]
+
+    def _pictures_at_once(self, images: Sequence[Image.Image]) -> int:
+        size = self.processor.image_processor.size
+        largest = max((image.width * image.height for image in images), default=1)
+        bounded = min(max(largest, size.shortest_edge), size.longest_edge)
+        return max(1, PATCHES_AT_ONCE * self.processor.image_processor.patch_size**2 // int(bounded))
+
+    def _encode(self, images: Sequence[Image.Image]) -> list[Visual]:
+        inputs = self.processor.image_processor(images=list(images), return_tensors="pt").to(self.device)
+        grids = inputs["image_grid_thw"]
+        features = self.model.model.get_image_features(inputs["pixel_values"], grids).pooler_output
+        return [
+            Visual(tokens, (int(grid[0]), int(grid[1]), int(grid[2])))
+            for tokens, grid in zip(features, grids.tolist(), strict=True)
+        ]
+
+    def _keep(self, key: str, visual: Visual) -> None:
+        self._features[key] = visual
+        self._feature_bytes += visual.tokens.nbytes
+        while self._feature_bytes > FEATURE_BYTES and len(self._features) > 1:
+            _, oldest = self._features.popitem(last=False)
+            self._feature_bytes -= oldest.tokens.nbytes
+
+    def row(self, first: Visual, second: Visual, instruction: str, answer: torch.Tensor | None = None) -> Row:
+        return Row(self.prompt(instruction, (first.grid, second.grid)), (first, second), answer)
+
+    def states(self, rows: Sequence[Row]) -> torch.Tensor:
+        """Last hidden states (rows, longest, hidden); what lies behind a row's length is meaningless."""
+        states: torch.Tensor = self._forward(rows, use_cache=False).last_hidden_state
+        return states
+
+    def prefill(self, rows: Sequence[Row]) -> tuple[torch.Tensor, Any]:
+        """Hidden states and key-value cache of rows of one length, to go on from with :meth:`step`."""
+        output = self._forward(rows, use_cache=True)
+        return output.last_hidden_state, output.past_key_values
+
+    def step(self, ids: torch.Tensor, positions: torch.Tensor, cache: Any) -> torch.Tensor:
+        """Hidden states (rows, 1, hidden) of one more token a row; both arguments are int64 (rows,)."""
+        core = self.model.model
+        output = core.language_model(
+            inputs_embeds=core.get_input_embeddings()(ids[:, None]),
+            position_ids=positions[None, :, None].expand(3, -1, -1),
+            past_key_values=cache,
+            use_cache=True,
+        )
+        states: torch.Tensor = output.last_hidden_state
+        return states
+
+    def _forward(self, rows: Sequence[Row], use_cache: bool) -> Any:
+        import torch
+
+        longest = max(row.length for row in rows)
+        ids = torch.zeros(len(rows), longest, dtype=torch.int64)
+        positions = torch.zeros(3, len(rows), longest, dtype=torch.int64)
+        for number, row in enumerate(rows):
+            length = len(row.prompt.ids)
+            ids[number, :length] = row.prompt.ids
+            positions[:, number, :length] = row.prompt.positions
+            if row.answer is not None:
+                ids[number, length : row.length] = row.answer
+                after = int(row.prompt.positions.max()) + 1
+                positions[:, number, length : row.length] = torch.arange(after, after + len(row.answer))
+        ids, positions = ids.to(self.device), positions.to(self.device)
+        core = self.model.model
+        embedded = core.get_input_embeddings()(ids)
+        visual = torch.cat([visual.tokens for row in rows for visual in row.visuals])
+        places = (ids == self.model.config.image_token_id).unsqueeze(-1)
+        embedded = embedded.masked_scatter(places, visual.to(embedded))
+        return core.language_model(inputs_embeds=embedded, position_ids=positions, use_cache=use_cache)
+
+    def first_logits(self, rows: Sequence[Row]) -> torch.Tensor:
+        """Logits (rows, vocabulary), float32, of the first answer token; rows carry no answer here."""
+        import torch
+
+        states = self.states(rows)
+        last = torch.tensor([len(row.prompt.ids) - 1 for row in rows], device=states.device)
+        logits: torch.Tensor = self.model.lm_head(states[torch.arange(len(rows), device=states.device), last])
+        return logits.float()
+
+
+def picture_key(image: Image.Image) -> str:
+    """Digest of a picture's pixels, size and mode."""
+    head = f"{image.mode} {image.width}x{image.height} ".encode()
+    return hashlib.md5(head + image.tobytes(), usedforsecurity=False).hexdigest()
+
+
+def by_length(rows: Sequence[Row], limit: int) -> list[list[int]]:
+    """Row numbers in batches of at most ``limit`` rows of similar length."""
+    order = sorted(range(len(rows)), key=lambda number: rows[number].length)
+    return _chunks(order, limit)
+
+
+def _chunks(items: Sequence[T], size: int) -> list[list[T]]:
+    return [list(items[start : start + size]) for start in range(0, len(items), size)]
+
+
+def _quieten() -> None:
+    """No progress bars of the library between our own."""
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
