@@ -139,7 +139,16 @@ class RewardTerm(Section):
 
 class RewardSet(Section):
     terms: dict[str, RewardTerm] = Field(min_length=1)
-    aggregator: Literal["weighted_sum", "log_tame", "weighted_advantage_sum"]
+    aggregator: Literal[
+        "weighted_sum",
+        "log_tame",
+        "geometric_mean",
+        "harmonic_mean",
+        "rank",
+        "weighted_advantage_sum",
+        "gdpo",
+        "mo_grpo",
+    ]
     tame_delta: Annotated[float, Field(gt=0)] | Literal["mean", "median"] = 0.2
     advantage_std: Literal["group", "global"]
 
@@ -151,8 +160,9 @@ class PolicyRecipe(Section):
     eval_sizes: list[int] = Field(min_length=1)
     sampling_steps: Positive
     noise_steps: list[int] = Field(min_length=1)
-    dynamics: Literal["flow_sde"]
+    dynamics: Literal["flow_sde", "cps", "dance_sde"]
     noise_level: Annotated[float, Field(gt=0)]
+    shared_noise: bool = False  # one initial noise a group: steps before the first noisy one run once a prompt
     guidance: float
     max_sequence_length: Positive
     rewards: RewardSet
@@ -177,7 +187,7 @@ class PoliciesParams(Section):
     weight_decay: Annotated[float, Field(ge=0)]
     max_grad_norm: Annotated[float, Field(gt=0)]
     lora: LoraParams
-    loss: Literal["ppo"]
+    loss: Literal["ppo", "grpo_guard"]
     clip_range: Annotated[float, Field(gt=0)]
     max_advantage: Annotated[float, Field(gt=0)]
     epochs: Positive

@@ -1,0 +1,154 @@
+"""Sampling with a few noisy steps: pictures, and of the trajectory only what the loss will need."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from paco_core.grpo.dynamics import DYNAMICS, Step, euler, steps_of
+from paco_core.policies.base import Condition, NoiseKey, Policy, Size
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How to sample: picture size, schedule, guidance, and at which steps noise is injected."""
+
+    size: Size
+    steps: Sequence[Step]
+    guidance: float
+    noise_steps: tuple[int, ...] = ()
+    dynamics: str = "flow_sde"
+    shared_noise: bool = False  # one initial noise a group
+    keep_mean: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        policy: Policy,
+        size: Size,
+        steps: int,
+        guidance: float,
+        *,
+        noise_steps: Sequence[int] = (),
+        noise_level: float = 0.0,
+        dynamics: str = "flow_sde",
+        shared_noise: bool = False,
+        keep_mean: bool = False,
+    ) -> Sampling:
+        """Take the policy's schedule for ``size``.
+
+        Raises:
+            ValueError: when a noise step lies outside the schedule or is its last one (sigma 0 has no noise).
+        """
+        outside = [s for s in noise_steps if not 0 <= s < steps - 1]
+        if outside:
+            raise ValueError(f"noise steps {outside} are not among 0..{steps - 2} of {steps} sampling steps")
+        schedule = steps_of(policy.sigmas(size, steps), noise_level)
+        return cls(size, schedule, guidance, tuple(noise_steps), dynamics, shared_noise, keep_mean)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """One noisy step of N samples: latents before and after (N, L, C), log-probability (N,)."""
+
+    step: int
+    before: torch.Tensor
+    after: torch.Tensor
+    log_prob: torch.Tensor
+    mean: torch.Tensor | None = None
+
+    def take(self, rows: Sequence[int]) -> Kept:
+        index = list(rows)
+        mean = None if self.mean is None else self.mean[index]
+        return Kept(self.step, self.before[index], self.after[index], self.log_prob[index], mean)
+
+    @classmethod
+    def join(cls, parts: Sequence[Kept]) -> Kept:
+        """One step of several batches, one after the other."""
+        import torch
+
+        means = [part.mean for part in parts if part.mean is not None]
+        return cls(
+            parts[0].step,
+            torch.cat([part.before for part in parts]),
+            torch.cat([part.after for part in parts]),
+            torch.cat([part.log_prob for part in parts]),
+            torch.cat(means) if means else None,
+        )
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """Clean latents (N, L, C) and the kept steps."""
+
+    latents: torch.Tensor
+    kept: list[Kept]
+
+
+def _prefix(
+    policy: Policy, condition: Condition, rows: Sequence[int], keys: Sequence[NoiseKey], sampling: Sampling
+) -> tuple[torch.Tensor, int]:
+    """Latents where samples part ways, and the step at which they do.
+
+    With shared initial noise, samples of one prompt are equal up to the first noisy step: those steps
+    are run once a prompt.
+    """
+    if not (sampling.shared_noise and sampling.noise_steps and min(sampling.noise_steps) > 0):
+        return policy.noise(sampling.size, keys), 0
+    first = min(sampling.noise_steps)
+    leaders = {(row, key): position for position, (row, key) in reversed(list(enumerate(zip(rows, keys))))}
+    order = list(leaders)
+    x = policy.noise(sampling.size, [key for _, key in order])
+    led = condition.take([row for row, _ in order])
+    for step in sampling.steps[:first]:
+        x = euler(x, policy.velocity(x, step.sigma, led, sampling.guidance, sampling.size), step)
+    place = {pair: position for position, pair in enumerate(order)}
+    return x[[place[pair] for pair in zip(rows, keys, strict=True)]], first
+
+
+def rollout(
+    policy: Policy,
+    condition: Condition,
+    rows: Sequence[int],
+    keys: Sequence[NoiseKey],
+    sampling: Sampling,
+) -> Trajectory:
+    """Sample one picture a row: ODE steps, except at the noise steps.
+
+    Args:
+        condition: encoded prompts.
+        rows: row of ``condition`` for each sample.
+        keys: names the noise of each sample; with ``shared_noise`` the initial noise of a prompt is
+            drawn for image -1, so that its whole group starts from it.
+    """
+    import torch
+
+    dynamics = DYNAMICS[sampling.dynamics]
+    taken = condition.take(rows)
+    starts = [NoiseKey(k.prompt_id, -1, k.seed) for k in keys] if sampling.shared_noise else list(keys)
+    kept: list[Kept] = []
+    with torch.inference_mode():
+        x, first = _prefix(policy, condition, rows, starts, sampling)
+        for number in range(first, len(sampling.steps)):
+            step = sampling.steps[number]
+            v = policy.velocity(x, step.sigma, taken, sampling.guidance, sampling.size)
+            if number not in sampling.noise_steps:
+                x = euler(x, v, step)
+                continue
+            transition = dynamics.transition(x, v, step)
+            draws = [NoiseKey(k.prompt_id, k.image, k.seed, number) for k in keys]
+            after = transition.mean + transition.std * policy.noise(sampling.size, draws)
+            mean = transition.mean if sampling.keep_mean else None
+            kept.append(Kept(number, x, after, dynamics.log_prob(after, transition), mean))
+            x = after
+    return Trajectory(x.clone(), [_outside_inference(step) for step in kept])
+
+
+def _outside_inference(step: Kept) -> Kept:
+    """Copies that a trained pass may save for its backward."""
+    mean = None if step.mean is None else step.mean.clone()
+    return Kept(step.step, step.before.clone(), step.after.clone(), step.log_prob.clone(), mean)

@@ -1,0 +1,121 @@
+"""What every policy family offers to the trainer: encode once, predict velocities, decode, adapt.
+
+A family is one file with a class that follows :class:`Policy`, and one line in :data:`FAMILIES`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from paco_core.files import DataError
+
+if TYPE_CHECKING:
+    import torch
+    from PIL.Image import Image
+
+    from paco_core.params import LoraParams
+
+Size = tuple[int, int]  # height and width in pixels
+
+#: Family name -> "module:class"; the module is imported when the family is asked for.
+FAMILIES = {
+    "flux": "paco_core.policies.flux:FluxPolicy",
+}
+
+
+@dataclass(frozen=True)
+class NoiseKey:
+    """Names one draw of noise. Equal keys give equal noise on every machine, rank and batch size.
+
+    ``image`` is the image's number within its group, or -1 for noise that the whole group shares;
+    ``step`` is -1 for the initial noise, else the sampling step whose transition the noise drives.
+    """
+
+    prompt_id: str
+    image: int
+    seed: int
+    step: int = -1
+
+    @property
+    def generator_seed(self) -> int:
+        text = f"{self.prompt_id}|{self.image}|{self.seed}|{self.step}"
+        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
+
+
+@dataclass(frozen=True)
+class Condition:
+    """Encoded prompts (and whatever else a family conditions on), one row a prompt."""
+
+    tensors: dict[str, torch.Tensor]
+
+    def __len__(self) -> int:
+        return len(next(iter(self.tensors.values())))
+
+    def take(self, rows: Sequence[int]) -> Condition:
+        """The named rows in the given order; a row may be taken many times."""
+        index = list(rows)
+        return Condition({name: tensor[index] for name, tensor in self.tensors.items()})
+
+
+class Policy(Protocol):
+    """A text-to-image generator under training. Latents are packed: (N, tokens, channels), fp32."""
+
+    family: str
+    device: str
+    truncated: int  # prompts that did not fit into the text window so far
+
+    def check_size(self, size: Size) -> None:
+        """Raise DataError when the model's packing cannot hold a picture of this size."""
+
+    def encode(self, prompts: Sequence[str], max_sequence_length: int) -> Condition:
+        """Encode prompts, one row each."""
+
+    def drop_encoders(self) -> None:
+        """Free the text encoders; :meth:`encode` is an error from here on."""
+
+    def sigmas(self, size: Size, steps: int) -> torch.Tensor:
+        """The fp32 schedule (steps + 1,), from 1 down to 0, as the family's own pipeline makes it."""
+
+    def noise(self, size: Size, keys: Sequence[NoiseKey]) -> torch.Tensor:
+        """Standard normal latents, one row a key."""
+
+    def velocity(
+        self, latents: torch.Tensor, sigma: float, condition: Condition, guidance: float, size: Size
+    ) -> torch.Tensor:
+        """Predicted velocity in fp32, shaped like ``latents``."""
+
+    def decode(self, latents: torch.Tensor, size: Size) -> list[Image]:
+        """Clean latents to pictures."""
+
+    def add_adapter(self, lora: LoraParams, seed: int) -> None:
+        """Attach a fresh LoRA adapter, drawn from ``seed``, and freeze everything else."""
+
+    def load_adapter(self, folder: Path) -> None:
+        """Attach an adapter that :meth:`save_adapter` (or the family's pipeline) wrote."""
+
+    def save_adapter(self, folder: Path) -> None:
+        """Write the adapter so that the family's plain pipeline loads it."""
+
+    def trainable(self) -> dict[str, torch.nn.Parameter]:
+        """The adapter's parameters by name, in a stable order."""
+
+    def enable_gradient_checkpointing(self) -> None:
+        """Trade computation for memory in trained passes."""
+
+
+def load(family: str, model: str, device: str, dtype: str) -> Policy:
+    """Load a policy by its family's name from a folder or hub id.
+
+    Raises:
+        DataError: when the family is unknown, or the model's pipeline class is not the family's.
+    """
+    if family not in FAMILIES:
+        raise DataError(f"policy family {family!r} is unknown; choose one of {', '.join(FAMILIES)}")
+    module, name = FAMILIES[family].split(":")
+    policy: Policy = getattr(import_module(module), name).load(model, device, dtype)
+    return policy
