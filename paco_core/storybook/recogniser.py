@@ -1,0 +1,177 @@
+"""Reads the attributes of storybook pictures: the human annotator and the gold metric of this world.
+
+The recogniser is a small convolutional network with one softmax head a trait. It ranks panels in the
+annotator's place and measures consistency and prompt following. It is never a training reward, so
+that a policy which cheats its reward is found out here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paco_core.storybook.world import SHARED_TRAITS, VOCABULARY, Panel
+
+if TYPE_CHECKING:
+    import torch
+    from PIL.Image import Image
+
+TRAITS: tuple[str, ...] = tuple(VOCABULARY)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What the recogniser sees in one picture: the likeliest word of each trait and its probability."""
+
+    panel: Panel
+    probability: dict[str, float]
+
+    def word(self, trait: str) -> str:
+        """The word read for ``trait`` (a key of ``VOCABULARY``)."""
+        return str(getattr(self.panel, trait))
+
+
+def gold_consistency(readings: Sequence[Reading]) -> float:
+    """Share of the unordered panel pairs of one set that agree in every shared trait, 0 to 1.
+
+    Raises:
+        ValueError: with fewer than two readings, since there is no pair to judge.
+    """
+    if len(readings) < 2:
+        raise ValueError(f"gold consistency needs at least two panels of a set, got {len(readings)}")
+    pairs = list(combinations(readings, 2))
+    agreeing = sum(all(a.word(trait) == b.word(trait) for trait in SHARED_TRAITS) for a, b in pairs)
+    return agreeing / len(pairs)
+
+
+def gold_following(
+    readings: Sequence[Reading], asked: Sequence[Panel], traits: Sequence[str] = TRAITS
+) -> float:
+    """Share of (panel, trait) cells of one set that were drawn as the prompt asked, 0 to 1.
+
+    Args:
+        readings: one a panel, in reading order.
+        asked: the panels of the prompt, in the same order.
+        traits: the traits that count; all, since a storybook prompt states each of them for every panel.
+
+    Raises:
+        ValueError: when there is not one asked panel for every reading, or a trait is unknown.
+    """
+    if len(readings) != len(asked) or not readings:
+        raise ValueError(
+            f"gold following needs one asked panel a reading, got {len(asked)} for {len(readings)}"
+        )
+    if unknown := [trait for trait in traits if trait not in VOCABULARY]:
+        raise ValueError(f"unknown trait {unknown[0]!r}; choose among {', '.join(VOCABULARY)}")
+    both = list(zip(readings, asked, strict=True))
+    cells = [read.word(trait) == getattr(panel, trait) for read, panel in both for trait in traits]
+    return sum(cells) / len(cells)
+
+
+def build_network(width: int) -> torch.nn.Module:
+    """The network: (batch, 3, side, side) in -1..1 -> (batch, number of words over all traits) logits."""
+    from torch import nn
+
+    def block(inputs: int, outputs: int, kernel: int, stride: int) -> list[nn.Module]:
+        convolution = nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, bias=False)
+        return [convolution, nn.BatchNorm2d(outputs), nn.ReLU(inplace=True)]
+
+    words = sum(len(words) for words in VOCABULARY.values())
+    return nn.Sequential(
+        *block(3, width, 5, 2),
+        *block(width, 2 * width, 3, 2),
+        *block(2 * width, 2 * width, 3, 1),
+        *block(2 * width, 3 * width, 3, 2),
+        *block(3 * width, 4 * width, 3, 1),
+        nn.AdaptiveAvgPool2d(3),
+        nn.Flatten(),
+        nn.Linear(9 * 4 * width, 4 * width),
+        nn.ReLU(inplace=True),
+        nn.Linear(4 * width, words),
+    )
+
+
+class Recogniser:
+    """A trained recogniser, ready to read."""
+
+    def __init__(self, network: torch.nn.Module, side: int, device: str = "cpu") -> None:
+        self.network = network.eval().to(device)
+        self.side = side
+        self.device = device
+
+    @classmethod
+    def from_pretrained(cls, folder: str | Path, device: str = "cpu") -> Recogniser:
+        """Load ``config.json`` and ``model.safetensors`` of ``folder``.
+
+        Raises:
+            FileNotFoundError: when one of the two files is missing.
+            ValueError: when the weights were trained on another vocabulary.
+        """
+        from safetensors.torch import load_file
+
+        folder = Path(folder)
+        for name in ("config.json", "model.safetensors"):
+            if not (folder / name).is_file():
+                raise FileNotFoundError(
+                    f"no recogniser in {folder}: {name} is missing; build it with `paco zoo build recogniser`"
+                )
+        config = json.loads((folder / "config.json").read_text())
+        trained_on = {trait: tuple(words) for trait, words in config["vocabulary"].items()}
+        if trained_on != VOCABULARY:
+            raise ValueError(
+                f"{folder / 'config.json'}: trained on another vocabulary than this storybook's; "
+                "train again with `paco zoo build recogniser`"
+            )
+        network = build_network(config["width"])
+        network.load_state_dict(load_file(folder / "model.safetensors"))
+        return cls(network, config["side"], device)
+
+    def read(self, images: Sequence[Image], batch_size: int = 256) -> list[Reading]:
+        """Read pictures of any size (made for panels of 24 to 96 px), one reading each, in order."""
+        import torch
+
+        readings: list[Reading] = []
+        for start in range(0, len(images), batch_size):
+            pixels = to_pixels(images[start : start + batch_size], self.side)
+            with torch.inference_mode():
+                logits = self.network(normalise(pixels).to(self.device)).float().cpu()
+            readings += _readings(logits)
+        return readings
+
+
+def to_pixels(images: Sequence[Image], side: int) -> torch.Tensor:
+    """Pictures as uint8 (batch, 3, side, side), resized with an antialiased bicubic filter."""
+    import numpy as np
+    import torch
+    from PIL import Image as pil
+
+    resized = [image.convert("RGB").resize((side, side), pil.Resampling.BICUBIC) for image in images]
+    return (
+        torch.from_numpy(np.stack([np.asarray(image) for image in resized])).permute(0, 3, 1, 2).contiguous()
+    )
+
+
+def normalise(pixels: torch.Tensor) -> torch.Tensor:
+    """uint8 0..255 -> float -1..1."""
+    return pixels.float() / 127.5 - 1.0
+
+
+def split_by_trait(logits: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Cut (batch, all words) into one (batch, words of the trait) tensor a trait."""
+    return dict(zip(TRAITS, logits.split([len(words) for words in VOCABULARY.values()], dim=1), strict=True))
+
+
+def _readings(logits: torch.Tensor) -> list[Reading]:
+    columns: dict[str, tuple[list[float], list[int]]] = {}
+    for trait, head in split_by_trait(logits).items():
+        probability, index = head.softmax(dim=1).max(dim=1)
+        columns[trait] = (probability.tolist(), index.tolist())
+    readings = []
+    for row in range(len(logits)):
+        words: dict[str, Any] = {trait: VOCABULARY[trait][columns[trait][1][row]] for trait in TRAITS}
+        readings.append(Reading(Panel(**words), {trait: columns[trait][0][row] for trait in TRAITS}))
+    return readings
