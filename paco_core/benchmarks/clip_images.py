@@ -1,0 +1,50 @@
+"""CLIP image embeddings by open_clip: the CLIP-I baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from paco_core.files import DataError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from PIL.Image import Image
+
+BATCH = 256
+
+
+class ClipImages:
+    """The image tower of an open_clip model, from a folder or an open_clip name (``hf-hub:...``)."""
+
+    def __init__(self, model: str | Path, device: str = "cpu") -> None:
+        """Load the model.
+
+        Raises:
+            DataError: when the folder holds no open_clip model.
+        """
+        import open_clip
+
+        name = str(model)
+        if not name.startswith("hf-hub:"):
+            if not (Path(name) / "open_clip_config.json").is_file():
+                raise DataError(f"{name}: no open_clip model there (open_clip_config.json is missing)")
+            name = f"local-dir:{name}"
+        self.model, _, self.preprocess = open_clip.create_model_and_transforms(name, device=device)
+        self.model.eval()
+        self.device = device
+
+    def embed(self, images: Sequence[Image]) -> np.ndarray:
+        """Embeddings of unit length, (N, width) in float64."""
+        import numpy as np
+        import torch
+
+        parts = []
+        for start in range(0, len(images), BATCH):
+            part = images[start : start + BATCH]
+            pixels = torch.stack([self.preprocess(image.convert("RGB")) for image in part])
+            with torch.inference_mode():
+                rows = self.model.encode_image(pixels.to(self.device), normalize=True)
+            parts.append(rows.double().cpu().numpy())
+        return np.concatenate(parts) if parts else np.zeros((0, 0))

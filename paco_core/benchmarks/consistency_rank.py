@@ -1,0 +1,255 @@
+"""ConsistencyRank: which judge orders four pictures by consistency with a reference as the annotator did?
+
+Judges are functions from instances to scores; all see the same held-out instances, so that their
+differences are paired.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from paco_core.benchmarks.ranking_metrics import METRICS, TIE_RULE, RankMetrics, rank_metrics
+from paco_core.benchmarks.results import flat, jsonable
+from paco_core.benchmarks.statistics import LEVEL, Comparison, Estimate, compare, estimate
+from paco_core.files import DataError
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from PIL.Image import Image
+
+    from paco_core.benchmarks.clip_images import ClipImages
+    from paco_core.reward_model.yes_probability import PairQuery, Score
+
+COLUMNS = ("instance_id", "prompt_id", "theme", "reference", "candidates", "ranking")
+ASK_BATCH = 256  # pairs a call, so that progress shows
+
+
+@dataclass(frozen=True)
+class Instance:
+    """One held-out ranking: candidates as panel references, ``ranking`` their positions best first."""
+
+    instance_id: str
+    prompt_id: str
+    theme: str
+    reference: str
+    candidates: tuple[str, ...]
+    ranking: tuple[int, ...]
+
+
+class Panels(Protocol):
+    """Looks panels up by reference (``dataset.panels.PanelStore``)."""
+
+    def panel(self, ref: str) -> Image: ...
+
+
+class PairScorer(Protocol):
+    """Answers questions about pairs: the scorer in this process, or the HTTP client."""
+
+    def score(self, queries: Sequence[PairQuery]) -> list[Score]: ...
+
+
+@dataclass
+class Judgement:
+    """A judge's scores, one tuple an instance, one number a candidate, NaN where it failed, with causes."""
+
+    label: str
+    scores: list[tuple[float, ...]]
+    causes: Counter[str] = field(default_factory=Counter)
+    asked: int = 0  # distinct questions
+
+
+def read_instances(path: Path, limit: int | None = None, seed: int = 0) -> list[Instance]:
+    """Read held-out rankings; with ``limit``, a random choice of that many, the same for equal seeds.
+
+    Raises:
+        DataError: when the file is missing, lacks a column, is empty, or holds an invalid ranking.
+    """
+    import pandas as pd
+
+    if not path.is_file():
+        raise DataError(f"{path}: no such file; run `dvc repro pairs`")
+    table = pd.read_parquet(path)
+    if missing := [name for name in COLUMNS if name not in table.columns]:
+        raise DataError(f"{path}: column {missing[0]!r} is missing; found {', '.join(table.columns)}")
+    if table.empty:
+        raise DataError(f"{path}: holds no ranking; raise pairs.benchmark_share and run `dvc repro pairs`")
+    instances = [_instance(path, *row) for row in table[list(COLUMNS)].itertuples(index=False)]
+    instances.sort(key=lambda instance: instance.instance_id)
+    if limit is not None and limit < len(instances):
+        instances = sorted(random.Random(seed).sample(instances, limit), key=lambda i: i.instance_id)
+    return instances
+
+
+def _instance(
+    path: Path, instance_id: object, prompt_id: object, theme: object, reference: object, *lists: Any
+) -> Instance:
+    candidates, ranking = tuple(map(str, lists[0])), tuple(map(int, lists[1]))
+    if sorted(ranking) != list(range(len(candidates))):
+        raise DataError(
+            f"{path}: instance {instance_id}: ranking {list(ranking)} does not order its "
+            f"{len(candidates)} candidates; run `dvc repro pairs`"
+        )
+    return Instance(str(instance_id), str(prompt_id), str(theme), str(reference), candidates, ranking)
+
+
+def judge_pairs(
+    label: str,
+    scorer: PairScorer,
+    instances: Sequence[Instance],
+    panels: Panels,
+    *,
+    template: str,
+    advance: Callable[[int], object] = lambda _count: None,
+) -> Judgement:
+    """P(Yes) of each (reference, candidate); a pair that several instances share is asked once."""
+    from paco_core.reward_model.instructions import render
+    from paco_core.reward_model.yes_probability import PairQuery
+
+    def question(instance: Instance, candidate: str) -> tuple[str, str, str]:
+        return instance.reference, candidate, render(template, theme=instance.theme)
+
+    questions = sorted({question(i, candidate) for i in instances for candidate in i.candidates})
+    answers: dict[tuple[str, str, str], float] = {}
+    causes: Counter[str] = Counter()
+    for start in range(0, len(questions), ASK_BATCH):
+        part = questions[start : start + ASK_BATCH]
+        queries = [PairQuery(panels.panel(first), panels.panel(second), text) for first, second, text in part]
+        for key, score in zip(part, scorer.score(queries), strict=True):
+            answers[key] = score.value
+            if score.cause is not None:
+                causes[score.cause] += 1
+        advance(len(part))
+    scores = [tuple(answers[question(i, candidate)] for candidate in i.candidates) for i in instances]
+    return Judgement(label, scores, causes, len(questions))
+
+
+def count_questions(instances: Sequence[Instance]) -> int:
+    """How many distinct pairs :func:`judge_pairs` asks about."""
+    return len({(i.reference, candidate, i.theme) for i in instances for candidate in i.candidates})
+
+
+def judge_clip(label: str, clip: ClipImages, instances: Sequence[Instance], panels: Panels) -> Judgement:
+    """CLIP-I: cosine of the image embeddings of reference and candidate."""
+    refs = sorted({ref for i in instances for ref in (i.reference, *i.candidates)})
+    vectors = dict(zip(refs, clip.embed([panels.panel(ref) for ref in refs]), strict=True))
+    scores = [tuple(float(vectors[i.reference] @ vectors[c]) for c in i.candidates) for i in instances]
+    return Judgement(label, scores, asked=len(refs))
+
+
+def judge_randomly(label: str, instances: Sequence[Instance], seed: int) -> Judgement:
+    """Chance: a number drawn for each candidate from the seed and the instance's id."""
+    scores = []
+    for instance in instances:
+        rng = random.Random(f"{seed}|{instance.instance_id}")
+        scores.append(tuple(rng.random() for _ in instance.candidates))
+    return Judgement(label, scores)
+
+
+@dataclass(frozen=True)
+class Result:
+    """Everything that the benchmark found."""
+
+    instances: list[Instance]
+    judgements: dict[str, Judgement]
+    per_instance: dict[str, list[RankMetrics]]
+    estimates: dict[str, dict[str, Estimate]]
+    comparisons: dict[str, dict[str, Comparison]]  # "reward - base" -> metric -> difference
+
+    def unscorable(self, name: str) -> int:
+        return sum(metrics.accuracy != metrics.accuracy for metrics in self.per_instance[name])
+
+    def as_dict(self) -> dict[str, Any]:
+        """The content of ``results.json``."""
+        methods = {
+            name: {
+                "label": judgement.label,
+                "unscorable": self.unscorable(name),
+                "causes": dict(judgement.causes),
+                "metrics": {metric: found.as_dict() for metric, found in self.estimates[name].items()},
+            }
+            for name, judgement in self.judgements.items()
+        }
+        comparisons = {
+            name: {metric: found.as_dict() for metric, found in row.items()}
+            for name, row in self.comparisons.items()
+        }
+        tree = {
+            "instances": len(self.instances),
+            "prompts": len({i.prompt_id for i in self.instances}),
+            "candidates": sorted({len(i.candidates) for i in self.instances}),
+            "level": LEVEL,
+            "tie_rule": TIE_RULE,
+            "methods": methods,
+            "comparisons": comparisons,
+        }
+        cleaned: dict[str, Any] = jsonable(tree)
+        return cleaned
+
+    def metrics(self) -> dict[str, float]:
+        """The flat figures for DVC and MLflow."""
+        found: dict[str, float] = {"instances": len(self.instances)}
+        for name in self.judgements:
+            for metric, value in self.estimates[name].items():
+                found[f"{name}.{metric}"] = value.mean
+            found[f"{name}.unscorable_share"] = self.unscorable(name) / len(self.instances)
+        for name, row in self.comparisons.items():
+            for metric in ("accuracy", "t1_b1", "tau"):
+                found |= flat(f"{name.replace(' - ', '_minus_')}.{metric}", row[metric])
+        return found
+
+    def table(self) -> pd.DataFrame:
+        """One row an instance and judge: scores and every metric (``per_instance.parquet``)."""
+        import pandas as pd
+
+        rows = [
+            {
+                "instance_id": instance.instance_id,
+                "prompt_id": instance.prompt_id,
+                "method": name,
+                "scores": list(judgement.scores[position]),
+                "ranking": list(instance.ranking),
+                **self.per_instance[name][position].as_dict(),
+            }
+            for name, judgement in self.judgements.items()
+            for position, instance in enumerate(self.instances)
+        ]
+        return pd.DataFrame(rows)
+
+
+def evaluate(
+    instances: Sequence[Instance],
+    judgements: Mapping[str, Judgement],
+    pairs: Sequence[tuple[str, str]],
+    *,
+    resamples: int = 2000,
+    seed: int = 0,
+) -> Result:
+    """Metrics of each judge and paired differences of the named pairs, intervals over prompts.
+
+    Args:
+        pairs: (first, second) keys of ``judgements``; the difference is first - second.
+    """
+    groups = [instance.prompt_id for instance in instances]
+    per_instance = {
+        name: [rank_metrics(s, i.ranking) for s, i in zip(judgement.scores, instances, strict=True)]
+        for name, judgement in judgements.items()
+    }
+    columns = {
+        name: {metric: [getattr(row, metric) for row in rows] for metric in METRICS}
+        for name, rows in per_instance.items()
+    }
+    draws: dict[str, Any] = {"groups": groups, "resamples": resamples, "seed": seed}
+    estimates = {
+        name: {metric: estimate(values, **draws) for metric, values in column.items()}
+        for name, column in columns.items()
+    }
+    comparisons = {
+        f"{a} - {b}": {metric: compare(columns[a][metric], columns[b][metric], **draws) for metric in METRICS}
+        for a, b in pairs
+    }
+    return Result(list(instances), dict(judgements), per_instance, estimates, comparisons)

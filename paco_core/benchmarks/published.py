@@ -1,0 +1,52 @@
+"""Figures that others published, for comparison by eye. They were measured on other data than ours.
+
+Each row says where it comes from and is shown marked "published", never mixed with measured rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+PAPER = "PaCo-RL, arXiv 2512.04784"
+
+
+@dataclass(frozen=True)
+class PublishedRow:
+    """One row of a published table; ``figures`` are keyed by this package's metric names."""
+
+    model: str
+    figures: Mapping[str, float]
+    source: str = PAPER
+
+
+def _ranking(model: str, accuracy: float, tau: float, rho: float, t1_b1: float) -> PublishedRow:
+    # Published tau and rho were computed on index orderings, hence the names.
+    return PublishedRow(model, {"accuracy": accuracy, "tau_paper": tau, "rho_paper": rho, "t1_b1": t1_b1})
+
+
+#: ConsistencyRank: 3,136 human rankings of four FLUX.1-dev sub-figures.
+CONSISTENCY_RANK: tuple[PublishedRow, ...] = (
+    _ranking("Chance", 0.25, 0.0, 0.0, 0.25),
+    _ranking("CLIP-I", 0.394, 0.178, 0.206, 0.475),
+    _ranking("DreamSim", 0.403, 0.184, 0.214, 0.493),
+    _ranking("Qwen2.5-VL-7B", 0.344, 0.118, 0.138, 0.401),
+    _ranking("InternVL3.5-8B", 0.359, 0.149, 0.176, 0.420),
+    _ranking("PaCo-Reward-7B-Fast", 0.441, 0.240, 0.278, 0.544),
+    _ranking("PaCo-Reward-7B", 0.449, 0.250, 0.288, 0.557),
+)
+
+
+def _ablation(
+    model: str, aesthetics: float, following: float, consistency: float, hours: float
+) -> PublishedRow:
+    figures = {"aesthetics": aesthetics, "following": following, "consistency": consistency, "hours": hours}
+    return PublishedRow(model, figures)
+
+
+#: Ablation of the FLUX.1-dev policy on T2IS-Bench, 8 x H100.
+T2IS_ABLATION: tuple[PublishedRow, ...] = (
+    _ablation("Full: trained at 512 px with log-tame", 0.555, 0.728, 0.493, 6.0),
+    _ablation("Trained at 1024 px", 0.542, 0.698, 0.452, 12.0),
+    _ablation("Without log-tame (panels collapse)", 0.471, 0.616, 0.557, 6.0),
+)

@@ -1,0 +1,110 @@
+"""How well scores order candidates against a human ranking (ConsistencyRank, arXiv 2512.04784).
+
+Ties. Candidates with equal scores share their average rank in ``footrule``, ``tau`` and ``rho``. The
+measures by position (``accuracy``, ``top1``, ``bottom1``) take their expected value over the orders
+that a tie leaves open: a candidate tied over k places fills each of them with probability 1/k, so that
+equal scores for all earn exactly chance. ``tau`` and ``rho`` are 0 there, for no order is claimed.
+The two ``*_paper`` measures know no ties; tied candidates keep their given order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+TIE_RULE = (
+    "Candidates with equal scores share their average rank; position measures take the expected value over "
+    "the orders that a tie leaves open; the two index-ordering measures keep tied candidates in given order."
+)
+
+
+@dataclass(frozen=True)
+class RankMetrics:
+    """Agreement of one predicted order with one human order; all NaN when a score is missing."""
+
+    accuracy: float  # share of positions filled as the human filled them
+    top1: float  # the human's best candidate comes first
+    bottom1: float  # the human's worst candidate comes last
+    t1_b1: float  # mean of the two
+    footrule: float  # sum of |rank differences|: 0 is perfect, 8 the worst of four
+    tau: float  # Kendall's tau-b of the rank vectors
+    rho: float  # Spearman's rho of the rank vectors
+    tau_paper: float  # the same two on index orderings, as the published numbers were computed
+    rho_paper: float
+
+    def as_dict(self) -> dict[str, float]:
+        return asdict(self)
+
+
+METRICS: tuple[str, ...] = tuple(field.name for field in fields(RankMetrics))
+
+
+def ranks_of_order(order: Sequence[int]) -> NDArray[np.float64]:
+    """Rank (1 = best) of each candidate in an order that lists candidate positions best first.
+
+    Raises:
+        ValueError: when the order does not name each of 0..n-1 once.
+    """
+    if sorted(order) != list(range(len(order))):
+        raise ValueError(
+            f"{list(order)} is no ranking of {len(order)} candidates; each of 0..n-1 must occur once"
+        )
+    ranks = np.empty(len(order))
+    ranks[np.asarray(order, dtype=np.intp)] = np.arange(1, len(order) + 1)
+    return ranks
+
+
+def ranks_of_scores(scores: Sequence[float]) -> NDArray[np.float64]:
+    """Rank (1 = highest score) of each candidate; equal scores share their average rank."""
+    from scipy.stats import rankdata
+
+    return np.asarray(rankdata(-np.asarray(scores, dtype=np.float64)), dtype=np.float64)
+
+
+def _correlations(predicted: Sequence[float], human: Sequence[float]) -> tuple[float, float]:
+    from scipy.stats import kendalltau, spearmanr
+
+    if len(set(predicted)) == 1:
+        return 0.0, 0.0
+    return float(kendalltau(predicted, human).statistic), float(spearmanr(predicted, human).statistic)
+
+
+def rank_metrics(scores: Sequence[float], human_order: Sequence[int]) -> RankMetrics:
+    """Compare scores of n candidates with a human order.
+
+    Args:
+        scores: one number a candidate, higher = more consistent; NaN = could not be scored.
+        human_order: candidate positions, best first.
+
+    Raises:
+        ValueError: when the lengths differ, there are fewer than two candidates, or the order is none.
+    """
+    if len(scores) != len(human_order) or len(scores) < 2:
+        raise ValueError(
+            f"{len(scores)} scores for {len(human_order)} ranked candidates; need as many, at least 2"
+        )
+    human = ranks_of_order(human_order)
+    values = np.asarray(scores, dtype=np.float64)
+    if np.isnan(values).any():
+        return RankMetrics(*[float("nan")] * len(METRICS))
+    predicted = ranks_of_scores(scores)
+    size = (predicted[:, None] == predicted[None, :]).sum(axis=1)  # of the tie that a candidate is in
+    fills = np.where(np.abs(human - predicted) <= (size - 1) / 2, 1.0 / size, 0.0)
+    top1, bottom1 = float(fills[human_order[0]]), float(fills[human_order[-1]])
+    tau, rho = _correlations(list(predicted), list(human))
+    order = [int(position) for position in np.argsort(-values, kind="stable")]
+    tau_paper, rho_paper = _correlations(order, list(human_order))
+    return RankMetrics(
+        accuracy=float(fills.mean()),
+        top1=top1,
+        bottom1=bottom1,
+        t1_b1=(top1 + bottom1) / 2,
+        footrule=float(np.abs(predicted - human).sum()),
+        tau=tau,
+        rho=rho,
+        tau_paper=tau_paper,
+        rho_paper=rho_paper,
+    )

@@ -1,0 +1,128 @@
+"""Means with bootstrap intervals, and paired tests that respect which cases belong together.
+
+Ranking instances of one prompt share pictures, and pictures of one prompt share their words, so the
+unit that is drawn again and again is the prompt (``groups``), not the single case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from itertools import product
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+LEVEL = 0.95
+EXACT_GROUPS = 12  # up to 2^12 sign patterns are all tried; beyond that they are drawn
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean with its 95% bootstrap interval; ``missing`` cases (NaN) were left out of it."""
+
+    mean: float
+    low: float
+    high: float
+    count: int
+    groups: int
+    missing: int = 0
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Paired difference ``first - second`` and the p-value of a two-sided sign-flip test over the groups."""
+
+    difference: Estimate
+    p_value: float
+
+    def as_dict(self) -> dict[str, Any]:
+        return {**self.difference.as_dict(), "p_value": self.p_value}
+
+
+def _sums(values: Floats, groups: Sequence[str] | None) -> tuple[Floats, Floats]:
+    """Sum and count of the present values of each group, groups in sorted order."""
+    labels: Sequence[Any] = range(len(values)) if groups is None else groups
+    if len(labels) != len(values):
+        raise ValueError(f"{len(values)} values, {len(labels)} group labels; one label a value is needed")
+    present = ~np.isnan(values)
+    if not present.any():
+        return np.zeros(0), np.zeros(0)
+    _, owner = np.unique(np.asarray(labels)[present], return_inverse=True)
+    sums = np.bincount(owner, weights=values[present]).astype(np.float64)
+    return sums, np.bincount(owner).astype(np.float64)
+
+
+def estimate(
+    values: ArrayLike, *, groups: Sequence[str] | None = None, resamples: int = 2000, seed: int = 0
+) -> Estimate:
+    """Mean of ``values`` with a percentile bootstrap interval over ``groups``.
+
+    Args:
+        values: (N,) numbers; NaN marks a case that failed, is counted and left out.
+        groups: (N,) labels of what is drawn with replacement; None = each value on its own.
+        resamples: bootstrap samples.
+        seed: of the draws; equal inputs give equal intervals.
+
+    Returns:
+        All NaN when no value is present; an interval of NaN when there is but one group.
+    """
+    array = np.asarray(values, dtype=np.float64)
+    sums, counts = _sums(array, groups)
+    missing = int(np.isnan(array).sum())
+    if not len(sums):
+        return Estimate(np.nan, np.nan, np.nan, 0, 0, missing)
+    mean = float(sums.sum() / counts.sum())
+    if len(sums) == 1:
+        return Estimate(mean, np.nan, np.nan, int(counts.sum()), 1, missing)
+    draws = np.random.default_rng(seed).multinomial(
+        len(sums), np.full(len(sums), 1 / len(sums)), size=resamples
+    )
+    means = (draws @ sums) / (draws @ counts)
+    tail = (1 - LEVEL) / 2
+    low, high = np.quantile(means, [tail, 1 - tail])
+    return Estimate(mean, float(low), float(high), int(counts.sum()), len(sums), missing)
+
+
+def sign_flip_test(
+    differences: ArrayLike, *, groups: Sequence[str] | None = None, resamples: int = 2000, seed: int = 0
+) -> float:
+    """Two-sided p-value of "the difference is as likely to have the other sign", flipped group by group.
+
+    All sign patterns are tried where that is cheap (12 groups or fewer), else ``resamples`` are drawn
+    and the observed pattern is counted among them, so that p is never 0. NaN without any value.
+    """
+    sums, _ = _sums(np.asarray(differences, dtype=np.float64), groups)
+    if not len(sums):
+        return float("nan")
+    observed = abs(sums.sum())
+    tolerance = 1e-12 * max(1.0, float(np.abs(sums).sum()))  # equal sums in another order of adding
+    if len(sums) <= EXACT_GROUPS:
+        signs = np.array(list(product((-1.0, 1.0), repeat=len(sums))))
+        return float((np.abs(signs @ sums) >= observed - tolerance).mean())
+    signs = np.random.default_rng(seed).choice((-1.0, 1.0), size=(resamples, len(sums)))
+    return float((1 + (np.abs(signs @ sums) >= observed - tolerance).sum()) / (1 + resamples))
+
+
+def compare(
+    first: ArrayLike,
+    second: ArrayLike,
+    *,
+    groups: Sequence[str] | None = None,
+    resamples: int = 2000,
+    seed: int = 0,
+) -> Comparison:
+    """Paired comparison of two methods on the same cases; a case that either failed is left out of both."""
+    a, b = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
+    if a.shape != b.shape:
+        raise ValueError(f"paired values must have one shape, got {a.shape} and {b.shape}")
+    return Comparison(
+        estimate(a - b, groups=groups, resamples=resamples, seed=seed),
+        sign_flip_test(a - b, groups=groups, resamples=resamples, seed=seed),
+    )

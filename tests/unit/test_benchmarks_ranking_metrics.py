@@ -1,0 +1,112 @@
+"""Rank metrics against scipy, worked examples, and the laws that ties must keep."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import kendalltau, spearmanr
+
+from paco_core.benchmarks.ranking_metrics import METRICS, rank_metrics, ranks_of_order, ranks_of_scores
+
+orders = st.permutations(range(4))
+scores = st.lists(st.floats(0, 1), min_size=4, max_size=4)
+
+
+def test_perfect_order() -> None:
+    found = rank_metrics([0.1, 0.9, 0.5, 0.3], [1, 2, 3, 0])
+    assert found.as_dict() == dict.fromkeys(METRICS, 1.0) | {"footrule": 0.0}
+
+
+def test_reversed_order_by_hand() -> None:
+    found = rank_metrics([0.9, 0.8, 0.2, 0.1], [3, 2, 1, 0])
+    assert (found.accuracy, found.top1, found.bottom1, found.footrule) == (0.0, 0.0, 0.0, 8.0)
+    assert (found.tau, found.rho) == (pytest.approx(-1), pytest.approx(-1))
+
+
+def test_one_swap_by_hand() -> None:
+    # Human b a c d, predicted a b c d: c and d are in place, one of six pairs is swapped.
+    found = rank_metrics([0.9, 0.8, 0.2, 0.1], [1, 0, 2, 3])
+    assert (found.accuracy, found.top1, found.bottom1, found.t1_b1, found.footrule) == (
+        0.5,
+        0.0,
+        1.0,
+        0.5,
+        2.0,
+    )
+    assert found.tau == pytest.approx((5 - 1) / 6)
+    assert found.rho == pytest.approx(1 - 6 * 2 / (4 * 15))
+
+
+def test_index_orderings_are_another_statistic() -> None:
+    predicted_scores, human = [0.4, 0.9, 0.1, 0.6], [3, 0, 1, 2]
+    found = rank_metrics(predicted_scores, human)
+    predicted_order = [1, 3, 0, 2]
+    assert found.tau_paper == pytest.approx(kendalltau(predicted_order, human).statistic)
+    assert found.rho_paper == pytest.approx(spearmanr(predicted_order, human).statistic)
+    assert found.tau == pytest.approx(
+        kendalltau(ranks_of_scores(predicted_scores), ranks_of_order(human)).statistic
+    )
+    assert abs(found.tau - found.tau_paper) > 0.1
+
+
+@given(scores, orders)
+def test_equal_to_scipy_on_rank_vectors(values: list[float], human: list[int]) -> None:
+    found = rank_metrics(values, human)
+    if len(set(values)) > 1:
+        assert found.tau == pytest.approx(
+            kendalltau(-np.array(values), ranks_of_order(human)).statistic, abs=1e-9
+        )
+        assert found.rho == pytest.approx(
+            spearmanr(-np.array(values), ranks_of_order(human)).statistic, abs=1e-9
+        )
+
+
+@given(st.lists(st.sampled_from([0.0, 0.5, 1.0]), min_size=4, max_size=4), orders)
+def test_positions_under_ties_are_the_mean_over_the_open_orders(
+    values: list[float], human: list[int]
+) -> None:
+    found = rank_metrics(values, human)
+    broken = []
+    for jitter in itertools.permutations([1e-3, 2e-3, 3e-3, 4e-3]):
+        broken.append(rank_metrics([v + j for v, j in zip(values, jitter, strict=True)], human))
+    for name in ("accuracy", "top1", "bottom1", "t1_b1"):
+        assert getattr(found, name) == pytest.approx(np.mean([getattr(b, name) for b in broken]))
+
+
+def test_equal_scores_earn_chance() -> None:
+    found = rank_metrics([0.5] * 4, [2, 0, 3, 1])
+    assert (found.accuracy, found.t1_b1, found.tau, found.rho) == (0.25, 0.25, 0.0, 0.0)
+
+
+@given(scores, orders, st.permutations(range(4)))
+def test_names_of_candidates_do_not_matter(values: list[float], human: list[int], names: list[int]) -> None:
+    renamed = [values[names.index(n)] for n in range(4)]
+    here, there = rank_metrics(values, human), rank_metrics(renamed, [names[n] for n in human])
+    for metric in ("accuracy", "top1", "bottom1", "footrule", "tau", "rho"):
+        assert getattr(here, metric) == pytest.approx(getattr(there, metric))
+
+
+def test_random_scores_reach_the_published_chance_level() -> None:
+    rng = np.random.default_rng(0)
+    found = [rank_metrics(list(rng.random(4)), list(rng.permutation(4))) for _ in range(2000)]
+    assert np.mean([f.accuracy for f in found]) == pytest.approx(0.25, abs=0.02)
+    assert np.mean([f.t1_b1 for f in found]) == pytest.approx(0.25, abs=0.02)
+    assert np.mean([f.tau for f in found]) == pytest.approx(0.0, abs=0.04)
+    assert np.mean([f.footrule for f in found]) == pytest.approx(5.0, abs=0.1)
+
+
+def test_a_missing_score_makes_every_metric_nan() -> None:
+    assert all(
+        math.isnan(v) for v in rank_metrics([0.1, float("nan"), 0.3, 0.4], [0, 1, 2, 3]).as_dict().values()
+    )
+
+
+@pytest.mark.parametrize(("values", "human"), [([0.1, 0.2], [0, 0]), ([0.1, 0.2], [0, 1, 2]), ([0.1], [0])])
+def test_what_is_no_ranking_is_an_error(values: list[float], human: list[int]) -> None:
+    with pytest.raises(ValueError):
+        rank_metrics(values, human)

@@ -1,0 +1,120 @@
+"""Bootstrap intervals and paired tests, against hand-computed cases, scipy and their own laws."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import permutation_test, sem
+
+from paco_core.benchmarks.results import flat, jsonable
+from paco_core.benchmarks.statistics import compare, estimate, sign_flip_test
+
+numbers = st.lists(st.floats(-100, 100), min_size=2, max_size=30)
+
+
+def test_mean_is_over_cases_not_over_groups() -> None:
+    found = estimate([1.0, 1.0, 1.0, 5.0], groups=["a", "a", "a", "b"])
+    assert (found.mean, found.count, found.groups) == (2.0, 4, 2)
+
+
+def test_interval_agrees_with_the_normal_one_on_many_cases() -> None:
+    values = np.random.default_rng(0).normal(3.0, 2.0, size=2000)
+    found = estimate(values, resamples=4000)
+    half = 1.96 * sem(values)
+    assert found.low == pytest.approx(values.mean() - half, abs=0.1 * half)
+    assert found.high == pytest.approx(values.mean() + half, abs=0.1 * half)
+
+
+def test_cases_that_repeat_within_a_group_add_no_certainty() -> None:
+    values = list(np.random.default_rng(1).normal(size=40))
+    alone = estimate(values, groups=[str(n) for n in range(40)], seed=3)
+    tenfold = estimate(values * 10, groups=[str(n) for n in range(40)] * 10, seed=3)
+    assert tenfold.low == pytest.approx(alone.low)
+    assert tenfold.high == pytest.approx(alone.high)
+
+
+def test_missing_values_are_counted_and_left_out() -> None:
+    found = estimate([1.0, float("nan"), 3.0])
+    assert (found.mean, found.count, found.missing) == (2.0, 2, 1)
+
+
+def test_nothing_left_is_nan_not_zero() -> None:
+    found = estimate([float("nan")] * 3)
+    assert math.isnan(found.mean) and math.isnan(found.low) and found.missing == 3
+    assert math.isnan(sign_flip_test([float("nan")]))
+
+
+def test_one_group_has_no_interval() -> None:
+    found = estimate([1.0, 2.0], groups=["a", "a"])
+    assert found.mean == 1.5 and math.isnan(found.low) and math.isnan(found.high)
+
+
+@settings(deadline=None, max_examples=40)
+@given(numbers)
+def test_interval_lies_within_the_values(values: list[float]) -> None:
+    found = estimate(values, resamples=200)
+    slack = 1e-9 * (1 + max(map(abs, values)))
+    assert min(values) - slack <= found.low <= found.high <= max(values) + slack
+
+
+@settings(deadline=None, max_examples=40)
+@given(numbers, st.floats(-5, 5))
+def test_interval_moves_with_a_shift(values: list[float], shift: float) -> None:
+    here, there = estimate(values, resamples=200), estimate(np.array(values) + shift, resamples=200)
+    assert there.low == pytest.approx(here.low + shift, abs=1e-6)
+
+
+def test_sign_flips_by_hand() -> None:
+    # Signs of (1, 2, 3): only +++ and --- reach |6|, of 8 patterns.
+    assert sign_flip_test([1.0, 2.0, 3.0]) == 2 / 8
+    # Flipped by group: the groups sum to 3 and 3, so ++ and -- of 4 patterns.
+    assert sign_flip_test([1.0, 2.0, 3.0], groups=["a", "a", "b"]) == 2 / 4
+
+
+def test_sign_flips_agree_with_scipy() -> None:
+    differences = np.array([0.3, -0.1, 0.7, 0.2, 0.5, -0.2, 0.4, 0.9])
+    reference = permutation_test(
+        (differences, np.zeros(8)),
+        lambda x, y: np.mean(x - y),
+        permutation_type="samples",
+        n_resamples=np.inf,
+    )
+    assert sign_flip_test(differences) == pytest.approx(reference.pvalue)
+
+
+def test_drawn_sign_flips_never_claim_zero() -> None:
+    p = sign_flip_test(np.ones(40), resamples=500)
+    assert p == pytest.approx(1 / 501)
+
+
+def test_no_difference_is_no_evidence() -> None:
+    assert sign_flip_test(np.zeros(20), resamples=100) == 1.0
+
+
+def test_pairing_removes_what_cases_share() -> None:
+    rng = np.random.default_rng(2)
+    ease = rng.normal(0, 10, size=60)
+    found = compare(ease + 0.5 + rng.normal(0, 0.1, 60), ease)
+    assert found.difference.low > 0.4 and found.difference.high < 0.6 and found.p_value < 0.01
+
+
+def test_a_case_that_one_side_failed_counts_for_neither() -> None:
+    found = compare([1.0, float("nan"), 1.0], [0.0, 0.0, float("nan")])
+    assert (found.difference.mean, found.difference.count, found.difference.missing) == (1.0, 1, 2)
+
+
+def test_shapes_must_match() -> None:
+    with pytest.raises(ValueError, match="one shape"):
+        compare([1.0], [1.0, 2.0])
+    with pytest.raises(ValueError, match="label"):
+        estimate([1.0, 2.0], groups=["a"])
+
+
+def test_flat_names_and_json() -> None:
+    comparison = compare([1.0, 2.0], [0.0, 0.0])
+    assert flat("gain", comparison).keys() == {"gain", "gain_low", "gain_high", "gain_p"}
+    assert jsonable({"a": [float("nan"), 1.0], "b": (float("inf"),)}) == {"a": [None, 1.0], "b": [None]}
