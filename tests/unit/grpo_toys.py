@@ -1,0 +1,177 @@
+"""A policy and rewards small enough to check PaCo-GRPO in milliseconds."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+
+from paco_core.dataset.records import PromptRecord
+from paco_core.files import DataError
+from paco_core.params import LoraParams, PoliciesParams, PolicyRecipe
+from paco_core.policies.base import Condition, NoiseKey, Size
+from paco_core.rewards.base import RewardBatch
+
+TOKEN = 16  # pixels
+
+
+class ToyPolicy:
+    """Tokens of 16 px and 4 channels; the velocity is a frozen linear map plus a trainable one."""
+
+    family, device = "toy", "cpu"
+
+    def __init__(self) -> None:
+        generator = torch.Generator().manual_seed(7)
+        self.base = torch.randn(5, 4, generator=generator) * 0.3
+        self.truncated = 0
+        self.calls: Counter[str] = Counter()
+        self.rows: Counter[str] = Counter()
+        self.encoders = True
+
+    def check_size(self, size: Size) -> None:
+        if any(side % TOKEN for side in size):
+            raise DataError(f"{size} does not divide into {TOKEN} px tokens")
+
+    def encode(self, prompts: Sequence[str], max_sequence_length: int) -> Condition:
+        assert self.encoders
+        self.calls["encode"] += 1
+        self.truncated += sum(len(p.split()) > max_sequence_length for p in prompts)
+        return Condition({"text": torch.tensor([[len(p) % 7 / 7.0] for p in prompts])})
+
+    def drop_encoders(self) -> None:
+        self.encoders = False
+
+    def sigmas(self, size: Size, steps: int) -> torch.Tensor:
+        return torch.cat([torch.linspace(1.0, 1.0 / steps, steps), torch.zeros(1)])
+
+    def noise(self, size: Size, keys: Sequence[NoiseKey]) -> torch.Tensor:
+        self.check_size(size)
+        tokens = size[0] // TOKEN * (size[1] // TOKEN)
+        return torch.stack(
+            [torch.randn(tokens, 4, generator=torch.Generator().manual_seed(k.generator_seed)) for k in keys]
+        )
+
+    def velocity(
+        self, latents: torch.Tensor, sigma: float, condition: Condition, guidance: float, size: Size
+    ) -> torch.Tensor:
+        kind = "trained" if torch.is_grad_enabled() else "sampled"
+        self.calls[kind] += 1
+        self.rows[kind] += len(latents)
+        text = condition.tensors["text"][:, None, :].expand(-1, latents.shape[1], -1)
+        inputs = torch.cat([latents, text], dim=-1)
+        adapted = inputs @ self.a @ self.b if hasattr(self, "a") else 0.0
+        return latents * (1.0 - sigma) + inputs @ self.base + adapted
+
+    def decode(self, latents: torch.Tensor, size: Size) -> list[Image.Image]:
+        self.calls["decode"] += 1
+        rows, columns = size[0] // TOKEN, size[1] // TOKEN
+        colours = (latents[..., :3].sigmoid() * 255).to(torch.uint8).reshape(-1, rows, columns, 3).numpy()
+        return [Image.fromarray(colour).resize((size[1], size[0]), Image.Resampling.NEAREST) for colour in colours]
+
+    def add_adapter(self, lora: LoraParams, seed: int) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        self.a = torch.nn.Parameter(torch.randn(5, lora.rank, generator=generator) * 0.3)
+        self.b = torch.nn.Parameter(torch.zeros(lora.rank, 4))
+
+    def load_adapter(self, folder: Path) -> None:
+        raise NotImplementedError
+
+    def save_adapter(self, folder: Path) -> None:
+        folder.mkdir()
+        save_file({n: p.detach() for n, p in self.trainable().items()}, folder / "adapter.safetensors")
+
+    def trainable(self) -> dict[str, torch.nn.Parameter]:
+        return {"a": self.a, "b": self.b}
+
+    def enable_gradient_checkpointing(self) -> None:
+        self.calls["checkpointing"] += 1
+
+
+class Brightness:
+    """Mean pixel value of a set, 0 to 1."""
+
+    def __init__(self, name: str = "brightness") -> None:
+        self.name = name
+        self.causes: dict[str, int] = {}
+        self.seen = 0
+
+    def __call__(self, batch: RewardBatch) -> np.ndarray:
+        self.seen += len(batch)
+        return np.array([np.mean([np.asarray(p).mean() / 255 for p in panels]) for panels in batch.panels])
+
+
+def record(number: int) -> PromptRecord:
+    text = (
+        f"FOUR-PANEL Images with a 2x2 grid layout of thing {'x' * number}. [TOP]-[LEFT]: a. [TOP]-[RIGHT]: b. "
+        "[BOTTOM]-[LEFT]: c. [BOTTOM]-[RIGHT]: d."
+    )
+    return PromptRecord(
+        idx=f"p{number}",
+        prompt=text,
+        height=32,
+        width=32,
+        layout="2x2",
+        theme=f"thing {number}",
+        category="Character",
+        task_name="Multi-Scenario",
+        criteria={"Style": {"one": "same"}},
+    )
+
+
+def params(**changes: object) -> PoliciesParams:
+    """A recipe of 4 epochs, 4 prompts x 6 images of 32 px, 2 updates an epoch."""
+    values: dict[str, object] = {
+        "device": "cpu",
+        "dtype": "float32",
+        "learning_rate": 0.03,
+        "weight_decay": 1e-4,
+        "max_grad_norm": 1.0,
+        "lora": {"rank": 2, "alpha": 4, "targets": ["a"]},
+        "loss": "ppo",
+        "clip_range": 1e-4,
+        "max_advantage": 5.0,
+        "epochs": 4,
+        "prompts_per_epoch": 4,
+        "group_size": 6,
+        "updates_per_epoch": 2,
+        "rollout_batch": 8,
+        "train_batch": 5,
+        "gradient_checkpointing": False,
+        "ema_decay": 0.9,
+        "ema_every": 1,
+        "eval_every": 2,
+        "eval_prompts": 3,
+        "eval_steps": 4,
+        "eval_seeds": [0, 1],
+        "checkpoint_every": 1,
+        "seed": 0,
+        "recipes": {"toy": recipe().model_dump()},
+    }
+    return PoliciesParams.model_validate({**values, **changes})
+
+
+def recipe(**changes: object) -> PolicyRecipe:
+    values: dict[str, object] = {
+        "family": "flux",
+        "model": "toy",
+        "train_size": 32,
+        "eval_sizes": [32, 64],
+        "sampling_steps": 4,
+        "noise_steps": [1],
+        "dynamics": "flow_sde",
+        "noise_level": 0.7,
+        "guidance": 3.5,
+        "max_sequence_length": 80,
+        "rewards": {
+            "terms": {"brightness": {"weight": 1.0}},
+            "aggregator": "weighted_sum",
+            "advantage_std": "group",
+        },
+    }
+    return PolicyRecipe.model_validate(json.loads(json.dumps({**values, **changes})))

@@ -1,0 +1,100 @@
+"""EMA, sampler and checkpoints."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from paco_core.files import DataError
+from paco_core.grpo import checkpoint
+from paco_core.grpo.checkpoint import Checkpoint
+from paco_core.grpo.ema import Ema
+from paco_core.grpo.sampler import prompts_of_epoch, share
+
+
+def test_ema_closed_form() -> None:
+    """Constant target 1 from 0: 1 - product of the decays at the steps that were due."""
+    parameters = {"w": torch.zeros(3)}
+    ema = Ema(parameters, decay=0.9, every=4)
+    parameters["w"] = torch.ones(3)
+    for _ in range(50):
+        ema.update(parameters)
+    left = 1.0
+    for step in range(4, 51, 4):
+        left *= min((1 + step) / (10 + step), 0.9)
+    assert torch.allclose(ema.shadow["w"], torch.full((3,), 1.0 - left), atol=1e-6)
+
+
+def test_ema_swap_restores_bit_for_bit_even_after_an_error() -> None:
+    parameters = {"w": torch.randn(64)}
+    ema = Ema(parameters, 0.9, 1)
+    before = parameters["w"].clone()
+    parameters["w"].mul_(3)
+    live = parameters["w"].clone()
+    with pytest.raises(KeyError), ema.applied(parameters):
+        assert torch.equal(parameters["w"], before)
+        raise KeyError
+    assert torch.equal(parameters["w"], live)
+
+
+def test_every_prompt_is_met_equally_often() -> None:
+    met = [row for epoch in range(30) for row in prompts_of_epoch(10, 3, epoch, seed=1)]
+    counts = [met.count(row) for row in range(10)]
+    assert max(counts) <= 10 and sum(counts) == 90
+    first_deck = [row for epoch in range(3) for row in prompts_of_epoch(10, 3, epoch, seed=1)]
+    assert len(set(first_deck)) == 9
+    assert prompts_of_epoch(10, 3, 5, 1) == prompts_of_epoch(10, 3, 5, 1) != prompts_of_epoch(10, 3, 5, 2)
+
+
+def test_sampler_refuses_what_cannot_be_dealt() -> None:
+    with pytest.raises(DataError, match="at most 2"):
+        prompts_of_epoch(2, 3, 0, 0)
+    with pytest.raises(DataError, match=r"\[1, 2, 3, 6\]"):
+        share(6, 0, 4)
+    assert [list(share(6, rank, 3)) for rank in range(3)] == [[0, 1], [2, 3], [4, 5]]
+
+
+def make(epoch: int, recipe: str = "r") -> Checkpoint:
+    return Checkpoint(recipe, epoch, {"weights/a": torch.full((2,), float(epoch))}, {"rows": []})
+
+
+def test_checkpoint_round_trip_and_retention(tmp_path: Path) -> None:
+    for epoch in (1, 2, 3):
+        checkpoint.save(tmp_path, make(epoch), keep=2)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["epoch-00002", "epoch-00003"]
+    found = checkpoint.latest(tmp_path, "r")
+    assert found is not None and found.epoch == 3
+    assert torch.equal(found.tensors["weights/a"], torch.full((2,), 3.0))
+    assert checkpoint.latest(tmp_path, "another recipe") is None
+
+
+def test_full_disk_leaves_the_checkpoint_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint.save(tmp_path, make(1))
+
+    def full(*_args: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("safetensors.torch.save_file", full)
+    with pytest.raises(OSError, match="No space"):
+        checkpoint.save(tmp_path, make(2))
+    assert [p.name for p in tmp_path.iterdir()] == ["epoch-00001"]
+
+
+def test_what_a_kill_leaves_is_no_checkpoint(tmp_path: Path) -> None:
+    checkpoint.save(tmp_path, make(1))
+    (tmp_path / ".epoch-00002.part").mkdir()
+    (tmp_path / ".epoch-00002.part" / "state.json").write_text(json.dumps({"recipe": "r"}))
+    found = checkpoint.latest(tmp_path, "r")
+    assert found is not None and found.epoch == 1
+    checkpoint.save(tmp_path, make(2))
+    assert [p.name for p in tmp_path.iterdir()] == ["epoch-00002"]
+
+
+def test_damaged_checkpoint_is_named(tmp_path: Path) -> None:
+    checkpoint.save(tmp_path, make(1))
+    (tmp_path / "epoch-00001" / "tensors.safetensors").write_bytes(b"\0" * 9)
+    with pytest.raises(DataError, match="epoch-00001.*damaged"):
+        checkpoint.latest(tmp_path, "r")

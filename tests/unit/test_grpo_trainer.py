@@ -1,0 +1,243 @@
+"""The loop as a whole, on a toy policy: what it learns, counts, overlaps, refuses and resumes."""
+
+from __future__ import annotations
+
+import csv
+import os
+import signal
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from grpo_toys import Brightness, ToyPolicy, params, recipe, record
+from PIL import Image
+from safetensors.torch import load_file
+
+from paco_core.files import DataError
+from paco_core.grpo.trainer import Outcome, Reports, Trainer
+from paco_core.rewards.base import RewardBatch
+
+TRAIN, UNSEEN = [record(n) for n in range(8)], [record(n) for n in range(20, 23)]
+
+
+def trainer(**changes: Any) -> Trainer:
+    given = Trainer(ToyPolicy(), params(), recipe(), {"brightness": Brightness()}, TRAIN, UNSEEN, {"model": "toy"})
+    return replace(given, **changes)
+
+
+def figures(outcome: Outcome) -> list[dict[str, float]]:
+    return [{k: v for k, v in row.items() if not k.startswith("seconds/")} for row in outcome.rows]
+
+
+@pytest.mark.behaviour
+def test_reward_rises_on_unseen_prompts_at_both_sizes(tmp_path: Path) -> None:
+    outcome = trainer(params=params(epochs=40, eval_every=40, group_size=12, learning_rate=0.1)).run(tmp_path)
+    assert outcome.after["32/brightness"] > outcome.before["32/brightness"] + 0.15
+    assert outcome.after["64/brightness"] > outcome.before["64/brightness"] + 0.15
+
+
+def test_passes_are_counted(tmp_path: Path) -> None:
+    """A sample costs one pass a sampling step, one decode, one trained pass; text is encoded once for all."""
+    reward = Brightness()
+    given = trainer(params=params(epochs=3, eval_every=99), rewards={"brightness": reward})
+    given.run(tmp_path)
+    policy: Any = given.policy
+    samples, evaluated = 3 * 4 * 6, 2 * 2 * 3 * 2  # epochs x prompts x group; before and after x sizes x prompts x seeds
+    assert policy.calls["encode"] == 1
+    assert policy.rows["sampled"] == 4 * (samples + evaluated)
+    assert policy.rows["trained"] == samples
+    assert policy.calls["decode"] == 3 * 3 + 4
+    assert reward.seen == samples + evaluated
+
+
+def test_outs_and_log(tmp_path: Path) -> None:
+    pictures: list[tuple[str, int]] = []
+    reports = Reports(picture=lambda _image, key, epoch: pictures.append((key, epoch)))
+    outcome = trainer(reports=reports).run(tmp_path)
+    with (tmp_path / "training_log.csv").open() as stream:
+        rows = list(csv.DictReader(stream))
+    assert [float(row["epoch"]) for row in rows] == [0, 1, 2, 3, 4]
+    assert rows[1]["eval/32/brightness"] == "" and float(rows[2]["eval/64/brightness"]) > 0
+    assert max(float(row["update/ratio_gap"]) for row in rows[1:]) < 1e-6
+    assert any(float(row["update/clip_fraction"]) > 0 for row in rows[1:])
+    assert float(rows[-1]["eval/32/brightness"]) == pytest.approx(outcome.after["32/brightness"])
+    assert pictures == [(f"unseen_{side}px", epoch) for epoch in (0, 2, 4) for side in (32, 64)]
+    for when in ("before", "after"):
+        for side in (32, 64):
+            files = sorted((tmp_path / "samples" / when / str(side)).iterdir())
+            assert [f.name for f in files] == [f"{r.idx}-{s}.png" for r in UNSEEN for s in (0, 1)]
+            assert Image.open(files[0]).size == (side, side)
+
+
+def test_adapter_holds_the_averaged_weights(tmp_path: Path) -> None:
+    given = trainer()
+    given.run(tmp_path)
+    saved = load_file(tmp_path / "adapter" / "adapter.safetensors")
+    assert all(torch.equal(saved[name], value) for name, value in given.learner.ema.shadow.items())
+    assert any(not torch.equal(saved[n], p.detach()) for n, p in given.policy.trainable().items())
+
+
+def test_resume_gives_the_uninterrupted_run(tmp_path: Path) -> None:
+    whole = trainer(params=params(checkpoint_every=2)).run(tmp_path / "whole")
+    child = f"""
+import os, sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from pathlib import Path
+from test_grpo_trainer import trainer, Reports
+from grpo_toys import params
+def kill(done, _note):
+    if done == 3: os.kill(os.getpid(), 9)
+trainer(params=params(checkpoint_every=2), reports=Reports(epoch=kill)).run(Path({str(tmp_path / "cut")!r}))
+"""
+    killed = subprocess.run([sys.executable, "-c", child], env={**os.environ, "OMP_NUM_THREADS": "1"})
+    assert killed.returncode == -signal.SIGKILL
+    assert not (tmp_path / "cut" / "adapter").exists()
+    resumed = trainer(params=params(checkpoint_every=2)).run(tmp_path / "cut")
+    assert resumed.resumed_at == 2
+    assert figures(resumed) == figures(whole)
+    for name in ("adapter/adapter.safetensors",):
+        assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    last = [next((tmp_path / where / "checkpoint").glob("*/epoch-00004/tensors.safetensors")) for where in ("cut", "whole")]
+    assert last[0].read_bytes() == last[1].read_bytes()
+
+
+def test_finished_training_is_not_repeated_but_may_be_extended(tmp_path: Path) -> None:
+    trainer(params=params(epochs=2)).run(tmp_path)
+    again = trainer(params=params(epochs=2))
+    outcome = again.run(tmp_path)
+    assert outcome.resumed_at == 2 and again.policy.rows["trained"] == 0  # type: ignore[attr-defined]
+    assert trainer(params=params(epochs=3)).run(tmp_path).resumed_at == 2
+
+
+def test_checkpoint_of_another_configuration_is_left_aside(tmp_path: Path) -> None:
+    trainer(params=params(epochs=2)).run(tmp_path)
+    told: list[str] = []
+    other = trainer(params=params(epochs=2, learning_rate=0.01), reports=Reports(say=told.append))
+    assert other.run(tmp_path).resumed_at == 0
+    assert "another configuration" in told[0]
+    assert len(list((tmp_path / "checkpoint").iterdir())) == 1
+
+
+def test_scoring_overlaps_sampling(tmp_path: Path) -> None:
+    """The scorer of the first batch waits for the second batch to be under way; else it would wait for ever."""
+    second_batch = threading.Event()
+
+    class Slow(Brightness):
+        overlapped: bool | None = None
+
+        def __call__(self, batch: RewardBatch) -> np.ndarray:
+            if len(batch) == 8 and self.overlapped is None:
+                self.overlapped = second_batch.wait(timeout=20)
+            return super().__call__(batch)
+
+    class Watched(ToyPolicy):
+        def noise(self, size: Any, keys: Any) -> torch.Tensor:
+            if any(key.image >= 0 and key.seed > 10 for key in keys):
+                self.calls["batches"] += 1
+            if self.calls["batches"] > 2:  # initial noise and noise step of the first batch, then the second's
+                second_batch.set()
+            return super().noise(size, keys)
+
+    reward = Slow()
+    trainer(policy=Watched(), params=params(epochs=1, seed=1), rewards={"brightness": reward}).run(tmp_path)
+    assert reward.overlapped is True
+
+
+class Failing(Brightness):
+    """NaN for every n-th sample."""
+
+    def __init__(self, every: int) -> None:
+        super().__init__()
+        self.every = every
+        self.causes = {"timeout": 0}
+
+    def __call__(self, batch: RewardBatch) -> np.ndarray:
+        values = super().__call__(batch)
+        values[:: self.every] = np.nan
+        self.causes["timeout"] += len(values[:: self.every])
+        return values
+
+
+def test_failed_samples_teach_nothing(tmp_path: Path) -> None:
+    given = trainer(rewards={"brightness": Failing(8)}, max_failed_share=0.2, params=params(epochs=1))
+    outcome = given.run(tmp_path)
+    assert outcome.rows[1]["groups/failed_samples"] == 3
+    assert given.policy.rows["trained"] == 24 - 3  # type: ignore[attr-defined]
+
+
+def test_too_many_failures_stop_the_training(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"12 of 24 samples.*timeout"):
+        trainer(rewards={"brightness": Failing(2)}, max_failed_share=0.2).run(tmp_path)
+
+
+class Constant(Brightness):
+    def __call__(self, batch: RewardBatch) -> np.ndarray:
+        return np.full(len(batch), 0.3)
+
+
+def test_constant_reward_changes_no_weight(tmp_path: Path) -> None:
+    given = trainer(rewards={"brightness": Constant()}, params=params(epochs=2))
+    outcome = given.run(tmp_path)
+    assert outcome.rows[1]["groups/zero_std"] == 4
+    assert torch.equal(given.policy.trainable()["b"], torch.zeros(2, 4))
+
+
+def test_gold_is_told_beside_the_reward(tmp_path: Path) -> None:
+    def gold(panels: list[Any], records: list[Any]) -> dict[str, float]:
+        assert [len(row) for row in panels] == [4] * len(records)
+        return {"gold": 0.25}
+
+    outcome = trainer(gold=gold, params=params(epochs=1)).run(tmp_path)
+    assert outcome.before["32/gold"] == outcome.after["64/gold"] == 0.25
+
+
+def test_reward_ratio_and_taming_are_logged(tmp_path: Path) -> None:
+    rewards = {"consistency": Brightness("consistency"), "clip_t": Constant("clip_t")}
+    rule = recipe(
+        rewards={
+            "terms": {"consistency": {"weight": 1.0}, "clip_t": {"weight": 1.0}},
+            "aggregator": "log_tame",
+            "tame_delta": 0.01,
+            "advantage_std": "global",
+        }
+    )
+    row = trainer(recipe=rule, rewards=rewards, params=params(epochs=1)).run(tmp_path).rows[1]
+    assert row["reward_ratio"] == pytest.approx(row["reward/consistency"] / 0.3)
+    assert row["tamed/consistency"] == 1.0 and row["tamed/clip_t"] == 0.0
+    assert row["variation/clip_t"] == pytest.approx(0.0, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"unseen": TRAIN[:1]}, "in training and in evaluation"),
+        ({"unseen": []}, "no unseen prompt"),
+        ({"train": TRAIN[:3]}, "prompts_per_epoch=4"),
+        ({"recipe": recipe(eval_sizes=[40])}, "does not divide"),
+    ],
+)
+def test_impossible_set_ups_are_refused_before_anything_runs(
+    tmp_path: Path, changes: dict[str, Any], message: str
+) -> None:
+    given = trainer(**changes)
+    with pytest.raises(DataError, match=message):
+        given.run(tmp_path)
+    assert not given.policy.calls  # type: ignore[attr-defined]
+
+
+def test_nan_gradient_stops_before_a_step(tmp_path: Path) -> None:
+    class Broken(ToyPolicy):
+        def velocity(self, *args: Any) -> torch.Tensor:
+            v = super().velocity(*args)
+            return v * torch.nan if torch.is_grad_enabled() else v
+
+    given = trainer(policy=Broken())
+    with pytest.raises(RuntimeError, match="gradient's norm is nan"):
+        given.run(tmp_path)
+    assert torch.equal(given.policy.trainable()["b"], torch.zeros(2, 4))
