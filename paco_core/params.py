@@ -110,6 +110,7 @@ class RewardParams(Section):
     batch_size: Positive
     accumulation: Positive
     max_grad_norm: Annotated[float, Field(gt=0)]
+    gradient_checkpointing: bool = False
     seed: int
 
 

@@ -12,7 +12,7 @@ from paco_core.reward_model.yes_probability import PairQuery
 from paco_core.shards import decode_image
 
 
-def score_pair(
+def score_pair(  # noqa: PLR0917
     root: Path, first: str | Path, second: str | Path, theme: str | None, model: str | None, reasons: bool
 ) -> str:
     """The score of two picture files as text, followed by the model's reasons where they are asked for.
@@ -29,7 +29,9 @@ def score_pair(
     params = load(root / PARAMS_FILE)
     folder = root / (model or paths.REWARD_MERGED)
     if not folder.is_dir():
-        raise DataError(f"{folder}: no reward model there; run `dvc repro reward_merged`, or name one with --model")
+        raise DataError(
+            f"{folder}: no reward model there; run `dvc repro reward_merged`, or name one with --model"
+        )
     pictures = []
     for path in (Path(first), Path(second)):
         if not path.is_file():

@@ -25,15 +25,17 @@ _FOLLOW = (
 )
 TEMPLATES: dict[str, str] = {
     "theme": (
-        'Given two subfigures generated based on the theme: "{theme}", do the two images maintain consistency in '
-        'terms of style, logic and identity? Answer "Yes" and "No" first, and then provide detailed reasons.'
+        'Given two subfigures generated based on the theme: "{theme}", do the two images maintain '
+        "consistency in terms of style, logic and identity? "
+        'Answer "Yes" and "No" first, and then provide detailed reasons.'
     ),
     "plain": (
         "Do the two images maintain consistency in terms of style, logic and identity? "
         'Answer "Yes" and "No" first, and then provide detailed reasons.'
     ),
     "criteria": (
-        "Do images meet the following criteria? {criterion} Please answer Yes or No first, then provide detailed reasons."
+        "Do images meet the following criteria? {criterion} "
+        "Please answer Yes or No first, then provide detailed reasons."
     ),
     "edit_consistency": _COMPARE,
     "edit_following": _FOLLOW,

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
 T = TypeVar("T")
-FEATURE_BYTES = 2 << 30  # vision features kept at most; the paper's 7B model needs 19 MB for a picture of 2 Mpx
+FEATURE_BYTES = 2 << 30  # vision features kept at most; a 7B model needs 19 MB for a picture of 2 Mpx
 PATCHES_AT_ONCE = 65_536  # patches through the vision tower in one pass
 
 
@@ -74,10 +74,12 @@ class Network:
         *,
         device: str = "cpu",
         dtype: str = "float32",
-        min_pixels: int | None = None,
-        max_pixels: int | None = None,
+        pixels: tuple[int, int] | None = None,
     ) -> Network:
-        """Load a Qwen2.5-VL folder (or hub id); pixel bounds default to the folder's own.
+        """Load a Qwen2.5-VL folder (or hub id).
+
+        Args:
+            pixels: least and most pixels of a picture after resizing; the folder's own bounds when None.
 
         Raises:
             DataError: when the folder is none, holds another kind of model, or cannot be a reward base.
@@ -94,9 +96,9 @@ class Network:
             raise DataError(f"{source}: its model type is {kind!r}, a reward model needs 'qwen2_5_vl'")
         model = Qwen2_5_VLForConditionalGeneration.from_pretrained(source, dtype=getattr(torch, dtype))
         processor = AutoProcessor.from_pretrained(source)
-        if min_pixels is not None and max_pixels is not None:
-            size = {"shortest_edge": min_pixels, "longest_edge": max_pixels}
-            processor.image_processor.size = type(processor.image_processor.size)(**size)
+        if pixels is not None:
+            bounds = processor.image_processor.size
+            processor.image_processor.size = type(bounds)(shortest_edge=pixels[0], longest_edge=pixels[1])
         return cls(model.to(device).eval().requires_grad_(False), processor, source)
 
     @property
@@ -212,6 +214,22 @@ class Network:
         last = torch.tensor([len(row.prompt.ids) - 1 for row in rows], device=states.device)
         logits: torch.Tensor = self.model.lm_head(states[torch.arange(len(rows), device=states.device), last])
         return logits.float()
+
+
+def source(root: Path, base: str) -> str | Path:
+    """What a parameter means by a base: a folder of the project where there is one, else a hub id.
+
+    Raises:
+        DataError: when it is a path, and nothing is there.
+    """
+    folder = root / base
+    if folder.is_dir():
+        return folder
+    if base.startswith((".", "/", "data/")):
+        raise DataError(
+            f"reward.base {base!r}: no such folder below the project; give a model folder or a hub id"
+        )
+    return base
 
 
 def picture_key(image: Image.Image) -> str:

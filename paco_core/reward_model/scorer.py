@@ -21,8 +21,8 @@ class Scorer:
 
     Args:
         folder: complete Qwen2.5-VL folder, or a hub id.
-        min_pixels: least pixels of a picture after resizing; the folder's own bound when None.
-        max_pixels: most pixels; the folder's own bound when None.
+        min_pixels: least pixels of a picture after resizing; with ``max_pixels``, the most. The folder's own
+            bounds where either is None.
         threads: processor threads of this process; unchanged when None.
 
     Raises:
@@ -32,9 +32,9 @@ class Scorer:
     def __init__(
         self,
         folder: str | Path,
-        *,
         device: str = "cpu",
         dtype: str = "float32",
+        *,
         min_pixels: int | None = None,
         max_pixels: int | None = None,
         threads: int | None = None,
@@ -44,10 +44,16 @@ class Scorer:
             import torch
 
             torch.set_num_threads(threads)
-        self.network = Network.load(
-            folder, device=device, dtype=dtype, min_pixels=min_pixels, max_pixels=max_pixels
-        )
+        pixels = None if min_pixels is None or max_pixels is None else (min_pixels, max_pixels)
+        self.network = Network.load(folder, device=device, dtype=dtype, pixels=pixels)
         self.max_batch = max_batch
+
+    @classmethod
+    def of(cls, network: Network, max_batch: int = MAX_BATCH) -> Scorer:
+        """A scorer around a network that is already loaded (in training, say)."""
+        scorer = cls.__new__(cls)
+        scorer.network, scorer.max_batch = network, max_batch
+        return scorer
 
     @property
     def yes_id(self) -> int:
@@ -67,7 +73,7 @@ class Scorer:
     def first_logits(
         self, queries: Sequence[PairQuery], on_batch: Callable[[int], None] | None = None
     ) -> torch.Tensor:
-        """Logits (queries, vocabulary), float32 on the CPU, of the first answer token; one forward a batch."""
+        """Logits (queries, vocabulary), float32 on the CPU, of the first answer token."""
         import torch
 
         rows = self._rows(queries)

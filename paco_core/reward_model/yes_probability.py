@@ -54,7 +54,7 @@ def answer_tokens(tokenizer: Any, model: str) -> tuple[int, int]:
         if len(tokens) != 1:
             raise DataError(
                 f"{model}: its tokenizer cuts {word!r} into {len(tokens)} tokens "
-                f"({tokenizer.convert_ids_to_tokens(tokens)}); a pairwise reward reads one token, choose another base"
+                f"({tokenizer.convert_ids_to_tokens(tokens)}); a pairwise reward reads one token"
             )
         ids.append(int(tokens[0]))
     if ids[0] == ids[1]:
@@ -63,7 +63,7 @@ def answer_tokens(tokenizer: Any, model: str) -> tuple[int, int]:
 
 
 def from_logits(logits: torch.Tensor, yes_id: int, no_id: int) -> torch.Tensor:
-    """Scores (float64, shape [...]) from logits or log-probabilities of the first answer token, shape [..., vocabulary]."""
+    """Scores, float64 [...], from logits (or log-probabilities) [..., vocabulary] of the first answer token."""
     import torch
 
     pair = logits[..., [yes_id, no_id]].double()
@@ -84,7 +84,7 @@ def from_top_logprobs(entries: Iterable[Mapping[str, Any]], *, variants: bool = 
         variants: also count " Yes", "yes", " yes" (and for No alike), summing their probabilities.
 
     Returns:
-        The score; where only one of the two words is listed the other counts as improbable, which gives 1 or 0;
+        The score; where only one of the two words is listed the other counts as improbable: 1 or 0.
         NaN where neither is listed: the pair is unscorable, not inconsistent.
     """
     listed = [(str(entry["token"]), float(entry["logprob"])) for entry in entries]

@@ -1,0 +1,59 @@
+"""Checks on the reward's figures: is the merged model the trained one, and is it better than its base?
+
+Each reads a stage's metrics file and is pure; pytest, the command line and Dagster call the same ones.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from paco_core.checks import CheckReport
+from paco_core.files import read_json
+
+
+def merged_equals_adapter(metrics: Path) -> CheckReport:
+    """Base + adapter and the merged folder give the same logits; blocks what follows.
+
+    Args:
+        metrics: metrics file of the stage ``reward_merged``.
+
+    Raises:
+        DataError: when the file is missing.
+    """
+    figures = read_json(metrics)
+    difference, tolerance = figures["max_abs_difference"], figures["tolerance"]
+    return CheckReport(
+        name="merged_equals_base_plus_adapter",
+        passed=difference is not None and difference <= tolerance,
+        severity="error",
+        description=(
+            f"largest difference of first-token logits {difference:.3g}, allowed {tolerance:g}, "
+            f"over {figures['pairs']:.0f} held-out pairs"
+        ),
+        metadata={"max_abs_difference": difference, "pairs": figures["pairs"]},
+    )
+
+
+def reward_beats_base(metrics: Path) -> CheckReport:
+    """Training lifted the held-out decision accuracy by more than twice its standard error.
+
+    Args:
+        metrics: metrics file of the stage ``reward_lora``.
+
+    Raises:
+        DataError: when the file is missing.
+    """
+    figures = read_json(metrics)
+    before, after, pairs = figures["base.accuracy"], figures["accuracy"], figures["pairs"]
+    error = math.sqrt((before * (1 - before) + after * (1 - after)) / pairs)
+    return CheckReport(
+        name="reward_beats_base",
+        passed=after - before > 2 * error,
+        severity="warn",
+        description=(
+            f"held-out accuracy {before:.3f} -> {after:.3f} on {pairs:.0f} pairs "
+            f"(standard error of the gain {error:.3f})"
+        ),
+        metadata={"base_accuracy": before, "accuracy": after, "gain": after - before},
+    )

@@ -1,0 +1,97 @@
+"""What a reward model is worth on labelled pairs: decision, ranking, calibration, symmetry."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from paco_core.reward_model.examples import Example
+from paco_core.reward_model.yes_probability import PairQuery, Score
+
+if TYPE_CHECKING:
+    import numpy as np
+
+BINS = 10
+
+
+class PairScorer(Protocol):
+    """Anything that scores pairs in order."""
+
+    def score(self, queries: Sequence[PairQuery]) -> list[Score]: ...
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Figures over labelled pairs; NaN where a figure is not defined (one label only, no scored pair)."""
+
+    accuracy: float  # share of pairs whose decision (score > 0.5) is the label
+    roc_auc: float
+    calibration_error: float  # expected calibration error of P(Yes), 10 bins
+    position_bias: float  # mean of score(a, b) - score(b, a)
+    position_spread: float  # mean of |score(a, b) - score(b, a)|
+    identical_score: float  # mean score of a panel with itself
+    pairs: int
+    failed: int  # pairs without a score; they count in no figure
+
+    def metrics(self, prefix: str = "") -> dict[str, float]:
+        return {f"{prefix}{name}": float(value) for name, value in asdict(self).items()}
+
+
+def evaluate(scorer: PairScorer, examples: Sequence[Example], symmetry_pairs: int = 256) -> Evaluation:
+    """Score ``examples``; the two symmetry figures use at most the first ``symmetry_pairs`` of them."""
+    import numpy as np
+
+    some = examples[:symmetry_pairs]
+    queries = [example.query for example in examples] + [example.swapped for example in some]
+    queries += [PairQuery(e.images[0], e.images[0], e.instruction) for e in some]
+    values = np.array([score.value for score in scorer.score(queries)])
+    scores, swapped, same = np.split(values, [len(examples), len(examples) + len(some)])
+    labels = np.array([example.consistent for example in examples])
+    valid = ~np.isnan(scores)
+    difference = (scores[: len(some)] - swapped)[~np.isnan(scores[: len(some)] - swapped)]
+    same = same[~np.isnan(same)]
+    return Evaluation(
+        accuracy=_mean((scores[valid] > 0.5) == labels[valid]),
+        roc_auc=roc_auc(scores[valid], labels[valid]),
+        calibration_error=calibration_error(scores[valid], labels[valid]),
+        position_bias=_mean(difference),
+        position_spread=_mean(np.abs(difference)),
+        identical_score=_mean(same),
+        pairs=len(examples),
+        failed=int((~valid).sum()),
+    )
+
+
+def _mean(values: np.ndarray) -> float:
+    return float(values.mean()) if len(values) else math.nan
+
+
+def roc_auc(scores: np.ndarray, labels: np.ndarray) -> float:
+    """Probability that a positive outscores a negative, ties counting half (Mann-Whitney U).
+
+    NaN where only one label occurs.
+    """
+    from scipy.stats import rankdata
+
+    positives = int(labels.sum())
+    negatives = len(labels) - positives
+    if not positives or not negatives:
+        return math.nan
+    ranks = rankdata(scores)[labels.astype(bool)].sum()
+    return float((ranks - positives * (positives + 1) / 2) / (positives * negatives))
+
+
+def calibration_error(scores: np.ndarray, labels: np.ndarray, bins: int = BINS) -> float:
+    """Expected calibration error: |mean score - share of Yes| over equal bins, weighted by their counts."""
+    import numpy as np
+
+    if not len(scores):
+        return math.nan
+    places = np.minimum((scores * bins).astype(int), bins - 1)
+    error = 0.0
+    for place in np.unique(places):
+        inside = places == place
+        error += inside.mean() * abs(scores[inside].mean() - labels[inside].mean())
+    return float(error)

@@ -1,0 +1,99 @@
+"""Training examples of the pairwise reward: two panels, a question, and the answer to learn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from paco_core.files import DataError
+from paco_core.reward_model.instructions import render
+from paco_core.reward_model.yes_probability import NO, YES, PairQuery
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+COLUMNS = ("pair_id", "theme", "first", "second", "label", "answer")
+
+
+@dataclass(frozen=True)
+class Example:
+    """One pair and its answer, which begins with "Yes" or "No"."""
+
+    id: str
+    images: tuple[Image.Image, Image.Image]
+    instruction: str
+    answer: str
+
+    def __post_init__(self) -> None:
+        if opening(self.answer) not in (YES, NO):
+            raise DataError(
+                f"pair {self.id}: its answer must begin with Yes or No, it is {self.answer[:40]!r}"
+            )
+
+    @property
+    def consistent(self) -> bool:
+        return opening(self.answer) == YES
+
+    @property
+    def query(self) -> PairQuery:
+        return PairQuery(self.images[0], self.images[1], self.instruction)
+
+    @property
+    def swapped(self) -> PairQuery:
+        return PairQuery(self.images[1], self.images[0], self.instruction)
+
+
+def opening(answer: str) -> str:
+    """First word of an answer, without punctuation."""
+    return answer.split(maxsplit=1)[0].rstrip(".,:;!") if answer.strip() else ""
+
+
+def read_examples(table: Path, panel: Callable[[str], Image.Image], template: str) -> list[Example]:
+    """Examples of a table of labelled pairs with answers (columns :data:`COLUMNS`).
+
+    Args:
+        panel: gives the picture of a panel reference.
+        template: name of the instruction template; ``theme`` reads the column of that name.
+
+    Raises:
+        DataError: naming the table and the pair, when a column is missing, a label is neither Yes nor No, an
+            answer contradicts its label, or a picture is missing.
+    """
+    import pandas as pd
+
+    if not table.is_file():
+        raise DataError(f"{table}: no such file; run `dvc repro cot_labels`")
+    frame = pd.read_parquet(table)
+    missing = [name for name in COLUMNS if name not in frame]
+    if missing:
+        raise DataError(
+            f"{table}: column {', '.join(missing)} is missing; it has {', '.join(map(str, frame))}"
+        )
+    examples = []
+    for pair_id, theme, first, second, label, answer in frame[list(COLUMNS)].itertuples(index=False):
+        if label not in (YES, NO):
+            raise DataError(f"{table}: pair {pair_id}: label {label!r} is neither Yes nor No")
+        if opening(answer) != label:
+            raise DataError(f"{table}: pair {pair_id}: label {label} but its answer is {answer[:40]!r}")
+        instruction = render(template, theme=theme)
+        try:
+            images = (panel(first), panel(second))
+        except DataError as error:
+            raise DataError(f"{table}: pair {pair_id}: {error}") from None
+        examples.append(Example(str(pair_id), images, instruction, answer))
+    if not examples:
+        raise DataError(f"{table}: holds no pair")
+    return examples
+
+
+def require_both_labels(examples: Sequence[Example], name: str) -> None:
+    """Refuse a training set with one answer only: nothing can be learnt from it.
+
+    Raises:
+        DataError: naming the set and the counts.
+    """
+    yes = sum(example.consistent for example in examples)
+    if yes in (0, len(examples)):
+        raise DataError(f"{name}: {yes} pairs say Yes and {len(examples) - yes} say No; both are needed")

@@ -1,0 +1,78 @@
+"""The answer loss: cross-entropy over answer tokens, in which the decision token holds a chosen share.
+
+For an answer y_0 .. y_{n-1} (y_0 is "Yes" or "No", the last is the closing token), per example:
+
+    weighted  -[alpha log p(y_0) + (1 - alpha)/(n - 1) sum_{i>=1} log p(y_i)],  n = 1: -log p(y_0)
+              (PaCo-RL, arXiv 2512.04784): y_0 holds the share alpha whatever the length
+    legacy    -[alpha log p(y_0) + (1 - alpha) sum_{i>=1} log p(y_i)] / n
+              as the released weights were trained: the share of y_0 shrinks as about alpha/n
+    plain     -[sum_i log p(y_i)] / n
+
+Examples count alike: callers average over examples, never over tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    import torch
+
+LossKind = Literal["weighted", "legacy", "plain"]
+
+
+@dataclass(frozen=True)
+class Answers:
+    """The answer tokens of a batch, flat: where each is predicted, and what it is.
+
+    All tensors have shape (m,), m = answer tokens of the batch.
+    """
+
+    row: torch.Tensor  # example it belongs to
+    position: torch.Tensor  # position whose state predicts it (one before its own)
+    target: torch.Tensor  # token id
+    first: torch.Tensor  # whether it is y_0
+    count: torch.Tensor  # n of its example
+
+
+def locate(labels: torch.Tensor) -> Answers:
+    """Answer tokens from labels (batch, length) with -100 outside the answer; padding may be on either side.
+
+    Raises:
+        ValueError: when a row has no answer token, or its answer begins at position 0.
+    """
+    import torch
+
+    wanted = labels != -100
+    count = wanted.sum(1)
+    if bool((count == 0).any()) or bool(wanted[:, 0].any()):
+        raise ValueError("every row needs an answer token, and a token before it")
+    row, own = wanted.nonzero(as_tuple=True)
+    first = torch.ones_like(row, dtype=torch.bool)
+    first[1:] = row[1:] != row[:-1]
+    return Answers(row, own - 1, labels[row, own], first, count[row])
+
+
+def token_weights(first: torch.Tensor, count: torch.Tensor, kind: LossKind, alpha: float) -> torch.Tensor:
+    """Weight of each answer token within its example (float32, shape of ``first``)."""
+    import torch
+
+    n = count.float()
+    if kind == "plain":
+        return 1.0 / n
+    if kind == "legacy":
+        return torch.where(first, alpha, 1.0 - alpha) / n
+    rest = (1.0 - alpha) / (n - 1).clamp(min=1)
+    return torch.where(n == 1, 1.0, torch.where(first, alpha, rest))
+
+
+def answer_loss(logits: torch.Tensor, answers: Answers, kind: LossKind, alpha: float) -> torch.Tensor:
+    """Loss of each example, float32 (batch,), from the logits (m, vocabulary) of answer positions only."""
+    import torch
+    from torch.nn import functional
+
+    nll = functional.cross_entropy(logits.float(), answers.target, reduction="none")
+    weights = token_weights(answers.first, answers.count, kind, alpha)
+    examples = int(answers.row[-1]) + 1
+    return torch.zeros(examples, device=logits.device).index_add(0, answers.row, nll * weights)

@@ -1,0 +1,89 @@
+"""Merges an adapter into its base: one complete folder that `from_pretrained` and vLLM load."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from paco_core.files import DataError, write_json
+from paco_core.reward_model import lora
+from paco_core.reward_model.network import Network
+from paco_core.reward_model.scorer import Scorer
+from paco_core.reward_model.yes_probability import PairQuery, Score
+
+TOLERANCE = {"float32": 1e-4, "bfloat16": 0.25}  # of first-token logits; bfloat16 rounds each merged weight
+BASE_ONLY = ("README.md", "card.json")  # they describe the base
+
+
+@dataclass(frozen=True)
+class MergeReport:
+    """How the written folder compares with base and adapter on the same pairs."""
+
+    max_abs_difference: float  # of first-token logits, over the whole vocabulary
+    tolerance: float
+    scores: list[Score]  # of the merged folder, in the order of the queries
+
+    def metrics(self) -> dict[str, float]:
+        return {
+            "max_abs_difference": self.max_abs_difference,
+            "tolerance": self.tolerance,
+            "pairs": float(len(self.scores)),
+        }
+
+
+def merge(
+    base: str | Path,
+    adapter: Path,
+    out: Path,
+    queries: Sequence[PairQuery],
+    *,
+    device: str = "cpu",
+    dtype: str = "float32",
+    pixels: tuple[int, int] | None = None,
+) -> MergeReport:
+    """Write base + adapter as one model to the folder ``out`` and compare both on ``queries``.
+
+    The written folder is loaded again for the comparison, so that it is the files that are checked.
+
+    Raises:
+        DataError: when there is no query, the adapter belongs to another base, or the merged model answers
+            differently from base + adapter by more than the tolerance.
+    """
+    if not queries:
+        raise DataError(f"{out}: no pair to compare the merged model on; give at least one")
+    network = Network.load(base, device=device, dtype=dtype, pixels=pixels)
+    wrapped = lora.load(network.model, adapter)
+    expected = Scorer.of(network).first_logits(queries)
+    network.model = wrapped.merge_and_unload()
+    write_model(network, base, out)
+    merged = Scorer(out, device, dtype)
+    difference = float((merged.first_logits(queries) - expected).abs().max())
+    tolerance = TOLERANCE[dtype]
+    if not difference <= tolerance:  # NaN fails too
+        raise DataError(
+            f"{out}: the merged model differs from base + adapter by {difference:.3g} in its logits "
+            f"(allowed {tolerance:g} in {dtype}); the adapter was not merged faithfully"
+        )
+    return MergeReport(difference, tolerance, merged.score(queries))
+
+
+def write_model(network: Network, base: str | Path, out: Path) -> None:
+    """Write a network as a complete folder: weights, configs, tokenizer, processor with its pixel bounds."""
+    network.model.save_pretrained(out)
+    network.processor.save_pretrained(out)
+    network.processor.tokenizer.save_pretrained(out)
+    image_processor: dict[str, Any] = network.processor.image_processor.to_dict()
+    write_json(out / "preprocessor_config.json", image_processor)
+    if isinstance(base, Path):  # whatever else the base carries (a chat template file, say)
+        for path in sorted(base.iterdir()):
+            weights = path.name.endswith((".safetensors", ".index.json"))
+            if (
+                path.is_file()
+                and not weights
+                and path.name not in BASE_ONLY
+                and not (out / path.name).exists()
+            ):
+                shutil.copy(path, out / path.name)

@@ -1,0 +1,38 @@
+"""The reward model as one complete folder: adapter merged into its base, golden pairs beside it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from paco_core import paths
+from paco_core.shards import ShardReader
+
+if TYPE_CHECKING:
+    from paco_core.context import StageContext
+
+COMPARED, GOLDEN = 32, 4
+
+
+def run(ctx: StageContext) -> None:
+    from paco_core.dataset.panels import PanelStore
+    from paco_core.reward_model.examples import read_examples
+    from paco_core.reward_model.golden import write_golden
+    from paco_core.reward_model.merging import merge
+    from paco_core.reward_model.network import source
+
+    params = ctx.params.reward
+    panels = PanelStore(ShardReader.below(ctx.read(paths.GRIDS)))
+    table = ctx.read(paths.COT_LABELS) / "validation.parquet"
+    queries = [example.query for example in read_examples(table, panels.panel, params.template)[:COMPARED]]
+    with ctx.writing(paths.REWARD_MERGED) as out:
+        report = merge(
+            source(ctx.root, params.base),
+            ctx.read(paths.REWARD_LORA) / "adapter",
+            out,
+            queries,
+            device=params.device,
+            dtype=params.dtype,
+            pixels=(params.min_pixels, params.max_pixels),
+        )
+        write_golden(out, queries[:GOLDEN], report.scores[:GOLDEN])
+    ctx.report(report.metrics())
