@@ -1,0 +1,131 @@
+"""What the zoo's vision language model is taught before any reward training: questions about one trait.
+
+It learns to describe one picture and to compare two in ONE trait at a time, also in the sentence
+shapes of the reward instructions. The overall consistency question is never asked here: its answer
+is what a reward adapter has to learn, and a base that knew it would leave nothing to measure.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from paco_core.storybook.prompts import panel_text
+from paco_core.storybook.world import VOCABULARY, Panel
+
+NOUNS = {
+    "species": "animal",
+    "colour": "colour",
+    "accessory": "accessory",
+    "size": "size",
+    "scene": "scene",
+    "style": "style",
+}
+
+COMPARISONS = (
+    "Is the {noun} the same in both pictures?",
+    "Do the two images show the same {noun}?",
+    "Do both pictures share the {noun}?",
+)
+SHAPED_COMPARISONS = (
+    'Given two subfigures generated based on the theme: "{theme}", do the two images show the same {noun}? '
+    'Answer "Yes" and "No" first, and then provide detailed reasons.',
+    'Do the two images show the same {noun}? Answer "Yes" and "No" first, and then provide detailed reasons.',
+    "Do images meet the following criteria? The {noun} is the same in both images. "
+    "Please answer Yes or No first, then provide detailed reasons.",
+)
+CLAIM = (
+    "Do images meet the following criteria? {claim} "
+    "Please answer Yes or No first, then provide detailed reasons."
+)
+
+#: The reward instructions, so that the tokenizer knows their words; only `OVERALL` is ever asked, and
+#: only to measure.
+OVERALL = (
+    'Given two subfigures generated based on the theme: "{theme}", do the two images maintain consistency in '
+    'terms of style, logic and identity? Answer "Yes" and "No" first, and then provide detailed reasons.'
+)
+INSTRUCTIONS = (
+    OVERALL,
+    "Do the two images maintain consistency in terms of style, logic and identity? "
+    'Answer "Yes" and "No" first, and then provide detailed reasons.',
+    "Do images meet the following criteria? {criterion} "
+    "Please answer Yes or No first, then provide detailed reasons.",
+    "Compare the edited image (second) with the original image (first). Instruction: '{instruction}'. "
+    "Except for the parts that are intentionally changed according to the instruction, does the edited image "
+    "remain consistent with the original in style, logic, and identity? "
+    "Answer 'Yes' or 'No' first, then provide detailed reasons.",
+    "Does the edited image accurately follow this instruction? "
+    "Answer 'Yes' or 'No' first, then provide detailed reasons.",
+)
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A question and its true answer."""
+
+    question: str
+    answer: str
+
+
+@dataclass(frozen=True)
+class Dialogue:
+    """Turns about one or two pictures, which come before the first question."""
+
+    panels: tuple[Panel, ...]
+    turns: tuple[Turn, ...]
+
+
+def comparison(first: Panel, second: Panel, trait: str, question: str) -> Turn:
+    """Turn about one trait of two panels; ``question`` has a place for ``{noun}``."""
+    one, two = (str(getattr(panel, trait)) for panel in (first, second))
+    noun = NOUNS[trait]
+    if one == two:
+        return Turn(question.replace("{noun}", noun), f"Yes. The {noun} is the same: {one}.")
+    return Turn(question.replace("{noun}", noun), f"No. The {noun} differs: {one} and {two}.")
+
+
+def one_picture(panel: Panel, rng: random.Random) -> Dialogue:
+    """A description, or three questions about three traits of one panel."""
+    if rng.random() < 0.3:
+        return Dialogue((panel,), (Turn("Describe the picture.", f"It shows {panel_text(panel)}"),))
+    turns = []
+    for trait in rng.sample(list(VOCABULARY), 3):
+        truth = str(getattr(panel, trait))
+        if rng.random() < 0.4:
+            turns.append(Turn(f"What is the {NOUNS[trait]}?", f"It is {truth}."))
+            continue
+        claimed = truth if rng.random() < 0.5 else rng.choice(VOCABULARY[trait])
+        claim = f"The {NOUNS[trait]} is {claimed}."
+        question = (
+            CLAIM.replace("{claim}", claim) if rng.random() < 0.2 else f"Is the {NOUNS[trait]} {claimed}?"
+        )
+        turns.append(Turn(question, f"{'Yes' if claimed == truth else 'No'}. It is {truth}."))
+    return Dialogue((panel,), tuple(turns))
+
+
+def second_panel(first: Panel, rng: random.Random, share: float) -> Panel:
+    """A panel that agrees with ``first`` in each trait with probability ``share``."""
+    second = first
+    for trait, words in VOCABULARY.items():
+        if rng.random() >= share:
+            other = rng.choice([word for word in words if word != getattr(first, trait)])
+            second = second.with_trait(trait, other)
+    return second
+
+
+def two_pictures(
+    first: Panel, theme: str, rng: random.Random, *, traits: Sequence[str], shaped: bool, bare: bool
+) -> Dialogue:
+    """Comparisons of ``first`` with a second panel in up to three of ``traits``.
+
+    ``shaped``: at most two, in an instruction's wording. ``bare``: the answers are "Yes." and "No." alone.
+    """
+    second = second_panel(first, rng, rng.choice((0.5, 0.5, 0.8)))
+    asked = []
+    for trait in rng.sample(traits, min(len(traits), 2 if shaped else 3)):
+        question = rng.choice(SHAPED_COMPARISONS if shaped else COMPARISONS)
+        turn = comparison(first, second, trait, question.replace("{theme}", theme))
+        asked.append(Turn(turn.question, turn.answer.split(" ")[0]) if bare else turn)
+    return Dialogue((first, second), tuple(asked))
