@@ -12,7 +12,7 @@ from paco_core.reward_model.yes_probability import PairQuery
 from paco_core.shards import decode_image
 
 
-def score_pair(  # noqa: PLR0917
+def score_pair(
     root: Path, first: str | Path, second: str | Path, theme: str | None, model: str | None, reasons: bool
 ) -> str:
     """The score of two picture files as text, followed by the model's reasons where they are asked for.

@@ -63,7 +63,7 @@ def answer_tokens(tokenizer: Any, model: str) -> tuple[int, int]:
 
 
 def from_logits(logits: torch.Tensor, yes_id: int, no_id: int) -> torch.Tensor:
-    """Scores, float64 [...], from logits (or log-probabilities) [..., vocabulary] of the first answer token."""
+    """Scores, float64 [...], from logits or log-probabilities [..., vocabulary] of the first answer token."""
     import torch
 
     pair = logits[..., [yes_id, no_id]].double()
@@ -93,4 +93,4 @@ def from_top_logprobs(entries: Iterable[Mapping[str, Any]], *, variants: bool = 
     no = _log_sum([value for token, value in listed if token in no_words])
     if yes == no == -math.inf:
         return math.nan
-    return 1.0 / (1.0 + math.exp(min(no - yes, 700.0)))
+    return 1.0 / (1.0 + math.exp(no - yes)) if no - yes < 700 else 0.0

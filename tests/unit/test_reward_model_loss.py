@@ -1,0 +1,91 @@
+"""The answer loss against a slow reference written from the formulas."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from paco_core.reward_model.loss import answer_loss, locate, token_weights
+
+KINDS = ("weighted", "legacy", "plain")
+VOCABULARY = 11
+
+
+def reference(logits: torch.Tensor, labels: torch.Tensor, kind: str, alpha: float) -> list[torch.Tensor]:
+    """Loss of each row, token by token, from full logits (batch, length, vocabulary)."""
+    losses = []
+    for row in range(len(labels)):
+        places = [t for t in range(labels.shape[1]) if labels[row, t] != -100]
+        log_p = [torch.log_softmax(logits[row, t - 1], -1)[labels[row, t]] for t in places]
+        n = len(log_p)
+        if kind == "plain":
+            loss = -sum(log_p) / n
+        elif kind == "legacy":
+            loss = -(alpha * log_p[0] + sum((1 - alpha) * value for value in log_p[1:])) / n
+        elif n == 1:
+            loss = -log_p[0]
+        else:
+            loss = -(alpha * log_p[0] + (1 - alpha) / (n - 1) * sum(log_p[1:]))
+        losses.append(loss)
+    return losses
+
+
+def batch(lengths: list[int], side: str) -> torch.Tensor:
+    """Labels: two prompt tokens, an answer of each length, padding at one side."""
+    longest = max(lengths) + 2
+    labels = torch.full((len(lengths), longest), -100)
+    generator = torch.Generator().manual_seed(0)
+    for row, n in enumerate(lengths):
+        start = longest - n if side == "left" else 2
+        labels[row, start : start + n] = torch.randint(VOCABULARY, (n,), generator=generator)
+    return labels
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_gradient_equals_the_slow_reference(kind: str, side: str) -> None:
+    labels = batch([1, 2, 100, 7], side)
+    logits = torch.randn(*labels.shape, VOCABULARY, generator=torch.Generator().manual_seed(1))
+    grads = []
+    for fast in (True, False):
+        leaf = logits.clone().requires_grad_()
+        if fast:
+            answers = locate(labels)
+            losses = answer_loss(leaf[answers.row, answers.position], answers, kind, 0.1)  # type: ignore[arg-type]
+        else:
+            losses = torch.stack(reference(leaf, labels, kind, 0.1))
+        losses.mean().backward()
+        assert torch.isfinite(losses).all()
+        grads.append((losses.detach(), leaf.grad))
+    torch.testing.assert_close(grads[0][0], grads[1][0], rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(grads[0][1], grads[1][1], rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.1, 0.5, 1.0])
+@pytest.mark.parametrize("n", [2, 100])
+def test_the_decision_token_holds_the_share_alpha(n: int, alpha: float) -> None:
+    first = torch.arange(n) == 0
+    weights = token_weights(first, torch.full((n,), n), "weighted", alpha)
+    assert float(weights[0]) == pytest.approx(alpha)
+    assert float(weights.sum()) == pytest.approx(1.0)
+
+
+def test_legacy_shares_shrink_with_the_length() -> None:
+    first = torch.arange(100) == 0
+    weights = token_weights(first, torch.full((100,), 100), "legacy", 0.1)
+    assert float(weights[0] / weights.sum()) == pytest.approx(0.1 / (0.1 + 99 * 0.9))
+
+
+@pytest.mark.parametrize("kind", ["weighted", "plain"])
+def test_an_answer_of_one_token_is_plain_cross_entropy(kind: str) -> None:
+    labels = torch.tensor([[-100, 3]])
+    answers = locate(labels)
+    loss = answer_loss(torch.zeros(1, VOCABULARY), answers, kind, 0.1)  # type: ignore[arg-type]
+    assert float(loss) == pytest.approx(math.log(VOCABULARY))
+
+
+def test_a_row_without_an_answer_is_refused() -> None:
+    with pytest.raises(ValueError, match="needs an answer token"):
+        locate(torch.tensor([[-100, 3], [-100, -100]]))

@@ -1,0 +1,140 @@
+"""Scores: from logits and from an API's answer, with cached features and with the library's own forward."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import reward_tiny
+import tiny_vlm
+import torch
+
+from paco_core.files import DataError
+from paco_core.reward_model.golden import read_golden, write_golden
+from paco_core.reward_model.instructions import chat, render
+from paco_core.reward_model.scorer import Scorer
+from paco_core.reward_model.yes_probability import PairQuery, Score, from_logits, from_top_logprobs
+
+
+@pytest.fixture(scope="module")
+def scorer(tmp_path_factory: pytest.TempPathFactory) -> Scorer:
+    return Scorer(tiny_vlm.build(tmp_path_factory.mktemp("scoring") / "tiny"), max_batch=3)
+
+
+def library_logits(scorer: Scorer, query: PairQuery) -> torch.Tensor:
+    """First-token logits by processor and forward, one pair at a time."""
+    network = scorer.network
+    text = chat(network.processor, query.instruction)
+    inputs = network.processor(text=[text], images=[query.first, query.second], return_tensors="pt")
+    with torch.no_grad():
+        return network.model(**inputs).logits[0, -1]
+
+
+def queries() -> list[PairQuery]:
+    """Questions of several lengths over pictures of several sizes."""
+    pictures = [reward_tiny.picture(0), reward_tiny.picture(1, 64), reward_tiny.picture(2, 56)]
+    return [
+        PairQuery(pictures[a], pictures[b], render("theme", theme="red " * (1 + a + 2 * b)))
+        for a in range(3)
+        for b in range(3)
+    ]
+
+
+def test_scores_equal_the_librarys_own_forward(scorer: Scorer) -> None:
+    asked = queries()
+    scores = scorer.score(asked)
+    for query, score in zip(asked, scores, strict=True):
+        expected = from_logits(library_logits(scorer, query), scorer.yes_id, scorer.no_id)
+        assert score.value == pytest.approx(float(expected), abs=1e-6)
+        assert score.cause is None
+
+
+def test_each_distinct_picture_is_encoded_once_and_last_positions_only_reach_the_head(
+    scorer: Scorer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fresh = Scorer.of(type(scorer.network)(scorer.network.model, scorer.network.processor, "tiny"), 4)
+    encoded: list[int] = []
+    heads: list[tuple[int, ...]] = []
+    original = fresh.network._encode
+    monkeypatch.setattr(fresh.network, "_encode", lambda images: (encoded.append(len(images)), original(images))[1])
+    hook = fresh.network.model.lm_head.register_forward_hook(lambda _m, args, _o: heads.append(tuple(args[0].shape)))
+    asked = queries()
+    copies = [PairQuery(q.first.copy(), q.second.copy(), q.instruction) for q in asked]
+    fresh.score([*asked, *copies])
+    hook.remove()
+    assert sum(encoded) == 3
+    assert sum(shape[0] for shape in heads) == 18
+    assert all(len(shape) == 2 for shape in heads)
+
+
+def test_logits_and_top_logprobs_give_the_same_score(scorer: Scorer) -> None:
+    logits = scorer.first_logits(queries()[:1])[0]
+    log_p = torch.log_softmax(logits.double(), -1)
+    tokens = scorer.network.processor.tokenizer.convert_ids_to_tokens(list(range(len(log_p))))
+    entries = [{"token": t, "logprob": float(v)} for t, v in zip(tokens, log_p, strict=True)]
+    expected = float(from_logits(logits, scorer.yes_id, scorer.no_id))
+    assert from_top_logprobs(entries) == pytest.approx(expected, abs=1e-12)
+
+
+def test_top_logprobs_without_the_words_are_unscorable() -> None:
+    assert math.isnan(from_top_logprobs([{"token": "yes", "logprob": -0.1}]))
+    assert math.isnan(from_top_logprobs([]))
+    assert from_top_logprobs([{"token": "Yes", "logprob": -0.1}]) == 1.0
+    assert from_top_logprobs([{"token": "No", "logprob": -0.1}]) == 0.0
+
+
+def test_variants_count_only_when_asked() -> None:
+    entries = [
+        {"token": "Yes", "logprob": math.log(0.2)},
+        {"token": " yes", "logprob": math.log(0.4)},
+        {"token": "No", "logprob": math.log(0.2)},
+    ]
+    assert from_top_logprobs(entries) == pytest.approx(0.5)
+    assert from_top_logprobs(entries, variants=True) == pytest.approx(0.75)
+
+
+def test_greedy_answers_equal_the_librarys_generate(scorer: Scorer) -> None:
+    asked = queries()[:4]
+    network = scorer.network
+    for query, answer in zip(asked, scorer.generate_reasons(asked, max_new_tokens=6), strict=True):
+        text = chat(network.processor, query.instruction)
+        inputs = network.processor(text=[text], images=[query.first, query.second], return_tensors="pt")
+        ids = network.model.generate(**inputs, max_new_tokens=6, do_sample=False)[0, inputs["input_ids"].shape[1] :]
+        assert answer == network.processor.tokenizer.decode(ids, skip_special_tokens=True).strip()
+
+
+def test_logits_that_are_not_finite_give_nan_and_a_cause(scorer: Scorer, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = torch.full((1, scorer.network.model.lm_head.out_features), torch.nan)
+    monkeypatch.setattr(scorer, "first_logits", lambda _queries, _on_batch: broken)
+    score = scorer.score(queries()[:1])[0]
+    assert score.failed
+    assert score.cause == "the model's logits are not finite"
+
+
+def test_a_tokenizer_that_splits_yes_is_no_reward_base(tmp_path: Path) -> None:
+    folder = tiny_vlm.build(tmp_path / "model", sentences=["No. The style differs."])
+    with pytest.raises(DataError, match=r"model: its tokenizer cuts 'Yes' into \d tokens"):
+        Scorer(folder)
+
+
+def test_a_folder_without_a_model_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no model there"):
+        Scorer(tmp_path)
+
+
+def test_golden_pairs_come_back_as_they_were_written(scorer: Scorer, tmp_path: Path) -> None:
+    asked = queries()[:2]
+    write_golden(tmp_path, asked, scorer.score(asked))
+    for golden, query in zip(read_golden(tmp_path), asked, strict=True):
+        again: Any = scorer.score([golden.query])[0]
+        assert golden.query.first.tobytes() == query.first.tobytes()
+        assert abs(again.value - golden.score) < 1e-6 < golden.tolerance
+
+
+def test_a_golden_picture_that_is_missing_is_named(tmp_path: Path) -> None:
+    write_golden(tmp_path, queries()[:1], [Score(0.5)])
+    (tmp_path / "golden" / "0-second.png").unlink()
+    with pytest.raises(DataError, match=r"pair 0 names golden/0-second\.png"):
+        read_golden(tmp_path)
