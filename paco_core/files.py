@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -31,7 +30,7 @@ def atomic(target: Path) -> Iterator[Path]:
         if not part.exists():
             raise DataError(f"{target}: nothing was written to {part.name}; the stage produced no out")
         _remove(target)
-        os.replace(part, target)
+        part.replace(target)
     except BaseException:
         _remove(part)
         raise

@@ -40,4 +40,3 @@ def mermaid(dvc_yaml: Path) -> str:
         lines += [f"  subgraph {group}", *(f"    {name}" for name in names), "  end"]
     lines += [f"  {a} --> {b}" for a, b in edges(stages)]
     return "\n".join(lines)
-

@@ -69,4 +69,3 @@ class Progress:
         for item in items:
             yield item
             self.advance()
-

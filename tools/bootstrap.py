@@ -20,8 +20,7 @@ def preflight(root):
     version = sys.version_info[:2]
     if not NEEDED[0] <= version < NEEDED[1]:
         fail(
-            "Python %d.%d found, 3.11, 3.12 or 3.13 needed; name another with `make setup PYTHON=python3.12`"
-            % version
+            "Python %d.%d found, 3.11, 3.12 or 3.13 needed; name another with `make setup PYTHON=python3.12`" % version
         )
     free = shutil.disk_usage(root).free / 1e9
     if free < FREE_GB:

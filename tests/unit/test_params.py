@@ -35,9 +35,7 @@ def test_every_profile_is_valid(repository: Path, name: str) -> None:
         (("policies", "recipes", "flux_t2is", "rewards", "terms", "clip_t"), "wieght", "weight"),
     ],
 )
-def test_an_unknown_key_names_the_nearest_valid_one(
-    tree: Any, path: tuple[str, ...], typo: str, nearest: str
-) -> None:
+def test_an_unknown_key_names_the_nearest_valid_one(tree: Any, path: tuple[str, ...], typo: str, nearest: str) -> None:
     section = tree
     for key in path:
         section = section[key]

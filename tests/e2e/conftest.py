@@ -1,0 +1,56 @@
+"""A clone of this project at the smoke profile, in which the graph is run once for all tests here."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from paco_core import profiles
+
+Dvc = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def copy_project(repository: Path, target: Path) -> None:
+    """The files that git would carry (committed or new), with a git repository of their own."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
+        cwd=repository, capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    for name in filter(None, listed.split("\0")):
+        if (repository / name).is_file():
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(repository / name, target / name)
+    (target / "dvc.lock").unlink(missing_ok=True)
+    for command in (["init", "-q"], ["add", "-A"], ["-c", "user.name=t", "-c", "user.email=t@t", "commit", "-qm", "t"]):
+        subprocess.run(["git", *command], cwd=target, check=True)
+
+
+@pytest.fixture(scope="session")
+def smoke(repository: Path, mlflow_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The project at the smoke profile after one whole `dvc repro`."""
+    root = tmp_path_factory.mktemp("smoke") / "paco"
+    root.mkdir()
+    copy_project(repository, root)
+    shutil.copy(mlflow_template, root / "mlflow.db")
+    profiles.use(root, "smoke")
+    done = run_dvc(root, "repro")
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return root
+
+
+def run_dvc(root: Path, *args: str) -> subprocess.CompletedProcess[str]:
+    """The real dvc of this environment, as a person would call it in ``root``."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path, "PYTHONPATH": str(root)}
+    return subprocess.run(["dvc", *args], cwd=root, env=environment, capture_output=True, text=True)
+
+
+@pytest.fixture
+def dvc(smoke: Path) -> Dvc:
+    return lambda *args: run_dvc(smoke, *args)

@@ -1,0 +1,82 @@
+"""The whole graph through the real dvc."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import mlflow
+import pytest
+import yaml
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+Dvc = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def changed_stages(dvc: Dvc) -> set[str]:
+    return set(json.loads(dvc("status", "--json").stdout))
+
+
+def test_every_stage_ran_and_reported(smoke: Path) -> None:
+    stages = set(yaml.safe_load((smoke / "dvc.lock").read_text())["stages"])
+    assert {"prompts", "grids@0", "grids@1", "policies@flux_t2is", "report"} <= stages
+    for name in ("pairs", "reward_lora", "policies-flux_t2is", "consistency_rank", "t2is", "report"):
+        assert json.loads((smoke / f"data/metrics/{name}.json").read_text()), name
+
+
+def test_a_second_run_runs_nothing(dvc: Dvc) -> None:
+    done = dvc("repro")
+    assert done.returncode == 0 and "Running stage" not in done.stdout
+    assert changed_stages(dvc) == set()
+
+
+def test_a_new_learning_rate_concerns_policies_and_what_follows(smoke: Path, dvc: Dvc) -> None:
+    before = (smoke / "params.yaml").read_text()
+    tree = yaml.safe_load(before)
+    tree["policies"]["learning_rate"] *= 2
+    (smoke / "params.yaml").write_text(yaml.safe_dump(tree))
+    try:
+        assert changed_stages(dvc) == {"policies@flux_t2is"}
+        plan = dvc("repro", "--dry").stdout
+    finally:
+        (smoke / "params.yaml").write_text(before)
+    would_run = {line.split("'")[1] for line in plan.splitlines() if line.startswith("Running stage")}
+    assert would_run <= {"policies@flux_t2is", "t2is", "report"} and "policies@flux_t2is" in would_run
+
+
+def test_each_stage_has_one_finished_run_with_its_inputs(smoke: Path) -> None:
+    client = mlflow.MlflowClient(f"sqlite:///{smoke / 'mlflow.db'}")
+    experiments = {e.name: e.experiment_id for e in client.search_experiments()}
+    (run,) = client.search_runs([experiments["paco/policies"]])
+    assert run.info.status == "FINISHED" and run.info.run_name == "policies/flux_t2is/smoke"
+    assert {d.dataset.name for d in run.inputs.dataset_inputs} >= {"reward_merged"}
+    assert client.get_metric_history(run.info.run_id, "reward/ratio"), "reward ratio of every epoch"
+
+
+def test_a_missing_out_is_made_again_and_nothing_else(smoke: Path, dvc: Dvc) -> None:
+    import shutil
+
+    shutil.rmtree(smoke / "data/rankings")
+    assert changed_stages(dvc) >= {"rankings"}
+    assert dvc("repro", "rankings").returncode == 0
+    assert changed_stages(dvc) == set()
+
+
+@pytest.mark.parametrize("stage", ["pairs", "cot_labels"])
+def test_a_killed_stage_leaves_no_half_out_and_runs_again(smoke: Path, dvc: Dvc, stage: str) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "paco_core", "run", stage],
+        cwd=smoke,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "PYTHONPATH": str(smoke)},
+    )
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    dvc("repro", stage)
+    assert changed_stages(dvc) == set()
+    assert not list((smoke / "data").glob(".*.part"))
