@@ -26,7 +26,7 @@ def merged_equals_adapter(metrics: Path) -> CheckReport:
     return CheckReport(
         name="merged_equals_base_plus_adapter",
         passed=difference is not None and difference <= tolerance,
-        severity="error",
+        severity="ERROR",
         description=(
             f"largest difference of first-token logits {difference:.3g}, allowed {tolerance:g}, "
             f"over {figures['pairs']:.0f} held-out pairs"
@@ -50,7 +50,7 @@ def reward_beats_base(metrics: Path) -> CheckReport:
     return CheckReport(
         name="reward_beats_base",
         passed=after - before > 2 * error,
-        severity="warn",
+        severity="WARN",
         description=(
             f"held-out accuracy {before:.3f} -> {after:.3f} on {pairs:.0f} pairs "
             f"(standard error of the gain {error:.3f})"

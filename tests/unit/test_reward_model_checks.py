@@ -14,7 +14,7 @@ from paco_core.reward_model.checks import merged_equals_adapter, reward_beats_ba
 def test_a_merge_that_differs_does_not_pass(tmp_path: Path, difference: float, passed: bool) -> None:
     write_json(tmp_path / "m.json", {"max_abs_difference": difference, "tolerance": 1e-4, "pairs": 8.0})
     report = merged_equals_adapter(tmp_path / "m.json")
-    assert report.passed is passed and report.severity == "error"
+    assert report.passed is passed and report.severity == "ERROR"
 
 
 @pytest.mark.parametrize(("pairs", "passed"), [(400, True), (20, False)])
