@@ -77,6 +77,8 @@ class AnnotationsParams(Section):
 
 class PairsParams(Section):
     rule: Literal["top1_bottom1", "top2_bottom2", "adjacent"]
+    confident: bool  # Yes only where the annotator's score says consistent, No only where it does not
+    benchmark_untied: bool  # hold out only rankings in which the annotator saw a difference
     split: Literal["prompt", "instance"]
     validation_share: Fraction
     benchmark_share: Fraction
@@ -86,6 +88,7 @@ class PairsParams(Section):
 
 class ReasonsParams(Section):
     engine: Literal["storybook"]
+    model: str | None = None  # the recogniser that reads the panels
 
 
 class LoraParams(Section):

@@ -6,16 +6,17 @@ task_name, criteria). A panel of a grid is named by a reference ``<grid id>#<pan
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from paco_core.dataset import prompt_text
 from paco_core.files import DataError, read_jsonl, write_jsonl
 
-Dimension = Literal["Style", "Identity", "Logic"]
+#: The public records know three dimensions, and three of 298 records a fourth, "Surroundings".
+Dimension = Literal["Style", "Identity", "Logic", "Surroundings"]
 
 
 class PromptRecord(BaseModel):
@@ -31,7 +32,7 @@ class PromptRecord(BaseModel):
     theme: str = Field(min_length=1)
     category: str
     task_name: str
-    criteria: dict[Dimension, dict[str, str]]
+    criteria: dict[Dimension, dict[str, str | None]]  # null: named without a text, as one public record does
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -69,25 +70,18 @@ def write_prompts(path: Path, records: Iterable[PromptRecord]) -> None:
     write_jsonl(path, (record.model_dump() for record in records))
 
 
-PANEL_MARK = re.compile(r"\[(?:TOP|MIDDLE|BOTTOM|LEFT|CENTER|RIGHT|PANEL[- ]?\d+|ROW[- ]?\d+)\](?:-\[[A-Z0-9 -]+\])?:?")
-
-
-def split_panels(prompt: str, panels: int) -> tuple[str, list[str]]:
-    """The shared opening of a T2IS prompt and the text of each panel.
+def split_panels(prompt: str, panels: int | str) -> tuple[str, list[str]]:
+    """The shared opening of a T2IS prompt and the text of each panel, in reading order.
 
     Args:
-        prompt: the full text, panels marked ``[TOP]-[LEFT]:`` and so on.
-        panels: number of panels that the layout names.
+        prompt: the full text, panels marked ``[TOP]-[LEFT]:``, ``PANEL-1:`` and so on.
+        panels: the record's layout, or only its number of panels.
 
     Raises:
         DataError: when the text marks another number of panels than the layout has.
     """
-    marks = list(PANEL_MARK.finditer(prompt))
-    if len(marks) != panels:
-        raise DataError(f"prompt marks {len(marks)} panels, its layout has {panels}: {prompt[:80]!r}")
-    ends = [mark.start() for mark in marks[1:]] + [len(prompt)]
-    texts = [prompt[mark.end() : end].strip() for mark, end in zip(marks, ends, strict=True)]
-    return prompt[: marks[0].start()].strip(), texts
+    parts = prompt_text.parse(prompt, panels if isinstance(panels, str) else f"1x{panels}")
+    return parts.opening, [panel.text for panel in parts.panels]
 
 
 def panel_ref(grid_id: str, panel: int) -> str:

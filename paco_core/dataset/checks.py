@@ -1,0 +1,241 @@
+"""Checks of the data stages' outs: pure functions from the data folder to a report."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from paco_core.checks import CheckReport
+from paco_core.dataset import prompt_text
+from paco_core.dataset.pairs import IMBALANCE, grid_ids
+from paco_core.dataset.rankings import expected_instances
+from paco_core.dataset.reasons import fault
+from paco_core.dataset.records import PromptRecord, read_prompts
+from paco_core.files import DataError
+from paco_core.shards import ShardReader, encode_png
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SAMPLED_PICTURES = 64
+PARTS = ("train", "validation")
+
+
+def prompts_are_valid(data: Path) -> CheckReport:
+    """Every prompt is a valid record with its panels marked, and no text occurs twice."""
+    return _prompts(data / "prompts" / "prompts.jsonl", "prompts_are_valid")
+
+
+def diverse_prompts_are_a_subset(data: Path) -> CheckReport:
+    """Every diverse prompt is one of the prompts, and no subcategory was emptied."""
+    name = "diverse_prompts_are_a_subset"
+    try:
+        before = read_prompts(data / "prompts" / "prompts.jsonl")
+        after = read_prompts(data / "diverse_prompts" / "prompts.jsonl")
+    except DataError as error:
+        return _failed(name, str(error))
+    known = {record.idx: record for record in before}
+    strange = [record.idx for record in after if known.get(record.idx) != record]
+    emptied = {(r.category, r.task_name) for r in before} - {(r.category, r.task_name) for r in after}
+    return CheckReport(
+        name,
+        not strange and not emptied,
+        "ERROR",
+        f"{len(after)} of {len(before)} prompts kept; {len(strange)} of unknown origin, "
+        f"{len(emptied)} subcategories emptied",
+        {"kept": len(after), "unknown": len(strange), "emptied_subcategories": len(emptied)},
+    )
+
+
+def grids_are_complete(data: Path) -> CheckReport:
+    """Every diverse prompt has a grid for each seed, and a sample of the pictures reads as it was written."""
+    name = "grids_are_complete"
+    try:
+        prompts = read_prompts(data / "diverse_prompts" / "prompts.jsonl")
+        reader = ShardReader.below(data / "grids")
+        index = reader.index.reset_index(drop=True)
+        step = max(1, len(index) // SAMPLED_PICTURES)
+        sample = index.iloc[::step]
+        damaged = [str(row["id"]) for row in sample.to_dict("records") if _md5(reader, row["id"]) != row["md5"]]
+    except DataError as error:
+        return _failed(name, str(error))
+    seeds = set(index["seed"])
+    have = set(zip(index["prompt_id"], index["seed"], strict=True))
+    want = {(record.idx, seed) for record in prompts for seed in seeds}
+    return CheckReport(
+        name,
+        have == want and len(index) == len(want) and not damaged,
+        "ERROR",
+        f"{len(index)} grids of {len(prompts)} prompts and {len(seeds)} seeds; {len(want - have)} missing, "
+        f"{len(have - want)} of other prompts, {len(damaged)} of {len(sample)} sampled pictures damaged",
+        {"grids": len(index), "missing": len(want - have), "foreign": len(have - want), "damaged": len(damaged)},
+    )
+
+
+def rankings_are_complete(data: Path) -> CheckReport:
+    """Every prompt has all its instances (48 at 2x2 and four seeds), each once, of panels that exist."""
+    name = "rankings_are_complete"
+    try:
+        index = ShardReader.below(data / "grids").index.reset_index(drop=True)
+        table = _table(data / "rankings" / "instances.parquet")
+    except DataError as error:
+        return _failed(name, str(error))
+    counts = Counter(table["prompt_id"])
+    wrong = [
+        str(prompt_id)
+        for prompt_id, own in index.groupby("prompt_id")
+        if counts[prompt_id] != expected_instances(str(own["layout"].iloc[0]), len(own))
+    ]
+    repeated = int(table["instance_id"].duplicated().sum())
+    unknown = grid_ids([*table["reference"], *(ref for refs in table["candidates"] for ref in refs)])
+    unknown -= set(index["id"])
+    return CheckReport(
+        name,
+        not wrong and not repeated and not unknown and set(counts) == set(index["prompt_id"]),
+        "ERROR",
+        f"{len(table)} instances of {len(counts)} prompts; {len(wrong)} prompts with a wrong number, "
+        f"{repeated} repeated ids, {len(unknown)} unknown grids",
+        {"instances": len(table), "wrong": len(wrong), "repeated": repeated, "unknown_grids": len(unknown)},
+    )
+
+
+def annotations_order_all_candidates(data: Path) -> CheckReport:
+    """Every instance is ranked, and every ranking orders each candidate once."""
+    name = "annotations_order_all_candidates"
+    try:
+        instances = _table(data / "rankings" / "instances.parquet")
+        rankings = _table(data / "annotations" / "rankings.parquet")
+    except DataError as error:
+        return _failed(name, str(error))
+    sizes = {key: len(refs) for key, refs in zip(instances["instance_id"], instances["candidates"], strict=True)}
+    rows = zip(rankings["instance_id"], rankings["ranking"], strict=True)
+    invalid = sum(sorted(ranking) != list(range(sizes.get(key, -1))) for key, ranking in rows)
+    unranked = len(sizes.keys() - set(rankings["instance_id"]))
+    return CheckReport(
+        name,
+        not invalid and not unranked,
+        "ERROR",
+        f"{len(rankings)} rankings; {invalid} invalid, {unranked} of {len(sizes)} instances unranked",
+        {"rankings": len(rankings), "invalid": invalid, "unranked": unranked},
+    )
+
+
+def labels_are_balanced(data: Path) -> CheckReport:
+    """The larger class of the training pairs exceeds the smaller one by 3% at most."""
+    name = "labels_are_balanced"
+    try:
+        labels = Counter(_table(data / "pairs" / "train.parquet")["label"])
+    except DataError as error:
+        return _failed(name, str(error), "WARN")
+    yes, no = labels["Yes"], labels["No"]
+    passed = min(yes, no) > 0 and max(yes, no) <= min(yes, no) * (1 + IMBALANCE)
+    return CheckReport(
+        name, passed, "WARN", f"{yes} consistent and {no} inconsistent training pairs", {"yes": yes, "no": no}
+    )
+
+
+def benchmark_is_held_out(data: Path) -> CheckReport:
+    """No prompt and no picture of the benchmark occurs in training or validation."""
+    name = "benchmark_is_held_out"
+    try:
+        benchmark = _table(data / "pairs" / "benchmark.parquet")
+        pairs = {part: _table(data / "pairs" / f"{part}.parquet") for part in PARTS}
+    except DataError as error:
+        return _failed(name, str(error))
+    pictures = grid_ids([*benchmark["reference"], *(ref for refs in benchmark["candidates"] for ref in refs)])
+    used_prompts = {prompt for table in pairs.values() for prompt in table["prompt_id"]}
+    used_pictures = grid_ids([ref for t in pairs.values() for ref in (*t["first"], *t["second"])])
+    prompts = set(benchmark["prompt_id"]) & used_prompts
+    both = set(pairs["train"]["prompt_id"]) & set(pairs["validation"]["prompt_id"])
+    shared = pictures & used_pictures
+    return CheckReport(
+        name,
+        not prompts and not shared and not both,
+        "ERROR",
+        f"{len(prompts)} prompts and {len(shared)} pictures of the benchmark occur in training or validation, "
+        f"{len(both)} prompts in both of these; split by prompt (pairs.split) to have none",
+        {"prompts": len(prompts), "pictures": len(shared), "train_and_validation": len(both)},
+    )
+
+
+def answers_agree_with_labels(data: Path) -> CheckReport:
+    """Every answer begins with its label and gives reasons; no pair was lost on the way."""
+    name = "answers_agree_with_labels"
+    wrong = missing = answers = failed = 0
+    try:
+        for part in PARTS:
+            labelled = _table(data / "cot_labels" / f"{part}.parquet")
+            rejected = _table(data / "cot_labels" / f"{part}_failed.parquet")
+            ids = set(labelled["pair_id"]) | set(rejected["pair_id"])
+            missing += len(set(_table(data / "pairs" / f"{part}.parquet")["pair_id"]) - ids)
+            rows = zip(labelled["answer"], labelled["label"], strict=True)
+            wrong += sum(fault(text, label) is not None for text, label in rows)
+            answers, failed = answers + len(labelled), failed + len(rejected)
+    except DataError as error:
+        return _failed(name, str(error))
+    return CheckReport(
+        name,
+        not wrong and not missing and answers > 0,
+        "ERROR",
+        f"{answers} answers, {wrong} at odds with their label; {failed} pairs counted as failed, {missing} lost",
+        {"answers": answers, "wrong": wrong, "failed": failed, "lost": missing},
+    )
+
+
+#: Stage -> its checks. Each takes the data folder.
+CHECKS: dict[str, tuple[Callable[[Path], CheckReport], ...]] = {
+    "prompts": (prompts_are_valid,),
+    "diverse_prompts": (diverse_prompts_are_a_subset,),
+    "grids": (grids_are_complete,),
+    "rankings": (rankings_are_complete,),
+    "annotations": (annotations_order_all_candidates,),
+    "pairs": (labels_are_balanced, benchmark_is_held_out),
+    "cot_labels": (answers_agree_with_labels,),
+}
+
+
+def _prompts(file: Path, name: str) -> CheckReport:
+    try:
+        records = read_prompts(file)
+    except DataError as error:
+        return _failed(name, str(error))
+    broken = [record.idx for record in records if _broken(record)]
+    repeated = len(records) - len({record.prompt for record in records})
+    return CheckReport(
+        name,
+        not broken and not repeated,
+        "ERROR",
+        f"{len(records)} prompts; {len(broken)} do not mark their panels, {repeated} repeat another's text",
+        {"prompts": len(records), "broken": len(broken), "repeated": repeated},
+    )
+
+
+def _broken(record: PromptRecord) -> bool:
+    try:
+        prompt_text.parse(record.prompt, record.layout)
+    except DataError:
+        return True
+    return False
+
+
+def _md5(reader: ShardReader, grid_id: str) -> str:
+    """MD5 of a picture's PNG, written anew: equal to the recorded one when its pixels are."""
+    return hashlib.md5(encode_png(reader.read(grid_id)), usedforsecurity=False).hexdigest()
+
+
+def _table(path: Path) -> pd.DataFrame:
+    import pandas as pd
+
+    if not path.is_file():
+        raise DataError(f"{path}: no such file; run `dvc repro {path.parent.name}`")
+    try:
+        return pd.read_parquet(path)
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: not a readable Parquet file ({error}); run `dvc repro {path.parent.name}`") from None
+
+
+def _failed(name: str, description: str, severity: str = "ERROR") -> CheckReport:
+    return CheckReport(name, False, "WARN" if severity == "WARN" else "ERROR", description)

@@ -1,0 +1,36 @@
+"""Yes or No with one to three reasons for every pair."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from paco_core import paths
+from paco_core.dataset.panels import PanelStore
+from paco_core.dataset.reasons import explain
+
+if TYPE_CHECKING:
+    from paco_core.context import StageContext
+
+
+def run(ctx: StageContext) -> None:
+    import pandas as pd
+
+    source = ctx.read(paths.PAIRS)
+    tables = {part: pd.read_parquet(source / f"{part}.parquet") for part in ("train", "validation")}
+    panels = PanelStore.below(ctx.read(paths.GRIDS))
+    total = sum(len(set(table["first"]) | set(table["second"])) for table in tables.values())
+    with ctx.progress(total, "panels") as progress:
+        explained = {
+            part: explain(table, panels, ctx.params.cot_labels, ctx.root, progress.advance)
+            for part, table in tables.items()
+        }
+    with ctx.writing(paths.COT_LABELS) as out:
+        out.mkdir()
+        for part, found in explained.items():
+            found.table.to_parquet(out / f"{part}.parquet", index=False)
+            found.failed.to_parquet(out / f"{part}_failed.parquet", index=False)
+    ctx.report(
+        {f"{part}_answers": len(found.table) for part, found in explained.items()}
+        | {f"{part}_failed": len(found.failed) for part, found in explained.items()},
+        **{cause: count for found in explained.values() for cause, count in found.causes.items()},
+    )

@@ -1,0 +1,48 @@
+"""One shard of the grids, painted by the base generator; goes on where a killed run stopped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from paco_core import paths
+from paco_core.dataset import grids
+from paco_core.dataset.records import read_prompts
+
+if TYPE_CHECKING:
+    from paco_core.context import StageContext
+
+WORK = Path(".paco") / "grids"  # outside the outs, which DVC deletes before a run
+SHOWN = 4
+
+
+def run(ctx: StageContext) -> None:
+    from paco_core.dataset.text_to_image import TextToImage
+    from paco_core.shards import decode_image
+
+    params = ctx.params.grids
+    prompts = read_prompts(ctx.read(paths.DIVERSE_PROMPTS) / "prompts.jsonl")
+    recipe = grids.Recipe.of(params, ctx.root)
+    records = grids.shard_of(prompts, int(ctx.item or 0), ctx.params.grid_shards)
+    jobs = grids.grid_jobs(records, params.seeds, recipe)
+    finished = grids.Finished(ctx.root / WORK / recipe.digest)
+    folder = ctx.root / params.model
+    with ctx.progress(len(jobs), "pictures") as progress:
+        painted = grids.paint(
+            jobs,
+            finished,
+            lambda: TextToImage.load(folder if folder.is_dir() else params.model, params),
+            batch_size=params.batch_size,
+            say=ctx.say,
+            advance=progress.advance,
+        )
+    with ctx.writing(paths.GRIDS / f"shard-{ctx.item}") as out:
+        grids.write_grids(out, jobs, finished)
+    for number, job in enumerate(jobs[: SHOWN * len(params.seeds) : len(params.seeds)]):
+        ctx.image(decode_image(finished.load(job.id), job.id), f"grids/{number}")
+    ctx.report(
+        {"pictures": len(jobs), "prompts": len(records), "batch_size": painted.batch_size},
+        painted=painted.painted,
+        resumed=painted.resumed,
+    )
+    finished.forget([job.id for job in jobs])

@@ -1,0 +1,20 @@
+"""Ranking instances from the grids."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from paco_core import paths
+from paco_core.dataset.rankings import instances
+from paco_core.shards import ShardReader
+
+if TYPE_CHECKING:
+    from paco_core.context import StageContext
+
+
+def run(ctx: StageContext) -> None:
+    table = instances(ShardReader.below(ctx.read(paths.GRIDS)).index)
+    with ctx.writing(paths.RANKINGS) as out:
+        out.mkdir()
+        table.to_parquet(out / "instances.parquet", index=False)
+    ctx.report({"instances": len(table), "prompts": table["prompt_id"].nunique()})
