@@ -40,7 +40,7 @@ class Schedule:
         return self.learning_rate * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * share)))
 
 
-def fit(  # noqa: PLR0917
+def fit(
     model: torch.nn.Module,
     loss_at: Callable[[int], torch.Tensor],
     schedule: Schedule,
@@ -48,17 +48,19 @@ def fit(  # noqa: PLR0917
     label: str,
     say: Say | None = print,
     after: Callable[[int], None] | None = None,
+    optimizer: torch.optim.Optimizer | None = None,
 ) -> None:
     """Train ``model`` in place, continuing from the checkpoint in ``folder`` where there is one.
 
     Args:
         loss_at: step number -> scalar loss with a graph.
         after: called at every checkpoint with the number of steps done (to export, to measure).
+        optimizer: AdamW when none is given; its rate follows the schedule in any case.
     """
     import torch
 
     weights = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    optimizer = torch.optim.AdamW(
+    optimizer = optimizer or torch.optim.AdamW(
         weights, lr=schedule.learning_rate, betas=(0.9, 0.98), weight_decay=schedule.weight_decay
     )
     start = _restore(model, optimizer, folder)
@@ -70,9 +72,7 @@ def fit(  # noqa: PLR0917
                 group["lr"] = schedule.rate_at(step)
             loss = loss_at(step)
             if not torch.isfinite(loss):
-                raise ArithmeticError(
-                    f"{label}: loss is {loss.item()} at step {step}; lower the learning rate"
-                )
+                raise ArithmeticError(f"{label}: loss is {loss.item()} at step {step}; lower the learning rate")
             optimizer.zero_grad(set_to_none=True)
             loss.backward()  # type: ignore[no-untyped-call]
             torch.nn.utils.clip_grad_norm_(weights, schedule.max_grad_norm)
@@ -88,9 +88,7 @@ def fit(  # noqa: PLR0917
 def _save(model: torch.nn.Module, optimizer: torch.optim.Optimizer, folder: Path, steps: int) -> None:
     from safetensors.torch import save_file
 
-    tensors = {
-        f"model.{name}": value.detach().contiguous().clone() for name, value in model.state_dict().items()
-    }
+    tensors = {f"model.{name}": value.detach().contiguous().clone() for name, value in model.state_dict().items()}
     for index, state in optimizer.state_dict()["state"].items():
         tensors |= {f"optimizer.{index}.{name}": value.contiguous() for name, value in state.items()}
     with atomic(folder / "checkpoint.safetensors") as part:

@@ -1,0 +1,176 @@
+"""Trains the members of the zoo again, each resumable, and writes their cards."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from paco_core.files import read_json, write_json
+from paco_core.storybook.zoo.card import Card, write_card
+from paco_core.storybook.zoo.fitting import Say
+
+Build = Callable[[Path, Path, Say], None]
+
+
+@dataclass(frozen=True)
+class Member:
+    """How a member is trained, ``(work folder, zoo folder, say)``, and what its card says."""
+
+    card: Card
+    build: Build
+
+
+def _flux(work: Path, zoo: Path, say: Say) -> None:
+    from paco_core.storybook.zoo.flux import build_flux
+
+    _vae(work, say)
+    build_flux(work / "flux", zoo / "flux", say)
+
+
+def _recogniser(work: Path, zoo: Path, say: Say) -> None:
+    from paco_core.storybook.zoo import recogniser_training
+
+    recogniser_training.build(work / "recogniser", zoo / "recogniser", _vae(work, say), say)
+
+
+def _clip(work: Path, zoo: Path, say: Say) -> None:
+    from paco_core.storybook.zoo import clip
+
+    clip.build(work / "clip", zoo / "clip", _vae(work, say), say=say)
+
+
+def _vlm(work: Path, zoo: Path, say: Say) -> None:
+    from paco_core.storybook.zoo import vlm_training
+
+    vlm_training.build(work / "qwen2_5_vl", zoo / "qwen2_5_vl", _vae(work, say), say=say)
+
+
+def _vae(work: Path, say: Say) -> Path:
+    """Folder of the autoencoder that all members share; trained where it is not yet."""
+    from paco_core.storybook.zoo.vae import build_vae
+
+    build_vae(work / "vae", say)
+    return work / "vae" / "final"
+
+
+MEMBERS: dict[str, Member] = {
+    "recogniser": Member(
+        Card(
+            "recogniser",
+            "Storybook recogniser",
+            "A small convolutional network with one head a trait (species, colour, accessory, size, "
+            "scene, style). It plays the human annotator and measures gold consistency and following; it "
+            "is never a reward.",
+            'from paco_core.storybook.recogniser import Recogniser\nRecogniser.from_pretrained("data/zoo/recogniser")',
+            "Cross-entropy of every trait on drawings of 32 to 96 px, blurred, noisy and shifted at "
+            "random; then on reconstructions by the small FLUX's autoencoder among them. AdamW, cosine.",
+            "It knows the six traits of the storybook world and nothing else; on any other picture it "
+            "names traits all the same.",
+        ),
+        _recogniser,
+    ),
+    "clip": Member(
+        Card(
+            "clip",
+            "Storybook CLIP",
+            "An open_clip model of pictures and panel texts: the `clip_t` reward, and the text tower by "
+            "which prompts are diversified.",
+            'import open_clip\nopen_clip.create_model_and_transforms("local-dir:data/zoo/clip")\n'
+            'open_clip.get_tokenizer("local-dir:data/zoo/clip")',
+            "Symmetric contrast between panels and their own sentences, helped by throw-away trait heads;"
+            " then with reconstructions among the pictures. AdamW, cosine.",
+            "It knows the sentences of storybook panels; other words mean nothing to it.",
+        ),
+        _clip,
+    ),
+    "qwen2_5_vl": Member(
+        Card(
+            "qwen2_5_vl",
+            "Storybook Qwen2.5-VL",
+            "A Qwen2.5-VL of few parameters, the base of the reward model: it describes panels and "
+            "compares one trait at a time.",
+            "from transformers import AutoProcessor, Qwen2_5_VLForConditionalGeneration\n"
+            'Qwen2_5_VLForConditionalGeneration.from_pretrained("data/zoo/qwen2_5_vl")\n'
+            'AutoProcessor.from_pretrained("data/zoo/qwen2_5_vl")',
+            "The vision tower first, with throw-away trait heads; then dialogues about one panel and "
+            "about one trait of two panels, in the sentence shapes of the real instructions; then with "
+            "reconstructions among the pictures. Whether two panels are consistent overall is never "
+            "asked: that is left to the reward model.",
+            "Panels are read at 56 px (4 visual tokens); other sizes are scaled to it. Its language is "
+            "the storybook's.",
+        ),
+        _vlm,
+    ),
+    "flux": Member(
+        Card(
+            "flux",
+            "Storybook FLUX",
+            "An ordinary `FluxPipeline` of few parameters that paints storybook sets as grids of 64 to "
+            "192 px: an autoencoder with factor 8 and 16 channels, two small text encoders, and a "
+            "transformer with guidance embedding.",
+            'from diffusers import FluxPipeline\nFluxPipeline.from_pretrained("data/zoo/flux")  '
+            "# max_sequence_length=40",
+            "The autoencoder: L1, L2, edges and opponent colours on panels of 32 to 64 px. Then "
+            "transformer and text encoders together by flow matching on the cached latents of every "
+            "panel, put together to 2x2 grids; sigma logit-normal, shifted by FLUX's own formula over 16 "
+            "to 144 tokens. More than half of the training sets stray from their prompt in a shared "
+            "trait.",
+            "Imperfect on purpose: part of its sets are inconsistent, so that reinforcement has something"
+            " to gain. It reads the storybook's prompts only, in the 2x2 layout; the guidance value has "
+            "no effect.",
+        ),
+        _flux,
+    ),
+}
+
+
+def build(
+    members: Sequence[str],
+    work_dir: Path,
+    out_dir: Path,
+    resume: bool = True,
+    say: Say = print,
+) -> None:
+    """Train ``members`` (all when empty) into ``out_dir/<member>`` and write their cards.
+
+    Members are built in the order of ``MEMBERS``: FLUX's figures are read by the recogniser. Checkpoints
+    lie in ``work_dir``; with ``resume`` an interrupted training goes on from its last one.
+
+    Raises:
+        ValueError: for a name that is no member.
+    """
+    import shutil
+
+    from paco_core.storybook.zoo.check import measure
+
+    if unknown := [member for member in members if member not in MEMBERS]:
+        raise ValueError(f"the zoo has no member {unknown[0]!r}; choose among {', '.join(MEMBERS)}")
+    chosen = [name for name in MEMBERS if name in members or not members]
+    if not resume:
+        for name in [*chosen, "vae"]:
+            shutil.rmtree(work_dir / name, ignore_errors=True)
+    for name in chosen:
+        with _Stopwatch(work_dir / name / "minutes.json") as watch:
+            MEMBERS[name].build(work_dir, out_dir, say)
+        folder = out_dir / name
+        say(f"{name}: measuring")
+        write_card(folder, MEMBERS[name].card, measure(name, out_dir), watch.minutes)
+        say(f"{name}: done in {watch.minutes:.0f} minutes of training, see {folder / 'README.md'}")
+
+
+class _Stopwatch:
+    """Adds up minutes over interrupted and resumed trainings."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self.minutes = float(read_json(file)["minutes"]) if file.is_file() else 0.0
+
+    def __enter__(self) -> _Stopwatch:
+        self._start = time.monotonic()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.minutes += (time.monotonic() - self._start) / 60
+        write_json(self.file, {"minutes": round(self.minutes, 2)})
