@@ -175,8 +175,7 @@ class Result:
             for name, judgement in self.judgements.items()
         }
         comparisons = {
-            name: {metric: found.as_dict() for metric, found in row.items()}
-            for name, row in self.comparisons.items()
+            name: {metric: found.as_dict() for metric, found in row.items()} for name, row in self.comparisons.items()
         }
         tree = {
             "instances": len(self.instances),

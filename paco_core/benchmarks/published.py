@@ -37,9 +37,7 @@ CONSISTENCY_RANK: tuple[PublishedRow, ...] = (
 )
 
 
-def _ablation(
-    model: str, aesthetics: float, following: float, consistency: float, hours: float
-) -> PublishedRow:
+def _ablation(model: str, aesthetics: float, following: float, consistency: float, hours: float) -> PublishedRow:
     figures = {"aesthetics": aesthetics, "following": following, "consistency": consistency, "hours": hours}
     return PublishedRow(model, figures)
 

@@ -49,9 +49,7 @@ def ranks_of_order(order: Sequence[int]) -> NDArray[np.float64]:
         ValueError: when the order does not name each of 0..n-1 once.
     """
     if sorted(order) != list(range(len(order))):
-        raise ValueError(
-            f"{list(order)} is no ranking of {len(order)} candidates; each of 0..n-1 must occur once"
-        )
+        raise ValueError(f"{list(order)} is no ranking of {len(order)} candidates; each of 0..n-1 must occur once")
     ranks = np.empty(len(order))
     ranks[np.asarray(order, dtype=np.intp)] = np.arange(1, len(order) + 1)
     return ranks
@@ -83,9 +81,7 @@ def rank_metrics(scores: Sequence[float], human_order: Sequence[int]) -> RankMet
         ValueError: when the lengths differ, there are fewer than two candidates, or the order is none.
     """
     if len(scores) != len(human_order) or len(scores) < 2:
-        raise ValueError(
-            f"{len(scores)} scores for {len(human_order)} ranked candidates; need as many, at least 2"
-        )
+        raise ValueError(f"{len(scores)} scores for {len(human_order)} ranked candidates; need as many, at least 2")
     human = ranks_of_order(human_order)
     values = np.asarray(scores, dtype=np.float64)
     if np.isnan(values).any():

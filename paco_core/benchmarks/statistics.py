@@ -81,9 +81,7 @@ def estimate(
     mean = float(sums.sum() / counts.sum())
     if len(sums) == 1:
         return Estimate(mean, np.nan, np.nan, int(counts.sum()), 1, missing)
-    draws = np.random.default_rng(seed).multinomial(
-        len(sums), np.full(len(sums), 1 / len(sums)), size=resamples
-    )
+    draws = np.random.default_rng(seed).multinomial(len(sums), np.full(len(sums), 1 / len(sums)), size=resamples)
     means = (draws @ sums) / (draws @ counts)
     tail = (1 - LEVEL) / 2
     low, high = np.quantile(means, [tail, 1 - tail])

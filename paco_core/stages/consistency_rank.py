@@ -10,7 +10,6 @@ from paco_core.benchmarks import consistency_rank as bench
 from paco_core.benchmarks.clip_images import ClipImages
 from paco_core.benchmarks.published import CONSISTENCY_RANK
 from paco_core.files import write_json
-from paco_core.shards import ShardReader
 
 if TYPE_CHECKING:
     from paco_core.context import StageContext
@@ -18,16 +17,17 @@ if TYPE_CHECKING:
 
 def run(ctx: StageContext) -> None:
     from paco_core.dataset.panels import PanelStore
+    from paco_core.reward_model.network import source
     from paco_core.reward_model.scorer import Scorer
 
     params, reward = ctx.params.consistency_rank, ctx.params.reward
     benchmark = ctx.read(paths.PAIRS) / "benchmark.parquet"
     instances = bench.read_instances(benchmark, params.max_instances, params.seed)
-    panels = PanelStore(ShardReader.below(ctx.read(paths.GRIDS)))
+    panels = PanelStore.below(ctx.read(paths.GRIDS))
     judgements = {}
-    models = {
+    models: dict[str, tuple[str, str | Path]] = {
         "reward": ("PaCo-Reward, trained here", ctx.read(paths.REWARD_MERGED)),
-        "base": ("Its base, untrained", ctx.read(Path(reward.base))),
+        "base": ("Its base, untrained", source(ctx.root, reward.base)),
     }
     with ctx.progress(len(models) * bench.count_questions(instances), "pairs") as progress:
         for name, (label, folder) in models.items():
@@ -50,8 +50,6 @@ def run(ctx: StageContext) -> None:
     published = [{"model": r.model, "source": r.source, "figures": dict(r.figures)} for r in CONSISTENCY_RANK]
     with ctx.writing(paths.CONSISTENCY_RANK) as out:
         out.mkdir()
-        write_json(
-            out / "results.json", {**result.as_dict(), "template": reward.template, "published": published}
-        )
+        write_json(out / "results.json", {**result.as_dict(), "template": reward.template, "published": published})
         result.table().to_parquet(out / "per_instance.parquet", index=False)
     ctx.report(result.metrics())

@@ -1,0 +1,169 @@
+"""Pictures of unseen prompts, painted from equal noise by a policy before and after its training."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from paco_core.benchmarks.results import jsonable
+from paco_core.dataset.records import PromptRecord
+from paco_core.dataset.subfigures import cut
+from paco_core.files import DataError, write_json
+from paco_core.policies.base import NoiseKey
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from PIL.Image import Image
+
+    from paco_core.params import PolicyRecipe
+    from paco_core.policies.base import Policy
+
+BEFORE, AFTER = "before", "after"
+TEXT_TO_IMAGE = frozenset({"flux"})  # families that paint from a prompt alone
+TOKENS_A_PASS = 8192  # image and text tokens of one forward; batches shrink as pictures grow
+
+
+@dataclass(frozen=True)
+class Painted:
+    """One picture: which policy state painted it (``when``), for which prompt, from which noise."""
+
+    policy: str
+    size: int
+    when: str
+    record: PromptRecord
+    seed: int
+    image: Image
+
+    @property
+    def panels(self) -> list[Image]:
+        return cut(self.image, self.record.layout)
+
+
+def unseen_prompts(
+    records: Sequence[PromptRecord], trained: Collection[str], count: int, seed: int
+) -> list[PromptRecord]:
+    """A random choice of ``count`` prompts that no policy was trained on, the same for equal seeds.
+
+    A prompt is unseen when neither it nor another one on its theme was trained on. All of them are
+    taken when there are fewer.
+
+    Raises:
+        DataError: when none is left.
+    """
+    themes = {record.theme for record in records if record.idx in trained}
+    fresh = [r for r in records if r.idx not in trained and r.theme not in themes]
+    fresh.sort(key=lambda record: record.idx)
+    if not fresh:
+        raise DataError(
+            f"all {len(records)} prompts, or others on their themes, were trained on, none is left to test; "
+            "raise policies.eval_prompts or prompts.count"
+        )
+    return random.Random(seed).sample(fresh, min(count, len(fresh)))
+
+
+def paint(
+    policy: Policy,
+    records: Sequence[PromptRecord],
+    seeds: Sequence[int],
+    size: int,
+    *,
+    name: str,
+    when: str,
+    steps: int,
+    guidance: float,
+    max_sequence_length: int,
+    advance: Callable[[int], object] = lambda _count: None,
+) -> Iterator[Painted]:
+    """One picture a prompt and seed by the ODE; noise depends on prompt id and seed alone."""
+    from paco_core.grpo.rollout import Sampling, rollout
+
+    condition = policy.encode([record.prompt for record in records], max_sequence_length)
+    sampling = Sampling.of(policy, (size, size), steps, guidance)
+    cases = [(row, seed) for row in range(len(records)) for seed in seeds]
+    tokens = (size // 16) ** 2 + max_sequence_length
+    batch = max(1, TOKENS_A_PASS // tokens)
+    for start in range(0, len(cases), batch):
+        part = cases[start : start + batch]
+        keys = [NoiseKey(records[row].idx, 0, seed) for row, seed in part]
+        latents = rollout(policy, condition, [row for row, _ in part], keys, sampling).latents
+        for (row, seed), image in zip(part, policy.decode(latents, (size, size)), strict=True):
+            yield Painted(name, size, when, records[row], seed, image)
+        advance(len(part))
+
+
+def before_and_after(
+    policy: Policy,
+    name: str,
+    recipe: PolicyRecipe,
+    adapter: Path,
+    records: Sequence[PromptRecord],
+    *,
+    seeds: Sequence[int],
+    steps: int,
+    advance: Callable[[int], object] = lambda _count: None,
+) -> list[Painted]:
+    """Every size of a recipe by the bare policy, then again with its adapter.
+
+    Raises:
+        DataError: when there is no adapter.
+    """
+    if not adapter.is_dir():
+        raise DataError(f"{adapter}: no adapter there; run `dvc repro policies@{name}`")
+    painted: list[Painted] = []
+    for when in (BEFORE, AFTER):
+        if when == AFTER:
+            policy.load_adapter(adapter)
+        for size in recipe.eval_sizes:
+            painted += paint(
+                policy,
+                records,
+                seeds,
+                size,
+                name=name,
+                when=when,
+                steps=steps,
+                guidance=recipe.guidance,
+                max_sequence_length=recipe.max_sequence_length,
+                advance=advance,
+            )
+    return painted
+
+
+def save_samples(folder: Path, painted: Sequence[Painted], table: pd.DataFrame, count: int) -> None:
+    """The first ``count`` prompts with the first seed, before and after, as PNG files with ``samples.json``.
+
+    Prompts come in random order, so the first ones are a fair choice and no selection by result.
+
+    Args:
+        table: the rows that :func:`measure` made of ``painted``, in the same order.
+    """
+    chosen = list(dict.fromkeys(p.record.idx for p in painted))[:count]
+    seed = painted[0].seed
+    entries = []
+    for p, row in zip(painted, table.to_dict("records"), strict=True):
+        if p.record.idx not in chosen or p.seed != seed:
+            continue
+        name = f"{p.policy}/{p.size}/{p.record.idx}-{p.seed}-{p.when}.png"
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        p.image.save(folder / name)
+        entries.append({**row, "theme": p.record.theme, "prompt": p.record.prompt, "file": name})
+    write_json(folder / "samples.json", jsonable(entries))
+
+
+def side_by_side(painted: Sequence[Painted], count: int) -> Image:
+    """A sheet for people: one column a prompt, before above after (equal noise)."""
+    from PIL import Image as pil
+
+    pictures: dict[tuple[str, int], dict[str, Image]] = {}
+    for p in painted:
+        pictures.setdefault((p.record.idx, p.seed), {})[p.when] = p.image
+    columns = list(pictures.values())[:count]
+    width, height = painted[0].image.size
+    page = pil.new("RGB", (len(columns) * (width + 4) - 4, 2 * height + 4), "white")
+    for place, column in enumerate(columns):
+        page.paste(column[BEFORE], (place * (width + 4), 0))
+        page.paste(column[AFTER], (place * (width + 4), height + 4))
+    return page

@@ -1,0 +1,83 @@
+"""The numbers of the page: each is registered once, shown from here, and written to ``metrics.json``.
+
+A number cannot stand on the page without a key, so the page and the file cannot disagree.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from html import escape
+from typing import Any
+
+Number = float | int | None
+UNKNOWN = "–"
+
+
+def text_of(value: Number, form: str) -> str:
+    """A number in a format such as ``.3f``, ``+.3f``, ``.0%`` or ``duration``; a dash where there is none."""
+    if value is None or not math.isfinite(value):
+        return UNKNOWN
+    if form == "duration":
+        return duration(value)
+    return format(value, form).replace("-", "−")  # a true minus sign is as wide as a plus
+
+
+def duration(seconds: float) -> str:
+    """``4.2 s``, ``3 min 05 s``, ``2 h 10 min``."""
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    minutes = round(seconds / 60)
+    return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+@dataclass
+class Figures:
+    """All numbers by dotted key."""
+
+    values: dict[str, Number] = field(default_factory=dict)
+
+    def add(self, key: str, value: Any) -> str:
+        """Register a number (None and NaN = unknown) and return its key.
+
+        Raises:
+            ValueError: when the key holds another number already.
+        """
+        number = None if value is None or not math.isfinite(value) else value
+        if self.values.setdefault(key, number) != number:
+            raise ValueError(f"figure {key} is {self.values[key]} already, cannot be {number} too")
+        return key
+
+    def add_all(self, prefix: str, tree: Mapping[str, Any]) -> None:
+        """Register every number of a nested mapping under dotted keys."""
+        for name, value in tree.items():
+            key = f"{prefix}.{name}"
+            if isinstance(value, Mapping):
+                self.add_all(key, value)
+            elif value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
+                self.add(key, value)
+
+    def get(self, key: str) -> Number:
+        """The number of a key.
+
+        Raises:
+            KeyError: when it was never registered.
+        """
+        return self.values[key]
+
+    def show(self, key: str, form: str = ".3f") -> str:
+        """The number as HTML, marked with its key so that a reader (and a test) finds it in the file."""
+        text = text_of(self.values[key], form)
+        missing = ' title="not measured"' if text == UNKNOWN else ""
+        name, how = escape(key, quote=True), escape(form, quote=True)
+        return f'<data class="num" data-figure="{name}" data-format="{how}"{missing}>{text}</data>'
+
+    def range(self, key: str, form: str = ".3f") -> str:
+        """``low to high`` of the interval under ``key`` (keys ``.low`` and ``.high``)."""
+        return f"{self.show(f'{key}.low', form)} to {self.show(f'{key}.high', form)}"

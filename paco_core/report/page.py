@@ -1,0 +1,236 @@
+"""The report: one self-contained HTML page about a whole run, and its numbers as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from paco_core import paths
+from paco_core.params import Params
+from paco_core.report import charts, pictures, runs, sections
+from paco_core.report.figures import Figures
+from paco_core.report.runs import FoundRun, StageRun
+from paco_core.report.sections import Missing
+from paco_core.tracking import flatten, git_state
+
+SHEET_ROWS, PAIRS = 6, 6
+TEMPLATES = Path(__file__).parent / "templates"
+STAGE_ROW_PX, GUTTER_PX = 58, 76
+
+
+@dataclass
+class Report:
+    """The page and everything that it says in numbers."""
+
+    html: str
+    figures: Figures
+    curves: dict[str, Any]
+    missing: list[Missing]
+    headline: dict[str, float] = field(default_factory=dict)
+
+    def metrics(self) -> dict[str, Any]:
+        """The content of ``metrics.json``."""
+        return {
+            "headline": self.headline,
+            "figures": self.figures.values,
+            "curves": self.curves,
+            "missing": [{"what": m.what, "path": m.path, "make": m.make} for m in self.missing],
+        }
+
+
+def build(root: Path, params: Params, found: Mapping[str, FoundRun], made: datetime | None = None) -> Report:
+    """Read the outs below ``root`` and write the page about them.
+
+    Args:
+        found: last finished run of each stage (``runs.finished_runs``).
+        made: the time that the page states; now when None.
+    """
+    figures = Figures()
+    curves: dict[str, Any] = {}
+    missing: list[Missing] = []
+
+    def shown(part: Any) -> Any:
+        """The part, or None after noting what it lacks."""
+        if isinstance(part, Missing):
+            missing.append(part)
+            return None
+        return part
+
+    stages = runs.stage_runs(root, found)
+    themes = _themes(root)
+    sheet = shown(_sheet(root, themes))
+    cards = shown(_cards(root))
+    judge = shown(sections.judge(root, figures))
+    reward = shown(sections.reward_charts(root, curves))
+    parts, lacking = sections.policies(root, params.policies.recipes, figures, curves)
+    missing += lacking
+    view = {
+        "params": params,
+        "made": (made or datetime.now(UTC)).strftime("%-d %B %Y, %H:%M UTC"),
+        "git": git_state(root),
+        "stages": stages,
+        "timing": _timing(stages, figures),
+        "arcs": charts.arcs(
+            len(stages),
+            [(n, row) for row, s in enumerate(stages) for n in s.needs],
+            STAGE_ROW_PX,
+            GUTTER_PX,
+        ),
+        "row_px": STAGE_ROW_PX,
+        "sheet": sheet,
+        "cards": cards,
+        "judge": judge,
+        "reward_charts": reward,
+        "policies": parts,
+        "ablation": sections.ablation(figures),
+        "marker": charts.legend_marker,
+        "sample_measure": _measure_of(params),
+        "parameters": _parameters(params),
+        "versions": runs.versions(),
+        "outs": runs.recorded_outs(root),
+        "missing": missing,
+        "hero": _hero(parts),
+        "tiles": _tiles(params, parts, figures),
+    }
+    return Report(_render(view, figures), figures, curves, missing, _headline(params, figures))
+
+
+def _themes(root: Path) -> dict[str, str]:
+    import pandas as pd
+
+    path = root / paths.COT_LABELS / "train.parquet"
+    if not path.is_file():
+        return {}
+    table = pd.read_parquet(path, columns=["prompt_id", "theme"]).drop_duplicates("prompt_id")
+    return dict(zip(table["prompt_id"].astype(str), table["theme"].astype(str), strict=True))
+
+
+def _sheet(root: Path, themes: dict[str, str]) -> list[pictures.SheetRow] | Missing:
+    if not list((root / paths.GRIDS).glob("*/index.parquet")):
+        return Missing("the painted grids", "data/grids", "dvc repro grids")
+    return pictures.contact_sheet(root / paths.GRIDS, themes, SHEET_ROWS)
+
+
+def _cards(root: Path) -> list[pictures.PairCard] | Missing:
+    labels = root / paths.COT_LABELS / "train.parquet"
+    if not labels.is_file() or not list((root / paths.GRIDS).glob("*/index.parquet")):
+        return Missing("the labelled pairs", "data/cot_labels/train.parquet", "dvc repro cot_labels")
+    return pictures.pair_cards(labels, root / paths.GRIDS, PAIRS)
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Widths of the duration bars in percent, and how many stages have a known duration."""
+
+    widths: dict[str, float]
+    known: int
+
+
+def _timing(stages: list[StageRun], figures: Figures) -> Timing:
+    seconds = {s.name: s.seconds for s in stages if s.seconds is not None}
+    for stage in stages:
+        figures.add(f"seconds.{stage.name}", stage.seconds)
+    figures.add("seconds.total", sum(seconds.values()) if seconds else None)
+    longest = max(seconds.values(), default=1.0) or 1.0
+    return Timing({name: max(1.0, round(100 * s / longest, 1)) for name, s in seconds.items()}, len(seconds))
+
+
+def _parameters(params: Params) -> dict[str, dict[str, Any]]:
+    """Every parameter by section; top-level numbers under "general"."""
+    tree = params.model_dump()
+    grouped: dict[str, dict[str, Any]] = {"general": {}}
+    for name, value in tree.items():
+        if isinstance(value, dict):
+            grouped[name] = flatten(value)
+        else:
+            grouped["general"][name] = value
+    return grouped
+
+
+@dataclass(frozen=True)
+class Tile:
+    """One headline: from a number to a number, in words."""
+
+    title: str
+    before: str
+    after: str
+    change: str
+    words: str
+
+
+def _hero(parts: list[sections.PolicyPart]) -> pictures.Sample | None:
+    """The first sample at the largest size."""
+    shown: list[pictures.Sample] = next((s for part in parts for s in part.samples.values()), [])
+    return shown[-1] if shown else None
+
+
+def _measure_of(params: Params) -> str:
+    """What consistency is measured by: the gold metric where this world has one."""
+    return "gold_consistency" if params.world == "storybook" else "consistency"
+
+
+def _tiles(params: Params, parts: list[sections.PolicyPart], figures: Figures) -> list[Tile]:
+    tiles = []
+    rank = "consistency_rank"
+    if f"{rank}.comparisons.reward - base.accuracy.mean" in figures.values:
+        tiles.append(
+            Tile(
+                "The judge",
+                f"{rank}.methods.base.metrics.accuracy.mean",
+                f"{rank}.methods.reward.metrics.accuracy.mean",
+                f"{rank}.comparisons.reward - base.accuracy",
+                "of ranking places right on prompts it never saw, untrained and trained (chance: 0.25)",
+            )
+        )
+    for part in parts:
+        rows = [row for table in part.tables for row in table.rows]
+        for row in (row for row in rows if row.key.endswith(f".{_measure_of(params)}")):
+            relation = row.size / part.train_size
+            times = {1.0: "", 2.0: "twice "}.get(relation, f"{relation:g} times ")
+            tiles.append(
+                Tile(
+                    f"The painter at {row.size} px",
+                    f"{row.key}.before.mean",
+                    f"{row.key}.after.mean",
+                    f"{row.key}.change",
+                    f"of panel pairs belong together, before and after training, at {times}the size it trained at",
+                )
+            )
+    return tiles
+
+
+def _headline(params: Params, figures: Figures) -> dict[str, float]:
+    """The few numbers that a person asks for first, under short names."""
+    wanted = {
+        "rank_accuracy": "consistency_rank.methods.reward.metrics.accuracy.mean",
+        "rank_accuracy_base": "consistency_rank.methods.base.metrics.accuracy.mean",
+        "rank_accuracy_gain": "consistency_rank.comparisons.reward - base.accuracy.mean",
+        "rank_accuracy_gain_low": "consistency_rank.comparisons.reward - base.accuracy.low",
+        "seconds": "seconds.total",
+    }
+    for name, recipe in params.policies.recipes.items():
+        for size in recipe.eval_sizes:
+            for measure in ("consistency", "gold_consistency", "gold_following"):
+                key = f"t2is.policies.{name}.{size}.{measure}"
+                short = f"{name}.px{size}.{measure}"
+                wanted |= {f"{short}.before": f"{key}.before.mean", f"{short}.after": f"{key}.after.mean"}
+                wanted |= {f"{short}.change_low": f"{key}.change.low"}
+    found = {short: figures.values.get(key) for short, key in wanted.items()}
+    return {short: value for short, value in found.items() if value is not None}
+
+
+def _render(view: Mapping[str, Any], figures: Figures) -> str:
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    from markupsafe import Markup
+
+    env = Environment(loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    # Marked as HTML here: what our own code drew, every text from outside escaped by it.
+    env.filters["num"] = lambda key, form=".3f": Markup(figures.show(key, form))  # noqa: S704
+    env.filters["range"] = lambda key, form=".3f": Markup(figures.range(key, form))  # noqa: S704
+    env.filters["raw"] = Markup
+    style = (TEMPLATES / "style.css").read_text()
+    page: str = env.get_template("report.html.j2").render(**view, style=style)
+    return page

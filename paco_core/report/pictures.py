@@ -1,0 +1,123 @@
+"""Pictures inside the page: PNG bytes as data URLs, each with words for those who cannot see it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from paco_core.dataset.panels import PanelStore
+from paco_core.shards import ShardReader, decode_image, encode_png
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+LABELS = ("Yes", "No")
+PIXELATED_PX, LARGEST_PX = 256, 512
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture ready to stand in the page; small ones are shown enlarged, pixel by pixel."""
+
+    url: str
+    alt: str
+    width: int
+    height: int
+
+    @property
+    def pixelated(self) -> bool:
+        return max(self.width, self.height) <= PIXELATED_PX
+
+    @classmethod
+    def of(cls, image: Image, alt: str) -> Picture:
+        """Lossless as it is, or shrunk to :data:`LARGEST_PX` as JPEG: a page of megapixels helps nobody."""
+        image, kind, data = image.convert("RGB"), "png", io.BytesIO()
+        if max(image.size) > LARGEST_PX:
+            image.thumbnail((LARGEST_PX, LARGEST_PX))
+            kind = "jpeg"
+            image.save(data, format="JPEG", quality=88)
+        else:
+            data.write(encode_png(image))
+        text = base64.b64encode(data.getvalue()).decode()
+        return cls(f"data:image/{kind};base64,{text}", alt, image.width, image.height)
+
+
+@dataclass(frozen=True)
+class SheetRow:
+    """One prompt of the contact sheet with its grids."""
+
+    theme: str
+    pictures: list[Picture]
+
+
+@dataclass(frozen=True)
+class PairCard:
+    """Two panels, the label, and why."""
+
+    first: Picture
+    second: Picture
+    theme: str
+    label: str
+    reasons: str
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One prompt and seed at one size, before and after training, with what was measured of each."""
+
+    theme: str
+    prompt: str
+    size: int
+    before: Picture
+    after: Picture
+    key: str
+
+
+def _choice_order(identity: str) -> str:
+    """A fixed shuffle: an order that looks random and is the same on every machine."""
+    return hashlib.sha256(identity.encode()).hexdigest()
+
+
+def contact_sheet(grids: Path, themes: dict[str, str], rows: int) -> list[SheetRow]:
+    """Grids of ``rows`` prompts, every seed of each; a fixed random choice of prompts, not the best ones."""
+    reader = ShardReader.below(grids)
+    prompts = sorted(reader.index["prompt_id"].astype(str).unique(), key=_choice_order)
+    named = [p for p in prompts if p in themes] or prompts
+    sheet = []
+    for prompt in named[:rows]:
+        table = reader.index[reader.index["prompt_id"].astype(str) == prompt].sort_values("seed")
+        theme = themes.get(prompt, f"prompt {prompt}")
+        pictures = [Picture.of(reader.read(str(row.id)), f"{theme}, seed {row.seed}") for row in table.itertuples()]
+        sheet.append(SheetRow(theme, pictures))
+    return sheet
+
+
+def pair_cards(labels: Path, grids: Path, count: int) -> list[PairCard]:
+    """``count`` labelled pairs, Yes and No in turn, each of another prompt: a fixed random choice."""
+    import pandas as pd
+
+    panels = PanelStore.below(grids)
+    rows = pd.read_parquet(labels).to_dict("records")
+    rows.sort(key=lambda row: _choice_order(str(row["pair_id"])))
+    queues = {label: [row for row in rows if row["label"] == label] for label in LABELS}
+    cards: list[PairCard] = []
+    used: set[str] = set()
+    while len(cards) < count and any(queues.values()):
+        turn, other = LABELS[len(cards) % 2], LABELS[(len(cards) + 1) % 2]
+        queue = queues[turn] or queues[other]
+        row = queue.pop(next((n for n, r in enumerate(queue) if str(r["prompt_id"]) not in used), 0))
+        used.add(str(row["prompt_id"]))
+        first, second = (
+            Picture.of(panels.panel(str(row[side])), f"{side} picture: {row['theme']}") for side in ("first", "second")
+        )
+        reasons = str(row["answer"]).removeprefix(f"{row['label']}.").strip()
+        cards.append(PairCard(first, second, str(row["theme"]), str(row["label"]), reasons))
+    return cards
+
+
+def read_png(path: Path) -> Image:
+    return decode_image(path.read_bytes(), str(path))

@@ -1,0 +1,35 @@
+"""One page that shows what the whole run did and found."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from paco_core import paths
+from paco_core.files import write_json
+
+if TYPE_CHECKING:
+    from paco_core.context import StageContext
+
+INPUTS = (
+    paths.GRIDS,
+    paths.COT_LABELS,
+    paths.REWARD_LORA,
+    paths.POLICIES,
+    paths.CONSISTENCY_RANK,
+    paths.T2IS,
+)
+
+
+def run(ctx: StageContext) -> None:
+    from paco_core.report import page, runs
+
+    for path in INPUTS:  # the page says itself what is missing
+        if (ctx.root / path).exists():
+            ctx.read(path)
+    report = page.build(ctx.root, ctx.params, runs.finished_runs(ctx.tracker.uri, ctx.params.profile))
+    with ctx.writing(paths.REPORT) as out:
+        out.mkdir()
+        (out / "index.html").write_text(report.html, encoding="utf-8")
+        write_json(out / "metrics.json", report.metrics())
+    ctx.tracker.artifact(ctx.root / paths.REPORT / "index.html")
+    ctx.report({**report.headline, "missing_parts": len(report.missing)})

@@ -1,0 +1,96 @@
+"""Policies before and after training on unseen prompts, at every evaluation size."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from paco_core import paths
+from paco_core.dataset.records import read_prompts
+
+if TYPE_CHECKING:
+    from paco_core.benchmarks.painting import Painted
+    from paco_core.benchmarks.set_measures import Gold
+    from paco_core.context import StageContext
+    from paco_core.rewards.base import RewardFunction
+
+SAMPLES, SHEET = 8, 12
+
+
+def _paint(ctx: StageContext) -> list[Painted]:
+    """Every text-to-image recipe, before and after training, on prompts that none of them was trained on."""
+    from paco_core.benchmarks import painting
+    from paco_core.grpo.prompt_split import trained_ids
+    from paco_core.policies.base import load
+
+    params, policies = ctx.params.t2is, ctx.params.policies
+    recipes = {n: r for n, r in policies.recipes.items() if r.family in painting.TEXT_TO_IMAGE}
+    folders = {name: ctx.read(paths.POLICIES / name) for name in recipes}
+    trained = {idx for folder in folders.values() for idx in trained_ids(folder)}
+    records = read_prompts(ctx.read(paths.PROMPTS) / "prompts.jsonl")
+    unseen = painting.unseen_prompts(records, trained, params.prompts, params.seed)
+    sizes = sum(len(recipe.eval_sizes) for recipe in recipes.values())
+    painted: list[Painted] = []
+    with ctx.progress(2 * len(unseen) * len(params.seeds) * sizes, "pictures") as progress:
+        for name, recipe in recipes.items():
+            model = ctx.root / recipe.model if (ctx.root / recipe.model).is_dir() else recipe.model
+            painted += painting.before_and_after(
+                load(recipe.family, str(model), policies.device, policies.dtype),
+                name,
+                recipe,
+                folders[name] / "adapter",
+                unseen,
+                seeds=params.seeds,
+                steps=params.steps,
+                advance=progress.advance,
+            )
+    return painted
+
+
+def _measures(ctx: StageContext) -> list[RewardFunction]:
+    """The judge's consistency, the text match where a CLIP is named, and panel diversity."""
+    from paco_core.benchmarks.set_measures import PanelDiversity
+    from paco_core.params import RewardTerm
+    from paco_core.reward_model.scorer import Scorer
+    from paco_core.rewards import registry
+
+    reward, recipes = ctx.params.reward, ctx.params.policies.recipes.values()
+    scorer = Scorer(
+        ctx.read(paths.REWARD_MERGED),
+        device=reward.device,
+        dtype=reward.dtype,
+        min_pixels=reward.min_pixels,
+        max_pixels=reward.max_pixels,
+    )
+    measures = [registry.build("consistency", RewardTerm(weight=1.0), scorer, ctx.root), PanelDiversity()]
+    term = next((r.rewards.terms["clip_t"] for r in recipes if "clip_t" in r.rewards.terms), None)
+    return [*measures, registry.build("clip_t", term, None, ctx.root)] if term else measures
+
+
+def _gold(ctx: StageContext) -> Gold | None:
+    """The embedded world's truth; None in the real world."""
+    if ctx.params.world != "storybook":
+        return None
+    from paco_core.benchmarks.set_measures import Gold as Measure
+    from paco_core.storybook.recogniser import Recogniser
+
+    return Measure(Recogniser.from_pretrained(ctx.read(Path(str(ctx.params.annotations.model)))))
+
+
+def run(ctx: StageContext) -> None:
+    from paco_core.benchmarks import painting, t2is
+    from paco_core.files import write_json
+
+    params = ctx.params.t2is
+    painted = _paint(ctx)
+    table = t2is.measure(painted, _measures(ctx), _gold(ctx))
+    result = t2is.summarise(table, seeds=params.seeds, steps=params.steps, resamples=params.bootstrap, seed=params.seed)
+    with ctx.writing(paths.T2IS) as out:
+        out.mkdir()
+        write_json(out / "results.json", result.as_dict())
+        table.to_parquet(out / "per_prompt.parquet", index=False)
+        painting.save_samples(out / "samples", painted, table, SAMPLES)
+    for name, size in dict.fromkeys((p.policy, p.size) for p in painted):
+        shown = [p for p in painted if (p.policy, p.size) == (name, size)]
+        ctx.image(painting.side_by_side(shown, SHEET), f"{name}_before_above_after_{size}px")
+    ctx.report(result.metrics())
