@@ -135,8 +135,9 @@ def build(
 ) -> None:
     """Train ``members`` (all when empty) into ``out_dir/<member>`` and write their cards.
 
-    Members are built in the order of ``MEMBERS``: FLUX's figures are read by the recogniser. Checkpoints
-    lie in ``work_dir``; with ``resume`` an interrupted training goes on from its last one.
+    All are trained before any is measured, because they measure one another: FLUX's pictures are read by
+    the recogniser, and the readers are tried on reconstructions by FLUX's autoencoder. Checkpoints lie in
+    ``work_dir``; with ``resume`` an interrupted training goes on from its last one.
 
     Raises:
         ValueError: for a name that is no member.
@@ -151,13 +152,15 @@ def build(
     if not resume:
         for name in [*chosen, "vae"]:
             shutil.rmtree(work_dir / name, ignore_errors=True)
+    minutes = {}
     for name in chosen:
         with _Stopwatch(work_dir / name / "minutes.json") as watch:
             MEMBERS[name].build(work_dir, out_dir, say)
-        folder = out_dir / name
+        minutes[name] = watch.minutes
+    for name in chosen:
         say(f"{name}: measuring")
-        write_card(folder, MEMBERS[name].card, measure(name, out_dir), watch.minutes)
-        say(f"{name}: done in {watch.minutes:.0f} minutes of training, see {folder / 'README.md'}")
+        write_card(out_dir / name, MEMBERS[name].card, measure(name, out_dir), minutes[name])
+        say(f"{name}: done in {minutes[name]:.0f} minutes of training, see {out_dir / name / 'README.md'}")
 
 
 class _Stopwatch:

@@ -146,7 +146,7 @@ def _encode(vae: Any, size: int, panels: list[Panel], say: Say) -> torch.Tensor:
                 latents = vae.encode(pixels).latent_dist.mode()
             encoded.append((latents.float() - vae.config.shift_factor) * vae.config.scaling_factor)
             progress.advance(len(chunk))
-    return torch.cat(encoded).to(torch.bfloat16)
+    return torch.cat(encoded).to(torch.bfloat16).contiguous()
 
 
 def encode_text(parts: Any, tokenizer: Any, prompts: list[str]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -219,6 +219,8 @@ def build_flux(work: Path, out: Path, say: Say = print) -> None:
         after=export,
         optimizer=Muon(parts, SCHEDULE.learning_rate, _is_hidden),
     )
+    if not out.is_dir():  # the training was complete before this call
+        export(SCHEDULE.steps)
 
 
 def _is_hidden(name: str, weight: torch.Tensor) -> bool:
