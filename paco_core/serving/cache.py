@@ -1,0 +1,64 @@
+"""Scores that were asked before, kept in one SQLite file."""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+from paco_core.files import DataError
+
+CHUNK = 500  # keys a statement
+
+
+def question_key(model: str, instruction: str, first: str, second: str) -> bytes:
+    """Digest of what determines a score: the served model's name, which carries its fingerprint, the rendered
+    instruction, and both pictures' keys (pixels, size, mode) in order."""
+    digest = hashlib.blake2b(digest_size=16)
+    for part in (model, instruction, first, second):
+        data = part.encode()
+        digest.update(len(data).to_bytes(8, "big") + data)
+    return digest.digest()
+
+
+class ScoreCache:
+    """A table of finite scores; several processes may use one file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @contextmanager
+    def _open(self) -> Iterator[sqlite3.Connection]:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with closing(sqlite3.connect(self.path, timeout=30.0)) as connection, connection:
+                connection.execute("PRAGMA journal_mode=WAL")
+                connection.execute("PRAGMA synchronous=NORMAL")
+                connection.execute(
+                    "CREATE TABLE IF NOT EXISTS scores (key BLOB PRIMARY KEY, value REAL NOT NULL) WITHOUT ROWID"
+                )
+                yield connection
+        except sqlite3.DatabaseError as error:
+            raise DataError(f"{self.path}: not a usable score cache ({error}); delete it and run again") from None
+
+    def get(self, keys: Sequence[bytes]) -> dict[bytes, float]:
+        """The known ones among ``keys``.
+
+        Raises:
+            DataError: when the file is damaged.
+        """
+        found: dict[bytes, float] = {}
+        with self._open() as connection:
+            for start in range(0, len(keys), CHUNK):
+                chunk = list(keys[start : start + CHUNK])
+                marks = ",".join("?" * len(chunk))
+                query = f"SELECT key, value FROM scores WHERE key IN ({marks})"  # noqa: S608  (marks only)
+                found.update(connection.execute(query, chunk).fetchall())
+        return found
+
+    def put(self, scores: Mapping[bytes, float]) -> None:
+        """Keep scores."""
+        with self._open() as connection:
+            connection.executemany("INSERT OR REPLACE INTO scores VALUES (?, ?)", scores.items())

@@ -1,0 +1,265 @@
+"""Asks a served reward model about pairs and never makes up an answer.
+
+A question that could not be answered is NaN with its cause. Equal questions are asked once, from one pool
+of connections for life, with requests in flight together so that the server can answer them in one pass.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import io
+import json
+import math
+import os
+import threading
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from paco_core.reward_model.network import picture_key
+from paco_core.reward_model.yes_probability import NO, YES, PairQuery, Score, from_top_logprobs
+from paco_core.serving.cache import ScoreCache, question_key
+from paco_core.serving.process import ServingError
+from paco_core.serving.transport import Patience, RequestFailed, Transport
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+API_KEY = "PACO_API_KEY"
+TOP_LOGPROBS = 20
+CHAT = "/v1/chat/completions"
+
+
+@dataclass
+class Counts:
+    """What a client has done so far."""
+
+    queries: int = 0
+    distinct: int = 0
+    cached: int = 0
+    requests: int = 0
+    encoded: int = 0
+    failures: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass
+class _Round:
+    """One call of :meth:`RewardClient.score`: ends early once too many questions have failed."""
+
+    allowed: float
+    failed: int = 0
+    fatal: Exception | None = None
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def over(self) -> bool:
+        return self.fatal is not None or self.failed > self.allowed
+
+    def fail(self) -> None:
+        with self.lock:
+            self.failed += 1
+
+
+class RewardClient:
+    """A client of one model on one server; usable from several threads at once, and for life.
+
+    Args:
+        url: ``http://host:port``.
+        model: id that the server must serve, ``paco-reward@<fingerprint>``.
+        in_flight: most requests at a time.
+        timeout_s: seconds to wait for one answer.
+        cache: SQLite file of scores to keep across runs; none when None.
+        max_failed_share: share of failed questions of one call above which the call raises.
+        token_ids: ids of "Yes" and "No", when known; else taken from the server if it tells, and if not,
+            the 20 most probable tokens are asked for.
+        patience: retries, and how long to wait for a server that is down.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        model: str,
+        *,
+        in_flight: int = 100,
+        timeout_s: float = 60.0,
+        cache: Path | None = None,
+        max_failed_share: float = 0.05,
+        token_ids: tuple[int, int] | None = None,
+        patience: Patience | None = None,
+    ) -> None:
+        self.model, self.max_failed_share = model, max_failed_share
+        self._transport = Transport(url, timeout_s, patience or Patience(), os.environ.get(API_KEY))
+        self._pool = ThreadPoolExecutor(in_flight, thread_name_prefix="reward")
+        self._cache = ScoreCache(cache) if cache is not None else None
+        self._token_ids, self._checked, self._lock = token_ids, False, threading.Lock()
+        self.counts = Counts()
+
+    @property
+    def url(self) -> str:
+        return self._transport.url
+
+    @property
+    def retries(self) -> int:
+        return self._transport.retries
+
+    def check(self) -> None:
+        """Make sure that the server serves this client's model.
+
+        Raises:
+            ServingError: when no server answers, or it serves another model; names both ids.
+        """
+        try:
+            served = self._transport.call("GET", "/v1/models").get("data", [])
+        except RequestFailed as error:
+            raise ServingError(f"{self.url}: no reward model answers there ({error.cause})") from None
+        ids = [str(card.get("id")) for card in served]
+        if self.model not in ids:
+            raise ServingError(
+                f"{self.url} serves {', '.join(map(repr, ids)) or 'no model'}, but {self.model!r} is asked for; "
+                "it was trained or merged from other data: stop it (`paco serve down`) or give the right address"
+            )
+        tokens = served[ids.index(self.model)].get("answer_tokens")
+        if self._token_ids is None and tokens is not None:
+            self._token_ids = (int(tokens[YES]), int(tokens[NO]))
+        self._checked = True
+
+    def score(self, queries: Sequence[PairQuery]) -> list[Score]:
+        """P(Yes) of each query, in order; NaN with a cause where it could not be had.
+
+        Raises:
+            ServingError: when the server serves another model, refuses the API key, or more than
+                ``max_failed_share`` of the distinct questions failed (causes and counts in the text).
+        """
+        if not queries:
+            return []
+        if not self._checked:
+            self.check()
+        pictures = _Pictures()
+        keys = [question_key(self.model, q.instruction, pictures.key(q.first), pictures.key(q.second)) for q in queries]
+        distinct = dict(zip(keys, queries, strict=True))
+        known = self._cache.get(list(distinct)) if self._cache is not None else {}
+        scores = {key: Score(value) for key, value in known.items()}
+        scores.update(self._ask_all({key: q for key, q in distinct.items() if key not in known}, pictures))
+        with self._lock:
+            self.counts.queries += len(queries)
+            self.counts.distinct += len(distinct)
+            self.counts.cached += len(known)
+            self.counts.encoded += pictures.encoded
+        return [scores[key] for key in keys]
+
+    async def score_async(self, queries: Sequence[PairQuery]) -> list[Score]:
+        """:meth:`score` for callers with an event loop of their own."""
+        return await asyncio.to_thread(self.score, queries)
+
+    def _ask_all(self, questions: Mapping[bytes, PairQuery], pictures: _Pictures) -> dict[bytes, Score]:
+        if not questions:
+            return {}
+        this = _Round(self.max_failed_share * len(questions))
+        bodies = [self._body(query, pictures) for query in questions.values()]
+        answers = list(self._pool.map(lambda body: self._ask(body, this), bodies))
+        scores = {key: score for key, score in zip(questions, answers, strict=True) if score is not None}
+        good = {key: score.value for key, score in scores.items() if not score.failed}
+        causes = Counter(str(score.cause) for score in scores.values() if score.failed)
+        with self._lock:
+            self.counts.requests += len(scores)
+            self.counts.failures += causes
+        if self._cache is not None and good:
+            self._cache.put(good)
+        if this.fatal is not None:
+            raise this.fatal
+        if this.over:
+            listed = "; ".join(f"{count} x {cause}" for cause, count in causes.most_common(5))
+            raise ServingError(
+                f"{self.url}: {this.failed} of {len(questions)} questions failed, more than the share of "
+                f"{self.max_failed_share:g} that serving.max_failed_share allows: {listed}"
+            )
+        return scores
+
+    def _body(self, query: PairQuery, pictures: _Pictures) -> bytes:
+        parts = [pictures.part(query.first), pictures.part(query.second)]
+        text = json.dumps({"type": "text", "text": query.instruction})
+        ids = f', "logprob_token_ids": [{self._token_ids[0]}, {self._token_ids[1]}]' if self._token_ids else ""
+        return (
+            f'{{"model": {json.dumps(self.model)}, "max_tokens": 1, "temperature": 0, "logprobs": true, '
+            f'"top_logprobs": {0 if self._token_ids else TOP_LOGPROBS}{ids}, "messages": [{{"role": "user", '
+            f'"content": [{parts[0]}, {parts[1]}, {text}]}}]}}'
+        ).encode()
+
+    def _ask(self, body: bytes, this: _Round) -> Score | None:
+        """One question; None when the round was given up before it was asked."""
+        if this.over:
+            return None
+        try:
+            answer = self._transport.call("POST", CHAT, body)
+            if answer.get("model") != self.model:
+                raise ServingError(f"{self.url} answers as {answer.get('model')!r}, asked was {self.model!r}")
+            score = _read(answer)
+        except RequestFailed as error:
+            score = Score(math.nan, error.cause)
+            if error.status in (401, 403, 404):
+                this.fatal = ServingError(f"{self.url}: {error.cause} (asked for {self.model!r})")
+        except ServingError as error:
+            this.fatal = error
+            return None
+        if score.failed:
+            this.fail()
+        return score
+
+    def close(self) -> None:
+        """End the threads and connections."""
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        self._transport.close()
+
+    def __enter__(self) -> RewardClient:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _read(answer: Mapping[str, Any]) -> Score:
+    """The score in a chat completion; NaN when it holds neither "Yes" nor "No"."""
+    try:
+        first = answer["choices"][0]["logprobs"]["content"][0]["top_logprobs"]
+        value = from_top_logprobs(first)
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        return Score(math.nan, f"the answer lacks log-probabilities ({type(error).__name__})")
+    if math.isnan(value):
+        return Score(value, "neither Yes nor No among the log-probabilities")
+    return Score(value)
+
+
+class _Pictures:
+    """The pictures of one call: each object digested once, each distinct picture encoded once."""
+
+    def __init__(self) -> None:
+        self._keys: dict[int, tuple[Image.Image, str]] = {}
+        self._parts: dict[str, str] = {}
+
+    @property
+    def encoded(self) -> int:
+        return len(self._parts)
+
+    def key(self, image: Image.Image) -> str:
+        found = self._keys.get(id(image))
+        if found is None:  # the picture is kept beside its key, so that its id is not used again
+            found = self._keys[id(image)] = (image, picture_key(image))
+        return found[1]
+
+    def part(self, image: Image.Image) -> str:
+        """The picture as a JSON part of a message: lossless PNG, as a data URL."""
+        key = self.key(image)
+        if key not in self._parts:
+            buffer = io.BytesIO()
+            image.save(buffer, format="PNG", compress_level=1)
+            data = base64.b64encode(buffer.getvalue()).decode()
+            url = f"data:image/png;base64,{data}"
+            self._parts[key] = f'{{"type": "image_url", "image_url": {{"url": "{url}"}}}}'
+        return self._parts[key]

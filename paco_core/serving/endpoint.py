@@ -1,0 +1,240 @@
+"""The endpoint of a reward model: named by its weights, shared by whoever needs it, gone with the last user.
+
+A server's name carries the fingerprint of the folder that it serves, so that no policy is ever trained
+against the wrong reward: ``paco-reward@<first 12 digits of the folder's md5>``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from paco_core.files import recorded_md5
+from paco_core.params import ServingParams
+from paco_core.reward_model.golden import FILE as GOLDEN_FILE
+from paco_core.reward_model.golden import read_golden
+from paco_core.reward_model.yes_probability import NO, YES
+from paco_core.serving.client import RewardClient
+from paco_core.serving.process import ServingError, tail
+from paco_core.serving.registry import Record, Registry
+from paco_core.serving.transport import Patience, RequestFailed, Transport
+
+HASHED_BYTES = 2 << 30  # larger folders are taken at dvc.lock's word
+POLL_S = 0.05
+
+
+def dvc_md5(folder: Path) -> str:
+    """The md5 that DVC gives a folder: over the sorted list of its files' md5s and relative paths.
+
+    Raises:
+        ServingError: when the folder does not exist or is empty.
+    """
+    entries = []
+    for path in sorted(p for p in folder.rglob("*") if p.is_file()):
+        with path.open("rb") as stream:
+            md5 = hashlib.file_digest(stream, "md5").hexdigest()
+        entries.append({"md5": md5, "relpath": path.relative_to(folder).as_posix()})
+    if not entries:
+        raise ServingError(f"{folder}: no model there; run `dvc repro reward_merged`")
+    entries.sort(key=lambda entry: entry["relpath"])
+    return hashlib.md5(json.dumps(entries, sort_keys=True).encode(), usedforsecurity=False).hexdigest()
+
+
+def fingerprint(folder: Path, root: Path | None = None) -> str:
+    """The md5 of a model folder, as ``dvc.lock`` records it.
+
+    Computed from the files, so that a folder made by hand is never taken for the recorded one; a folder of
+    more than :data:`HASHED_BYTES` below ``root`` is taken at the word of ``root/dvc.lock`` where it has one.
+    """
+    if root is not None and folder.is_relative_to(root):
+        size = sum(p.stat().st_size for p in folder.rglob("*") if p.is_file())
+        recorded = recorded_md5(root, folder.relative_to(root)) if size > HASHED_BYTES else None
+        if recorded:
+            return recorded.removesuffix(".dir")
+    return dvc_md5(folder)
+
+
+def served_name(md5: str) -> str:
+    return f"paco-reward@{md5[:12]}"
+
+
+def answer_token_ids(folder: Path) -> tuple[int, int] | None:
+    """Ids of "Yes" and "No" in the folder's tokenizer; None where it has no ``tokenizer.json`` or no such tokens."""
+    file = folder / "tokenizer.json"
+    if not file.is_file():
+        return None
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(file))
+    yes, no = tokenizer.token_to_id(YES), tokenizer.token_to_id(NO)
+    return None if yes is None or no is None else (yes, no)
+
+
+@dataclass(frozen=True)
+class RewardEndpoint:
+    """A server that answers as ``model`` at ``url``; ``pid`` is its keeper's process."""
+
+    url: str
+    model: str
+    pid: int
+    folder: Path
+    serving: ServingParams
+    log: Path
+
+    @classmethod
+    @contextmanager
+    def lease(cls, folder: Path, serving: ServingParams, root: Path, *, wait: bool = True) -> Iterator[RewardEndpoint]:
+        """Use a server of the model in ``folder``: the living one of its name, else a new private one.
+
+        A private server ends with its last lease, also when its holders are killed. With ``wait=False``
+        the block begins while the server still loads; call :meth:`ready` before the first question.
+
+        Raises:
+            ServingError: when the server cannot start, or is not what its name says.
+        """
+        registry = Registry(root)
+        name = served_name(fingerprint(folder, root))
+        record, lease = registry.join(name, folder.resolve(), serving)
+        try:
+            endpoint = _endpoint(record, folder, serving, registry)
+            if wait:
+                endpoint.ready()
+            yield endpoint
+        finally:
+            registry.leave(name, lease)
+
+    def ready(self) -> None:
+        """Wait until the server answers under its name and scores the golden pairs as when they were written.
+
+        Raises:
+            ServingError: after ``serving.start_timeout_s``, or as soon as the server has died, with the end
+                of its log; or when its name or its golden scores are wrong.
+        """
+        registry = Registry(self.log.parents[3])
+        transport = Transport(self.url, 5.0, Patience(retries=0))
+        deadline = time.monotonic() + self.serving.start_timeout_s
+        while True:
+            try:
+                transport.call("GET", "/v1/models")
+                break
+            except RequestFailed as error:
+                if error.status in (401, 403):
+                    break
+            if registry.living(self.model) is None:
+                raise ServingError(f"server {self.model} ended while starting:\n{tail(self.log)}")
+            if time.monotonic() > deadline:
+                limit = f"serving.start_timeout_s = {self.serving.start_timeout_s}"
+                raise ServingError(f"server {self.model} is not ready within {limit}:\n{tail(self.log)}")
+            time.sleep(POLL_S)
+        transport.close()
+        self.check_golden()
+
+    def check_golden(self) -> float | None:
+        """The largest difference between the golden scores and what the server answers; None without any.
+
+        Raises:
+            ServingError: when a difference exceeds its tolerance, or the server serves another model.
+        """
+        with self.client(in_flight=4, max_failed_share=1.0) as client:
+            client.check()
+            if not (self.folder / GOLDEN_FILE).is_file():
+                return None
+            golden = read_golden(self.folder)
+            worst = 0.0
+            for number, (pair, score) in enumerate(zip(golden, client.score([g.query for g in golden]), strict=True)):
+                difference = abs(score.value - pair.score)
+                if score.failed or difference > pair.tolerance:
+                    raise ServingError(
+                        f"server {self.model} at {self.url} does not serve {self.folder}: golden pair {number} scores "
+                        f"{score.value:.4f}{f' ({score.cause})' if score.cause else ''}, expected {pair.score:.4f} "
+                        f"within {pair.tolerance:g}; see {self.log}"
+                    )
+                worst = max(worst, difference)
+        return worst
+
+    def client(
+        self,
+        *,
+        cache: Path | None = None,
+        in_flight: int | None = None,
+        max_failed_share: float | None = None,
+        patience: Patience | None = None,
+    ) -> RewardClient:
+        """A client of this endpoint with the settings of ``params.yaml``."""
+        serving = self.serving
+        return RewardClient(
+            self.url,
+            self.model,
+            in_flight=in_flight or serving.requests_in_flight,
+            timeout_s=serving.request_timeout_s,
+            cache=cache,
+            max_failed_share=serving.max_failed_share if max_failed_share is None else max_failed_share,
+            token_ids=answer_token_ids(self.folder),
+            patience=patience,
+        )
+
+
+def _endpoint(record: Record, folder: Path, serving: ServingParams, registry: Registry) -> RewardEndpoint:
+    return RewardEndpoint(record.url, record.name, record.pid, folder, serving, registry.log(record.name))
+
+
+def up(folder: Path, serving: ServingParams, root: Path) -> str:
+    """Start a server that stays until :func:`down`, or keep the living one; says where it listens."""
+    registry = Registry(root)
+    name = served_name(fingerprint(folder, root))
+    before = registry.living(name)
+    record, lease = registry.join(name, folder.resolve(), serving, stay=True)
+    try:
+        _endpoint(record, folder, serving, registry).ready()
+    except BaseException:
+        if before is None:
+            registry.stop(name)
+        raise
+    finally:
+        registry.leave(name, lease)
+    return f"{name} {'already serves' if before else 'serves'} at {record.url} (process {record.pid})"
+
+
+def status(root: Path) -> str:
+    """One line a living server: name, address, engine, process, age, leases."""
+    registry = Registry(root)
+    lines = []
+    for record in filter(None, map(registry.living, registry.names())):
+        kept = "until `paco serve down`" if registry.is_kept(record.name) else "until its last lease ends"
+        age, leases = int(time.time() - record.started), registry.leases(record.name)
+        lines.append(
+            f"{record.name}  {record.url}  {record.engine}  process {record.pid}  up {age} s  {leases} leases  {kept}"
+        )
+    return "\n".join(lines) or "no reward model is served; `paco serve up` starts one"
+
+
+def _chosen(registry: Registry, name: str | None, names: list[str]) -> str:
+    if name is None:
+        if not names:
+            raise ServingError("no server is known here; `paco serve up` starts one")
+        return names[-1]
+    matching = [known for known in registry.names() if name in known]
+    if len(matching) != 1:
+        known = ", ".join(registry.names()) or "none"
+        raise ServingError(f"{name!r} names {len(matching)} servers; known are: {known}")
+    return matching[0]
+
+
+def logs(root: Path, name: str | None = None) -> str:
+    """The end of a server's log; of the latest one when ``name`` (or a part of it) is not given."""
+    registry = Registry(root)
+    return tail(registry.log(_chosen(registry, name, registry.names())), size=20_000)
+
+
+def down(root: Path, name: str | None = None) -> str:
+    """Stop one server, or all living ones when ``name`` is not given; says what was stopped."""
+    registry = Registry(root)
+    names = [_chosen(registry, name, [])] if name is not None else registry.names()
+    stopped = [record for record in map(registry.stop, names) if record is not None]
+    lines = [f"stopped {record.name} at {record.url}" for record in stopped]
+    return "\n".join(lines) or "no reward model was served"

@@ -1,0 +1,43 @@
+"""Engines: programs that serve a reward model over the OpenAI chat protocol."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from paco_core.files import DataError
+from paco_core.params import ServingParams
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How to start an engine; ``inherits`` tells whether it takes over the bound socket."""
+
+    command: list[str]
+    environment: Mapping[str, str]
+    inherits: bool
+
+
+def launch(model: Path, name: str, host: str, port: int, descriptor: int, serving: ServingParams, root: Path) -> Launch:
+    """The command of the engine that ``serving.engine`` names.
+
+    Raises:
+        DataError: when the engine's environment is missing.
+    """
+    environment = {**os.environ, "OMP_NUM_THREADS": str(serving.threads), "OMP_WAIT_POLICY": "passive"}
+    if serving.engine == "vllm":
+        from paco_core.serving.engines import vllm
+
+        line = vllm.command(str(model), name, host, port, serving, root)
+        return Launch(line, {**environment, **vllm.environment(serving)}, inherits=False)
+    if serving.dtype == "auto":
+        raise DataError("serving.dtype 'auto' is vLLM's; the engine 'transformers' needs float32 or bfloat16")
+    package = str(Path(__file__).resolve().parents[3])
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [package, environment.get("PYTHONPATH")]))
+    line = [sys.executable, "-m", "paco_core.serving.engines.transformers_app", "--model", str(model)]
+    line += ["--served-model-name", name, "--fd", str(descriptor), "--device", serving.device]
+    line += ["--dtype", serving.dtype, "--threads", str(serving.threads), "--max-batch", str(serving.max_batch)]
+    return Launch(line, environment, inherits=True)

@@ -1,0 +1,108 @@
+"""Answers of the reward model to chat requests: first-token log-probabilities, or a text with reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from paco_core.files import DataError
+from paco_core.reward_model.yes_probability import NO, YES, PairQuery
+from paco_core.serving.protocol import RequestError
+
+if TYPE_CHECKING:
+    from paco_core.reward_model.scorer import Scorer
+
+
+@dataclass(frozen=True)
+class Ask:
+    """What one request wants to know."""
+
+    query: PairQuery
+    max_tokens: int = 1
+    logprobs: bool = True
+    top: int = 0
+    token_ids: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True)
+class TokenLogprob:
+    token: str
+    logprob: float
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"token": self.token, "logprob": self.logprob, "bytes": list(self.token.encode())}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The text, and for one-token answers its log-probability and those of its rivals."""
+
+    text: str
+    finish_reason: str
+    chosen: TokenLogprob | None = None
+    rivals: tuple[TokenLogprob, ...] = ()
+
+
+class Answerer:
+    """Answers batches of requests with one scorer; runs in one thread."""
+
+    def __init__(self, scorer: Scorer) -> None:
+        self.scorer = scorer
+        self._tokenizer = scorer.network.processor.tokenizer
+
+    @property
+    def answer_tokens(self) -> dict[str, int]:
+        """Token ids of the two words that a score is made of."""
+        return {YES: self.scorer.yes_id, NO: self.scorer.no_id}
+
+    def __call__(self, asks: Sequence[Ask]) -> list[Answer | Exception]:
+        """Answers in order; a request that cannot be answered has its refusal in its place."""
+        answers: dict[int, Answer | Exception] = {}
+        short = [number for number, ask in enumerate(asks) if ask.max_tokens == 1]
+        answers.update(zip(short, self._first_tokens([asks[number] for number in short]), strict=True))
+        for length in sorted({ask.max_tokens for ask in asks} - {1}):
+            long = [number for number, ask in enumerate(asks) if ask.max_tokens == length]
+            answers.update(zip(long, self._texts([asks[number] for number in long], length), strict=True))
+        return [answers[number] for number in range(len(asks))]
+
+    def _texts(self, asks: Sequence[Ask], length: int) -> list[Answer]:
+        return [Answer(text, "stop") for text in self.scorer.generate_reasons([ask.query for ask in asks], length)]
+
+    def _first_tokens(self, asks: Sequence[Ask]) -> list[Answer | Exception]:
+        import torch
+
+        if not asks:
+            return []
+        try:
+            logits = self.scorer.first_logits([ask.query for ask in asks])
+        except DataError as error:
+            if len(asks) > 1:
+                raise  # the batcher asks each one alone
+            return [RequestError(400, str(error))]
+        logprobs = torch.log_softmax(logits.double(), dim=-1)
+        finite = torch.isfinite(logits).all(dim=-1).tolist()
+        deepest = max(1, *(ask.top for ask in asks))
+        values, tokens = logprobs.topk(min(deepest, logprobs.shape[-1]), dim=-1)
+        found: list[Answer | Exception] = []
+        for row, (ask, tops, ids) in enumerate(zip(asks, values.tolist(), tokens.tolist(), strict=True)):
+            if not finite[row]:
+                found.append(RequestError(422, "the model's logits for this pair are not finite", "not_finite"))
+                continue
+            if ask.token_ids is not None:
+                wanted = list(ask.token_ids)
+                if any(not 0 <= token < logprobs.shape[-1] for token in wanted):
+                    message = f"logprob_token_ids lie outside the vocabulary of {logprobs.shape[-1]}"
+                    found.append(RequestError(400, message))
+                    continue
+                rivals = self._named(wanted, logprobs[row, wanted].tolist())
+            else:
+                rivals = self._named(ids[: ask.top], tops[: ask.top])
+            chosen = self._named(ids[:1], tops[:1])[0]
+            found.append(Answer(chosen.token, "length", chosen, rivals))
+        return found
+
+    def _named(self, ids: Sequence[int], values: Sequence[float]) -> tuple[TokenLogprob, ...]:
+        return tuple(
+            TokenLogprob(str(self._tokenizer.decode([token])), value) for token, value in zip(ids, values, strict=True)
+        )

@@ -1,0 +1,42 @@
+"""vLLM's own server, in vLLM's own environment (its pins clash with ours)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from paco_core.files import DataError
+from paco_core.params import ServingParams
+
+PYTHON = ".venv-vllm/bin/python"
+
+
+def interpreter(serving: ServingParams, root: Path) -> Path:
+    """The Python of vLLM's environment.
+
+    Raises:
+        DataError: when it is not there, saying how to make it.
+    """
+    python = root / (serving.python or PYTHON)
+    if not python.is_file():
+        raise DataError(f"serving.python: {python} does not exist; build vLLM's environment with `make vllm`")
+    return python
+
+
+def command(model: str, name: str, host: str, port: int, serving: ServingParams, root: Path) -> list[str]:
+    """The command line of the server: released settings (PaCo-RL) with what ``params.yaml`` says."""
+    line = [str(interpreter(serving, root)), "-m", "vllm.entrypoints.openai.api_server"]
+    line += ["--model", model, "--served-model-name", name, "--host", host, "--port", str(port)]
+    line += ["--dtype", serving.dtype, "--max-model-len", str(serving.max_model_len)]
+    line += ["--limit-mm-per-prompt", '{"image": 2, "video": 0}', "--max-num-seqs", str(serving.max_batch)]
+    line += ["--enable-prefix-caching"]
+    if serving.device == "cpu":
+        return [*line, "--enforce-eager"]
+    line += ["--tensor-parallel-size", str(serving.tensor_parallel)]
+    return [*line, "--gpu-memory-utilization", str(serving.gpu_share)]
+
+
+def environment(serving: ServingParams) -> Mapping[str, str]:
+    """Variables for the server: no usage reports; a small key-value cache on a processor."""
+    quiet = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
+    return {**quiet, "VLLM_CPU_KVCACHE_SPACE": "1"} if serving.device == "cpu" else quiet

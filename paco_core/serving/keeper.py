@@ -1,0 +1,121 @@
+"""Keeps one server: runs it in a process group of its own and ends it when nobody leases it any more.
+
+A lease is a file below ``home/leases`` that its holder has locked. The kernel drops the lock when the
+holder dies, however it dies, so that a killed trainer never leaves a server behind. A file ``home/stay``
+keeps a server that people started. The keeper's own death ends the server too (parent-death signal).
+
+A script of the standard library only: it is started by path and must cost no import time.
+Arguments: home, lock file of the registry, descriptor to pass on or "-", then the server's command.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+
+WATCH_S = 0.25
+GRACE_S = 5.0
+PR_SET_PDEATHSIG = 1
+
+
+class Stopped(Exception):
+    """SIGTERM or SIGINT has come."""
+
+
+def _stop(_signal: int, _frame: FrameType | None) -> None:
+    raise Stopped
+
+
+def _die_with_parent(parent: int) -> None:
+    """In the child, before exec: be killed when the keeper dies."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def leases(home: Path) -> list[Path]:
+    """Leases whose holders live; those of the dead are removed."""
+    found = []
+    for path in (home / "leases").glob("*"):
+        try:
+            with path.open("rb") as stream:
+                fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                path.unlink(missing_ok=True)
+        except BlockingIOError:
+            found.append(path)
+        except FileNotFoundError:
+            continue
+    return found
+
+
+def is_wanted(home: Path) -> bool:
+    return (home / "stay").exists() or bool(leases(home))
+
+
+def _retire(home: Path, lock: Path) -> bool:
+    """Take the server out of the registry unless somebody wants it after all."""
+    with lock.open("ab") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        if is_wanted(home):
+            return False
+        (home / "server.json").unlink(missing_ok=True)
+        return True
+
+
+def _watch(server: subprocess.Popen[bytes], home: Path, lock: Path) -> None:
+    """Return when the server has ended or nobody wants it."""
+    while server.poll() is None:
+        if not is_wanted(home) and _retire(home, lock):
+            return
+        time.sleep(WATCH_S)
+
+
+def _end(server: subprocess.Popen[bytes]) -> None:
+    """SIGTERM to the server's group, then SIGKILL to what is left of it."""
+    for number, patience in ((signal.SIGTERM, GRACE_S), (signal.SIGKILL, GRACE_S)):
+        try:
+            os.killpg(server.pid, number)
+        except ProcessLookupError:
+            return
+        try:
+            server.wait(patience)
+        except subprocess.TimeoutExpired:
+            continue
+
+
+def main(argv: list[str]) -> int:
+    home, lock, descriptor, command = Path(argv[0]), Path(argv[1]), argv[2], argv[3:]
+    signal.signal(signal.SIGTERM, _stop)
+    signal.signal(signal.SIGINT, _stop)
+    keeper = os.getpid()
+    server = subprocess.Popen(
+        command,
+        pass_fds=() if descriptor == "-" else (int(descriptor),),
+        process_group=0,
+        preexec_fn=lambda: _die_with_parent(keeper),  # noqa: PLW1509  (one thread only here)
+    )
+    if descriptor != "-":
+        os.close(int(descriptor))
+    try:
+        _watch(server, home, lock)
+    except Stopped:
+        pass
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        ended = server.poll()
+        if ended is not None:
+            print(f"the server ended with exit status {ended}", flush=True)
+        _end(server)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

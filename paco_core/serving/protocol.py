@@ -1,0 +1,99 @@
+"""The part of the OpenAI chat protocol that a pairwise reward needs, and what its errors look like."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+MAX_TEXT = 16_384  # characters of a question
+MAX_NEW_TOKENS = 512
+
+
+class RequestError(Exception):
+    """A request that is refused: HTTP status, message for people, code for programs."""
+
+    def __init__(self, status: int, message: str, code: str = "invalid_request") -> None:
+        super().__init__(message)
+        self.status, self.message, self.code = status, message, code
+
+    def body(self) -> dict[str, Any]:
+        """The error in OpenAI's shape."""
+        kind = "invalid_request_error" if self.status < 500 else "server_error"
+        return {"error": {"message": self.message, "type": kind, "param": None, "code": self.code}}
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="ignore", protected_namespaces=())
+
+
+class ImageUrl(_Model):
+    url: str
+
+
+class ImagePart(_Model):
+    type: Literal["image_url"]
+    image_url: ImageUrl
+
+
+class TextPart(_Model):
+    type: Literal["text"]
+    text: str = Field(max_length=MAX_TEXT)
+
+
+Part = Annotated[ImagePart | TextPart, Field(discriminator="type")]
+
+
+class Message(_Model):
+    role: Literal["user"]
+    content: list[Part] = Field(min_length=1, max_length=16)
+
+
+class ChatRequest(_Model):
+    """``POST /v1/chat/completions``: one user turn of two pictures followed by one text, answered greedily."""
+
+    model: str
+    messages: list[Message] = Field(min_length=1, max_length=1)
+    max_tokens: int = Field(default=128, ge=1, le=MAX_NEW_TOKENS)
+    logprobs: bool = False
+    top_logprobs: int = Field(default=0, ge=0, le=20)
+    logprob_token_ids: list[int] | None = Field(default=None, max_length=64)  # vLLM's extension
+    temperature: float | None = Field(default=None, ge=0.0, le=0.0)
+    n: Literal[1] = 1
+    stream: Literal[False] = False
+
+    @model_validator(mode="after")
+    def _logprobs_of_one_token(self) -> ChatRequest:
+        if self.logprobs and self.max_tokens > 1:
+            raise ValueError("log-probabilities are given for max_tokens 1 only")
+        return self
+
+    def pictures_and_text(self) -> tuple[tuple[str, str], str]:
+        """URLs of the two pictures, and the question.
+
+        Raises:
+            RequestError: 400 unless the turn is exactly two pictures, then one text.
+        """
+        content = self.messages[0].content
+        urls = [part.image_url.url for part in content if isinstance(part, ImagePart)]
+        texts = [part.text for part in content if isinstance(part, TextPart)]
+        if len(urls) != 2:
+            raise RequestError(400, f"expected 2 images in the user turn, got {len(urls)}", "image_count")
+        if len(texts) != 1 or not isinstance(content[-1], TextPart):
+            raise RequestError(400, f"expected one text after the images, got {len(texts)} texts", "text_count")
+        return (urls[0], urls[1]), texts[0]
+
+    @classmethod
+    def parse(cls, body: bytes) -> ChatRequest:
+        """Read a request body.
+
+        Raises:
+            RequestError: 400 naming each faulty field, without echoing its value (it may be a picture).
+        """
+        try:
+            return cls.model_validate_json(body)
+        except ValidationError as error:
+            faults = [
+                f"{'.'.join(map(str, e['loc'])) or 'body'}: {e['msg']}" for e in error.errors(include_input=False)
+            ]
+            raise RequestError(400, "; ".join(faults)[:1000]) from None

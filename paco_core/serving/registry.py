@@ -1,0 +1,159 @@
+"""Which servers live: one folder a served name below ``.paco/serving``, guarded by file locks.
+
+``<name>/server.json`` says where the server listens, ``alive`` is locked while its keeper lives,
+``leases/`` holds one locked file a user, ``stay`` marks a server that people started, ``server.log``
+is what it printed. Whether something lives is told by locks, never by process ids, which are reused.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+import uuid
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO
+
+from paco_core.files import read_json, write_json
+from paco_core.params import ServingParams
+from paco_core.serving.engines import launch
+from paco_core.serving.process import ServingError, bind, hold, is_held, locked, spawn_keeper
+
+FOLDER = Path(".paco") / "serving"
+STOP_S = 15.0
+
+
+@dataclass(frozen=True)
+class Record:
+    """A server that was started: its name, address and keeper."""
+
+    name: str
+    url: str
+    pid: int
+    engine: str
+    model: str
+    started: float
+
+
+class Registry:
+    """The servers of one project."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.folder = root, root / FOLDER
+        self._lock = self.folder / "lock"
+
+    def home(self, name: str) -> Path:
+        return self.folder / name
+
+    def log(self, name: str) -> Path:
+        return self.home(name) / "server.log"
+
+    def guard(self) -> AbstractContextManager[None]:
+        """Hold the registry's lock."""
+        return locked(self._lock)
+
+    def names(self) -> list[str]:
+        """Every name that has a folder, living or not, the last used last."""
+        homes = [path.parent for path in self.folder.glob("*/server.log")]
+        return [home.name for home in sorted(homes, key=lambda h: (h / "server.log").stat().st_mtime)]
+
+    def living(self, name: str) -> Record | None:
+        """The record of a server whose keeper lives."""
+        file = self.home(name) / "server.json"
+        if not file.is_file() or not is_held(self.home(name) / "alive"):
+            return None
+        return Record(**read_json(file))
+
+    def leases(self, name: str) -> int:
+        return sum(is_held(path) for path in (self.home(name) / "leases").glob("*"))
+
+    def is_kept(self, name: str) -> bool:
+        return (self.home(name) / "stay").exists()
+
+    def join(self, name: str, model: Path, serving: ServingParams, stay: bool = False) -> tuple[Record, IO[bytes]]:
+        """Take a lease of a living server of that name, or start one; safe in a race of many processes.
+
+        Returns the record and the lease: a locked file that is held while open.
+
+        Raises:
+            ServingError: when the port is taken or the engine is missing.
+        """
+        deadline = time.monotonic() + STOP_S
+        while True:
+            with self.guard():
+                record = self.living(name)
+                if record is not None or not is_held(self.home(name) / "alive"):
+                    return self._enter(name, record, model, serving, stay)
+            if time.monotonic() > deadline:  # a predecessor is still ending; it may need the lock for that
+                raise ServingError(f"server {name} does not end; see {self.log(name)}")
+            time.sleep(0.02)
+
+    def _enter(
+        self, name: str, record: Record | None, model: Path, serving: ServingParams, stay: bool
+    ) -> tuple[Record, IO[bytes]]:
+        home = self.home(name)
+        lease = hold(home / "leases" / f"{os.getpid()}-{uuid.uuid4().hex[:8]}")
+        if record is None:
+            (home / "stay").unlink(missing_ok=True)
+            try:
+                record = self._start(name, model, serving)
+            except BaseException:
+                release(lease)
+                raise
+        if stay:
+            (home / "stay").touch()
+        return record, lease
+
+    def _start(self, name: str, model: Path, serving: ServingParams) -> Record:
+        home = self.home(name)
+        with bind(serving.host, serving.port) as bound:
+            host, port = bound.getsockname()[:2]
+            start = launch(model, name, host, port, bound.fileno(), serving, self.root)
+            if not start.inherits:
+                bound.close()
+            pid = spawn_keeper(start, bound if start.inherits else None, home, self._lock)
+        address = f"[{host}]" if ":" in host else host
+        record = Record(name, f"http://{address}:{port}", pid, serving.engine, str(model), time.time())
+        write_json(home / "server.json", asdict(record))
+        return record
+
+    def leave(self, name: str, lease: IO[bytes]) -> None:
+        """Give a lease back; the last one out stops the server, unless people keep it."""
+        with self.guard():
+            release(lease)
+            if self.is_kept(name) or self.leases(name):
+                return
+            record = self._retire(name)
+        if record is not None:
+            self._wait_dead(name)
+
+    def stop(self, name: str) -> Record | None:
+        """Stop a server whoever uses it; None when none lives."""
+        with self.guard():
+            (self.home(name) / "stay").unlink(missing_ok=True)
+            record = self._retire(name)
+        if record is not None:
+            self._wait_dead(name)
+        return record
+
+    def _retire(self, name: str) -> Record | None:
+        record = self.living(name)
+        (self.home(name) / "server.json").unlink(missing_ok=True)
+        if record is not None:
+            os.kill(record.pid, signal.SIGTERM)
+        return record
+
+    def _wait_dead(self, name: str) -> None:
+        deadline = time.monotonic() + STOP_S
+        while is_held(self.home(name) / "alive"):
+            if time.monotonic() > deadline:
+                raise ServingError(f"server {name} does not end; see {self.log(name)}")
+            time.sleep(0.02)
+
+
+def release(lease: IO[bytes]) -> None:
+    """End a lease."""
+    Path(lease.name).unlink(missing_ok=True)
+    lease.close()

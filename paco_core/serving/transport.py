@@ -1,0 +1,143 @@
+"""HTTP to one server: a kept-alive connection a thread, retries where they help and nowhere else."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import random
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from paco_core.files import DataError
+
+MAX_ANSWER = 8 << 20
+DROPPED = (ConnectionError, http.client.HTTPException)
+
+
+class RequestFailed(Exception):
+    """A request came to nothing; the text is its cause. ``down`` tells that no server answered at all."""
+
+    def __init__(self, cause: str, *, status: int | None = None, down: bool = False) -> None:
+        super().__init__(cause)
+        self.cause, self.status, self.down = cause, status, down
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long to go on: at most ``retries`` more tries; while the server is down, until ``wait_s`` is over."""
+
+    retries: int = 4
+    backoff_s: float = 0.25
+    wait_s: float = 0.0
+
+    def pause(self, attempt: int) -> float:
+        """Seconds before try number ``attempt`` + 1: doubling, with jitter so that callers spread out."""
+        return min(8.0, self.backoff_s * 2**attempt) * (0.5 + random.random())
+
+
+class Transport:
+    """Requests to one server from any number of threads."""
+
+    def __init__(self, url: str, timeout_s: float, patience: Patience, api_key: str | None = None) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise DataError(f"server address {url!r}: expected http://host:port")
+        self.url, self._timeout, self._patience = url.rstrip("/"), timeout_s, patience
+        self._kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        self._host, self._port, self._prefix = parts.hostname, parts.port, parts.path.rstrip("/")
+        self._headers = {"Content-Type": "application/json"}
+        if api_key:
+            self._headers["Authorization"] = f"Bearer {api_key}"
+        self._mine = threading.local()
+        self._all: list[http.client.HTTPConnection] = []
+        self._lock = threading.Lock()
+        self.retries = 0
+
+    def _connection(self) -> tuple[http.client.HTTPConnection, bool]:
+        """This thread's connection, and whether it was used before."""
+        connection = getattr(self._mine, "connection", None)
+        if connection is not None:
+            return connection, connection.sock is not None
+        connection = self._kind(self._host, self._port, timeout=self._timeout)
+        self._mine.connection = connection
+        with self._lock:
+            self._all.append(connection)
+        return connection, False
+
+    def _once(self, method: str, path: str, body: bytes | None) -> tuple[int, bytes]:
+        connection, used = self._connection()
+        while True:
+            try:
+                connection.request(method, self._prefix + path, body, self._headers)
+                response = connection.getresponse()
+                data = response.read(MAX_ANSWER + 1)
+                if len(data) > MAX_ANSWER:
+                    raise RequestFailed(f"the answer exceeds {MAX_ANSWER} bytes")
+                return response.status, data
+            except (*DROPPED, OSError, RequestFailed) as error:
+                connection.close()
+                # A kept-alive connection may have been closed while idle: that is no failure of the server.
+                if used and isinstance(error, DROPPED) and not isinstance(error, http.client.IncompleteRead):
+                    used = False
+                    continue
+                raise
+
+    def call(self, method: str, path: str, body: bytes | None = None) -> dict[str, Any]:
+        """The JSON object that the server answers.
+
+        Retried: status 429 and 5xx, and dropped connections. Not retried: other statuses, time-outs,
+        answers that are no JSON.
+
+        Raises:
+            RequestFailed: with the cause.
+        """
+        attempt, started = 0, time.monotonic()
+        while True:
+            try:
+                return self._answer(*self._once(method, path, body))
+            except (RequestFailed, *DROPPED, OSError) as error:
+                failure, again = _judge(error, self._timeout)
+            waiting = failure.down and time.monotonic() - started < self._patience.wait_s
+            if not again or (attempt >= self._patience.retries and not waiting):
+                raise failure from None
+            with self._lock:
+                self.retries += 1
+            time.sleep(self._patience.pause(attempt))
+            attempt += 1
+
+    def _answer(self, status: int, data: bytes) -> dict[str, Any]:
+        try:
+            value = json.loads(data)
+        except ValueError:
+            value = None
+        if status != http.client.OK:
+            message = ""
+            if isinstance(value, dict) and isinstance(value.get("error"), dict):
+                message = str(value["error"].get("message", ""))[:300]
+            raise RequestFailed(f"HTTP {status}{': ' + message if message else ''}", status=status)
+        if not isinstance(value, dict):
+            raise RequestFailed("the answer is no JSON object")
+        return value
+
+    def close(self) -> None:
+        with self._lock:
+            for connection in self._all:
+                connection.close()
+            self._all.clear()
+        self._mine = threading.local()
+
+
+def _judge(error: Exception, timeout_s: float) -> tuple[RequestFailed, bool]:
+    """What a failure is called, and whether another try may help."""
+    if isinstance(error, RequestFailed):
+        return error, error.status is not None and (error.status == 429 or error.status >= 500)
+    if isinstance(error, TimeoutError):
+        return RequestFailed(f"no answer within {timeout_s:g} s"), False
+    if isinstance(error, ConnectionRefusedError):
+        return RequestFailed("connection refused", down=True), True
+    if isinstance(error, DROPPED):
+        return RequestFailed("connection dropped", down=True), True
+    return RequestFailed(f"connection failed ({type(error).__name__})"), False
