@@ -279,3 +279,35 @@ def test_roc_auc_and_calibration_by_hand() -> None:
     assert np.isnan(roc_auc(scores, np.ones(4, bool)))
     expected = (1 * abs(0.9 - 1) + 2 * abs(0.8 - 0.5) + 1 * abs(0.1 - 0)) / 4
     assert calibration_error(scores, labels) == pytest.approx(expected)
+
+
+def test_gradient_checkpointing_computes_layers_twice_and_ends_with_the_same_weights(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VLAttention
+
+    calls: list[bool] = []
+    forward = Qwen2_5_VLAttention.forward
+
+    def counted(self: Any, *args: Any, **kwargs: Any) -> Any:
+        calls.append(self.training)
+        return forward(self, *args, **kwargs)
+
+    monkeypatch.setattr(Qwen2_5_VLAttention, "forward", counted)
+    examples, passes = reward_tiny.pairs(8), {}
+    for name, on in (("off", False), ("on", True)):
+        calls.clear()
+        changes = {"epochs": 1, "gradient_checkpointing": on}
+        training.train(base, examples, examples[:2], params(**changes), tmp_path / name)
+        passes[name] = sum(calls)
+    assert passes["on"] == 2 * passes["off"]
+    off, on_ = weights(tmp_path / "off"), weights(tmp_path / "on")
+    for name in off:
+        torch.testing.assert_close(off[name], on_[name], rtol=1e-4, atol=1e-6)
+
+
+def test_bfloat16_trains_with_adapter_weights_in_float32(base: Path, tmp_path: Path) -> None:
+    examples = reward_tiny.pairs(8)
+    report = training.train(base, examples, examples, params(epochs=1, dtype="bfloat16"), tmp_path)
+    assert report.after.failed == 0
+    assert {tensor.dtype for tensor in weights(tmp_path).values()} == {torch.float32}
