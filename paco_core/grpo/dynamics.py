@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -103,4 +104,4 @@ def euler(x: torch.Tensor, v: torch.Tensor, step: Step) -> torch.Tensor:
 def steps_of(sigmas: torch.Tensor, noise_level: float) -> list[Step]:
     """The steps of a schedule (steps + 1,) that runs from 1 to 0."""
     values = [float(sigma) for sigma in sigmas]
-    return [Step(a, b, values[1], noise_level) for a, b in zip(values, values[1:], strict=False)]
+    return [Step(a, b, values[1], noise_level) for a, b in pairwise(values)]

@@ -138,13 +138,9 @@ class Learner:
         import torch
 
         state = self.optimizer.state
-        moments = {
-            f"{name}|{key}": value for name, p in self.parameters.items() for key, value in state[p].items()
-        }
+        moments = {f"{name}|{key}": value for name, p in self.parameters.items() for key, value in state[p].items()}
         rng = {"torch": torch.get_rng_state()}
-        return pack(
-            {"weights": self.parameters, "ema": self.ema.shadow, "optimizer": moments, "rng": rng}
-        )
+        return pack({"weights": self.parameters, "ema": self.ema.shadow, "optimizer": moments, "rng": rng})
 
     def restore(self, tensors: dict[str, torch.Tensor], optimizer_steps: int) -> None:
         """Put back what :meth:`tensors` gave, bit for bit."""

@@ -100,8 +100,7 @@ def _prefix(
     if not (sampling.shared_noise and sampling.noise_steps and min(sampling.noise_steps) > 0):
         return policy.noise(sampling.size, keys), 0
     first = min(sampling.noise_steps)
-    leaders = {(row, key): position for position, (row, key) in reversed(list(enumerate(zip(rows, keys))))}
-    order = list(leaders)
+    order = list(dict.fromkeys(zip(rows, keys, strict=True)))
     x = policy.noise(sampling.size, [key for _, key in order])
     led = condition.take([row for row, _ in order])
     for step in sampling.steps[:first]:

@@ -56,6 +56,18 @@ class Outcome:
     rows: list[Row]
     resumed_at: int
 
+    def metrics(self) -> Row:
+        """Flat figures: each evaluation before and after, its change, and the last epoch's reward ratio."""
+        figures: Row = {"epochs": self.rows[-1]["epoch"]}
+        for name, value in self.after.items():
+            key = name.replace("/", ".")
+            before = self.before.get(name, math.nan)
+            figures |= {f"{key}.before": before, f"{key}.after": value, f"{key}.change": value - before}
+        for name in ("reward_ratio", "panel_diversity", "update/ratio_gap"):
+            if name in self.rows[-1]:
+                figures[name.replace("/", ".")] = self.rows[-1][name]
+        return figures
+
 
 @dataclass
 class Trainer:
@@ -92,8 +104,11 @@ class Trainer:
                 many samples could not be scored.
             RuntimeError: when a gradient is not finite.
         """
+        import torch
+
         self._check()
         params, recipe = self.params, self.recipe
+        torch.manual_seed(params.seed)  # noise has generators of its own; this is for layers that draw, dropout say
         conditions = self.policy.encode(
             [record.prompt for record in (*self.train, *self.unseen)], recipe.max_sequence_length
         )
@@ -161,6 +176,7 @@ class Trainer:
             before = self._evaluate(0)
             save_pictures(out / "samples" / "before", before, self.unseen, self.params.eval_seeds)
             rows.append({"epoch": 0.0, **_prefixed(before.metrics)})
+            self.reports.metrics(_prefixed(before.metrics), 0)
         for epoch in range(start, self.params.epochs):
             row = self._epoch(epoch)
             done = epoch + 1
@@ -272,9 +288,7 @@ def _note(row: Row) -> str:
     return ", ".join(f"{name.removeprefix('reward/')} {row[name]:.3f}" for name in row if name.startswith("reward/"))
 
 
-def save_pictures(
-    folder: Path, evaluation: Evaluation, records: Sequence[PromptRecord], seeds: Sequence[int]
-) -> None:
+def save_pictures(folder: Path, evaluation: Evaluation, records: Sequence[PromptRecord], seeds: Sequence[int]) -> None:
     """PNG files ``<size>/<prompt id>-<seed>.png``, replacing what the folder held."""
     names = [f"{record.idx}-{seed}.png" for record in records for seed in seeds]
     with atomic(folder) as part:

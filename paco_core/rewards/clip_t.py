@@ -58,10 +58,7 @@ class ClipT:
         import numpy as np
         import torch
 
-        asked = [
-            split_panels(record.prompt, len(panels))[1]
-            for record, panels in zip(batch.records, batch.panels, strict=True)
-        ]
+        asked = [split_panels(record.prompt, record.layout)[1] for record in batch.records]
         texts = [text for row in asked for text in row]
         self._encode_texts(set(texts))
         pixels = torch.stack([self.preprocess(panel.convert("RGB")) for row in batch.panels for panel in row])

@@ -1,4 +1,4 @@
-"""EMA, sampler and checkpoints."""
+"""EMA, sampler, checkpoints, prompt split, plan and checks."""
 
 from __future__ import annotations
 
@@ -7,12 +7,17 @@ from pathlib import Path
 
 import pytest
 import torch
+from grpo_toys import record
 
 from paco_core.files import DataError
-from paco_core.grpo import checkpoint
+from paco_core.grpo import checkpoint, checks
 from paco_core.grpo.checkpoint import Checkpoint
 from paco_core.grpo.ema import Ema
+from paco_core.grpo.plan import Plan, plan
+from paco_core.grpo.prompt_split import hold_out, trained_ids
 from paco_core.grpo.sampler import prompts_of_epoch, share
+from paco_core.grpo.trainer import write_log
+from paco_core.params import load
 
 
 def test_ema_closed_form() -> None:
@@ -98,3 +103,63 @@ def test_damaged_checkpoint_is_named(tmp_path: Path) -> None:
     (tmp_path / "epoch-00001" / "tensors.safetensors").write_bytes(b"\0" * 9)
     with pytest.raises(DataError, match="epoch-00001.*damaged"):
         checkpoint.latest(tmp_path, "r")
+
+
+def test_held_out_prompts_are_never_trained_on(tmp_path: Path) -> None:
+    records = [record(n) for n in range(10)]
+    split = hold_out(records, 3, seed=1)
+    assert len(split.unseen) == 3 and len(split.trained) == 7
+    assert not {r.idx for r in split.unseen} & {r.idx for r in split.trained}
+    assert hold_out(records, 3, seed=1) == split != hold_out(records, 3, seed=2)
+    split.write(tmp_path)
+    assert trained_ids(tmp_path) == {r.idx for r in split.trained}
+    with pytest.raises(DataError, match="at most 9"):
+        hold_out(records, 10, seed=1)
+
+
+def log(diversity: float, gap: float, gain: float, following: float) -> list[dict[str, float]]:
+    def figures(share: float, consistency: float, follows: float) -> dict[str, float]:
+        names = {"panel_diversity": share, "gold_consistency": consistency, "gold_following": follows}
+        return {f"eval/64/{name}": value for name, value in names.items()}
+
+    before, after = figures(0.3, 0.4, 0.8), figures(0.3 * diversity, 0.4 + gain, 0.8 + following)
+    return [before, {"update/ratio_gap": 1e-8}, {"update/ratio_gap": gap, **after}]
+
+
+def test_checks_pass_and_fail() -> None:
+    good = log(0.9, 1e-7, 0.2, -0.01)
+    assert checks.collapse(good, [64]).passed and not checks.collapse(log(0.4, 0, 0, 0), [64]).passed
+    assert checks.ratio_before_update(good, "float32").passed
+    assert not checks.ratio_before_update(log(1, 2e-6, 0, 0), "float32").passed
+    assert not checks.ratio_before_update([{}], "float32").passed
+    assert checks.gold_gain(good, 64, 0.15).passed
+    assert not checks.gold_gain(log(1, 0, 0.1, 0), 64, 0.15).passed
+    assert not checks.gold_gain(log(1, 0, 0.2, -0.06), 64, 0.15).passed
+
+
+def test_log_is_read_back(tmp_path: Path) -> None:
+    rows = [{"epoch": 0.0, "eval/64/a": 0.5}, {"epoch": 1.0, "b": 2.0}]
+    write_log(tmp_path / "log.csv", rows)
+    assert checks.read_log(tmp_path / "log.csv") == rows
+    with pytest.raises(DataError, match="no such file"):
+        checks.read_log(tmp_path / "nothing.csv")
+
+
+def test_plan_counts_the_work(repository: Path) -> None:
+    changes = {
+        "epochs": 21,
+        "eval_every": 10,
+        "prompts_per_epoch": 8,
+        "group_size": 16,
+        "updates_per_epoch": 2,
+    }
+    loaded = load(repository / "params.yaml")
+    grpo = loaded.policies.model_copy(update={**changes, "rollout_batch": 50, "train_batch": 30})
+    asked = loaded.model_copy(update={"policies": grpo})
+    found = Plan.of(asked, "flux_t2is")
+    assert (found.images_an_epoch, found.pairs_a_set, found.rollout_batches) == (128, 6, 3)
+    assert (found.optimiser_steps, found.evaluations) == (42, 4)
+    assert found.micro_batches == 3 * len(grpo.recipes["flux_t2is"].noise_steps)
+    assert f"{21 * 128 * 6} scored pairs" in plan(asked, "flux_t2is")
+    with pytest.raises(DataError, match="there are: flux_t2is"):
+        plan(asked, "flux_t2iss")

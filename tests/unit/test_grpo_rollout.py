@@ -65,9 +65,7 @@ def test_shared_noise_runs_the_common_steps_once_a_prompt() -> None:
     before = done.kept[0].before
     assert torch.equal(before[0], before[2]) and not torch.equal(before[0], before[3])
     assert not torch.allclose(done.latents[0], done.latents[1])
-    each = torch.cat(
-        [run(single, [sample], noise_steps=[2], shared_noise=True).latents for sample in GROUPS]
-    )
+    each = torch.cat([run(single, [sample], noise_steps=[2], shared_noise=True).latents for sample in GROUPS])
     assert torch.allclose(done.latents, each, atol=1e-6)
 
 

@@ -48,7 +48,10 @@ def test_passes_are_counted(tmp_path: Path) -> None:
     given = trainer(params=params(epochs=3, eval_every=99), rewards={"brightness": reward})
     given.run(tmp_path)
     policy: Any = given.policy
-    samples, evaluated = 3 * 4 * 6, 2 * 2 * 3 * 2  # epochs x prompts x group; before and after x sizes x prompts x seeds
+    samples, evaluated = (
+        3 * 4 * 6,
+        2 * 2 * 3 * 2,
+    )  # epochs x prompts x group; before and after x sizes x prompts x seeds
     assert policy.calls["encode"] == 1
     assert policy.rows["sampled"] == 4 * (samples + evaluated)
     assert policy.rows["trained"] == samples
@@ -101,10 +104,13 @@ trainer(params=params(checkpoint_every=2), reports=Reports(epoch=kill)).run(Path
     resumed = trainer(params=params(checkpoint_every=2)).run(tmp_path / "cut")
     assert resumed.resumed_at == 2
     assert figures(resumed) == figures(whole)
-    for name in ("adapter/adapter.safetensors",):
-        assert (tmp_path / "cut" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
-    last = [next((tmp_path / where / "checkpoint").glob("*/epoch-00004/tensors.safetensors")) for where in ("cut", "whole")]
-    assert last[0].read_bytes() == last[1].read_bytes()
+    adapters = [(tmp_path / where / "adapter" / "adapter.safetensors").read_bytes() for where in ("cut", "whole")]
+    assert adapters[0] == adapters[1]
+    whole_state, cut_state = (
+        next((tmp_path / where / "checkpoint").glob("*/epoch-00004/tensors.safetensors")).read_bytes()
+        for where in ("whole", "cut")
+    )
+    assert whole_state == cut_state
 
 
 def test_finished_training_is_not_repeated_but_may_be_extended(tmp_path: Path) -> None:

@@ -20,9 +20,7 @@ WEIGHTS = {"consistency": 1.0, "clip_t": 2.0}
 @pytest.mark.parametrize("name", sorted(AGGREGATORS))
 @settings(max_examples=20, deadline=None)
 @given(seed=st.integers(0, 10_000), failed=st.integers(0, 3), constant=st.booleans())
-def test_every_aggregator_gives_zero_group_mean(
-    name: str, std: str, seed: int, failed: int, constant: bool
-) -> None:
+def test_every_aggregator_gives_zero_group_mean(name: str, std: str, seed: int, failed: int, constant: bool) -> None:
     rng = np.random.default_rng(seed)
     rewards = {n: rng.uniform(0.05, 1.0, (3, 6)) for n in REWARDS}
     if constant:

@@ -23,7 +23,10 @@ COLOURS = ["red", "green", "blue", "white"]
 
 
 def make_record(layout: str = "2x2", idx: str = "p") -> PromptRecord:
-    marks = {"2x2": "[TOP]-[LEFT]: {} [TOP]-[RIGHT]: {} [BOTTOM]-[LEFT]: {} [BOTTOM]-[RIGHT]: {}", "1x1": "[PANEL-1]: {}"}
+    marks = {
+        "2x2": "[TOP]-[LEFT]: {} [TOP]-[RIGHT]: {} [BOTTOM]-[LEFT]: {} [BOTTOM]-[RIGHT]: {}",
+        "1x1": "[PANEL-1]: {}",
+    }
     return PromptRecord(
         idx=idx,
         prompt="A grid of animals. " + marks[layout].format("a cat", "a dog", "a cow", "a hen"),

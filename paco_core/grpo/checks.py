@@ -1,0 +1,85 @@
+"""What a finished training must show, read from its log: no collapse, an exact ratio, a gain in truth."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from paco_core.checks import CheckReport
+from paco_core.files import DataError
+
+Row = Mapping[str, float]
+RATIO_GAP = {"float32": 1e-6, "bfloat16": 1e-2}  # largest |log p - log p_old| that rounding explains
+DIVERSITY_KEPT = 0.5  # of the panel diversity before training
+
+
+def read_log(path: Path) -> list[dict[str, float]]:
+    """Rows of ``training_log.csv``; figures that an epoch did not measure are left out.
+
+    Raises:
+        DataError: when the file is missing or has no rows.
+    """
+    if not path.is_file():
+        raise DataError(f"{path}: no such file; it is made by `dvc repro policies`")
+    with path.open(newline="") as stream:
+        rows = [{k: float(v) for k, v in row.items() if v} for row in csv.DictReader(stream)]
+    if not rows:
+        raise DataError(f"{path}: holds no epoch; is it cut off?")
+    return rows
+
+
+def _last(rows: Sequence[Row], name: str) -> float:
+    return next((row[name] for row in reversed(rows) if name in row), math.nan)
+
+
+def _first(rows: Sequence[Row], name: str) -> float:
+    return next((row[name] for row in rows if name in row), math.nan)
+
+
+def collapse(rows: Sequence[Row], sizes: Sequence[int]) -> CheckReport:
+    """The panels of a set must not have become one picture while the reward rose."""
+    kept = {
+        side: _last(rows, f"eval/{side}/panel_diversity") / _first(rows, f"eval/{side}/panel_diversity")
+        for side in sizes
+    }
+    passed = all(share >= DIVERSITY_KEPT for share in kept.values())
+    told = ", ".join(f"{share:.0%} at {side} px" for side, share in kept.items())
+    return CheckReport(
+        "no_collapse",
+        passed,
+        "ERROR",
+        f"panel diversity after training is {told} of that before; at least {DIVERSITY_KEPT:.0%} is asked for",
+        {f"diversity_kept_{side}px": share for side, share in kept.items()},
+    )
+
+
+def ratio_before_update(rows: Sequence[Row], dtype: str) -> CheckReport:
+    """Before an update the trained pass must find the rollout's log-probabilities."""
+    gaps = [row["update/ratio_gap"] for row in rows if "update/ratio_gap" in row]
+    largest, bound = max(gaps, default=math.nan), RATIO_GAP[dtype]
+    return CheckReport(
+        "ratio_is_one_before_update",
+        largest < bound,
+        "ERROR",
+        f"largest |log p - log p_old| before an update is {largest:.2g} over {len(gaps)} epochs; "
+        f"below {bound:g} in {dtype} is asked for",
+        {"largest_gap": largest, "epochs": len(gaps)},
+    )
+
+
+def gold_gain(rows: Sequence[Row], size: int, least: float, following_loss: float = 0.05) -> CheckReport:
+    """Consistency must rise by the gold metric too, and prompt following must not pay for it."""
+    gain, following = (
+        _last(rows, f"eval/{size}/{name}") - _first(rows, f"eval/{size}/{name}")
+        for name in ("gold_consistency", "gold_following")
+    )
+    return CheckReport(
+        f"gold_gain_{size}px",
+        gain >= least and following >= -following_loss,
+        "WARN",
+        f"gold consistency on unseen prompts at {size} px changed by {gain:+.3f} (at least {least:+.2f} is asked "
+        f"for), gold following by {following:+.3f} (at least {-following_loss:+.2f})",
+        {"gold_consistency_gain": gain, "gold_following_gain": following},
+    )

@@ -1,0 +1,53 @@
+"""Which prompts a policy trains on and which it is watched on."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from paco_core.dataset.records import PromptRecord
+from paco_core.files import DataError, read_json, write_json
+
+FILE = "prompts.json"
+
+
+@dataclass(frozen=True)
+class PromptSplit:
+    """Prompts of a training, and prompts that it never samples from."""
+
+    trained: list[PromptRecord]
+    unseen: list[PromptRecord]
+
+    def write(self, folder: Path) -> None:
+        """Leave the ids in ``prompts.json``, for benchmarks that want unseen prompts."""
+        ids = {"trained": [r.idx for r in self.trained], "unseen": [r.idx for r in self.unseen]}
+        write_json(folder / FILE, ids)
+
+
+def hold_out(records: Sequence[PromptRecord], unseen: int, seed: int) -> PromptSplit:
+    """Hold ``unseen`` prompts back, chosen at random; both parts keep the order of ``records``.
+
+    Raises:
+        DataError: when nothing would be left to train on.
+    """
+    if unseen >= len(records):
+        raise DataError(
+            f"policies.eval_prompts={unseen} holds back all of the {len(records)} prompts; "
+            f"choose at most {len(records) - 1}, or raise diverse_prompts.target"
+        )
+    held = set(random.Random(f"hold out {seed}").sample(range(len(records)), unseen))
+    return PromptSplit(
+        [record for n, record in enumerate(records) if n not in held],
+        [record for n, record in enumerate(records) if n in held],
+    )
+
+
+def trained_ids(folder: Path) -> set[str]:
+    """Ids of the prompts that the policy in ``folder`` was trained on.
+
+    Raises:
+        DataError: when the folder tells none.
+    """
+    return set(read_json(folder / FILE)["trained"])
