@@ -65,8 +65,8 @@ def fit(
     )
     start = _restore(model, optimizer, folder)
     running = math.nan
-    with Progress(schedule.steps, label, "steps", say) as progress:
-        progress.done = start
+    label = f"{label} from step {start}" if start else label
+    with Progress(schedule.steps - start, label, "steps", say) as progress:
         for step in range(start, schedule.steps):
             for group in optimizer.param_groups:
                 group["lr"] = schedule.rate_at(step)

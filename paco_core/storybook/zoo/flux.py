@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import torch
     from diffusers import AutoencoderKL, FluxPipeline
 
-SCHEDULE = Schedule(steps=2400, learning_rate=2e-2, warmup=60, checkpoint_every=200)
+SCHEDULE = Schedule(steps=2900, learning_rate=2e-2, warmup=60, checkpoint_every=200)
 #: Panel size in pixels, pictures a batch (about 1,800 tokens), share of the steps. A 2x2 grid has twice the size.
 SIZES = ((32, 32, 0.4), (48, 24, 0.25), (64, 17, 0.35))
 CONSISTENT_SHARE = 0.5  # of the training sets; the rest strays from its prompt

@@ -6,9 +6,8 @@ so grids of any layout can be put together from the latents of panels.
 
 from __future__ import annotations
 
-import os
 import random
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +22,9 @@ if TYPE_CHECKING:
 SCHEDULE = Schedule(steps=1200, learning_rate=2e-2, warmup=30, checkpoint_every=200)
 #: Panel sizes in pixels and how many a batch holds; a batch has one size.
 BATCHES = ((32, 28), (48, 12), (64, 8))
+#: Afterwards the decoder alone goes on, mostly with the smallest panels, which have the fewest latents.
+DECODER_SCHEDULE = Schedule(steps=900, learning_rate=1e-2, warmup=20, checkpoint_every=300)
+DECODER_BATCHES = ((32, 32), (32, 32), (32, 32), (48, 12), (64, 8))
 KL_WEIGHT = 1e-4
 
 
@@ -58,12 +60,24 @@ def panel_batch(size: int, count: int, seed: int) -> torch.Tensor:
     return torch.from_numpy(drawn).permute(0, 3, 1, 2).float() / 127.5 - 1
 
 
-def reconstruction_loss(vae: Any, step: int) -> torch.Tensor:
-    """L1 and L2 on pixels, L1 on edges and on opponent colours, and a little KL (smooth latents).
+def pixel_loss(decoded: torch.Tensor, pixels: torch.Tensor) -> torch.Tensor:
+    """L1 and L2 on pixels, L1 on edges and on opponent colours.
 
     Red against green has little variance in these pictures and would be learnt last; it tells the
-    characters apart, so the opponent colours get a loss of their own. Panels are encoded one by one; every
-    other round their latents are decoded as 2x2 grids, which is how a policy's latents are decoded.
+    characters apart, so the opponent colours get a loss of their own.
+    """
+    error = decoded.float() - pixels
+    edges = error.diff(dim=2).abs().mean() + error.diff(dim=3).abs().mean()
+    red, green, blue = error.unbind(1)
+    colours = (red - green).abs().mean() + 0.5 * (blue - 0.5 * (red + green)).abs().mean()
+    return error.abs().mean() + error.square().mean() + 0.3 * edges + 0.3 * colours
+
+
+def reconstruction_loss(vae: Any, step: int) -> torch.Tensor:
+    """Loss on the pixels, and a little KL (smooth latents), of one batch of one panel size.
+
+    Panels are encoded one by one; every other round their latents are decoded as 2x2 grids, which is how
+    a policy's latents are decoded.
     """
     import torch
 
@@ -76,13 +90,25 @@ def reconstruction_loss(vae: Any, step: int) -> torch.Tensor:
         if step // len(BATCHES) % 2:
             latents, pixels = as_grids(latents), as_grids(pixels)
         decoded = vae.decode(latents).sample
-    error = decoded.float() - pixels
-    edges = sum(error.diff(dim=d).abs().mean() for d in (2, 3))
     mean, log_variance = posterior.mean.float(), posterior.logvar.float()
     kl = 0.5 * (mean.square() + log_variance.exp() - 1 - log_variance).mean()
-    red, green, blue = error.unbind(1)
-    colours = (red - green).abs().mean() + 0.5 * (blue - 0.5 * (red + green)).abs().mean()
-    return error.abs().mean() + error.square().mean() + 0.3 * edges + 0.3 * colours + KL_WEIGHT * kl
+    return pixel_loss(decoded, pixels) + KL_WEIGHT * kl
+
+
+def decoder_loss(vae: Any, step: int) -> torch.Tensor:
+    """The same without a graph through the encoder; four rounds in five decode 2x2 grids."""
+    import torch
+
+    size, count = DECODER_BATCHES[step % len(DECODER_BATCHES)]
+    pixels = panel_batch(size, count, seed=10**7 + step)
+    generator = torch.Generator().manual_seed(10**7 + step)
+    with torch.autocast("cpu", torch.bfloat16):
+        with torch.no_grad():
+            latents = vae.encode(pixels).latent_dist.sample(generator)
+        if step // len(DECODER_BATCHES) % 5:
+            latents, pixels = as_grids(latents), as_grids(pixels)
+        decoded = vae.decode(latents).sample
+    return pixel_loss(decoded, pixels)
 
 
 def as_grids(tiles: torch.Tensor) -> torch.Tensor:
@@ -129,24 +155,15 @@ def build_vae(work: Path, say: Say = print) -> AutoencoderKL:
         say(f"vae: {steps} steps, PSNR " + ", ".join(f"{psnr(vae, s):.1f} dB at {s} px" for s, _ in BATCHES))
         vae.train()
 
-    optimizer = Muon(vae, SCHEDULE.learning_rate, _is_hidden)
-    fit(
-        vae,
-        lambda step: reconstruction_loss(vae, step),
-        SCHEDULE,
-        work,
-        "vae",
-        say,
-        after=export,
-        optimizer=optimizer,
-    )
+    def phase(loss: Callable[[Any, int], torch.Tensor], schedule: Schedule, folder: Path) -> None:
+        optimizer = Muon(vae, schedule.learning_rate, _is_hidden)
+        fit(vae, lambda step: loss(vae, step), schedule, folder, "vae", say, after=export, optimizer=optimizer)
+
+    phase(reconstruction_loss, SCHEDULE, work)
+    vae.encoder.requires_grad_(False)
+    phase(decoder_loss, DECODER_SCHEDULE, work / "decoder")
     return vae.eval()
 
 
 def _is_hidden(name: str, weight: torch.Tensor) -> bool:
     return weight.ndim == 4 and name not in {"encoder.conv_in.weight", "decoder.conv_out.weight"}
-
-
-if __name__ == "__main__":
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-    build_vae(Path(sys.argv[1] if len(sys.argv) > 1 else ".paco/zoo/vae"))
