@@ -18,8 +18,6 @@ from paco_core.report import charts, page
 from paco_core.report.figures import Figures, duration, text_of
 from paco_core.report.runs import stage_runs
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
 MADE = datetime(2026, 1, 2, 3, 4, tzinfo=UTC)
 LOADING = {"img", "script", "link", "iframe", "source", "video", "audio", "object", "embed", "use", "image"}
 
