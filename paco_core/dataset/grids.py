@@ -156,14 +156,14 @@ def paint(
 ) -> Painted:
     """Paint the jobs that are not finished yet, in batches of equal size; the generator loads only if needed.
 
-    When memory does not suffice, the batch is halved, which is said, and painting goes on.
+    ``advance`` is told how many pictures were painted. When memory does not suffice, the batch is halved,
+    which is said, and painting goes on.
 
     Raises:
         DataError: when not even one picture fits into memory.
     """
     pending = [job for job in jobs if job.id not in finished]
     result = Painted(resumed=len(jobs) - len(pending), batch_size=batch_size)
-    advance(result.resumed)
     if result.resumed:
         say(f"{result.resumed} of {len(jobs)} pictures were painted by an earlier run")
     if not pending:

@@ -123,7 +123,7 @@ def to_pairs(instances: Sequence[Instance], rule: str, *, confident: bool = Fals
         dropped["duplicate"] += len(given) - 1
         instance, other, label = given[0]
         pairs.append(Pair(digest(key, 16), instance.prompt_id, instance.reference, other, label))
-    return sorted(pairs), dropped
+    return sorted(pairs), +dropped  # without zeros
 
 
 def _chosen(instance: Instance, rule: str) -> Iterator[tuple[int, str]]:

@@ -71,7 +71,7 @@ class TextToImage:
 
         try:
             pipeline = DiffusionPipeline.from_pretrained(str(model), torch_dtype=getattr(torch, params.dtype))
-        except OSError as error:
+        except (OSError, ValueError) as error:
             raise DataError(f"{model}: no diffusers pipeline there ({str(error).splitlines()[0]})") from None
         wanted = {"prompt", "height", "width", "num_inference_steps", "generator"}
         if lacking := wanted - set(inspect.signature(pipeline.__call__).parameters):

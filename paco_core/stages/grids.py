@@ -27,7 +27,7 @@ def run(ctx: StageContext) -> None:
     jobs = grids.grid_jobs(records, params.seeds, recipe)
     finished = grids.Finished(ctx.root / WORK / recipe.digest)
     folder = ctx.root / params.model
-    with ctx.progress(len(jobs), "pictures") as progress:
+    with ctx.progress(sum(job.id not in finished for job in jobs), "pictures") as progress:
         painted = grids.paint(
             jobs,
             finished,

@@ -1,0 +1,55 @@
+"""A small data folder of drawn grids with known, partly broken consistency, for tests of the data stages."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+from hypothesis import HealthCheck, settings
+
+from paco_core.dataset.grids import Finished, GridJob, Recipe, grid_jobs, shard_of, write_grids
+from paco_core.dataset.prompts import make_prompts
+from paco_core.dataset.records import PromptRecord, write_prompts
+from paco_core.params import PromptsParams
+from paco_core.shards import encode_png
+
+#: Examples are the same on every run, and slow machines are no failure.
+quick = settings(deadline=None, derandomize=True, max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+SEEDS = (0, 1)
+RECIPE = Recipe("drawn", "float32", 1, 1.0, 40)
+
+
+def records(count: int, layout: str = "2x2", side: int = 64) -> list[PromptRecord]:
+    return make_prompts(PromptsParams(engine="storybook", count=count, layout=layout, seed=0), (side, side))
+
+
+def draw_grids(data: Path, prompts: list[PromptRecord], shards: int = 2) -> None:
+    """Prompts and grids below ``data``, as their stages leave them."""
+    for name in ("prompts", "diverse_prompts"):
+        write_prompts(data / name / "prompts.jsonl", prompts)
+    finished = Finished(data.parent / "work")
+    for shard in range(shards):
+        jobs = grid_jobs(shard_of(prompts, shard, list(range(shards))), SEEDS, RECIPE)
+        for job in jobs:
+            finished.save(job.id, _drawn(job))
+        write_grids(data / "grids" / f"shard-{shard}", jobs, finished)
+
+
+def _drawn(job: GridJob) -> bytes:
+    """The grid that the prompt asks for, with some panels off in colour or species."""
+    from PIL import Image
+
+    from paco_core.storybook.drawing import draw
+    from paco_core.storybook.prompts import parse_prompt
+
+    rng = random.Random(job.id)
+    side = job.record.height // 2
+    picture = Image.new("RGB", (2 * side, 2 * side))
+    for n, panel in enumerate(parse_prompt(job.record.prompt)):
+        shown = panel
+        if rng.random() < 0.4:
+            shown = shown.with_trait("colour", rng.choice(["red", "yellow", "green", "blue"]))
+        if rng.random() < 0.2:
+            shown = shown.with_trait("species", rng.choice(["cat", "frog", "elephant"]))
+        picture.paste(draw(shown, side, rng), (n % 2 * side, n // 2 * side))
+    return encode_png(picture)
