@@ -144,7 +144,8 @@ class RewardClient:
         distinct = dict(zip(keys, queries, strict=True))
         known = self._cache.get(list(distinct)) if self._cache is not None else {}
         scores = {key: Score(value) for key, value in known.items()}
-        scores.update(self._ask_all({key: q for key, q in distinct.items() if key not in known}, pictures))
+        unknown = {key: query for key, query in distinct.items() if key not in known}
+        scores.update(self._ask_all(unknown, pictures, len(distinct)))
         with self._lock:
             self.counts.queries += len(queries)
             self.counts.distinct += len(distinct)
@@ -156,10 +157,10 @@ class RewardClient:
         """:meth:`score` for callers with an event loop of their own."""
         return await asyncio.to_thread(self.score, queries)
 
-    def _ask_all(self, questions: Mapping[bytes, PairQuery], pictures: _Pictures) -> dict[bytes, Score]:
+    def _ask_all(self, questions: Mapping[bytes, PairQuery], pictures: _Pictures, total: int) -> dict[bytes, Score]:
         if not questions:
             return {}
-        this = _Round(self.max_failed_share * len(questions))
+        this = _Round(self.max_failed_share * total)
         bodies = [self._body(query, pictures) for query in questions.values()]
         answers = list(self._pool.map(lambda body: self._ask(body, this), bodies))
         scores = {key: score for key, score in zip(questions, answers, strict=True) if score is not None}
@@ -175,7 +176,7 @@ class RewardClient:
         if this.over:
             listed = "; ".join(f"{count} x {cause}" for cause, count in causes.most_common(5))
             raise ServingError(
-                f"{self.url}: {this.failed} of {len(questions)} questions failed, more than the share of "
+                f"{self.url}: {this.failed} of {total} questions failed, more than the share of "
                 f"{self.max_failed_share:g} that serving.max_failed_share allows: {listed}"
             )
         return scores

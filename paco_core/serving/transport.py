@@ -76,6 +76,8 @@ class Transport:
                 data = response.read(MAX_ANSWER + 1)
                 if len(data) > MAX_ANSWER:
                     raise RequestFailed(f"the answer exceeds {MAX_ANSWER} bytes")
+                if response.length:  # a read with a limit does not notice by itself
+                    raise http.client.IncompleteRead(data, response.length)
                 return response.status, data
             except (*DROPPED, OSError, RequestFailed) as error:
                 connection.close()

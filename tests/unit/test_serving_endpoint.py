@@ -1,0 +1,256 @@
+"""Servers are shared by name, end with their last user, and are what their name says."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import tiny_vlm
+from PIL import Image
+from serving_fakes import ENGINE
+
+from paco_core.params import ServingParams, load
+from paco_core.reward_model.golden import write_golden
+from paco_core.reward_model.yes_probability import PairQuery, Score
+from paco_core.serving import endpoint, registry
+from paco_core.serving.checks import check_served
+from paco_core.serving.endpoint import RewardEndpoint, dvc_md5, fingerprint, served_name
+from paco_core.serving.engines import Launch, vllm
+from paco_core.serving.process import ServingError, is_held
+from paco_core.serving.registry import Registry
+
+LIMIT_S = 120
+
+
+@pytest.fixture
+def serving(repository: Path) -> ServingParams:
+    return load(repository / "params.yaml").serving
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    return folder
+
+
+def fake_launch(mode: str) -> Callable[..., Launch]:
+    """An engine that needs no weights, in place of the real ones."""
+
+    def launch(_model: Path, name: str, _host: str, _port: int, descriptor: int, *_: object) -> Launch:
+        return Launch([sys.executable, "-c", ENGINE, name, str(descriptor), mode], dict(os.environ), inherits=True)
+
+    return launch
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "launch", fake_launch("serve"))
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < deadline, "gave up waiting"
+        time.sleep(0.02)
+
+
+def answers(url: str) -> bool:
+    host, port = url.removeprefix("http://").split(":")
+    try:
+        socket.create_connection((host, int(port)), 1).close()
+    except OSError:
+        return False
+    return True
+
+
+def has_ended(pid: int) -> bool:
+    """Gone, or dead and not collected yet."""
+    file = Path(f"/proc/{pid}/stat")
+    try:
+        return file.read_text().rpartition(")")[2].split()[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+USER = """
+import sys, time
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from test_serving_endpoint import fake_launch
+from paco_core.params import load
+from paco_core.serving import registry
+from paco_core.serving.endpoint import RewardEndpoint
+registry.launch = fake_launch("serve")
+root = Path(sys.argv[2])
+serving = load(Path(sys.argv[1]).parents[1] / "params.yaml").serving
+with RewardEndpoint.lease(root / "model", serving, root) as served:
+    print(served.url, served.pid, flush=True)
+    sys.stdin.read()
+"""
+
+
+def user(root: Path) -> subprocess.Popen[str]:
+    """Another process that leases the model below ``root`` until its stdin is closed."""
+    here = Path(__file__).parent
+    path = os.pathsep.join([str(here), str(here.parent), str(here.parents[1])])
+    return subprocess.Popen(
+        [sys.executable, "-c", USER, str(here), str(root)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+
+
+def test_a_race_of_processes_starts_one_server(model: Path) -> None:
+    users = [user(model.parent) for _ in range(4)]
+    told = {process.stdout.readline() for process in users if process.stdout}
+    assert len(told) == 1
+    url, name = told.pop().split()[0], served_name(fingerprint(model))
+    assert Registry(model.parent).leases(name) == 4
+    users[0].kill()
+    for process in users[1:3]:
+        process.communicate("")
+    assert answers(url)  # the last user still has it
+    users[3].communicate("")
+    assert [process.wait() for process in users] == [-signal.SIGKILL, 0, 0, 0]
+    assert not answers(url) and not is_held(Registry(model.parent).home(name) / "alive")
+
+
+def test_a_killed_user_leaves_no_server(model: Path) -> None:
+    process = user(model.parent)
+    assert process.stdout is not None
+    url, keeper = process.stdout.readline().split()
+    process.kill()
+    process.communicate()
+    home = Registry(model.parent).home(served_name(fingerprint(model)))
+    until(lambda: not is_held(home / "alive"))
+    until(lambda: has_ended(int(keeper)))
+    assert not answers(url)
+    assert not (home / "server.json").exists()
+
+
+def test_a_killed_keeper_takes_its_server_along(model: Path, serving: ServingParams, fake: None) -> None:
+    root = model.parent
+    with RewardEndpoint.lease(model, serving, root) as served:
+        os.kill(served.pid, signal.SIGKILL)
+        until(lambda: not answers(served.url))
+    with RewardEndpoint.lease(model, serving, root) as again:  # the next one starts afresh
+        assert answers(again.url) and again.pid != served.pid
+
+
+def test_threads_share_a_server_and_it_ends_with_the_last(model: Path, serving: ServingParams, fake: None) -> None:
+    root, urls = model.parent, []
+
+    def lease() -> None:
+        with RewardEndpoint.lease(model, serving, root) as served:
+            urls.append(served.url)
+            both.wait(LIMIT_S)
+
+    both = threading.Barrier(2)
+    threads = [threading.Thread(target=lease) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(urls) == 2 and len(set(urls)) == 1 and not answers(urls[0])
+
+
+def test_up_status_logs_down(model: Path, serving: ServingParams, fake: None) -> None:
+    root = model.parent
+    assert "no reward model is served" in endpoint.status(root)
+    name = served_name(fingerprint(model))
+    assert f"{name} serves at http://127.0.0.1:" in endpoint.up(model, serving, root)
+    assert "already serves" in endpoint.up(model, serving, root)
+    with RewardEndpoint.lease(model, serving, root) as served:
+        assert "1 leases" in endpoint.status(root)
+    assert answers(served.url)  # people started it: it outlives the lease
+    assert served.url in endpoint.status(root) and "until `paco serve down`" in endpoint.status(root)
+    assert endpoint.logs(root) == "" == endpoint.logs(root, name)
+    with pytest.raises(ServingError, match=f"'other' names 0 servers; known are: {name}"):
+        endpoint.down(root, "other")
+    assert endpoint.down(root) == f"stopped {name} at {served.url}"
+    assert not answers(served.url) and endpoint.down(root) == "no reward model was served"
+
+
+def test_a_failed_start_shows_the_log_and_leaves_nothing(
+    model: Path, serving: ServingParams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "launch", fake_launch("fail"))
+    with (
+        pytest.raises(ServingError, match="weights of the wrong shape"),
+        RewardEndpoint.lease(model, serving, model.parent),
+    ):
+        pass
+    home = Registry(model.parent).home(served_name(fingerprint(model)))
+    assert not is_held(home / "alive") and not list((home / "leases").iterdir())
+
+
+def test_a_port_in_use_names_the_process(model: Path, serving: ServingParams, fake: None) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        wanted = serving.model_copy(update={"port": port})
+        with pytest.raises(ServingError, match=rf"port {port} .*process {os.getpid()} \(.*python"):
+            endpoint.up(model, wanted, model.parent)
+    assert "serves at" in endpoint.up(model, wanted, model.parent)
+    endpoint.down(model.parent)
+
+
+def test_the_fingerprint_is_dvcs(tmp_path: Path, model: Path) -> None:
+    (model / "golden").mkdir()
+    (model / "golden" / "0.png").write_bytes(b"not a picture")
+    # the md5 that DVC 3.67 records for these two files
+    assert fingerprint(model, tmp_path) == dvc_md5(model) == "cd3208e4b62e5d04d2615b81815a560a"
+    (model / "config.json").write_text("{ }")
+    assert dvc_md5(model) != "cd3208e4b62e5d04d2615b81815a560a"
+    with pytest.raises(ServingError, match="no model there"):
+        dvc_md5(tmp_path / "nothing")
+
+
+def test_vllm_gets_its_settings(tmp_path: Path, serving: ServingParams) -> None:
+    serving = serving.model_copy(update={"engine": "vllm", "device": "cuda", "dtype": "bfloat16"})
+    with pytest.raises(Exception, match="make vllm"):
+        vllm.command("m", "name", "127.0.0.1", 8000, serving, tmp_path)
+    (tmp_path / ".venv-vllm/bin").mkdir(parents=True)
+    (tmp_path / ".venv-vllm/bin/python").touch()
+    line = vllm.command("m", "name", "127.0.0.1", 8000, serving, tmp_path)
+    options = dict(pairwise(line))
+    assert options["--served-model-name"] == "name" and options["--gpu-memory-utilization"] == "0.85"
+    assert json.loads(options["--limit-mm-per-prompt"])["image"] == 2
+    assert "--trust-remote-code" not in line
+
+
+def test_the_embedded_engine_serves_a_real_model(tmp_path: Path, serving: ServingParams) -> None:
+    """Scores over HTTP equal those in this process; golden pairs are checked before anyone is let in."""
+    from paco_core.reward_model.scorer import Scorer
+
+    folder = tiny_vlm.build(tmp_path / "model")
+    panels = [Image.effect_noise((32, 32), 60 + 20 * n).convert("RGB") for n in range(4)]
+    asked = [PairQuery(a, b, "Do the two images maintain consistency?") for a in panels for b in panels if a is not b]
+    expected = Scorer(folder).score(asked)
+    write_golden(folder, asked[:2], expected[:2])
+    serving = serving.model_copy(update={"start_timeout_s": 550})  # test machines may be busy
+    with RewardEndpoint.lease(folder, serving, tmp_path, wait=False) as served:
+        served.ready()
+        assert served.check_golden() == pytest.approx(0.0, abs=1e-5)
+        with served.client() as client:
+            scores = client.score(asked)
+        report = check_served(folder, tmp_path, serving)
+        assert report.passed and report.metadata["model"] == served.model
+        write_golden(folder, asked[:2], [Score(1 - score.value / 2) for score in expected[:2]])
+        with pytest.raises(ServingError, match=r"golden pair 0 scores"):
+            served.check_golden()
+    assert [s.value for s in scores] == pytest.approx([s.value for s in expected], abs=1e-5)
+    assert not check_served(folder, tmp_path, serving).passed
