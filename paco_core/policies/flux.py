@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from paco_core.files import DataError
 from paco_core.policies import adapters
-from paco_core.policies.base import Condition, NoiseKey, Size
+from paco_core.policies.base import Condition, NoiseKey, Size, without_bars
 
 if TYPE_CHECKING:
     import torch
@@ -54,7 +54,8 @@ class FluxPolicy:
             raise DataError(f"{model}: no diffusers pipeline there ({str(error).splitlines()[0]})") from None
         if found != cls.pipeline_class:
             raise DataError(f"{model}: holds a {found}, the family flux needs a {cls.pipeline_class}")
-        pipeline = FluxPipeline.from_pretrained(model, torch_dtype=getattr(torch, dtype))
+        with without_bars():
+            pipeline = FluxPipeline.from_pretrained(model, dtype=getattr(torch, dtype))
         pipeline.set_progress_bar_config(disable=True)
         return cls(pipeline.to(device), device)
 

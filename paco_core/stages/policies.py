@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
     from paco_core.context import StageContext
     from paco_core.dataset.records import PromptRecord
     from paco_core.grpo.evaluation import Gold
-    from paco_core.serving.client import RewardClient
 
 
 def _content(root: Path, model: str) -> str:
@@ -42,53 +40,37 @@ def _gold(ctx: StageContext) -> Gold | None:
     return gold
 
 
-def _client(ctx: StageContext, stack: ExitStack) -> RewardClient:
-    """A client of the reward model's endpoint, which runs for as long as ``stack`` is open."""
-    from paco_core.serving.client import RewardClient
-    from paco_core.serving.endpoint import RewardEndpoint
-
-    serving = ctx.params.serving
-    folder = ctx.read(paths.REWARD_MERGED)
-    endpoint = stack.enter_context(RewardEndpoint.lease(folder, serving, ctx.root))
-    client = RewardClient(
-        endpoint.url,
-        endpoint.model,
-        in_flight=serving.requests_in_flight,
-        timeout_s=serving.request_timeout_s,
-        cache=None,  # every sampled picture is new
-        max_failed_share=serving.max_failed_share,
-    )
-    stack.callback(client.close)
-    return client
-
-
 def run(ctx: StageContext) -> None:
     params, name = ctx.params.policies, str(ctx.item)
     if name not in params.recipes:
         raise DataError(f"no recipe {name!r} in policies.recipes; there are: {', '.join(params.recipes)}")
     recipe = params.recipes[name]
     records = read_prompts(ctx.read(paths.DIVERSE_PROMPTS) / "prompts.jsonl")
-    model = ctx.root / recipe.model if (ctx.root / recipe.model).is_dir() else recipe.model
+    model = str(ctx.read(Path(recipe.model))) if (ctx.root / recipe.model).is_dir() else recipe.model
     out = ctx.keep(paths.POLICIES / name)
 
-    with ExitStack() as stack, ThreadPoolExecutor(1) as beside:
-        from paco_core.policies import base
+    with ExitStack() as stack:
+        endpoint = None
+        if "consistency" in recipe.rewards.terms:
+            from paco_core.serving.endpoint import RewardEndpoint
 
-        # The policy loads while the reward's endpoint starts.
-        loading = beside.submit(base.load, recipe.family, str(model), params.device, params.dtype)
-        client = _client(ctx, stack) if "consistency" in recipe.rewards.terms else None
+            reward = ctx.read(paths.REWARD_MERGED)
+            # The policy loads while the reward's server starts.
+            endpoint = stack.enter_context(RewardEndpoint.lease(reward, ctx.params.serving, ctx.root, wait=False))
 
         from paco_core.grpo.prompt_split import hold_out
         from paco_core.grpo.trainer import Reports, Trainer
+        from paco_core.policies import base
         from paco_core.rewards import registry
 
+        policy = base.load(recipe.family, model, params.device, params.dtype)
         split = hold_out(records, params.eval_prompts, params.seed)
         split.write(out)
         gold = _gold(ctx)
-        policy = loading.result()
-        rewards = {
-            term: registry.build(term, settings, client, ctx.root) for term, settings in recipe.rewards.terms.items()
-        }
+        if endpoint is not None:
+            endpoint.ready()
+        client = stack.enter_context(endpoint.client()) if endpoint is not None else None
+        rewards = {n: registry.build(n, term, client, ctx.root) for n, term in recipe.rewards.terms.items()}
         progress = stack.enter_context(ctx.progress(params.epochs, "epochs"))
         outcome = Trainer(
             policy,
@@ -99,7 +81,7 @@ def run(ctx: StageContext) -> None:
             split.unseen,
             identity={
                 "policy": _content(ctx.root, recipe.model),
-                "consistency": client.model if client else "",
+                "reward": client.model if client is not None else "",
                 **{n: _content(ctx.root, t.model) for n, t in recipe.rewards.terms.items() if t.model},
             },
             gold=gold,
