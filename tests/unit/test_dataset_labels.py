@@ -84,7 +84,7 @@ def test_imported_rankings_are_checked_line_by_line(tmp_path: Path) -> None:
     assert adjudicate(table)[ids[0]].ranking == [2, 0, 1, 3]
     assert math.isnan(agreement(table.head(1)))
     for wrong, message in (
-        ({**good, "ranking": [0, 0, 1, 2]}, r"a.jsonl:2: ranking \[0, 0, 1, 2\]"),
+        ({**good, "annotator": "bob", "ranking": [0, 0, 1, 2]}, r"a.jsonl:2: ranking \[0, 0, 1, 2\]"),
         ({**good, "instance_id": "x"}, "a.jsonl:2: there is no instance x"),
         (good, "a.jsonl:2: annotator ann ranks .* a second time"),
         ({"annotator": "ann"}, "a.jsonl:2: key 'instance_id' is missing"),
