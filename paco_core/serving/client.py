@@ -25,12 +25,11 @@ from paco_core.reward_model.network import picture_key
 from paco_core.reward_model.yes_probability import NO, YES, PairQuery, Score, from_top_logprobs
 from paco_core.serving.cache import ScoreCache, question_key
 from paco_core.serving.process import ServingError
-from paco_core.serving.transport import Patience, RequestFailed, Transport
+from paco_core.serving.transport import API_KEY, Patience, RequestFailed, Transport
 
 if TYPE_CHECKING:
     from PIL import Image
 
-API_KEY = "PACO_API_KEY"
 TOP_LOGPROBS = 20
 CHAT = "/v1/chat/completions"
 

@@ -7,6 +7,7 @@ is what it printed. Whether something lives is told by locks, never by process i
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import signal
 import time
@@ -20,6 +21,7 @@ from paco_core.files import read_json, write_json
 from paco_core.params import ServingParams
 from paco_core.serving.engines import launch
 from paco_core.serving.process import ServingError, bind, hold, is_held, locked, spawn_keeper
+from paco_core.serving.transport import API_KEY
 
 FOLDER = Path(".paco") / "serving"
 STOP_S = 15.0
@@ -108,6 +110,11 @@ class Registry:
 
     def _start(self, name: str, model: Path, serving: ServingParams) -> Record:
         home = self.home(name)
+        if not _is_loopback(serving.host) and not os.environ.get(API_KEY):
+            raise ServingError(
+                f"serving.host {serving.host} lets other machines in; set {API_KEY} to a secret, here and for the "
+                "clients, or serve on 127.0.0.1"
+            )
         with bind(serving.host, serving.port) as bound:
             host, port = bound.getsockname()[:2]
             start = launch(model, name, host, port, bound.fileno(), serving, self.root)
@@ -151,6 +158,13 @@ class Registry:
             if time.monotonic() > deadline:
                 raise ServingError(f"server {name} does not end; see {self.log(name)}")
             time.sleep(0.02)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def release(lease: IO[bytes]) -> None:

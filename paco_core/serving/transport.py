@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 
 from paco_core.files import DataError
 
+API_KEY = "PACO_API_KEY"  # environment variable; servers and clients read the same one
 MAX_ANSWER = 8 << 20
 DROPPED = (ConnectionError, http.client.HTTPException)
 

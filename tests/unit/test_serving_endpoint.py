@@ -208,6 +208,14 @@ def test_a_port_in_use_names_the_process(model: Path, serving: ServingParams, fa
     endpoint.down(model.parent)
 
 
+def test_other_machines_are_let_in_with_a_key_only(
+    model: Path, serving: ServingParams, fake: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PACO_API_KEY", raising=False)
+    with pytest.raises(ServingError, match="PACO_API_KEY"):
+        endpoint.up(model, serving.model_copy(update={"host": "0.0.0.0"}), model.parent)
+
+
 def test_the_fingerprint_is_dvcs(tmp_path: Path, model: Path) -> None:
     (model / "golden").mkdir()
     (model / "golden" / "0.png").write_bytes(b"not a picture")

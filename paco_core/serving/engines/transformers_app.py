@@ -29,10 +29,10 @@ from paco_core.serving.engines.batching import Batcher
 from paco_core.serving.engines.metrics import ServerMetrics
 from paco_core.serving.engines.pictures import Pictures
 from paco_core.serving.protocol import ChatRequest, RequestError
+from paco_core.serving.transport import API_KEY
 
 MAX_BODY = 24 << 20  # two pictures of the largest accepted size, as base64
 DECODE_APART = 256 << 10  # longer data URLs are decoded beside the event loop
-API_KEY = "PACO_API_KEY"
 log = logging.getLogger("paco.serving")
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
 from paco_core.files import DataError
 from paco_core.params import ServingParams
+from paco_core.serving.transport import API_KEY
 
 PYTHON = ".venv-vllm/bin/python"
 
@@ -37,6 +39,8 @@ def command(model: str, name: str, host: str, port: int, serving: ServingParams,
 
 
 def environment(serving: ServingParams) -> Mapping[str, str]:
-    """Variables for the server: no usage reports; a small key-value cache on a processor."""
+    """Variables for the server: no usage reports, our API key; a small key-value cache on a processor."""
     quiet = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
+    if API_KEY in os.environ:
+        quiet["VLLM_API_KEY"] = os.environ[API_KEY]
     return {**quiet, "VLLM_CPU_KVCACHE_SPACE": "1"} if serving.device == "cpu" else quiet
