@@ -1,0 +1,40 @@
+"""The code location: every asset of ``dvc.yaml``, the reward's endpoint, checks, a schedule, a sensor."""
+
+from __future__ import annotations
+
+import warnings
+
+import dagster as dg
+
+from pipelines.defs import schedules
+from pipelines.defs.benchmarks import assets as benchmarks
+from pipelines.defs.benchmarks import checks as benchmark_checks
+from pipelines.defs.data import assets as data
+from pipelines.defs.data import checks as data_checks
+from pipelines.defs.graph import PROJECT
+from pipelines.defs.policies import assets as policies
+from pipelines.defs.policies import checks as policy_checks
+from pipelines.defs.resources import resources
+from pipelines.defs.reward import assets as reward
+from pipelines.defs.reward import checks as reward_checks
+from pipelines.defs.sensors import sensors
+from pipelines.defs.serving import assets as serving
+from pipelines.defs.serving import checks as serving_checks
+from pipelines.dvc import build_in_sync_checks
+
+# Source links are a beta feature of Dagster, which says so once an asset.
+warnings.filterwarnings("ignore", category=dg.BetaWarning)
+
+defs = dg.Definitions(
+    assets=dg.with_source_code_references(dg.load_assets_from_modules([data, reward, serving, policies, benchmarks])),
+    asset_checks=[
+        *dg.load_asset_checks_from_modules(
+            [data_checks, reward_checks, serving_checks, policy_checks, benchmark_checks]
+        ),
+        *build_in_sync_checks(PROJECT),
+    ],
+    jobs=[schedules.reevaluation],
+    schedules=[schedules.nightly_reevaluation],
+    sensors=sensors(),
+    resources=resources(),
+)

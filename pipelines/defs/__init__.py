@@ -1,0 +1,1 @@
+"""Definitions of the project, a folder a domain."""

@@ -1,0 +1,26 @@
+"""Benchmarks and the page that shows them."""
+
+from typing import Any
+
+import dagster as dg
+
+from pipelines.defs.graph import PROJECT
+from pipelines.dvc import DvcResource, dvc_asset
+
+
+@dvc_asset("consistency_rank", project=PROJECT)
+def consistency_rank(context: dg.AssetExecutionContext, dvc: DvcResource) -> dg.MaterializeResult[Any]:
+    """Accuracy, rank correlations and top-1 agreement, with paired intervals over prompts."""
+    return dvc.reproduce(context).result()
+
+
+@dvc_asset("t2is", project=PROJECT)
+def t2is(context: dg.AssetExecutionContext, dvc: DvcResource) -> dg.MaterializeResult[Any]:
+    """The same prompts and seeds before and after training, at every evaluation size."""
+    return dvc.reproduce(context).result()
+
+
+@dvc_asset("report", project=PROJECT)
+def report(context: dg.AssetExecutionContext, dvc: DvcResource) -> dg.MaterializeResult[Any]:
+    """One self-contained HTML page."""
+    return dvc.reproduce(context).result()

@@ -1,0 +1,57 @@
+"""Checks of the benchmarks. The checks themselves are pure functions of the library."""
+
+import dagster as dg
+
+from pipelines.defs.graph import DATA, METRICS, ROOT
+from pipelines.defs.telling import told
+
+
+@dg.asset_check(asset="consistency_rank", description="The trained reward beats its base on held-out rankings")
+def reward_ranks_better_than_base() -> dg.AssetCheckResult:
+    from paco_core.benchmarks import checks
+
+    return told(checks.reward_ranks_better_than_base(METRICS / "consistency_rank.json"))
+
+
+@dg.asset_check(asset="consistency_rank", description="No judge failed on any instance")
+def every_ranking_was_scored() -> dg.AssetCheckResult:
+    from paco_core.benchmarks import checks
+
+    return told(checks.every_ranking_was_scored(METRICS / "consistency_rank.json"))
+
+
+@dg.asset_check(asset="t2is", description="Training lifted consistency on unseen prompts, by the gold metric")
+def policies_gain_consistency() -> dg.AssetCheckResult:
+    from paco_core.benchmarks import checks
+    from paco_core.params import PARAMS_FILE, load
+
+    recipes = load(ROOT / PARAMS_FILE).policies.recipes
+    return told(
+        *(
+            checks.policy_gains_consistency(METRICS / "t2is.json", name, recipe.train_size, size)
+            for name, recipe in recipes.items()
+            for size in recipe.eval_sizes
+        )
+    )
+
+
+@dg.asset_check(asset="t2is", description="Prompt following did not fall, by the gold metric")
+def policies_still_follow_prompts() -> dg.AssetCheckResult:
+    from paco_core.benchmarks import checks
+    from paco_core.params import PARAMS_FILE, load
+
+    recipes = load(ROOT / PARAMS_FILE).policies.recipes
+    return told(
+        *(
+            checks.policy_still_follows_prompts(METRICS / "t2is.json", name, size)
+            for name, recipe in recipes.items()
+            for size in recipe.eval_sizes
+        )
+    )
+
+
+@dg.asset_check(asset="report", description="Nothing is missing from the page")
+def report_is_complete() -> dg.AssetCheckResult:
+    from paco_core.benchmarks import checks
+
+    return told(checks.report_is_complete(DATA / "report" / "metrics.json"))

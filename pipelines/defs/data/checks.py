@@ -1,0 +1,66 @@
+"""Checks of the data sets. The checks themselves are pure functions of the library."""
+
+import dagster as dg
+
+from pipelines.defs.graph import DATA
+from pipelines.defs.telling import told
+
+
+@dg.asset_check(asset="prompts", blocking=True, description="Every prompt is valid, and none occurs twice")
+def prompts_are_valid() -> dg.AssetCheckResult:
+    from paco_core.dataset import checks
+
+    return told(checks.prompts_are_valid(DATA))
+
+
+@dg.asset_check(
+    asset="diverse_prompts",
+    blocking=True,
+    description="Every diverse prompt is one of the prompts; no subcategory is emptied",
+)
+def diverse_prompts_are_a_subset() -> dg.AssetCheckResult:
+    from paco_core.dataset import checks
+
+    return told(checks.diverse_prompts_are_a_subset(DATA))
+
+
+@dg.asset_check(asset="grids", blocking=True, description="Every prompt has its grids, and pictures open")
+def grids_are_complete() -> dg.AssetCheckResult:
+    from paco_core.dataset import checks
+
+    return told(checks.grids_are_complete(DATA))
+
+
+@dg.asset_check(asset="rankings", blocking=True, description="Every instance points at panels that exist")
+def rankings_are_complete() -> dg.AssetCheckResult:
+    from paco_core.dataset import checks
+
+    return told(checks.rankings_are_complete(DATA))
+
+
+@dg.asset_check(asset="annotations", blocking=True, description="Every ranking orders all candidates")
+def annotations_order_all_candidates() -> dg.AssetCheckResult:
+    from paco_core.dataset import checks
+
+    return told(checks.annotations_order_all_candidates(DATA))
+
+
+@dg.asset_check(asset="pairs", description="As many Yes as No")
+def labels_are_balanced() -> dg.AssetCheckResult:
+    from paco_core.dataset import checks
+
+    return told(checks.labels_are_balanced(DATA))
+
+
+@dg.asset_check(asset="pairs", blocking=True, description="No prompt of the benchmark is trained on")
+def benchmark_is_held_out() -> dg.AssetCheckResult:
+    from paco_core.dataset import checks
+
+    return told(checks.benchmark_is_held_out(DATA))
+
+
+@dg.asset_check(asset="cot_labels", blocking=True, description="Every answer starts with its pair's label")
+def answers_agree_with_labels() -> dg.AssetCheckResult:
+    from paco_core.dataset import checks
+
+    return told(checks.answers_agree_with_labels(DATA))

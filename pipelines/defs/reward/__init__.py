@@ -1,0 +1,1 @@
+"""Assets and checks of the domain ``reward``."""

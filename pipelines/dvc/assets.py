@@ -1,0 +1,68 @@
+"""Assets from the stages of a DVC project: one function an asset, or all at once."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import dagster as dg
+
+from pipelines.dvc.project import DvcProject
+from pipelines.dvc.resource import DvcResource
+from pipelines.dvc.templating import DvcProjectError
+from pipelines.dvc.translator import DagsterDvcTranslator
+
+# No `from __future__ import annotations` here: Dagster reads the annotations of `build_dvc_assets`'s
+# functions, and would find strings.
+
+
+def dvc_asset(
+    stage: str,
+    *,
+    project: DvcProject,
+    translator: DagsterDvcTranslator | None = None,
+    **options: Any,
+) -> Callable[[Callable[..., Any]], dg.AssetsDefinition]:
+    """Make the asset of a stage from a function that materialises it.
+
+    Edges, partitions, code version, group, kinds, owners, tags and pool come from ``dvc.yaml``; the
+    function's docstring, if any, follows the stage's ``desc``. ``options`` go to ``dagster.multi_asset``
+    (``retry_policy``, ``check_specs``, ``op_tags`` ...), except ``automation_condition``, which is the asset's.
+
+        @dvc_asset("reward_lora", project=project)
+        def reward_lora(context: dg.AssetExecutionContext, dvc: DvcResource) -> dg.MaterializeResult[Any]:
+            return dvc.reproduce(context).result()
+
+    Raises:
+        DvcProjectError: when ``dvc.yaml`` has no such stage.
+    """
+    if stage not in project.groups:
+        raise DvcProjectError(f"{project.path}: no stage {stage!r}; stages: {', '.join(project.groups)}")
+    group, chosen = project.groups[stage], translator or DagsterDvcTranslator()
+    condition = options.pop("automation_condition", None)
+
+    def decorate(function: Callable[..., Any]) -> dg.AssetsDefinition:
+        spec = chosen.get_asset_spec(project, group)
+        text = "\n\n".join(part for part in (spec.description, (function.__doc__ or "").strip()) if part)
+        spec = spec.replace_attributes(description=text or None, automation_condition=condition)
+        options.setdefault("pool", chosen.get_pool(group))
+        return dg.multi_asset(specs=[spec], name=spec.key.to_python_identifier(), **options)(function)
+
+    return decorate
+
+
+def build_dvc_assets(
+    project: DvcProject,
+    *,
+    translator: DagsterDvcTranslator | None = None,
+    exclude: Sequence[str] = (),
+    **options: Any,
+) -> list[dg.AssetsDefinition]:
+    """One asset for each stage of the project that is not excluded, each materialised by ``dvc repro``."""
+
+    def build(name: str) -> dg.AssetsDefinition:
+        @dvc_asset(name, project=project, translator=translator, **options)
+        def reproduce(context: dg.AssetExecutionContext, dvc: DvcResource) -> dg.MaterializeResult:
+            return dvc.reproduce(context).result()
+
+        return reproduce
+
+    return [build(name) for name in project.groups if name not in exclude]

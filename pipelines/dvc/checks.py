@@ -1,0 +1,46 @@
+"""The check that an asset is what ``dvc.lock`` says: partitioned assets always look fresh in Dagster's graph."""
+
+from collections.abc import Sequence
+
+import dagster as dg
+
+from pipelines.dvc.project import DvcProject
+from pipelines.dvc.state import ProjectState
+from pipelines.dvc.translator import DagsterDvcTranslator
+
+
+def build_in_sync_checks(
+    project: DvcProject, *, translator: DagsterDvcTranslator | None = None, exclude: Sequence[str] = ()
+) -> list[dg.AssetChecksDefinition]:
+    """For each asset ``in_sync_with_dvc``: its stages ran with the present code, parameters and inputs."""
+    chosen = translator or DagsterDvcTranslator()
+
+    def build(name: str) -> dg.AssetChecksDefinition:
+        @dg.asset_check(
+            asset=chosen.get_asset_key(project.groups[name]),
+            name="in_sync_with_dvc",
+            description="The recorded run had the present code, parameters and inputs, and its outs are there",
+        )
+        def in_sync_with_dvc() -> dg.AssetCheckResult:
+            return in_sync(project.reload(), name)
+
+        return in_sync_with_dvc
+
+    return [build(name) for name in project.groups if name not in exclude]
+
+
+def in_sync(project: DvcProject, group: str) -> dg.AssetCheckResult:
+    """Whether all stages of an entry of ``dvc.yaml`` are up to date, and if not, why."""
+    state = ProjectState(project)
+    why: dict[str, str] = {}
+    for stage in project.groups[group].stages:
+        found = state.of(stage)
+        gone = [f"{out.path} is missing" for out in stage.outs if not (project.root / out.path).exists()]
+        reasons = [*found.reasons, *(f"{name} changed" for name in sorted(found.changed_upstream)), *gone]
+        if reasons:
+            why[stage.name] = "; ".join(reasons)
+    return dg.AssetCheckResult(
+        passed=not why,
+        severity=dg.AssetCheckSeverity.WARN,
+        description="; ".join(f"{name}: {text}" for name, text in why.items()) or "in step with dvc.lock",
+    )

@@ -1,0 +1,96 @@
+"""A child process in a group of its own, so that a stop reaches everything it started."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TextIO
+
+_KEPT_LINES = 400
+
+
+@dataclass(frozen=True)
+class Completed:
+    """How a process ended, with the last lines of what it said."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+    seconds: float
+
+
+class _Pump(threading.Thread):
+    """Forwards a pipe line by line and keeps its tail."""
+
+    def __init__(self, source: IO[bytes], sink: TextIO) -> None:
+        super().__init__(daemon=True)
+        self.source, self.sink = source, sink
+        self.tail: deque[str] = deque(maxlen=_KEPT_LINES)
+
+    def run(self) -> None:
+        for raw in self.source:
+            line = raw.decode(errors="replace")
+            self.tail.append(line)
+            with suppress(ValueError):  # the sink was closed at the end of the step
+                self.sink.write(line)
+                self.sink.flush()
+
+
+def run_group(command: Sequence[str], cwd: Path, env: Mapping[str, str], grace_seconds: float) -> Completed:
+    """Run a command in a process group of its own; whatever interrupts this call ends the whole group.
+
+    The group gets SIGTERM, then ``grace_seconds``, then SIGKILL.
+    """
+    start = time.monotonic()
+    child = subprocess.Popen(
+        command,
+        cwd=cwd,
+        env=dict(env),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    assert child.stdout is not None and child.stderr is not None
+    pumps = (_Pump(child.stdout, sys.stdout), _Pump(child.stderr, sys.stderr))
+    for pump in pumps:
+        pump.start()
+    try:
+        child.wait()
+    except BaseException:  # Dagster's interrupt, Ctrl-C: nothing of the stage may live on
+        end_group(child, grace_seconds)
+        raise
+    for pump in pumps:
+        pump.join(timeout=5)  # a server that the stage left behind may hold the pipe open
+    texts = ["".join(pump.tail) for pump in pumps]
+    return Completed(child.returncode, texts[0], texts[1], time.monotonic() - start)
+
+
+def end_group(child: subprocess.Popen[bytes], grace_seconds: float) -> None:
+    """End a process group: SIGTERM, and SIGKILL for what is left after the grace."""
+    _signal(child.pid, signal.SIGTERM)
+    deadline = time.monotonic() + grace_seconds
+    while time.monotonic() < deadline:
+        child.poll()
+        if not _signal(child.pid, 0):
+            return
+        time.sleep(0.05)
+    _signal(child.pid, signal.SIGKILL)
+    child.wait()
+
+
+def _signal(group: int, number: int) -> bool:
+    try:
+        os.killpg(group, number)
+    except ProcessLookupError:
+        return False
+    return True

@@ -1,0 +1,169 @@
+"""Run a stage through DVC from inside an asset, and say what came of it."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import dagster as dg
+from dagster import PipesTempFileContextInjector, PipesTempFileMessageReader, open_pipes_session
+from pydantic import Field
+
+from pipelines.dvc.process import Completed, run_group
+from pipelines.dvc.project import DvcProject, LockEntry, Stage
+from pipelines.dvc.state import data_version
+from pipelines.dvc.translator import STAGE_KEY, DagsterDvcTranslator, stage_of
+
+Outcome = Literal["executed", "restored", "unchanged"]
+LOCK_DIGEST_TAG = "dvc/lock_digest"
+FORCE_TAG = "dvc/force"
+FAILURE_CHARACTERS = 4000
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """What ``dvc repro`` did: ran the stage, restored its outs from the run cache, or found nothing to do."""
+
+    stage: str
+    outcome: Outcome
+    md5s: Mapping[str, str]
+    data_version: str
+    lock_digest: str
+    seconds: float
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    check_results: Sequence[dg.AssetCheckResult] = ()
+
+    def result(self, **metadata: Any) -> dg.MaterializeResult[Any]:
+        """The materialisation: data version = md5, the stage's own metadata and ``metadata``."""
+        return dg.MaterializeResult(
+            data_version=dg.DataVersion(self.data_version),
+            metadata={
+                "dvc/outcome": self.outcome,
+                "dvc/seconds": round(self.seconds, 2),
+                "dvc/md5": dg.MetadataValue.json(dict(self.md5s)),
+                **self.metadata,
+                **metadata,
+            },
+            tags={LOCK_DIGEST_TAG: self.lock_digest},
+            check_results=list(self.check_results),
+        )
+
+
+class DvcResource(dg.ConfigurableResource[Any]):
+    """Runs stages of the DVC project in ``project_dir``.
+
+    ``executable`` is the command that starts DVC, by default the ``dvc`` module of this interpreter; give
+    another when DVC has an environment of its own. A Dagster run with the tag ``dvc/force: "true"`` runs its
+    stages also where DVC thinks them up to date.
+    """
+
+    project_dir: str
+    executable: list[str] = Field(default_factory=list)
+    grace_seconds: float = 10.0
+
+    def reproduce(
+        self,
+        context: dg.AssetExecutionContext,
+        translator: DagsterDvcTranslator | None = None,
+        extras: Mapping[str, Any] | None = None,
+    ) -> Reproduction:
+        """``dvc --wait-for-lock repro --single-item`` of this asset's stage, in a process group of its own.
+
+        The stage may report through Dagster Pipes: the environment reaches it through DVC.
+
+        Raises:
+            dagster.Failure: when the stage failed (with the end of its stderr), or already runs elsewhere.
+        """
+        forced = context.run.tags.get(FORCE_TAG) == "true"
+        verb = ["repro", "--single-item", *(["--force"] if forced else [])]
+        return self._run(context, verb, _outcome, translator, extras)
+
+    def record(self, context: dg.AssetExecutionContext, translator: DagsterDvcTranslator | None = None) -> Reproduction:
+        """``dvc commit --force``: take the outs on disk as this stage's results; it ran elsewhere.
+
+        Raises:
+            dagster.Failure: when an out is missing.
+        """
+        return self._run(context, ["commit", "--force"], lambda *_: "executed", translator, None)
+
+    def _run(
+        self,
+        context: dg.AssetExecutionContext,
+        verb: Sequence[str],
+        outcome: Callable[[Completed, bool, bool], Outcome],
+        translator: DagsterDvcTranslator | None,
+        extras: Mapping[str, Any] | None,
+    ) -> Reproduction:
+        project = DvcProject(self.project_dir)
+        stage = _stage(context, project, translator or DagsterDvcTranslator())
+        before = project.lock().get(stage.name)
+        command = [*self._dvc, "--wait-for-lock", *verb, stage.name]
+        context.log.info("%s", " ".join(command))
+        with open_pipes_session(
+            context, PipesTempFileContextInjector(), PipesTempFileMessageReader(), extras=dict(extras or {})
+        ) as session:
+            done = run_group(command, project.root, self._env(session), self.grace_seconds)
+        reported = list(session.get_results(implicit_materializations=False))
+        after = project.lock().get(stage.name)
+        if done.returncode != 0 or after is None:
+            raise _failure(stage, done)
+        metadata: dict[str, Any] = {}
+        checks: list[dg.AssetCheckResult] = []
+        for result in reported:
+            metadata |= dict(getattr(result, "metadata", None) or {})
+            checks += list(getattr(result, "check_results", None) or [])
+        happened = outcome(done, bool(reported), after == before)
+        context.log.info("%s: %s in %.1f s", stage.name, happened, done.seconds)
+        return _reproduction(stage, happened, after, done.seconds, metadata, checks)
+
+    @property
+    def _dvc(self) -> list[str]:
+        return self.executable or [sys.executable, "-m", "dvc"]
+
+    def _env(self, session: Any) -> dict[str, str]:
+        """This interpreter comes first on the path: ``python`` in a ``cmd`` means the one that runs Dagster."""
+        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+        return {**os.environ, "PATH": path, **session.get_bootstrap_env_vars()}
+
+
+def _stage(context: dg.AssetExecutionContext, project: DvcProject, translator: DagsterDvcTranslator) -> Stage:
+    spec = next(iter(context.assets_def.specs))
+    group = spec.metadata[STAGE_KEY]
+    partition = context.partition_key if context.has_partition_key else None
+    return stage_of(project, translator, str(group), partition)
+
+
+def _reproduction(
+    stage: Stage,
+    outcome: Outcome,
+    entry: LockEntry,
+    seconds: float,
+    metadata: Mapping[str, Any],
+    checks: Sequence[dg.AssetCheckResult],
+) -> Reproduction:
+    version = data_version(stage, entry)
+    return Reproduction(stage.name, outcome, entry.outs, version, entry.digest, seconds, metadata, checks)
+
+
+def _outcome(done: Completed, reported: bool, same_entry: bool) -> Outcome:
+    """A stage that ran says so, through Pipes or in DVC's own words; a silent one changed the lock or did not."""
+    if reported or re.search(r"^Running stage '", done.stdout, re.MULTILINE):
+        return "executed"
+    return "unchanged" if same_entry else "restored"
+
+
+def _failure(stage: Stage, done: Completed) -> dg.Failure:
+    said = done.stderr.strip() or done.stdout.strip()
+    if busy := re.search(r"is busy, it is being blocked by:\s*(.*(?:\n\s+.*)*)", said):
+        text = f"stage {stage.name} is busy: another process runs it or writes what it reads.\n{busy[1].strip()}"
+    else:
+        text = f"stage {stage.name} failed (dvc ended with {done.returncode})\n{said}"
+    if len(text) > FAILURE_CHARACTERS:
+        head, _, tail = text.partition("\n")
+        text = f"{head}\n…{tail[-(FAILURE_CHARACTERS - len(head) - 2) :]}"
+    return dg.Failure(description=text, metadata={"dvc/seconds": done.seconds, "dvc/returncode": done.returncode})

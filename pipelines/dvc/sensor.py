@@ -1,0 +1,61 @@
+"""A sensor that mirrors ``dvc.lock``: runs from a terminal, or pulled with git, show up in Dagster."""
+
+import dagster as dg
+
+from pipelines.dvc.mirror import Mirror
+from pipelines.dvc.project import DvcProject
+from pipelines.dvc.templating import DvcProjectError
+from pipelines.dvc.translator import DagsterDvcTranslator
+
+# No `from __future__ import annotations`: Dagster reads the sensor function's annotations.
+
+
+def mirror_lock(
+    project: DvcProject,
+    instance: dg.DagsterInstance,
+    definitions: dg.RepositoryDefinition,
+    translator: DagsterDvcTranslator | None = None,
+) -> list[str]:
+    """Report to Dagster what it does not know of ``dvc.lock`` yet; returns one line an event."""
+    graph = definitions.asset_graph
+    keys = [key for key in graph.get_all_asset_keys() if not graph.get(key).is_external]
+    mirror = Mirror(
+        project,
+        instance,
+        {key: graph.get(key).code_version for key in keys},
+        {key: frozenset(graph.get(key).parent_keys) for key in keys},
+        translator or DagsterDvcTranslator(),
+    )
+    return [f"{m.stage}: {m.reason}" for m in mirror.tick()]
+
+
+def build_dvc_lock_sensor(
+    project: DvcProject,
+    *,
+    translator: DagsterDvcTranslator | None = None,
+    name: str = "dvc_lock",
+    minimum_interval_seconds: int = 30,
+    default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.STOPPED,
+) -> dg.SensorDefinition:
+    """A sensor after whose tick Dagster's stale assets are ``dvc status``'s changed stages.
+
+    It reports runless materialisations, producers first, and starts no run. ``dvc.yaml`` and the
+    parameters are read anew at each tick.
+    """
+
+    @dg.sensor(
+        name=name,
+        minimum_interval_seconds=minimum_interval_seconds,
+        default_status=default_status,
+        description="Mirrors dvc.lock: stages that ran outside Dagster, and what dvc status calls changed",
+    )
+    def mirror(context: dg.SensorEvaluationContext) -> dg.SkipReason:
+        repository = context.repository_def
+        if repository is None:
+            raise DvcProjectError("the sensor needs the code location that it belongs to")
+        lines = mirror_lock(project.reload(), context.instance, repository, translator)
+        for line in lines:
+            context.log.info(line)
+        return dg.SkipReason("; ".join(lines) if lines else "Dagster and dvc.lock agree")
+
+    return mirror

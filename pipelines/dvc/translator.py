@@ -1,0 +1,134 @@
+"""How a stage becomes an asset. Subclass :class:`DagsterDvcTranslator` to choose otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import dagster as dg
+
+from pipelines.dvc.project import DvcProject, Group, Stage
+from pipelines.dvc.templating import DvcProjectError
+
+STAGE_KEY = "dvc/stage"  # metadata of an asset: the entry of dvc.yaml that it stands for
+_SETTINGS = {"group", "kinds", "owners", "pool", "tags", "key"}
+
+
+class DagsterDvcTranslator:
+    """Asset key, spec and partitions of an entry of ``dvc.yaml``.
+
+    A stage's ``meta: {dagster: {...}}`` may set ``group``, ``kinds``, ``owners``, ``pool``, ``tags`` and
+    ``key``; its ``desc`` is the description.
+    """
+
+    def settings(self, group: Group) -> Mapping[str, Any]:
+        """The stage's ``meta.dagster``.
+
+        Raises:
+            DvcProjectError: for a setting that does not exist.
+        """
+        chosen = group.meta.get("dagster") or {}
+        if unknown := set(chosen) - _SETTINGS:
+            known = ", ".join(sorted(_SETTINGS))
+            raise DvcProjectError(f"stage {group.name}: meta.dagster has no {min(unknown)!r}; known: {known}")
+        return dict(chosen)
+
+    def get_asset_key(self, group: Group) -> dg.AssetKey:
+        key = self.settings(group).get("key", group.name)
+        return dg.AssetKey(key if isinstance(key, list) else str(key).replace("-", "_").split("/"))
+
+    def get_pool(self, group: Group) -> str | None:
+        return self.settings(group).get("pool")
+
+    def get_partitions_def(self, group: Group) -> dg.PartitionsDefinition | None:
+        """Items of a ``matrix`` or ``foreach`` as partitions: one or two dimensions, more as flat item keys."""
+        axes = {name: dg.StaticPartitionsDefinition(list(keys)) for name, keys in group.dimensions.items()}
+        if not axes:
+            return None
+        if len(axes) == 2:
+            return dg.MultiPartitionsDefinition(axes)
+        if len(axes) == 1:
+            return next(iter(axes.values()))
+        return dg.StaticPartitionsDefinition([str(stage.item) for stage in group.stages])
+
+    def partition_key(self, stage: Stage) -> str | None:
+        """The partition that a stage is, None for a plain stage."""
+        if not stage.coordinates:
+            return None
+        if len(stage.coordinates) == 2:
+            return dg.MultiPartitionKey(dict(stage.coordinates))
+        return next(iter(stage.coordinates.values())) if len(stage.coordinates) == 1 else stage.item
+
+    def get_partition_mapping(self, project: DvcProject, up: Group, down: Group) -> dg.PartitionMapping | None:
+        """Which partitions of ``up`` each partition of ``down`` reads, from the edges between the stages.
+
+        Where Dagster has no mapping for the edges (two dimensions, mixed), each partition is said to read all.
+        """
+        if not up.dimensions:
+            return None
+        ours = {stage.name: stage for stage in up.stages}
+        reads = {d.name: [ours[u] for u in project.upstream[d.name] if u in ours] for d in down.stages}
+        everything = all(len(parents) == len(ours) for parents in reads.values())
+        if everything and (len(ours) > 1 or not down.dimensions):
+            return dg.AllPartitionMapping()
+        if not down.dimensions:
+            chosen = [str(self.partition_key(parent)) for parents in reads.values() for parent in parents]
+            return dg.SpecificPartitionsPartitionMapping(chosen)
+        return self._item_mapping(up, down, {self.partition_key(d): reads[d.name] for d in down.stages})
+
+    def _item_mapping(self, up: Group, down: Group, reads: Mapping[str | None, list[Stage]]) -> dg.PartitionMapping:
+        keys = {child: {self.partition_key(parent) for parent in parents} for child, parents in reads.items()}
+        if up.dimensions == down.dimensions and all(parents == {child} for child, parents in keys.items()):
+            return dg.IdentityPartitionMapping()
+        if 2 not in (len(up.dimensions), len(down.dimensions)):
+            table: dict[str, set[str]] = {}
+            for child, parents in keys.items():
+                for parent in parents:
+                    table.setdefault(str(parent), set()).add(str(child))
+            return dg.StaticPartitionMapping(table)
+        shared = set(up.dimensions) & set(down.dimensions)
+        if len(shared) == 1 and {len(up.dimensions), len(down.dimensions)} == {1, 2}:
+            return dg.MultiToSingleDimensionPartitionMapping(partition_dimension_name=shared.pop())
+        return dg.AllPartitionMapping()
+
+    def get_deps(self, project: DvcProject, group: Group) -> list[dg.AssetDep]:
+        upstream = [project.groups[name] for name in project.group_upstream[group.name] if name != group.name]
+        return [
+            dg.AssetDep(self.get_asset_key(up), partition_mapping=self.get_partition_mapping(project, up, group))
+            for up in upstream
+        ]
+
+    def get_asset_spec(self, project: DvcProject, group: Group) -> dg.AssetSpec:
+        """The asset of an entry of ``dvc.yaml``: edges, partitions and code version come from the stage."""
+        settings = self.settings(group)
+        kinds = set(settings.get("kinds", []))
+        command = group.stages[0].template if group.stages else ""
+        outs = sorted({out.path for stage in group.stages for out in stage.outs})
+        return dg.AssetSpec(
+            key=self.get_asset_key(group),
+            deps=self.get_deps(project, group),
+            description=group.desc,
+            group_name=settings.get("group"),
+            kinds=kinds | {"dvc"} if len(kinds) < 3 else kinds,  # Dagster takes three
+            owners=settings.get("owners", []),
+            tags=settings.get("tags", {}),
+            partitions_def=self.get_partitions_def(group),
+            code_version=project.code_version(group.name),
+            metadata={
+                STAGE_KEY: group.name,
+                "dvc/cmd": "\n".join(command) if isinstance(command, list) else str(command),
+                "dvc/outs": dg.MetadataValue.md("\n".join(f"- `{path}`" for path in outs)),
+            },
+        )
+
+
+def stage_of(project: DvcProject, translator: DagsterDvcTranslator, group: str, partition: str | None) -> Stage:
+    """The stage that a partition of an asset stands for.
+
+    Raises:
+        DvcProjectError: when there is none.
+    """
+    for stage in project.groups[group].stages:
+        if translator.partition_key(stage) == partition:
+            return stage
+    raise DvcProjectError(f"{project.path}: stage {group} has no item for the partition {partition!r}")
