@@ -107,19 +107,21 @@ MEMBERS: dict[str, Member] = {
         Card(
             "flux",
             "Storybook FLUX",
-            "An ordinary `FluxPipeline` of few parameters that paints storybook sets as grids of 64 to "
-            "192 px: an autoencoder with factor 8 and 16 channels, two small text encoders, and a "
+            "An ordinary `FluxPipeline` of few parameters that paints storybook sets as 2x2 grids of 64 to "
+            "128 px: an autoencoder with factor 8 and 16 channels, two small text encoders, and a "
             "transformer with guidance embedding.",
-            'from diffusers import FluxPipeline\nFluxPipeline.from_pretrained("data/zoo/flux")  '
-            "# max_sequence_length=40",
-            "The autoencoder: L1, L2, edges and opponent colours on panels of 32 to 64 px. Then "
-            "transformer and text encoders together by flow matching on the cached latents of every "
-            "panel, put together to 2x2 grids; sigma logit-normal, shifted by FLUX's own formula over 16 "
-            "to 144 tokens. More than half of the training sets stray from their prompt in a shared "
-            "trait.",
-            "Imperfect on purpose: part of its sets are inconsistent, so that reinforcement has something"
-            " to gain. It reads the storybook's prompts only, in the 2x2 layout; the guidance value has "
-            "no effect.",
+            "from diffusers import FluxPipeline\n"
+            'pipeline = FluxPipeline.from_pretrained("data/zoo/flux")\n'
+            "pipeline(prompt, height=64, width=64, num_inference_steps=10, max_sequence_length=40)",
+            "The autoencoder first: L1, L2, edges and opponent colours on panels of 32 to 64 px, encoded "
+            "singly, decoded singly and as grids; then its decoder alone. Then transformer and text encoders "
+            "together, by flow matching on the cached latents of every panel, put together to 2x2 grids; sigma "
+            "logit-normal, shifted by FLUX's own formula over 16 to 144 tokens. Half of the training sets "
+            "stray from their prompt in a shared trait. A place loss teaches the T5 which panel a word is "
+            "about. Muon for hidden matrices and convolutions, AdamW for the rest, cosine.",
+            "Imperfect on purpose: part of its sets are inconsistent, so that reinforcement has something to "
+            "gain. It reads storybook prompts in the 2x2 layout only; other layouts and sizes were never "
+            "seen; guidance was always 3.5, so other values have no meaning.",
         ),
         _flux,
     ),
