@@ -121,7 +121,7 @@ class ShardReader:
         """
         if image_id not in self.index.index:
             raise DataError(f"picture {image_id}: not in {', '.join(map(str, self.folders))}")
-        row = self.index.loc[image_id]
+        row: Any = self.index.loc[image_id]
         tar = Path(str(row["folder"])) / TAR
         if not tar.is_file():
             raise DataError(f"{tar}: missing although its index lists {image_id}; run `dvc repro grids`")
