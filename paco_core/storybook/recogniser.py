@@ -48,9 +48,7 @@ def gold_consistency(readings: Sequence[Reading]) -> float:
     return agreeing / len(pairs)
 
 
-def gold_following(
-    readings: Sequence[Reading], asked: Sequence[Panel], traits: Sequence[str] = TRAITS
-) -> float:
+def gold_following(readings: Sequence[Reading], asked: Sequence[Panel], traits: Sequence[str] = TRAITS) -> float:
     """Share of (panel, trait) cells of one set that were drawn as the prompt asked, 0 to 1.
 
     Args:
@@ -62,9 +60,7 @@ def gold_following(
         ValueError: when there is not one asked panel for every reading, or a trait is unknown.
     """
     if len(readings) != len(asked) or not readings:
-        raise ValueError(
-            f"gold following needs one asked panel a reading, got {len(asked)} for {len(readings)}"
-        )
+        raise ValueError(f"gold following needs one asked panel a reading, got {len(asked)} for {len(readings)}")
     if unknown := [trait for trait in traits if trait not in VOCABULARY]:
         raise ValueError(f"unknown trait {unknown[0]!r}; choose among {', '.join(VOCABULARY)}")
     both = list(zip(readings, asked, strict=True))
@@ -150,9 +146,7 @@ def to_pixels(images: Sequence[Image], side: int) -> torch.Tensor:
     from PIL import Image as pil
 
     resized = [image.convert("RGB").resize((side, side), pil.Resampling.BICUBIC) for image in images]
-    return (
-        torch.from_numpy(np.stack([np.asarray(image) for image in resized])).permute(0, 3, 1, 2).contiguous()
-    )
+    return torch.from_numpy(np.stack([np.asarray(image) for image in resized])).permute(0, 3, 1, 2).contiguous()
 
 
 def normalise(pixels: torch.Tensor) -> torch.Tensor:

@@ -74,9 +74,7 @@ def _check_member(member: str, zoo_dir: Path) -> CheckReport:
         return CheckReport(member, problems=[f"does not load: {error}"])
     problems = [f"{name}: measured, but not on the card" for name in measured if name not in card]
     figures = [
-        Figure(name, float(card[name]), value, tolerance_of(name))
-        for name, value in measured.items()
-        if name in card
+        Figure(name, float(card[name]), value, tolerance_of(name)) for name, value in measured.items() if name in card
     ]
     return CheckReport(member, figures, problems)
 

@@ -35,10 +35,10 @@ class Recipe:
     """Numbers of CLIP's training."""
 
     pool: int = 24_000
-    steps: int = 500
+    steps: int = 400
     batch: int = 128
     learning_rate: float = 2e-3
-    vae_pool: int = 8_000
+    vae_pool: int = 5_000
     vae_steps: int = 200
     vae_learning_rate: float = 5e-4
     heads_weight: float = 1.0
@@ -218,7 +218,11 @@ def export(model: torch.nn.Module, tokenizer: PreTrainedTokenizerFast, folder: P
     kept = {name: folder / name for name in ("README.md", "card.json") if (folder / name).is_file()}
     with atomic(folder) as part:
         part.mkdir(parents=True)
-        weights = {name: value.detach().contiguous() for name, value in model.state_dict().items()}
+        # Half precision on disk halves the folder; loading copies it into float32 weights.
+        weights = {
+            name: (value.half() if value.is_floating_point() else value).contiguous()
+            for name, value in model.state_dict().items()
+        }
         save_file(weights, part / "open_clip_model.safetensors")
         tokenizer.save_pretrained(part)
         config = {"model_cfg": configuration(tokenizer), "preprocess_cfg": preprocess}
@@ -261,9 +265,7 @@ def retrieval(
     return hits / total
 
 
-def _ids(
-    texts: Sequence[str], tokenizer: PreTrainedTokenizerFast, known: dict[str, list[int]]
-) -> torch.Tensor:
+def _ids(texts: Sequence[str], tokenizer: PreTrainedTokenizerFast, known: dict[str, list[int]]) -> torch.Tensor:
     """Token ids (batch, context), padded and cut as open_clip's wrapper does."""
     import torch
 

@@ -35,10 +35,7 @@ SHAPED_COMPARISONS = (
     "Do images meet the following criteria? The {noun} is the same in both images. "
     "Please answer Yes or No first, then provide detailed reasons.",
 )
-CLAIM = (
-    "Do images meet the following criteria? {claim} "
-    "Please answer Yes or No first, then provide detailed reasons."
-)
+CLAIM = "Do images meet the following criteria? {claim} Please answer Yes or No first, then provide detailed reasons."
 
 #: The reward instructions, so that the tokenizer knows their words; only `OVERALL` is ever asked, and
 #: only to measure.
@@ -50,8 +47,7 @@ INSTRUCTIONS = (
     OVERALL,
     "Do the two images maintain consistency in terms of style, logic and identity? "
     'Answer "Yes" and "No" first, and then provide detailed reasons.',
-    "Do images meet the following criteria? {criterion} "
-    "Please answer Yes or No first, then provide detailed reasons.",
+    "Do images meet the following criteria? {criterion} Please answer Yes or No first, then provide detailed reasons.",
     "Compare the edited image (second) with the original image (first). Instruction: '{instruction}'. "
     "Except for the parts that are intentionally changed according to the instruction, does the edited image "
     "remain consistent with the original in style, logic, and identity? "
@@ -98,9 +94,7 @@ def one_picture(panel: Panel, rng: random.Random) -> Dialogue:
             continue
         claimed = truth if rng.random() < 0.5 else rng.choice(VOCABULARY[trait])
         claim = f"The {NOUNS[trait]} is {claimed}."
-        question = (
-            CLAIM.replace("{claim}", claim) if rng.random() < 0.2 else f"Is the {NOUNS[trait]} {claimed}?"
-        )
+        question = CLAIM.replace("{claim}", claim) if rng.random() < 0.2 else f"Is the {NOUNS[trait]} {claimed}?"
         turns.append(Turn(question, f"{'Yes' if claimed == truth else 'No'}. It is {truth}."))
     return Dialogue((panel,), tuple(turns))
 

@@ -26,15 +26,13 @@ class Recipe:
     batch: int = 96
     steps: int = 1_200
     learning_rate: float = 2e-3
-    vae_pool: int = 8_000
+    vae_pool: int = 5_000
     vae_steps: int = 500
     vae_learning_rate: float = 7e-4
     seed: int = 0
 
 
-def train(
-    work_dir: Path, vae: Path | None, recipe: Recipe | None = None, say: Say | None = print
-) -> Recogniser:
+def train(work_dir: Path, vae: Path | None, recipe: Recipe | None = None, say: Say | None = print) -> Recogniser:
     """Train on drawings, then, with ``vae`` (folder of an AutoencoderKL), also on its reconstructions.
 
     Checkpoints lie in ``work_dir``; each phase resumes from its own.
@@ -85,9 +83,7 @@ def export(recogniser: Recogniser, folder: Path) -> None:
     }
     with atomic(folder) as part:
         part.mkdir(parents=True)
-        weights = {
-            name: value.detach().contiguous() for name, value in recogniser.network.state_dict().items()
-        }
+        weights = {name: value.detach().contiguous() for name, value in recogniser.network.state_dict().items()}
         save_file(weights, part / "model.safetensors")
         write_json(part / "config.json", config)
 
@@ -99,9 +95,7 @@ def accuracy(recogniser: Recogniser, views: Views) -> dict[str, float]:
     with torch.inference_mode():
         logits = torch.cat([recogniser.network(normalise(part)) for part in views.pixels.split(512)])
     guesses = {trait: head.argmax(dim=1) for trait, head in split_by_trait(logits).items()}
-    return {
-        trait: (guesses[trait] == views.labels[:, k]).float().mean().item() for k, trait in enumerate(TRAITS)
-    }
+    return {trait: (guesses[trait] == views.labels[:, k]).float().mean().item() for k, trait in enumerate(TRAITS)}
 
 
 def _phase(
@@ -120,9 +114,7 @@ def _phase(
         generator = torch.Generator().manual_seed(recipe.seed * 1_000_003 + step)
         rows = torch.randint(len(views), (recipe.batch,), generator=generator)
         heads = split_by_trait(network(spoil(views.pixels[rows], generator)))
-        losses = [
-            functional.cross_entropy(heads[trait], views.labels[rows, k]) for k, trait in enumerate(TRAITS)
-        ]
+        losses = [functional.cross_entropy(heads[trait], views.labels[rows, k]) for k, trait in enumerate(TRAITS)]
         return torch.stack(losses).mean()
 
     network.train()

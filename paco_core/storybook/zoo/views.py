@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 #: Panel sizes in pixels; the smallest is what a 2x2 grid of 64 px holds, and it is the hardest to read.
 PANEL_SIZES: tuple[int, ...] = (32, 32, 48, 64, 96)
+#: Sizes at which panels go through the autoencoder for training: decoding grows with the area.
+RECONSTRUCTED_SIZES: tuple[int, ...] = (32, 32, 48, 64)
 
 
 @dataclass(frozen=True)
@@ -57,9 +59,9 @@ def label_rows(panels: Sequence[Panel]) -> torch.Tensor:
 
 
 def drawn_views(
-    panels: Sequence[Panel], side: int, seed: int, sizes: Sequence[int] = PANEL_SIZES, vae: Path | None = None
+    panels: Sequence[Panel], side: int, seed: int, sizes: Sequence[int] = (), vae: Path | None = None
 ) -> Views:
-    """Draw each panel once at a random size of ``sizes`` and bring it to ``side`` pixels.
+    """Draw each panel once at a random size (of ``sizes`` where given) and bring it to ``side`` pixels.
 
     With ``vae`` (a folder of an ``AutoencoderKL``) every drawing is encoded and decoded first, four
     neighbours at a time as the 2x2 grid that a policy would paint, then cut apart again.
@@ -67,6 +69,7 @@ def drawn_views(
     from paco_core.storybook.drawing import draw
 
     rng = random.Random(seed)
+    sizes = sizes or (PANEL_SIZES if vae is None else RECONSTRUCTED_SIZES)
     chosen = [rng.choice(sizes) for _ in panels]
     images = [draw(panel, size, rng) for panel, size in zip(panels, chosen, strict=True)]
     if vae is not None:

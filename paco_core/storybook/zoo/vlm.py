@@ -180,9 +180,7 @@ def encode_panels(visual: torch.nn.Module, patches: torch.Tensor) -> torch.Tenso
     cosine, sine = tower.rotary_pos_emb(hidden, places)
     for block in tower.blocks:
         attention = block.attn
-        mixed = attention.qkv(block.norm1(hidden)).reshape(
-            count, PATCHES_PER_PANEL, 3, attention.num_heads, -1
-        )
+        mixed = attention.qkv(block.norm1(hidden)).reshape(count, PATCHES_PER_PANEL, 3, attention.num_heads, -1)
         query, key, value = mixed.unbind(2)
         query, key = apply_rotary_pos_emb_vision(query, key, cosine, sine)
         with torch.autocast(patches.device.type, enabled=False):

@@ -12,14 +12,8 @@ from paco_core.storybook.zoo import vlm
 from paco_core.storybook.zoo.dialogues import COMPARISONS, NOUNS, OVERALL, Dialogue, Turn, second_panel
 from paco_core.storybook.zoo.fitting import Say, Schedule, fit
 from paco_core.storybook.zoo.views import Views, drawn_views
-from paco_core.storybook.zoo.vlm_training import (
-    PanelBank,
-    Renderer,
-    answer_loss,
-    bank_of_everything,
-    language_states,
-    themes,
-)
+from paco_core.storybook.zoo.vlm_batches import PanelBank, Renderer, language_states
+from paco_core.storybook.zoo.vlm_training import answer_loss, bank_of_everything, themes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -95,7 +89,7 @@ def yes_probability(
             states = language_states(
                 model, torch.tensor([asked] * pairs), visual.reshape(pairs, 2, vlm.TOKENS_PER_PANEL, -1)
             )
-            logits = model.lm_head(states[:, -1])
+            logits = model.lm_head(states[-1][:, -1])
         scores.append(torch.sigmoid(logits[:, yes] - logits[:, no]))
     return torch.cat(scores)
 

@@ -1,8 +1,12 @@
 """Pretrains the zoo's vision language model: eyes first, then dialogues about one trait at a time.
 
-First the vision tower learns to hold every trait in its output (throw-away linear heads read it). Then
-the whole model takes lessons in :mod:`paco_core.storybook.zoo.dialogues`; the last shows it VAE
-reconstructions too, since a reward model scores decoded latents.
+First the vision tower learns to hold every trait in its output. The whole model then learns to name
+what it sees, next which traits two pictures share, and last to answer about one of them, the pictures
+in the end decoded by the VAE, since a reward model scores decoded latents.
+
+Yes and No alone do not teach a small model to compare within an hour: one bit an answer, about one of
+six traits, leaves it at chance while it names both pictures without a fault. Throw-away linear heads on
+its inner states, which are asked for all six traits at once, make it a matter of minutes.
 """
 
 from __future__ import annotations
@@ -20,25 +24,20 @@ from paco_core.storybook.reasons import answer, true_reasons
 from paco_core.storybook.recogniser import TRAITS, split_by_trait
 from paco_core.storybook.world import VOCABULARY, Panel
 from paco_core.storybook.zoo import vlm
-from paco_core.storybook.zoo.dialogues import INSTRUCTIONS, Dialogue, Turn, one_picture, two_pictures
+from paco_core.storybook.zoo.dialogues import INSTRUCTIONS, Dialogue, one_picture, second_panel, two_pictures
 from paco_core.storybook.zoo.fitting import Say, Schedule, fit
-from paco_core.storybook.zoo.views import Views, drawn_views, spoil
+from paco_core.storybook.zoo.muon import Muon
+from paco_core.storybook.zoo.views import drawn_views
+from paco_core.storybook.zoo.vlm_batches import PanelBank, Renderer, language_states
 
 if TYPE_CHECKING:
     import torch
     from transformers import Qwen2_5_VLForConditionalGeneration, Qwen2Tokenizer
 
-Export = Callable[[str], None]
-
 
 @dataclass(frozen=True)
 class Lesson:
-    """A stretch of training on one mixture of dialogues.
-
-    Naming what two pictures show is learnt in a few hundred steps. Whether two names are equal comes
-    late, and all at once, when six traits compete for the gradient. So a lesson may keep to few traits
-    and to bare answers; with the circuit there, the other traits follow soon.
-    """
+    """A stretch of training on one mixture of dialogues; shares are of batches."""
 
     name: str
     steps: int
@@ -47,7 +46,7 @@ class Lesson:
     one_picture: float = 0.2
     shaped: float = 0.25
     bare: float = 0.3
-    through_vae: bool = False
+    frozen_eyes: bool = False
 
     def dialogues(
         self, panels: Sequence[Panel], known: Sequence[str], count: int, rng: random.Random
@@ -57,19 +56,16 @@ class Lesson:
             return [one_picture(rng.choice(panels), rng) for _ in range(count)]
         shaped, bare = rng.random() < self.shaped, rng.random() < self.bare
         return [
-            two_pictures(
-                rng.choice(panels), rng.choice(known), rng, traits=self.traits, shaped=shaped, bare=bare
-            )
+            two_pictures(rng.choice(panels), rng.choice(known), rng, traits=self.traits, shaped=shaped, bare=bare)
             for _ in range(count)
         ]
 
 
-LESSONS = (
-    Lesson("naming", 800, 1.5e-3),
-    Lesson("comparing", 300, 1e-3, traits=("scene", "accessory"), one_picture=0.0, shaped=0.0, bare=0.9),
-    Lesson("all_traits", 600, 1e-3, one_picture=0.1, bare=0.6),
-    Lesson("reconstructions", 300, 5e-4, through_vae=True),
-)
+NAMING = Lesson("naming", 600, 4e-3)
+DIALOGUES = Lesson("dialogues", 500, 6e-3, one_picture=0.1, shaped=0.2, bare=0.6, frozen_eyes=True)
+RECONSTRUCTIONS = Lesson("reconstructions", 250, 4e-3, one_picture=0.15, bare=0.5)
+#: The throw-away heads read behind this language layer, so that one is left to answer with.
+COMPARING_LAYERS = 3
 
 
 @dataclass(frozen=True)
@@ -79,9 +75,11 @@ class Recipe:
     eyes_steps: int = 550
     eyes_batch: int = 128
     eyes_learning_rate: float = 2e-3
-    lessons: tuple[Lesson, ...] = LESSONS
+    comparing_steps: int = 750
+    comparing_batch: int = 192
+    comparing_learning_rate: float = 1e-2
     batch: int = 40
-    first_token_weight: float = 2.0
+    first_token_weight: float = 3.0
     bfloat16: bool = True
     seed: int = 0
 
@@ -93,6 +91,7 @@ def build(
 
     The tokenizer is learnt once and kept in ``work_dir``, so that a resumed run has the same token ids.
     """
+    from torch import nn
     from transformers import AutoTokenizer
 
     recipe = recipe or Recipe()
@@ -102,43 +101,20 @@ def build(
     tokenizer = AutoTokenizer.from_pretrained(work_dir / "tokenizer")
     model = vlm.build_model(tokenizer, recipe.seed)
 
+    heads = nn.ModuleList(nn.Linear(model.config.text_config.hidden_size, len(TRAITS)) for _ in range(2))
     drawings = bank_of_everything(2, recipe.seed)
     train_eyes(model, drawings, recipe, work_dir / "eyes", say)
-    for lesson in recipe.lessons:
-        if lesson.through_vae and vae is None:
-            continue
-        bank = drawings
-        if lesson.through_vae:
-            bank = PanelBank(drawings.views + bank_of_everything(2, recipe.seed + 1, vae).views)
-        train_dialogues(model, tokenizer, bank, lesson, recipe=recipe, work_dir=work_dir, say=say)
-        vlm.export(model, tokenizer, out_dir)
 
+    def lesson(taught: Lesson, bank: PanelBank) -> None:
+        train_dialogues(model, tokenizer, bank, heads, taught, recipe=recipe, work_dir=work_dir, say=say)
 
-class PanelBank:
-    """A picture for every panel of the world, as what the processor would hand to the model."""
-
-    def __init__(self, views: Views) -> None:
-        import torch
-        from transformers.image_utils import OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
-
-        self.views = views
-        self.rows = views.index_of()
-        self._mean = torch.tensor(OPENAI_CLIP_MEAN).view(1, 3, 1, 1)
-        self._std = torch.tensor(OPENAI_CLIP_STD).view(1, 3, 1, 1)
-
-    def patches(self, rows: torch.Tensor, generator: torch.Generator | None) -> torch.Tensor:
-        """(n, 16, 1176) patches of these rows, spoilt when a generator is given."""
-        from paco_core.storybook.recogniser import normalise
-
-        pixels = self.views.pixels[rows]
-        spoilt = normalise(pixels) if generator is None else spoil(pixels, generator)
-        return vlm.patchify(((spoilt + 1) / 2 - self._mean) / self._std)
-
-    def rows_of(self, panels: Sequence[Panel], rng: random.Random) -> torch.Tensor:
-        """A row that shows each panel, one of several at random."""
-        import torch
-
-        return torch.tensor([rng.choice(self.rows[panel]) for panel in panels])
+    lesson(NAMING, drawings)
+    train_comparing(model, tokenizer, drawings, heads, recipe=recipe, folder=work_dir / "comparing", say=say)
+    lesson(DIALOGUES, drawings)
+    if vae is not None:
+        decoded = bank_of_everything(1, recipe.seed + 1, vae)
+        lesson(RECONSTRUCTIONS, PanelBank(drawings.views + decoded.views))
+    vlm.export(model, tokenizer, out_dir)
 
 
 def every_panel() -> list[Panel]:
@@ -164,17 +140,103 @@ def train_eyes(
         tokens = vlm.encode_panels(tower, bank.patches(rows, generator))
         heads = split_by_trait(head(tokens.mean(dim=1)))
         labels = bank.views.labels[rows]
-        return torch.stack(
-            [functional.cross_entropy(heads[t], labels[:, k]) for k, t in enumerate(TRAITS)]
-        ).mean()
+        return torch.stack([functional.cross_entropy(heads[t], labels[:, k]) for k, t in enumerate(TRAITS)]).mean()
 
     fit(both, loss_at, Schedule(recipe.eyes_steps, recipe.eyes_learning_rate), folder, "vlm (eyes)", say)
+
+
+def train_comparing(
+    model: Qwen2_5_VLForConditionalGeneration,
+    tokenizer: Qwen2Tokenizer,
+    bank: PanelBank,
+    heads: torch.nn.ModuleList,
+    *,
+    recipe: Recipe,
+    folder: Path,
+    say: Say | None,
+) -> None:
+    """Teach the lower language layers which traits two pictures share, by throw-away heads on the last visual token.
+
+    Equality is learnt late from answers alone, where a whole dialogue tells one bit about one trait. Here a
+    short prefix tells six. The vision tower rests, so that its tokens are computed once.
+    """
+    import torch
+    from torch import nn
+
+    language = model.model.language_model
+    parts = nn.ModuleDict({"language": language, "heads": heads})
+    seen = _visual_tokens(model, bank, recipe.seed)
+    prefix = torch.tensor([Renderer(tokenizer, 1.0).prefix(2)])
+    panels = list(bank.rows)
+
+    def loss_at(step: int) -> torch.Tensor:
+        rng = random.Random(recipe.seed * 1_000_003 + step)
+        firsts = [rng.choice(panels) for _ in range(recipe.comparing_batch)]
+        pairs = [(first, second_panel(first, rng, 0.5)) for first in firsts]
+        rows = bank.rows_of([panel for pair in pairs for panel in pair], rng)
+        visual = seen[rows].reshape(len(pairs), 2, vlm.TOKENS_PER_PANEL, -1)
+        with torch.autocast("cpu", torch.bfloat16, enabled=recipe.bfloat16):
+            states = language_states(model, prefix.expand(len(pairs), -1), visual)
+            return same_loss(heads, states, prefix.shape[1] - 1, bank.views.labels[rows])
+
+    model.set_attn_implementation(_float_attention())
+    schedule = Schedule(recipe.comparing_steps, recipe.comparing_learning_rate)
+    fit(
+        parts,
+        loss_at,
+        schedule,
+        folder,
+        "vlm (comparing)",
+        say,
+        optimizer=Muon(parts, schedule.learning_rate, is_hidden),
+    )
+    model.set_attn_implementation("sdpa")
+
+
+def same_loss(
+    heads: torch.nn.ModuleList, states: tuple[torch.Tensor, ...], place: int, labels: torch.Tensor
+) -> torch.Tensor:
+    """Binary cross-entropy of "this trait is the same", read at ``place``; labels are those of each pair in turn."""
+    from torch.nn import functional
+
+    first, second = labels.reshape(-1, 2, len(TRAITS)).unbind(dim=1)
+    flags = heads[0](states[COMPARING_LAYERS][:, place])
+    return functional.binary_cross_entropy_with_logits(flags, (first == second).float())
+
+
+def answer_flags_loss(
+    heads: torch.nn.ModuleListList, last: torch.Tensor, opens: torch.Tensor, labels: torch.Tensor
+) -> torch.Tensor:
+    """The same flags read where an answer is about to begin (``opens``, (batch, length)), in the last layer.
+
+    It brings the flags to the place where they are needed; which of them the question is about is left
+    to the answer's own loss.
+    """
+    from torch.nn import functional
+
+    first, second = labels.reshape(-1, 2, len(TRAITS)).unbind(dim=1)
+    same = (first == second).float().unsqueeze(1).expand(-1, last.shape[1], -1)
+    return functional.binary_cross_entropy_with_logits(heads[1](last[opens]), same[opens])
+
+
+def _visual_tokens(model: Qwen2_5_VLForConditionalGeneration, bank: PanelBank, seed: int) -> torch.Tensor:
+    """Visual tokens of every row of the bank, spoilt once: (rows, 4, hidden)."""
+    import torch
+
+    generator = torch.Generator().manual_seed(seed)
+    with torch.inference_mode():
+        parts = [
+            vlm.encode_panels(model.model.visual, bank.patches(rows, generator))
+            for rows in torch.arange(len(bank.views)).split(256)
+        ]
+    return torch.cat(parts).clone()
 
 
 def train_dialogues(
     model: Qwen2_5_VLForConditionalGeneration,
     tokenizer: Qwen2Tokenizer,
     bank: PanelBank,
+    heads: torch.nn.ModuleList,
     lesson: Lesson,
     *,
     recipe: Recipe,
@@ -182,9 +244,11 @@ def train_dialogues(
     say: Say | None,
     after: Callable[[int], None] | None = None,
 ) -> None:
-    """One lesson: next-token loss on the answers, the first token of each weighing more."""
+    """One lesson: next-token loss on the answers, while the throw-away heads keep reading the shared traits."""
     import torch
+    from torch import nn
 
+    parts = nn.ModuleDict({"model": model, "heads": heads})
     render = Renderer(tokenizer, recipe.first_token_weight)
     panels, known = list(bank.rows), themes()
 
@@ -193,12 +257,21 @@ def train_dialogues(
         rng, generator = random.Random(seed), torch.Generator().manual_seed(seed)
         dialogues = lesson.dialogues(panels, known, recipe.batch, rng)
         with torch.autocast("cpu", torch.bfloat16, enabled=recipe.bfloat16):
-            return answer_loss(model, bank, render, dialogues, rng=rng, generator=generator)
+            return answer_loss(model, bank, render, dialogues, rng=rng, generator=generator, heads=heads)
 
     model.set_attn_implementation(_float_attention())
+    model.model.visual.requires_grad_(not lesson.frozen_eyes)
     schedule = Schedule(lesson.steps, lesson.learning_rate, warmup=30)
-    fit(model, loss_at, schedule, work_dir / lesson.name, f"vlm ({lesson.name})", say, after)
+    optimizer = Muon(parts, schedule.learning_rate, is_hidden)
+    folder, label = work_dir / lesson.name, f"vlm ({lesson.name})"
+    fit(parts, loss_at, schedule, folder, label, say, after, optimizer)
     model.set_attn_implementation("sdpa")
+    model.model.visual.requires_grad_(True)
+
+
+def is_hidden(name: str, weight: torch.Tensor) -> bool:
+    """Muon's weights: the matrices within the language layers and the vision blocks."""
+    return weight.ndim == 2 and (".layers." in name or ".blocks." in name or ".merger." in name)
 
 
 def answer_loss(
@@ -209,6 +282,7 @@ def answer_loss(
     *,
     rng: random.Random,
     generator: torch.Generator | None,
+    heads: torch.nn.ModuleList | None = None,
 ) -> torch.Tensor:
     """Weighted cross-entropy of the answers of dialogues that all show the same number of pictures."""
     import torch
@@ -218,33 +292,17 @@ def answer_loss(
     ids, weights = render.batch(dialogues)
     rows = bank.rows_of([panel for dialogue in dialogues for panel in dialogue.panels], rng)
     visual = vlm.encode_panels(model.model.visual, bank.patches(rows, generator))
-    hidden = language_states(model, ids, visual.reshape(len(dialogues), pictures, vlm.TOKENS_PER_PANEL, -1))
+    states = language_states(model, ids, visual.reshape(len(dialogues), pictures, vlm.TOKENS_PER_PANEL, -1))
     wanted = weights[:, 1:] > 0
-    logits = model.lm_head(hidden[:, :-1][wanted])
+    logits = model.lm_head(states[-1][:, :-1][wanted])
     losses = functional.cross_entropy(logits, ids[:, 1:][wanted], reduction="none")
     share = weights[:, 1:][wanted]
-    return torch.as_tensor((losses * share).sum() / share.sum())
-
-
-def language_states(
-    model: Qwen2_5_VLForConditionalGeneration, ids: torch.Tensor, visual: torch.Tensor
-) -> torch.Tensor:
-    """Last hidden states (batch, length, hidden) of right-padded ids; pictures: (batch, pictures, 4, hidden).
-
-    All rows open alike (user turn, pictures), so one row's positions serve the batch; padding is at the
-    right, where causal attention never looks.
-    """
-    core: Any = model.model
-    is_image = ids == model.config.image_token_id
-    embedded = core.get_input_embeddings()(ids)
-    embedded = embedded.masked_scatter(is_image.unsqueeze(-1), visual.to(embedded.dtype))
-    grid = ids.new_tensor([[1, 4, 4]] * visual.shape[1])
-    positions, _ = core.get_rope_index(ids[:1], is_image[:1].int(), image_grid_thw=grid)
-    output = core.language_model(
-        inputs_embeds=embedded, position_ids=positions.expand(-1, len(ids), -1), use_cache=False
-    )
-    states: torch.Tensor = output.last_hidden_state
-    return states
+    loss = (losses * share).sum() / share.sum()
+    if heads is not None and pictures == 2:
+        labels, opens = bank.views.labels[rows], weights[:, 1:] == render.first_token_weight
+        loss = loss + same_loss(heads, states, len(render.prefix(2)) - 1, labels)
+        loss = loss + answer_flags_loss(heads, states[-1][:, :-1], opens, labels)
+    return torch.as_tensor(loss)
 
 
 def _float_attention() -> str:
@@ -261,50 +319,6 @@ def _float_attention() -> str:
 
     AttentionInterface.register("sdpa_float32", forward)
     return "sdpa_float32"
-
-
-class Renderer:
-    """Turns dialogues into padded token ids and loss weights, in the chat template's form."""
-
-    def __init__(self, tokenizer: Qwen2Tokenizer, first_token_weight: float) -> None:
-        self._tokenizer = tokenizer
-        self._first = first_token_weight
-        self._known: dict[str, list[int]] = {}
-
-    def batch(self, dialogues: Sequence[Dialogue]) -> tuple[torch.Tensor, torch.Tensor]:
-        """ids int64 and weights float, both (batch, longest); weight 0 where nothing is learnt."""
-        import torch
-
-        rows = [self._row(dialogue) for dialogue in dialogues]
-        longest = max(len(ids) for ids, _ in rows)
-        padding = self._tokenizer.pad_token_id
-        ids = [ids + [padding] * (longest - len(ids)) for ids, _ in rows]
-        weights = [weights + [0.0] * (longest - len(weights)) for _, weights in rows]
-        return torch.tensor(ids), torch.tensor(weights)
-
-    def question(self, pictures: int, text: str) -> list[int]:
-        """Token ids of one question about so many pictures, up to where the answer begins."""
-        ids, _ = self._row(Dialogue((), (Turn(text, ""),)), pictures)
-        return ids[:-1]
-
-    def _row(self, dialogue: Dialogue, pictures: int | None = None) -> tuple[list[int], list[float]]:
-        picture = "<|vision_start|>" + "<|image_pad|>" * vlm.TOKENS_PER_PANEL + "<|vision_end|>"
-        ids: list[int] = []
-        weights: list[float] = []
-        before = "<|im_start|>user\n" + picture * (len(dialogue.panels) if pictures is None else pictures)
-        for turn in dialogue.turns:
-            asked = self._encode(before) + self._encode(turn.question)
-            asked = asked + self._encode("<|im_end|>\n<|im_start|>assistant\n")
-            answer = self._encode(turn.answer) + self._encode("<|im_end|>")
-            ids += asked + answer
-            weights += [0.0] * len(asked) + [self._first] + [1.0] * (len(answer) - 1)
-            before = "\n<|im_start|>user\n"
-        return ids, weights
-
-    def _encode(self, text: str) -> list[int]:
-        if text not in self._known:
-            self._known[text] = self._tokenizer(text)["input_ids"]
-        return self._known[text]
 
 
 def bank_of_everything(repeats: int, seed: int, vae: Path | None = None) -> PanelBank:
@@ -327,9 +341,7 @@ def corpus() -> list[str]:
             two_pictures(rng.choice(panels), rng.choice(known), rng, traits=TRAITS, shaped=shaped, bare=False)
             for _ in range(2_000)
         ]
-    sentences = [
-        text for dialogue in dialogues for turn in dialogue.turns for text in (turn.question, turn.answer)
-    ]
+    sentences = [text for dialogue in dialogues for turn in dialogue.turns for text in (turn.question, turn.answer)]
     for prompt in storybook_prompts(600, seed=1_001):
         named = [f" {name}" for dimension in prompt.criteria.values() for name in dimension]
         criteria = [text for dimension in prompt.criteria.values() for text in dimension.values()]

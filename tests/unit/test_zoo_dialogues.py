@@ -1,0 +1,81 @@
+"""What the base of the reward model is taught: true answers about one trait, never the overall question."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from paco_core.storybook.world import VOCABULARY, Panel, random_panel
+from paco_core.storybook.zoo.dialogues import (
+    COMPARISONS,
+    NOUNS,
+    OVERALL,
+    comparison,
+    one_picture,
+    second_panel,
+    two_pictures,
+)
+
+RED_CAT = Panel("cat", "red", "hat", "big", "beach", "flat")
+TRAITS = tuple(VOCABULARY)
+
+
+def test_a_comparison_names_both_words_or_the_shared_one() -> None:
+    blue = RED_CAT.with_trait("colour", "blue")
+    assert comparison(RED_CAT, blue, "colour", COMPARISONS[0]).question == "Is the colour the same in both pictures?"
+    assert comparison(RED_CAT, blue, "colour", COMPARISONS[0]).answer == "No. The colour differs: red and blue."
+    assert comparison(RED_CAT, blue, "style", COMPARISONS[0]).answer == "Yes. The style is the same: flat."
+
+
+@pytest.mark.parametrize("bare", [True, False])
+@pytest.mark.parametrize("shaped", [True, False])
+def test_every_answer_is_true_and_bare_answers_hold_no_reason(shaped: bool, bare: bool) -> None:
+    rng = random.Random(1)
+    for _ in range(100):
+        first = random_panel(rng)
+        dialogue = two_pictures(first, "a theme", rng, traits=TRAITS, shaped=shaped, bare=bare)
+        one, two = dialogue.panels
+        assert len({turn.question for turn in dialogue.turns}) == (2 if shaped else 3)
+        for turn in dialogue.turns:
+            asked = [
+                trait for trait in TRAITS if f" {NOUNS[trait]} " in turn.question.replace("?", " ").replace(".", " ")
+            ]
+            assert len(asked) == 1
+            same = getattr(one, asked[0]) == getattr(two, asked[0])
+            assert turn.answer.startswith("Yes." if same else "No.")
+            assert (" " in turn.answer) is not bare
+
+
+def test_the_overall_question_is_never_taught() -> None:
+    rng = random.Random(2)
+    start = OVERALL.split("{theme}")[1][:60]
+    for shaped in (True, False):
+        for _ in range(200):
+            panel = random_panel(rng)
+            taught = two_pictures(panel, "a theme", rng, traits=TRAITS, shaped=shaped, bare=False)
+            for turn in (*taught.turns, *one_picture(panel, rng).turns):
+                assert start not in turn.question
+                assert "logic and identity" not in turn.question
+
+
+def test_claims_about_one_picture_are_judged_by_what_it_shows() -> None:
+    rng = random.Random(3)
+    judged = 0
+    for _ in range(200):
+        panel = random_panel(rng)
+        for turn in one_picture(panel, rng).turns:
+            label, _, reason = turn.answer.partition(" It is ")
+            if label in {"Yes.", "No."}:
+                judged += 1
+                truth = reason.rstrip(".")
+                assert truth in {getattr(panel, trait) for trait in TRAITS}
+                assert (label == "Yes.") is (f" {truth}" in turn.question)
+    assert judged > 100
+
+
+def test_share_sets_how_often_a_trait_agrees() -> None:
+    rng = random.Random(4)
+    assert second_panel(RED_CAT, rng, 1.0) == RED_CAT
+    other = second_panel(RED_CAT, rng, 0.0)
+    assert all(getattr(other, trait) != getattr(RED_CAT, trait) for trait in TRAITS)
