@@ -38,19 +38,15 @@ class Recipe:
     steps: int = 400
     batch: int = 128
     learning_rate: float = 2e-3
-    vae_pool: int = 5_000
-    vae_steps: int = 200
-    vae_learning_rate: float = 5e-4
     heads_weight: float = 1.0
     seed: int = 0
 
 
-def build(
-    work_dir: Path, out_dir: Path, vae: Path | None, recipe: Recipe | None = None, say: Say | None = print
-) -> None:
+def build(work_dir: Path, out_dir: Path, recipe: Recipe | None = None, say: Say | None = print) -> None:
     """Train (or resume) in ``work_dir`` and write the member's folder.
 
-    The tokenizer is learnt once and kept in ``work_dir``, so that a resumed run has the same token ids.
+    Spoilt drawings are enough: reconstructions by an autoencoder are retrieved as well as drawings. The
+    tokenizer is learnt once and kept in ``work_dir``, so that a resumed run has the same token ids.
     """
     from transformers import AutoTokenizer
 
@@ -60,17 +56,9 @@ def build(
             build_tokenizer(corpus()).save_pretrained(part)
     tokenizer = AutoTokenizer.from_pretrained(work_dir / "tokenizer")
     model = build_model(tokenizer, recipe.seed)
-
-    def phase(name: str, steps: int, learning_rate: float, views: Views) -> None:
-        schedule = Schedule(steps, learning_rate)
-        train(model, tokenizer, views, schedule=schedule, recipe=recipe, folder=work_dir / name, say=say)
-
     views = drawn_views(random_panels(recipe.pool, recipe.seed), SIDE, recipe.seed)
-    phase("drawings", recipe.steps, recipe.learning_rate, views)
-    if vae is not None:
-        panels = random_panels(recipe.vae_pool, recipe.seed + 1)
-        views = drawn_views(panels, SIDE, recipe.seed + 1, vae=vae) + views
-        phase("reconstructions", recipe.vae_steps, recipe.vae_learning_rate, views)
+    schedule = Schedule(recipe.steps, recipe.learning_rate)
+    train(model, tokenizer, views, schedule=schedule, recipe=recipe, folder=work_dir / "drawings", say=say)
     export(model, tokenizer, out_dir)
 
 
@@ -82,9 +70,9 @@ def figures(folder: Path, vae: Path) -> dict[str, float]:
     model = open_clip.create_model(f"local-dir:{folder}").eval()
     tokenizer = AutoTokenizer.from_pretrained(folder)
     measured: dict[str, float] = {}
-    for size in (32, 96):
+    for size in (32, 64):
         for kind, decoder in (("drawings", None), ("reconstructions", vae)):
-            views = drawn_views(random_panels(1_280, 9_100 + size), SIDE, 9_100, (size,), decoder)
+            views = drawn_views(random_panels(640, 9_100 + size), SIDE, 9_100, (size,), decoder)
             measured[f"retrieval_{kind}_{size}px"] = retrieval(model, tokenizer, views)
     return measured
 

@@ -59,12 +59,12 @@ def build(work_dir: Path, out_dir: Path, vae: Path | None, say: Say | None = pri
 
 
 def figures(folder: Path, vae: Path) -> dict[str, float]:
-    """The card's figures: share of traits read right on 32 and 96 px panels, drawn and reconstructed."""
+    """The card's figures: share of traits read right on 32 and 64 px panels, drawn and reconstructed."""
     recogniser = Recogniser.from_pretrained(folder)
     measured: dict[str, float] = {}
-    for size in (32, 96):
+    for size in (32, 64):
         for kind, decoder in (("drawings", None), ("reconstructions", vae)):
-            views = drawn_views(random_panels(1_200, 9_000 + size), recogniser.side, 9_000, (size,), decoder)
+            views = drawn_views(random_panels(640, 9_000 + size), recogniser.side, 9_000, (size,), decoder)
             shares = accuracy(recogniser, views)
             measured[f"accuracy_{kind}_{size}px"] = sum(shares.values()) / len(shares)
             measured[f"worst_trait_{kind}_{size}px"] = min(shares.values())
