@@ -57,7 +57,9 @@ class FluxPolicy:
         with without_bars():
             pipeline = FluxPipeline.from_pretrained(model, dtype=getattr(torch, dtype))
         pipeline.set_progress_bar_config(disable=True)
-        return cls(pipeline.to(device), device)
+        pipeline.to(device)
+        pipeline.vae.to(memory_format=torch.channels_last)  # a quarter less time for its convolutions
+        return cls(pipeline, device)
 
     @property
     def _patch(self) -> int:
