@@ -29,9 +29,7 @@ def score_pair(
     params = load(root / PARAMS_FILE)
     folder = root / (model or paths.REWARD_MERGED)
     if not folder.is_dir():
-        raise DataError(
-            f"{folder}: no reward model there; run `dvc repro reward_merged`, or name one with --model"
-        )
+        raise DataError(f"{folder}: no reward model there; run `dvc repro reward_merged`, or name one with --model")
     pictures = []
     for path in (Path(first), Path(second)):
         if not path.is_file():

@@ -28,9 +28,7 @@ class Example:
 
     def __post_init__(self) -> None:
         if opening(self.answer) not in (YES, NO):
-            raise DataError(
-                f"pair {self.id}: its answer must begin with Yes or No, it is {self.answer[:40]!r}"
-            )
+            raise DataError(f"pair {self.id}: its answer must begin with Yes or No, it is {self.answer[:40]!r}")
 
     @property
     def consistent(self) -> bool:
@@ -68,9 +66,7 @@ def read_examples(table: Path, panel: Callable[[str], Image.Image], template: st
     frame = pd.read_parquet(table)
     missing = [name for name in COLUMNS if name not in frame]
     if missing:
-        raise DataError(
-            f"{table}: column {', '.join(missing)} is missing; it has {', '.join(map(str, frame))}"
-        )
+        raise DataError(f"{table}: column {', '.join(missing)} is missing; it has {', '.join(map(str, frame))}")
     examples = []
     for pair_id, theme, first, second, label, answer in frame[list(COLUMNS)].itertuples(index=False):
         if label not in (YES, NO):

@@ -34,9 +34,7 @@ def write_golden(folder: Path, queries: Sequence[PairQuery], scores: Sequence[Sc
         names = [f"{FOLDER}/{number}-first.png", f"{FOLDER}/{number}-second.png"]
         for name, image in zip(names, (query.first, query.second), strict=True):
             (folder / name).write_bytes(encode_png(image))
-        pairs.append(
-            {"first": names[0], "second": names[1], "instruction": query.instruction, "score": score.value}
-        )
+        pairs.append({"first": names[0], "second": names[1], "instruction": query.instruction, "score": score.value})
     write_json(folder / FILE, {"tolerance": TOLERANCE, "pairs": pairs})
 
 

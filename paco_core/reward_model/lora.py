@@ -99,11 +99,7 @@ def load(model: Any, adapter: Path) -> Any:
             layer = linears.get(name)
             want = None if layer is None else layer.in_features if ".lora_A." in key else layer.out_features
             if want != (shape[1] if ".lora_A." in key else shape[0]):
-                found = (
-                    "no such layer"
-                    if layer is None
-                    else f"a layer of {layer.in_features} -> {layer.out_features}"
-                )
+                found = "no such layer" if layer is None else f"a layer of {layer.in_features} -> {layer.out_features}"
                 raise DataError(
                     f"{adapter}: made for base {owner!r}, not for this model: {key} has shape {shape}, "
                     f"the model has {found}"

@@ -80,10 +80,5 @@ def write_model(network: Network, base: str | Path, out: Path) -> None:
     if isinstance(base, Path):  # whatever else the base carries (a chat template file, say)
         for path in sorted(base.iterdir()):
             weights = path.name.endswith((".safetensors", ".index.json"))
-            if (
-                path.is_file()
-                and not weights
-                and path.name not in BASE_ONLY
-                and not (out / path.name).exists()
-            ):
+            if path.is_file() and not weights and path.name not in BASE_ONLY and not (out / path.name).exists():
                 shutil.copy(path, out / path.name)

@@ -118,9 +118,7 @@ class Network:
         text = parts[0] + "".join(fill + part for fill, part in zip(fills, parts[1:], strict=True))
         ids = torch.tensor(self.processor.tokenizer(text)["input_ids"])
         is_image = (ids == self.model.config.image_token_id).int()
-        positions, _ = self.model.model.get_rope_index(
-            ids[None], is_image[None], image_grid_thw=torch.tensor(grids)
-        )
+        positions, _ = self.model.model.get_rope_index(ids[None], is_image[None], image_grid_thw=torch.tensor(grids))
         return Prompt(ids, positions[:, 0])
 
     def look(self, images: Sequence[Image.Image]) -> list[Visual]:
@@ -226,9 +224,7 @@ def source(root: Path, base: str) -> str | Path:
     if folder.is_dir():
         return folder
     if base.startswith((".", "/", "data/")):
-        raise DataError(
-            f"reward.base {base!r}: no such folder below the project; give a model folder or a hub id"
-        )
+        raise DataError(f"reward.base {base!r}: no such folder below the project; give a model folder or a hub id")
     return base
 
 

@@ -70,9 +70,7 @@ class Scorer:
             for number, query in enumerate(queries)
         ]
 
-    def first_logits(
-        self, queries: Sequence[PairQuery], on_batch: Callable[[int], None] | None = None
-    ) -> torch.Tensor:
+    def first_logits(self, queries: Sequence[PairQuery], on_batch: Callable[[int], None] | None = None) -> torch.Tensor:
         """Logits (queries, vocabulary), float32 on the CPU, of the first answer token."""
         import torch
 
@@ -85,9 +83,7 @@ class Scorer:
                     on_batch(len(batch))
         return logits
 
-    def score(
-        self, queries: Sequence[PairQuery], on_batch: Callable[[int], None] | None = None
-    ) -> list[Score]:
+    def score(self, queries: Sequence[PairQuery], on_batch: Callable[[int], None] | None = None) -> list[Score]:
         """P(Yes) of each query, in order; each distinct picture is encoded once.
 
         ``on_batch`` is called with the number of pairs just done. A pair whose logits are not finite gets
@@ -96,10 +92,7 @@ class Scorer:
         if not queries:
             return []
         values = from_logits(self.first_logits(queries, on_batch), self.yes_id, self.no_id).tolist()
-        return [
-            Score(value, "the model's logits are not finite" if math.isnan(value) else None)
-            for value in values
-        ]
+        return [Score(value, "the model's logits are not finite" if math.isnan(value) else None) for value in values]
 
     def generate_reasons(self, queries: Sequence[PairQuery], max_new_tokens: int = 128) -> list[str]:
         """The whole answers, decoded greedily: "Yes." or "No." and the reasons."""

@@ -109,9 +109,7 @@ def _desert(pen: Pen) -> None:
     pen.ellipse(0.25, 0.82, 0.5, 0.28, (220, 134, 74))
     pen.ellipse(0.8, 0.9, 0.6, 0.32, (200, 110, 58))
     pen.polygon([(0.87, 0.24), (0.95, 0.24), (0.95, 0.72), (0.87, 0.72)], (52, 128, 84))
-    pen.polygon(
-        [(0.78, 0.36), (0.83, 0.36), (0.83, 0.46), (0.9, 0.46), (0.9, 0.52), (0.78, 0.52)], (52, 128, 84)
-    )
+    pen.polygon([(0.78, 0.36), (0.83, 0.36), (0.83, 0.46), (0.9, 0.46), (0.9, 0.52), (0.78, 0.52)], (52, 128, 84))
 
 
 def _city(pen: Pen) -> None:
@@ -232,9 +230,7 @@ def _accessory(pen: Pen, accessory: str, edge: RGB) -> None:
         pen.polygon([(0.08, 0.1), (0.21, 0.1), (0.22, 0.36), (0.1, 0.36)], (236, 116, 20), edge)
         pen.polygon([(-0.25, 0.05), (0.25, 0.05), (0.25, 0.17), (-0.25, 0.17)], (248, 134, 30), edge)
         for x in (-0.18, -0.06, 0.06, 0.18):
-            pen.polygon(
-                [(x - 0.02, 0.05), (x + 0.02, 0.05), (x + 0.02, 0.17), (x - 0.02, 0.17)], (255, 240, 210)
-            )
+            pen.polygon([(x - 0.02, 0.05), (x + 0.02, 0.05), (x + 0.02, 0.17), (x - 0.02, 0.17)], (255, 240, 210))
     elif accessory == "balloon":
         pen.line([(0.3, 0.24), (0.4, -0.2)], INK, 0.02)
         pen.ellipse(0.42, -0.36, 0.16, 0.19, (250, 110, 180), edge)
@@ -283,9 +279,7 @@ def draw(panel: Panel, size: int, rng: random.Random | None = None) -> Image.Ima
     if panel.style == "crayon":
         image = _crayon(image)
     if panel.style == "pixel":
-        return image.resize((PIXELS, PIXELS), Image.Resampling.BOX).resize(
-            (size, size), Image.Resampling.NEAREST
-        )
+        return image.resize((PIXELS, PIXELS), Image.Resampling.BOX).resize((size, size), Image.Resampling.NEAREST)
     return image.resize((size, size), Image.Resampling.BOX)
 
 
@@ -297,9 +291,7 @@ def tile(images: Sequence[Image.Image], layout: tuple[int, int]) -> Image.Image:
     """
     rows, columns = layout
     if len(images) != rows * columns or len({image.size for image in images}) != 1:
-        raise ValueError(
-            f"a {rows}x{columns} grid needs {rows * columns} panels of one size, got {len(images)}"
-        )
+        raise ValueError(f"a {rows}x{columns} grid needs {rows * columns} panels of one size, got {len(images)}")
     wide, high = images[0].size
     grid = Image.new("RGB", (columns * wide, rows * high))
     for n, image in enumerate(images):

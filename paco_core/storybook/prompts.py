@@ -77,9 +77,7 @@ def place_marks(rows: int, columns: int) -> list[str]:
     vertical = {2: ["TOP", "BOTTOM"], 3: ["TOP", "MIDDLE", "BOTTOM"]}.get(rows)
     horizontal = {2: ["LEFT", "RIGHT"], 3: ["LEFT", "CENTER", "RIGHT"]}.get(columns)
     if vertical is None or horizontal is None:
-        raise ValueError(
-            f"the storybook has no names for the panels of a {rows}x{columns} grid; use 2x2, 2x3 or 1xN"
-        )
+        raise ValueError(f"the storybook has no names for the panels of a {rows}x{columns} grid; use 2x2, 2x3 or 1xN")
     return [f"[{v}]-[{h}]:" for v in vertical for h in horizontal]
 
 
@@ -87,9 +85,7 @@ def random_set(kind: int, count: int, rng: random.Random) -> tuple[int, list[Pan
     """(kind, panels) of a consistent set: shared traits equal; scenes differ, or in a growth set sizes rise."""
     first, task = random_panel(rng), KINDS[kind][1]
     if task == "Growth":
-        return kind, [
-            first.with_trait("size", SIZES[n * (len(SIZES) - 1) // max(1, count - 1)]) for n in range(count)
-        ]
+        return kind, [first.with_trait("size", SIZES[n * (len(SIZES) - 1) // max(1, count - 1)]) for n in range(count)]
     if task == "Portrait Design":
         return kind, [first.with_trait("size", "big")] * count
     scenes = list(VOCABULARY["scene"])

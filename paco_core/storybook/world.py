@@ -51,9 +51,7 @@ class Panel:
     def __post_init__(self) -> None:
         for trait, words in VOCABULARY.items():
             if getattr(self, trait) not in words:
-                raise ValueError(
-                    f"storybook has no {trait} {getattr(self, trait)!r}; choose one of {', '.join(words)}"
-                )
+                raise ValueError(f"storybook has no {trait} {getattr(self, trait)!r}; choose one of {', '.join(words)}")
 
     def with_trait(self, trait: str, word: str) -> Panel:
         """A copy with one attribute changed."""

@@ -48,9 +48,7 @@ def test_index_orderings_are_another_statistic() -> None:
     predicted_order = [1, 3, 0, 2]
     assert found.tau_paper == pytest.approx(kendalltau(predicted_order, human).statistic)
     assert found.rho_paper == pytest.approx(spearmanr(predicted_order, human).statistic)
-    assert found.tau == pytest.approx(
-        kendalltau(ranks_of_scores(predicted_scores), ranks_of_order(human)).statistic
-    )
+    assert found.tau == pytest.approx(kendalltau(ranks_of_scores(predicted_scores), ranks_of_order(human)).statistic)
     assert abs(found.tau - found.tau_paper) > 0.1
 
 
@@ -58,18 +56,12 @@ def test_index_orderings_are_another_statistic() -> None:
 def test_equal_to_scipy_on_rank_vectors(values: list[float], human: list[int]) -> None:
     found = rank_metrics(values, human)
     if len(set(values)) > 1:
-        assert found.tau == pytest.approx(
-            kendalltau(-np.array(values), ranks_of_order(human)).statistic, abs=1e-9
-        )
-        assert found.rho == pytest.approx(
-            spearmanr(-np.array(values), ranks_of_order(human)).statistic, abs=1e-9
-        )
+        assert found.tau == pytest.approx(kendalltau(-np.array(values), ranks_of_order(human)).statistic, abs=1e-9)
+        assert found.rho == pytest.approx(spearmanr(-np.array(values), ranks_of_order(human)).statistic, abs=1e-9)
 
 
 @given(st.lists(st.sampled_from([0.0, 0.5, 1.0]), min_size=4, max_size=4), orders)
-def test_positions_under_ties_are_the_mean_over_the_open_orders(
-    values: list[float], human: list[int]
-) -> None:
+def test_positions_under_ties_are_the_mean_over_the_open_orders(values: list[float], human: list[int]) -> None:
     found = rank_metrics(values, human)
     broken = []
     for jitter in itertools.permutations([1e-3, 2e-3, 3e-3, 4e-3]):
@@ -101,9 +93,7 @@ def test_random_scores_reach_the_published_chance_level() -> None:
 
 
 def test_a_missing_score_makes_every_metric_nan() -> None:
-    assert all(
-        math.isnan(v) for v in rank_metrics([0.1, float("nan"), 0.3, 0.4], [0, 1, 2, 3]).as_dict().values()
-    )
+    assert all(math.isnan(v) for v in rank_metrics([0.1, float("nan"), 0.3, 0.4], [0, 1, 2, 3]).as_dict().values())
 
 
 @pytest.mark.parametrize(("values", "human"), [([0.1, 0.2], [0, 0]), ([0.1, 0.2], [0, 1, 2]), ([0.1], [0])])

@@ -8,6 +8,7 @@ import yaml
 
 from paco_core import params, profiles
 from paco_core.params import ParamsError
+from paco_core.tracking import flatten
 
 
 @pytest.fixture
@@ -98,3 +99,9 @@ def test_using_a_profile_changes_only_what_it_names(project: Path) -> None:
 def test_an_unknown_profile_lists_the_known_ones(project: Path) -> None:
     with pytest.raises(ParamsError, match="available: paper, smoke, storybook"):
         profiles.use(project, "papre")
+
+
+def test_the_reference_page_lists_every_key(repository: Path, tree: Any) -> None:
+    page = (repository / "docs/reference/parameters.md").read_text()
+    missing = [key for key, value in flatten(tree).items() if f"| `{key}` | {value} |" not in page]
+    assert not missing, f"docs/reference/parameters.md: {missing}"

@@ -59,9 +59,7 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
         ]
     )
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"$A {EOS}", special_tokens=[(EOS, ids[EOS])]
-    )
+    tokenizer.post_processor = processors.TemplateProcessing(single=f"$A {EOS}", special_tokens=[(EOS, ids[EOS])])
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         pad_token=PAD,
