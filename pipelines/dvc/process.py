@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TextIO
 
-_KEPT_LINES = 400
+_FIRST_LINES, _LAST_LINES = 50, 400
 
 
 @dataclass(frozen=True)
 class Completed:
-    """How a process ended, with the last lines of what it said."""
+    """How a process ended, with the first and last lines of what it said."""
 
     returncode: int
     stdout: str
@@ -29,17 +29,18 @@ class Completed:
 
 
 class _Pump(threading.Thread):
-    """Forwards a pipe line by line and keeps its tail."""
+    """Forwards a pipe line by line and keeps its beginning and its end."""
 
     def __init__(self, source: IO[bytes], sink: TextIO) -> None:
         super().__init__(daemon=True)
         self.source, self.sink = source, sink
-        self.tail: deque[str] = deque(maxlen=_KEPT_LINES)
+        self.head: list[str] = []
+        self.tail: deque[str] = deque(maxlen=_LAST_LINES)
 
     def run(self) -> None:
         for raw in self.source:
             line = raw.decode(errors="replace")
-            self.tail.append(line)
+            (self.head if len(self.head) < _FIRST_LINES else self.tail).append(line)
             with suppress(ValueError):  # the sink was closed at the end of the step
                 self.sink.write(line)
                 self.sink.flush()
@@ -71,7 +72,7 @@ def run_group(command: Sequence[str], cwd: Path, env: Mapping[str, str], grace_s
         raise
     for pump in pumps:
         pump.join(timeout=5)  # a server that the stage left behind may hold the pipe open
-    texts = ["".join(pump.tail) for pump in pumps]
+    texts = ["".join([*pump.head, *pump.tail]) for pump in pumps]
     return Completed(child.returncode, texts[0], texts[1], time.monotonic() - start)
 
 

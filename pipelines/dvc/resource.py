@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import re
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -17,12 +19,14 @@ from pydantic import Field
 from pipelines.dvc.process import Completed, run_group
 from pipelines.dvc.project import DvcProject, LockEntry, Stage
 from pipelines.dvc.state import data_version
+from pipelines.dvc.templating import DvcProjectError
 from pipelines.dvc.translator import STAGE_KEY, DagsterDvcTranslator, stage_of
 
 Outcome = Literal["executed", "restored", "unchanged"]
 LOCK_DIGEST_TAG = "dvc/lock_digest"
 FORCE_TAG = "dvc/force"
 FAILURE_CHARACTERS = 4000
+_LOCK_READS = 30
 
 
 @dataclass(frozen=True)
@@ -101,7 +105,7 @@ class DvcResource(dg.ConfigurableResource[Any]):
     ) -> Reproduction:
         project = DvcProject(self.project_dir)
         stage = _stage(context, project, translator or DagsterDvcTranslator())
-        before = project.lock().get(stage.name)
+        before = _settled(project, stage, needed=False)
         command = [*self._dvc, "--wait-for-lock", *verb, stage.name]
         context.log.info("%s", " ".join(command))
         with open_pipes_session(
@@ -109,8 +113,8 @@ class DvcResource(dg.ConfigurableResource[Any]):
         ) as session:
             done = run_group(command, project.root, self._env(session), self.grace_seconds)
         reported = list(session.get_results(implicit_materializations=False))
-        after = project.lock().get(stage.name)
-        if done.returncode != 0 or after is None:
+        after = _settled(project, stage, needed=True) if done.returncode == 0 else None
+        if after is None:
             raise _failure(stage, done)
         metadata: dict[str, Any] = {}
         checks: list[dg.AssetCheckResult] = []
@@ -136,6 +140,18 @@ def _stage(context: dg.AssetExecutionContext, project: DvcProject, translator: D
     group = spec.metadata[STAGE_KEY]
     partition = context.partition_key if context.has_partition_key else None
     return stage_of(project, translator, str(group), partition)
+
+
+def _settled(project: DvcProject, stage: Stage, needed: bool) -> LockEntry | None:
+    """The stage's lock entry. DVC rewrites ``dvc.lock`` in place: another stage's run may be at it just now."""
+    for attempt in range(_LOCK_READS):
+        with suppress(DvcProjectError):
+            entry = project.lock().get(stage.name)
+            whole = entry is not None and all(out.path in entry.outs for out in stage.outs)
+            if whole or not needed:
+                return entry
+        time.sleep(0.1 * (attempt < _LOCK_READS - 1))
+    return None
 
 
 def _reproduction(

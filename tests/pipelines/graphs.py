@@ -1,0 +1,183 @@
+"""Small DVC projects for tests, run by the real DVC in folders of their own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import dagster as dg
+
+from pipelines.dvc import DvcProject, DvcResource, build_dvc_assets, build_dvc_lock_sensor
+
+CHAIN = """
+stages:
+  a:
+    desc: The start
+    cmd: python put.py a.out ${a.text}
+    deps: [put.py]
+    params: [a]
+    outs: [a.out]
+    meta: {dagster: {group: first, kinds: [json], owners: ["team:data"], pool: gpu, tags: {tier: gold}}}
+  b:
+    cmd: python put.py b.out a.out
+    deps: [put.py, a.out]
+    outs: [b.out]
+  c:
+    cmd: python put.py c.out b.out
+    deps: [put.py, b.out]
+    outs: [c.out]
+"""
+PUT = """
+import sys, pathlib
+target, *sources = sys.argv[1:]
+def text(source):
+    path = pathlib.Path(source)
+    if path.is_dir():
+        return "".join(p.read_text() for p in sorted(path.rglob("*")) if p.is_file())
+    return path.read_text() if path.exists() else source
+made = "".join(map(text, sources))
+pathlib.Path(target).parent.mkdir(parents=True, exist_ok=True)
+pathlib.Path(target).write_text(made)
+"""
+ITEMS = """
+vars:
+  - more.yaml
+  - suffix: txt
+stages:
+  source:
+    cmd: python put.py raw/x.${suffix} ${start} && python put.py raw/y.${suffix} y
+    deps: [put.py]
+    outs: [raw]
+  shard:
+    matrix:
+      shard: ${shards}
+    cmd: python put.py shards/${item.shard}/f raw/x.txt ${item.shard}
+    deps: [raw/x.txt]
+    params:
+      - "sizes.${item.shard}"
+    outs: ["shards/${item.shard}"]
+  train:
+    matrix:
+      model: [small, {name: big, depth: 3}]
+      seed: [0, 1]
+    cmd: python put.py models/${key} shards
+    deps: [shards]
+    params: [more.yaml: [rate]]
+    outs: ["models/${key}"]
+  each:
+    foreach: ${cities}
+    do:
+      cmd: python ../put.py ${key}.txt ${item.name}
+      wdir: places
+      deps: [../put.py]
+      params: [start]
+      outs: ["${key}.txt": {cache: false}]
+  listed:
+    foreach: [one, two]
+    do:
+      cmd: python put.py listed/${item} places/rome.txt
+      deps: [places/rome.txt]
+      outs: ["listed/${item}"]
+  kept:
+    cmd:
+      - python put.py kept raw/y.txt
+      - python put.py figures.json "{}"
+      - python put.py curve.csv x,y
+    deps: [raw/y.txt]
+    outs: [kept: {persist: true}]
+    metrics: [figures.json: {cache: false}]
+    plots: [curve.csv: {x: x, y: y}]
+  ice:
+    frozen: true
+    cmd: python put.py ice kept
+    deps: [kept]
+    outs: [ice]
+  clock:
+    always_changed: true
+    cmd: python put.py clock ice figures.json
+    deps: [ice, figures.json]
+    outs: [clock]
+"""
+ITEMS_PARAMS = """
+start: 1
+shards: [a, 2, true]
+sizes: {a: 1e-3, "2": 2, "true": on}
+cities:
+  rome: {name: Rome}
+  oslo: {name: Oslo}
+"""
+
+
+def make(root: Path, graph: str, params: str = "a: {text: hello}\n", **files: str) -> Path:
+    """A DVC project in ``root`` (git or not); files by name, ``__`` for a dot."""
+    root.mkdir(parents=True, exist_ok=True)
+    (root / "dvc.yaml").write_text(graph)
+    (root / "params.yaml").write_text(params)
+    (root / "put.py").write_text(PUT)
+    for name, text in files.items():
+        (root / name.replace("__", ".")).write_text(text)
+    (root / ".dvc" / "tmp").mkdir(parents=True)
+    (root / ".dvc" / "config").write_text(
+        "[core]\n    no_scm = True\n    analytics = false\n    check_update = false\n"
+    )
+    return root
+
+
+def make_items(root: Path) -> Path:
+    made = make(root, ITEMS, ITEMS_PARAMS, more__yaml="rate: 0.5\nother: 1\n")
+    (made / "places").mkdir()
+    # A parameter file is looked for beside the stage: in its working folder.
+    (made / "places" / "params.yaml").write_text("start: 2\n")
+    # DVC runs no frozen stage: it takes the out that lies there.
+    (made / "ice").write_text("cold")
+    return made
+
+
+def dvc(root: Path, *arguments: str, check: bool = True) -> str:
+    """Run the real DVC; its output."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    done = subprocess.run(
+        [sys.executable, "-m", "dvc", *arguments],
+        cwd=root, capture_output=True, text=True, env={**os.environ, "PATH": path, "COLUMNS": "200"},
+    )  # fmt: skip
+    assert not check or done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def definitions(root: Path) -> dg.Definitions:
+    """A code location with all assets of a project."""
+    project = DvcProject(root)
+    return dg.Definitions(
+        assets=build_dvc_assets(project),
+        resources={"dvc": DvcResource(project_dir=str(root), grace_seconds=3)},
+        sensors=[build_dvc_lock_sensor(project)],
+    )
+
+
+def stale(defs: dg.Definitions, instance: dg.DagsterInstance, project: DvcProject) -> set[str]:
+    """The stages whose assets Dagster's own resolver calls missing or stale."""
+    from dagster._core.definitions.data_version import CachingStaleStatusResolver, StaleStatus
+    from dagster._core.loader import LoadingContextForTest
+
+    from pipelines.dvc import DagsterDvcTranslator
+
+    resolver = CachingStaleStatusResolver(
+        instance, defs.get_repository_def().asset_graph, LoadingContextForTest(instance)
+    )
+    translator = DagsterDvcTranslator()
+    return {
+        stage.name
+        for stage in project.stages.values()
+        if resolver.get_status(translator.get_asset_key(project.groups[stage.group]), translator.partition_key(stage))
+        is not StaleStatus.FRESH
+    }
+
+
+def changed(root: Path, project: DvcProject) -> set[str]:
+    """The stages that the real `dvc status` calls changed."""
+    import json
+
+    report = json.loads(dvc(root, "status", "--json") or "{}")
+    return {name for name in project.stages if name in report}

@@ -1,0 +1,106 @@
+"""The code location of this project: complete, light, valid."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import dagster as dg
+import graphs
+import pytest
+from dagster._core.definitions.assets.graph.base_asset_graph import BaseAssetGraph
+
+from pipelines.definitions import defs
+from pipelines.defs.graph import PROJECT
+from pipelines.defs.telling import told
+from pipelines.dvc import DvcProject
+from pipelines.dvc.checks import in_sync
+
+ROOM_OF_GROUP = {"data", "reward", "serving", "policies", "benchmarks"}
+
+
+@pytest.fixture(scope="module")
+def graph() -> BaseAssetGraph:
+    return defs.get_repository_def().asset_graph
+
+
+def test_every_stage_is_an_asset_and_the_endpoint_is_the_only_other(graph: BaseAssetGraph) -> None:
+    keys = {key.to_user_string() for key in graph.get_all_asset_keys()}
+    assert keys == {*PROJECT.groups, "reward_endpoint"}
+    assert all(not graph.get(key).is_external for key in graph.get_all_asset_keys())
+
+
+def test_every_asset_is_described_owned_and_grouped(graph: BaseAssetGraph) -> None:
+    for key in graph.get_all_asset_keys():
+        node = graph.get(key)
+        assert node.group_name in ROOM_OF_GROUP, key
+        assert node.description and node.owners and node.kinds, key
+
+
+def test_edges_are_those_of_dvc(graph: BaseAssetGraph) -> None:
+    for name, upstream in PROJECT.group_upstream.items():
+        assert {k.to_user_string() for k in graph.get(dg.AssetKey(name)).parent_keys} == set(upstream)
+
+
+def test_every_asset_has_a_check_and_each_stage_the_one_on_sync(graph: BaseAssetGraph) -> None:
+    named = {(key.asset_key.to_user_string(), key.name) for key in graph.asset_check_keys}
+    assert {(name, "in_sync_with_dvc") for name in PROJECT.groups} <= named
+    others = {asset for asset, name in named if name != "in_sync_with_dvc"}
+    assert others == {*PROJECT.groups, "reward_endpoint"}
+
+
+def test_schedules_and_sensors_are_off(graph: BaseAssetGraph) -> None:
+    repository = defs.get_repository_def()
+    (schedule,) = repository.schedule_defs
+    (sensor,) = repository.sensor_defs
+    assert schedule.default_status is dg.DefaultScheduleStatus.STOPPED
+    assert sensor.default_status is dg.DefaultSensorStatus.STOPPED
+    (request,) = schedule.evaluate_tick(dg.build_schedule_context()).run_requests or []
+    job = repository.get_job("reevaluation")
+    assert {**job.run_tags, **request.tags}["dvc/force"] == "true"
+
+
+def test_loading_imports_no_framework() -> None:
+    code = (
+        "import sys, pipelines.definitions as d; d.defs.get_repository_def()\n"
+        "print(sorted({'torch', 'mlflow', 'dvc', 'diffusers', 'transformers'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize(
+    "command", [["dg", "check", "defs"], ["dagster", "definitions", "validate", "-w", "workspace.yaml"]]
+)
+def test_both_faces_of_dagster_accept_the_definitions(
+    command: list[str], repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
+    tool = Path(sys.executable).parent / command[0]
+    done = subprocess.run([str(tool), *command[1:]], cwd=repository, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_reports_of_the_library_as_results() -> None:
+    from paco_core.checks import CheckReport
+
+    good = CheckReport("good", True, "ERROR", "fine", {"rows": 3})
+    weak = CheckReport("weak", False, "WARN", "so so", {"gain": float("nan")})
+    alone = told(good)
+    assert alone.passed and alone.metadata["rows"].value == 3
+    both = told(good, weak)
+    assert not both.passed and both.severity is dg.AssetCheckSeverity.WARN
+    assert both.description == "so so" and both.metadata["weak/gain"].value == "nan"
+    assert told(weak, CheckReport("bad", False, "ERROR", "no")).severity is dg.AssetCheckSeverity.ERROR
+
+
+def test_in_sync_says_why_not(tmp_path: Path) -> None:
+    root = graphs.make(tmp_path, graphs.CHAIN)
+    assert "never ran" in (in_sync(DvcProject(root), "a").description or "")
+    graphs.dvc(root, "repro", "-q", "a")
+    assert in_sync(DvcProject(root), "a").passed
+    (root / "a.out").unlink()
+    (root / "params.yaml").write_text("a: {text: other}\n")
+    result = in_sync(DvcProject(root), "a")
+    assert not result.passed
+    assert result.description == "a: command changed; params.yaml: a changed; a.out is missing"

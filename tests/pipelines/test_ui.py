@@ -1,0 +1,69 @@
+"""`python -m pipelines.ui`: what it starts, and that one signal ends it all."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipelines import ui
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((ui.HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+def test_both_listen_on_this_machine_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    chosen = ui.servers(tmp_path, 3000, 5000)
+    assert [s.url for s in chosen] == ["http://127.0.0.1:3000", "http://127.0.0.1:5000"]
+    assert all("127.0.0.1" in s.command for s in chosen)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://mlflow.example.org")
+    assert [s.name for s in ui.servers(tmp_path, 3000, 5000)] == ["Dagster"]
+
+
+def test_the_instance_gets_its_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DAGSTER_HOME", raising=False)
+    (tmp_path / "dagster.yaml").write_text("telemetry: {enabled: false}\n")
+    env = ui.environment(tmp_path)
+    assert env["DAGSTER_HOME"] == str(tmp_path / ".dagster")
+    assert (tmp_path / ".dagster" / "dagster.yaml").read_text() == "telemetry: {enabled: false}\n"
+
+
+def test_a_port_in_use_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as taken:
+        taken.bind((ui.HOST, 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert ui.serve(tmp_path, port, _free_port()) == 1
+    assert f"port {port} of 127.0.0.1 is in use" in capsys.readouterr().err
+
+
+FAKE = """
+import sys
+from pathlib import Path
+from pipelines import ui
+child = "import os, time; os.write(1, b'up' + bytes([10])); time.sleep(600)"
+made = [ui.Server(n, [sys.executable, "-c", child], int(p)) for n, p in zip("AB", sys.argv[1:3])]
+ui.servers = lambda *_: made
+raise SystemExit(ui.serve(Path(sys.argv[3]), 0, 0))
+"""
+
+
+def test_one_signal_ends_both(tmp_path: Path) -> None:
+    (tmp_path / "dagster.yaml").write_text("{}\n")
+    arguments = [sys.executable, "-c", FAKE, str(_free_port()), str(_free_port()), str(tmp_path)]
+    running = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert running.stdout is not None and running.stderr is not None
+    assert [running.stdout.readline(), running.stdout.readline()] == [b"up\n", b"up\n"]
+    running.send_signal(signal.SIGINT)
+    # The pipes close only when both children are gone.
+    out, err = running.communicate(timeout=120)
+    assert (running.returncode, out) == (0, b"")
+    assert b"stopping" in err
