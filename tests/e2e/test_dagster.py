@@ -36,7 +36,8 @@ def test_a_stage_that_is_up_to_date_is_restored_or_unchanged(smoke: Path, tmp_pa
             event = instance.get_latest_materialization_event(dg.AssetKey(stage))
             assert event is not None and event.asset_materialization is not None
             tags = event.asset_materialization.tags or {}
-            assert tags["dagster/data_version"].startswith(lock[stage]["outs"][0]["md5"][:12])
+            md5s = {out["path"]: out["md5"] for out in lock[stage]["outs"]}
+            assert tags["dagster/data_version"] == md5s[f"data/{stage}"]
             assert event.asset_materialization.metadata["dvc/outcome"].value in ("unchanged", "restored")
 
 
