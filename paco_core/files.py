@@ -29,7 +29,8 @@ def atomic(target: Path) -> Iterator[Path]:
         yield part
         if not part.exists():
             raise DataError(f"{target}: nothing was written to {part.name}; the stage produced no out")
-        _remove(target)
+        if part.is_dir() or target.is_dir():
+            _remove(target)  # only a file can take a file's place in one step
         part.replace(target)
     except BaseException:
         _remove(part)
