@@ -34,7 +34,6 @@ lint: setup
 	@lint-imports --no-cache
 
 ui: setup
-	@mkdir -p $(DAGSTER_HOME) && cp -u dagster.yaml $(DAGSTER_HOME)/
 	@python -m pipelines.ui
 
 zoo: setup
