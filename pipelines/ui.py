@@ -85,7 +85,8 @@ def serve(root: Path, dagster_port: int, mlflow_port: int) -> int:
     def interrupt(_number: int, _frame: object) -> None:
         raise KeyboardInterrupt
 
-    signal.signal(signal.SIGTERM, interrupt)
+    for number in (signal.SIGINT, signal.SIGTERM):  # SIGINT too: a shell's background job starts with it ignored
+        signal.signal(number, interrupt)
     try:
         env = environment(root)
         for server in chosen:
