@@ -151,6 +151,7 @@ def open_stage(name: str, item: str | None, root: Path) -> Iterator[StageContext
         ParamsError: when ``params.yaml`` is invalid; nothing has been started then.
     """
     params = load(root / PARAMS_FILE)
+    # Before torch is imported anywhere: it reads the thread count once.
     os.environ.setdefault("OMP_NUM_THREADS", str(params.threads))
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     signal.signal(signal.SIGTERM, _on_sigterm)

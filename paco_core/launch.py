@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import importlib
-import os
 from pathlib import Path
 
 from paco_core.context import open_stage
-from paco_core.params import PARAMS_FILE, ParamsError, load
+from paco_core.params import ParamsError
 
 STAGES = Path(__file__).parent / "stages"
 
@@ -26,8 +25,5 @@ def run_stage(name: str, item: str | None, root: Path) -> None:
     """
     if name not in stage_names():
         raise ParamsError(f"no stage {name!r}; stages: {', '.join(stage_names())}")
-    # Before torch is imported anywhere: it reads the thread count once.
-    os.environ.setdefault("OMP_NUM_THREADS", str(load(root / PARAMS_FILE).threads))
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     with open_stage(name, item, root) as context:
         importlib.import_module(f"paco_core.stages.{name}").run(context)
