@@ -32,10 +32,15 @@ def preflight(root):
         fail("this Python has no venv module; on Debian and Ubuntu: apt-get install python3-venv")
 
 
+def succeeds(*command):
+    # uv trusts only the certificates it carries unless told otherwise: behind a company's proxy that fails.
+    settings = {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "UV_SYSTEM_CERTS": "1"}
+    return subprocess.run(command, env={**settings, **os.environ}).returncode == 0
+
+
 def run(*command):
-    done = subprocess.run(command, env={**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1"})
-    if done.returncode:
-        fail("`%s` ended with %d; its own words stand above" % (" ".join(command[:6]), done.returncode))
+    if not succeeds(*command):
+        fail("`%s` did not succeed; its own words stand above" % " ".join(command[:6]))
 
 
 def main():
@@ -48,9 +53,14 @@ def main():
     if not os.path.exists(os.path.join(".venv", "bin", "uv")):
         run(python, "-m", "pip", "install", "--quiet", "uv")
     uv = (os.path.join(".venv", "bin", "uv"), "pip", "install", "--quiet", "--python", python)
+    pip = (python, "-m", "pip", "install", "--quiet")
+    pinned = ("--require-hashes", "-r", "requirements.txt")
     print("installing the pinned packages into .venv (about a minute, 6 GB) ...", flush=True)
-    run(*uv, "--require-hashes", "--compile-bytecode", "-r", "requirements.txt")
-    run(*uv, "--no-deps", "--no-build-isolation", "--editable", ".")
+    if not succeeds(*uv, "--compile-bytecode", *pinned):
+        # A mirror that only pip's own configuration names: uv does not read that file.
+        print("uv could not install them; trying pip, which takes some minutes ...", flush=True)
+        run(*pip, *pinned)
+    run(*pip, "--no-deps", "--no-build-isolation", "--editable", ".")
     with open(os.path.join(".venv", ".ready"), "w") as ready:
         ready.write("made from requirements.txt\n")
     print("ready: .venv")
