@@ -29,6 +29,28 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
 
 
+class ChatParams(Section):
+    """A chat model behind an OpenAI-compatible endpoint. The key itself stands in the environment only."""
+
+    base_url: str = Field(pattern=r"^https?://[^@\s]+$")
+    model: str
+    api_key_env: (
+        Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")] | None
+    )  # name of a variable; null = no key is asked for
+    structured: Literal["json_schema", "json_object", "none"] = "json_schema"  # what the endpoint can enforce
+    in_flight: Positive = 16
+    timeout_s: Positive = 120
+    retries: Annotated[int, Field(ge=0)] = 6  # of a request that was not served (429, 5xx, no connection)
+    tries: Positive = 3  # of a question whose answer was rejected
+    options: dict[str, Any] = {}  # further keys of the request's body, as the endpoint names them
+
+    @model_validator(mode="after")
+    def _no_reserved_option(self) -> ChatParams:
+        if reserved := {"model", "messages", "response_format", "stream", "n"} & self.options.keys():
+            raise ValueError(f"options {sorted(reserved)} are set by the client itself; leave them out")
+        return self
+
+
 class PromptsParams(Section):
     engine: Literal["storybook", "import"]
     count: Positive

@@ -1,0 +1,339 @@
+"""Questions to a chat model behind any OpenAI-compatible endpoint, with answers of a given form.
+
+    class Colour(BaseModel):
+        model_config = ConfigDict(extra="forbid")
+        name: str
+
+    with Journal(path) as journal:
+        chat = Chat(params, journal)
+        replies = chat.ask_all(rows, lambda row: Question(row.id, "Which colour?", Colour, images=[row.picture]))
+
+Bounded in flight; what the endpoint did not serve (429, 5xx, no connection, no answer in time) is tried again by
+the ``openai`` client with back-off, jitter and ``Retry-After``; an answer of the wrong form is told its fault
+and asked for again. Every answer goes to the journal, so that a killed run asks nothing twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import io
+import json
+import os
+import re
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from pydantic import BaseModel, Field, ValidationError
+
+from paco_core.dataset.journal import Journal
+from paco_core.files import DataError, digest
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+    from paco_core.params import ChatParams
+
+T = TypeVar("T")
+A = TypeVar("A", bound=BaseModel)
+
+GIVE_UP_AFTER = 8  # questions in a row that came to nothing, or as many as are in flight together
+FENCE = re.compile(r"^\s*```(?:json)?\s*(.*?)\s*```\s*$", re.DOTALL)
+FATAL = {
+    401: "is the key in {key} right?",
+    403: "may the key in {key} use this model?",
+    404: "does the endpoint serve this model, and does its base URL end where its documentation says (often /v1)?",
+}
+
+
+class ChatError(DataError):
+    """The endpoint cannot be worked with; what it answered so far lies in the journal."""
+
+
+@dataclass(frozen=True)
+class Rejection:
+    """Why there is no answer: a short name to count by, and the details."""
+
+    cause: str
+    detail: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.cause}: {self.detail}" if self.detail else self.cause
+
+
+@dataclass(frozen=True)
+class Question(Generic[A]):
+    """One question. Two with equal ids and equal contents are the same question.
+
+    Attributes:
+        answer: the form of the answer, a pydantic model closed to unknown keys and without default values (what
+            "strict" structured output asks for).
+        images: sent after the text, in this order, as lossless PNG.
+        fault: what else is wrong with an answer that has the form, or None.
+    """
+
+    id: str
+    text: str
+    answer: type[A]
+    system: str = ""
+    images: Sequence[Image] = ()
+    fault: Callable[[A], Rejection | None] = lambda _answer: None
+
+
+@dataclass(frozen=True)
+class Reply(Generic[A]):
+    """An answer, or None; and every rejection on the way to it, the last one being the cause of None."""
+
+    answer: A | None
+    rejected: tuple[Rejection, ...] = ()
+
+
+@dataclass
+class ChatCounts:
+    """What a client has done so far."""
+
+    requests: int = 0  # answered by the endpoint in this run
+    remembered: int = 0  # answers taken from the journal instead
+    retries: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    rejected: Counter[str] = field(default_factory=Counter)  # by cause
+
+
+class _Message(BaseModel):
+    content: str | None = None
+    refusal: str | None = None
+
+
+class _Choice(BaseModel):
+    message: _Message
+    finish_reason: str | None = None
+
+
+class _Usage(BaseModel):
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
+class _Completion(BaseModel):
+    """What is read of a chat completion."""
+
+    model: str = ""
+    choices: list[_Choice] = Field(min_length=1)
+    usage: _Usage | None = None
+
+
+class _Told(BaseModel):
+    """One line of the journal."""
+
+    key: str
+    id: str
+    model: str
+    content: str
+    finish: str | None
+
+
+class _NoAnswer(Exception):
+    def __init__(self, cause: str, detail: str = "") -> None:
+        super().__init__(cause)
+        self.rejection = Rejection(cause, detail)
+
+
+class Chat:
+    """A client of one model. Use :meth:`ask_all`, or ``async with chat:`` and :meth:`ask`.
+
+    Args:
+        journal: answers of earlier runs, and where new ones go.
+
+    Raises:
+        ChatError: when the environment variable that should hold the key is empty; while asking, when the endpoint
+            refuses the key or the model, or serves nothing any more.
+    """
+
+    def __init__(self, params: ChatParams, journal: Journal) -> None:
+        self.params, self.counts, self._journal = params, ChatCounts(), journal
+        self._secret = os.environ.get(params.api_key_env, "") if params.api_key_env else "none"
+        if not self._secret:
+            raise ChatError(f"{params.base_url}: the environment variable {params.api_key_env} holds no key")
+        self._told: defaultdict[str, list[_Told]] = defaultdict(list)
+        for number, row in enumerate(journal.rows, start=1):
+            try:
+                told = _Told.model_validate(row)
+            except ValidationError:
+                raise ChatError(f"{journal.path}:{number}: not a line of a chat journal; remove it") from None
+            self._told[told.key].append(told)
+        self._unserved = 0
+
+    def ask_all(
+        self,
+        items: Iterable[T],
+        question: Callable[[T], Question[A]],
+        advance: Callable[[int], object] = lambda _count: None,
+    ) -> list[Reply[A]]:
+        """The replies in the order of the items. A question is made when its turn comes, and forgotten after it."""
+        return asyncio.run(self._ask_all(items, question, advance))
+
+    async def _ask_all(
+        self, items: Iterable[T], question: Callable[[T], Question[A]], advance: Callable[[int], object]
+    ) -> list[Reply[A]]:
+        replies: dict[int, Reply[A]] = {}
+        turns = enumerate(items)
+
+        async def work() -> None:
+            for number, item in turns:
+                replies[number] = await self.ask(question(item))
+                advance(1)
+
+        async with self:
+            await asyncio.gather(*(work() for _ in range(self.params.in_flight)))
+        return [replies[number] for number in sorted(replies)]
+
+    async def ask(self, question: Question[A]) -> Reply[A]:
+        """Ask until the answer is good, ``params.tries`` times at most, counting those in the journal."""
+        key, rejected = _key(self.params, question), list[Rejection]()
+        told = self._told[key]
+        for number in range(self.params.tries):
+            remembered = number < len(told)
+            if not remembered:
+                try:
+                    told.append(await self._request(key, question, told[:number], rejected))
+                except _NoAnswer as error:
+                    rejected.append(error.rejection)
+                    break
+            self.counts.remembered += remembered
+            answer = _read(question, told[number])
+            if not isinstance(answer, Rejection):
+                self._count(rejected)
+                return Reply(answer, tuple(rejected))
+            rejected.append(answer)
+        self._count(rejected)
+        return Reply(None, tuple(rejected))
+
+    def _count(self, rejected: Sequence[Rejection]) -> None:
+        self.counts.rejected.update(rejection.cause for rejection in rejected)
+
+    async def _request(
+        self, key: str, question: Question[A], told: Sequence[_Told], rejected: Sequence[Rejection]
+    ) -> _Told:
+        messages = await _messages(self.params, question)
+        for before, fault in zip(told, rejected, strict=True):
+            messages.append({"role": "assistant", "content": before.content or "(empty)"})
+            messages.append({"role": "user", "content": f"This answer is rejected: {fault}. Answer again, rightly."})
+        async with self._slots:
+            try:
+                found = await self._send(messages, question.answer)
+            except _NoAnswer as error:
+                self._unserved += 1
+                if self._unserved >= max(GIVE_UP_AFTER, self.params.in_flight):
+                    raise self._given_up(error.rejection) from None
+                raise
+        self._unserved = 0
+        choice, usage = found.choices[0], found.usage or _Usage()
+        self.counts.requests += 1
+        self.counts.prompt_tokens += usage.prompt_tokens
+        self.counts.completion_tokens += usage.completion_tokens
+        finish = "refusal" if choice.message.refusal else choice.finish_reason
+        line = _Told(key=key, id=question.id, model=found.model, content=choice.message.content or "", finish=finish)
+        self._journal.append(line.model_dump())
+        return line
+
+    async def _send(self, messages: list[dict[str, Any]], answer: type[BaseModel]) -> _Completion:
+        import openai
+
+        body: dict[str, Any] = {"model": self.params.model, "messages": messages}
+        if self.params.structured == "json_object":
+            body["response_format"] = {"type": "json_object"}
+        if self.params.structured == "json_schema":
+            schema = {"name": answer.__name__, "strict": True, "schema": answer.model_json_schema()}
+            body["response_format"] = {"type": "json_schema", "json_schema": schema}
+        try:
+            raw = await self._client.chat.completions.with_raw_response.create(**body, extra_body=self.params.options)
+            self.counts.retries += raw.retries_taken
+            return _Completion.model_validate_json(raw.content)
+        except openai.APIStatusError as error:
+            self.counts.retries += self.params.retries if _retried(error.status_code) else 0
+            detail = error.message.replace(self._secret, "***")[:300]
+            if error.status_code in FATAL:
+                hint = FATAL[error.status_code].format(key=self.params.api_key_env or "(no key is configured)")
+                raise ChatError(f"{self._name}: HTTP {error.status_code}: {detail}; {hint}") from None
+            raise _NoAnswer(f"http_{error.status_code}", detail) from None
+        except openai.APITimeoutError:
+            raise _NoAnswer("no_answer_in_time", f"{self.params.timeout_s} s") from None
+        except openai.APIConnectionError as error:
+            raise _NoAnswer("no_connection", f"{error.__cause__ or error}") from None
+        except ValidationError:
+            raise _NoAnswer("no_chat_completion", "the endpoint answered something else") from None
+
+    @property
+    def _name(self) -> str:
+        return f"{self.params.base_url}, model {self.params.model}"
+
+    def _given_up(self, last: Rejection) -> ChatError:
+        return ChatError(
+            f"{self._name}: {self._unserved} questions in a row came to nothing, the last with {last}; "
+            f"{len(self._journal.rows)} answers are kept in {self._journal.path}: run again to go on from there"
+        )
+
+    async def __aenter__(self) -> Chat:
+        import openai
+
+        self._client = openai.AsyncOpenAI(
+            base_url=self.params.base_url,
+            api_key=self._secret,
+            timeout=self.params.timeout_s,
+            max_retries=self.params.retries,
+        )
+        self._slots = asyncio.Semaphore(self.params.in_flight)
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._client.close()
+
+
+def _retried(status: int) -> bool:
+    return status in (408, 409, 429) or status >= 500
+
+
+def _key(params: ChatParams, question: Question[Any]) -> str:
+    """Identity of a question: all that the model sees, and its id. Not where the model is served."""
+    pictures = [hashlib.sha256(f"{i.mode}{i.size}".encode() + i.tobytes()).hexdigest() for i in question.images]
+    schema = question.answer.model_json_schema()
+    return digest([params.model, params.options, question.id, question.system, question.text, schema, pictures], 24)
+
+
+async def _messages(params: ChatParams, question: Question[Any]) -> list[dict[str, Any]]:
+    text = question.text
+    if params.structured != "json_schema":
+        schema = json.dumps(question.answer.model_json_schema())
+        text += f"\n\nAnswer with one JSON object and nothing else. Its JSON schema: {schema}"
+    parts: list[dict[str, Any]] = [{"type": "text", "text": text}]
+    for image in question.images:
+        parts.append({"type": "image_url", "image_url": {"url": await asyncio.to_thread(_data_url, image)}})
+    system = [{"role": "system", "content": question.system}] if question.system else []
+    return [*system, {"role": "user", "content": parts if question.images else text}]
+
+
+def _data_url(image: Image) -> str:
+    buffer = io.BytesIO()
+    image.save(buffer, format="PNG")
+    return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"
+
+
+def _read(question: Question[A], told: _Told) -> A | Rejection:
+    """The answer in a reply, or what is wrong with it."""
+    if told.finish in ("refusal", "content_filter"):
+        return Rejection("refused")
+    if not told.content.strip():
+        return Rejection("empty_answer", f"finish reason {told.finish}")
+    fenced = FENCE.match(told.content)
+    try:
+        answer = question.answer.model_validate_json(fenced.group(1) if fenced else told.content)
+    except ValidationError as error:
+        fault = error.errors()[0]
+        if fault["type"] == "json_invalid":
+            return Rejection("cut_off" if told.finish == "length" else "no_json", fault["msg"])
+        return Rejection("wrong_form", f"{'.'.join(str(part) for part in fault['loc'])}: {fault['msg']}")
+    return question.fault(answer) or answer

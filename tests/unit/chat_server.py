@@ -1,0 +1,97 @@
+"""A chat endpoint on a real socket that answers what a test makes up."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from paco_core.params import ChatParams
+
+
+@dataclass(frozen=True)
+class Raw:
+    """A reply as it goes over the wire; retried statuses are told to be retried at once."""
+
+    status: int = 200
+    body: bytes = b""
+    headers: dict[str, str] = field(default_factory=lambda: {"Retry-After-Ms": "1"})
+
+
+def completion(content: Any, finish: str = "stop", **message: Any) -> Raw:
+    """A chat completion whose content is the given text, or the JSON of anything else."""
+    text = content if isinstance(content, str | None) else json.dumps(content)
+    choice = {"index": 0, "finish_reason": finish, "message": {"role": "assistant", "content": text, **message}}
+    usage = {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}
+    return Raw(body=json.dumps({"model": "writer-2026", "choices": [choice], "usage": usage}).encode())
+
+
+def text_of(body: dict[str, Any]) -> str:
+    """The text of the first user message of a request."""
+    content = next(m["content"] for m in body["messages"] if m["role"] == "user")
+    return content if isinstance(content, str) else str(content[0]["text"])
+
+
+class ChatServer(ThreadingHTTPServer):
+    """``answer(body, n)`` makes the reply to the n-th request, None hangs up; keeps the requests and the keys."""
+
+    daemon_threads = True
+
+    def __init__(self, answer: Callable[[dict[str, Any], int], Raw | None]) -> None:
+        state, lock = self, threading.Lock()
+        self.bodies: list[dict[str, Any]] = []
+        self.keys: set[str | None] = set()
+        self.most_at_once = self._now = 0
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                assert self.path == "/v1/chat/completions"
+                with lock:
+                    number = len(state.bodies)
+                    state.bodies.append(body)
+                    state.keys.add(self.headers["Authorization"])
+                    state._now += 1
+                    state.most_at_once = max(state.most_at_once, state._now)
+                try:
+                    raw = answer(body, number)
+                finally:
+                    with lock:
+                        state._now -= 1
+                if raw is None:
+                    self.close_connection = True
+                    return
+                self.send_response(raw.status)
+                for name, value in {"Content-Type": "application/json", **raw.headers}.items():
+                    self.send_header(name, value)
+                self.send_header("Content-Length", str(len(raw.body)))
+                self.end_headers()
+                self.wfile.write(raw.body)
+
+            def log_message(self, *args: Any) -> None:
+                pass
+
+        super().__init__(("127.0.0.1", 0), Handler)
+        self._thread = threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}/v1"
+
+    def params(self, **changes: Any) -> ChatParams:
+        """How to reach this server."""
+        given = {"base_url": self.url, "model": "writer", "api_key_env": None, "in_flight": 4, "retries": 2, "tries": 2}
+        return ChatParams(**{**given, **changes})
+
+    def __enter__(self) -> ChatServer:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.shutdown()
+        self.server_close()
