@@ -14,7 +14,7 @@ from paco_core.dataset.pairs import IMBALANCE, grid_ids
 from paco_core.dataset.rankings import expected_instances
 from paco_core.dataset.reasons import fault
 from paco_core.dataset.records import PromptRecord, read_prompts
-from paco_core.files import DataError
+from paco_core.files import DataError, read_json
 from paco_core.shards import TAR, ShardReader
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def rankings_are_complete(data: Path) -> CheckReport:
 
 
 def annotations_order_all_candidates(data: Path) -> CheckReport:
-    """Every instance is ranked, and every ranking orders each candidate once."""
+    """Every ranking orders each candidate once (else the next stages wait), and every instance is ranked."""
     name = "annotations_order_all_candidates"
     try:
         instances = _table(data / "rankings" / "instances.parquet")
@@ -117,9 +117,28 @@ def annotations_order_all_candidates(data: Path) -> CheckReport:
     return CheckReport(
         name,
         not invalid and not unranked,
-        "ERROR",
+        "ERROR" if invalid else "WARN",
         f"{len(rankings)} rankings; {invalid} invalid, {unranked} of {len(sizes)} instances unranked",
         {"rankings": len(rankings), "invalid": invalid, "unranked": unranked},
+    )
+
+
+def annotators_agree(data: Path) -> CheckReport:
+    """Nobody's rankings are doubtful: all agree with the others better than chance, and not by habit."""
+    name = "annotators_agree"
+    try:
+        found = read_json(data / "annotations" / "agreement.json")
+    except DataError as error:
+        return _failed(name, str(error), "WARN")
+    people = found["annotators"]
+    doubtful = [f"{one['name']} ({'; '.join(one['doubts'])})" for one in people if one["doubts"]]
+    measured = f"Kendall's W {found['kendall_w']:.2f}" if found["kendall_w"] is not None else "no overlap to measure"
+    return CheckReport(
+        name,
+        not doubtful,
+        "WARN",
+        f"{len(people)} annotators, {measured}; doubtful: {', '.join(doubtful) or 'nobody'}",
+        {"annotators": len(people), "doubtful": len(doubtful)},
     )
 
 
@@ -191,7 +210,7 @@ CHECKS: dict[str, tuple[Callable[[Path], CheckReport], ...]] = {
     "diverse_prompts": (diverse_prompts_are_a_subset,),
     "grids": (grids_are_complete,),
     "rankings": (rankings_are_complete,),
-    "annotations": (annotations_order_all_candidates,),
+    "annotations": (annotations_order_all_candidates, annotators_agree),
     "pairs": (labels_are_balanced, benchmark_is_held_out),
     "cot_labels": (answers_agree_with_labels,),
 }

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from paco_core.dataset.annotation import Annotation
+from paco_core.dataset.annotation.votes import Annotation
 from paco_core.dataset.records import PromptRecord, parse_ref
 from paco_core.files import DataError, digest
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paco_core.dataset.annotation import read_panels
+from paco_core.dataset.annotation.recogniser import read_panels
 from paco_core.dataset.panels import PanelStore
 from paco_core.files import DataError
 

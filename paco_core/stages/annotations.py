@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from paco_core import paths
-from paco_core.dataset.annotation import agreement, annotate
+from paco_core import files, paths
+from paco_core.dataset.annotation.agreement import agreement
+from paco_core.dataset.annotation.sources import annotate
+from paco_core.dataset.annotation.votes import Task, adjudicate, to_table
 from paco_core.dataset.panels import PanelStore
 
 if TYPE_CHECKING:
@@ -19,16 +21,25 @@ def run(ctx: StageContext) -> None:
     panels = PanelStore.below(ctx.read(paths.GRIDS))
     total = instances["reference"].nunique()
     with ctx.progress(total, "panels") as progress:
-        table = annotate(instances, panels, ctx.params.annotations, ctx.root, progress.advance)
+        votes = annotate(Task(instances, panels, ctx.params.annotations, ctx.root, progress.advance, ctx.say))
+    agreed = agreement(votes.rankings, votes.habits)
+    table = to_table(adjudicate(votes.rankings, votes.undecided).values())
     with ctx.writing(paths.ANNOTATIONS) as out:
         out.mkdir()
         table.to_parquet(out / "rankings.parquet", index=False)
+        to_table(votes.rankings).to_parquet(out / "votes.parquet", index=False)
+        files.write_json(out / "agreement.json", {"source": ctx.params.annotations.source, **agreed.as_json()})
+    if len(agreed.annotators) > 1:
+        ctx.say(agreed.text())
     ctx.report(
         {
             "rankings": len(table),
-            "annotators": table["annotator"].nunique(),
-            "unranked_instances": len(instances) - table["instance_id"].nunique(),
+            "votes": len(votes.rankings),
+            "annotators": len(agreed.annotators),
+            "unranked_instances": len(instances) - len(table),
             "tied_share": float(table["tied"].mean()),
-            "agreement": agreement(table),
-        }
+            **agreed.metrics(),
+            **votes.counts,
+        },
+        doubtful=agreed.names_of_doubtful(),
     )

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from paco_core import paths
 from paco_core.dataset import pairs
-from paco_core.dataset.annotation import adjudicate
+from paco_core.dataset.annotation.votes import from_table
 from paco_core.dataset.records import read_prompts
 
 if TYPE_CHECKING:
@@ -17,9 +17,9 @@ def run(ctx: StageContext) -> None:
     import pandas as pd
 
     instances = pd.read_parquet(ctx.read(paths.RANKINGS) / "instances.parquet")
-    annotations = adjudicate(pd.read_parquet(ctx.read(paths.ANNOTATIONS) / "rankings.parquet"))
+    annotations = from_table(pd.read_parquet(ctx.read(paths.ANNOTATIONS) / "rankings.parquet"))
     prompts = read_prompts(ctx.read(paths.DIVERSE_PROMPTS) / "prompts.jsonl")
-    joined, unranked = pairs.join(instances, annotations)
+    joined, unranked = pairs.join(instances, {row.instance_id: row for row in annotations})
     found = pairs.split(joined, ctx.params.pairs)
     records = {record.idx: record for record in prompts}
     with ctx.writing(paths.PAIRS) as out:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import math
 from itertools import product
 from pathlib import Path
-from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -15,12 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paco_core.dataset import checks, pairs
-from paco_core.dataset.annotation import Annotation, adjudicate, agreement, annotate, rank
+from paco_core.dataset.annotation.agreement import agreement
+from paco_core.dataset.annotation.sources import annotate
+from paco_core.dataset.annotation.votes import Annotation, Task, adjudicate, to_table
 from paco_core.dataset.panels import PanelStore
 from paco_core.dataset.rankings import expected_instances, instances
 from paco_core.dataset.reasons import explain, fault
 from paco_core.dataset.records import PromptRecord, parse_ref
-from paco_core.files import DataError
+from paco_core.files import DataError, write_json
 from paco_core.params import AnnotationsParams, PairsParams, ReasonsParams
 from paco_core.shards import ShardReader
 
@@ -54,44 +54,6 @@ def test_the_paper_s_number_and_bad_grids() -> None:
         instances(grid_table(1, 1, "2x2"))
     with pytest.raises(DataError, match="p0"):
         instances(pd.concat([grid_table(1, 2, "2x2"), grid_table(1, 1, "1x4").assign(id="x")]))
-
-
-def test_rank_orders_by_agreeing_traits_and_tells_ties() -> None:
-    def reading(probability: float, **words: str) -> SimpleNamespace:
-        traits = {"species": "cat", "colour": "red", "accessory": "hat", "style": "flat"} | words
-        return SimpleNamespace(word=traits.get, probability=dict.fromkeys(traits, probability))
-
-    candidates = [reading(0.9, colour="blue"), reading(0.8), reading(0.9), reading(0.9, colour="blue", species="bear")]
-    order, shares, tied = rank(reading(1.0), candidates)  # type: ignore[arg-type]
-    assert order == [2, 1, 0, 3] and shares == [0.75, 1.0, 1.0, 0.5] and tied
-
-
-def imported(tmp_path: Path, rows: list[dict[str, object]]) -> pd.DataFrame:
-    (tmp_path / "a.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
-    params = AnnotationsParams(source="import", file="a.jsonl")
-    return annotate(instances(grid_table(1, 2, "2x2")), None, params, tmp_path)  # type: ignore[arg-type]
-
-
-def test_imported_rankings_are_checked_line_by_line(tmp_path: Path) -> None:
-    ids = list(instances(grid_table(1, 2, "2x2"))["instance_id"])
-    good = {"instance_id": ids[0], "annotator": "ann", "ranking": [2, 0, 1, 3]}
-    table = imported(
-        tmp_path, [good, {**good, "annotator": "bob", "ranking": [2, 1, 0, 3], "scores": [0.5, None, 1, 0]}]
-    )
-    assert list(table["annotator"]) == ["ann", "bob"] and all(math.isnan(s) for s in table["scores"][0])
-    assert not adjudicate(table.head(1))[ids[0]].all_tied
-    assert agreement(table) == pytest.approx(4 / 6)
-    assert adjudicate(table)[ids[0]].ranking == [2, 0, 1, 3]
-    assert math.isnan(agreement(table.head(1)))
-    for wrong, message in (
-        ({**good, "annotator": "bob", "ranking": [0, 0, 1, 2]}, r"a.jsonl:2: ranking \[0, 0, 1, 2\]"),
-        ({**good, "instance_id": "x"}, "a.jsonl:2: there is no instance x"),
-        (good, "a.jsonl:2: annotator ann ranks .* a second time"),
-        ({"annotator": "ann"}, "a.jsonl:2: key 'instance_id' is missing"),
-        ({**good, "annotator": "c", "scores": [1]}, "a.jsonl:2: scores"),
-    ):
-        with pytest.raises(DataError, match=message):
-            imported(tmp_path, [good, wrong])
 
 
 def ranked(prompt: str, reference: str, other: str, scores: list[float]) -> pairs.Instance:
@@ -179,8 +141,11 @@ def world(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[P
     grids, zoo = PanelStore.below(data / "grids"), "data/zoo/recogniser"
     tables = {"rankings/instances": instances(ShardReader.below(data / "grids").index)}
     source = AnnotationsParams(source="recogniser", model=zoo)
-    tables["annotations/rankings"] = annotate(tables["rankings/instances"], grids, source, repository)
-    joined, unranked = pairs.join(tables["rankings/instances"], adjudicate(tables["annotations/rankings"]))
+    votes = annotate(Task(tables["rankings/instances"], grids, source, repository)).rankings
+    annotations = adjudicate(votes)
+    tables["annotations/rankings"] = to_table(annotations.values())
+    write_json(data / "annotations" / "agreement.json", agreement(votes).as_json())
+    joined, unranked = pairs.join(tables["rankings/instances"], annotations)
     assert unranked == 0
     found, known = pairs.split(joined, settings()), {record.idx: record for record in prompts}
     tables["pairs/benchmark"] = pairs.benchmark_table(found.benchmark, known)

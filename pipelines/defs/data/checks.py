@@ -45,6 +45,13 @@ def annotations_order_all_candidates() -> dg.AssetCheckResult:
     return told(checks.annotations_order_all_candidates(DATA))
 
 
+@dg.asset_check(asset="annotations", description="No annotator's rankings are doubtful")
+def annotators_agree() -> dg.AssetCheckResult:
+    from paco_core.dataset import checks
+
+    return told(checks.annotators_agree(DATA))
+
+
 @dg.asset_check(asset="pairs", description="As many Yes as No")
 def labels_are_balanced() -> dg.AssetCheckResult:
     from paco_core.dataset import checks
