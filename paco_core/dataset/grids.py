@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -26,12 +26,15 @@ if TYPE_CHECKING:
     from paco_core.params import GridsParams
 
 Say = Callable[[str], None]
+PNG_END = b"IEND\xaeB`\x82"
 
 
 class Generator(Protocol):
     """Paints pictures from text (``text_to_image.TextToImage``)."""
 
-    def encode(self, prompts: Sequence[str]) -> None: ...
+    def encode(self, requests: Sequence[Request]) -> int: ...
+
+    def kind(self, request: Request) -> Hashable: ...
 
     def paint(self, requests: Sequence[Request], batch_size: int) -> list[Image]: ...
 
@@ -109,8 +112,8 @@ def shard_of(records: Sequence[PromptRecord], shard: int, shards: Sequence[int])
     return list(records[list(shards).index(shard) :: len(shards)])
 
 
-class Finished:
-    """Pictures painted so far, one PNG file each, whole or absent."""
+class Finished(Mapping[str, bytes]):
+    """Pictures painted so far, id -> PNG bytes, each a file that is whole or does not count."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -119,21 +122,33 @@ class Finished:
     def _path(self, grid_id: str) -> Path:
         return self.folder / f"{grid_id}.png"
 
-    def __contains__(self, grid_id: str) -> bool:
-        return self._path(grid_id).is_file()
+    def __contains__(self, grid_id: object) -> bool:
+        path = self._path(str(grid_id))
+        if not path.is_file() or path.stat().st_size < len(PNG_END):
+            return False
+        with path.open("rb") as stream:  # after a power cut a file may be shorter than what was written
+            stream.seek(-len(PNG_END), os.SEEK_END)
+            return stream.read() == PNG_END
+
+    def __getitem__(self, grid_id: str) -> bytes:
+        return self._path(grid_id).read_bytes()
+
+    def __iter__(self) -> Iterator[str]:
+        return (path.stem for path in sorted(self.folder.glob("*.png")))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
 
     def save(self, grid_id: str, png: bytes) -> None:
-        part = self.folder / f".{grid_id}.{os.getpid()}.part"
+        part = self.folder / f".{grid_id}.part"  # one job is painted by one shard, so one writer
         part.write_bytes(png)
         part.replace(self._path(grid_id))
 
-    def load(self, grid_id: str) -> bytes:
-        return self._path(grid_id).read_bytes()
-
     def forget(self, grid_ids: Sequence[str]) -> None:
-        """Remove pictures that now lie in a shard."""
+        """Remove pictures that now lie in a shard, and what a killed run left of them."""
         for grid_id in grid_ids:
             self._path(grid_id).unlink(missing_ok=True)
+            (self.folder / f".{grid_id}.part").unlink(missing_ok=True)
 
 
 @dataclass
@@ -169,11 +184,12 @@ def paint(
     if not pending:
         return result
     generator = load()
-    generator.encode([job.record.prompt for job in pending])
-    by_size: dict[tuple[int, int], list[GridJob]] = {}
+    if encoded := generator.encode([job.request for job in pending]):
+        say(f"{encoded} prompts encoded, each once; the text encoders are dropped")
+    by_kind: dict[Hashable, list[GridJob]] = {}
     for job in pending:
-        by_size.setdefault((job.record.height, job.record.width), []).append(job)
-    for queue in by_size.values():
+        by_kind.setdefault(generator.kind(job.request), []).append(job)
+    for queue in by_kind.values():
         while queue:
             batch = queue[: result.batch_size]
             try:
@@ -191,8 +207,7 @@ def paint(
 
 
 def write_grids(folder: Path, jobs: Sequence[GridJob], finished: Finished) -> None:
-    """Write finished pictures as a shard; every job must be finished."""
-    images = {job.id: finished.load(job.id) for job in jobs}
+    """Write finished pictures as a shard, one in memory at a time; every job must be finished."""
     rows: list[dict[str, Any]] = [
         {
             "id": job.id,
@@ -201,11 +216,11 @@ def write_grids(folder: Path, jobs: Sequence[GridJob], finished: Finished) -> No
             "layout": job.record.layout,
             "height": job.record.height,
             "width": job.record.width,
-            "md5": hashlib.md5(images[job.id], usedforsecurity=False).hexdigest(),
+            "md5": hashlib.md5(finished[job.id], usedforsecurity=False).hexdigest(),
         }
         for job in jobs
     ]
-    write_shard(folder, rows, images)
+    write_shard(folder, rows, finished)
 
 
 def _halved(batch_size: int, job: GridJob, error: Exception, say: Say) -> int:

@@ -7,39 +7,19 @@ picture must not depend on its neighbours in the batch.
 
 from __future__ import annotations
 
-import gc
 import inspect
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paco_core.dataset.prompt_embeddings import PromptEmbeddings
 from paco_core.files import DataError
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
     from paco_core.params import GridsParams
-
-#: What ``encode_prompt`` of a pipeline class returns, by the names under which ``__call__`` takes it back
-#: (None: not taken back). Pipelines not listed here keep their encoders and are handed the text.
-ENCODED: dict[str, tuple[str | None, ...]] = {
-    "FluxPipeline": ("prompt_embeds", "pooled_prompt_embeds", None),
-    "StableDiffusionPipeline": ("prompt_embeds", "negative_prompt_embeds"),
-    "StableDiffusionXLPipeline": (
-        "prompt_embeds",
-        "negative_prompt_embeds",
-        "pooled_prompt_embeds",
-        "negative_pooled_prompt_embeds",
-    ),
-    "StableDiffusion3Pipeline": (
-        "prompt_embeds",
-        "negative_prompt_embeds",
-        "pooled_prompt_embeds",
-        "negative_pooled_prompt_embeds",
-    ),
-}
-ENCODERS = ("text_encoder", "text_encoder_2", "text_encoder_3")
 
 
 @dataclass(frozen=True)
@@ -57,7 +37,7 @@ class TextToImage:
 
     def __init__(self, pipeline: Any, params: GridsParams) -> None:
         self.pipeline, self.params = pipeline, params
-        self._encoded: dict[str, dict[str, Any]] = {}
+        self._embeddings: PromptEmbeddings | None = None
 
     @classmethod
     def load(cls, model: str | Path, params: GridsParams) -> TextToImage:
@@ -70,7 +50,9 @@ class TextToImage:
         from diffusers import DiffusionPipeline
 
         try:
-            pipeline = DiffusionPipeline.from_pretrained(str(model), torch_dtype=getattr(torch, params.dtype))
+            pipeline = DiffusionPipeline.from_pretrained(
+                str(model), torch_dtype=getattr(torch, params.dtype), use_safetensors=True
+            )
         except (OSError, ValueError) as error:
             raise DataError(f"{model}: no diffusers pipeline there ({str(error).splitlines()[0]})") from None
         wanted = {"prompt", "height", "width", "num_inference_steps", "generator"}
@@ -82,74 +64,55 @@ class TextToImage:
         pipeline.set_progress_bar_config(disable=True)
         return cls(pipeline.to(params.device), params)
 
-    def encode(self, prompts: Sequence[str]) -> None:
-        """Encode each distinct prompt once and drop the encoders; a no-op for classes not in ``ENCODED``."""
-        import torch
+    def encode(self, requests: Sequence[Request]) -> int:
+        """Encode each distinct prompt once and drop the encoders; how many prompts were encoded.
 
-        names = ENCODED.get(type(self.pipeline).__name__)
-        if names is None:
-            return
-        settings = _accepted(
-            self.pipeline.encode_prompt,
-            prompt_2=None,
-            prompt_3=None,
-            device=self.params.device,
-            num_images_per_prompt=1,
-            do_classifier_free_guidance=self.params.guidance > 1,
-            max_sequence_length=self.params.max_sequence_length,
-        )
-        for prompt in dict.fromkeys(prompts):
-            with torch.inference_mode():
-                made = self.pipeline.encode_prompt([prompt], **settings)
-            self._encoded[prompt] = {
-                name: tensor.cpu()  # 4 MB a prompt at FLUX.1-dev's size
-                for name, tensor in zip(names, made, strict=True)
-                if name and tensor is not None
-            }
-        for encoder in ENCODERS:
-            if getattr(self.pipeline, encoder, None) is not None:
-                setattr(self.pipeline, encoder, None)
-        gc.collect()
+        A class that cannot encode ahead keeps its encoders; none is encoded then.
+        """
+        if not PromptEmbeddings.possible(self.pipeline):
+            return 0
+        self._embeddings = PromptEmbeddings(self.pipeline)
+        distinct = {request.prompt: request for request in requests}
+        for request in distinct.values():
+            self._embeddings.encode(request.prompt, height=request.height, width=request.width, **self._settings())
+        self._embeddings.drop_encoders()
+        return len(distinct)
+
+    def kind(self, request: Request) -> Hashable:
+        """Requests of one kind fit into one batch: equal sizes of picture and of text embeddings."""
+        shapes = self._embeddings.shapes(request.prompt) if self._embeddings else ()
+        return request.height, request.width, shapes
 
     def paint(self, requests: Sequence[Request], batch_size: int) -> list[Image]:
-        """Paint up to ``batch_size`` pictures of one size, in one call of the pipeline.
+        """Paint up to ``batch_size`` pictures of one kind, in one call of the pipeline.
 
         Raises:
             torch.OutOfMemoryError: when the batch does not fit; nothing is lost then.
         """
         import torch
 
-        sizes = {(request.height, request.width) for request in requests}
-        if not 0 < len(requests) <= batch_size or len(sizes) != 1:
-            raise ValueError(f"{len(requests)} requests of {len(sizes)} sizes for a batch of {batch_size}")
+        kinds = {self.kind(request) for request in requests}
+        if not 0 < len(requests) <= batch_size or len(kinds) != 1:
+            raise ValueError(f"{len(requests)} requests of {len(kinds)} kinds for a batch of {batch_size}")
         filled = [*requests, *[requests[-1]] * (batch_size - len(requests))]
         # CPU generators: the noise is the same whatever device paints.
         noise = [torch.Generator().manual_seed(request.noise_seed) for request in filled]
-        settings = _accepted(
-            self.pipeline.__call__,
-            guidance_scale=self.params.guidance,
-            max_sequence_length=self.params.max_sequence_length,
-        )
         painted = self.pipeline(
-            **self._texts([request.prompt for request in filled]),
+            prompt=[request.prompt for request in filled],
             height=filled[0].height,
             width=filled[0].width,
-            num_inference_steps=self.params.steps,
             generator=noise,
-            **settings,
+            **self._settings(),
         ).images
         return list(painted[: len(requests)])
 
-    def _texts(self, prompts: list[str]) -> dict[str, Any]:
-        import torch
-
-        if not self._encoded:
-            return {"prompt": prompts}
-        rows = [self._encoded[prompt] for prompt in prompts]
-        return {name: torch.cat([row[name] for row in rows]).to(self.params.device) for name in rows[0]}
-
-
-def _accepted(function: Any, **settings: Any) -> dict[str, Any]:
-    """Those settings that the function takes."""
-    names = inspect.signature(function).parameters
-    return {name: value for name, value in settings.items() if name in names}
+    def _settings(self) -> dict[str, Any]:
+        """The settings of a call, as far as the class knows them; some name guidance otherwise."""
+        known = inspect.signature(self.pipeline.__call__).parameters
+        wanted = {
+            "num_inference_steps": self.params.steps,
+            "guidance_scale": self.params.guidance,
+            "max_sequence_length": self.params.max_sequence_length,
+            "use_resolution_binning": False,  # paint the very size asked for: it holds a whole number of panels
+        }
+        return {name: value for name, value in wanted.items() if name in known}

@@ -39,7 +39,7 @@ def run(ctx: StageContext) -> None:
     with ctx.writing(paths.GRIDS / f"shard-{ctx.item}") as out:
         grids.write_grids(out, jobs, finished)
     for number, job in enumerate(jobs[: SHOWN * len(params.seeds) : len(params.seeds)]):
-        ctx.image(decode_image(finished.load(job.id), job.id), f"grids/{number}")
+        ctx.image(decode_image(finished[job.id], job.id), f"grids/{number}")
     ctx.report(
         {"pictures": len(jobs), "prompts": len(records), "batch_size": painted.batch_size},
         painted=painted.painted,

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
 import torch
+import yaml
 from dataset_world import RECIPE, records
-from PIL import Image
+from PIL import Image, ImageChops
 from tiny import TEXT_LENGTH, tiny_flux
 
 from paco_core.dataset import grids
 from paco_core.dataset.panels import PanelStore
-from paco_core.dataset.records import PromptRecord, panel_ref
+from paco_core.dataset.records import PromptRecord, panel_ref, write_prompts
 from paco_core.dataset.subfigures import cut
 from paco_core.dataset.text_to_image import Request, TextToImage
 from paco_core.files import DataError
+from paco_core.launch import run_stage
 from paco_core.params import GridsParams
-from paco_core.shards import ShardReader
+from paco_core.shards import INDEX, TAR, ShardReader
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +70,43 @@ def test_shards_and_order_change_no_picture(flux: Path, tmp_path: Path) -> None:
     assert one["md5"].nunique() == 10
 
 
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_the_batch_size_changes_no_noise_and_hardly_a_pixel(
+    flux: Path, tmp_path: Path, batch_size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Equal noise to the bit; matrix products of another height may round differently, by a level in 255."""
+    from diffusers import FluxPipeline
+
+    prompts, noise = records(2, side=32), dict[str, list[bytes]]()
+    make = FluxPipeline.prepare_latents
+    for name, size in (("4", 4), ("other", batch_size)):
+        made = noise.setdefault(name, [])
+
+        def seen(self: FluxPipeline, *args: object, made: list[bytes] = made, **kwargs: object) -> object:
+            latents = make(self, *args, **kwargs)
+            made += [row.numpy().tobytes() for row in latents[0]]
+            return latents
+
+        monkeypatch.setattr(FluxPipeline, "prepare_latents", seen)
+        paint(tmp_path / name, prompts, params(flux, batch_size=size), 1)
+    assert set(noise["4"]) == set(noise["other"]) and len(set(noise["4"])) == 4
+    one, other = (ShardReader.below(tmp_path / name / "grids") for name in ("4", "other"))
+    for grid_id in one.index.index:
+        difference = ImageChops.difference(one.read(grid_id), other.read(grid_id))
+        assert max(high for _, high in difference.getextrema()) <= 1
+
+
+def test_any_layout_is_painted_and_cut(flux: Path, tmp_path: Path) -> None:
+    prompts = [*records(1, "2x3", 96), *records(1, "1x4", 64), *records(1, "3x2", 48)]
+    paint(tmp_path, prompts, params(flux, seeds=[0, 1], steps=1), 2)
+    store = PanelStore.below(tmp_path / "grids")
+    for row in store.grids.index.to_dict("records"):
+        rows, columns = (int(n) for n in row["layout"].split("x"))
+        panels = store.panels(row["id"])
+        assert len(panels) == rows * columns
+        assert {panel.size for panel in panels} == {(row["width"] // columns, row["height"] // rows)}
+
+
 def test_prompt_and_seed_decide_the_noise() -> None:
     made = {grids.noise_seed(prompt, seed) for prompt in ("a", "b") for seed in (0, 1)}
     assert len(made) == 4 and grids.noise_seed("a", 0) == grids.noise_seed("a", 0)
@@ -74,7 +118,7 @@ def test_pictures_equal_the_pipeline_s_own(flux: Path) -> None:
 
     request = Request("a red cat on the beach", 32, 32, 7)
     generator = TextToImage.load(flux, params(flux))
-    generator.encode([request.prompt])
+    generator.encode([request])
     assert generator.pipeline.text_encoder is None and generator.pipeline.text_encoder_2 is None
     (ours,) = generator.paint([request], 1)
     pipeline = FluxPipeline.from_pretrained(flux)
@@ -104,8 +148,12 @@ class Painter:
         self.error = error or torch.OutOfMemoryError("CUDA out of memory")
         self.encoded: list[str] = []
 
-    def encode(self, prompts: Sequence[str]) -> None:
-        self.encoded = list(prompts)
+    def encode(self, requests: Sequence[Request]) -> int:
+        self.encoded = [request.prompt for request in requests]
+        return len(set(self.encoded))
+
+    def kind(self, request: Request) -> tuple[int, int]:
+        return request.height, request.width
 
     def paint(self, requests: Sequence[Request], batch_size: int) -> list[Image.Image]:
         self.calls += 1
@@ -150,6 +198,38 @@ def test_a_killed_shard_goes_on_where_it_stopped(tmp_path: Path) -> None:
         raise AssertionError("nothing is left to paint, yet the generator is loaded")
 
     assert grids.paint(jobs, finished, unwanted, batch_size=3, say=print).painted == 0
+
+
+def test_a_stage_killed_by_signal_9_resumes_and_gives_the_same_shard(
+    flux: Path, project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prompts = records(6, side=32)
+    write_prompts(project / "data/diverse_prompts/prompts.jsonl", prompts)
+    settings = params(flux, steps=12, batch_size=1)
+    _write_params(project, {"grids": settings.model_dump(), "grid_shards": [0]})
+    work, out = project / ".paco/grids", project / "data/grids/shard-0"
+    with subprocess.Popen([sys.executable, "-m", "paco_core", "run", "grids", "--item", "0"], cwd=project) as stage:
+        deadline = time.monotonic() + 240
+        while len(list(work.glob("*/*.png"))) < 2:
+            assert stage.poll() is None and time.monotonic() < deadline, "the stage ended before it could be killed"
+            time.sleep(0.01)
+        stage.kill()
+    assert stage.returncode == -signal.SIGKILL and not out.exists()
+    painted = len(list(work.glob("*/*.png")))
+    assert 2 <= painted < 12
+    newest = max(work.glob("*/*.png"), key=lambda path: path.stat().st_mtime_ns)
+    newest.write_bytes(newest.read_bytes()[:-9])  # as a power cut may leave it: it does not count
+    run_stage("grids", "0", project)
+    assert f"{painted - 1} of 12 pictures were painted by an earlier run" in capsys.readouterr().err
+    assert not list(work.glob("*/*")) and not list(work.glob("*/.*")), "the work folder is empty again"
+    paint(project / "whole", prompts, settings, 1)
+    for name in (TAR, INDEX):
+        assert (out / name).read_bytes() == (project / "whole/grids/shard-0" / name).read_bytes(), name
+
+
+def _write_params(project: Path, changes: dict[str, Any]) -> None:
+    tree = yaml.safe_load((project / "params.yaml").read_text())
+    (project / "params.yaml").write_text(yaml.safe_dump({**tree, **changes}))
 
 
 def test_ids_follow_content() -> None:

@@ -48,7 +48,7 @@ def test_a_truncated_shard_names_picture_and_file(tmp_path: Path) -> None:
 
 
 def test_rows_and_pictures_must_agree(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="differ in 1 ids"):
+    with pytest.raises(DataError, match="1 rows have no picture, e.g. a"):
         shards.write_shard(tmp_path, [{"id": "a"}], {})
     with pytest.raises(DataError, match="repeated"):
         shards.write_shard(tmp_path, [{"id": "a"}, {"id": "a"}], {"a": b""})
