@@ -84,14 +84,16 @@ def read_jsonl(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """
     if not path.is_file():
         raise DataError(f"{path}: no such file")
-    with path.open(encoding="utf-8") as lines:
+    with path.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
             if not line.strip():
                 continue
             try:
-                row = json.loads(line)
+                row = json.loads(line.decode())
             except json.JSONDecodeError as error:
                 raise DataError(f"{path}:{number}: not valid JSON ({error.msg}); is the file cut off?") from None
+            except UnicodeDecodeError as error:
+                raise DataError(f"{path}:{number}: not UTF-8 text ({error.reason} at byte {error.start})") from None
             if not isinstance(row, dict):
                 raise DataError(f"{path}:{number}: expected a JSON object, found {type(row).__name__}")
             yield number, row

@@ -52,16 +52,19 @@ class ChatParams(Section):
 
 
 class PromptsParams(Section):
-    engine: Literal["storybook", "import"]
+    engine: Literal["storybook", "import", "openai"]
     count: Positive
     layout: str = Field(pattern=r"^\d+x\d+$")
     seed: int
     source: str | None = None  # JSON Lines of T2IS records, for the engine "import"
+    endpoint: ChatParams | None = None  # the model that writes, for the engine "openai"
 
     @model_validator(mode="after")
-    def _source_for_import(self) -> PromptsParams:
+    def _engine_has_what_it_needs(self) -> PromptsParams:
         if self.engine == "import" and not self.source:
             raise ValueError("engine 'import' needs source: a JSON Lines file of T2IS records")
+        if self.engine == "openai" and self.endpoint is None:
+            raise ValueError("engine 'openai' needs endpoint: base_url, model and api_key_env")
         return self
 
 

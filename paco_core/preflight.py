@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from paco_core.costs import StageCost, stage_costs
-from paco_core.params import PARAMS_FILE, Params, load
+from paco_core.params import PARAMS_FILE, ChatParams, Params, load
 
 DISK_GB = {"storybook": 1.0, "real": 200.0}
 
@@ -77,6 +77,14 @@ def _models(params: Params) -> dict[str, str]:
     return found
 
 
+def _endpoints(params: Params) -> dict[str, ChatParams]:
+    """Key in params.yaml -> chat endpoint in use."""
+    found = {}
+    if params.prompts.engine == "openai" and params.prompts.endpoint:
+        found["prompts.endpoint"] = params.prompts.endpoint
+    return found
+
+
 def check_project(root: Path) -> Preflight:
     """Check a project against its parameters.
 
@@ -93,6 +101,11 @@ def check_project(root: Path) -> Preflight:
     for name, path in (("prompts.source", params.prompts.source), ("annotations.file", params.annotations.file)):
         if path and not (root / path).is_file():
             report.problems.append(f"{name}: {path} is missing; put the file there or name another")
+    for name, endpoint in _endpoints(params).items():
+        if endpoint.api_key_env and not os.environ.get(endpoint.api_key_env):
+            report.problems.append(
+                f"{name}: the environment variable {endpoint.api_key_env} holds no key for {endpoint.base_url}"
+            )
     free = shutil.disk_usage(root).free / 1e9
     if free < DISK_GB[params.world]:
         report.problems.append(f"disk: {free:.1f} GB free, about {DISK_GB[params.world]:.0f} GB needed")

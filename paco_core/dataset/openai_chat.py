@@ -85,10 +85,14 @@ class Question(Generic[A]):
 
 @dataclass(frozen=True)
 class Reply(Generic[A]):
-    """An answer, or None; and every rejection on the way to it, the last one being the cause of None."""
+    """An answer, or None; and every rejection on the way to it, the last one being the cause of None.
+
+    Not ``served``: the endpoint gave no answer to judge, so the next run asks again.
+    """
 
     answer: A | None
     rejected: tuple[Rejection, ...] = ()
+    served: bool = True
 
 
 @dataclass
@@ -101,6 +105,16 @@ class ChatCounts:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     rejected: Counter[str] = field(default_factory=Counter)  # by cause
+
+    def figures(self) -> dict[str, int]:
+        """What a stage reports; rejections apart."""
+        return {
+            "requests": self.requests,
+            "remembered_answers": self.remembered,
+            "retries": self.retries,
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+        }
 
 
 class _Message(BaseModel):
@@ -201,8 +215,8 @@ class Chat:
                 try:
                     told.append(await self._request(key, question, told[:number], rejected))
                 except _NoAnswer as error:
-                    rejected.append(error.rejection)
-                    break
+                    self._count([*rejected, error.rejection])
+                    return Reply(None, (*rejected, error.rejection), served=False)
             self.counts.remembered += remembered
             answer = _read(question, told[number])
             if not isinstance(answer, Rejection):

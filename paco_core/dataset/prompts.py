@@ -1,52 +1,65 @@
-"""Where prompts come from: the embedded world, or a file of public T2IS records."""
+"""Where prompts come from: the embedded world, a file of public T2IS records, or a language model."""
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from paco_core.dataset import prompt_text
+from paco_core.dataset.categories import CATEGORIES
 from paco_core.dataset.records import PromptRecord, read_prompts
 from paco_core.files import DataError
-from paco_core.params import PromptsParams
 
-#: The six categories; public files write them with or without the word "Generation".
-CATEGORIES = ("Design Style", "Story", "Process", "Instruction", "Character", "Editing")
+if TYPE_CHECKING:
+    from paco_core.params import ChatParams, PromptsParams
+
+JOURNAL = Path(".paco") / "prompts" / "journal.jsonl"  # outside the outs, which DVC deletes before a run
 
 
-def make_prompts(params: PromptsParams, size: tuple[int, int], root: Path = Path()) -> list[PromptRecord]:
-    """The prompts that the parameters ask for, in a stable order.
+@dataclass
+class Prompts:
+    """Records in a stable order, and what making them took, for the report."""
+
+    records: list[PromptRecord]
+    figures: dict[str, int] = field(default_factory=dict)
+
+
+def make_prompts(
+    params: PromptsParams,
+    size: tuple[int, int],
+    root: Path = Path(),
+    advance: Callable[[int], object] = lambda _count: None,
+) -> Prompts:
+    """The prompts that the parameters ask for.
 
     Args:
         size: (height, width) in pixels of a picture for prompts that name no size of their own.
-        root: where a relative ``params.source`` begins.
+        root: where a relative ``params.source`` begins, and where the answers of a language model are kept.
 
     Raises:
-        DataError: when the source is missing or malformed, or holds too few prompts.
+        DataError: when the source is missing or malformed or holds too few prompts, or the language model cannot
+            be worked with.
     """
     if params.engine == "storybook":
-        return _storybook(params, size)
-    return imported(root / str(params.source), params.layout, params.count)
+        return Prompts(_storybook(params, size))
+    if params.engine == "openai":
+        assert params.endpoint is not None  # params.py sees to it
+        return _written(params, params.endpoint, size, root, advance)
+    return Prompts(imported(root / str(params.source), params.layout, params.count))
 
 
 def imported(source: Path, layout: str, count: int) -> list[PromptRecord]:
     """The first ``count`` records of that layout in a JSON Lines file.
 
     Raises:
-        DataError: naming the file and the record whose category is unknown or whose text does not mark its
-            panels, or when the file holds fewer than ``count`` records of that layout.
+        DataError: naming the file and the line whose category is unknown or whose text does not mark its panels,
+            or when the file holds fewer than ``count`` records of that layout.
     """
-    records = read_prompts(source)
-    for record in records:
-        if category(record) not in CATEGORIES:
-            raise DataError(
-                f"{source}: record {record.idx}: unknown category {record.category!r}; "
-                f"expected one of {', '.join(CATEGORIES)}"
-            )
-        try:
-            prompt_text.parse(record.prompt, record.layout)
-        except DataError as error:
-            raise DataError(f"{source}: record {record.idx}: {error}") from None
+    records = read_prompts(source, _check)
     matching = [record for record in records if record.layout == layout]
     if len(matching) < count:
         found = ", ".join(f"{n} of {name}" for name, n in sorted(Counter(r.layout for r in records).items()))
@@ -57,9 +70,29 @@ def imported(source: Path, layout: str, count: int) -> list[PromptRecord]:
     return matching[:count]
 
 
+def _check(record: PromptRecord) -> None:
+    if category(record) not in CATEGORIES:
+        raise DataError(f"unknown category {record.category!r}; expected one of {', '.join(CATEGORIES)}")
+    prompt_text.parse(record.prompt, record.layout)
+
+
 def category(record: PromptRecord) -> str:
     """The category without the word that some files append."""
     return record.category.removesuffix(" Generation")
+
+
+def _written(
+    params: PromptsParams, endpoint: ChatParams, size: tuple[int, int], root: Path, advance: Callable[[int], object]
+) -> Prompts:
+    from paco_core.dataset.journal import Journal
+    from paco_core.dataset.openai_chat import Chat
+    from paco_core.dataset.prompt_writer import Job, write
+
+    with Journal(root / JOURNAL) as journal:
+        chat = Chat(endpoint, journal)
+        found = asyncio.run(write(chat, params.count, Job(params.layout, size, params.seed), advance))
+    rejected = {f"rejected.{cause}": count for cause, count in sorted(found.rejected.items())}
+    return Prompts(found.records, chat.counts.figures() | rejected)
 
 
 def _storybook(params: PromptsParams, size: tuple[int, int]) -> list[PromptRecord]:

@@ -6,7 +6,7 @@ task_name, criteria). A panel of a grid is named by a reference ``<grid id>#<pan
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Literal
 
@@ -41,8 +41,11 @@ class PromptRecord(BaseModel):
         return int(rows), int(columns)
 
 
-def read_prompts(path: Path) -> list[PromptRecord]:
+def read_prompts(path: Path, check: Callable[[PromptRecord], object] = lambda _record: None) -> list[PromptRecord]:
     """Read T2IS records from JSON Lines.
+
+    Args:
+        check: raises a DataError when it finds a record wrong; file and line are put before its text.
 
     Raises:
         DataError: naming file and line of a record that is no valid one, or whose ``idx`` repeats.
@@ -58,6 +61,10 @@ def read_prompts(path: Path) -> list[PromptRecord]:
             raise DataError(f"{path}:{number}: {key}: {fault['msg']}") from None
         if record.idx in seen:
             raise DataError(f"{path}:{number}: idx {record.idx} stood already on line {seen[record.idx]}")
+        try:
+            check(record)
+        except DataError as error:
+            raise DataError(f"{path}:{number}: record {record.idx}: {error}") from None
         seen[record.idx] = number
         records.append(record)
     if not records:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from paco_core import paths
@@ -13,15 +14,20 @@ if TYPE_CHECKING:
 
 
 def run(ctx: StageContext) -> None:
-    grids = ctx.params.grids
-    records = make_prompts(ctx.params.prompts, (grids.height, grids.width), ctx.root)
+    params, grids = ctx.params.prompts, ctx.params.grids
+    with ctx.progress(params.count, "prompts") as progress:
+        made = make_prompts(params, (grids.height, grids.width), ctx.root, progress.advance)
     with ctx.writing(paths.PROMPTS) as out:
-        write_prompts(out / "prompts.jsonl", records)
+        write_prompts(out / "prompts.jsonl", made.records)
+    shares = Counter((r.category, r.task_name) for r in made.records)
     ctx.report(
         {
-            "prompts": len(records),
-            "categories": len({r.category for r in records}),
-            "subcategories": len({(r.category, r.task_name) for r in records}),
+            "prompts": len(made.records),
+            "categories": len({r.category for r in made.records}),
+            "subcategories": len(shares),
+            "smallest_subcategory": min(shares.values()),
+            "largest_subcategory": max(shares.values()),
+            **made.figures,
         },
-        first=records[0].prompt,
+        first=made.records[0].prompt,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 from collections.abc import Callable
@@ -50,7 +51,10 @@ class ChatServer(ThreadingHTTPServer):
             protocol_version = "HTTP/1.1"
 
             def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                data = self.rfile.read(int(self.headers["Content-Length"]))
+                if not data:
+                    return  # the client was killed
+                body = json.loads(data)
                 assert self.path == "/v1/chat/completions"
                 with lock:
                     number = len(state.bodies)
@@ -72,6 +76,10 @@ class ChatServer(ThreadingHTTPServer):
                 self.send_header("Content-Length", str(len(raw.body)))
                 self.end_headers()
                 self.wfile.write(raw.body)
+
+            def handle(self) -> None:
+                with contextlib.suppress(ConnectionError):  # a client that ends early
+                    super().handle()
 
             def log_message(self, *args: Any) -> None:
                 pass

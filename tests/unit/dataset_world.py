@@ -20,7 +20,7 @@ RECIPE = Recipe("drawn", "float32", 1, 1.0, 40)
 
 
 def records(count: int, layout: str = "2x2", side: int = 64) -> list[PromptRecord]:
-    return make_prompts(PromptsParams(engine="storybook", count=count, layout=layout, seed=0), (side, side))
+    return make_prompts(PromptsParams(engine="storybook", count=count, layout=layout, seed=0), (side, side)).records
 
 
 def draw_grids(data: Path, prompts: list[PromptRecord], shards: int = 2) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from paco_core import cli, preflight
+from paco_core import cli, preflight, profiles
 
 
 def paco(*args: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -71,3 +71,12 @@ def test_the_check_prices_every_stage(project: Path) -> None:
 def test_the_check_passes_on_this_project(repository: Path) -> None:
     problems = preflight.check_project(repository).problems
     assert not [p for p in problems if not p.startswith(("disk", "memory"))]
+
+
+def test_the_check_names_the_variable_of_a_missing_key(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    profiles.use(project, "paper")
+    monkeypatch.delenv("DEEPSEEK_API_KEY", raising=False)
+    told = "prompts.endpoint: the environment variable DEEPSEEK_API_KEY holds no key for https://api.deepseek.com"
+    assert told in preflight.check_project(project).problems
+    monkeypatch.setenv("DEEPSEEK_API_KEY", "k")
+    assert told not in preflight.check_project(project).problems

@@ -86,10 +86,10 @@ def test_a_wrong_text_is_refused(text: str, layout: str, message: str) -> None:
         prompt_text.parse(text, layout)
 
 
-def test_import_names_the_record_of_an_unknown_category(tmp_path: Path) -> None:
+def test_import_names_the_line_of_an_unknown_category(tmp_path: Path) -> None:
     made = records(2)
     write_prompts(tmp_path / "p.jsonl", [made[0], made[1].model_copy(update={"category": "Cats"})])
-    with pytest.raises(DataError, match=f"{made[1].idx}: unknown category 'Cats'"):
+    with pytest.raises(DataError, match=f"p.jsonl:2: record {made[1].idx}: unknown category 'Cats'"):
         imported(tmp_path / "p.jsonl", "2x2", 1)
 
 
