@@ -89,6 +89,15 @@ def _graph(_args: argparse.Namespace) -> None:
     print(mermaid(project_root() / "dvc.yaml"))
 
 
+def _sync(_args: argparse.Namespace) -> None:
+    from paco_core.tracking import send_left_over
+
+    sent = send_left_over(project_root())
+    print(sent.text())
+    if sent.waiting:
+        raise SystemExit(1)
+
+
 def _tour(_args: argparse.Namespace) -> None:
     from paco_core.tour import tour
 
@@ -138,6 +147,7 @@ def _parser() -> argparse.ArgumentParser:
 
     verb("plan", _plan, "print a policy's arithmetic before anything runs").add_argument("policy")
     verb("graph", _graph, "print the graph of dvc.yaml as Mermaid")
+    verb("sync", _sync, "send MLflow what was kept locally while its server did not answer")
     verb("tour", _tour, "say where to look after a run")
     return parser
 

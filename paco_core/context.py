@@ -103,10 +103,14 @@ class StageContext:
             return
         metadata: dict[str, Any] = {k: v for k, v in self._reported.items() if v is not None}
         metadata = {k: str(v) if isinstance(v, float) and math.isnan(v) else v for k, v in metadata.items()}
-        metadata["mlflow_run"] = self.tracker.run_id
+        metadata["mlflow_run"] = _link(self.tracker.url, "the run is not in MLflow yet; its figures are kept locally")
         for key, image in self._previews.items():
             metadata[key.replace("/", "_")] = {"type": "md", "raw_value": preview_markdown(image, key)}
         self.pipes.report_asset_materialization(metadata=metadata)
+
+
+def _link(url: str | None, otherwise: str) -> Any:
+    return {"type": "url", "raw_value": url} if url else otherwise
 
 
 def _short(value: Any) -> str:

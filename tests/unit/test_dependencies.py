@@ -23,8 +23,8 @@ INFRASTRUCTURE = {
     "paco_core/params.py",
     "paco_core/paths.py",
     "paco_core/progress.py",
-    "paco_core/tracking.py",
 }
+INFRASTRUCTURE_ROOMS = ("paco_core/tracking/",)
 
 
 def module_file(module: str) -> Path | None:
@@ -65,7 +65,7 @@ def closure(stage: str) -> set[str]:
     while todo:
         file = todo.pop()
         name = file.relative_to(REPOSITORY).as_posix()
-        if file in seen or name in INFRASTRUCTURE:
+        if file in seen or name in INFRASTRUCTURE or name.startswith(INFRASTRUCTURE_ROOMS):
             continue
         seen.add(file)
         todo += imports(file)
