@@ -123,12 +123,17 @@ class LoraParams(Section):
 
 
 class RewardParams(Section):
+    source: Literal["train", "adapter", "merged"] = "train"
+    weights: str | None = None  # a published adapter or merged model: folder of the project, or hub id
     base: str
     device: str
     dtype: Literal["float32", "bfloat16"]
     max_pixels: Positive
     min_pixels: Positive
+    vision: Literal["frozen", "lora"] = "frozen"
+    vision_cache_gb: Annotated[float, Field(ge=0)] = 2.0  # features of a frozen tower kept in memory
     lora: LoraParams
+    answers: Literal["reasons", "decision"] = "reasons"  # decision: "Yes." or "No." alone, the paper's Fast
     loss: Literal["weighted", "legacy", "plain"]
     alpha: Fraction
     template: Literal["theme", "plain"]
@@ -139,7 +144,16 @@ class RewardParams(Section):
     accumulation: Positive
     max_grad_norm: Annotated[float, Field(gt=0)]
     gradient_checkpointing: bool = False
+    best: Literal["roc_auc", "accuracy", "calibration_error", "position_spread", "last"] = "roc_auc"
+    checkpoint_every: Positive = 50  # optimiser steps
+    processes: Positive = 1  # of this machine; each batch is split among them
     seed: int
+
+    @model_validator(mode="after")
+    def _weights_where_not_trained(self) -> RewardParams:
+        if (self.source == "train") != (self.weights is None):
+            raise ValueError("source 'adapter' or 'merged' needs weights, a folder or hub id; 'train' takes none")
+        return self
 
 
 class ServingParams(Section):

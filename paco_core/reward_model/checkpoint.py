@@ -1,21 +1,37 @@
-"""Training state on disk: adapter, optimiser and log, whole or absent, safetensors and JSON only.
+"""Training state on disk: adapter, optimiser, log and the best evaluation, safetensors and JSON only.
 
-Nothing random is stored: the order of examples is a function of seed and epoch, and nothing else is drawn
-after the first step.
+A checkpoint counts from the moment that ``state.json`` names its tensors, so a process killed at any time
+leaves the one before. Nothing random is stored: the order of examples is a function of seed and epoch, and
+nothing else is drawn after the first step.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paco_core.files import atomic, read_json, write_json
+from paco_core.reward_model.evaluation import Evaluation
 
 if TYPE_CHECKING:
     import torch
 
-STATE, TENSORS = "state.json", "state.safetensors"
+STATE = "state.json"
+
+
+@dataclass
+class Best:
+    """The best evaluation so far; its weights lie beside the state."""
+
+    epoch: int
+    seen: Evaluation
+
+    @property
+    def file(self) -> str:
+        return f"best-epoch-{self.epoch}.safetensors"
 
 
 @dataclass
@@ -23,25 +39,53 @@ class Progressed:
     """How far a run has come."""
 
     epoch: int = 0  # epochs done
-    step: int = 0  # optimiser steps done
+    within: int = 0  # optimiser steps done in the epoch that has begun
+    step: int = 0  # optimiser steps done in all
     log: list[dict[str, float]] = field(default_factory=list)
+    best: Best | None = None
 
 
-def save(folder: Path, key: str, done: Progressed, weights: dict[str, torch.Tensor], optimizer: Any) -> None:
+def save_best(folder: Path, best: Best, weights: Mapping[str, torch.Tensor]) -> None:
+    """Write the weights of the best evaluation; the next :func:`save` makes them count."""
+    _save_tensors(folder / best.file, {name: tensor.detach() for name, tensor in weights.items()})
+
+
+def load_best(folder: Path, best: Best, weights: Mapping[str, torch.Tensor]) -> None:
+    """Put the best weights into ``weights``."""
+    import torch
+    from safetensors.torch import load_file
+
+    tensors = load_file(folder / best.file)
+    with torch.no_grad():
+        for name, tensor in weights.items():
+            tensor.copy_(tensors[name])
+
+
+def save(folder: Path, key: str, done: Progressed, weights: Mapping[str, torch.Tensor], optimizer: Any) -> None:
     """Write the state; ``key`` names what is being trained (parameters, examples, base)."""
-    from safetensors.torch import save_file
-
-    tensors = {f"weight/{name}": tensor.detach().contiguous() for name, tensor in weights.items()}
+    tensors = {f"weight/{name}": tensor.detach() for name, tensor in weights.items()}
     for name, tensor in weights.items():
         for entry, value in optimizer.state[tensor].items():
-            tensors[f"{entry}/{name}"] = value.detach().contiguous()
-    with atomic(folder) as part:
-        part.mkdir()
-        save_file(tensors, part / TENSORS)
-        write_json(part / STATE, {"key": key, "epoch": done.epoch, "step": done.step, "log": done.log})
+            tensors[f"{entry}/{name}"] = value.detach()
+    file = f"step-{done.step}.safetensors"
+    _save_tensors(folder / file, tensors)
+    state = {
+        "key": key,
+        "tensors": file,
+        "epoch": done.epoch,
+        "within": done.within,
+        "step": done.step,
+        "log": done.log,
+        "best": None if done.best is None else {"epoch": done.best.epoch, **_plain(done.best.seen)},
+    }
+    write_json(folder / STATE, state)
+    needed = {file, done.best.file if done.best else ""}
+    for path in folder.glob("*.safetensors"):
+        if path.name not in needed:
+            path.unlink()
 
 
-def restore(folder: Path, key: str, weights: dict[str, torch.Tensor], optimizer: Any) -> Progressed | None:
+def restore(folder: Path, key: str, weights: Mapping[str, torch.Tensor], optimizer: Any) -> Progressed | None:
     """Load the state into ``weights`` and ``optimizer``; None when there is none for this ``key``."""
     import torch
     from safetensors.torch import load_file
@@ -51,11 +95,33 @@ def restore(folder: Path, key: str, weights: dict[str, torch.Tensor], optimizer:
     state = read_json(folder / STATE)
     if state["key"] != key:
         return None
-    tensors = load_file(folder / TENSORS)
+    entries: dict[str, dict[str, torch.Tensor]] = {name: {} for name in weights}
+    for label, value in load_file(folder / state["tensors"]).items():
+        entry, name = label.split("/", 1)
+        entries[name][entry] = value
     with torch.no_grad():
         for name, tensor in weights.items():
-            tensor.copy_(tensors[f"weight/{name}"])
-            entries = {k.split("/", 1)[0]: v for k, v in tensors.items() if k.split("/", 1)[1] == name}
-            entries.pop("weight")
-            optimizer.state[tensor] = {k: v if k == "step" else v.to(tensor) for k, v in entries.items()}
-    return Progressed(int(state["epoch"]), int(state["step"]), list(state["log"]))
+            tensor.copy_(entries[name].pop("weight"))
+            optimizer.state[tensor] = {k: v if k == "step" else v.to(tensor) for k, v in entries[name].items()}
+    best = None if state["best"] is None else _best(state["best"])
+    return Progressed(int(state["epoch"]), int(state["within"]), int(state["step"]), list(state["log"]), best)
+
+
+def _save_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
+    from safetensors.torch import save_file
+
+    with atomic(path) as part:
+        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, part)
+
+
+def _plain(seen: Evaluation) -> dict[str, Any]:
+    """An evaluation as JSON, where NaN is null."""
+    tree = asdict(seen)
+    tree["scores"] = [None if math.isnan(score) else score for score in seen.scores]
+    return {name: None if isinstance(v, float) and math.isnan(v) else v for name, v in tree.items()}
+
+
+def _best(tree: dict[str, Any]) -> Best:
+    values: dict[str, Any] = {name: math.nan if value is None else value for name, value in tree.items()}
+    values["scores"] = tuple(math.nan if score is None else score for score in tree["scores"])
+    return Best(int(values.pop("epoch")), Evaluation(**values))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Protocol
 
 from paco_core.reward_model.examples import Example
@@ -32,11 +32,39 @@ class Evaluation:
     position_bias: float  # mean of score(a, b) - score(b, a)
     position_spread: float  # mean of |score(a, b) - score(b, a)|
     identical_score: float  # mean score of a panel with itself
+    true_yes: int  # the confusion table: said Yes, and the label is Yes
+    false_yes: int  # said Yes, but the label is No
+    true_no: int
+    false_no: int
     pairs: int
     failed: int  # pairs without a score; they count in no figure
+    scores: tuple[float, ...] = field(repr=False)  # of each pair, in order; NaN where it failed
 
     def metrics(self, prefix: str = "") -> dict[str, float]:
-        return {f"{prefix}{name}": float(value) for name, value in asdict(self).items()}
+        return {f"{prefix}{f.name}": float(getattr(self, f.name)) for f in fields(self) if f.name != "scores"}
+
+    def confusion(self) -> str:
+        """The confusion table as Markdown."""
+        rows = [("label Yes", self.true_yes, self.false_no), ("label No", self.false_yes, self.true_no)]
+        lines = [f"| {label} | {yes} | {no} |" for label, yes, no in rows]
+        return "\n".join(["| | said Yes | said No |", "|---|---|---|", *lines, "", f"no score: {self.failed}"]) + "\n"
+
+
+#: What a best checkpoint can be chosen by, and whether more of it is better.
+BETTER_WHEN_HIGHER = {"accuracy": True, "roc_auc": True, "calibration_error": False, "position_spread": False}
+
+
+def better(metric: str, new: Evaluation, old: Evaluation | None) -> bool:
+    """Whether ``new`` is at least as good as ``old``, where the later of two equals counts as the better.
+
+    "last" prefers every new one. An undefined figure is worse than any other.
+    """
+    if old is None or metric == "last":
+        return True
+    sign = 1 if BETTER_WHEN_HIGHER[metric] else -1
+    values = [sign * float(getattr(seen, metric)) for seen in (new, old)]
+    a, b = (-math.inf if math.isnan(value) else value for value in values)
+    return a >= b
 
 
 def evaluate(scorer: PairScorer, examples: Sequence[Example], symmetry_pairs: int = 256) -> Evaluation:
@@ -52,16 +80,29 @@ def evaluate(scorer: PairScorer, examples: Sequence[Example], symmetry_pairs: in
     valid = ~np.isnan(scores)
     difference = (scores[: len(some)] - swapped)[~np.isnan(scores[: len(some)] - swapped)]
     same = same[~np.isnan(same)]
+    said, told = scores[valid] > 0.5, labels[valid]
     return Evaluation(
-        accuracy=_mean((scores[valid] > 0.5) == labels[valid]),
-        roc_auc=roc_auc(scores[valid], labels[valid]),
-        calibration_error=calibration_error(scores[valid], labels[valid]),
+        accuracy=_mean(said == told),
+        roc_auc=roc_auc(scores[valid], told),
+        calibration_error=calibration_error(scores[valid], told),
         position_bias=_mean(difference),
         position_spread=_mean(np.abs(difference)),
         identical_score=_mean(same),
+        true_yes=int((said & told).sum()),
+        false_yes=int((said & ~told).sum()),
+        true_no=int((~said & ~told).sum()),
+        false_no=int((~said & told).sum()),
         pairs=len(examples),
         failed=int((~valid).sum()),
+        scores=tuple(scores.tolist()),
     )
+
+
+def most_wrong(examples: Sequence[Example], scores: Sequence[float], count: int = 10) -> list[tuple[Example, float]]:
+    """The pairs whose score is furthest from their label, worst first, where it is on the wrong side of 0.5."""
+    both = zip(examples, scores, strict=True)
+    wrong = [(e, s) for e, s in both if not math.isnan(s) and (s > 0.5) != e.consistent]
+    return sorted(wrong, key=lambda pair: (-abs(pair[1] - pair[0].consistent), pair[0].id))[:count]
 
 
 def _mean(values: np.ndarray) -> float:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from paco_core.files import DataError
 from paco_core.reward_model.instructions import render
@@ -48,12 +49,18 @@ def opening(answer: str) -> str:
     return answer.split(maxsplit=1)[0].rstrip(".,:;!") if answer.strip() else ""
 
 
-def read_examples(table: Path, panel: Callable[[str], Image.Image], template: str) -> list[Example]:
+def read_examples(
+    table: Path,
+    panel: Callable[[str], Image.Image],
+    template: str,
+    answers: Literal["reasons", "decision"] = "reasons",
+) -> list[Example]:
     """Examples of a table of labelled pairs with answers (columns :data:`COLUMNS`).
 
     Args:
         panel: gives the picture of a panel reference.
         template: name of the instruction template; ``theme`` reads the column of that name.
+        answers: "reasons" as they stand in the table, or the "decision" alone ("Yes." or "No.").
 
     Raises:
         DataError: naming the table and the pair, when a column is missing, a label is neither Yes nor No, an
@@ -67,6 +74,7 @@ def read_examples(table: Path, panel: Callable[[str], Image.Image], template: st
     missing = [name for name in COLUMNS if name not in frame]
     if missing:
         raise DataError(f"{table}: column {', '.join(missing)} is missing; it has {', '.join(map(str, frame))}")
+    once = cache(panel)  # pictures in several pairs are held once
     examples = []
     for pair_id, theme, first, second, label, answer in frame[list(COLUMNS)].itertuples(index=False):
         if label not in (YES, NO):
@@ -75,10 +83,11 @@ def read_examples(table: Path, panel: Callable[[str], Image.Image], template: st
             raise DataError(f"{table}: pair {pair_id}: label {label} but its answer is {answer[:40]!r}")
         instruction = render(template, theme=theme)
         try:
-            images = (panel(first), panel(second))
+            images = (once(first), once(second))
         except DataError as error:
             raise DataError(f"{table}: pair {pair_id}: {error}") from None
-        examples.append(Example(str(pair_id), images, instruction, answer))
+        text = f"{label}." if answers == "decision" else answer
+        examples.append(Example(str(pair_id), images, instruction, text))
     if not examples:
         raise DataError(f"{table}: holds no pair")
     return examples

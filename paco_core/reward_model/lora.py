@@ -14,25 +14,20 @@ if TYPE_CHECKING:
 
     from paco_core.params import LoraParams
 
-LANGUAGE = "model.language_model."
+LANGUAGE, VISION = "model.language_model.", "model.visual.blocks."
 WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
 
 
-def target_pattern(model: torch.nn.Module, targets: Sequence[str]) -> str:
+def target_pattern(model: torch.nn.Module, targets: Sequence[str], *, trained_vision: bool = False) -> str:
     """Regular expression of the language model's linear layers whose names end in one of ``targets``.
 
-    The vision tower has layers of the same names; they are left out, for the tower stays frozen.
+    The vision tower has layers of the same names; they are left out, unless ``trained_vision``: then all
+    linear layers of the tower's blocks are meant too, whatever their names.
 
     Raises:
         DataError: naming a target that matches no linear layer of the language model, and those there are.
     """
-    import torch
-
-    names = [
-        name
-        for name, module in model.named_modules()
-        if isinstance(module, torch.nn.Linear) and name.startswith(LANGUAGE)
-    ]
+    names = linear_names(model, LANGUAGE)
     for target in targets:
         if not any(name.endswith(f".{target}") for name in names):
             known = sorted({name.rsplit(".", 1)[-1] for name in names})
@@ -40,10 +35,22 @@ def target_pattern(model: torch.nn.Module, targets: Sequence[str]) -> str:
                 f"reward.lora.targets: {target!r} matches no linear layer of the language model; "
                 f"there are {', '.join(known)}"
             )
-    return rf"{re.escape(LANGUAGE)}.*\.({'|'.join(re.escape(target) for target in targets)})"
+    pattern = rf"{re.escape(LANGUAGE)}.*\.({'|'.join(re.escape(target) for target in targets)})"
+    if not trained_vision:
+        return pattern
+    tails = sorted({name.rsplit(".", 1)[-1] for name in linear_names(model, VISION)})
+    return rf"{pattern}|{re.escape(VISION)}.*\.({'|'.join(map(re.escape, tails))})"
 
 
-def attach(model: Any, lora: LoraParams, base: str, seed: int) -> Any:
+def linear_names(model: torch.nn.Module, prefix: str) -> list[str]:
+    """Names of the linear layers below ``prefix``."""
+    import torch
+
+    modules = model.named_modules()
+    return [name for name, module in modules if isinstance(module, torch.nn.Linear) and name.startswith(prefix)]
+
+
+def attach(model: Any, lora: LoraParams, base: str, seed: int, *, trained_vision: bool = False) -> Any:
     """Wrap ``model`` in a fresh adapter drawn from ``seed``; adapter weights are float32 and alone trainable.
 
     ``base`` is recorded in the adapter's config as the model it belongs to.
@@ -57,7 +64,7 @@ def attach(model: Any, lora: LoraParams, base: str, seed: int) -> Any:
     config = LoraConfig(
         r=lora.rank,
         lora_alpha=lora.alpha,
-        target_modules=target_pattern(model, lora.targets),
+        target_modules=target_pattern(model, lora.targets, trained_vision=trained_vision),
         task_type="CAUSAL_LM",
     )
     with torch.random.fork_rng():

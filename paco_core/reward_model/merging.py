@@ -36,7 +36,7 @@ class MergeReport:
 
 def merge(
     base: str | Path,
-    adapter: Path,
+    adapter: Path | None,
     out: Path,
     queries: Sequence[PairQuery],
     *,
@@ -46,7 +46,8 @@ def merge(
 ) -> MergeReport:
     """Write base + adapter as one model to the folder ``out`` and compare both on ``queries``.
 
-    The written folder is loaded again for the comparison, so that it is the files that are checked.
+    Without an adapter ``base`` is a model that was merged elsewhere, and is written as it is. The written
+    folder is loaded again for the comparison, so that it is the files that are checked.
 
     Raises:
         DataError: when there is no query, the adapter belongs to another base, or the merged model answers
@@ -55,9 +56,10 @@ def merge(
     if not queries:
         raise DataError(f"{out}: no pair to compare the merged model on; give at least one")
     network = Network.load(base, device=device, dtype=dtype, pixels=pixels)
-    wrapped = lora.load(network.model, adapter)
+    wrapped = None if adapter is None else lora.load(network.model, adapter)
     expected = Scorer.of(network).first_logits(queries)
-    network.model = wrapped.merge_and_unload()
+    if wrapped is not None:
+        network.model = wrapped.merge_and_unload()
     write_model(network, base, out)
     merged = Scorer(out, device, dtype)
     difference = float((merged.first_logits(queries) - expected).abs().max())

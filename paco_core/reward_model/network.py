@@ -8,7 +8,6 @@ Rows are padded at the right, where causal attention never looks, so that no mas
 from __future__ import annotations
 
 import hashlib
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from paco_core.files import DataError
+from paco_core.reward_model.features import FeatureCache, Visual
 from paco_core.reward_model.instructions import chat
 from paco_core.reward_model.yes_probability import answer_tokens
 
@@ -24,16 +24,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
 T = TypeVar("T")
-FEATURE_BYTES = 2 << 30  # vision features kept at most; a 7B model needs 19 MB for a picture of 2 Mpx
 PATCHES_AT_ONCE = 65_536  # patches through the vision tower in one pass
-
-
-@dataclass(frozen=True)
-class Visual:
-    """Vision features of one picture."""
-
-    tokens: torch.Tensor  # (t * h * w / merge^2, hidden)
-    grid: tuple[int, int, int]  # (t, h, w) in patches
 
 
 @dataclass(frozen=True)
@@ -64,8 +55,7 @@ class Network:
         self.model, self.processor, self.name = model, processor, name
         self.yes_id, self.no_id = answer_tokens(processor.tokenizer, name)
         self.prompt = lru_cache(maxsize=8192)(self._prompt)
-        self._features: OrderedDict[str, Visual] = OrderedDict()
-        self._feature_bytes = 0
+        self.features = FeatureCache()
 
     @classmethod
     def load(
@@ -121,18 +111,38 @@ class Network:
         positions, _ = self.model.model.get_rope_index(ids[None], is_image[None], image_grid_thw=torch.tensor(grids))
         return Prompt(ids, positions[:, 0])
 
+    def grid(self, image: Image.Image) -> tuple[int, int, int]:
+        """Patches (time, height, width) of a picture, by its size alone."""
+        from transformers.models.qwen2_vl.image_processing_qwen2_vl import smart_resize
+
+        given = self.processor.image_processor
+        patch, bounds = given.patch_size, given.size
+        high, wide = smart_resize(
+            image.height, image.width, patch * given.merge_size, bounds.shortest_edge, bounds.longest_edge
+        )
+        return 1, high // patch, wide // patch
+
     def look(self, images: Sequence[Image.Image]) -> list[Visual]:
-        """Vision features of pictures; each distinct picture passes the tower once."""
+        """Vision features of pictures, without gradients; each distinct picture passes the tower once.
+
+        They are kept in ``features``, as far as they fit there.
+        """
         import torch
 
         keys = [picture_key(image) for image in images]
-        found = {key: self._features[key] for key in keys if key in self._features}
+        found = {key: visual for key in set(keys) if (visual := self.features.get(key)) is not None}
         new = {key: image for key, image in zip(keys, images, strict=True) if key not in found}
         with torch.no_grad():
             for chunk in _chunks(list(new.items()), self._pictures_at_once(list(new.values()))):
                 for (key, _), visual in zip(chunk, self._encode([image for _, image in chunk]), strict=True):
-                    found[key] = visual
-                    self._keep(key, visual)
+                    found[key] = self.features.put(key, visual)
+        return [found[key] for key in keys]
+
+    def watch(self, images: Sequence[Image.Image]) -> list[Visual]:
+        """Vision features with gradients, for a tower in training; nothing is kept."""
+        keys = [picture_key(image) for image in images]
+        distinct = dict(zip(keys, images, strict=True))
+        found = dict(zip(distinct, self._encode(list(distinct.values())), strict=True))
         return [found[key] for key in keys]
 
     def _pictures_at_once(self, images: Sequence[Image.Image]) -> int:
@@ -149,13 +159,6 @@ class Network:
             Visual(tokens, (int(grid[0]), int(grid[1]), int(grid[2])))
             for tokens, grid in zip(features, grids.tolist(), strict=True)
         ]
-
-    def _keep(self, key: str, visual: Visual) -> None:
-        self._features[key] = visual
-        self._feature_bytes += visual.tokens.nbytes
-        while self._feature_bytes > FEATURE_BYTES and len(self._features) > 1:
-            _, oldest = self._features.popitem(last=False)
-            self._feature_bytes -= oldest.tokens.nbytes
 
     def row(self, first: Visual, second: Visual, instruction: str, answer: torch.Tensor | None = None) -> Row:
         return Row(self.prompt(instruction, (first.grid, second.grid)), (first, second), answer)
@@ -199,9 +202,9 @@ class Network:
         ids, positions = ids.to(self.device), positions.to(self.device)
         core = self.model.model
         embedded = core.get_input_embeddings()(ids)
-        visual = torch.cat([visual.tokens for row in rows for visual in row.visuals])
+        visual = torch.cat([visual.tokens.to(embedded) for row in rows for visual in row.visuals])
         places = (ids == self.model.config.image_token_id).unsqueeze(-1)
-        embedded = embedded.masked_scatter(places, visual.to(embedded))
+        embedded = embedded.masked_scatter(places, visual)
         return core.language_model(inputs_embeds=embedded, position_ids=positions, use_cache=use_cache)
 
     def first_logits(self, rows: Sequence[Row]) -> torch.Tensor:
@@ -214,18 +217,18 @@ class Network:
         return logits.float()
 
 
-def source(root: Path, base: str) -> str | Path:
-    """What a parameter means by a base: a folder of the project where there is one, else a hub id.
+def source(root: Path, model: str, key: str = "reward.base") -> str | Path:
+    """What a parameter means by a model: a folder of the project where there is one, else a hub id.
 
     Raises:
-        DataError: when it is a path, and nothing is there.
+        DataError: naming the parameter ``key``, when it is a path, and nothing is there.
     """
-    folder = root / base
+    folder = root / model
     if folder.is_dir():
         return folder
-    if base.startswith((".", "/", "data/")):
-        raise DataError(f"reward.base {base!r}: no such folder below the project; give a model folder or a hub id")
-    return base
+    if model.startswith((".", "/", "data/")):
+        raise DataError(f"{key} {model!r}: no such folder below the project; give a model folder or a hub id")
+    return model
 
 
 def picture_key(image: Image.Image) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -70,17 +70,22 @@ class Scorer:
             for number, query in enumerate(queries)
         ]
 
-    def first_logits(self, queries: Sequence[PairQuery], on_batch: Callable[[int], None] | None = None) -> torch.Tensor:
-        """Logits (queries, vocabulary), float32 on the CPU, of the first answer token."""
+    def _batches(self, queries: Sequence[PairQuery]) -> Iterator[tuple[list[int], torch.Tensor]]:
+        """(numbers of queries, their logits (n, vocabulary) of the first answer token), batch by batch."""
         import torch
 
         rows = self._rows(queries)
-        logits = torch.empty(len(rows), self.network.model.lm_head.out_features)
         with torch.inference_mode():
             for batch in by_length(rows, self.max_batch):
-                logits[batch] = self.network.first_logits([rows[number] for number in batch]).cpu()
-                if on_batch is not None:
-                    on_batch(len(batch))
+                yield batch, self.network.first_logits([rows[number] for number in batch])
+
+    def first_logits(self, queries: Sequence[PairQuery]) -> torch.Tensor:
+        """Logits (queries, vocabulary), float32 on the CPU, of the first answer token."""
+        import torch
+
+        logits = torch.empty(len(queries), self.network.model.lm_head.out_features)
+        for batch, found in self._batches(queries):
+            logits[batch] = found.cpu()
         return logits
 
     def score(self, queries: Sequence[PairQuery], on_batch: Callable[[int], None] | None = None) -> list[Score]:
@@ -89,9 +94,12 @@ class Scorer:
         ``on_batch`` is called with the number of pairs just done. A pair whose logits are not finite gets
         NaN and the cause.
         """
-        if not queries:
-            return []
-        values = from_logits(self.first_logits(queries, on_batch), self.yes_id, self.no_id).tolist()
+        values = [math.nan] * len(queries)
+        for batch, logits in self._batches(queries) if queries else ():
+            for number, value in zip(batch, from_logits(logits, self.yes_id, self.no_id).tolist(), strict=True):
+                values[number] = value
+            if on_batch is not None:
+                on_batch(len(batch))
         return [Score(value, "the model's logits are not finite" if math.isnan(value) else None) for value in values]
 
     def generate_reasons(self, queries: Sequence[PairQuery], max_new_tokens: int = 128) -> list[str]:

@@ -1,8 +1,8 @@
-"""Trains the pairwise reward: LoRA on the language model, the vision tower frozen.
+"""Trains the pairwise reward: LoRA on the language model, the vision tower frozen unless asked otherwise.
 
-Features of the frozen tower are computed once a panel and kept; only answer positions go through the
-head; rows of similar length share a batch. One process or, started by accelerate, several: then each
-batch is split among them.
+Features of a frozen tower are computed once a panel and kept as far as they fit; only answer positions
+go through the head; examples of similar length share a batch. One process or several: then each batch is
+split among them, and the result is the same.
 """
 
 from __future__ import annotations
@@ -17,16 +17,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paco_core.files import atomic, digest
+from paco_core.files import DataError, atomic, digest
 from paco_core.progress import Progress
 from paco_core.reward_model import checkpoint, lora
 from paco_core.reward_model.batches import epoch_batches, learning_rate_at
-from paco_core.reward_model.checkpoint import Progressed
-from paco_core.reward_model.evaluation import Evaluation, evaluate
+from paco_core.reward_model.checkpoint import Best, Progressed
+from paco_core.reward_model.evaluation import Evaluation, better, evaluate, most_wrong
 from paco_core.reward_model.examples import Example, require_both_labels
-from paco_core.reward_model.loss import Answers, LossKind, answer_loss
-from paco_core.reward_model.network import Network, Row
+from paco_core.reward_model.features import FeatureCache
+from paco_core.reward_model.items import answer_module, tokenise
+from paco_core.reward_model.network import Network
+from paco_core.reward_model.processes import ranks
 from paco_core.reward_model.scorer import Scorer
+from paco_core.reward_model.yes_probability import PairQuery, Score
 
 if TYPE_CHECKING:
     import torch
@@ -35,6 +38,8 @@ if TYPE_CHECKING:
 
 ADAPTER, CHECKPOINT, LOG = "adapter", "checkpoint", "training_log.csv"
 METRICS_EVERY = 10  # steps
+#: Parameters that do not change what is trained: a checkpoint stays valid when they change.
+NO_INFLUENCE = {"checkpoint_every", "vision_cache_gb", "processes", "source", "weights"}
 
 
 class TrainingError(RuntimeError):
@@ -46,12 +51,18 @@ class TrainingReport:
     """What a finished training came to."""
 
     steps: int
-    pairs_per_second: float  # in this process; evaluation not counted; NaN when nothing was left to do
+    pairs_per_second: float  # evaluation not counted; NaN when nothing was left to do
     before: Evaluation
-    after: Evaluation
+    after: Evaluation  # of the best epoch, whose weights were kept
+    best_epoch: int
+    mistakes: list[tuple[Example, float]]  # the most wrong pairs and their scores, worst first
 
     def metrics(self) -> dict[str, float]:
-        own = {"steps": float(self.steps), "pairs_per_second": self.pairs_per_second}
+        own = {
+            "steps": float(self.steps),
+            "pairs_per_second": self.pairs_per_second,
+            "best_epoch": float(self.best_epoch),
+        }
         return {**self.after.metrics(), **self.before.metrics("base."), **own}
 
 
@@ -71,7 +82,8 @@ def train(
 ) -> TrainingReport:
     """Train an adapter and write it (``adapter/``, ``training_log.csv``) to ``out``.
 
-    A run that was killed goes on from its last whole epoch.
+    After each epoch the validation pairs are scored; the adapter kept is that of the epoch best by
+    ``params.best``. A run that was killed goes on from its last checkpoint and ends with the same weights.
 
     Args:
         base: Qwen2.5-VL folder or hub id; ``params.base`` is what the adapter records as its base.
@@ -80,10 +92,30 @@ def train(
     Raises:
         DataError: when the base or a LoRA target is none, or the examples hold one label only.
         TrainingError: when a loss or gradient is not finite.
+        RankError: when another of ``params.processes`` failed.
     """
+    require_both_labels(examples, "training examples")
+    if not validation:
+        raise DataError("no validation pair: raise pairs.validation_share and run `dvc repro pairs`")
+    given = (base, examples, validation, params, out)
+    with ranks(params.processes, _one_rank, *given):
+        return _one_rank(*given, on_metrics=on_metrics, progress=progress, say=say)
+
+
+def _one_rank(
+    base: str | Path,
+    examples: Sequence[Example],
+    validation: Sequence[Example],
+    params: RewardParams,
+    out: Path,
+    *,
+    on_metrics: OnMetrics | None = None,
+    progress: Progress | None = None,
+    say: Callable[[str], None] | None = None,
+) -> TrainingReport:
+    """One process's part of a training; the callbacks belong to the first process."""
     from accelerate import Accelerator
 
-    require_both_labels(examples, "training examples")
     accelerator = Accelerator(cpu=params.device == "cpu")
     network = Network.load(
         base,
@@ -91,6 +123,7 @@ def train(
         dtype=params.dtype,
         pixels=(params.min_pixels, params.max_pixels),
     )
+    network.features = FeatureCache(int(params.vision_cache_gb * 1e9), evict=False)
     run = _Run(
         network,
         examples,
@@ -102,47 +135,6 @@ def train(
         progress=progress,
     )
     return run.to_the_end(say or (lambda _line: None))
-
-
-def _answer_module(network: Network, wrapped: Any, kind: LossKind, alpha: float) -> Any:
-    from torch import nn
-
-    class AnswerLoss(nn.Module):
-        """Loss of each row; one forward, so that distributed wrappers see every use of the weights."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.wrapped = wrapped
-
-        def forward(self, rows: Sequence[Row]) -> torch.Tensor:
-            answers = answers_of(rows, network.device)
-            states = network.states(rows)
-            logits = network.model.lm_head(states[answers.row, answers.position])
-            return answer_loss(logits, answers, kind, alpha)
-
-    return AnswerLoss()
-
-
-def answers_of(rows: Sequence[Row], device: torch.device) -> Answers:
-    """Where the answer tokens of right-padded rows are predicted."""
-    import torch
-
-    tokens = [row.answer for row in rows]
-    counts = torch.tensor([0 if answer is None else len(answer) for answer in tokens])
-    starts = torch.tensor([len(row.prompt.ids) for row in rows])
-    row = torch.repeat_interleave(torch.arange(len(rows)), counts)
-    within = torch.cat([torch.arange(int(count)) for count in counts])
-    target = torch.cat([answer for answer in tokens if answer is not None])
-    answers = (row, starts[row] + within - 1, target, within == 0, counts[row])
-    return Answers(*(part.to(device) for part in answers))
-
-
-def answer_ids(network: Network, answer: str) -> torch.Tensor:
-    """Tokens of an answer with the closing token, int64 (n,)."""
-    import torch
-
-    tokenizer = network.processor.tokenizer
-    return torch.tensor([*tokenizer(answer, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id])
 
 
 class _Run:
@@ -161,121 +153,147 @@ class _Run:
         progress: Progress | None,
     ) -> None:
         self.network, self.examples, self.validation, self.params = network, examples, validation, params
-        self.out, self.accelerator = out, accelerator
+        self.accelerator = accelerator
+        self.out, self.kept = out, out / CHECKPOINT
         self.on_metrics, self.progress = on_metrics, progress
+        self.trains_vision = params.vision == "lora"
+        self.items = tokenise(network, examples)
         self.steps_per_epoch = math.ceil(math.ceil(len(examples) / params.batch_size) / params.accumulation)
         self.total_steps = self.steps_per_epoch * params.epochs
+        self.key = self._key()
 
     def to_the_end(self, say: Callable[[str], None]) -> TrainingReport:
         """Everything from the untrained base to the written adapter."""
         import torch
 
+        params = self.params
         before = self._evaluate()
         say(f"base: accuracy {before.accuracy:.3f}, ROC-AUC {before.roc_auc:.3f} on {before.pairs} pairs")
-        key = self._key()
-        wrapped = lora.attach(self.network.model, self.params.lora, self.params.base, self.params.seed)
-        if self.params.gradient_checkpointing:
+        wrapped = lora.attach(
+            self.network.model, params.lora, params.base, params.seed, trained_vision=self.trains_vision
+        )
+        if params.gradient_checkpointing:
             self.network.model.gradient_checkpointing_enable()
         weights = lora.tensors(wrapped)
-        optimizer = torch.optim.AdamW(weights.values(), lr=self.params.learning_rate, weight_decay=0.0)
-        module = _answer_module(self.network, wrapped, self.params.loss, self.params.alpha)
+        optimizer = torch.optim.AdamW(weights.values(), lr=params.learning_rate, weight_decay=0.0)
+        module = answer_module(self.network, wrapped, params.loss, params.alpha, trained_vision=self.trains_vision)
         module, optimizer = self.accelerator.prepare(module, optimizer)
-        done = checkpoint.restore(self.out / CHECKPOINT, key, weights, optimizer.optimizer) or Progressed()
-        if done.epoch:
-            say(f"going on after epoch {done.epoch} of {self.params.epochs} (step {done.step})")
-        self._advance(done.epoch * len(self.examples), "")
-        rows = self._rows()
-        spent, trained, after = 0.0, 0, before
-        while done.epoch < self.params.epochs:
+        done = checkpoint.restore(self.kept, self.key, weights, optimizer.optimizer)
+        if done is None:
+            done = Progressed()
+            self._tell(before.metrics("validation/"), 0)
+        else:
+            say(f"going on after step {done.step} of {self.total_steps} ({done.epoch} of {params.epochs} epochs done)")
+            self._advance(done.epoch * len(self.items), "")
+        spent, trained = 0.0, 0
+        while done.epoch < params.epochs:
             start = time.monotonic()
-            self._epoch(module, optimizer, rows, done)
-            spent, trained = spent + time.monotonic() - start, trained + len(rows)
-            after = self._evaluate()
-            done.log[-1] |= _defined(after.metrics("validation_"))
-            self._tell(after.metrics("validation/"), done.step)
-            say(f"epoch {done.epoch}: accuracy {after.accuracy:.3f}, ROC-AUC {after.roc_auc:.3f}")
-            if self.accelerator.is_main_process:
-                checkpoint.save(self.out / CHECKPOINT, key, done, weights, optimizer.optimizer)
-        if not trained:
-            after = self._evaluate()
-        self._finish(wrapped, done)
-        return TrainingReport(done.step, trained / spent if trained else math.nan, before, after)
+            trained += self._epoch(module, optimizer, weights, done)
+            spent += time.monotonic() - start
+            seen = self._end_epoch(weights, optimizer, done)
+            say(f"epoch {done.epoch}: accuracy {seen.accuracy:.3f}, ROC-AUC {seen.roc_auc:.3f}")
+        assert done.best is not None
+        self._finish(wrapped, weights, done)
+        after = done.best.seen
+        mistakes = most_wrong(self.validation, after.scores)
+        rate = trained / spent if trained else math.nan
+        return TrainingReport(done.step, rate, before, after, done.best.epoch, mistakes)
 
-    def _rows(self) -> list[Row]:
-        """Examples as rows; each distinct panel is encoded here, once."""
-        visuals = self.network.look([image for example in self.examples for image in example.images])
-        return [
-            self.network.row(
-                visuals[2 * number], visuals[2 * number + 1], example.instruction,
-                answer_ids(self.network, example.answer),
-            )
-            for number, example in enumerate(self.examples)
-        ]  # fmt: skip
-
-    def _epoch(self, module: Any, optimizer: Any, rows: Sequence[Row], done: Progressed) -> None:
-        """All optimiser steps of the next epoch."""
+    def _epoch(self, module: Any, optimizer: Any, weights: Mapping[str, torch.Tensor], done: Progressed) -> int:
+        """The optimiser steps that are left of the epoch; returns how many pairs they trained on."""
         params = self.params
         module.train()
-        batches = epoch_batches([row.length for row in rows], params.batch_size, params.seed, done.epoch)
-        for start in range(0, len(batches), params.accumulation):
-            group = batches[start : start + params.accumulation]
+        lengths = [item.length for item in self.items]
+        batches = epoch_batches(lengths, params.batch_size, params.seed, done.epoch)
+        groups = [batches[n : n + params.accumulation] for n in range(0, len(batches), params.accumulation)]
+        before = sum(len(batch) for group in groups[: done.within] for batch in group)
+        self._advance(before, "")
+        for group in groups[done.within :]:
             rate = learning_rate_at(done.step, self.total_steps, params.learning_rate, params.warmup_share)
             for settings in optimizer.param_groups:
                 settings["lr"] = rate
-            loss, norm = self._step(module, optimizer, rows, group, done.step)
-            done.step += 1
+            loss, norm = self._step(module, optimizer, group, done.step)
+            done.step, done.within = done.step + 1, done.within + 1
             entry = {"step": done.step, "epoch": done.epoch + 1, "loss": loss, "gradient_norm": norm}
             done.log.append({**entry, "learning_rate": rate})
             self._advance(sum(map(len, group)), f"loss {loss:.3f}")
             if done.step % METRICS_EVERY == 0 or done.step == self.total_steps:
                 self._tell({f"train/{name}": value for name, value in done.log[-1].items()}, done.step)
-        done.epoch += 1
+            if done.step % params.checkpoint_every == 0 and done.within < len(groups):
+                self._save(weights, optimizer, done)
         module.eval()
+        return len(self.items) - before
 
-    def _step(
-        self, module: Any, optimizer: Any, rows: Sequence[Row], group: Sequence[Sequence[int]], step: int
-    ) -> tuple[float, float]:
+    def _end_epoch(self, weights: Mapping[str, torch.Tensor], optimizer: Any, done: Progressed) -> Evaluation:
+        """Evaluate, keep the weights where they are the best so far, and write a checkpoint."""
+        done.epoch, done.within = done.epoch + 1, 0
+        seen = self._evaluate()
+        done.log[-1] |= _defined(seen.metrics("validation_"))
+        self._tell(seen.metrics("validation/"), done.step)
+        if better(self.params.best, seen, done.best.seen if done.best else None):
+            done.best = Best(done.epoch, seen)
+            if self.accelerator.is_main_process:
+                checkpoint.save_best(self.kept, done.best, weights)
+        self._save(weights, optimizer, done)
+        return seen
+
+    def _step(self, module: Any, optimizer: Any, group: Sequence[Sequence[int]], step: int) -> tuple[float, float]:
         """One optimiser step over micro-batches; the gradient is that of the mean over all their examples."""
         import torch
 
-        accelerator, ranks = self.accelerator, self.accelerator.num_processes
+        accelerator, count = self.accelerator, self.accelerator.num_processes
         pairs = sum(map(len, group))
         total = torch.zeros((), device=accelerator.device)
+        found = []
         for place, batch in enumerate(group):
-            mine = list(batch[accelerator.process_index :: ranks])
+            mine = list(batch[accelerator.process_index :: count])
             share = 1.0 if mine else 0.0  # without a pair of its own a process takes part with weight 0
             mine = mine or list(batch[:1])
             with _sync(accelerator, module, place == len(group) - 1):
-                losses = module([rows[number] for number in mine])
-                self._require_finite(losses, mine, step)
+                losses = module([self.items[number] for number in mine])
                 # Distributed wrappers average gradients over processes: each sum is scaled by their number.
-                loss = losses.sum() * (share * ranks / pairs)
+                loss = losses.sum() * (share * count / pairs)
                 accelerator.backward(loss)
             total += loss.detach()
+            found.append((mine, losses.detach()))
+        mean = float(accelerator.reduce(total, "mean"))
+        if not math.isfinite(mean):  # the same in every process, so that all of them stop here
+            self._stop("loss", self._not_finite(found), step)
         norm = accelerator.clip_grad_norm_(module.parameters(), self.params.max_grad_norm)
         if not bool(torch.isfinite(norm)):
             self._stop("gradient", [number for batch in group for number in batch], step)
         optimizer.step()
         optimizer.zero_grad()
-        return float(accelerator.reduce(total, "mean")), float(norm)
+        return mean, float(norm)
 
-    def _require_finite(self, losses: torch.Tensor, numbers: Sequence[int], step: int) -> None:
-        import torch
+    def _not_finite(self, found: Sequence[tuple[list[int], torch.Tensor]]) -> list[int]:
+        """Which examples have a loss that is not finite, in any process."""
+        from accelerate.utils import gather_object
 
-        finite = torch.isfinite(losses).tolist()
-        if not all(finite):
-            self._stop("loss", [n for n, good in zip(numbers, finite, strict=True) if not good], step)
+        own = [
+            number
+            for mine, losses in found
+            for number, loss in zip(mine, losses.tolist(), strict=True)
+            if not math.isfinite(loss)
+        ]
+        return sorted(set(gather_object(own)))
 
     def _stop(self, what: str, numbers: Sequence[int], step: int) -> None:
         ids = ", ".join(self.examples[number].id for number in numbers)
         raise TrainingError(
             f"the {what} is not finite at step {step + 1} of {self.total_steps}; pairs: {ids}; "
             f"lower reward.learning_rate ({self.params.learning_rate}) or look at these pairs; "
-            f"the last whole epoch is kept in {self.out.name}/{CHECKPOINT}"
+            f"the last checkpoint is kept in {self.out.name}/{CHECKPOINT}"
         )
 
     def _evaluate(self) -> Evaluation:
-        return evaluate(Scorer.of(self.network), self.validation)
+        if self.trains_vision:
+            self.network.features.clear()  # the tower has changed since
+        return evaluate(_SharedScorer(Scorer.of(self.network), self.accelerator), self.validation)
+
+    def _save(self, weights: Mapping[str, torch.Tensor], optimizer: Any, done: Progressed) -> None:
+        if self.accelerator.is_main_process:
+            checkpoint.save(self.kept, self.key, done, weights, optimizer.optimizer)
 
     def _advance(self, pairs: int, note: str) -> None:
         if self.progress is not None and pairs:
@@ -290,18 +308,36 @@ class _Run:
         weights = self.network.model.lm_head.weight[:16].float().cpu().numpy().tobytes()
         pairs = [(example.id, example.instruction, example.answer) for example in self.examples]
         sample = hashlib.md5(weights, usedforsecurity=False).hexdigest()
-        return digest([self.params.model_dump(), pairs, sample], 32)
+        return digest([self.params.model_dump(exclude=NO_INFLUENCE), pairs, sample], 32)
 
-    def _finish(self, wrapped: Any, done: Progressed) -> None:
-        """Write adapter and log; the checkpoint has served."""
+    def _finish(self, wrapped: Any, weights: Mapping[str, torch.Tensor], done: Progressed) -> None:
+        """Write the best adapter and the log; the checkpoint has served."""
         self.accelerator.wait_for_everyone()
         if not self.accelerator.is_main_process:
             return
-        self.out.mkdir(parents=True, exist_ok=True)
+        assert done.best is not None
+        checkpoint.load_best(self.kept, done.best, weights)
         with atomic(self.out / ADAPTER) as part:
             lora.save(wrapped, part)
         write_log(self.out / LOG, done.log)
-        shutil.rmtree(self.out / CHECKPOINT, ignore_errors=True)
+        shutil.rmtree(self.kept, ignore_errors=True)
+
+
+class _SharedScorer:
+    """Each process scores its share of the queries; all of them get all scores."""
+
+    def __init__(self, scorer: Scorer, accelerator: Any) -> None:
+        self.scorer, self.accelerator = scorer, accelerator
+
+    def score(self, queries: Sequence[PairQuery]) -> list[Score]:
+        from accelerate.utils import gather_object
+
+        count, own = self.accelerator.num_processes, self.accelerator.process_index
+        if count == 1:
+            return self.scorer.score(queries)
+        mine = enumerate(self.scorer.score(queries[own::count]))
+        found: list[tuple[int, Score]] = gather_object([(own + count * place, score) for place, score in mine])
+        return [score for _, score in sorted(found, key=lambda pair: pair[0])]
 
 
 def _defined(values: Mapping[str, float]) -> dict[str, float]:

@@ -1,27 +1,37 @@
-"""LoRA adapter of the pairwise reward model, trained with the weighted answer loss."""
+"""LoRA adapter of the pairwise reward model, trained with the weighted answer loss, or a published one."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from paco_core import paths
-from paco_core.shards import ShardReader
 
 if TYPE_CHECKING:
     from paco_core.context import StageContext
+    from paco_core.reward_model.evaluation import Evaluation
+    from paco_core.reward_model.examples import Example
 
 
 def run(ctx: StageContext) -> None:
     from paco_core.dataset.panels import PanelStore
     from paco_core.reward_model.examples import read_examples
+
+    params = ctx.params.reward
+    labels = ctx.read(paths.COT_LABELS)
+    panel = PanelStore.below(ctx.read(paths.GRIDS)).panel
+    validation = read_examples(labels / "validation.parquet", panel, params.template, params.answers)
+    if params.source != "train":
+        _published(ctx, validation)
+        return
+    examples = read_examples(labels / "train.parquet", panel, params.template, params.answers)
+    _train(ctx, examples, validation)
+
+
+def _train(ctx: StageContext, examples: list[Example], validation: list[Example]) -> None:
     from paco_core.reward_model.network import source
     from paco_core.reward_model.training import train
 
     params = ctx.params.reward
-    labels = ctx.read(paths.COT_LABELS)
-    panels = PanelStore(ShardReader.below(ctx.read(paths.GRIDS)))
-    examples = read_examples(labels / "train.parquet", panels.panel, params.template)
-    validation = read_examples(labels / "validation.parquet", panels.panel, params.template)
     with ctx.progress(len(examples) * params.epochs, "pairs") as progress:
         report = train(
             source(ctx.root, params.base),
@@ -33,4 +43,31 @@ def run(ctx: StageContext) -> None:
             progress=progress,
             say=ctx.say,
         )
-    ctx.report(report.metrics(), pairs=len(examples))
+    _show(ctx, report.after, report.mistakes)
+    ctx.report(report.metrics(), pairs_trained_on=len(examples))
+
+
+def _published(ctx: StageContext, validation: list[Example]) -> None:
+    """Nothing is trained: the published weights are looked at on the validation pairs, beside their base."""
+    from paco_core.reward_model.evaluation import most_wrong
+    from paco_core.reward_model.published import evaluate_published, keep_adapter
+
+    params = ctx.params.reward
+    with ctx.writing(paths.REWARD_LORA) as part:
+        adapter = keep_adapter(ctx.root, params, part)
+        before, after = evaluate_published(ctx.root, params, adapter, validation, say=ctx.say)
+    ctx.say(f"{params.source} {params.weights}, nothing was trained")
+    _show(ctx, after, most_wrong(validation, after.scores))
+    ctx.report({**after.metrics(), **before.metrics("base."), "steps": 0.0})
+
+
+def _show(ctx: StageContext, seen: Evaluation, mistakes: list[tuple[Example, float]]) -> None:
+    """The confusion table and the most wrong pairs, for people."""
+    from paco_core.reward_model.mistakes import contact_sheet, mistake
+
+    ctx.tracker.text(seen.confusion(), "validation/confusion.md")
+    pictures = [mistake(example, score) for example, score in mistakes]
+    for place, picture in enumerate(pictures):
+        ctx.tracker.image(picture, "most_wrong", place)
+    if pictures:
+        ctx.image(contact_sheet(pictures), "most_wrong_pairs")

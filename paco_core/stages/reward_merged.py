@@ -1,7 +1,8 @@
-"""The reward model as one complete folder: adapter merged into its base, golden pairs beside it."""
+"""The reward model as one complete folder: adapter merged into its base (or merged elsewhere), golden pairs."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paco_core import paths
@@ -24,10 +25,14 @@ def run(ctx: StageContext) -> None:
     panels = PanelStore(ShardReader.below(ctx.read(paths.GRIDS)))
     table = ctx.read(paths.COT_LABELS) / "validation.parquet"
     queries = [example.query for example in read_examples(table, panels.panel, params.template)[:COMPARED]]
+    adapter: Path | None = ctx.read(paths.REWARD_LORA) / "adapter"
+    base = source(ctx.root, params.base)
+    if params.source == "merged":
+        adapter, base = None, source(ctx.root, str(params.weights), "reward.weights")
     with ctx.writing(paths.REWARD_MERGED) as out:
         report = merge(
-            source(ctx.root, params.base),
-            ctx.read(paths.REWARD_LORA) / "adapter",
+            base,
+            adapter,
             out,
             queries,
             device=params.device,

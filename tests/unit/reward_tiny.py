@@ -3,11 +3,33 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 from PIL import Image
 
 from paco_core.reward_model.examples import Example
 from paco_core.reward_model.instructions import render
+
+#: A section ``reward`` of params.yaml that suits ``tiny_vlm``.
+PARAMS: dict[str, Any] = {
+    "base": "data/zoo/tiny",
+    "device": "cpu",
+    "dtype": "float32",
+    "min_pixels": 3136,
+    "max_pixels": 3136,
+    "lora": {"rank": 4, "alpha": 8, "targets": ["q_proj", "v_proj", "down_proj"]},
+    "loss": "weighted",
+    "alpha": 0.1,
+    "template": "theme",
+    "learning_rate": 3e-3,
+    "warmup_share": 0.1,
+    "epochs": 2,
+    "batch_size": 4,
+    "accumulation": 1,
+    "max_grad_norm": 1.0,
+    "best": "last",
+    "seed": 0,
+}
 
 
 def picture(seed: int, side: int = 32) -> Image.Image:

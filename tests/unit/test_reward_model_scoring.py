@@ -10,8 +10,10 @@ import pytest
 import reward_tiny
 import tiny_vlm
 import torch
+from PIL import Image
 
 from paco_core.files import DataError
+from paco_core.reward_model.features import FeatureCache, Visual
 from paco_core.reward_model.golden import read_golden, write_golden
 from paco_core.reward_model.instructions import chat, render
 from paco_core.reward_model.scorer import Scorer
@@ -69,6 +71,34 @@ def test_each_distinct_picture_is_encoded_once_and_last_positions_only_reach_the
     assert all(len(shape) == 2 for shape in heads)
 
 
+def test_patch_grids_are_known_before_a_picture_is_encoded(scorer: Scorer) -> None:
+    network = scorer.network
+    bounds = network.processor.image_processor.size
+    try:
+        network.processor.image_processor.size = type(bounds)(shortest_edge=3136, longest_edge=4 * 3136)
+        for width, height in ((32, 32), (64, 30), (200, 200), (57, 113)):
+            picture = Image.new("RGB", (width, height))
+            assert network.grid(picture) == network._encode([picture])[0].grid
+    finally:
+        network.processor.image_processor.size = bounds
+
+
+def test_the_feature_cache_stays_within_its_bytes() -> None:
+    def visual(number: int) -> Visual:
+        return Visual(torch.full((2, 4), float(number)), (1, 2, 4))  # 32 bytes
+
+    recent = FeatureCache(64)
+    for number in range(3):
+        recent.put(str(number), visual(number))
+    assert recent.get("0") is None and recent.get("2") is not None and recent.bytes == 64
+    first = FeatureCache(64, evict=False)
+    for number in range(3):
+        first.put(str(number), visual(number))
+    assert first.get("0") is not None and first.get("2") is None and first.bytes == 64
+    first.clear()
+    assert first.get("0") is None and first.bytes == 0 and first.encoded == 3
+
+
 def test_logits_and_top_logprobs_give_the_same_score(scorer: Scorer) -> None:
     logits = scorer.first_logits(queries()[:1])[0]
     log_p = torch.log_softmax(logits.double(), -1)
@@ -107,7 +137,7 @@ def test_greedy_answers_equal_the_librarys_generate(scorer: Scorer) -> None:
 
 def test_logits_that_are_not_finite_give_nan_and_a_cause(scorer: Scorer, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = torch.full((1, scorer.network.model.lm_head.out_features), torch.nan)
-    monkeypatch.setattr(scorer, "first_logits", lambda _queries, _on_batch: broken)
+    monkeypatch.setattr(scorer.network, "first_logits", lambda _rows: broken)
     score = scorer.score(queries()[:1])[0]
     assert score.failed
     assert score.cause == "the model's logits are not finite"

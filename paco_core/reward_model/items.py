@@ -1,0 +1,97 @@
+"""Examples as tokens, and the loss of a batch of them in one forward."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from paco_core.reward_model.examples import Example
+from paco_core.reward_model.loss import Answers, LossKind, answer_loss
+from paco_core.reward_model.network import Network, Prompt, Row
+
+if TYPE_CHECKING:
+    import torch
+    from PIL import Image
+
+
+@dataclass(frozen=True)
+class Item:
+    """An example as tokens; its pictures are encoded, or found in the cache, when its turn comes."""
+
+    images: tuple[Image.Image, Image.Image]
+    prompt: Prompt
+    answer: torch.Tensor  # int64 (n,), the closing token included
+
+    @property
+    def length(self) -> int:
+        return len(self.prompt.ids) + len(self.answer)
+
+
+def tokenise(network: Network, examples: Sequence[Example]) -> list[Item]:
+    """Items in the order of the examples; pictures are not encoded here, only measured."""
+    return [
+        Item(
+            example.images,
+            network.prompt(example.instruction, tuple(network.grid(image) for image in example.images)),
+            answer_ids(network, example.answer),
+        )
+        for example in examples
+    ]
+
+
+def answer_ids(network: Network, answer: str) -> torch.Tensor:
+    """Tokens of an answer with the closing token, int64 (n,)."""
+    import torch
+
+    tokenizer = network.processor.tokenizer
+    return torch.tensor([*tokenizer(answer, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id])
+
+
+def rows_of(network: Network, items: Sequence[Item], *, trained_vision: bool = False) -> list[Row]:
+    """Items with the features of their pictures: cached ones, or with gradients where the tower is trained."""
+    images = [image for item in items for image in item.images]
+    visuals = network.watch(images) if trained_vision else network.look(images)
+    return [
+        Row(item.prompt, (visuals[2 * number], visuals[2 * number + 1]), item.answer)
+        for number, item in enumerate(items)
+    ]
+
+
+def answers_of(rows: Sequence[Row], device: torch.device) -> Answers:
+    """Where the answer tokens of right-padded rows are predicted."""
+    import torch
+
+    tokens = [row.answer for row in rows]
+    counts = torch.tensor([0 if answer is None else len(answer) for answer in tokens])
+    starts = torch.tensor([len(row.prompt.ids) for row in rows])
+    row = torch.repeat_interleave(torch.arange(len(rows)), counts)
+    within = torch.cat([torch.arange(int(count)) for count in counts])
+    target = torch.cat([answer for answer in tokens if answer is not None])
+    answers = (row, starts[row] + within - 1, target, within == 0, counts[row])
+    return Answers(*(part.to(device) for part in answers))
+
+
+def answer_module(network: Network, wrapped: Any, kind: LossKind, alpha: float, *, trained_vision: bool = False) -> Any:
+    """A module from items to the loss of each, float32 (items,); ``wrapped`` is the model with its adapter.
+
+    Only answer positions go through the language-model head: logits are (answer tokens, vocabulary), never
+    (rows, length, vocabulary).
+    """
+    from torch import nn
+
+    class AnswerLoss(nn.Module):
+        """One forward, so that distributed wrappers see every use of the weights."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.wrapped = wrapped
+
+        def forward(self, items: Sequence[Item]) -> torch.Tensor:
+            rows = rows_of(network, items, trained_vision=trained_vision)
+            answers = answers_of(rows, network.device)
+            states = network.states(rows)
+            logits = network.model.lm_head(states[answers.row, answers.position])
+            return answer_loss(logits, answers, kind, alpha)
+
+    return AnswerLoss()
