@@ -61,7 +61,7 @@ def build_dvc_assets(
     def build(name: str) -> dg.AssetsDefinition:
         @dvc_asset(name, project=project, translator=translator, **options)
         def reproduce(context: dg.AssetExecutionContext, dvc: DvcResource) -> dg.MaterializeResult[Any]:
-            return dvc.reproduce(context).result()
+            return dvc.reproduce(context, translator).result()
 
         return reproduce
 

@@ -80,17 +80,23 @@ class Workspace:
 
     @property
     def _cache(self) -> Path:
-        folder = self.root / ".dvc" / "cache"
-        for name in ("config", "config.local"):
-            settings = configparser.ConfigParser(interpolation=None)
-            settings.read(self.root / ".dvc" / name)
-            if chosen := settings.get("cache", "dir", fallback=None):
-                folder = self.root / ".dvc" / chosen
-        return folder
+        chosen = _settings(self.root).get("cache", "dir", fallback=None)
+        return self.root / ".dvc" / (chosen or "cache")
+
+
+def _settings(root: Path) -> configparser.ConfigParser:
+    """The project's DVC settings; ``config.local`` has the last word."""
+    settings = configparser.ConfigParser(interpolation=None)
+    settings.read([root / ".dvc" / "config", root / ".dvc" / "config.local"])
+    return settings
 
 
 def parsing_style(root: Path) -> dict[str, str]:
     """DVC's ``parsing`` settings: how a mapping becomes flags in a command."""
-    settings = configparser.ConfigParser(interpolation=None)
-    settings.read([root / ".dvc" / "config", root / ".dvc" / "config.local"])
+    settings = _settings(root)
     return dict(settings["parsing"]) if settings.has_section("parsing") else {}
+
+
+def locks_by_link(root: Path) -> bool:
+    """DVC's ``core.hardlink_lock``: locks are hard links, for file systems without flock."""
+    return _settings(root).getboolean("core", "hardlink_lock", fallback=False)

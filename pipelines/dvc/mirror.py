@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import dagster as dg
 
+from pipelines.dvc.describing import holds_recorded
 from pipelines.dvc.hashing import digest
 from pipelines.dvc.project import DvcProject, LockEntry, Stage
 from pipelines.dvc.resource import LOCK_DIGEST_TAG
@@ -179,6 +181,7 @@ class Mirror:
                 partition=partition,
                 tags=tags,
                 metadata={
+                    **self._description(state.stage, entry),
                     "dvc/stage": state.stage.name,
                     "dvc/mirrored": reason,
                     "dvc/md5": dg.MetadataValue.json(dict(entry.outs)),
@@ -186,6 +189,15 @@ class Mirror:
             )
         )
         self._events.forget(key, partition)
+
+    def _description(self, stage: Stage, entry: LockEntry) -> Mapping[str, Any]:
+        """What the outs say, where the workspace holds them: a pulled ``dvc.lock`` comes without its data."""
+        if not holds_recorded(self.project, stage, entry):
+            return {}
+        try:
+            return self.translator.get_materialization_metadata(self.project, stage)
+        except Exception as error:  # the marks matter more than the pictures
+            return {"dvc/not_described": repr(error)}
 
     def _input_tags(self, parent: dg.AssetKey, state: StageState) -> dict[str, str]:
         name, new = parent.to_user_string(), self._is_new(parent, state)

@@ -9,13 +9,14 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TextIO
 
 _FIRST_LINES, _LAST_LINES = 50, 400
+_ENDS = ((signal.SIGINT, 0.6), (signal.SIGTERM, 0.4))  # and the share of the grace that each gets
 
 
 @dataclass(frozen=True)
@@ -46,10 +47,17 @@ class _Pump(threading.Thread):
                 self.sink.flush()
 
 
-def run_group(command: Sequence[str], cwd: Path, env: Mapping[str, str], grace_seconds: float) -> Completed:
+def run_group(
+    command: Sequence[str],
+    cwd: Path,
+    env: Mapping[str, str],
+    grace_seconds: float,
+    stopped: Callable[[Completed], None] = lambda _done: None,
+) -> Completed:
     """Run a command in a process group of its own; whatever interrupts this call ends the whole group.
 
-    The group gets SIGTERM, then ``grace_seconds``, then SIGKILL.
+    ``stopped`` is called when the group was ended, or its leader was killed, before this returns or raises.
+    See :func:`end_group` for how a group is ended.
     """
     start = time.monotonic()
     child = subprocess.Popen(
@@ -65,26 +73,39 @@ def run_group(command: Sequence[str], cwd: Path, env: Mapping[str, str], grace_s
     pumps = (_Pump(child.stdout, sys.stdout), _Pump(child.stderr, sys.stderr))
     for pump in pumps:
         pump.start()
+
+    def completed(wait: float) -> Completed:
+        for pump in pumps:
+            pump.join(wait)  # a server that the stage left behind may hold the pipe open
+        texts = ["".join([*pump.head, *pump.tail]) for pump in pumps]
+        return Completed(child.returncode, texts[0], texts[1], time.monotonic() - start)
+
     try:
         child.wait()
     except BaseException:  # Dagster's interrupt, Ctrl-C: nothing of the stage may live on
         end_group(child, grace_seconds)
+        stopped(completed(wait=0.5))
         raise
-    for pump in pumps:
-        pump.join(timeout=5)  # a server that the stage left behind may hold the pipe open
-    texts = ["".join([*pump.head, *pump.tail]) for pump in pumps]
-    return Completed(child.returncode, texts[0], texts[1], time.monotonic() - start)
+    if child.returncode < 0:  # killed by another hand, by the kernel for memory say: its children are orphans
+        end_group(child, grace_seconds)
+        stopped(completed(wait=0.5))
+    return completed(wait=5)
 
 
 def end_group(child: subprocess.Popen[bytes], grace_seconds: float) -> None:
-    """End a process group: SIGTERM, and SIGKILL for what is left after the grace."""
-    _signal(child.pid, signal.SIGTERM)
-    deadline = time.monotonic() + grace_seconds
-    while time.monotonic() < deadline:
-        child.poll()
-        if not _signal(child.pid, 0):
-            return
-        time.sleep(0.05)
+    """End a process group: SIGINT, SIGTERM, and SIGKILL for what is left after the grace.
+
+    SIGINT comes first because DVC and most stages tidy up after a Ctrl-C, and DVC does not after SIGTERM.
+    It does not reach a process that was started with it ignored, such as a background job of a shell.
+    """
+    for number, share in _ENDS:
+        _signal(child.pid, number)
+        deadline = time.monotonic() + share * grace_seconds
+        while time.monotonic() < deadline:
+            child.poll()
+            if not _signal(child.pid, 0):
+                return
+            time.sleep(0.05)
     _signal(child.pid, signal.SIGKILL)
     child.wait()
 

@@ -8,7 +8,8 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,6 +21,7 @@ from pipelines.dvc.process import Completed, run_group
 from pipelines.dvc.project import DvcProject, LockEntry, Stage
 from pipelines.dvc.state import data_version
 from pipelines.dvc.templating import DvcProjectError
+from pipelines.dvc.tidying import release_dead_locks, remove_half_written
 from pipelines.dvc.translator import STAGE_KEY, DagsterDvcTranslator, stage_of
 
 Outcome = Literal["executed", "restored", "unchanged"]
@@ -27,6 +29,7 @@ LOCK_DIGEST_TAG = "dvc/lock_digest"
 FORCE_TAG = "dvc/force"
 FAILURE_CHARACTERS = 4000
 _LOCK_READS = 30
+_EVENTS_READ = 200
 
 
 @dataclass(frozen=True)
@@ -39,16 +42,20 @@ class Reproduction:
     data_version: str
     lock_digest: str
     seconds: float
+    saved_seconds: float | None = None  # what a run would have taken longer, where that is known
     metadata: Mapping[str, Any] = field(default_factory=dict)
     check_results: Sequence[dg.AssetCheckResult] = ()
 
     def result(self, **metadata: Any) -> dg.MaterializeResult[Any]:
         """The materialisation: data version = md5, the stage's own metadata and ``metadata``."""
+        saved = {} if self.saved_seconds is None else {"dvc/saved_seconds": round(self.saved_seconds, 2)}
         return dg.MaterializeResult(
             data_version=dg.DataVersion(self.data_version),
             metadata={
+                "dvc/stage": self.stage,
                 "dvc/outcome": self.outcome,
                 "dvc/seconds": round(self.seconds, 2),
+                **saved,
                 "dvc/md5": dg.MetadataValue.json(dict(self.md5s)),
                 **self.metadata,
                 **metadata,
@@ -63,7 +70,7 @@ class DvcResource(dg.ConfigurableResource[Any]):
 
     ``executable`` is the command that starts DVC, by default the ``dvc`` module of this interpreter; give
     another when DVC has an environment of its own. A Dagster run with the tag ``dvc/force: "true"`` runs its
-    stages also where DVC thinks them up to date.
+    stages also where DVC thinks them up to date. A stopped stage has ``grace_seconds`` to end in order.
     """
 
     project_dir: str
@@ -78,14 +85,21 @@ class DvcResource(dg.ConfigurableResource[Any]):
     ) -> Reproduction:
         """``dvc --wait-for-lock repro --single-item`` of this asset's stage, in a process group of its own.
 
-        The stage may report through Dagster Pipes: the environment reaches it through DVC.
+        The stage may report through Dagster Pipes: the environment reaches it through DVC. When the run is
+        terminated, the whole group is ended, half-written outs are removed and dead locks released.
 
         Raises:
             dagster.Failure: when the stage failed (with the end of its stderr), or already runs elsewhere.
         """
         forced = context.run.tags.get(FORCE_TAG) == "true"
         verb = ["repro", "--single-item", *(["--force"] if forced else [])]
-        return self._run(context, verb, _outcome, translator, extras)
+        chosen = translator or DagsterDvcTranslator()
+        made = self._run(context, verb, _outcome, chosen, extras)
+        if made.outcome != "executed":
+            made = _with_the_run_that_made_it(context, made, DvcProject(self.project_dir), chosen)
+        saved = f", saving {made.saved_seconds:.1f} s" if made.saved_seconds else ""
+        context.log.info("%s: %s in %.1f s%s", made.stage, made.outcome, made.seconds, saved)
+        return made
 
     def record(self, context: dg.AssetExecutionContext, translator: DagsterDvcTranslator | None = None) -> Reproduction:
         """``dvc commit --force``: take the outs on disk as this stage's results; it ran elsewhere.
@@ -93,36 +107,37 @@ class DvcResource(dg.ConfigurableResource[Any]):
         Raises:
             dagster.Failure: when an out is missing.
         """
-        return self._run(context, ["commit", "--force"], lambda *_: "executed", translator, None)
+        chosen = translator or DagsterDvcTranslator()
+        return self._run(context, ["commit", "--force"], lambda *_: "executed", chosen, None)
 
     def _run(
         self,
         context: dg.AssetExecutionContext,
         verb: Sequence[str],
         outcome: Callable[[Completed, bool, bool], Outcome],
-        translator: DagsterDvcTranslator | None,
+        translator: DagsterDvcTranslator,
         extras: Mapping[str, Any] | None,
     ) -> Reproduction:
         project = DvcProject(self.project_dir)
-        stage = _stage(context, project, translator or DagsterDvcTranslator())
+        stage = _stage(context, project, translator)
         before = _settled(project, stage, needed=False)
         command = [*self._dvc, "--wait-for-lock", *verb, stage.name]
         context.log.info("%s", " ".join(command))
         with open_pipes_session(
-            context, PipesTempFileContextInjector(), PipesTempFileMessageReader(), extras=dict(extras or {})
+            context, PipesTempFileContextInjector(), _StageMessages(), extras=dict(extras or {})
         ) as session:
-            done = run_group(command, project.root, self._env(session), self.grace_seconds)
+            stopped = partial(_tidy, context, project, stage)
+            done = run_group(command, project.root, self._env(session), self.grace_seconds, stopped)
         reported = list(session.get_results(implicit_materializations=False))
         after = _settled(project, stage, needed=True) if done.returncode == 0 else None
         if after is None:
             raise _failure(stage, done)
-        metadata: dict[str, Any] = {}
+        metadata = _described(context, project, stage, translator)
         checks: list[dg.AssetCheckResult] = []
         for result in reported:
             metadata |= dict(getattr(result, "metadata", None) or {})
             checks += list(getattr(result, "check_results", None) or [])
         happened = outcome(done, bool(reported), after == before)
-        context.log.info("%s: %s in %.1f s", stage.name, happened, done.seconds)
         return _reproduction(stage, happened, after, done.seconds, metadata, checks)
 
     @property
@@ -133,6 +148,13 @@ class DvcResource(dg.ConfigurableResource[Any]):
         """This interpreter comes first on the path: ``python`` in a ``cmd`` means the one that runs Dagster."""
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
         return {**os.environ, "PATH": path, **session.get_bootstrap_env_vars()}
+
+
+class _StageMessages(PipesTempFileMessageReader):
+    """Dagster warns of a process that said nothing; here that is no fault."""
+
+    def no_messages_debug_text(self) -> str:
+        return "That is so where DVC restored the outs or found nothing to do, and for a command without Pipes."
 
 
 def _stage(context: dg.AssetExecutionContext, project: DvcProject, translator: DagsterDvcTranslator) -> Stage:
@@ -163,12 +185,65 @@ def _reproduction(
     checks: Sequence[dg.AssetCheckResult],
 ) -> Reproduction:
     version = data_version(stage, entry)
-    return Reproduction(stage.name, outcome, entry.outs, version, entry.digest, seconds, metadata, checks)
+    return Reproduction(stage.name, outcome, entry.outs, version, entry.digest, seconds, None, metadata, checks)
+
+
+def _described(
+    context: dg.AssetExecutionContext, project: DvcProject, stage: Stage, translator: DagsterDvcTranslator
+) -> dict[str, Any]:
+    """The translator's metadata. A picture that cannot be drawn must not undo hours of work: it is reported."""
+    try:
+        return dict(translator.get_materialization_metadata(project, stage))
+    except Exception as error:
+        context.log.warning("%s ran, but its outs could not be described: %r", stage.name, error)
+        return {"dvc/not_described": repr(error)}
+
+
+def _with_the_run_that_made_it(
+    context: dg.AssetExecutionContext, made: Reproduction, project: DvcProject, translator: DagsterDvcTranslator
+) -> Reproduction:
+    """A version that was restored or left alone, with what the stage said when it made it, and the seconds saved."""
+    event = executed_event(context, made.lock_digest)
+    if event is None:
+        took = translator.get_usual_seconds(project, _stage(context, project, translator))
+        said: dict[str, Any] = {}
+    else:
+        took = float(str(event.metadata["dvc/seconds"].value))
+        said = {name: value for name, value in event.metadata.items() if not name.startswith(("dvc/", "dagster"))}
+    saved = None if took is None else max(0.0, took - made.seconds)
+    return replace(made, saved_seconds=saved, metadata={**said, **made.metadata})
+
+
+def executed_event(context: dg.AssetExecutionContext, lock_digest: str) -> dg.AssetMaterialization | None:
+    """The materialisation whose run made a recorded version of this asset; None when Dagster did not see it."""
+    partitions = [context.partition_key] if context.has_partition_key else None
+    chosen = dg.AssetRecordsFilter(asset_key=context.asset_key, asset_partitions=partitions)
+    for record in context.instance.fetch_materializations(chosen, limit=_EVENTS_READ).records:
+        event = record.asset_materialization
+        if event is None or (event.tags or {}).get(LOCK_DIGEST_TAG) != lock_digest:
+            continue
+        outcome = event.metadata.get("dvc/outcome")
+        if outcome is not None and outcome.value == "executed" and "dvc/seconds" in event.metadata:
+            return event
+    return None
+
+
+def _tidy(context: dg.AssetExecutionContext, project: DvcProject, stage: Stage, done: Completed) -> None:
+    """After a stop: no half-written out of a stage that had begun, no lock of a process that is gone."""
+    if _began(done):
+        for path in remove_half_written(project, stage):
+            context.log.warning("%s was stopped: removed the half-written %s", stage.name, path)
+    for process in release_dead_locks(project.root):
+        context.log.warning("%s was stopped: released DVC's lock of the ended process %d", stage.name, process)
+
+
+def _began(done: Completed) -> bool:
+    return re.search(r"^Running stage '", done.stdout, re.MULTILINE) is not None
 
 
 def _outcome(done: Completed, reported: bool, same_entry: bool) -> Outcome:
     """A stage that ran says so, through Pipes or in DVC's own words; a silent one changed the lock or did not."""
-    if reported or re.search(r"^Running stage '", done.stdout, re.MULTILINE):
+    if reported or _began(done):
         return "executed"
     return "unchanged" if same_entry else "restored"
 

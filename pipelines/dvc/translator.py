@@ -7,6 +7,7 @@ from typing import Any
 
 import dagster as dg
 
+from pipelines.dvc.describing import describe_outs
 from pipelines.dvc.project import DvcProject, Group, Stage
 from pipelines.dvc.templating import DvcProjectError
 
@@ -120,6 +121,14 @@ class DagsterDvcTranslator:
                 "dvc/outs": dg.MetadataValue.md("\n".join(f"- `{path}`" for path in outs)),
             },
         )
+
+    def get_materialization_metadata(self, project: DvcProject, stage: Stage) -> Mapping[str, Any]:
+        """What a materialisation shows besides what the stage reported itself: by default what its outs say."""
+        return describe_outs(project, stage)
+
+    def get_usual_seconds(self, project: DvcProject, stage: Stage) -> float | None:  # noqa: ARG002 (a hook)
+        """How long a run of the stage takes, None = not known; asked where Dagster did not see it run."""
+        return None
 
 
 def stage_of(project: DvcProject, translator: DagsterDvcTranslator, group: str, partition: str | None) -> Stage:

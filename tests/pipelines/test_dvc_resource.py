@@ -2,18 +2,15 @@
 
 import json
 import os
-import signal
-import subprocess
 import sys
-import time
 from pathlib import Path
 
 import dagster as dg
 import graphs
 import pytest
 
-from pipelines.dvc import DvcProject, DvcResource, dvc_asset
-from pipelines.dvc.process import Completed, end_group, run_group
+from pipelines.dvc import DagsterDvcTranslator, DvcProject, DvcResource, dvc_asset
+from pipelines.dvc.process import Completed, run_group
 from pipelines.dvc.resource import FAILURE_CHARACTERS, _failure
 
 REPORTS = """
@@ -37,17 +34,22 @@ def _materialise(root: Path, *names: str, instance: dg.DagsterInstance, partitio
 def test_executed_unchanged_restored(tmp_path: Path) -> None:
     root = graphs.make(tmp_path, graphs.CHAIN)
     with dg.DagsterInstance.ephemeral() as instance:
-        outcomes, versions = [], []
+        outcomes, versions, seconds, saved = [], [], [], []
         for text in ("hello", "hello", "bye", "hello"):
             (root / "params.yaml").write_text(f"a: {{text: {text}}}\n")
             (made,) = _materialise(root, "a", instance=instance)
             outcomes.append(made.metadata["dvc/outcome"].value)
             versions.append(made.tags["dagster/data_version"])
+            seconds.append(made.metadata["dvc/seconds"].value)
+            saved.append(made.metadata["dvc/saved_seconds"].value if "dvc/saved_seconds" in made.metadata else None)
             entry = DvcProject(root).lock()["a"]
             assert versions[-1] == entry.outs["a.out"]
             assert made.tags["dvc/lock_digest"] == entry.digest
     assert outcomes == ["executed", "unchanged", "executed", "restored"]
     assert versions[0] == versions[1] == versions[3] != versions[2]
+    assert (saved[0], saved[2]) == (None, None), "a run saves nothing"
+    assert saved[1] == pytest.approx(max(0, seconds[0] - seconds[1]), abs=0.02)
+    assert saved[3] == pytest.approx(max(0, seconds[0] - seconds[3]), abs=0.02)
     assert (root / "a.out").read_text() == "hello"
 
 
@@ -72,6 +74,34 @@ stages:
     assert made.metadata["rows"].value == 7 and made.metadata["dvc/outcome"].value == "executed"
     assert made.partition == key
     assert sorted(p.name for p in (root / "out").iterdir() if p.name != ".gitignore") == ["1y"]
+
+
+def test_a_version_keeps_what_its_run_said_and_a_cold_instance_asks_the_translator(tmp_path: Path) -> None:
+    root = graphs.make(
+        tmp_path, "stages: {a: {cmd: python report.py, deps: [report.py], outs: [a.out]}}", report__py=REPORTS
+    )
+
+    class Known(DagsterDvcTranslator):
+        def get_usual_seconds(self, project, stage):  # type: ignore[no-untyped-def]
+            return 1000.0
+
+    @dvc_asset("a", project=DvcProject(root), translator=Known())
+    def a(context: dg.AssetExecutionContext, dvc: DvcResource) -> dg.MaterializeResult:
+        return dvc.reproduce(context, Known()).result()
+
+    def made(instance: dg.DagsterInstance) -> dg.AssetMaterialization:
+        done = dg.materialize([a], resources={"dvc": DvcResource(project_dir=str(root))}, instance=instance)
+        (event,) = done.get_asset_materialization_events()
+        return event.materialization
+
+    with dg.DagsterInstance.ephemeral() as warm:
+        assert made(warm).metadata["dvc/outcome"].value == "executed"
+        again = made(warm)
+        assert (again.metadata["dvc/outcome"].value, again.metadata["rows"].value) == ("unchanged", 7)
+        assert again.metadata["dvc/saved_seconds"].value < 1000 - 100, "by the run that Dagster saw"
+    with dg.DagsterInstance.ephemeral() as cold:
+        again = made(cold)
+        assert "rows" not in again.metadata and again.metadata["dvc/saved_seconds"].value > 900
 
 
 def test_failure_shows_the_end_of_stderr_and_is_capped(tmp_path: Path) -> None:
@@ -124,73 +154,6 @@ def test_record_takes_what_lies_on_disk(tmp_path: Path) -> None:
     assert made.metadata["where"].value == "cluster"
     assert made.tags["dagster/data_version"] == DvcProject(root).lock()["a"].outs["a.out"]
     assert (root / "a.out").read_text() == "made on a cluster"
-
-
-FAMILY = """
-import pathlib, signal, subprocess, sys, time
-stubborn = len(sys.argv) > 1
-if stubborn:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-else:
-    child = subprocess.Popen([sys.executable, __file__, "child"])
-    pathlib.Path("child.pid").write_text(str(child.pid))
-print("up", flush=True)
-time.sleep(600)
-"""
-
-
-def _wait_for(path: Path) -> int:
-    deadline = time.monotonic() + 120
-    while not (path.is_file() and path.read_text()):
-        assert time.monotonic() < deadline, f"{path} never came"
-        time.sleep(0.02)
-    return int(path.read_text())
-
-
-def _gone(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
-    except FileNotFoundError:
-        return True
-    return state == "Z"
-
-
-def test_stopping_a_group_ends_children_that_ignore_sigterm(tmp_path: Path) -> None:
-    (tmp_path / "family.py").write_text(FAMILY)
-    parent = subprocess.Popen(
-        [sys.executable, "family.py"], cwd=tmp_path, start_new_session=True, stdout=subprocess.PIPE
-    )
-    assert parent.stdout is not None
-    assert [parent.stdout.readline(), parent.stdout.readline()] == [b"up\n", b"up\n"]  # both handle signals now
-    child = _wait_for(tmp_path / "child.pid")
-    end_group(parent, grace_seconds=0.2)
-    assert parent.returncode is not None
-    _until(lambda: _gone(child))
-
-
-def test_an_interrupt_reaches_the_stage_behind_dvc(tmp_path: Path) -> None:
-    """What Dagster does on Terminate: an exception in the step's main thread."""
-    stage = "import os, pathlib, time\npathlib.Path('pid').write_text(str(os.getpid()))\ntime.sleep(600)\n"
-    root = graphs.make(tmp_path, "stages: {a: {cmd: python stage.py, outs: [a.out]}}", stage__py=stage)
-    code = (
-        "import sys, signal, os; from pathlib import Path; from pipelines.dvc.process import run_group\n"
-        "signal.signal(signal.SIGTERM, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))\n"
-        f"env = {{**os.environ, 'PATH': {str(Path(sys.executable).parent)!r} + ':' + os.environ['PATH']}}\n"
-        f"run_group([sys.executable, '-m', 'dvc', 'repro', 'a'], Path({str(root)!r}), env, 5)\n"
-    )
-    step = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    stage_pid = _wait_for(root / "pid")
-    step.send_signal(signal.SIGTERM)
-    step.wait(timeout=60)
-    _until(lambda: _gone(stage_pid))
-    assert not (root / "dvc.lock").exists()
-
-
-def _until(true: object) -> None:
-    deadline = time.monotonic() + 60
-    while not true():  # type: ignore[operator]
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def test_output_is_forwarded_and_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,107 @@
+"""What a stopped run leaves behind: outs that are only half there, and locks of processes that are gone.
+
+DVC lives by two locks in ``.dvc/tmp``. ``lock`` is held with flock, which the kernel lets go with the process
+(the file itself stays, always). ``rwlock`` is a JSON list of paths and of the process ids that read or write
+them: a killed DVC leaves its lines there, and once such an id is given to another process, the stage counts
+as busy for ever.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from pipelines.dvc.hashing import locks_by_link
+from pipelines.dvc.project import DvcProject, Stage
+
+_WAIT_SECONDS = 2.0
+
+
+def remove_half_written(project: DvcProject, stage: Stage) -> list[str]:
+    """Remove the outs that a stopped run of ``stage`` left; returns their paths.
+
+    DVC deletes the outs before it runs a stage, so what lies there and is not what ``dvc.lock`` records
+    was written by the run that was stopped. Outs with ``persist: true`` stay: a stage resumes from them.
+    """
+    entry = project.lock().get(stage.name)
+    removed = []
+    for out in stage.outs:
+        path = project.root / out.path
+        if out.persist or "://" in out.path or not os.path.lexists(path):
+            continue
+        if entry is not None and project.workspace.md5(out.path) == entry.outs.get(out.path):
+            continue
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+        removed.append(out.path)
+    return removed
+
+
+def release_dead_locks(root: Path) -> list[int]:
+    """Drop the lines of ``.dvc/tmp/rwlock`` whose process is gone; returns the process ids.
+
+    The rule by which DVC itself drops them, applied before the ids can be used again. Nothing is touched
+    while a DVC edits the file, when it is not what DVC writes, or with ``core.hardlink_lock``, whose locks
+    are none of ours to read.
+    """
+    path = root / ".dvc" / "tmp" / "rwlock"
+    if not path.is_file() or locks_by_link(root):
+        return []
+    with _guard(path.with_name("rwlock.lock")) as held:
+        if not held:
+            return []
+        try:
+            lock: dict[str, Any] = json.loads(path.read_text())
+            write = {p: info for p, info in lock.get("write", {}).items() if _lives(info["pid"])}
+            read = {p: [i for i in infos if _lives(i["pid"])] for p, infos in lock.get("read", {}).items()}
+            before = _ids(lock.get("write", {}), lock.get("read", {}))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return []
+        read = {p: infos for p, infos in read.items() if infos}
+        gone = before - _ids(write, read)
+        if gone:
+            part = path.with_name(f".rwlock.{os.getpid()}.part")
+            part.write_text(json.dumps({"write": write, "read": read}))
+            part.replace(path)
+        return sorted(gone)
+
+
+def _ids(write: dict[str, Any], read: dict[str, Any]) -> set[int]:
+    return {info["pid"] for info in write.values()} | {info["pid"] for infos in read.values() for info in infos}
+
+
+def _lives(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+@contextmanager
+def _guard(path: Path) -> Iterator[bool]:
+    """DVC's own guard of the file, an flock; False when another process holds it for too long."""
+    with path.open("a") as stream:
+        deadline = time.monotonic() + _WAIT_SECONDS
+        while True:
+            try:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    yield False
+                    return
+                time.sleep(0.02)
+            else:
+                yield True  # closing the file lets go
+                return
