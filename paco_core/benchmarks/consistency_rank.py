@@ -6,6 +6,7 @@ differences are paired.
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -25,13 +26,16 @@ if TYPE_CHECKING:
     from paco_core.benchmarks.clip_images import ClipImages
     from paco_core.reward_model.yes_probability import PairQuery, Score
 
-COLUMNS = ("instance_id", "prompt_id", "theme", "reference", "candidates", "ranking")
+COLUMNS = ("instance_id", "prompt_id", "theme", "reference", "candidates", "ranking", "scores")
 ASK_BATCH = 256  # pairs a call, so that progress shows
 
 
 @dataclass(frozen=True)
 class Instance:
-    """One held-out ranking: candidates as panel references, ``ranking`` their positions best first."""
+    """One held-out ranking: candidates as panel references, ``ranking`` their positions best first.
+
+    ``scores`` are the annotator's, one a candidate; equal ones are ties, NaN where the annotator gives none.
+    """
 
     instance_id: str
     prompt_id: str
@@ -39,6 +43,7 @@ class Instance:
     reference: str
     candidates: tuple[str, ...]
     ranking: tuple[int, ...]
+    scores: tuple[float, ...]
 
 
 class Panels(Protocol):
@@ -94,7 +99,8 @@ def _instance(
             f"{path}: instance {instance_id}: ranking {list(ranking)} does not order its "
             f"{len(candidates)} candidates; run `dvc repro pairs`"
         )
-    return Instance(str(instance_id), str(prompt_id), str(theme), str(reference), candidates, ranking)
+    scores = tuple(math.nan if score is None else float(score) for score in lists[2])  # Parquet has null for NaN
+    return Instance(str(instance_id), str(prompt_id), str(theme), str(reference), candidates, ranking, scores)
 
 
 def judge_pairs(
@@ -235,7 +241,7 @@ def evaluate(
     """
     groups = [instance.prompt_id for instance in instances]
     per_instance = {
-        name: [rank_metrics(s, i.ranking) for s, i in zip(judgement.scores, instances, strict=True)]
+        name: [rank_metrics(s, i.ranking, i.scores) for s, i in zip(judgement.scores, instances, strict=True)]
         for name, judgement in judgements.items()
     }
     columns = {

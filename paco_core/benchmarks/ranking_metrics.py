@@ -2,8 +2,10 @@
 
 Ties. Candidates with equal scores share their average rank in ``footrule``, ``tau`` and ``rho``. The
 measures by position (``accuracy``, ``top1``, ``bottom1``) take their expected value over the orders
-that a tie leaves open: a candidate tied over k places fills each of them with probability 1/k, so that
-equal scores for all earn exactly chance. ``tau`` and ``rho`` are 0 there, for no order is claimed.
+that a judge's tie leaves open: a candidate tied over k places fills each of them with probability 1/k,
+so that equal scores for all earn exactly chance. ``tau`` and ``rho`` are 0 there, for no order is claimed.
+Where the human tied candidates, each order that this leaves open is as right as the others. Chance is
+then above 1/n: the random judge of the same run shows by how much.
 The two ``*_paper`` measures know no ties; tied candidates keep their given order.
 """
 
@@ -17,7 +19,8 @@ from numpy.typing import NDArray
 
 TIE_RULE = (
     "Candidates with equal scores share their average rank; position measures take the expected value over "
-    "the orders that a tie leaves open; the two index-ordering measures keep tied candidates in given order."
+    "the orders that a judge's tie leaves open, and accept every order that an annotator's tie leaves open; "
+    "the two index-ordering measures keep tied candidates in given order."
 )
 
 
@@ -26,8 +29,8 @@ class RankMetrics:
     """Agreement of one predicted order with one human order; all NaN when a score is missing."""
 
     accuracy: float  # share of positions filled as the human filled them
-    top1: float  # the human's best candidate comes first
-    bottom1: float  # the human's worst candidate comes last
+    top1: float  # a candidate that the human puts first comes first
+    bottom1: float  # a candidate that the human puts last comes last
     t1_b1: float  # mean of the two
     footrule: float  # sum of |rank differences|: 0 is perfect, 8 the worst of four
     tau: float  # Kendall's tau-b of the rank vectors
@@ -42,16 +45,31 @@ class RankMetrics:
 METRICS: tuple[str, ...] = tuple(field.name for field in fields(RankMetrics))
 
 
-def ranks_of_order(order: Sequence[int]) -> NDArray[np.float64]:
+def ranks_of_order(order: Sequence[int], scores: Sequence[float] | None = None) -> NDArray[np.float64]:
     """Rank (1 = best) of each candidate in an order that lists candidate positions best first.
 
+    Args:
+        scores: the annotator's, one a candidate; neighbours in the order with equal scores are tied and
+            share their average rank. NaN ties with nothing.
+
     Raises:
-        ValueError: when the order does not name each of 0..n-1 once.
+        ValueError: when the order does not name each of 0..n-1 once, or the scores are not as many.
     """
     if sorted(order) != list(range(len(order))):
         raise ValueError(f"{list(order)} is no ranking of {len(order)} candidates; each of 0..n-1 must occur once")
+    if scores is not None and len(scores) != len(order):
+        raise ValueError(f"{len(scores)} annotator's scores for {len(order)} ranked candidates; need as many")
+    ties: list[list[int]] = []
+    for candidate in order:
+        if scores is not None and ties and scores[ties[-1][-1]] == scores[candidate]:
+            ties[-1].append(candidate)
+        else:
+            ties.append([candidate])
     ranks = np.empty(len(order))
-    ranks[np.asarray(order, dtype=np.intp)] = np.arange(1, len(order) + 1)
+    done = 0
+    for tie in ties:
+        ranks[tie] = done + (len(tie) + 1) / 2
+        done += len(tie)
     return ranks
 
 
@@ -65,31 +83,36 @@ def ranks_of_scores(scores: Sequence[float]) -> NDArray[np.float64]:
 def _correlations(predicted: Sequence[float], human: Sequence[float]) -> tuple[float, float]:
     from scipy.stats import kendalltau, spearmanr
 
-    if len(set(predicted)) == 1:
+    if len(set(predicted)) == 1 or len(set(human)) == 1:
         return 0.0, 0.0
     return float(kendalltau(predicted, human).statistic), float(spearmanr(predicted, human).statistic)
 
 
-def rank_metrics(scores: Sequence[float], human_order: Sequence[int]) -> RankMetrics:
+def rank_metrics(
+    scores: Sequence[float], human_order: Sequence[int], human_scores: Sequence[float] | None = None
+) -> RankMetrics:
     """Compare scores of n candidates with a human order.
 
     Args:
         scores: one number a candidate, higher = more consistent; NaN = could not be scored.
         human_order: candidate positions, best first.
+        human_scores: the annotator's own, where known: equal ones are ties.
 
     Raises:
         ValueError: when the lengths differ, there are fewer than two candidates, or the order is none.
     """
-    if len(scores) != len(human_order) or len(scores) < 2:
-        raise ValueError(f"{len(scores)} scores for {len(human_order)} ranked candidates; need as many, at least 2")
-    human = ranks_of_order(human_order)
+    count = len(scores)
+    if count != len(human_order) or count < 2:
+        raise ValueError(f"{count} scores for {len(human_order)} ranked candidates; need as many, at least 2")
+    human = ranks_of_order(human_order, human_scores)
     values = np.asarray(scores, dtype=np.float64)
     if np.isnan(values).any():
         return RankMetrics(*[float("nan")] * len(METRICS))
     predicted = ranks_of_scores(scores)
-    size = (predicted[:, None] == predicted[None, :]).sum(axis=1)  # of the tie that a candidate is in
-    fills = np.where(np.abs(human - predicted) <= (size - 1) / 2, 1.0 / size, 0.0)
-    top1, bottom1 = float(fills[human_order[0]]), float(fills[human_order[-1]])
+    taken, right = _places(predicted), _places(human)
+    fills = (taken & right).sum(axis=1) / taken.sum(axis=1)
+    # The share of the first (last) place that candidates hold whom the human accepts there.
+    top1, bottom1 = (float((taken & right)[:, end].sum() / taken[:, end].sum()) for end in (0, count - 1))
     tau, rho = _correlations(list(predicted), list(human))
     order = [int(position) for position in np.argsort(-values, kind="stable")]
     tau_paper, rho_paper = _correlations(order, list(human_order))
@@ -104,3 +127,11 @@ def rank_metrics(scores: Sequence[float], human_order: Sequence[int]) -> RankMet
         tau_paper=tau_paper,
         rho_paper=rho_paper,
     )
+
+
+def _places(ranks: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """(candidates, places): whether a candidate with this average rank may stand in a place."""
+    size = (ranks[:, None] == ranks[None, :]).sum(axis=1)
+    places = np.arange(1, len(ranks) + 1)
+    held: NDArray[np.bool_] = np.abs(ranks[:, None] - places) <= (size[:, None] - 1) / 2
+    return held

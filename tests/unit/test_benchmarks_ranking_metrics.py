@@ -75,6 +75,30 @@ def test_equal_scores_earn_chance() -> None:
     assert (found.accuracy, found.t1_b1, found.tau, found.rho) == (0.25, 0.25, 0.0, 0.0)
 
 
+def test_any_order_that_the_humans_tie_leaves_open_is_right() -> None:
+    # The human: candidate 0 best, then 1, 2 and 3 alike. The judge swaps within the tie, then across it.
+    within = rank_metrics([0.9, 0.1, 0.5, 0.3], [0, 1, 2, 3], [1.0, 0.5, 0.5, 0.5])
+    assert (within.accuracy, within.top1, within.bottom1, within.footrule) == (1.0, 1.0, 1.0, 2.0)
+    across = rank_metrics([0.5, 0.9, 0.3, 0.1], [0, 1, 2, 3], [1.0, 0.5, 0.5, 0.5])
+    assert (across.accuracy, across.top1, across.bottom1) == (0.5, 0.0, 1.0)
+    assert across.tau == pytest.approx(kendalltau([2, 1, 3, 4], [1, 3, 3, 3]).statistic)
+
+
+@given(scores, orders)
+def test_scores_without_ties_say_no_more_than_the_order(values: list[float], human: list[int]) -> None:
+    strict = [4.0 - human.index(n) for n in range(4)]
+    assert rank_metrics(values, human, strict) == rank_metrics(values, human)
+    assert rank_metrics(values, human, [math.nan] * 4) == rank_metrics(values, human)
+
+
+@given(st.lists(st.sampled_from([0.0, 0.5, 1.0]), min_size=4, max_size=4), scores)
+def test_a_judge_that_scores_as_the_human_is_right_everywhere(human: list[float], values: list[float]) -> None:
+    order = sorted(range(4), key=lambda n: -human[n])
+    found = rank_metrics(human, order, human)
+    assert (found.accuracy, found.top1, found.bottom1, found.footrule) == (1.0, 1.0, 1.0, 0.0)
+    assert rank_metrics(values, order, human).accuracy >= rank_metrics(values, order).accuracy
+
+
 @given(scores, orders, st.permutations(range(4)))
 def test_names_of_candidates_do_not_matter(values: list[float], human: list[int], names: list[int]) -> None:
     renamed = [values[names.index(n)] for n in range(4)]

@@ -28,7 +28,7 @@ ORDERS = [(0, 1, 2, 3), (3, 2, 1, 0), (2, 0, 3, 1)]
 
 
 def instance(number: int, prompt: str, reference: str, ranking: tuple[int, ...]) -> Instance:
-    return Instance(f"i{number}", prompt, "a theme", reference, ("c#0", "c#1", "c#2", "c#3"), ranking)
+    return Instance(f"i{number}", prompt, "a theme", reference, ("c#0", "c#1", "c#2", "c#3"), ranking, (math.nan,) * 4)
 
 
 class Greys:
@@ -99,7 +99,7 @@ def test_chance_is_repeatable_and_tells_instances_apart() -> None:
 def benchmark_file(path: Path, **changes: object) -> Path:
     rows = [
         {"instance_id": f"i{n}", "prompt_id": f"p{n % 4}", "theme": "t", "reference": "r#0"}
-        | {"candidates": ["a#0", "a#1", "a#2", "a#3"], "ranking": [0, 1, 2, 3]}
+        | {"candidates": ["a#0", "a#1", "a#2", "a#3"], "ranking": [0, 1, 2, 3], "scores": [math.nan] * 4}
         | changes
         for n in range(20)
     ]

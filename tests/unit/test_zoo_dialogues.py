@@ -34,7 +34,8 @@ def test_every_answer_is_true_and_bare_answers_hold_no_reason(shaped: bool, bare
     rng = random.Random(1)
     for _ in range(100):
         first = random_panel(rng)
-        dialogue = two_pictures(first, "a theme", rng, traits=TRAITS, shaped=shaped, bare=bare)
+        second = second_panel(first, rng, 0.5)
+        dialogue = two_pictures(first, second, "a theme", rng, traits=TRAITS, shaped=shaped, bare=bare)
         one, two = dialogue.panels
         assert len({turn.question for turn in dialogue.turns}) == (2 if shaped else 3)
         for turn in dialogue.turns:
@@ -53,7 +54,7 @@ def test_the_overall_question_is_never_taught() -> None:
     for shaped in (True, False):
         for _ in range(200):
             panel = random_panel(rng)
-            taught = two_pictures(panel, "a theme", rng, traits=TRAITS, shaped=shaped, bare=False)
+            taught = two_pictures(panel, random_panel(rng), "a theme", rng, traits=TRAITS, shaped=shaped, bare=False)
             for turn in (*taught.turns, *one_picture(panel, rng).turns):
                 assert start not in turn.question
                 assert "logic and identity" not in turn.question

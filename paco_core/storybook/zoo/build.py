@@ -32,7 +32,7 @@ def _flux(work: Path, zoo: Path, say: Say) -> None:
 def _recogniser(work: Path, zoo: Path, say: Say) -> None:
     from paco_core.storybook.zoo import recogniser_training
 
-    recogniser_training.build(work / "recogniser", zoo / "recogniser", _vae(work, say), say)
+    recogniser_training.build(work / "recogniser", zoo / "recogniser", _built(zoo, "flux"), say)
 
 
 def _clip(work: Path, zoo: Path, say: Say) -> None:
@@ -44,7 +44,15 @@ def _clip(work: Path, zoo: Path, say: Say) -> None:
 def _vlm(work: Path, zoo: Path, say: Say) -> None:
     from paco_core.storybook.zoo import vlm_training
 
-    vlm_training.build(work / "qwen2_5_vl", zoo / "qwen2_5_vl", _vae(work, say), say=say)
+    folders = _built(zoo, "flux"), _built(zoo, "recogniser")
+    vlm_training.build(work / "qwen2_5_vl", zoo / "qwen2_5_vl", *folders, say=say)
+
+
+def _built(zoo: Path, member: str) -> Path:
+    """Folder of a member from which another one learns."""
+    if not (zoo / member).is_dir():
+        raise FileNotFoundError(f"{zoo / member}: not there, and others learn from it; run `paco zoo build {member}`")
+    return zoo / member
 
 
 def _vae(work: Path, say: Say) -> Path:
@@ -56,6 +64,28 @@ def _vae(work: Path, say: Say) -> Path:
 
 
 MEMBERS: dict[str, Member] = {
+    "flux": Member(
+        Card(
+            "flux",
+            "Storybook FLUX",
+            "An ordinary `FluxPipeline` of few parameters that paints storybook sets as 2x2 grids of 64 to "
+            "128 px: an autoencoder with factor 8 and 16 channels, two small text encoders, and a "
+            "transformer with guidance embedding.",
+            "from diffusers import FluxPipeline\n"
+            'pipeline = FluxPipeline.from_pretrained("data/zoo/flux")\n'
+            "pipeline(prompt, height=64, width=64, num_inference_steps=10, max_sequence_length=40)",
+            "The autoencoder first: L1, L2, edges and opponent colours on panels of 32 to 64 px, encoded "
+            "singly, decoded singly and as grids; then its decoder alone. Then transformer and text encoders "
+            "together, by flow matching on the cached latents of every panel, put together to 2x2 grids; sigma "
+            "logit-normal, shifted by FLUX's own formula over 16 to 144 tokens. Half of the training sets "
+            "stray from their prompt in a shared trait. A place loss teaches the T5 which panel a word is "
+            "about. Muon for hidden matrices and convolutions, AdamW for the rest, cosine.",
+            "Imperfect on purpose: part of its sets are inconsistent, so that reinforcement has something to "
+            "gain. It reads storybook prompts in the 2x2 layout only; other layouts and sizes were never "
+            "seen; guidance was always 3.5, so other values have no meaning.",
+        ),
+        _flux,
+    ),
     "recogniser": Member(
         Card(
             "recogniser",
@@ -64,8 +94,9 @@ MEMBERS: dict[str, Member] = {
             "scene, style). It plays the human annotator and measures gold consistency and following; it "
             "is never a reward.",
             'from paco_core.storybook.recogniser import Recogniser\nRecogniser.from_pretrained("data/zoo/recogniser")',
-            "Cross-entropy of every trait on drawings of 32 to 96 px, blurred, noisy and shifted at "
-            "random; then on reconstructions by the small FLUX's autoencoder among them. AdamW, cosine.",
+            "Cross-entropy of every trait on drawings of 32 to 96 px, blurred, noisy and moved at random; then "
+            "on reconstructions by FLUX's autoencoder among them; then also on what FLUX paints, where its own "
+            "readings, averaged over 49 places of a picture and sharpened, are the target. AdamW, cosine.",
             "It knows the six traits of the storybook world and nothing else; on any other picture it "
             "names traits all the same.",
         ),
@@ -96,35 +127,13 @@ MEMBERS: dict[str, Member] = {
             'AutoProcessor.from_pretrained("data/zoo/qwen2_5_vl")',
             "The vision tower first, with throw-away trait heads; then which traits two panels share, read by "
             "throw-away heads from inner states; then dialogues about one panel and about one trait of two "
-            "panels, in the sentence shapes of the real instructions, in the end with reconstructions "
-            "among the pictures. Muon. Whether two panels are consistent overall is never "
-            "asked: that is left to the reward model.",
+            "panels, in the sentence shapes of the real instructions, then with reconstructions among the "
+            "pictures, and in the end mostly with what FLUX paints, as the recogniser reads it. Muon. Whether "
+            "two panels are consistent overall is never asked: that is left to the reward model.",
             "Panels are read at 56 px (4 visual tokens); other sizes are scaled to it. Its language is "
             "the storybook's.",
         ),
         _vlm,
-    ),
-    "flux": Member(
-        Card(
-            "flux",
-            "Storybook FLUX",
-            "An ordinary `FluxPipeline` of few parameters that paints storybook sets as 2x2 grids of 64 to "
-            "128 px: an autoencoder with factor 8 and 16 channels, two small text encoders, and a "
-            "transformer with guidance embedding.",
-            "from diffusers import FluxPipeline\n"
-            'pipeline = FluxPipeline.from_pretrained("data/zoo/flux")\n'
-            "pipeline(prompt, height=64, width=64, num_inference_steps=10, max_sequence_length=40)",
-            "The autoencoder first: L1, L2, edges and opponent colours on panels of 32 to 64 px, encoded "
-            "singly, decoded singly and as grids; then its decoder alone. Then transformer and text encoders "
-            "together, by flow matching on the cached latents of every panel, put together to 2x2 grids; sigma "
-            "logit-normal, shifted by FLUX's own formula over 16 to 144 tokens. Half of the training sets "
-            "stray from their prompt in a shared trait. A place loss teaches the T5 which panel a word is "
-            "about. Muon for hidden matrices and convolutions, AdamW for the rest, cosine.",
-            "Imperfect on purpose: part of its sets are inconsistent, so that reinforcement has something to "
-            "gain. It reads storybook prompts in the 2x2 layout only; other layouts and sizes were never "
-            "seen; guidance was always 3.5, so other values have no meaning.",
-        ),
-        _flux,
     ),
 }
 

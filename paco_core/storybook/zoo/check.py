@@ -87,7 +87,7 @@ def tolerance_of(name: str) -> float:
 def _recogniser(zoo_dir: Path) -> dict[str, float]:
     from paco_core.storybook.zoo import recogniser_training
 
-    return recogniser_training.figures(zoo_dir / "recogniser", zoo_dir / "flux" / "vae")
+    return recogniser_training.figures(zoo_dir / "recogniser", zoo_dir / "flux")
 
 
 def _clip(zoo_dir: Path) -> dict[str, float]:
@@ -99,7 +99,7 @@ def _clip(zoo_dir: Path) -> dict[str, float]:
 def _vlm(zoo_dir: Path) -> dict[str, float]:
     from paco_core.storybook.zoo import vlm_figures
 
-    return vlm_figures.figures(zoo_dir / "qwen2_5_vl", zoo_dir / "flux" / "vae")
+    return vlm_figures.figures(zoo_dir / "qwen2_5_vl", zoo_dir / "flux", zoo_dir / "recogniser")
 
 
 def _flux(zoo_dir: Path) -> dict[str, float]:

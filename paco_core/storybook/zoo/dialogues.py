@@ -110,13 +110,12 @@ def second_panel(first: Panel, rng: random.Random, share: float) -> Panel:
 
 
 def two_pictures(
-    first: Panel, theme: str, rng: random.Random, *, traits: Sequence[str], shaped: bool, bare: bool
+    first: Panel, second: Panel, theme: str, rng: random.Random, *, traits: Sequence[str], shaped: bool, bare: bool
 ) -> Dialogue:
-    """Comparisons of ``first`` with a second panel in up to three of ``traits``.
+    """Comparisons of two panels in up to three of ``traits``.
 
     ``shaped``: at most two, in an instruction's wording. ``bare``: the answers are "Yes." and "No." alone.
     """
-    second = second_panel(first, rng, rng.choice((0.5, 0.5, 0.8)))
     asked = []
     for trait in rng.sample(traits, min(len(traits), 2 if shaped else 3)):
         question = rng.choice(SHAPED_COMPARISONS if shaped else COMPARISONS)

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paco_core.storybook.recogniser import TRAITS, normalise, to_pixels
+from paco_core.storybook.prompts import StorybookPrompt, storybook_prompts
+from paco_core.storybook.recogniser import TRAITS, Recogniser, normalise, to_pixels
 from paco_core.storybook.world import VOCABULARY, Panel, random_panel
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 PANEL_SIZES: tuple[int, ...] = (32, 32, 48, 64, 96)
 #: Sizes at which panels go through the autoencoder for training: decoding grows with the area.
 RECONSTRUCTED_SIZES: tuple[int, ...] = (32, 32, 48, 64)
+#: (prompts, px a grid) that FLUX paints for the readers.
+PAINTED: tuple[tuple[int, int], ...] = ((700, 64), (100, 128))
 
 
 @dataclass(frozen=True)
@@ -77,6 +80,41 @@ def drawn_views(
     return Views(list(panels), to_pixels(images, side), label_rows(panels))
 
 
+def paint(prompts: Sequence[StorybookPrompt], seed: int, size: int, flux: Path) -> list[Image]:
+    """Panels as the zoo's FLUX paints them: one 2x2 grid of ``size`` px a prompt, in reading order."""
+    from paco_core.dataset.subfigures import cut
+    from paco_core.dataset.text_to_image import Request, TextToImage
+    from paco_core.params import GridsParams
+
+    params = GridsParams(
+        model=str(flux), device="cpu", dtype="float32", seeds=[0, 1], height=size, width=size, steps=10,
+        guidance=3.5, max_sequence_length=40, batch_size=32,
+    )  # fmt: skip
+    painter = TextToImage.load(flux, params)
+    painter.encode([prompt.prompt for prompt in prompts])
+    requests = [Request(prompt.prompt, size, size, seed + row) for row, prompt in enumerate(prompts)]
+    panels: list[Image] = []
+    for start in range(0, len(requests), params.batch_size):
+        grids = painter.paint(requests[start : start + params.batch_size], params.batch_size)
+        panels += [panel for grid in grids for panel in cut(grid, "2x2")]
+    return panels
+
+
+def paint_training_panels(flux: Path, seed: int) -> list[Image]:
+    """Paintings for the readers to learn from; other prompts and noise than any run of the graph has."""
+    return [
+        panel
+        for part, (count, size) in enumerate(PAINTED)
+        for panel in paint(storybook_prompts(count, seed=2_000 + part), seed + part * 1_000_003, size, flux)
+    ]
+
+
+def read_views(images: Sequence[Image], side: int, recogniser: Path) -> Views:
+    """Pictures with what the recogniser reads in them as labels: a painting is not always what was asked for."""
+    read = [reading.panel for reading in Recogniser.from_pretrained(recogniser).read(images)]
+    return Views(read, to_pixels(images, side), label_rows(read))
+
+
 def random_panels(count: int, seed: int) -> list[Panel]:
     """``count`` panels, attributes independent and uniform."""
     rng = random.Random(seed)
@@ -126,6 +164,23 @@ def spoil(pixels: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     gain = 1 + 0.1 * torch.randn(count, 1, 1, 1, generator=generator)
     shift = 0.05 * torch.randn(count, 3, 1, 1, generator=generator)
     return (out * gain + shift).clamp(-1, 1)
+
+
+def move(pictures: torch.Tensor, most: int, generator: torch.Generator) -> torch.Tensor:
+    """Shift each picture (count, 3, side, side) by up to ``most`` px both ways; its edge fills the rest."""
+    import torch
+
+    steps = torch.randint(-most, most + 1, (len(pictures), 2), generator=generator).tolist()
+    return torch.cat([moved(picture[None], *step) for picture, step in zip(pictures, steps, strict=True)])
+
+
+def moved(pictures: torch.Tensor, down: int, right: int) -> torch.Tensor:
+    """All pictures shifted alike, in px."""
+    from torch.nn import functional
+
+    side, most = pictures.shape[-1], max(abs(down), abs(right))
+    padded = functional.pad(pictures, (most,) * 4, mode="replicate")
+    return padded[..., most - down : most - down + side, most - right : most - right + side]
 
 
 def _as_grids(tiles: torch.Tensor) -> torch.Tensor:

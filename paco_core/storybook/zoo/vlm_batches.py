@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from paco_core.storybook.recogniser import normalise
-from paco_core.storybook.world import Panel
+from paco_core.storybook.world import VOCABULARY, Panel
 from paco_core.storybook.zoo import vlm
-from paco_core.storybook.zoo.dialogues import Dialogue, Turn
+from paco_core.storybook.zoo.dialogues import Dialogue, Turn, second_panel
 from paco_core.storybook.zoo.views import Views, spoil
 
 if TYPE_CHECKING:
@@ -21,8 +21,12 @@ if TYPE_CHECKING:
     from transformers import Qwen2_5_VLForConditionalGeneration, Qwen2Tokenizer
 
 
+#: Panels among which a bank that does not hold every panel looks for one that is much like another.
+PARTNERS = 300
+
+
 class PanelBank:
-    """A picture for every panel of the world, as what the processor would hand to the model."""
+    """Pictures of panels, as what the processor would hand to the model."""
 
     def __init__(self, views: Views) -> None:
         import torch
@@ -30,6 +34,7 @@ class PanelBank:
 
         self.views = views
         self.rows = views.index_of()
+        self.panels = list(self.rows)
         self._mean = torch.tensor(OPENAI_CLIP_MEAN).view(1, 3, 1, 1)
         self._std = torch.tensor(OPENAI_CLIP_STD).view(1, 3, 1, 1)
 
@@ -38,6 +43,14 @@ class PanelBank:
         pixels = self.views.pixels[rows]
         spoilt = normalise(pixels) if generator is None else spoil(pixels, generator)
         return vlm.patchify(((spoilt + 1) / 2 - self._mean) / self._std)
+
+    def partner(self, first: Panel, rng: random.Random) -> Panel:
+        """A panel to compare ``first`` with: each trait the same with probability 0.5 or 0.8, as near as there is."""
+        wanted = second_panel(first, rng, rng.choice((0.5, 0.5, 0.8)))
+        if wanted in self.rows:
+            return wanted
+        offered = rng.choices(self.panels, k=PARTNERS)
+        return max(offered, key=lambda panel: sum(getattr(panel, t) == getattr(wanted, t) for t in VOCABULARY))
 
     def rows_of(self, panels: Sequence[Panel], rng: random.Random) -> torch.Tensor:
         """A row that shows each panel, one of several at random."""

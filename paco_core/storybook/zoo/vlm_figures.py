@@ -7,11 +7,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from paco_core.storybook.prompts import storybook_prompts
 from paco_core.storybook.world import SHARED_TRAITS, VOCABULARY, Panel, differing_traits, random_panel
 from paco_core.storybook.zoo import vlm
 from paco_core.storybook.zoo.dialogues import COMPARISONS, NOUNS, OVERALL, Dialogue, Turn, second_panel
 from paco_core.storybook.zoo.fitting import Say, Schedule, fit
-from paco_core.storybook.zoo.views import Views, drawn_views
+from paco_core.storybook.zoo.views import Views, drawn_views, paint, read_views
 from paco_core.storybook.zoo.vlm_batches import PanelBank, Renderer, language_states
 from paco_core.storybook.zoo.vlm_training import answer_loss, bank_of_everything, themes
 
@@ -25,18 +26,25 @@ Pair = tuple[Panel, Panel]
 Picture = Callable[[Sequence[Panel]], Views]
 
 
-def figures(folder: Path, vae: Path, count: int = 200) -> dict[str, float]:
-    """The card's figures: Yes/No accuracy on 32 px panels, drawn and reconstructed by ``vae``."""
+def figures(folder: Path, flux: Path, recogniser: Path, count: int = 200) -> dict[str, float]:
+    """The card's figures: Yes/No accuracy on 32 px panels, drawn, reconstructed and painted by ``flux``.
+
+    Paintings are measured by trait only, against what the recogniser reads in them.
+    """
     from transformers import AutoTokenizer, Qwen2_5_VLForConditionalGeneration
 
     model = Qwen2_5_VLForConditionalGeneration.from_pretrained(folder).eval()
     tokenizer = AutoTokenizer.from_pretrained(folder)
     measured: dict[str, float] = {}
-    for kind, decoder in (("drawings", None), ("reconstructions", vae)):
+    for kind, decoder in (("drawings", None), ("reconstructions", flux / "vae")):
         picture = partial(drawn_views, side=vlm.PANEL_SIDE, seed=9_200, sizes=(32,), vae=decoder)
         traits = attribute_accuracy(model, tokenizer, picture, count, 9_201)
         measured |= {f"same_{trait}_{kind}": share for trait, share in traits.items()}
         measured[f"overall_{kind}"] = overall_accuracy(model, tokenizer, picture, 2 * count, 9_202)
+    paintings = paint(storybook_prompts(96, seed=9_203), 9_204, 64, flux)
+    painted = PanelBank(read_views(paintings, vlm.PANEL_SIDE, recogniser))
+    for trait in VOCABULARY:
+        measured[f"same_{trait}_paintings"] = painted_accuracy(model, tokenizer, painted, trait, count, 9_205)
     return measured
 
 
@@ -110,6 +118,38 @@ def attribute_accuracy(
         truth = [getattr(first, trait) == getattr(second, trait) for first, second in pairs]
         shares[trait] = _share_right(model, tokenizer, picture, pairs, question=question, truth=truth)
     return shares
+
+
+def painted_accuracy(
+    model: Qwen2_5_VLForConditionalGeneration,
+    tokenizer: Qwen2Tokenizer,
+    bank: PanelBank,
+    trait: str,
+    count: int,
+    seed: int,
+) -> float:
+    """Share of right answers to "is the <trait> the same?" over pairs of the bank, half of which agree in it.
+
+    The other traits agree as far as the bank allows.
+    """
+    rng = random.Random(seed)
+    pairs = []
+    for row in range(count):
+        first = rng.choice(bank.panels)
+        alike = [panel for panel in bank.panels if (getattr(panel, trait) == getattr(first, trait)) == (row % 2 == 0)]
+        pairs.append((first, max(rng.choices(alike, k=30), key=lambda panel: _agreement(panel, first))))
+    truth = [getattr(first, trait) == getattr(second, trait) for first, second in pairs]
+    question = COMPARISONS[0].replace("{noun}", NOUNS[trait])
+
+    def picture(panels: Sequence[Panel]) -> Views:
+        rows = bank.rows_of(panels, rng)
+        return Views(list(panels), bank.views.pixels[rows], bank.views.labels[rows])
+
+    return _share_right(model, tokenizer, picture, pairs, question=question, truth=truth)
+
+
+def _agreement(first: Panel, second: Panel) -> int:
+    return sum(getattr(first, trait) == getattr(second, trait) for trait in VOCABULARY)
 
 
 def overall_accuracy(

@@ -27,7 +27,7 @@ from paco_core.storybook.zoo import vlm
 from paco_core.storybook.zoo.dialogues import INSTRUCTIONS, Dialogue, one_picture, second_panel, two_pictures
 from paco_core.storybook.zoo.fitting import Say, Schedule, fit
 from paco_core.storybook.zoo.muon import Muon
-from paco_core.storybook.zoo.views import drawn_views
+from paco_core.storybook.zoo.views import drawn_views, paint_training_panels, read_views
 from paco_core.storybook.zoo.vlm_batches import PanelBank, Renderer, language_states
 
 if TYPE_CHECKING:
@@ -48,22 +48,22 @@ class Lesson:
     bare: float = 0.3
     frozen_eyes: bool = False
 
-    def dialogues(
-        self, panels: Sequence[Panel], known: Sequence[str], count: int, rng: random.Random
-    ) -> list[Dialogue]:
+    def dialogues(self, bank: PanelBank, known: Sequence[str], count: int, rng: random.Random) -> list[Dialogue]:
         """A batch whose rows are alike in form, so that little of it is padding."""
+        firsts = [rng.choice(bank.panels) for _ in range(count)]
         if rng.random() < self.one_picture:
-            return [one_picture(rng.choice(panels), rng) for _ in range(count)]
+            return [one_picture(first, rng) for first in firsts]
         shaped, bare = rng.random() < self.shaped, rng.random() < self.bare
+        pairs = [(first, bank.partner(first, rng)) for first in firsts]
         return [
-            two_pictures(rng.choice(panels), rng.choice(known), rng, traits=self.traits, shaped=shaped, bare=bare)
-            for _ in range(count)
+            two_pictures(*pair, rng.choice(known), rng, traits=self.traits, shaped=shaped, bare=bare) for pair in pairs
         ]
 
 
 NAMING = Lesson("naming", 600, 4e-3)
 DIALOGUES = Lesson("dialogues", 500, 6e-3, one_picture=0.1, shaped=0.2, bare=0.6, frozen_eyes=True)
 RECONSTRUCTIONS = Lesson("reconstructions", 250, 4e-3, one_picture=0.15, bare=0.5)
+PAINTINGS = Lesson("paintings", 600, 3e-3, one_picture=0.1, bare=0.5)
 #: The throw-away heads read behind this language layer, so that one is left to answer with.
 COMPARING_LAYERS = 3
 
@@ -85,10 +85,11 @@ class Recipe:
 
 
 def build(
-    work_dir: Path, out_dir: Path, vae: Path | None, recipe: Recipe | None = None, say: Say | None = print
+    work_dir: Path, out_dir: Path, flux: Path, recogniser: Path, recipe: Recipe | None = None, say: Say | None = print
 ) -> None:
-    """Train (or resume) in ``work_dir`` and write the member's folder, with every checkpoint a better one.
+    """Train (or resume) in ``work_dir`` and write the member's folder.
 
+    ``flux`` and ``recogniser`` are the folders of those members: a reward model reads what FLUX paints.
     The tokenizer is learnt once and kept in ``work_dir``, so that a resumed run has the same token ids.
     """
     from torch import nn
@@ -105,15 +106,16 @@ def build(
     drawings = bank_of_everything(2, recipe.seed)
     train_eyes(model, drawings, recipe, work_dir / "eyes", say)
 
-    def lesson(taught: Lesson, bank: PanelBank) -> None:
-        train_dialogues(model, tokenizer, bank, heads, taught, recipe=recipe, work_dir=work_dir, say=say)
+    def lesson(taught: Lesson, *banks: PanelBank) -> None:
+        train_dialogues(model, tokenizer, banks, heads, taught, recipe=recipe, work_dir=work_dir, say=say)
 
     lesson(NAMING, drawings)
     train_comparing(model, tokenizer, drawings, heads, recipe=recipe, folder=work_dir / "comparing", say=say)
     lesson(DIALOGUES, drawings)
-    if vae is not None:
-        decoded = bank_of_everything(1, recipe.seed + 1, vae)
-        lesson(RECONSTRUCTIONS, PanelBank(drawings.views + decoded.views))
+    decoded = PanelBank(drawings.views + bank_of_everything(1, recipe.seed + 1, flux / "vae").views)
+    lesson(RECONSTRUCTIONS, decoded)
+    painted = PanelBank(read_views(paint_training_panels(flux, recipe.seed), vlm.PANEL_SIDE, recogniser))
+    lesson(PAINTINGS, decoded, painted, painted)  # two batches of three show paintings
     vlm.export(model, tokenizer, out_dir)
 
 
@@ -167,7 +169,7 @@ def train_comparing(
     parts = nn.ModuleDict({"language": language, "heads": heads})
     seen = _visual_tokens(model, bank, recipe.seed)
     prefix = torch.tensor([Renderer(tokenizer, 1.0).prefix(2)])
-    panels = list(bank.rows)
+    panels = bank.panels
 
     def loss_at(step: int) -> torch.Tensor:
         rng = random.Random(recipe.seed * 1_000_003 + step)
@@ -235,7 +237,7 @@ def _visual_tokens(model: Qwen2_5_VLForConditionalGeneration, bank: PanelBank, s
 def train_dialogues(
     model: Qwen2_5_VLForConditionalGeneration,
     tokenizer: Qwen2Tokenizer,
-    bank: PanelBank,
+    banks: Sequence[PanelBank],
     heads: torch.nn.ModuleList,
     lesson: Lesson,
     *,
@@ -244,18 +246,22 @@ def train_dialogues(
     say: Say | None,
     after: Callable[[int], None] | None = None,
 ) -> None:
-    """One lesson: next-token loss on the answers, while the throw-away heads keep reading the shared traits."""
+    """One lesson: next-token loss on the answers, while the throw-away heads keep reading the shared traits.
+
+    Each step draws from one of ``banks``.
+    """
     import torch
     from torch import nn
 
     parts = nn.ModuleDict({"model": model, "heads": heads})
     render = Renderer(tokenizer, recipe.first_token_weight)
-    panels, known = list(bank.rows), themes()
+    known = themes()
 
     def loss_at(step: int) -> torch.Tensor:
         seed = recipe.seed * 1_000_003 + step
         rng, generator = random.Random(seed), torch.Generator().manual_seed(seed)
-        dialogues = lesson.dialogues(panels, known, recipe.batch, rng)
+        bank = rng.choice(banks)
+        dialogues = lesson.dialogues(bank, known, recipe.batch, rng)
         with torch.autocast("cpu", torch.bfloat16, enabled=recipe.bfloat16):
             return answer_loss(model, bank, render, dialogues, rng=rng, generator=generator, heads=heads)
 
@@ -337,10 +343,10 @@ def corpus() -> list[str]:
     panels, known = every_panel(), themes()
     dialogues = [one_picture(rng.choice(panels), rng) for _ in range(2_000)]
     for shaped in (False, True):
-        dialogues += [
-            two_pictures(rng.choice(panels), rng.choice(known), rng, traits=TRAITS, shaped=shaped, bare=False)
-            for _ in range(2_000)
-        ]
+        for _ in range(2_000):
+            first, second = rng.choices(panels, k=2)
+            theme = rng.choice(known)
+            dialogues.append(two_pictures(first, second, theme, rng, traits=TRAITS, shaped=shaped, bare=False))
     sentences = [text for dialogue in dialogues for turn in dialogue.turns for text in (turn.question, turn.answer)]
     for prompt in storybook_prompts(600, seed=1_001):
         named = [f" {name}" for dimension in prompt.criteria.values() for name in dimension]
