@@ -91,8 +91,8 @@ def paint(prompts: Sequence[StorybookPrompt], seed: int, size: int, flux: Path) 
         guidance=3.5, max_sequence_length=40, batch_size=32,
     )  # fmt: skip
     painter = TextToImage.load(flux, params)
-    painter.encode([prompt.prompt for prompt in prompts])
     requests = [Request(prompt.prompt, size, size, seed + row) for row, prompt in enumerate(prompts)]
+    painter.encode(requests)
     panels: list[Image] = []
     for start in range(0, len(requests), params.batch_size):
         grids = painter.paint(requests[start : start + params.batch_size], params.batch_size)
