@@ -112,8 +112,15 @@ class PairsParams(Section):
 
 
 class ReasonsParams(Section):
-    engine: Literal["storybook"]
-    model: str | None = None  # the recogniser that reads the panels
+    engine: Literal["storybook", "openai"]
+    model: str | None = None  # the recogniser that reads the panels, for the engine "storybook"
+    endpoint: ChatParams | None = None  # the vision language model, for the engine "openai"
+
+    @model_validator(mode="after")
+    def _engine_has_what_it_needs(self) -> ReasonsParams:
+        if self.engine == "openai" and self.endpoint is None:
+            raise ValueError("engine 'openai' needs endpoint: base_url, model and api_key_env")
+        return self
 
 
 class LoraParams(Section):

@@ -23,7 +23,7 @@ import json
 import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -87,7 +87,7 @@ class Question(Generic[A]):
 class Reply(Generic[A]):
     """An answer, or None; and every rejection on the way to it, the last one being the cause of None.
 
-    Not ``served``: the endpoint gave no answer to judge, so the next run asks again.
+    Not ``served``: the endpoint was down, overloaded or broken, so that another run may bring an answer.
     """
 
     answer: A | None
@@ -151,9 +151,11 @@ class _Told(BaseModel):
 
 
 class _NoAnswer(Exception):
-    def __init__(self, cause: str, detail: str = "") -> None:
+    """Nothing to judge came back; ``final`` when asking the same later would bring nothing either."""
+
+    def __init__(self, cause: str, detail: str = "", *, final: bool = False) -> None:
         super().__init__(cause)
-        self.rejection = Rejection(cause, detail)
+        self.rejection, self.final = Rejection(cause, detail), final
 
 
 class Chat:
@@ -180,6 +182,7 @@ class Chat:
                 raise ChatError(f"{journal.path}:{number}: not a line of a chat journal; remove it") from None
             self._told[told.key].append(told)
         self._unserved = 0
+        self._over: Exception | None = None
 
     def ask_all(
         self,
@@ -187,8 +190,20 @@ class Chat:
         question: Callable[[T], Question[A]],
         advance: Callable[[int], object] = lambda _count: None,
     ) -> list[Reply[A]]:
-        """The replies in the order of the items. A question is made when its turn comes, and forgotten after it."""
-        return asyncio.run(self._ask_all(items, question, advance))
+        """The replies in the order of the items. A question is made when its turn comes, and forgotten after it.
+
+        Raises:
+            ChatError: also when, all questions having been asked, the endpoint did not serve some of them.
+        """
+        replies = asyncio.run(self._ask_all(items, question, advance))
+        missing = Counter(reply.rejected[-1].cause for reply in replies if not reply.served)
+        if missing:
+            listed = ", ".join(f"{count} x {cause}" for cause, count in missing.most_common(5))
+            raise ChatError(
+                f"{self._name}: {missing.total()} of {len(replies)} questions were not served ({listed}); the other "
+                f"answers are kept in {self._journal.path}: run again to ask for the rest"
+            )
+        return replies
 
     async def _ask_all(
         self, items: Iterable[T], question: Callable[[T], Question[A]], advance: Callable[[int], object]
@@ -202,8 +217,22 @@ class Chat:
                 advance(1)
 
         async with self:
-            await asyncio.gather(*(work() for _ in range(self.params.in_flight)))
+            await self.settle(work() for _ in range(self.params.in_flight))
         return [replies[number] for number in sorted(replies)]
+
+    async def settle(self, works: Iterable[Coroutine[Any, Any, None]]) -> None:
+        """Await all. When one fails, the others get what they have asked for, so that it is kept, and ask no more."""
+
+        async def watched(work: Coroutine[Any, Any, None]) -> None:
+            try:
+                await work
+            except Exception as error:
+                self._over = self._over or error
+                raise
+
+        await asyncio.gather(*map(watched, works), return_exceptions=True)
+        if self._over is not None:
+            raise self._over
 
     async def ask(self, question: Question[A]) -> Reply[A]:
         """Ask until the answer is good, ``params.tries`` times at most, counting those in the journal."""
@@ -216,7 +245,7 @@ class Chat:
                     told.append(await self._request(key, question, told[:number], rejected))
                 except _NoAnswer as error:
                     self._count([*rejected, error.rejection])
-                    return Reply(None, (*rejected, error.rejection), served=False)
+                    return Reply(None, (*rejected, error.rejection), served=error.final)
             self.counts.remembered += remembered
             answer = _read(question, told[number])
             if not isinstance(answer, Rejection):
@@ -237,6 +266,8 @@ class Chat:
             messages.append({"role": "assistant", "content": before.content or "(empty)"})
             messages.append({"role": "user", "content": f"This answer is rejected: {fault}. Answer again, rightly."})
         async with self._slots:
+            if self._over is not None:
+                raise self._over
             try:
                 found = await self._send(messages, question.answer)
             except _NoAnswer as error:
@@ -268,12 +299,13 @@ class Chat:
             self.counts.retries += raw.retries_taken
             return _Completion.model_validate_json(raw.content)
         except openai.APIStatusError as error:
-            self.counts.retries += self.params.retries if _retried(error.status_code) else 0
+            again = _retried(error.status_code)
+            self.counts.retries += self.params.retries if again else 0
             detail = error.message.replace(self._secret, "***")[:300]
             if error.status_code in FATAL:
                 hint = FATAL[error.status_code].format(key=self.params.api_key_env or "(no key is configured)")
                 raise ChatError(f"{self._name}: HTTP {error.status_code}: {detail}; {hint}") from None
-            raise _NoAnswer(f"http_{error.status_code}", detail) from None
+            raise _NoAnswer(f"http_{error.status_code}", detail, final=not again) from None
         except openai.APITimeoutError:
             raise _NoAnswer("no_answer_in_time", f"{self.params.timeout_s} s") from None
         except openai.APIConnectionError as error:

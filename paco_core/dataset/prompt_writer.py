@@ -7,7 +7,6 @@ What the chat's journal holds is replayed, so a killed run goes on with the next
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -164,7 +163,7 @@ async def write(chat: Chat, count: int, job: Job, advance: Callable[[int], objec
     chains = [_Chain(kind, share, job) for kind, share in shares(count).items() if share]
     async with chat:
         while any(chain.short for chain in chains):
-            await asyncio.gather(*(chain.fill(chat, advance) for chain in chains))
+            await chat.settle(chain.fill(chat, advance) for chain in chains)
             before = sum(len(chain.records()) for chain in chains)
             _give_up_repeats(chains)
             advance(sum(len(chain.records()) for chain in chains) - before)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,8 +18,17 @@ if TYPE_CHECKING:
 
     from paco_core.params import ReasonsParams
 
+JOURNAL = Path(".paco") / "cot_labels" / "journal.jsonl"  # outside the outs, which DVC deletes before a run
 MAX_REASONS = 3
 SENTENCE = re.compile(r"\S.*?[.!?](?=\s|$)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A pair's answer, or the cause of having none."""
+
+    answer: str | None
+    cause: str | None = None
 
 
 @dataclass
@@ -28,7 +37,12 @@ class Explained:
 
     table: pd.DataFrame  # the pairs' columns, answer, engine
     failed: pd.DataFrame  # the pairs' columns, cause
-    causes: Counter[str] = field(default_factory=Counter)
+    figures: Counter[str] = field(default_factory=Counter)  # what a language model took, and its rejected answers
+
+    @property
+    def causes(self) -> Counter[str]:
+        """How many pairs failed, by cause."""
+        return Counter(self.failed["cause"])
 
 
 def explain(
@@ -38,36 +52,77 @@ def explain(
     root: Path = Path(),
     advance: Callable[[int], object] = lambda _count: None,
 ) -> Explained:
-    """Write an answer for every pair; one that would contradict the pair's label counts as failed.
+    """Write an answer for every pair; one that is at odds with the pair's label, or without reasons, counts as failed.
 
-    The engine ``storybook`` writes true reasons from what the recogniser reads in the two panels.
+    The engine ``storybook`` writes true reasons from what the recogniser reads in the two panels (``advance`` counts
+    panels), ``openai`` asks a vision language model and keeps its answers below ``root`` (``advance`` counts pairs).
 
     Raises:
-        DataError: when the engine lacks its model.
+        DataError: when the engine lacks its model, or the language model cannot be worked with.
     """
     import pandas as pd
 
+    figures: Counter[str] = Counter()
+    if params.engine == "openai":
+        outcomes = _written(pairs, panels, params, root, advance, figures)
+    else:
+        outcomes = _storybook(pairs, panels, params, root, advance)
+    answers = pd.Series([found.answer for found in outcomes], index=pairs.index, dtype="object")
+    causes = pd.Series([found.cause for found in outcomes], index=pairs.index, dtype="object")
+    good = answers.notna()
+    return Explained(
+        pairs.assign(answer=answers, engine=params.engine)[good].reset_index(drop=True),
+        pairs.assign(cause=causes)[~good].reset_index(drop=True),
+        figures,
+    )
+
+
+def _storybook(
+    pairs: pd.DataFrame, panels: PanelStore, params: ReasonsParams, root: Path, advance: Callable[[int], object]
+) -> list[Outcome]:
     from paco_core.storybook.reasons import answer, true_reasons
 
     if params.model is None:
         raise DataError("cot_labels.engine 'storybook' needs cot_labels.model, the recogniser's folder")
     readings = read_panels(pairs, panels, root / params.model, advance)
-    answers: list[str | None] = []
-    causes: list[str | None] = []
+    outcomes = []
     for first, second, label in pairs[["first", "second", "label"]].itertuples(index=False):
-        read_label, reasons = true_reasons(readings[first].panel, readings[second].panel)
-        text = answer(read_label, reasons)
+        text = answer(*true_reasons(readings[first].panel, readings[second].panel))
         cause = fault(text, label)
-        answers.append(None if cause else text)
-        causes.append(cause)
-    table = pairs.assign(answer=pd.Series(answers, index=pairs.index, dtype="object"), engine=params.engine)
-    failed = pairs.assign(cause=pd.Series(causes, index=pairs.index, dtype="object"))
-    good = table["answer"].notna()
-    return Explained(
-        table[good].reset_index(drop=True),
-        failed[~good].reset_index(drop=True),
-        Counter(cause for cause in causes if cause),
-    )
+        outcomes.append(Outcome(None if cause else text, cause))
+    return outcomes
+
+
+def _written(
+    pairs: pd.DataFrame,
+    panels: PanelStore,
+    params: ReasonsParams,
+    root: Path,
+    advance: Callable[[int], object],
+    figures: Counter[str],
+) -> list[Outcome]:
+    from paco_core.dataset.journal import Journal
+    from paco_core.dataset.openai_chat import Chat
+    from paco_core.dataset.reason_writer import WrittenReasons, write_reasons
+
+    def text(written: WrittenReasons) -> str:
+        return answer_text(written.answer, written.reasons)
+
+    assert params.endpoint is not None  # params.py sees to it
+    with Journal(root / JOURNAL) as journal:
+        chat = Chat(params.endpoint, journal)
+        replies = write_reasons(pairs, panels, chat, lambda written, label: fault(text(written), label), advance)
+    figures.update(chat.counts.figures())
+    figures.update({f"rejected.{cause}": count for cause, count in chat.counts.rejected.items()})
+    return [
+        Outcome(text(reply.answer)) if reply.answer else Outcome(None, reply.rejected[-1].cause) for reply in replies
+    ]
+
+
+def answer_text(label: str, reasons: Sequence[str]) -> str:
+    """The label and the reasons as one line; a reason without an end gets its full stop."""
+    plain = [" ".join(reason.split()) for reason in reasons]
+    return " ".join([f"{label}.", *(reason if reason[-1:] in ".!?" else f"{reason}." for reason in plain)])
 
 
 def fault(answer: str, label: str) -> str | None:

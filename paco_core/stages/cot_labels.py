@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from paco_core import paths
@@ -17,13 +18,11 @@ def run(ctx: StageContext) -> None:
 
     source = ctx.read(paths.PAIRS)
     tables = {part: pd.read_parquet(source / f"{part}.parquet") for part in ("train", "validation")}
-    panels = PanelStore.below(ctx.read(paths.GRIDS))
-    total = sum(len(set(table["first"]) | set(table["second"])) for table in tables.values())
-    with ctx.progress(total, "panels") as progress:
-        explained = {
-            part: explain(table, panels, ctx.params.cot_labels, ctx.root, progress.advance)
-            for part, table in tables.items()
-        }
+    panels, params = PanelStore.below(ctx.read(paths.GRIDS)), ctx.params.cot_labels
+    unit = "panels" if params.engine == "storybook" else "pairs"
+    shown = [set(table["first"]) | set(table["second"]) if unit == "panels" else table for table in tables.values()]
+    with ctx.progress(sum(map(len, shown)), unit) as progress:
+        explained = {part: explain(table, panels, params, ctx.root, progress.advance) for part, table in tables.items()}
     with ctx.writing(paths.COT_LABELS) as out:
         out.mkdir()
         for part, found in explained.items():
@@ -31,6 +30,7 @@ def run(ctx: StageContext) -> None:
             found.failed.to_parquet(out / f"{part}_failed.parquet", index=False)
     ctx.report(
         {f"{part}_answers": len(found.table) for part, found in explained.items()}
-        | {f"{part}_failed": len(found.failed) for part, found in explained.items()},
-        **{cause: count for found in explained.values() for cause, count in found.causes.items()},
+        | {f"{part}_failed": len(found.failed) for part, found in explained.items()}
+        | sum((found.figures for found in explained.values()), Counter[str]()),
+        **{f"failed_{cause}": n for cause, n in sum((e.causes for e in explained.values()), Counter[str]()).items()},
     )

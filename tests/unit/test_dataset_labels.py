@@ -195,6 +195,12 @@ def test_checks_see_broken_data(world: tuple[Path, list[PromptRecord]], tmp_path
     assert not checks.benchmark_is_held_out(leak).passed
     assert not checks.answers_agree_with_labels(edit("cot_labels/train", lambda t: t.assign(answer="Maybe."))).passed
     assert not checks.answers_agree_with_labels(edit("cot_labels/train", lambda t: t.iloc[1:])).passed
+    half = edit("cot_labels/train", lambda t: t.iloc[::2])
+    pd.read_parquet(world[0] / "cot_labels/train.parquet").iloc[1::2].to_parquet(
+        data / "cot_labels/train_failed.parquet"
+    )
+    assert ", 0 lost" in checks.answers_agree_with_labels(half).description
+    assert not checks.answers_agree_with_labels(half).passed, "half of the pairs have no answer"
     shutil.rmtree(fresh() / "grids" / "shard-1")
     assert checks.grids_are_complete(data).metadata["missing"] == 8
     tar = fresh() / "grids" / "shard-1" / "images.tar"

@@ -123,21 +123,32 @@ def test_what_was_not_served_is_tried_again(tmp_path: Path, bad: Raw | None) -> 
     [
         (Raw(429, b'{"error": {"message": "slow down"}}'), "http_429"),
         (Raw(500), "http_500"),
-        (Raw(400, b'{"error": {"message": "too long"}}'), "http_400"),
         (Raw(200, b"<html>"), "no_chat_completion"),
         (Raw(200, b"{}"), "no_chat_completion"),
         (Raw(200, b"<html>", {"Content-Type": "text/html"}), "no_chat_completion"),
         (None, "no_connection"),
     ],
 )
-def test_one_question_may_fail_and_is_asked_again_by_the_next_run(tmp_path: Path, bad: Raw | None, cause: str) -> None:
-    with ChatServer(lambda body, n: bad if text_of(body) == "b" else echo(body, n)) as server:
-        replies, chat = ask(server, tmp_path, ["a", "b", "c"], retries=1)
-        assert [reply.answer is not None for reply in replies] == [True, False, True]
-        assert chat.counts.rejected == {cause: 1} and replies[1].rejected[-1].cause == cause
+def test_what_was_not_served_is_named_and_asked_for_by_the_next_run(
+    tmp_path: Path, bad: Raw | None, cause: str
+) -> None:
+    told = f"1 of 3 questions were not served .1 x {cause}.; the other answers are kept in .*journal.jsonl: run again"
+    with (
+        ChatServer(lambda body, n: bad if text_of(body) == "b" else echo(body, n)) as server,
+        pytest.raises(ChatError, match=told),
+    ):
+        ask(server, tmp_path, ["a", "b", "c"], retries=1)
     with ChatServer(echo) as server:
         replies, _ = ask(server, tmp_path, ["a", "b", "c"])
         assert all(reply.answer for reply in replies) and len(server.bodies) == 1
+
+
+def test_a_question_that_the_endpoint_refuses_is_counted(tmp_path: Path) -> None:
+    bad = Raw(400, b'{"error": {"message": "flagged by the filter"}}')
+    with ChatServer(lambda body, n: bad if text_of(body) == "b" else echo(body, n)) as server:
+        replies, chat = ask(server, tmp_path, ["a", "b", "c"])
+    assert [reply.answer is not None for reply in replies] == [True, False, True]
+    assert chat.counts.rejected == {"http_400": 1} and "flagged by the filter" in str(replies[1].rejected[0])
 
 
 def test_a_silent_endpoint_is_given_up_in_time(tmp_path: Path) -> None:

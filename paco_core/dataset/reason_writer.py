@@ -1,0 +1,68 @@
+"""Reasons written by a vision language model: it sees both panels and the verdict, and names what speaks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from paco_core.dataset.openai_chat import Chat, Question, Rejection, Reply
+from paco_core.dataset.panels import PanelStore
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SYSTEM = """\
+You explain verdicts on pairs of pictures that were made for one theme. Two pictures are consistent when they agree in \
+style (medium, palette, light), in identity (the same subject with the same features) and in logic (they belong to one \
+sensible set). What the theme wants different, such as place, pose or action, is no inconsistency."""
+
+VERDICTS = {
+    "Yes": "Annotators found them consistent. Name what shows it.",
+    "No": "Annotators found them inconsistent. Name what differs, in the first picture and in the second.",
+}
+
+
+class WrittenReasons(BaseModel):
+    """The verdict again, and why."""
+
+    model_config = ConfigDict(extra="forbid")
+    answer: Literal["Yes", "No"]
+    reasons: list[str]
+
+
+def write_reasons(
+    pairs: pd.DataFrame,
+    panels: PanelStore,
+    chat: Chat,
+    fault: Callable[[WrittenReasons, str], str | None],
+    advance: Callable[[int], object] = lambda _count: None,
+) -> list[Reply[WrittenReasons]]:
+    """One reply a pair, in the order of the rows.
+
+    Args:
+        pairs: columns pair_id, theme, first, second, label.
+        fault: short name of what is wrong with an answer, given the pair's label, or None.
+
+    Raises:
+        ChatError: when the endpoint cannot be worked with, or did not serve all questions.
+    """
+
+    def question(row: tuple[str, str, str, str, str]) -> Question[WrittenReasons]:
+        pair_id, theme, first, second, label = row
+
+        def wrong(written: WrittenReasons) -> Rejection | None:
+            cause = fault(written, label)
+            wanted = f"answer {label} and give one to three reasons of one sentence each"
+            return Rejection(cause, wanted) if cause else None
+
+        text = (
+            f'Theme: "{theme}"\nThe first and the second picture follow. {VERDICTS[label]} Give one to three reasons, '
+            "the weightiest first, each one short sentence about visible things."
+        )
+        images = (panels.panel(first), panels.panel(second))
+        return Question(pair_id, text, WrittenReasons, system=SYSTEM, images=images, fault=wrong)
+
+    rows = pairs[["pair_id", "theme", "first", "second", "label"]].itertuples(index=False, name=None)
+    return chat.ask_all(rows, question, advance)
