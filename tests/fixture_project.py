@@ -5,6 +5,7 @@ Nothing here is a result: scores are drawn from seeds, so that tests know what t
 
 from __future__ import annotations
 
+import math
 import random
 from pathlib import Path
 
@@ -137,8 +138,9 @@ def write_logs(root: Path) -> None:
 def write_ranking(root: Path) -> None:
     """Results of the ranking benchmark, computed from drawn scores."""
     rng = np.random.default_rng(3)
+    panels, untied = ("a#0", "a#1", "a#2", "a#3"), (math.nan,) * 4
     instances = [
-        consistency_rank.Instance(f"i{n}", f"p{n % 20}", "t", "r#0", ("a#0", "a#1", "a#2", "a#3"), tuple(order))
+        consistency_rank.Instance(f"i{n}", f"p{n % 20}", "t", "r#0", panels, tuple(order), untied)
         for n, order in enumerate(rng.permutation(4).tolist() for _ in range(120))
     ]
 

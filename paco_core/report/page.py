@@ -176,13 +176,15 @@ def _tiles(params: Params, parts: list[sections.PolicyPart], figures: Figures) -
     tiles = []
     rank = "consistency_rank"
     if f"{rank}.comparisons.reward - base.accuracy.mean" in figures.values:
+        chance = figures.values[f"{rank}.methods.random.metrics.accuracy.mean"]
         tiles.append(
             Tile(
                 "The judge",
                 f"{rank}.methods.base.metrics.accuracy.mean",
                 f"{rank}.methods.reward.metrics.accuracy.mean",
                 f"{rank}.comparisons.reward - base.accuracy",
-                "of ranking places right on prompts it never saw, untrained and trained (chance: 0.25)",
+                "of ranking places right on prompts it never saw, untrained and trained "
+                f"(a random order: {chance:.2f})",
             )
         )
     for part in parts:
