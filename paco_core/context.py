@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from dagster_pipes import PipesContext
     from PIL import Image
 
-PREVIEW_BYTES = 48 * 1024  # a preview in Dagster's event log; larger pictures belong in MLflow
-
 
 @dataclass
 class StageContext:
@@ -40,7 +38,6 @@ class StageContext:
     tracker: Tracker
     pipes: PipesContext | None
     _reported: dict[str, Any] = field(default_factory=dict)
-    _previews: dict[str, Any] = field(default_factory=dict)
 
     @property
     def label(self) -> str:
@@ -82,9 +79,8 @@ class StageContext:
             self.pipes.log.info(line)
 
     def image(self, image: Image.Image, key: str, step: int = 0) -> None:
-        """A picture for people: full size in MLflow, a small preview on the asset's page."""
+        """A picture for people, in full size in MLflow. The asset's page draws its own sheet from the outs."""
         self.tracker.image(image, key, step)
-        self._previews[key] = image
 
     def report(self, metrics: Mapping[str, float], **notes: str | int | float) -> None:
         """Tell the stage's figures, once, at its end.
@@ -104,8 +100,6 @@ class StageContext:
         metadata: dict[str, Any] = {k: v for k, v in self._reported.items() if v is not None}
         metadata = {k: str(v) if isinstance(v, float) and math.isnan(v) else v for k, v in metadata.items()}
         metadata["mlflow_run"] = _link(self.tracker.url, "the run is not in MLflow yet; its figures are kept locally")
-        for key, image in self._previews.items():
-            metadata[key.replace("/", "_")] = {"type": "md", "raw_value": preview_markdown(image, key)}
         self.pipes.report_asset_materialization(metadata=metadata)
 
 
@@ -115,20 +109,6 @@ def _link(url: str | None, otherwise: str) -> Any:
 
 def _short(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def preview_markdown(image: Image.Image, alt: str) -> str:
-    """A picture as a Markdown data URL of at most :data:`PREVIEW_BYTES`, shrunk until it fits."""
-    import base64
-    import io
-
-    picture = image.convert("RGB")
-    while True:
-        buffer = io.BytesIO()
-        picture.save(buffer, format="WEBP", quality=80)
-        if len(buffer.getvalue()) * 4 // 3 <= PREVIEW_BYTES:
-            return f"![{alt}](data:image/webp;base64,{base64.b64encode(buffer.getvalue()).decode()})"
-        picture = picture.resize((max(1, picture.width * 3 // 4), max(1, picture.height * 3 // 4)))
 
 
 @contextmanager

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import importlib
+import time
 from pathlib import Path
 
+from paco_core import files
 from paco_core.context import open_stage
 from paco_core.params import ParamsError
 
 STAGES = Path(__file__).parent / "stages"
+SECONDS = Path(".paco") / "seconds"  # outside the outs: time is no result
 
 
 def stage_names() -> list[str]:
@@ -25,5 +28,16 @@ def run_stage(name: str, item: str | None, root: Path) -> None:
     """
     if name not in stage_names():
         raise ParamsError(f"no stage {name!r}; stages: {', '.join(stage_names())}")
+    began = time.monotonic()
     with open_stage(name, item, root) as context:
         importlib.import_module(f"paco_core.stages.{name}").run(context)
+    files.write_json(root / SECONDS / f"{context.label}.json", {"seconds": round(time.monotonic() - began, 2)})
+
+
+def usual_seconds(root: Path, label: str) -> float | None:
+    """How long the last finished run of a stage took on this machine; None when there was none.
+
+    Dagster tells by it what a restored stage saved where it did not see the run itself.
+    """
+    path = root / SECONDS / f"{label}.json"
+    return float(files.read_json(path)["seconds"]) if path.is_file() else None

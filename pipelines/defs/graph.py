@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from pipelines.defs.translator import PacoTranslator
 from pipelines.dvc import DvcProject
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "data"
 METRICS = DATA / "metrics"
 PROJECT = DvcProject(ROOT)
+TRANSLATOR = PacoTranslator()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -11,6 +12,9 @@ from pathlib import Path
 import dagster as dg
 import pytest
 import yaml
+
+from pipelines.defs.translator import PacoTranslator
+from pipelines.dvc import DvcProject
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
@@ -38,7 +42,9 @@ def test_a_stage_that_is_up_to_date_is_restored_or_unchanged(smoke: Path, tmp_pa
             tags = event.asset_materialization.tags or {}
             md5s = {out["path"]: out["md5"] for out in lock[stage]["outs"]}
             assert tags["dagster/data_version"] == md5s[f"data/{stage}"]
-            assert event.asset_materialization.metadata["dvc/outcome"].value in ("unchanged", "restored")
+            told = event.asset_materialization.metadata
+            assert told["dvc/outcome"].value in ("unchanged", "restored")
+            assert told["dagster/row_count"].value > 0 and "dvc/saved_seconds" in told
 
 
 def test_a_removed_out_is_made_again_by_dagster(smoke: Path, tmp_path: Path) -> None:
@@ -46,3 +52,32 @@ def test_a_removed_out_is_made_again_by_dagster(smoke: Path, tmp_path: Path) -> 
     done = materialise(smoke, tmp_path / "home", 'key:"pairs"')
     assert done.returncode == 0, done.stderr[-3000:]
     assert (smoke / "data/pairs/train.parquet").is_file()
+
+
+#: What each page shows besides figures, rows and columns.
+SHOWN = {
+    "diverse_prompts": {"closest_prompts"},
+    "grids@0": {"pictures"},
+    "annotations": {"least_certain_rankings"},
+    "pairs": {"one_sided_prompts", "rows/benchmark.parquet"},
+    "cot_labels": {"answers"},
+    "reward_lora": {"validations"},
+    "reward_merged": {"golden_pairs", "pictures"},
+    "policies@flux_t2is": {"evaluations", "pictures"},
+    "consistency_rank": {"worst_rankings"},
+    "t2is": {"least_gain_in_gold_consistency", "pictures"},
+    "report": {"page"},
+}
+
+
+def test_every_page_says_something_and_fits_the_event_log(smoke: Path) -> None:
+    project = DvcProject(smoke)
+    for name, stage in project.stages.items():
+        found = PacoTranslator().get_materialization_metadata(project, stage)
+        assert SHOWN.get(name, set()) <= set(found), name
+        figures = json.loads((smoke / f"data/metrics/{name.replace('@', '-')}.json").read_text())
+        assert {key for key, value in figures.items() if value is not None} <= set(found), "each figure is a curve"
+        pictures = found.get("pictures")
+        assert pictures is None or len(pictures.md_str) <= 48 * 1024
+        assert PacoTranslator().get_usual_seconds(project, stage), "what a restored stage saves"
+    assert found["page"].path == str(smoke / "data/report/index.html")

@@ -10,9 +10,7 @@ from pathlib import Path
 
 import mlflow
 import pytest
-from PIL import Image
 
-from paco_core import context
 from paco_core.context import open_stage
 from paco_core.files import DataError
 from paco_core.params import ParamsError
@@ -84,9 +82,3 @@ def test_invalid_parameters_start_nothing(project: Path) -> None:
     with pytest.raises(ParamsError, match="is missing"), open_stage("prompts", None, project):
         pass
     assert runs(project) == []
-
-
-def test_a_preview_fits_the_event_log() -> None:
-    noise = Image.effect_noise((1024, 1024), 90).convert("RGB")
-    text = context.preview_markdown(noise, "grid")
-    assert text.startswith("![grid](data:image/webp;base64,") and len(text) < context.PREVIEW_BYTES + 64

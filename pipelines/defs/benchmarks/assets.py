@@ -4,23 +4,23 @@ from typing import Any
 
 import dagster as dg
 
-from pipelines.defs.graph import PROJECT
+from pipelines.defs.graph import PROJECT, TRANSLATOR
 from pipelines.dvc import DvcResource, dvc_asset
 
 
-@dvc_asset("consistency_rank", project=PROJECT)
+@dvc_asset("consistency_rank", project=PROJECT, translator=TRANSLATOR)
 def consistency_rank(context: dg.AssetExecutionContext, dvc: DvcResource) -> dg.MaterializeResult[Any]:
     """Accuracy, rank correlations and top-1 agreement, with paired intervals over prompts."""
-    return dvc.reproduce(context).result()
+    return dvc.reproduce(context, TRANSLATOR).result()
 
 
-@dvc_asset("t2is", project=PROJECT)
+@dvc_asset("t2is", project=PROJECT, translator=TRANSLATOR)
 def t2is(context: dg.AssetExecutionContext, dvc: DvcResource) -> dg.MaterializeResult[Any]:
     """The same prompts and seeds before and after training, at every evaluation size."""
-    return dvc.reproduce(context).result()
+    return dvc.reproduce(context, TRANSLATOR).result()
 
 
-@dvc_asset("report", project=PROJECT)
+@dvc_asset("report", project=PROJECT, translator=TRANSLATOR)
 def report(context: dg.AssetExecutionContext, dvc: DvcResource) -> dg.MaterializeResult[Any]:
     """One self-contained HTML page."""
-    return dvc.reproduce(context).result()
+    return dvc.reproduce(context, TRANSLATOR).result()
