@@ -66,6 +66,12 @@ def _score(args: argparse.Namespace) -> None:
     print(score_pair(project_root(), args.first, args.second, args.theme, args.model, args.reasons))
 
 
+def _sweep(args: argparse.Namespace) -> None:
+    from paco_core.benchmarks.sweep_command import sweep
+
+    print(sweep(project_root(), args.alpha, args.seeds, args.set, args.name))
+
+
 def _zoo(args: argparse.Namespace) -> None:
     from paco_core.storybook.zoo import command
 
@@ -139,6 +145,14 @@ def _parser() -> argparse.ArgumentParser:
     score.add_argument("--theme", help="the theme both were made for; without it the plain question is asked")
     score.add_argument("--model", type=Path, help="model folder (default: data/reward_merged)")
     score.add_argument("--reasons", action="store_true", help="also print the model's reasons")
+
+    sweep = verb("sweep", _sweep, "train the reward under several shares alpha and seeds, and compare them")
+    sweep.add_argument(
+        "--alpha", nargs="+", help="1/n, numbers, fast, default (default: 1/n 0.01 0.1 0.3 0.5 0.9 fast)"
+    )
+    sweep.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    sweep.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="other keys of params.yaml")
+    sweep.add_argument("--name", default="alpha", help="folder below data/sweeps/ (default: alpha)")
 
     zoo = verb("zoo", _zoo, "train the small models of the embedded world again, or measure them again")
     actions = zoo.add_subparsers(dest="action", required=True)

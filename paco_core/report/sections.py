@@ -175,6 +175,8 @@ def _keep(curves: dict[str, Any], name: str, lines: Sequence[Line]) -> None:
 def reward_charts(root: Path, curves: dict[str, Any]) -> list[Chart] | Missing:
     """The judge's learning curves."""
     log = _log(root / paths.REWARD_LORA / "training_log.csv")
+    if log is None and (root / paths.REWARD_LORA / "source.json").is_file():
+        return []  # published weights: there was no training
     if log is None:
         return Missing("the judge's training log", "data/reward_lora/training_log.csv", "dvc repro reward_lora")
     loss = [_line(log, "step", "loss", "loss")]

@@ -6,10 +6,8 @@ import json
 import shutil
 from pathlib import Path
 
-import pandas as pd
 import pytest
-import reward_tiny
-import tiny_vlm
+from reward_project import fill
 
 from paco_core import paths
 from paco_core.context import open_stage
@@ -18,33 +16,7 @@ from paco_core.params import ParamsError
 from paco_core.reward_model.command import score_pair
 from paco_core.reward_model.golden import read_golden
 from paco_core.reward_model.scorer import Scorer
-from paco_core.shards import encode_png, write_shard
 from paco_core.stages import reward_lora, reward_merged
-
-
-def fill(root: Path) -> None:
-    """A base, two grids of four panels and twelve labelled pairs."""
-    tiny_vlm.build(root / "data" / "zoo" / "qwen2_5_vl")
-    grids = {f"grid{n}": encode_png(reward_tiny.picture(n, 64)) for n in range(2)}
-    rows = [{"id": name, "layout": "2x2", "height": 64, "width": 64} for name in grids]
-    write_shard(root / paths.GRIDS / "shard-0", rows, grids)
-    table = pd.DataFrame(
-        [
-            {
-                "pair_id": f"p{n}",
-                "prompt_id": "a",
-                "theme": "the same style",
-                "first": f"grid0#{n % 4}",
-                "second": f"grid1#{n // 4}",
-                "label": "Yes" if n % 2 else "No",
-                "answer": "Yes. The style is the same." if n % 2 else "No. The animal differs.",
-            }
-            for n in range(12)
-        ]
-    )
-    (root / paths.COT_LABELS).mkdir(parents=True)
-    table[:8].to_parquet(root / paths.COT_LABELS / "train.parquet")
-    table[8:].to_parquet(root / paths.COT_LABELS / "validation.parquet")
 
 
 def test_the_reward_is_trained_merged_and_scored(project: Path) -> None:

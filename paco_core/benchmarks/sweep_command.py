@@ -1,0 +1,66 @@
+"""`paco sweep`: the reward under several settings and seeds."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from paco_core.benchmarks.reward_sweep import ALPHAS, Sweep, setting
+from paco_core.files import DataError
+from paco_core.params import PARAMS_FILE, Params, load, parse
+from paco_core.tracking import Terminated
+
+
+def sweep(root: Path, alphas: Sequence[str] | None, seeds: Sequence[int], changes: Sequence[str], name: str) -> str:
+    """Run a sweep below ``data/sweeps/NAME`` and return its tables as Markdown.
+
+    Args:
+        alphas: see :func:`paco_core.benchmarks.reward_sweep.setting`; :data:`ALPHAS` when None.
+        changes: further ``key=value`` of ``params.yaml``, dotted keys, for all cells.
+
+    Raises:
+        DataError: for a setting or change that means nothing, or when the data were not made yet.
+        ParamsError: when the changed parameters are invalid.
+    """
+    settings = [setting(alpha) for alpha in alphas or ALPHAS]
+    if len(set(settings_names := [s.name for s in settings])) < len(settings) or len(set(seeds)) < len(seeds):
+        raise DataError(f"a setting or seed comes twice: {', '.join(settings_names)}; seeds {list(seeds)}")
+    params = changed(load(root / PARAMS_FILE), changes)
+    out = root / "data" / "sweeps" / name
+    os.environ.setdefault("OMP_NUM_THREADS", str(params.threads))  # before torch, which reads it once
+    signal.signal(signal.SIGTERM, _on_sigterm)
+
+    def say(line: str) -> None:
+        print(line, file=sys.stderr, flush=True)
+
+    Sweep(root, params, out, say).run(settings, seeds)
+    return (out / "results.md").read_text()
+
+
+def _on_sigterm(_signal: int, _frame: object) -> None:
+    raise Terminated
+
+
+def changed(params: Params, changes: Sequence[str]) -> Params:
+    """Parameters with ``key=value`` changes, values read as YAML.
+
+    Raises:
+        DataError: when a change has no ``=``.
+        ParamsError: naming an unknown key or invalid value.
+    """
+    import yaml
+
+    tree = params.model_dump()
+    for change in changes:
+        key, equals, value = change.partition("=")
+        if not equals:
+            raise DataError(f"--set {change!r}: expected key=value, as in reward.epochs=1")
+        *sections, last = key.split(".")
+        place = tree
+        for section in sections:
+            place = place.setdefault(section, {})
+        place[last] = yaml.safe_load(value)
+    return parse(tree)

@@ -1,0 +1,76 @@
+"""Results as tables that people read: Markdown for a page of the documentation, HTML for a browser."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from html import escape
+from pathlib import Path
+
+from paco_core.benchmarks.statistics import Comparison, Estimate
+from paco_core.files import write_text
+
+STYLE = (
+    "body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:72rem;padding:0 1rem;color:#1b1b1f;"
+    "background:#fff}table{border-collapse:collapse;margin:1rem 0}caption{text-align:left;font-weight:600;"
+    "padding:.4rem 0}th,td{padding:.3rem .8rem;border-bottom:1px solid #ddd;text-align:right}"
+    "th:first-child,td:first-child{text-align:left}.note{color:#555}div{overflow-x:auto}"
+    "@media(prefers-color-scheme:dark){body{background:#17171a;color:#e8e8ea}th,td{border-color:#3a3a40}"
+    ".note{color:#a8a8b0}}"
+)
+
+
+@dataclass(frozen=True)
+class Table:
+    """A title, a head, rows of cells, and notes below; a cell is text that is shown as it is."""
+
+    title: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    notes: Sequence[str] = field(default=())
+
+    def markdown(self) -> str:
+        lines = [f"## {self.title}", "", _row(self.head), "|---" + "|---:" * (len(self.head) - 1) + "|"]
+        lines += [_row(row) for row in self.rows]
+        return "\n".join([*lines, *(line for note in self.notes for line in ("", note))]) + "\n"
+
+    def html(self) -> str:
+        head = "".join(f"<th scope=col>{escape(cell)}</th>" for cell in self.head)
+        rows = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>\n" for row in self.rows)
+        notes = "".join(f'<p class="note">{escape(note)}</p>\n' for note in self.notes)
+        table = f"<table><caption>{escape(self.title)}</caption><tr>{head}</tr>\n{rows}</table>"
+        return f"<div>{table}</div>\n{notes}"
+
+
+def _row(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """A figure, or a dash where it is not defined."""
+    return "–" if value is None or math.isnan(value) else f"{value:.{digits}f}"
+
+
+def interval(value: Estimate) -> str:
+    """A mean with its interval: ``0.435 (0.401 to 0.467)``."""
+    if math.isnan(value.low):
+        return number(value.mean)
+    return f"{number(value.mean)} ({number(value.low)} to {number(value.high)})"
+
+
+def difference(value: Comparison) -> str:
+    """A signed difference with its interval and p-value."""
+    found = value.difference
+    if math.isnan(found.mean):
+        return "–"
+    low, high = (("–" if math.isnan(end) else f"{end:+.3f}") for end in (found.low, found.high))
+    return f"{found.mean:+.3f} ({low} to {high}), p {value.p_value:.3f}"
+
+
+def write_tables(folder: Path, title: str, tables: Sequence[Table], name: str = "results") -> None:
+    """Write ``NAME.md`` and ``NAME.html`` (self-contained) to ``folder``."""
+    write_text(folder / f"{name}.md", f"# {title}\n\n" + "\n".join(table.markdown() for table in tables))
+    body = "\n".join(table.html() for table in tables)
+    head = f"<!doctype html><html lang=en><meta charset=utf-8><title>{escape(title)}</title><style>{STYLE}</style>"
+    write_text(folder / f"{name}.html", f"{head}\n<h1>{escape(title)}</h1>\n{body}</html>\n")
