@@ -72,6 +72,16 @@ def _sweep(args: argparse.Namespace) -> None:
     print(sweep(project_root(), args.alpha, args.seeds, args.set, args.name))
 
 
+def _annotate(args: argparse.Namespace) -> None:
+    from paco_core.dataset.annotation import command
+
+    root = project_root()
+    if args.action == "serve":
+        command.serve(root, args.port, command.Wish(args.annotators, args.overlap, args.instances, args.retire))
+    else:
+        print(command.status(root))
+
+
 def _zoo(args: argparse.Namespace) -> None:
     from paco_core.storybook.zoo import command
 
@@ -153,6 +163,14 @@ def _parser() -> argparse.ArgumentParser:
     sweep.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     sweep.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="other keys of params.yaml")
     sweep.add_argument("--name", default="alpha", help="folder below data/sweeps/ (default: alpha)")
+
+    annotate = verb("annotate", _annotate, "serve the page where people rank candidates, or tell how they do")
+    annotate.add_argument("action", nargs="?", choices=("serve", "status"), default="serve")
+    annotate.add_argument("--port", type=int, default=7860, help="on 127.0.0.1 (default: 7860; 0: any free one)")
+    annotate.add_argument("--annotators", type=int, help="how many people; each gets a link (default: as before, or 1)")
+    annotate.add_argument("--overlap", type=int, help="how many people rank each instance (default: as before, or 1)")
+    annotate.add_argument("--instances", type=int, help="a random part of this many (default: as before, or all)")
+    annotate.add_argument("--retire", metavar="NAME", help="give this annotator's open work to the others")
 
     zoo = verb("zoo", _zoo, "train the small models of the embedded world again, or measure them again")
     actions = zoo.add_subparsers(dest="action", required=True)

@@ -95,9 +95,11 @@ class GridsParams(Section):
 
 
 class AnnotationsParams(Section):
-    source: Literal["recogniser", "import"]
-    model: str | None = None
-    file: str | None = None
+    source: Literal["recogniser", "people", "import"]
+    model: str | None = None  # of the recogniser
+    file: str | None = None  # rankings made elsewhere, for the source "import"
+    store: str = "data/people/answers.sqlite"  # what `paco annotate` writes and the source "people" reads
+    exclude: list[str] = []  # annotators whose votes do not count
 
 
 class PairsParams(Section):

@@ -108,6 +108,8 @@ def check_project(root: Path) -> Preflight:
             report.problems.append(
                 f"{name}: the environment variable {endpoint.api_key_env} holds no key for {endpoint.base_url}"
             )
+    if params.annotations.source == "people" and not (root / params.annotations.store).is_file():
+        report.problems.append(f"annotations.store: {params.annotations.store} is missing; `paco annotate` makes it")
     free = shutil.disk_usage(root).free / 1e9
     if free < DISK_GB[params.world]:
         report.problems.append(f"disk: {free:.1f} GB free, about {DISK_GB[params.world]:.0f} GB needed")

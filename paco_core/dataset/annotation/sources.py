@@ -6,10 +6,12 @@ from collections.abc import Callable
 from importlib import import_module
 
 from paco_core.dataset.annotation.votes import Task, Votes
+from paco_core.files import DataError
 
 #: Name -> module with a function ``votes(task) -> Votes``; a further source is a module and a line here.
 SOURCES = {
     "recogniser": "paco_core.dataset.annotation.recogniser",
+    "people": "paco_core.dataset.annotation.people",
     "import": "paco_core.dataset.annotation.imported",
 }
 
@@ -21,4 +23,18 @@ def annotate(task: Task) -> Votes:
         DataError: when the source lacks a model, file or server, or what it gave is invalid.
     """
     source: Callable[[Task], Votes] = import_module(SOURCES[task.params.source]).votes
-    return source(task)
+    found = source(task)
+    if excluded := set(task.params.exclude):
+        known = {vote.annotator for vote in found.rankings} | found.habits.keys()
+        if unknown := excluded - known:
+            raise DataError(
+                f"annotations.exclude names {', '.join(sorted(unknown))}, who gave no vote; "
+                f"known: {', '.join(sorted(known)) or 'nobody'}"
+            )
+        before = len(found.rankings)
+        found.rankings = [vote for vote in found.rankings if vote.annotator not in excluded]
+        found.habits = {name: habit for name, habit in found.habits.items() if name not in excluded}
+        found.counts["excluded_votes"] = before - len(found.rankings)
+    if not found.rankings:
+        raise DataError(f"annotations.source {task.params.source!r} gave no ranking at all")
+    return found
