@@ -87,6 +87,22 @@ def _endpoints(params: Params) -> dict[str, ChatParams]:
     return found
 
 
+def _missing_inputs(params: Params, root: Path) -> list[str]:
+    """What must come from outside: files, answers of people, keys of endpoints."""
+    problems = [
+        f"{name}: {path} is missing; put the file there or name another"
+        for name, path in (("prompts.source", params.prompts.source), ("annotations.file", params.annotations.file))
+        if path and not (root / path).is_file()
+    ]
+    if params.annotations.source == "people" and not (root / params.annotations.store).is_file():
+        problems.append(f"annotations.store: {params.annotations.store} is missing; `paco annotate` makes it")
+    return problems + [
+        f"{name}: the environment variable {endpoint.api_key_env} holds no key for {endpoint.base_url}"
+        for name, endpoint in _endpoints(params).items()
+        if endpoint.api_key_env and not os.environ.get(endpoint.api_key_env)
+    ]
+
+
 def check_project(root: Path) -> Preflight:
     """Check a project against its parameters.
 
@@ -100,16 +116,7 @@ def check_project(root: Path) -> Preflight:
             report.problems.append(f"{key}: folder {model} is missing; restore it with `git checkout -- {model}`")
         elif not (root / model).is_dir():
             report.remarks.append(f"{key}: {model} is no folder here, it will be loaded from a hub")
-    for name, path in (("prompts.source", params.prompts.source), ("annotations.file", params.annotations.file)):
-        if path and not (root / path).is_file():
-            report.problems.append(f"{name}: {path} is missing; put the file there or name another")
-    for name, endpoint in _endpoints(params).items():
-        if endpoint.api_key_env and not os.environ.get(endpoint.api_key_env):
-            report.problems.append(
-                f"{name}: the environment variable {endpoint.api_key_env} holds no key for {endpoint.base_url}"
-            )
-    if params.annotations.source == "people" and not (root / params.annotations.store).is_file():
-        report.problems.append(f"annotations.store: {params.annotations.store} is missing; `paco annotate` makes it")
+    report.problems += _missing_inputs(params, root)
     free = shutil.disk_usage(root).free / 1e9
     if free < DISK_GB[params.world]:
         report.problems.append(f"disk: {free:.1f} GB free, about {DISK_GB[params.world]:.0f} GB needed")
