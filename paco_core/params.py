@@ -11,22 +11,18 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, ValidationError, model_validator
+
+from paco_core.params_base import Fraction, LoraParams, Positive, Section
+from paco_core.params_policies import EarlyStop, PoliciesParams, PolicyRecipe, RewardSet, RewardTerm
+
+__all__ = ["EarlyStop", "LoraParams", "Params", "PoliciesParams", "PolicyRecipe", "RewardSet", "RewardTerm", "load"]
 
 PARAMS_FILE = "params.yaml"
-
-Positive = Annotated[int, Field(gt=0)]
-Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 
 
 class ParamsError(ValueError):
     """``params.yaml`` does not describe a valid pipeline; the text names each key and what is wrong."""
-
-
-class Section(BaseModel):
-    """A section of the file: strict, immutable, closed to unknown keys."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
 
 
 class ChatParams(Section):
@@ -125,12 +121,6 @@ class ReasonsParams(Section):
         return self
 
 
-class LoraParams(Section):
-    rank: Positive
-    alpha: Positive
-    targets: list[str] = Field(min_length=1)
-
-
 class RewardParams(Section):
     source: Literal["train", "adapter", "merged"] = "train"
     weights: str | None = None  # a published adapter or merged model: folder of the project, or hub id
@@ -181,92 +171,6 @@ class ServingParams(Section):
     tensor_parallel: Positive = 1
     gpu_share: Fraction = 0.85
     max_model_len: Positive = 8192
-
-
-class RewardTerm(Section):
-    weight: float
-    model: str | None = None
-    device: str = "cpu"
-
-
-class RewardSet(Section):
-    terms: dict[str, RewardTerm] = Field(min_length=1)
-    aggregator: Literal[
-        "weighted_sum",
-        "log_tame",
-        "geometric_mean",
-        "harmonic_mean",
-        "rank",
-        "weighted_advantage_sum",
-        "gdpo",
-        "mo_grpo",
-    ]
-    tame_delta: Annotated[float, Field(gt=0)] | Literal["mean", "median"] = 0.2
-    advantage_std: Literal["group", "global"]
-
-
-class PolicyRecipe(Section):
-    family: Literal["flux"]
-    model: str
-    train_size: Positive
-    eval_sizes: list[int] = Field(min_length=1)
-    sampling_steps: Positive
-    noise_steps: list[int] = Field(min_length=1)
-    dynamics: Literal["flow_sde", "cps", "dance_sde"]
-    noise_level: Annotated[float, Field(gt=0)]
-    shared_noise: bool = False  # one initial noise a group: steps before the first noisy one run once a prompt
-    guidance: float
-    max_sequence_length: Positive
-    rewards: RewardSet
-
-    @model_validator(mode="after")
-    def _noise_inside_schedule(self) -> PolicyRecipe:
-        outside = [s for s in self.noise_steps if not 0 <= s < self.sampling_steps - 1]
-        if outside:
-            raise ValueError(
-                f"noise_steps {outside} lie outside the schedule; with sampling_steps="
-                f"{self.sampling_steps} choose from 0..{self.sampling_steps - 2} "
-                "(the last step ends at sigma 0 and has no noise)"
-            )
-        return self
-
-
-class PoliciesParams(Section):
-    recipes: dict[str, PolicyRecipe] = Field(min_length=1)
-    device: str
-    dtype: Literal["float32", "bfloat16"]
-    learning_rate: Annotated[float, Field(gt=0)]
-    weight_decay: Annotated[float, Field(ge=0)]
-    max_grad_norm: Annotated[float, Field(gt=0)]
-    lora: LoraParams
-    loss: Literal["ppo", "grpo_guard"]
-    clip_range: Annotated[float, Field(gt=0)]
-    max_advantage: Annotated[float, Field(gt=0)]
-    epochs: Positive
-    prompts_per_epoch: Positive
-    group_size: Annotated[int, Field(ge=2)]
-    updates_per_epoch: Positive
-    rollout_batch: Positive
-    train_batch: Positive
-    gradient_checkpointing: bool
-    ema_decay: Fraction
-    ema_every: Positive
-    eval_every: Positive
-    eval_prompts: Positive
-    eval_steps: Positive
-    eval_seeds: list[int] = Field(min_length=1)
-    checkpoint_every: Positive
-    seed: int
-
-    @model_validator(mode="after")
-    def _even_updates(self) -> PoliciesParams:
-        if self.prompts_per_epoch % self.updates_per_epoch:
-            valid = [n for n in range(1, self.prompts_per_epoch + 1) if self.prompts_per_epoch % n == 0]
-            raise ValueError(
-                f"updates_per_epoch={self.updates_per_epoch} does not divide prompts_per_epoch="
-                f"{self.prompts_per_epoch}; valid: {valid}"
-            )
-        return self
 
 
 class ConsistencyRankParams(Section):

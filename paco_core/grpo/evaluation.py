@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from paco_core.dataset.records import PromptRecord
 from paco_core.dataset.subfigures import cut
+from paco_core.grpo.processes import Processes
 from paco_core.grpo.rollout import Sampling, rollout
 from paco_core.grpo.scoring import Scores, Scoring
-from paco_core.policies.base import Condition, NoiseKey, Policy
+from paco_core.grpo.sizes import RecordSize, buckets, picture_size
+from paco_core.policies.base import Condition, NoiseKey, Policy, Size
+from paco_core.rewards.aggregation import Delta, aggregate
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -31,6 +34,20 @@ class Evaluation:
 
 
 @dataclass(frozen=True)
+class Combined:
+    """How test rewards become the one figure ``score``, where a recipe names test rewards of its own."""
+
+    weights: Mapping[str, float]
+    aggregator: str
+    delta: Delta
+
+    def score(self, scores: Scores, prompts: int) -> float:
+        """Mean over prompts and seeds of the aggregated test rewards."""
+        shaped = {name: values.reshape(prompts, -1) for name, values in scores.rewards.items()}
+        return float(np.nanmean(aggregate(shaped, self.weights, self.aggregator, self.delta).values))
+
+
+@dataclass(frozen=True)
 class Evaluator:
     """A fixed set of prompts and seeds to come back to."""
 
@@ -44,26 +61,21 @@ class Evaluator:
     batch: int
     scoring: Scoring
     gold: Gold | None = None
+    record_size: RecordSize = "aspect"
+    combined: Combined | None = None
+    processes: Processes = field(default_factory=Processes)
 
     def evaluate(self) -> Evaluation:
-        """Sample, score and measure with the weights that the policy holds now."""
+        """Sample, score and measure with the weights that the policy holds now; every process gets the same."""
         metrics: dict[str, float] = {}
         pictures: dict[int, list[Image]] = {}
         rows = [row for row in range(len(self.records)) for _ in self.seeds]
-        keys = [NoiseKey(record.idx, 0, seed) for record in self.records for seed in self.seeds]
         owners = [self.records[row] for row in rows]
         for side in self.sizes:
-            sampling = Sampling.of(self.policy, (side, side), self.steps, self.guidance)
-            images: list[Image] = []
-            waiting = []
-            for start in range(0, len(rows), self.batch):
-                part = slice(start, start + self.batch)
-                done = rollout(self.policy, self.condition, rows[part], keys[part], sampling)
-                batch = self.policy.decode(done.latents, (side, side))
-                waiting.append(self.scoring.submit(owners[part], batch))
-                images += batch
-            scores = Scores.join([pending.result() for pending in waiting])
-            metrics |= {f"{side}/{name}": float(np.nanmean(r)) for name, r in scores.rewards.items()}
+            images, scores = self._paint(side, rows, owners)
+            metrics |= {f"{side}/{name}": _mean(values) for name, values in scores.rewards.items()}
+            if self.combined is not None:
+                metrics[f"{side}/score"] = self.combined.score(scores, len(self.records))
             metrics[f"{side}/panel_diversity"] = float(scores.diversity.mean())
             if self.gold is not None:
                 panels = [cut(image, record.layout) for image, record in zip(images, owners, strict=True)]
@@ -71,13 +83,46 @@ class Evaluator:
             pictures[side] = images
         return Evaluation(metrics, pictures)
 
+    def _paint(self, side: int, rows: list[int], owners: list[PromptRecord]) -> tuple[list[Image], Scores]:
+        """Pictures and scores in the order of ``rows``; batches hold one size and are dealt to the processes."""
+        keys = [NoiseKey(record.idx, 0, seed) for record in self.records for seed in self.seeds]
+        sizes = [picture_size(record, side, self.record_size, self.policy.multiple) for record in owners]
+        painted: dict[int, Image] = {}
+        scoring, number = self.scoring.round(), 0
+        for size, places in buckets(sizes).items():
+            sampling = Sampling.of(self.policy, size, self.steps, self.guidance)
+            for start in range(0, len(places), self.batch):
+                part = places[start : start + self.batch]
+                number += 1
+                if not self.processes.mine(number - 1):
+                    continue
+                done = rollout(self.policy, self.condition, [rows[n] for n in part], [keys[n] for n in part], sampling)
+                batch = self.policy.decode(done.latents, size)
+                scoring.add([owners[n] for n in part], batch)
+                painted |= zip(part, batch, strict=True)
+        scores = scoring.pending().result().spread(list(painted), len(rows), self.processes)
+        return [self._shared(painted.get(n), sizes[n]) for n in range(len(rows))], scores
+
+    def _shared(self, image: Image | None, size: Size) -> Image:
+        """The picture, from the process that painted it."""
+        if self.processes.world == 1 and image is not None:
+            return image
+        from PIL import Image as pil
+
+        own = np.zeros((*size, 3), np.uint8) if image is None else np.asarray(image.convert("RGB"))
+        return pil.fromarray(self.processes.sum_array(own))
+
+
+def _mean(values: np.ndarray) -> float:
+    return float(np.nanmean(values)) if not np.isnan(values).all() else float("nan")
+
 
 def sheet(pictures: Sequence[Image], columns: int = SHEET_COLUMNS) -> Image:
-    """Pictures of one size side by side, for people."""
+    """Pictures side by side, for people; cells are as large as the largest."""
     from PIL import Image as pil
 
     wide = min(columns, len(pictures))
-    width, height = pictures[0].size
+    width, height = max(p.width for p in pictures), max(p.height for p in pictures)
     page = pil.new("RGB", (wide * width, -(-len(pictures) // wide) * height), "white")
     for place, picture in enumerate(pictures):
         page.paste(picture, (place % wide * width, place // wide * height))

@@ -2,41 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from paco_core.grpo import optimizers
 from paco_core.grpo.checkpoint import pack, unpack
-from paco_core.grpo.dynamics import DYNAMICS
 from paco_core.grpo.ema import Ema
-from paco_core.grpo.losses import LOSSES, LossInputs
-from paco_core.grpo.rollout import Kept, Sampling
+from paco_core.grpo.experience import Experience, MicroBatch, micro_batches
+from paco_core.grpo.objectives import Terms, objective
+from paco_core.grpo.processes import Processes
 from paco_core.params import PoliciesParams
-from paco_core.policies.base import Condition, Policy
+from paco_core.policies.base import Policy
 
 if TYPE_CHECKING:
     import torch
 
+#: Largest |log p - log p_old| before the first update that training puts up with: far more than rounding explains.
+MAX_RATIO_GAP = {"float32": 1e-4, "bfloat16": 0.05}
 
-@dataclass(frozen=True)
-class Experience:
-    """One epoch's samples, group after group: prompt row, kept steps and advantage of each (N,)."""
 
-    condition: Condition
-    rows: Sequence[int]
-    kept: Sequence[Kept]  # one a noise step, N samples each
-    advantages: np.ndarray
-    sampling: Sampling
+class NotFinite(RuntimeError):
+    """A gradient is not finite; no weight has been changed by it."""
 
 
 @dataclass(frozen=True)
 class UpdateHealth:
-    """What an epoch's updates looked like.
+    """What an epoch's updates looked like; NaN where a loss knows no such figure.
 
     ``ratio_gap``: largest |log p - log p_old| before the first update, 0 but for rounding. ``ratio_mean``,
     ``ratio_std``, ``clip_fraction``: over all trained samples. ``grad_norm``: mean over updates, before clipping.
+    ``kl``: mean distance to the policy without adapter, where it has weight.
     """
 
     ratio_gap: float
@@ -45,87 +42,121 @@ class UpdateHealth:
     clip_fraction: float
     grad_norm: float
     loss: float
+    kl: float
     trained: int  # samples passed forward and backward; those of advantage 0 have no gradient and are not
+
+    def figures(self) -> dict[str, float]:
+        """By name, without those that the loss does not know."""
+        return {name: float(value) for name, value in vars(self).items() if not np.isnan(value)}
+
+
+class _Tally:
+    """Ratios, losses and distances of an epoch's micro-batches, each at the place that its number gives it."""
+
+    def __init__(self, batches: list[list[MicroBatch]]) -> None:
+        import torch
+
+        flat = [batch for update in batches for batch in update]
+        ends = np.cumsum([len(batch.places) for batch in flat], dtype=int)
+        self.spans = [slice(end - len(batch.places), end) for end, batch in zip(ends, flat, strict=True)]
+        self.ratio, self.kl = (torch.zeros(int(ends[-1]) if flat else 0, dtype=torch.float64) for _ in range(2))
+        self.loss, self.gap = (torch.zeros(len(flat), dtype=torch.float64) for _ in range(2))
+        self.has_ratio = self.has_kl = False
+
+    def add(self, number: int, loss: float, terms: Terms, first_update: bool) -> None:
+        self.loss[number] = loss
+        if terms.ratio is not None:
+            self.has_ratio = True
+            self.ratio[self.spans[number]] = terms.ratio.double().cpu()
+        if terms.gap is not None and first_update:
+            self.gap[number] = terms.gap
+        if terms.kl is not None:
+            self.has_kl = True
+            self.kl[self.spans[number]] = terms.kl.double().cpu()
+
+    def health(self, processes: Processes, norms: list[float], trained: int, clip: float) -> UpdateHealth:
+        import torch
+
+        ratio, kl, loss, gap = (processes.sum(part) for part in (self.ratio, self.kl, self.loss, self.gap))
+        known = processes.sum(torch.tensor([self.has_ratio, self.has_kl], dtype=torch.int64))
+        has_ratio, has_kl = (bool(flag) for flag in known)
+        if not len(ratio):
+            return UpdateHealth(0.0, 1.0, 0.0, 0.0, 0.0, 0.0, np.nan, 0)
+        nan = float("nan")
+        return UpdateHealth(
+            ratio_gap=float(gap.max()) if has_ratio else nan,
+            ratio_mean=float(ratio.mean()) if has_ratio else nan,
+            ratio_std=float(ratio.std(unbiased=False)) if has_ratio else nan,
+            clip_fraction=float(((ratio - 1.0).abs() > clip).double().mean()) if has_ratio else nan,
+            grad_norm=float(np.mean(norms)),
+            loss=float(np.sum(loss.tolist())) / max(1, len(norms)),
+            kl=float(kl.mean()) if has_kl else nan,
+            trained=trained,
+        )
 
 
 class Learner:
     """Owns the optimiser and the averaged weights of a policy's adapter."""
 
-    def __init__(self, policy: Policy, params: PoliciesParams) -> None:
-        import torch
-
+    def __init__(self, policy: Policy, params: PoliciesParams, processes: Processes | None = None) -> None:
         self.policy, self.params = policy, params
-        self.loss = LOSSES[params.loss]
+        self.processes = processes or Processes()
         self.parameters = policy.trainable()
-        self.optimizer = torch.optim.AdamW(
-            list(self.parameters.values()), lr=params.learning_rate, weight_decay=params.weight_decay
-        )
+        self.objective = objective(policy, params)
+        self.optimizer = optimizers.build(self.parameters.values(), params)
         self.ema = Ema(self.parameters, params.ema_decay, params.ema_every)
 
     def learn(self, experience: Experience) -> UpdateHealth:
         """Run the epoch's updates; each takes its own share of the groups, once.
 
         Raises:
-            RuntimeError: when a gradient is not finite; no weight has been changed by it.
+            NotFinite: when a gradient is not finite; no weight has been changed by it.
+            RuntimeError: when the trained pass does not find the rollout's log-probabilities.
         """
-        updates = self.params.updates_per_epoch
-        each = len(experience.rows) // updates
-        ratios: list[torch.Tensor] = []
-        norms, losses, gaps, trained = [], [], [0.0], 0
-        for number in range(updates):
-            samples = np.arange(number * each, (number + 1) * each)
-            active = samples[experience.advantages[samples] != 0]
-            if not len(active):
+        params, objective = self.params, self.objective
+        each = len(experience.rows) // params.updates_per_epoch
+        steps = objective.steps(experience.buckets[0].sampling)
+        spans = [range(number * each, (number + 1) * each) for number in range(params.updates_per_epoch)]
+        batches = [list(micro_batches(experience, span, steps, params.train_batch)) for span in spans]
+        own = self.processes.mine
+        numbers = iter(range(sum(len(update) for update in batches)))
+        numbered = [[(next(numbers), batch) for batch in update] for update in batches]
+        objective.prepare(experience, [batch for update in numbered for number, batch in update if own(number)])
+        tally, norms, trained = _Tally(batches), [], 0
+        for number, update in enumerate(numbered):
+            if not update:
                 continue
             self.optimizer.zero_grad(set_to_none=True)
-            for kept in experience.kept:
-                for start in range(0, len(active), self.params.train_batch):
-                    part = active[start : start + self.params.train_batch].tolist()
-                    ratio, loss, gap = self._backward(experience, kept.take(part), part, each)
-                    ratios.append(ratio)
-                    losses.append(loss)
-                    if number == 0:
-                        gaps.append(gap)
+            gradients = _Gradients(self.parameters, alone=len(update) == 1 and self.processes.world == 1)
+            for place, batch in update:
+                if own(place):
+                    terms = objective.terms(experience, batch)
+                    loss = terms.loss.sum() / (each * len(steps))
+                    loss.backward()
+                    gradients.take()
+                    tally.add(place, float(loss.detach()), terms, number == 0)
+            gradients.put(self.processes)
+            if number == 0:
+                self._check_gap(tally)
             norms.append(self._step())
-            trained += len(active)
-        return _health(ratios, norms, losses, max(gaps), trained, self.params.clip_range)
+            trained += len({sample for _, batch in update for sample in batch.samples})
+        return tally.health(self.processes, norms, trained, params.clip_range)
 
-    def _backward(
-        self, experience: Experience, kept: Kept, rows: list[int], update_size: int
-    ) -> tuple[torch.Tensor, float, float]:
-        """Gradients of one micro-batch; the loss is a mean over the whole update, steps included."""
-        import torch
-
-        sampling = experience.sampling
-        dynamics, step = DYNAMICS[sampling.dynamics], sampling.steps[kept.step]
-        condition = experience.condition.take([experience.rows[row] for row in rows])
-        v = self.policy.velocity(kept.before, step.sigma, condition, sampling.guidance, sampling.size)
-        transition = dynamics.transition(kept.before, v, step)
-        log_prob = dynamics.log_prob(kept.after, transition)
-        limit = self.params.max_advantage
-        advantages = torch.as_tensor(experience.advantages[rows], dtype=torch.float32, device=log_prob.device)
-        terms = self.loss.function(
-            LossInputs(
-                log_prob=log_prob,
-                old_log_prob=kept.log_prob,
-                advantages=advantages.clamp(-limit, limit),
-                clip_range=self.params.clip_range,
-                step=step,
-                transition=transition,
-                old_mean=kept.mean,
+    def _check_gap(self, tally: _Tally) -> None:
+        bound = self.params.max_ratio_gap or MAX_RATIO_GAP[self.params.dtype]
+        gap = float(self.processes.sum(tally.gap).max())
+        if gap > bound:
+            raise RuntimeError(
+                f"|log p - log p_old| before the first update is {gap:.3g}, more than {bound:g}: the trained pass does "
+                "not see what was sampled; choose policies.old_log_prob: recomputed, or raise policies.max_ratio_gap"
             )
-        )
-        loss = terms.loss.sum() / (update_size * len(experience.kept))
-        loss.backward()
-        gap = (log_prob.detach() - kept.log_prob).abs().max()
-        return terms.ratio.detach(), float(loss.detach()), float(gap)
 
     def _step(self) -> float:
         import torch
 
         norm = float(torch.nn.utils.clip_grad_norm_(self.parameters.values(), self.params.max_grad_norm))
         if not np.isfinite(norm):
-            raise RuntimeError(
+            raise NotFinite(
                 f"the gradient's norm is {norm}; the last checkpoint is good. Lower policies.learning_rate, "
                 "or check that the rewards are finite"
             )
@@ -134,45 +165,68 @@ class Learner:
         return norm
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """Weights, averaged weights, optimiser moments and the random state, for a checkpoint."""
+        """Weights, averaged weights, optimiser moments and the random state of each rank, for a checkpoint."""
         import torch
 
         state = self.optimizer.state
         moments = {f"{name}|{key}": value for name, p in self.parameters.items() for key, value in state[p].items()}
-        rng = {"torch": torch.get_rng_state()}
-        return pack({"weights": self.parameters, "ema": self.ema.shadow, "optimizer": moments, "rng": rng})
+        own = torch.get_rng_state()
+        states = torch.zeros((self.processes.world, len(own)), dtype=own.dtype)
+        states[self.processes.rank] = own
+        rng = {str(rank): row for rank, row in enumerate(self.processes.sum(states))}
+        groups = {"weights": self.parameters, "ema": self.ema.shadow, "optimizer": moments, "rng": rng}
+        return pack({**groups, "objective": self.objective.tensors()})
 
     def restore(self, tensors: dict[str, torch.Tensor], optimizer_steps: int) -> None:
         """Put back what :meth:`tensors` gave, bit for bit."""
         import torch
 
-        device = next(iter(self.parameters.values())).device
         for name, value in unpack(tensors, "weights").items():
             self.parameters[name].data.copy_(value)
         for name, value in unpack(tensors, "ema").items():
             self.ema.shadow[name].copy_(value)
         self.ema.steps = optimizer_steps
+        for name, value in unpack(tensors, "objective").items():
+            self.objective.tensors()[name].data.copy_(value)
         for key, value in unpack(tensors, "optimizer").items():
             name, _, moment = key.rpartition("|")
-            place = "cpu" if moment == "step" else device
+            place = "cpu" if moment == "step" else self.parameters[name].device
             self.optimizer.state[self.parameters[name]][moment] = value.to(place)
-        torch.set_rng_state(tensors["rng/torch"])
+        states = unpack(tensors, "rng")
+        torch.set_rng_state(states.get(str(self.processes.rank), states["0"]))
 
 
-def _health(
-    ratios: list[torch.Tensor], norms: list[float], losses: list[float], gap: float, trained: int, clip: float
-) -> UpdateHealth:
-    import torch
+class _Gradients:
+    """Sums micro-batches' gradients in fp64: then the sum does not depend on who computed which, and in what order."""
 
-    if not ratios:
-        return UpdateHealth(gap, 1.0, 0.0, 0.0, 0.0, 0.0, 0)
-    ratio = torch.cat(ratios).double()
-    return UpdateHealth(
-        ratio_gap=gap,
-        ratio_mean=float(ratio.mean()),
-        ratio_std=float(ratio.std(unbiased=False)),
-        clip_fraction=float(((ratio - 1.0).abs() > clip).double().mean()),
-        grad_norm=float(np.mean(norms)),
-        loss=float(np.sum(losses)) / max(1, len(norms)),
-        trained=trained,
-    )
+    def __init__(self, parameters: dict[str, torch.nn.Parameter], *, alone: bool) -> None:
+        self.parameters = parameters
+        self.alone = alone  # one micro-batch in one process: its gradient is the sum
+        self.totals: dict[str, torch.Tensor] = {}
+
+    def take(self) -> None:
+        """Move the gradients of one backward pass into the sum."""
+        if self.alone:
+            return
+        for name, parameter in self.parameters.items():
+            if parameter.grad is None:
+                continue
+            if name in self.totals:
+                self.totals[name] += parameter.grad
+            else:
+                self.totals[name] = parameter.grad.double()
+            parameter.grad = None
+
+    def put(self, processes: Processes) -> None:
+        """Give each parameter the sum over micro-batches and processes."""
+        import torch
+
+        if self.alone:
+            return
+        for name, parameter in self.parameters.items():
+            total = self.totals.get(name)
+            if total is None:
+                if processes.world == 1:
+                    continue
+                total = torch.zeros_like(parameter, dtype=torch.float64)
+            parameter.grad = processes.sum(total).to(parameter.dtype)

@@ -1,15 +1,17 @@
-"""Policy losses. Each declares what the rollout must keep for it; what no loss needs is not kept.
+"""Policy losses. Each declares what the rollout must keep for it; what no loss needs is neither kept nor computed.
 
-A loss is one function of :class:`LossInputs` and one line in :data:`LOSSES`.
+A loss on noisy transitions (:data:`LOSSES`) is one function of :class:`LossInputs` and one line. The loss on
+the forward process, :func:`nft`, needs clean latents only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from paco_core.grpo.dynamics import Step, Transition
+from paco_core.grpo.rollout import TRANSITION
 
 if TYPE_CHECKING:
     import torch
@@ -38,8 +40,10 @@ class LossTerms:
 
 @dataclass(frozen=True)
 class Loss:
+    """``keeps``: tensors of :class:`paco_core.grpo.rollout.Kept` that the function reads."""
+
     function: Callable[[LossInputs], LossTerms]
-    keeps_mean: bool = False
+    keeps: frozenset[str] = TRANSITION
 
 
 def _clipped(ratio: torch.Tensor, advantages: torch.Tensor, clip_range: float) -> torch.Tensor:
@@ -72,5 +76,73 @@ def grpo_guard(inputs: LossInputs) -> LossTerms:
 
 LOSSES = {
     "ppo": Loss(ppo),
-    "grpo_guard": Loss(grpo_guard, keeps_mean=True),
+    "grpo_guard": Loss(grpo_guard, keeps=TRANSITION | {"mean"}),
 }
+
+FORWARD_LOSS = "nft"
+
+
+@dataclass(frozen=True)
+class NftInputs:
+    """N clean latents noised to ``sigma``: ``noised`` and both velocities shaped like ``clean``, advantages (N,)."""
+
+    clean: torch.Tensor
+    noised: torch.Tensor
+    velocity: torch.Tensor
+    old_velocity: torch.Tensor
+    sigma: float
+    advantages: torch.Tensor
+    max_advantage: float
+    mix: float
+
+
+def nft(inputs: NftInputs) -> torch.Tensor:
+    """Pull the implicit positive policy towards good samples, the negative one towards bad ones: (N,).
+
+    DiffusionNFT, arXiv 2509.16117: r = clip(A / (2 A_max) + 1/2, 0, 1), v+ = b v + (1 - b) v_old,
+    v- = (1 + b) v_old - b v, x0+- = x_t - t v+-, l+- = mean((x0+- - x0)^2) / stopgrad(mean|x0+- - x0|),
+    loss = A_max (r l+ + (1 - r) l-) / b.
+    """
+    b, limit = inputs.mix, inputs.max_advantage
+    share = (inputs.advantages / (2.0 * limit) + 0.5).clamp(0.0, 1.0)
+    positive = b * inputs.velocity + (1.0 - b) * inputs.old_velocity
+    negative = (1.0 + b) * inputs.old_velocity - b * inputs.velocity
+
+    def distance(velocity: torch.Tensor) -> torch.Tensor:
+        residual = (inputs.noised - inputs.sigma * velocity - inputs.clean).flatten(1)
+        scale = residual.detach().double().abs().mean(dim=1).clamp_min(1e-5).to(residual.dtype)
+        return (residual**2).mean(dim=1) / scale
+
+    return limit * (share * distance(positive) + (1.0 - share) * distance(negative)) / b
+
+
+@dataclass(frozen=True)
+class OldDecay:
+    """Share of itself that the adapter `old` keeps at its n-th update: 0 until ``flat``, then rising to ``hold``."""
+
+    flat: int
+    rate: float
+    hold: float
+
+    def at(self, update: int) -> float:
+        return 0.0 if update < self.flat else min((update - self.flat) * self.rate, self.hold)
+
+
+#: Schedules of DiffusionNFT's code: it samples on policy (`old` = the trained adapter), or from a slow follower.
+OLD_DECAYS: dict[Literal["on_policy", "slow", "late"], OldDecay] = {
+    "on_policy": OldDecay(0, 0.0, 0.0),
+    "slow": OldDecay(0, 0.001, 0.5),
+    "late": OldDecay(75, 0.0075, 0.999),
+}
+
+
+def gaussian_kl(
+    mean: torch.Tensor, reference: torch.Tensor, transition: Transition, step: Step, form: Literal["exact", "paper"]
+) -> torch.Tensor:
+    """KL of two Gaussian transitions of equal width, mean over elements: (N,).
+
+    ``exact``: (mu - mu_ref)^2 / (2 s^2), s the full standard deviation; ``paper`` (PaCo-GRPO, arXiv 2512.04784)
+    divides by the noise rate s_t = s / sqrt(-d) instead.
+    """
+    variance = transition.std**2 / (-step.d if form == "paper" else 1.0)
+    return ((mean - reference) ** 2).flatten(1).mean(dim=1) / (2.0 * variance)

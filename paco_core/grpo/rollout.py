@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from paco_core.grpo.dynamics import DYNAMICS, Step, euler, steps_of
@@ -13,9 +13,13 @@ if TYPE_CHECKING:
     import torch
 
 
+#: What a trained pass of a policy-gradient loss starts from; a loss that needs more, or less, says so.
+TRANSITION = frozenset({"before", "after", "log_prob"})
+
+
 @dataclass(frozen=True)
 class Sampling:
-    """How to sample: picture size, schedule, guidance, and at which steps noise is injected."""
+    """How to sample: picture size, schedule, guidance, at which steps noise is injected, and what is kept of them."""
 
     size: Size
     steps: Sequence[Step]
@@ -23,7 +27,8 @@ class Sampling:
     noise_steps: tuple[int, ...] = ()
     dynamics: str = "flow_sde"
     shared_noise: bool = False  # one initial noise a group
-    keep_mean: bool = False
+    keeps: frozenset[str] = TRANSITION  # tensors of :class:`Kept`
+    train_steps: tuple[int, ...] = ()  # noise steps of which something is kept; none named = all
 
     @classmethod
     def of(
@@ -37,7 +42,8 @@ class Sampling:
         noise_level: float = 0.0,
         dynamics: str = "flow_sde",
         shared_noise: bool = False,
-        keep_mean: bool = False,
+        keeps: frozenset[str] = TRANSITION,
+        train_steps: Sequence[int] = (),
     ) -> Sampling:
         """Take the policy's schedule for ``size``.
 
@@ -48,37 +54,36 @@ class Sampling:
         if outside:
             raise ValueError(f"noise steps {outside} are not among 0..{steps - 2} of {steps} sampling steps")
         schedule = steps_of(policy.sigmas(size, steps), noise_level)
-        return cls(size, schedule, guidance, tuple(noise_steps), dynamics, shared_noise, keep_mean)
+        return cls(size, schedule, guidance, tuple(noise_steps), dynamics, shared_noise, keeps, tuple(train_steps))
+
+    def with_noise_at(self, noise_steps: Sequence[int]) -> Sampling:
+        """The same with noise at other steps."""
+        return replace(self, noise_steps=tuple(noise_steps))
+
+    def is_trained(self, step: int) -> bool:
+        """Whether anything is kept of a noise step."""
+        return bool(self.keeps) and (not self.train_steps or step in self.train_steps)
 
 
 @dataclass(frozen=True)
 class Kept:
-    """One noisy step of N samples: latents before and after (N, L, C), log-probability (N,)."""
+    """One noisy step of N samples: latents before and after (N, L, C), and, where asked for, log p and mean."""
 
     step: int
     before: torch.Tensor
     after: torch.Tensor
-    log_prob: torch.Tensor
+    log_prob: torch.Tensor | None = None
     mean: torch.Tensor | None = None
+
+    def map(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Kept:
+        """The same with every tensor changed."""
+        log_prob = None if self.log_prob is None else change(self.log_prob)
+        mean = None if self.mean is None else change(self.mean)
+        return Kept(self.step, change(self.before), change(self.after), log_prob, mean)
 
     def take(self, rows: Sequence[int]) -> Kept:
         index = list(rows)
-        mean = None if self.mean is None else self.mean[index]
-        return Kept(self.step, self.before[index], self.after[index], self.log_prob[index], mean)
-
-    @classmethod
-    def join(cls, parts: Sequence[Kept]) -> Kept:
-        """One step of several batches, one after the other."""
-        import torch
-
-        means = [part.mean for part in parts if part.mean is not None]
-        return cls(
-            parts[0].step,
-            torch.cat([part.before for part in parts]),
-            torch.cat([part.after for part in parts]),
-            torch.cat([part.log_prob for part in parts]),
-            torch.cat(means) if means else None,
-        )
+        return self.map(lambda tensor: tensor[index])
 
 
 @dataclass(frozen=True)
@@ -126,7 +131,6 @@ def rollout(
     """
     import torch
 
-    dynamics = DYNAMICS[sampling.dynamics]
     taken = condition.take(rows)
     starts = [NoiseKey(k.prompt_id, -1, k.seed) for k in keys] if sampling.shared_noise else list(keys)
     kept: list[Kept] = []
@@ -138,16 +142,13 @@ def rollout(
             if number not in sampling.noise_steps:
                 x = euler(x, v, step)
                 continue
+            dynamics = DYNAMICS[sampling.dynamics]  # "ode" is none: it has no noise steps
             transition = dynamics.transition(x, v, step)
             draws = [NoiseKey(k.prompt_id, k.image, k.seed, number) for k in keys]
             after = transition.mean + transition.std * policy.noise(sampling.size, draws)
-            mean = transition.mean if sampling.keep_mean else None
-            kept.append(Kept(number, x, after, dynamics.log_prob(after, transition), mean))
+            if sampling.is_trained(number):
+                log_prob = dynamics.log_prob(after, transition) if "log_prob" in sampling.keeps else None
+                kept.append(Kept(number, x, after, log_prob, transition.mean if "mean" in sampling.keeps else None))
             x = after
-    return Trajectory(x.clone(), [_outside_inference(step) for step in kept])
-
-
-def _outside_inference(step: Kept) -> Kept:
-    """Copies that a trained pass may save for its backward."""
-    mean = None if step.mean is None else step.mean.clone()
-    return Kept(step.step, step.before.clone(), step.after.clone(), step.log_prob.clone(), mean)
+    # Copies made outside inference mode, which a trained pass may save for its backward.
+    return Trajectory(x.clone(), [step.map(lambda tensor: tensor.clone()) for step in kept])

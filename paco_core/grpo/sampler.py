@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 from paco_core.files import DataError
 
@@ -27,14 +28,27 @@ def prompts_of_epoch(available: int, count: int, epoch: int, seed: int) -> list[
     return deck[start : start + count]
 
 
-def share(groups: int, rank: int, world: int) -> range:
-    """The groups of one process; a group is never torn apart, for its statistics belong together.
+def noise_steps_of_epoch(candidates: Sequence[int], count: int | None, epoch: int, seed: int) -> list[int]:
+    """The noise steps of epoch 0, 1, ...: all of ``candidates``, or ``count`` of them drawn anew for each epoch."""
+    if count is None:
+        return list(candidates)
+    return sorted(random.Random(f"noise steps|{seed}|{epoch}").sample(list(candidates), count))
+
+
+def share(batches: int, rank: int, world: int) -> range:
+    """The rollout batches of one process.
+
+    Batches are cut before they are dealt, so that what a batch holds, and with it every rounding, does not
+    depend on the number of processes.
 
     Raises:
-        DataError: when the groups cannot be dealt evenly, naming the numbers of processes that can.
+        DataError: when they cannot be dealt evenly, naming the numbers of processes that can.
     """
-    if groups % world:
-        valid = [n for n in range(1, groups + 1) if groups % n == 0]
-        raise DataError(f"{groups} groups cannot be shared evenly by {world} processes; valid: {valid}")
-    each = groups // world
+    if batches % world:
+        valid = [n for n in range(1, batches + 1) if batches % n == 0]
+        raise DataError(
+            f"{batches} rollout batches an epoch cannot be shared evenly by {world} processes; valid numbers of "
+            f"processes: {valid}, or change policies.rollout_batch"
+        )
+    each = batches // world
     return range(rank * each, (rank + 1) * each)

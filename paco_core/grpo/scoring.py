@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import combinations
@@ -17,6 +17,11 @@ from paco_core.rewards.base import RewardBatch, RewardFunction
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+    from paco_core.grpo.processes import Processes
+
+
+DIVERSITY = "panel diversity"  # scored beside the rewards; a reward's name holds no blank
+
 
 @dataclass(frozen=True)
 class Scores:
@@ -25,10 +30,15 @@ class Scores:
     rewards: dict[str, np.ndarray]
     diversity: np.ndarray
 
-    @classmethod
-    def join(cls, parts: Sequence[Scores]) -> Scores:
-        rewards = {name: np.concatenate([part.rewards[name] for part in parts]) for name in parts[0].rewards}
-        return cls(rewards, np.concatenate([part.diversity for part in parts]))
+    def spread(self, places: Sequence[int], count: int, processes: Processes) -> Scores:
+        """The scores of all processes: these ones at ``places`` of ``count``, the others' where they are from."""
+
+        def full(values: np.ndarray) -> np.ndarray:
+            whole = np.zeros(count)
+            whole[list(places)] = values
+            return processes.sum_array(whole)
+
+        return Scores({name: full(values) for name, values in self.rewards.items()}, full(self.diversity))
 
 
 def panel_diversity(panels: Sequence[Image]) -> float:
@@ -40,11 +50,52 @@ def panel_diversity(panels: Sequence[Image]) -> float:
 class Pending:
     """Scores under way; :meth:`result` waits for them and passes on what went wrong."""
 
-    def __init__(self, rewards: dict[str, Future[np.ndarray]], diversity: Future[np.ndarray]) -> None:
-        self._rewards, self._diversity = rewards, diversity
+    def __init__(self, jobs: dict[str, list[Future[np.ndarray]]]) -> None:
+        self._jobs = jobs
 
     def result(self) -> Scores:
-        return Scores({name: job.result() for name, job in self._rewards.items()}, self._diversity.result())
+        """Scores of all pictures handed over, in their order."""
+        done = {name: np.concatenate([job.result() for job in jobs]) for name, jobs in self._jobs.items()}
+        diversity = done.pop(DIVERSITY)
+        return Scores(done, diversity)
+
+
+class Round:
+    """Pictures scored together: a pointwise reward sees each batch at once, a groupwise one each whole group.
+
+    A group is a run of pictures of one prompt, which may reach over several batches.
+    """
+
+    def __init__(self, scoring: Scoring) -> None:
+        self._scoring = scoring
+        self._jobs: dict[str, list[Future[np.ndarray]]] = {name: [] for name in (*scoring.rewards, DIVERSITY)}
+        self._group: list[RewardBatch] = []
+
+    def add(self, records: Sequence[PromptRecord], images: Sequence[Image]) -> None:
+        """Start scoring pictures of ``records``; returns at once."""
+        panels = [cut(image, record.layout) for image, record in zip(images, records, strict=True)]
+        batch = RewardBatch(list(records), panels, list(images))
+        for name in self._scoring.pointwise:
+            self._submit(name, batch)
+        if self._scoring.groupwise:
+            for place, record in enumerate(records):
+                if self._group and self._group[-1].records[0].idx != record.idx:
+                    self._flush()
+                self._group.append(batch.take([place]))
+
+    def _submit(self, name: str, batch: RewardBatch) -> None:
+        self._jobs[name].append(self._scoring.start(name, batch))
+
+    def _flush(self) -> None:
+        if self._group:
+            for name in self._scoring.groupwise:
+                self._submit(name, RewardBatch.join(self._group))
+        self._group = []
+
+    def pending(self) -> Pending:
+        """What is under way; nothing may be added any more."""
+        self._flush()
+        return Pending(self._jobs)
 
 
 class Scoring:
@@ -52,22 +103,25 @@ class Scoring:
 
     def __init__(self, rewards: Mapping[str, RewardFunction]) -> None:
         self.rewards = dict(rewards)
-        self._workers = {name: ThreadPoolExecutor(1, thread_name_prefix=f"score-{name}") for name in rewards}
-        self._diversity = ThreadPoolExecutor(1, thread_name_prefix="score-diversity")
+        self._functions: dict[str, Callable[[RewardBatch], np.ndarray]] = {**rewards, DIVERSITY: _diversities}
+        self.groupwise = [name for name, reward in rewards.items() if getattr(reward, "groupwise", False)]
+        self.pointwise = [name for name in self._functions if name not in self.groupwise]
+        self._workers = {name: ThreadPoolExecutor(1, thread_name_prefix=f"score-{name}") for name in self._functions}
 
-    def submit(self, records: Sequence[PromptRecord], images: Sequence[Image]) -> Pending:
-        """Start scoring pictures of ``records``; returns at once."""
-        panels = [cut(image, record.layout) for image, record in zip(images, records, strict=True)]
-        batch = RewardBatch(list(records), panels)
-        jobs = {name: self._workers[name].submit(reward, batch) for name, reward in self.rewards.items()}
-        return Pending(jobs, self._diversity.submit(_diversities, batch))
+    def round(self) -> Round:
+        """Begin to score pictures that belong together."""
+        return Round(self)
+
+    def start(self, name: str, batch: RewardBatch) -> Future[np.ndarray]:
+        """Hand a batch to one reward's worker."""
+        return self._workers[name].submit(self._functions[name], batch)
 
     def failures(self) -> dict[str, int]:
         """Failures so far by "reward: cause"."""
         return {f"{n}: {cause}": k for n, r in self.rewards.items() for cause, k in r.causes.items()}
 
     def close(self) -> None:
-        for worker in (*self._workers.values(), self._diversity):
+        for worker in self._workers.values():
             worker.shutdown(wait=True, cancel_futures=True)
 
     def __enter__(self) -> Scoring:

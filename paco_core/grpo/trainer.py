@@ -2,39 +2,50 @@
 
 from __future__ import annotations
 
-import csv
 import math
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import numpy as np
 
 from paco_core.dataset.records import PromptRecord
 from paco_core.files import DataError, atomic, digest
 from paco_core.grpo import checkpoint as checkpoints
 from paco_core.grpo.advantages import Advantages, advantages
 from paco_core.grpo.checkpoint import Checkpoint
-from paco_core.grpo.evaluation import Evaluation, Evaluator, Gold, sheet
-from paco_core.grpo.learner import Experience, Learner
-from paco_core.grpo.losses import LOSSES
-from paco_core.grpo.rollout import Kept, Sampling, rollout
-from paco_core.grpo.sampler import prompts_of_epoch
-from paco_core.grpo.scoring import Scores, Scoring
+from paco_core.grpo.early_stop import collapsed
+from paco_core.grpo.evaluation import Combined, Evaluation, Evaluator, Gold, sheet
+from paco_core.grpo.experience import Experience
+from paco_core.grpo.figures import (
+    Row,
+    evaluated,
+    evaluation_row,
+    gaps,
+    note,
+    reward_figures,
+    save_pictures,
+    write_log,
+)
+from paco_core.grpo.learner import Learner, NotFinite
+from paco_core.grpo.model_card import model_card
+from paco_core.grpo.optimizers import check_optimizer
+from paco_core.grpo.processes import Processes
+from paco_core.grpo.sampler import noise_steps_of_epoch, prompts_of_epoch
+from paco_core.grpo.samples import Sampler
+from paco_core.grpo.scoring import Scoring
+from paco_core.grpo.sizes import picture_size
 from paco_core.params import PoliciesParams, PolicyRecipe
 from paco_core.policies.base import NoiseKey, Policy
-from paco_core.rewards.aggregation import Aggregate, aggregate
+from paco_core.rewards.aggregation import aggregate
 from paco_core.rewards.base import RewardFunction
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-Row = dict[str, float]
 #: Settings that do not change what an epoch computes: a run may go on when they were changed.
-NOT_THE_RECIPE = {"recipes", "epochs", "checkpoint_every"}
+NOT_THE_RECIPE = {"recipes", "epochs", "checkpoint_every", "keep_checkpoints"}
 
 
 @dataclass(frozen=True)
@@ -55,13 +66,17 @@ class Outcome:
     after: Row
     rows: list[Row]
     resumed_at: int
+    sizes: tuple[int, ...]
+    stopped: str | None = None  # why training ended before its last epoch
 
     def metrics(self) -> Row:
-        """Flat figures: each evaluation before and after, its change, and the last epoch's reward ratio."""
-        figures: Row = {"epochs": self.rows[-1]["epoch"]}
-        for name, value in self.after.items():
+        """Flat figures: each evaluation and gap before and after, its change, and the last epoch's health."""
+        figures: Row = {"epochs": self.rows[-1]["epoch"], "stopped_early": float(self.stopped is not None)}
+        after = self.after | {f"gap/{name}": value for name, value in gaps(self.after, self.sizes).items()}
+        begun = self.before | {f"gap/{name}": value for name, value in gaps(self.before, self.sizes).items()}
+        for name, value in after.items():
             key = name.replace("/", ".")
-            before = self.before.get(name, math.nan)
+            before = begun.get(name, math.nan)
             figures |= {f"{key}.before": before, f"{key}.after": value, f"{key}.change": value - before}
         for name in ("reward_ratio", "panel_diversity", "update/ratio_gap"):
             if name in self.rows[-1]:
@@ -71,7 +86,10 @@ class Outcome:
 
 @dataclass
 class Trainer:
-    """Trains one policy by one recipe. ``identity`` names models and data by content, for checkpoints."""
+    """Trains one policy by one recipe. ``identity`` names models and data by content, for checkpoints.
+
+    ``test_rewards`` answer the recipe's ``test_rewards`` at evaluations; without them the training's do.
+    """
 
     policy: Policy
     params: PoliciesParams
@@ -83,13 +101,19 @@ class Trainer:
     gold: Gold | None = None
     max_failed_share: float = 0.05
     reports: Reports = field(default_factory=Reports)
+    test_rewards: Mapping[str, RewardFunction] | None = None
+    processes: Processes = field(default_factory=Processes)
+
+    @property
+    def epochs(self) -> int:
+        return self.params.epochs if self.recipe.epochs is None else self.recipe.epochs
 
     def digest(self) -> str:
         """Digest of everything that an epoch's result depends on."""
         return digest(
             {
                 "params": self.params.model_dump(exclude=NOT_THE_RECIPE),
-                "recipe": self.recipe.model_dump(),
+                "recipe": self.recipe.model_dump(exclude={"epochs"}),
                 "train": [record.model_dump() for record in self.train],
                 "unseen": [record.idx for record in self.unseen],
                 "identity": dict(self.identity),
@@ -102,7 +126,7 @@ class Trainer:
         Raises:
             DataError: when prompts are too few, shared by training and evaluation, or sizes do not fit; when too
                 many samples could not be scored.
-            RuntimeError: when a gradient is not finite.
+            RuntimeError: when a gradient is not finite, or the trained pass does not see what was sampled.
         """
         import torch
 
@@ -118,23 +142,25 @@ class Trainer:
                 f"{recipe.max_sequence_length} tokens and were cut"
             )
         self.policy.drop_encoders()
-        self._train_rows = conditions.take(range(len(self.train)))
-        self.policy.add_adapter(params.lora, params.seed)
+        if recipe.start is None:
+            self.policy.add_adapter(params.lora, params.seed)
+        else:
+            self.policy.start_from(recipe.start)
         if params.gradient_checkpointing:
             self.policy.enable_gradient_checkpointing()
-        self.learner = Learner(self.policy, params)
-        self.sampling = Sampling.of(
-            self.policy,
-            (recipe.train_size, recipe.train_size),
-            recipe.sampling_steps,
-            recipe.guidance,
-            noise_steps=recipe.noise_steps,
-            noise_level=recipe.noise_level,
-            dynamics=recipe.dynamics,
-            shared_noise=recipe.shared_noise,
-            keep_mean=LOSSES[params.loss].keeps_mean,
-        )
-        with Scoring(self.rewards) as self.scoring:
+        self.learner = Learner(self.policy, params, self.processes)
+        with Scoring(self.rewards) as self.scoring, Scoring(self.test_rewards or {}) as asked:
+            self.sampler = Sampler(
+                self.policy,
+                params,
+                recipe,
+                self.train,
+                conditions.take(range(len(self.train))),
+                self.learner.objective,
+                self.scoring,
+                self.processes,
+            )
+            test = recipe.test_rewards
             self.evaluator = Evaluator(
                 self.policy,
                 self.unseen,
@@ -144,8 +170,13 @@ class Trainer:
                 params.eval_seeds,
                 recipe.guidance,
                 params.rollout_batch,
-                self.scoring,
+                self.scoring if test is None else asked,
                 self.gold,
+                recipe.record_size,
+                None
+                if test is None
+                else Combined({n: t.weight for n, t in test.terms.items()}, test.aggregator, test.tame_delta),
+                self.processes,
             )
             return self._epochs(out)
 
@@ -155,104 +186,147 @@ class Trainer:
             raise DataError(f"prompts {sorted(both)[:3]} are in training and in evaluation")
         if not self.unseen:
             raise DataError("no unseen prompt to evaluate on")
+        if (self.recipe.test_rewards is None) != (self.test_rewards is None):
+            raise ValueError("test_rewards of the recipe and of the trainer belong together")
+        check_optimizer(self.params.optimizer)
         prompts_of_epoch(len(self.train), self.params.prompts_per_epoch, 0, self.params.seed)
-        for side in (self.recipe.train_size, *self.recipe.eval_sizes):
-            self.policy.check_size((side, side))
+        rule, multiple = self.recipe.record_size, self.policy.multiple
+        sizes = {picture_size(record, self.recipe.train_size, rule, multiple) for record in self.train}
+        for side in self.recipe.eval_sizes:
+            sizes |= {picture_size(record, side, rule, multiple) for record in self.unseen}
+        for size in sorted(sizes):
+            self.policy.check_size(size)
 
     def _epochs(self, out: Path) -> Outcome:
         store = out / "checkpoint" / self.digest()
-        for other in (p for p in store.parent.glob("*") if p != store):
-            self.reports.say(f"checkpoint {other.name} is of another configuration: training starts afresh")
-            shutil.rmtree(other)
+        if self.processes.main:
+            for other in (p for p in store.parent.glob("*") if p != store):
+                self.reports.say(f"checkpoint {other.name} is of another configuration: training starts afresh")
+                shutil.rmtree(other)
+        self.processes.wait()
         found = checkpoints.latest(store, self.digest())
         rows: list[Row] = []
-        start = 0
+        start, stopped = 0, None
         if found is not None:
-            start = found.epoch
+            start, stopped = found.epoch, found.notes["stopped"]
             rows = [{k: math.nan if v is None else v for k, v in row.items()} for row in found.notes["rows"]]
             self.learner.restore(found.tensors, found.notes["optimizer_steps"])
-            self.reports.say(f"goes on after epoch {start} of {self.params.epochs}")
+            self.reports.say(f"goes on after epoch {start} of {self.epochs}")
         else:
             before = self._evaluate(0)
-            save_pictures(out / "samples" / "before", before, self.unseen, self.params.eval_seeds)
-            rows.append({"epoch": 0.0, **_prefixed(before.metrics)})
-            self.reports.metrics(_prefixed(before.metrics), 0)
-        for epoch in range(start, self.params.epochs):
-            row = self._epoch(epoch)
+            rows.append({"epoch": 0.0, **self._told(before, 0)})
+            if self.processes.main:
+                save_pictures(out / "samples" / "before", before, self.unseen, self.params.eval_seeds)
+        for epoch in range(start, self.epochs):
+            if stopped:
+                break
+            stopped = self._one_epoch(epoch, rows)
             done = epoch + 1
-            if done % self.params.eval_every == 0 and done < self.params.epochs:
-                with self.learner.ema.applied(self.learner.parameters):
-                    row |= _prefixed(self._evaluate(done).metrics)
-            rows.append(row)
-            self.reports.metrics({k: v for k, v in row.items() if k != "epoch"}, done)
-            self.reports.epoch(done, _note(row))
-            if done % self.params.checkpoint_every == 0 or done == self.params.epochs:
-                checkpoints.save(store, Checkpoint(self.digest(), done, self.learner.tensors(), self._notes(rows)))
-            write_log(out / "training_log.csv", rows)
-        with self.learner.ema.applied(self.learner.parameters):
-            after = self._evaluate(self.params.epochs)
-            with atomic(out / "adapter") as part:
-                self.policy.save_adapter(part)
-        save_pictures(out / "samples" / "after", after, self.unseen, self.params.eval_seeds)
-        rows[-1] |= _prefixed(after.metrics)
-        self.reports.metrics(_prefixed(after.metrics), self.params.epochs)
-        write_log(out / "training_log.csv", rows)
-        return Outcome(_evaluated(rows[0]), dict(after.metrics), rows, start)
+            if done % self.params.checkpoint_every == 0 or done == self.epochs or stopped:
+                self._save(store, done, rows, stopped)
+            if self.processes.main:
+                write_log(out / "training_log.csv", rows)
+        if stopped:
+            self.reports.say(f"stopped after epoch {int(rows[-1]['epoch'])} of {self.epochs}: {stopped}")
+        return self._finish(out, rows, start, stopped)
 
-    def _notes(self, rows: list[Row]) -> dict[str, object]:
+    def _one_epoch(self, epoch: int, rows: list[Row]) -> str | None:
+        """Train, evaluate where it is due, tell; why to stop, or None."""
+        rule, done = self.params.early_stop, epoch + 1
+        try:
+            row = self._epoch(epoch)
+        except NotFinite as error:
+            if rule is None or rule.nan == "error":
+                raise
+            rows.append({"epoch": float(done)})
+            return str(error)
+        if done % self.params.eval_every == 0 and done < self.epochs:
+            with self.learner.ema.applied(self.learner.parameters):
+                row |= evaluation_row(self._evaluate(done).metrics, self.recipe.eval_sizes)
+        rows.append(row)
+        if self.processes.main:
+            self.reports.metrics({k: v for k, v in row.items() if k != "epoch"}, done)
+            self.reports.epoch(done, note(row))
+        weights = {name: term.weight for name, term in self.recipe.rewards.terms.items()}
+        return None if rule is None else collapsed(rows, weights, rule)
+
+    def _save(self, store: Path, done: int, rows: list[Row], stopped: str | None) -> None:
         plain = [{k: None if math.isnan(v) else v for k, v in row.items()} for row in rows]
-        return {"rows": plain, "optimizer_steps": self.learner.ema.steps}
+        notes = {"rows": plain, "optimizer_steps": self.learner.ema.steps, "stopped": stopped}
+        tensors = self.learner.tensors()
+        if self.processes.main:
+            kept = Checkpoint(self.digest(), done, tensors, notes)
+            checkpoints.save(store, kept, keep=self.params.keep_checkpoints)
+
+    def _finish(self, out: Path, rows: list[Row], start: int, stopped: str | None) -> Outcome:
+        with self.learner.ema.applied(self.learner.parameters):
+            last = int(rows[-1]["epoch"])
+            after = self._evaluate(last)
+            rows[-1] |= self._told(after, last)
+            outcome = Outcome(
+                evaluated(rows[0]), dict(after.metrics), rows, start, tuple(self.recipe.eval_sizes), stopped
+            )
+            if self.processes.main:
+                with atomic(out / "adapter") as part:
+                    self.policy.save_adapter(part)
+                    card = model_card(self.params, self.recipe, outcome.before, outcome.after, last)
+                    (part / "README.md").write_text(card, encoding="utf-8")
+        if self.processes.main:
+            save_pictures(out / "samples" / "after", after, self.unseen, self.params.eval_seeds)
+            write_log(out / "training_log.csv", rows)
+        self.processes.wait()
+        return outcome
 
     def _evaluate(self, epoch: int) -> Evaluation:
         evaluation = self.evaluator.evaluate()
-        for side, pictures in evaluation.pictures.items():
-            self.reports.picture(sheet(pictures[:16]), f"unseen_{side}px", epoch)
+        if self.processes.main:
+            for side, pictures in evaluation.pictures.items():
+                self.reports.picture(sheet(pictures[:16]), f"unseen_{side}px", epoch)
         return evaluation
+
+    def _told(self, evaluation: Evaluation, epoch: int) -> Row:
+        row = evaluation_row(evaluation.metrics, self.recipe.eval_sizes)
+        if self.processes.main:
+            self.reports.metrics(row, epoch)
+        return row
 
     def _epoch(self, epoch: int) -> Row:
         """Sample, score, give advantages, optimise; the figures of one epoch."""
         clock = time.monotonic()
-        params, terms = self.params, self.recipe.rewards.terms
+        params, rewards = self.params, self.recipe.rewards
         prompts = prompts_of_epoch(len(self.train), params.prompts_per_epoch, epoch, params.seed)
+        noisy = noise_steps_of_epoch(self.recipe.noise_steps, self.recipe.num_noise_steps, epoch, params.seed)
         rows = [row for row in prompts for _ in range(params.group_size)]
-        kept, pending = self._sample(rows, epoch)
+        seed = (params.seed << 32) + epoch + 1
+        keys = [NoiseKey(self.train[row].idx, i % params.group_size, seed) for i, row in enumerate(rows)]
+        with self.learner.objective.behaviour():
+            buckets, pending = self.sampler.sample(rows, keys, noisy)
         sampled = time.monotonic()
         scores = pending()
         scored = time.monotonic()
         shape = (len(prompts), params.group_size)
         combined = aggregate(
             {name: values.reshape(shape) for name, values in scores.rewards.items()},
-            {name: term.weight for name, term in terms.items()},
-            self.recipe.rewards.aggregator,
-            self.recipe.rewards.tame_delta,
+            {name: term.weight for name, term in rewards.terms.items()},
+            rewards.aggregator,
+            rewards.tame_delta,
         )
-        given = advantages(combined, self.recipe.rewards.advantage_std)
+        given = advantages(combined, rewards.advantage_std)
         self._refuse_failures(given, len(rows))
         flat = given.values.reshape(-1)
-        health = self.learner.learn(Experience(self._train_rows, rows, kept, flat, self.sampling))
-        return {
+        health = self.learner.learn(Experience(self.sampler.condition, rows, keys, flat, buckets))
+        self.learner.objective.after_epoch(epoch + 1)
+        figures = {
             "epoch": epoch + 1.0,
             **reward_figures(scores, combined, given),
-            **{f"update/{name}": float(value) for name, value in asdict(health).items()},
+            **{f"update/{name}": value for name, value in health.figures().items()},
             "seconds/sample": sampled - clock,
             "seconds/wait_for_scores": scored - sampled,
             "seconds/optimise": time.monotonic() - scored,
         }
-
-    def _sample(self, rows: list[int], epoch: int) -> tuple[list[Kept], Callable[[], Scores]]:
-        """Roll out all groups; each batch is handed to the scorers before the next is begun."""
-        params = self.params
-        seed = (params.seed << 32) + epoch + 1
-        keys = [NoiseKey(self.train[row].idx, i % params.group_size, seed) for i, row in enumerate(rows)]
-        parts, waiting = [], []
-        for start in range(0, len(rows), params.rollout_batch):
-            part = slice(start, start + params.rollout_batch)
-            done = rollout(self.policy, self._train_rows, rows[part], keys[part], self.sampling)
-            images = self.policy.decode(done.latents, self.sampling.size)
-            waiting.append(self.scoring.submit([self.train[row] for row in rows[part]], images))
-            parts.append(done.kept)
-        kept = [Kept.join(steps) for steps in zip(*parts, strict=True)]
-        return kept, lambda: Scores.join([pending.result() for pending in waiting])
+        if self.recipe.num_noise_steps is not None:
+            figures["first_noise_step"] = float(noisy[0])
+        return figures
 
     def _refuse_failures(self, given: Advantages, samples: int) -> None:
         if given.failed > self.max_failed_share * samples:
@@ -261,47 +335,3 @@ class Trainer:
                 f"{given.failed} of {samples} samples could not be scored, more than "
                 f"max_failed_share={self.max_failed_share}: {causes}"
             )
-
-
-def reward_figures(scores: Scores, combined: Aggregate, given: Advantages) -> Row:
-    """Means, variation and taming of each reward, their ratio, and the health of the groups."""
-    figures: Row = {f"reward/{name}": float(np.nanmean(values)) for name, values in scores.rewards.items()}
-    figures |= {f"variation/{name}": value for name, value in combined.variation.items()}
-    figures |= {f"tamed/{name}": float(flag) for name, flag in combined.tamed.items()}
-    if "consistency" in scores.rewards and "clip_t" in scores.rewards:
-        figures["reward_ratio"] = figures["reward/consistency"] / figures["reward/clip_t"]
-    figures["panel_diversity"] = float(scores.diversity.mean())
-    figures["groups/zero_std"] = float(given.zero_std_groups)
-    figures["groups/failed_samples"] = float(given.failed)
-    return figures
-
-
-def _prefixed(metrics: Mapping[str, float]) -> Row:
-    return {f"eval/{name}": value for name, value in metrics.items()}
-
-
-def _evaluated(row: Row) -> Row:
-    return {name.removeprefix("eval/"): value for name, value in row.items() if name.startswith("eval/")}
-
-
-def _note(row: Row) -> str:
-    return ", ".join(f"{name.removeprefix('reward/')} {row[name]:.3f}" for name in row if name.startswith("reward/"))
-
-
-def save_pictures(folder: Path, evaluation: Evaluation, records: Sequence[PromptRecord], seeds: Sequence[int]) -> None:
-    """PNG files ``<size>/<prompt id>-<seed>.png``, replacing what the folder held."""
-    names = [f"{record.idx}-{seed}.png" for record in records for seed in seeds]
-    with atomic(folder) as part:
-        for side, pictures in evaluation.pictures.items():
-            (part / str(side)).mkdir(parents=True)
-            for name, picture in zip(names, pictures, strict=True):
-                picture.save(part / str(side) / name)
-
-
-def write_log(path: Path, rows: Sequence[Row]) -> None:
-    """One line an epoch; a figure that an epoch did not measure is left empty."""
-    columns = list(dict.fromkeys(name for row in rows for name in row))
-    with atomic(path) as part, part.open("w", newline="") as stream:
-        writer = csv.DictWriter(stream, columns)
-        writer.writeheader()
-        writer.writerows(rows)

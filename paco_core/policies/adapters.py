@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
 from paco_core.files import DataError
@@ -11,6 +13,9 @@ if TYPE_CHECKING:
     import torch
 
     from paco_core.params import LoraParams
+
+
+TRAINED = "default"  # peft's name for the adapter that is trained
 
 
 def matching(linears: Sequence[str], target: str) -> list[str]:
@@ -39,9 +44,79 @@ def attach(transformer: torch.nn.Module, lora: LoraParams, seed: int) -> None:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         transformer.add_adapter(config)
+    _to_fp32(transformer)
+
+
+def _to_fp32(transformer: torch.nn.Module) -> None:
+    """Trainable weights in fp32: half-precision ones cannot take small optimiser steps."""
     for parameter in transformer.parameters():
-        if parameter.requires_grad:  # half-precision weights cannot take small optimiser steps
+        if parameter.requires_grad:
             parameter.data = parameter.data.float()
+
+
+def load_trainable(pipeline: Any, source: str) -> None:
+    """Attach a published LoRA (folder, file or hub id) to a pipeline's transformer as the adapter to train.
+
+    Raises:
+        DataError: when nothing can be loaded from there, or no layer of the transformer is meant.
+    """
+    transformer = pipeline.transformer
+    transformer.requires_grad_(False)
+    try:
+        pipeline.load_lora_weights(source, adapter_name=TRAINED)
+    except (OSError, ValueError, KeyError) as error:
+        raise DataError(f"{source}: no LoRA can be loaded from there ({str(error).splitlines()[0]})") from None
+    if TRAINED not in getattr(transformer, "peft_config", {}):
+        raise DataError(f"{source}: the LoRA there fits no layer of {type(transformer).__name__}")
+    transformer.set_adapter(TRAINED)
+    for name, parameter in transformer.named_parameters():
+        parameter.requires_grad_(f".{TRAINED}." in name)
+    _to_fp32(transformer)
+
+
+def tensors(transformer: torch.nn.Module, name: str) -> dict[str, torch.Tensor]:
+    """The weights of one adapter, under the names that they have in the trained one."""
+    mark = f".{name}."
+    return {
+        key.replace(mark, f".{TRAINED}."): parameter
+        for key, parameter in transformer.named_parameters()
+        if mark in key and "lora_" in key
+    }
+
+
+def add_copy(transformer: torch.nn.Module, name: str) -> None:
+    """Attach a frozen copy of the trained adapter; the trained one stays the active one."""
+    import torch
+
+    with torch.random.fork_rng(devices=[]):
+        transformer.add_adapter(deepcopy(transformer.peft_config[TRAINED]), adapter_name=name)
+    trained = tensors(transformer, TRAINED)
+    for key, parameter in tensors(transformer, name).items():
+        parameter.data = trained[key].detach().clone()
+    _activate(transformer, TRAINED)
+
+
+def _activate(transformer: torch.nn.Module, name: str) -> None:
+    """Make an adapter the active one; only the trained one ever takes gradients."""
+    transformer.set_adapter(name)
+    for adapter in transformer.peft_config:
+        for parameter in tensors(transformer, adapter).values():
+            parameter.requires_grad_(adapter == TRAINED)
+
+
+@contextmanager
+def using(transformer: torch.nn.Module, name: str | None) -> Iterator[None]:
+    """Predict with another adapter, or without any for ``None``; the trained one is active again afterwards."""
+    if name is None:
+        transformer.disable_adapters()
+    else:
+        _activate(transformer, name)
+    try:
+        yield
+    finally:
+        if name is None:
+            transformer.enable_adapters()
+        _activate(transformer, TRAINED)
 
 
 def _tail(name: str) -> str:
@@ -52,5 +127,5 @@ def _tail(name: str) -> str:
 
 def metadata(transformer: torch.nn.Module) -> dict[str, Any]:
     """The adapter's configuration, kept beside its weights so that alpha survives loading."""
-    config: dict[str, Any] = transformer.peft_config["default"].to_dict()
+    config: dict[str, Any] = transformer.peft_config[TRAINED].to_dict()
     return config

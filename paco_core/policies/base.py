@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -68,6 +68,7 @@ class Policy(Protocol):
 
     family: str
     device: str
+    multiple: int  # pixels that a picture's sides are multiples of
     truncated: int  # prompts that did not fit into the text window so far
 
     def check_size(self, size: Size) -> None:
@@ -95,6 +96,22 @@ class Policy(Protocol):
 
     def add_adapter(self, lora: LoraParams, seed: int) -> None:
         """Attach a fresh LoRA adapter, drawn from ``seed``, and freeze everything else."""
+
+    def start_from(self, source: str) -> None:
+        """Attach a published adapter, from a folder or hub id, and go on training it.
+
+        Raises:
+            DataError: when it cannot be loaded, or fits no layer.
+        """
+
+    def copy_adapter(self, name: str) -> None:
+        """Attach a second, frozen adapter that equals the trained one as it is now."""
+
+    def adapter(self, name: str) -> dict[str, torch.Tensor]:
+        """The tensors of an adapter by the names that :meth:`trainable` gives to the trained one's."""
+
+    def using(self, name: str | None) -> AbstractContextManager[None]:
+        """Predict with another adapter, or with none at all, for the length of a block."""
 
     def load_adapter(self, folder: Path) -> None:
         """Attach an adapter that :meth:`save_adapter` (or the family's pipeline) wrote."""

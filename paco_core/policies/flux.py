@@ -7,6 +7,7 @@ gives the same picture here and in ``FluxPipeline.__call__``.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,21 +63,21 @@ class FluxPolicy:
         return cls(pipeline, device)
 
     @property
-    def _patch(self) -> int:
+    def multiple(self) -> int:
         """Pixels a token is high and wide: the VAE's factor times the 2 x 2 packing."""
         return int(self.pipeline.vae_scale_factor) * 2
 
     def check_size(self, size: Size) -> None:
-        if any(side <= 0 or side % self._patch for side in size):
-            near = [max(1, round(side / self._patch)) * self._patch for side in size]
+        if any(side <= 0 or side % self.multiple for side in size):
+            near = [max(1, round(side / self.multiple)) * self.multiple for side in size]
             raise DataError(
-                f"a picture of {size[0]} x {size[1]} does not divide into {self._patch} px tokens; "
+                f"a picture of {size[0]} x {size[1]} does not divide into {self.multiple} px tokens; "
                 f"the nearest that does is {near[0]} x {near[1]}"
             )
 
     def _grid(self, size: Size) -> tuple[int, int]:
         self.check_size(size)
-        return size[0] // self._patch, size[1] // self._patch
+        return size[0] // self.multiple, size[1] // self.multiple
 
     def encode(self, prompts: Sequence[str], max_sequence_length: int) -> Condition:
         import torch
@@ -181,6 +182,18 @@ class FluxPolicy:
 
     def add_adapter(self, lora: LoraParams, seed: int) -> None:
         adapters.attach(self.transformer, lora, seed)
+
+    def start_from(self, source: str) -> None:
+        adapters.load_trainable(self.pipeline, source)
+
+    def copy_adapter(self, name: str) -> None:
+        adapters.add_copy(self.transformer, name)
+
+    def adapter(self, name: str) -> dict[str, torch.Tensor]:
+        return adapters.tensors(self.transformer, name)
+
+    def using(self, name: str | None) -> AbstractContextManager[None]:
+        return adapters.using(self.transformer, name)
 
     def load_adapter(self, folder: Path) -> None:
         self.pipeline.load_lora_weights(str(folder))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import torch
 from PIL import Image
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from paco_core.dataset.records import PromptRecord
 from paco_core.files import DataError
@@ -24,7 +25,7 @@ TOKEN = 16  # pixels
 class ToyPolicy:
     """Tokens of 16 px and 4 channels; the velocity is a frozen linear map plus a trainable one."""
 
-    family, device = "toy", "cpu"
+    family, device, multiple = "toy", "cpu", TOKEN
 
     def __init__(self) -> None:
         generator = torch.Generator().manual_seed(7)
@@ -33,6 +34,8 @@ class ToyPolicy:
         self.calls: Counter[str] = Counter()
         self.rows: Counter[str] = Counter()
         self.encoders = True
+        self.adapters: dict[str, dict[str, torch.Tensor]] = {}
+        self.active: str | None = "default"
 
     def check_size(self, size: Size) -> None:
         if any(side % TOKEN for side in size):
@@ -61,11 +64,14 @@ class ToyPolicy:
         self, latents: torch.Tensor, sigma: float, condition: Condition, guidance: float, size: Size
     ) -> torch.Tensor:
         kind = "trained" if torch.is_grad_enabled() else "sampled"
+        if not torch.is_inference_mode_enabled() and kind == "sampled":
+            kind = {"default": "recomputed", "old": "old", None: "reference"}[self.active]
         self.calls[kind] += 1
         self.rows[kind] += len(latents)
         text = condition.tensors["text"][:, None, :].expand(-1, latents.shape[1], -1)
         inputs = torch.cat([latents, text], dim=-1)
-        adapted = inputs @ self.a @ self.b if hasattr(self, "a") else 0.0
+        weights = self.adapters.get(self.active) if self.active else None
+        adapted = inputs @ weights["a"] @ weights["b"] if weights else 0.0
         return latents * (1.0 - sigma) + inputs @ self.base + adapted
 
     def decode(self, latents: torch.Tensor, size: Size) -> list[Image.Image]:
@@ -78,6 +84,26 @@ class ToyPolicy:
         generator = torch.Generator().manual_seed(seed)
         self.a = torch.nn.Parameter(torch.randn(5, lora.rank, generator=generator) * 0.3)
         self.b = torch.nn.Parameter(torch.zeros(lora.rank, 4))
+        self.adapters["default"] = {"a": self.a, "b": self.b}
+
+    def start_from(self, source: str) -> None:
+        loaded = load_file(Path(source) / "adapter.safetensors")
+        self.a, self.b = (torch.nn.Parameter(loaded[name]) for name in ("a", "b"))
+        self.adapters["default"] = {"a": self.a, "b": self.b}
+
+    def copy_adapter(self, name: str) -> None:
+        self.adapters[name] = {key: value.detach().clone() for key, value in self.trainable().items()}
+
+    def adapter(self, name: str) -> dict[str, torch.Tensor]:
+        return self.adapters[name]
+
+    @contextmanager
+    def using(self, name: str | None) -> Iterator[None]:
+        self.active = name
+        try:
+            yield
+        finally:
+            self.active = "default"
 
     def load_adapter(self, folder: Path) -> None:
         raise NotImplementedError

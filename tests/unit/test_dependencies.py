@@ -21,6 +21,8 @@ INFRASTRUCTURE = {
     "paco_core/checks.py",
     "paco_core/launch.py",
     "paco_core/params.py",
+    "paco_core/params_base.py",
+    "paco_core/params_policies.py",
     "paco_core/paths.py",
     "paco_core/progress.py",
 }

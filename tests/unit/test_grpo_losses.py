@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
 from paco_core.grpo.dynamics import DYNAMICS, Step, Transition
-from paco_core.grpo.losses import LOSSES, LossInputs
+from paco_core.grpo.losses import LOSSES, LossInputs, NftInputs, gaussian_kl, nft
 
 STEP = Step(0.8, 0.6, 0.9, 0.7)
 
@@ -70,3 +71,50 @@ def test_guard_without_kept_means_says_so() -> None:
     given = inputs([0.0], [0.0], [1.0])
     with pytest.raises(ValueError, match="means"):
         LOSSES["grpo_guard"].function(LossInputs(**{**given.__dict__, "old_mean": None}))
+
+
+def nft_inputs(advantages: list[float], velocity: torch.Tensor, mix: float = 0.5) -> NftInputs:
+    torch.manual_seed(0)
+    clean, noise = torch.randn(2, 3, 4), torch.randn(2, 3, 4)
+    old = torch.randn(2, 3, 4)
+    return NftInputs(clean, 0.4 * clean + 0.6 * noise, velocity, old, 0.6, torch.tensor(advantages), 5.0, mix)
+
+
+def test_nft_by_hand() -> None:
+    given = nft_inputs([2.0, -5.0], torch.full((2, 3, 4), 0.3), mix=0.25)
+    positive = 0.25 * given.velocity + 0.75 * given.old_velocity
+    negative = 1.25 * given.old_velocity - 0.25 * given.velocity
+    parts = []
+    for v in (positive, negative):
+        x0 = given.noised - 0.6 * v
+        parts.append(((x0 - given.clean) ** 2).mean((1, 2)) / (x0 - given.clean).abs().mean((1, 2)))
+    share = torch.tensor([0.7, 0.0])
+    assert torch.allclose(nft(given), 5.0 * (share * parts[0] + (1 - share) * parts[1]) / 0.25, rtol=1e-5)
+
+
+def test_nft_pulls_towards_good_samples_and_away_from_bad_ones() -> None:
+    """At v = v_old the gradient is that of the flow matching loss times the advantage's sign, 0 at advantage 0."""
+    for advantage, sign in ((3.0, 1.0), (0.0, 0.0), (-3.0, -1.0)):
+        given = nft_inputs([advantage, advantage], torch.zeros(2, 3, 4))
+        velocity = given.old_velocity.clone().requires_grad_()
+        nft(replace(given, velocity=velocity)).sum().backward()
+        assert velocity.grad is not None
+        supervised = -(given.noised - 0.6 * velocity.detach() - given.clean)  # towards the clean sample
+        if sign == 0.0:
+            assert velocity.grad.abs().max() < 1e-6
+        else:
+            assert torch.equal(velocity.grad.sign(), sign * supervised.sign())
+
+
+@pytest.mark.parametrize("name", sorted(DYNAMICS))
+def test_kl_is_that_of_two_gaussians(name: str) -> None:
+    torch.manual_seed(1)
+    x, v, w = torch.randn(3, 4, 2), torch.randn(3, 4, 2), torch.randn(3, 4, 2)
+    ours, reference = (DYNAMICS[name].transition(x, velocity, STEP) for velocity in (v, w))
+    normal = torch.distributions.Normal
+    pair = normal(ours.mean, ours.std), normal(reference.mean, reference.std)
+    expected = torch.distributions.kl_divergence(*pair).flatten(1).mean(1)
+    found = gaussian_kl(ours.mean, reference.mean, ours, STEP, "exact")
+    assert torch.allclose(found, expected, rtol=1e-4)
+    # `paper` divides by the squared noise rate s_t, and s = s_t sqrt(-d).
+    assert torch.allclose(gaussian_kl(ours.mean, reference.mean, ours, STEP, "paper"), found * 0.2, rtol=1e-4)

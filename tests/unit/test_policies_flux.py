@@ -121,6 +121,45 @@ def test_adapter_loads_into_a_plain_pipeline(policy: FluxPolicy, folder: Path, t
     assert np.abs(sample(other, size) - trained).max() <= 1
 
 
+def test_other_adapters_predict_for_the_length_of_a_block(policy: FluxPolicy) -> None:
+    """None = the bare model, a copy = the trained one as it was; only the trained one ever takes gradients."""
+    size = (32, 32)
+    bare = sample(policy, size)
+    policy.add_adapter(LORA, 0)
+    trainable = policy.trainable()
+    train_a_little(policy)
+    was = sample(policy, size)
+    policy.copy_adapter("old")
+    assert policy.adapter("old").keys() == trainable.keys()
+    train_a_little(policy)
+    now = sample(policy, size)
+    assert np.abs(now - was).max() > 3
+    with policy.using("old"):
+        assert np.array_equal(sample(policy, size), was)
+    with policy.using(None):
+        assert np.array_equal(sample(policy, size), bare)
+    assert np.array_equal(sample(policy, size), now)
+    found = policy.trainable()
+    assert list(found) == list(trainable) and all(found[name] is trainable[name] for name in found)
+
+
+def test_a_published_adapter_is_a_starting_point(policy: FluxPolicy, folder: Path, tmp_path: Path) -> None:
+    policy.add_adapter(LORA, 0)
+    train_a_little(policy)
+    trained = sample(policy, (32, 32))
+    policy.save_adapter(tmp_path / "published")
+    other = FluxPolicy.load(str(folder), "cpu", "bfloat16")
+    other.start_from(str(tmp_path / "published"))
+    assert {name.split(".")[-2] for name in other.trainable()} == {"default"}
+    assert {p.dtype for p in other.trainable().values()} == {torch.float32}
+    other = FluxPolicy.load(str(folder), "cpu", "float32")
+    other.start_from(str(tmp_path / "published"))
+    assert np.array_equal(sample(other, (32, 32)), trained)
+    assert all(torch.equal(p, policy.trainable()[name]) for name, p in other.trainable().items())
+    with pytest.raises(DataError, match="no LoRA can be loaded"):
+        FluxPolicy.load(str(folder), "cpu", "float32").start_from(str(tmp_path / "nothing"))
+
+
 def test_only_the_adapter_is_trainable_and_its_seed_decides(policy: FluxPolicy, folder: Path) -> None:
     policy.add_adapter(LORA, 1)
     names = list(policy.trainable())

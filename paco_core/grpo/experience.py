@@ -1,0 +1,67 @@
+"""What an epoch's sampling leaves for its updates, and how that is cut into micro-batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from paco_core.grpo.rollout import Kept, Sampling
+from paco_core.policies.base import Condition, NoiseKey
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """Samples of one picture size.
+
+    ``samples``: their places in the epoch, ascending, (B,); ``kept``: one a trained noise step, B rows each;
+    ``clean``: latents (B, L, C) where the loss needs them.
+    """
+
+    sampling: Sampling
+    samples: np.ndarray
+    kept: dict[int, Kept]
+    clean: torch.Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Experience:
+    """One epoch's samples, group after group: prompt row, noise key and advantage of each (N,)."""
+
+    condition: Condition
+    rows: Sequence[int]
+    keys: Sequence[NoiseKey]
+    advantages: np.ndarray
+    buckets: Sequence[Bucket]
+
+    def conditions(self, samples: Sequence[int]) -> Condition:
+        return self.condition.take([self.rows[sample] for sample in samples])
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """Samples of one size passed forward and backward together at one step."""
+
+    bucket: Bucket
+    step: int
+    places: list[int]  # rows of the bucket's tensors
+
+    @property
+    def samples(self) -> list[int]:
+        """Their places in the epoch."""
+        return [int(sample) for sample in self.bucket.samples[self.places]]
+
+
+def micro_batches(experience: Experience, span: range, steps: Sequence[int], size: int) -> Iterator[MicroBatch]:
+    """Samples of ``span`` with an advantage other than 0 (the others have no gradient), at every trained step."""
+    for bucket in experience.buckets:
+        inside = (bucket.samples >= span.start) & (bucket.samples < span.stop)
+        active = np.flatnonzero(inside & (experience.advantages[bucket.samples] != 0))
+        for step in steps:
+            for start in range(0, len(active), size):
+                yield MicroBatch(bucket, step, active[start : start + size].tolist())

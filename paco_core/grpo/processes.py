@@ -1,0 +1,65 @@
+"""The processes that train one policy together.
+
+Work is cut into batches before it is dealt, and what comes back is summed into its place, so that one, two or
+three processes compute the same numbers. `accelerate launch` (or torchrun) tells each process its rank.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Processes:
+    """This process among ``world`` ones. A world of one needs no process group, and imports none."""
+
+    def __init__(self, device: str = "cpu") -> None:
+        self.world = int(os.environ.get("WORLD_SIZE", "1"))
+        self.rank = int(os.environ.get("RANK", "0")) if self.world > 1 else 0
+        self._state: Any = None
+        if self.world > 1:
+            from accelerate import PartialState
+
+            self._state = PartialState(cpu=device == "cpu")
+
+    @property
+    def main(self) -> bool:
+        """Whether this process tells and writes."""
+        return self.rank == 0
+
+    @property
+    def device(self) -> str | None:
+        """The device that accelerate gave this process; None where it is alone."""
+        return None if self._state is None else str(self._state.device)
+
+    def mine(self, number: int) -> bool:
+        """Whether the n-th piece of work is this process's."""
+        return number % self.world == self.rank
+
+    def wait(self) -> None:
+        """Until every process is here."""
+        if self._state is not None:
+            self._state.wait_for_everyone()
+
+    def sum(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The sum over processes, on every one of them. Zeros elsewhere leave a process's own values exact."""
+        if self._state is None:
+            return tensor
+        from accelerate.utils import reduce
+
+        summed: torch.Tensor = reduce(tensor.to(self._state.device), "sum").to(tensor.device)
+        return summed
+
+    def sum_array(self, array: np.ndarray) -> np.ndarray:
+        """:meth:`sum` of a NumPy array."""
+        if self._state is None:
+            return array
+        import torch
+
+        summed: np.ndarray = self.sum(torch.from_numpy(np.ascontiguousarray(array))).cpu().numpy()
+        return summed
