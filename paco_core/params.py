@@ -38,7 +38,9 @@ class ChatParams(Section):
     timeout_s: Positive = 120
     retries: Annotated[int, Field(ge=0)] = 6  # of a request that was not served (429, 5xx, no connection)
     tries: Positive = 3  # of a question whose answer was rejected
-    options: dict[str, Any] = {}  # further keys of the request's body, as the endpoint names them
+    options: dict[str, Any] = Field(
+        default_factory=dict
+    )  # further keys of the request's body, as the endpoint names them
 
     @model_validator(mode="after")
     def _no_reserved_option(self) -> ChatParams:
@@ -95,7 +97,7 @@ class AnnotationsParams(Section):
     model: str | None = None  # of the recogniser
     file: str | None = None  # rankings made elsewhere, for the source "import"
     store: str = "data/people/answers.sqlite"  # what `paco annotate` writes and the source "people" reads
-    exclude: list[str] = []  # annotators whose votes do not count
+    exclude: list[str] = Field(default_factory=list)  # annotators whose votes do not count
 
 
 class PairsParams(Section):
