@@ -105,6 +105,47 @@ def _graph(_args: argparse.Namespace) -> None:
     print(mermaid(project_root() / "dvc.yaml"))
 
 
+def _compare(args: argparse.Namespace) -> None:
+    from paco_core.comparison.command import compare
+
+    print(compare(project_root(), args.runs, args.out))
+
+
+def _provenance(args: argparse.Namespace) -> None:
+    from paco_core.provenance import command
+
+    root = project_root()
+    story = command.tell(root, args.subject)
+    if story.problem:
+        print(f"runs are not named: {story.problem}", file=sys.stderr)
+    if not args.verify:
+        print(story.text("json" if args.json else "markdown"))
+        return
+    verdict = command.check(root, story)
+    print(verdict.text())
+    if verdict.breaks:
+        raise SystemExit(1)
+
+
+def _promote(args: argparse.Namespace) -> None:
+    from paco_core.promotion.command import promote
+
+    made = promote(project_root(), args.name, say=lambda line: print(line, file=sys.stderr))
+    print(made.text())
+
+
+def _rollback(args: argparse.Namespace) -> None:
+    from paco_core.promotion.command import roll_back
+
+    print(roll_back(project_root(), args.name))
+
+
+def _champions(_args: argparse.Namespace) -> None:
+    from paco_core.promotion.champions import Champions
+
+    print(Champions(project_root()).text())
+
+
 def _sync(_args: argparse.Namespace) -> None:
     from paco_core.tracking import send_left_over
 
@@ -118,6 +159,25 @@ def _tour(_args: argparse.Namespace) -> None:
     from paco_core.tour import tour
 
     print(tour(project_root()))
+
+
+def _add_tracking(verb: Callable[..., argparse.ArgumentParser]) -> None:
+    """Verbs about runs, versions and where they come from."""
+    compare = verb("compare", _compare, "compare tracked runs: a table here, one HTML page with curves and pictures")
+    compare.add_argument("runs", nargs="+", metavar="RUN", help="run id, the beginning of one, or a run's name")
+    compare.add_argument("--out", type=Path, default=Path("comparison.html"), help="the page (default: %(default)s)")
+
+    provenance = verb("provenance", _provenance, "tell what a path or alias was made from, up to the prompts")
+    provenance.add_argument("subject", help="a path, a stage (grids@0), or an alias (flux_t2is@champion)")
+    provenance.add_argument("--json", action="store_true", help="JSON instead of Markdown")
+    provenance.add_argument("--verify", action="store_true", help="hash everything again and name what broke")
+
+    text = "make the present version champion if its checks pass and it beats the incumbent in a paired test"
+    verb("promote", _promote, text).add_argument("name", help="reward, or a policy")
+    verb("rollback", _rollback, "give the alias champion back to the version before").add_argument("name")
+    verb("champions", _champions, "list champions and challengers")
+
+    verb("sync", _sync, "send MLflow what was kept locally while its server did not answer")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -179,7 +239,7 @@ def _parser() -> argparse.ArgumentParser:
 
     verb("plan", _plan, "print a policy's arithmetic before anything runs").add_argument("policy")
     verb("graph", _graph, "print the graph of dvc.yaml as Mermaid")
-    verb("sync", _sync, "send MLflow what was kept locally while its server did not answer")
+    _add_tracking(verb)
     verb("tour", _tour, "say where to look after a run")
     return parser
 

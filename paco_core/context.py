@@ -13,14 +13,17 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paco_core import files, paths
 from paco_core.files import DataError
+from paco_core.lock import Recipe, present_recipe
 from paco_core.params import PARAMS_FILE, Params, load
 from paco_core.progress import Progress
-from paco_core.tracking import Terminated, Tracker, open_run
+from paco_core.provenance.chain import RECIPE_TAG, STAGE_TAG, Run
+from paco_core.tracking import Terminated, Tracker, dagster_url, git_state, open_run
 
 if TYPE_CHECKING:
     from dagster_pipes import PipesContext
@@ -37,6 +40,8 @@ class StageContext:
     params: Params
     tracker: Tracker
     pipes: PipesContext | None
+    recipe: Recipe | None = None  # md5s of the inputs and the parameters, as they were when the stage started
+    started: datetime = field(default_factory=lambda: datetime.now(UTC))
     _reported: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -54,7 +59,7 @@ class StageContext:
             owner = next((n for p, n in paths.PRODUCERS.items() if path == p or p in path.parents), None)
             hint = f"; it is made by `dvc repro {owner}`" if owner else ""
             raise DataError(f"stage {self.label}: input {path} is missing{hint}")
-        md5 = files.recorded_md5(self.root, path)
+        md5 = self.recipe.deps.get(path.as_posix()) if self.recipe else None
         if md5:
             self.tracker.dataset(path.as_posix().removeprefix("data/"), path.as_posix(), md5)
         return full
@@ -93,6 +98,21 @@ class StageContext:
         files.write_json(self.root / paths.metrics_file(self.name, self.item), clean)
         self.tracker.metrics({f"{self.name}/{k}": float(v) for k, v in metrics.items()})
         self.say(f"{self.label}: " + ", ".join(f"{k} {_short(v)}" for k, v in metrics.items()))
+
+    def run(self, endpoint: str | None = None) -> Run:
+        """What is known of this stage's run, for the story that its out carries."""
+        git = git_state(self.root)
+        return Run(
+            mlflow_run=self.tracker.run_id,
+            mlflow_url=self.tracker.url,
+            started=self.started.isoformat(timespec="seconds"),
+            profile=self.params.profile,
+            git_commit=git.get("git.commit"),
+            git_dirty=git["git.dirty"] == "true" if git else None,
+            dagster_run=self.pipes.run_id if self.pipes else None,
+            dagster_asset="/".join(self.pipes.asset_keys) if self.pipes else None,
+            endpoint=endpoint,
+        )
 
     def _materialise(self) -> None:
         if self.pipes is None:
@@ -139,20 +159,42 @@ def open_stage(name: str, item: str | None, root: Path) -> Iterator[StageContext
     os.environ.setdefault("OMP_NUM_THREADS", str(params.threads))
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     signal.signal(signal.SIGTERM, _on_sigterm)
-    tags = {"dvc.stage": f"{name}@{item}" if item else name, "profile": params.profile}
-    if job := os.environ.get("DAGSTER_RUN_ID"):
-        tags["dagster.run_id"] = job
-    run_name = f"{name}/{item}" if item else name
+    label = f"{name}@{item}" if item else name
+    recipe = present_recipe(root, label)
+    tags = {STAGE_TAG: label, "profile": params.profile}
+    if recipe is not None:
+        tags[RECIPE_TAG] = recipe.digest
     with (
         _dagster_pipes() as pipes,
-        open_run(root, experiment=f"paco/{name}", name=f"{run_name}/{params.profile}", tags=tags) as tracker,
+        open_run(root, experiment(params, name, item), run_name(params, name, item), tags) as tracker,
     ):
         if pipes is not None:
-            tracker.tags({"dagster.run_id": pipes.run_id, "dagster.asset_key": "/".join(pipes.asset_keys)})
+            page = f"Dagster run: {dagster_url(pipes.run_id)}"
+            tracker.tags(
+                {
+                    "dagster.run_id": pipes.run_id,
+                    "dagster.asset_key": "/".join(pipes.asset_keys),
+                    "mlflow.note.content": page,
+                }
+            )
         tracker.params(stage_slice(params, name))
-        context = StageContext(name, item, root, params, tracker, pipes)
+        context = StageContext(name, item, root, params, tracker, pipes, recipe)
         yield context
         context._materialise()
+
+
+def experiment(params: Params, name: str, item: str | None) -> str:
+    """One experiment a family of runs that can be compared: a stage; policies by their model family."""
+    recipe = params.policies.recipes.get(item) if name == "policies" and item else None
+    return f"paco/{name}/{recipe.family}" if recipe else f"paco/{name}"
+
+
+def run_name(params: Params, name: str, item: str | None) -> str:
+    """``policies/flux_t2is/storybook/seed0``: what ran, at which scale, with which seed; never a date."""
+    section = getattr(params, {"reward_lora": "reward"}.get(name, name), None)
+    seed = getattr(section, "seed", None)
+    parts = [name, item, params.profile, None if seed is None else f"seed{seed}"]
+    return "/".join(part for part in parts if part)
 
 
 def stage_slice(params: Params, name: str) -> dict[str, Any]:

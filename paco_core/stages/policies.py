@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from paco_core import files, paths
 from paco_core.dataset.records import read_prompts
 from paco_core.files import DataError
+from paco_core.provenance.chain import ENDPOINT_TAG
+from paco_core.provenance.shipping import ship
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -50,13 +52,15 @@ def run(ctx: StageContext) -> None:
     out = ctx.keep(paths.POLICIES / name)
 
     with ExitStack() as stack:
-        endpoint = None
+        endpoint, judge = None, None
         if "consistency" in recipe.rewards.terms:
             from paco_core.serving.endpoint import RewardEndpoint
 
             reward = ctx.read(paths.REWARD_MERGED)
             # The policy loads while the reward's server starts.
             endpoint = stack.enter_context(RewardEndpoint.lease(reward, ctx.params.serving, ctx.root, wait=False))
+            judge = endpoint.model
+            ctx.tracker.tags({ENDPOINT_TAG: judge})
 
         from paco_core.grpo.prompt_split import hold_out
         from paco_core.grpo.trainer import Reports, Trainer
@@ -71,6 +75,7 @@ def run(ctx: StageContext) -> None:
             endpoint.ready()
         client = stack.enter_context(endpoint.client()) if endpoint is not None else None
         rewards = {n: registry.build(n, term, client, ctx.root) for n, term in recipe.rewards.terms.items()}
+        samples = params.prompts_per_epoch * params.group_size
         progress = stack.enter_context(ctx.progress(params.epochs, "epochs"))
         outcome = Trainer(
             policy,
@@ -88,10 +93,17 @@ def run(ctx: StageContext) -> None:
             max_failed_share=ctx.params.serving.max_failed_share,
             reports=Reports(
                 say=ctx.say,
-                metrics=ctx.tracker.metrics,
-                picture=ctx.image,
+                metrics=lambda values, epoch: ctx.tracker.metrics(
+                    {**values, "epoch": epoch, "samples_seen": epoch * samples}, epoch * params.updates_per_epoch
+                ),
+                picture=lambda image, key, epoch: ctx.image(image, key, epoch * params.updates_per_epoch),
                 epoch=lambda done, note: progress.advance(done - progress.done, note),
             ),
         ).run(out)
     ctx.tracker.external_model(f"paco-{name}", paths.POLICIES / name, files.folder_digest(out / "adapter"))
+    command = f"python -m paco_core run policies --item {name}"
+    card = out / "adapter" / "README.md"
+    problem = ship(out, ctx.root, ctx.label, command, ctx.recipe, ctx.run(judge), card)
+    if problem:
+        ctx.say(problem)
     ctx.report(outcome.metrics())

@@ -39,7 +39,7 @@ def _train(ctx: StageContext, examples: list[Example], validation: list[Example]
             validation,
             params,
             ctx.keep(paths.REWARD_LORA),
-            on_metrics=ctx.tracker.metrics,
+            on_metrics=lambda values, step: ctx.tracker.metrics({**values, "samples_seen": progress.done}, step),
             progress=progress,
             say=ctx.say,
         )

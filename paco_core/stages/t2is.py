@@ -10,9 +10,7 @@ from paco_core.dataset.records import read_prompts
 
 if TYPE_CHECKING:
     from paco_core.benchmarks.painting import Painted
-    from paco_core.benchmarks.set_measures import Gold
     from paco_core.context import StageContext
-    from paco_core.rewards.base import RewardFunction
 
 SAMPLES, SHEET = 8, 12
 
@@ -47,43 +45,15 @@ def _paint(ctx: StageContext) -> list[Painted]:
     return painted
 
 
-def _measures(ctx: StageContext) -> list[RewardFunction]:
-    """The judge's consistency, the text match where a CLIP is named, and panel diversity."""
-    from paco_core.benchmarks.set_measures import PanelDiversity
-    from paco_core.params import RewardTerm
-    from paco_core.reward_model.scorer import Scorer
-    from paco_core.rewards import registry
-
-    reward, recipes = ctx.params.reward, ctx.params.policies.recipes.values()
-    scorer = Scorer(
-        ctx.read(paths.REWARD_MERGED),
-        device=reward.device,
-        dtype=reward.dtype,
-        min_pixels=reward.min_pixels,
-        max_pixels=reward.max_pixels,
-    )
-    measures = [registry.build("consistency", RewardTerm(weight=1.0), scorer, ctx.root), PanelDiversity()]
-    term = next((r.rewards.terms["clip_t"] for r in recipes if "clip_t" in r.rewards.terms), None)
-    return [*measures, registry.build("clip_t", term, None, ctx.root)] if term else measures
-
-
-def _gold(ctx: StageContext) -> Gold | None:
-    """The embedded world's truth; None in the real world."""
-    if ctx.params.world != "storybook":
-        return None
-    from paco_core.benchmarks.set_measures import Gold as Measure
-    from paco_core.storybook.recogniser import Recogniser
-
-    return Measure(Recogniser.from_pretrained(ctx.read(Path(str(ctx.params.annotations.model)))))
-
-
 def run(ctx: StageContext) -> None:
-    from paco_core.benchmarks import painting, t2is
+    from paco_core.benchmarks import measures, painting, t2is
     from paco_core.files import write_json
 
     params = ctx.params.t2is
     painted = _paint(ctx)
-    table = t2is.measure(painted, _measures(ctx), _gold(ctx))
+    judge, recogniser = ctx.read(paths.REWARD_MERGED), Path(str(ctx.params.annotations.model))
+    gold = measures.gold(ctx.params, ctx.read(recogniser)) if ctx.params.world == "storybook" else None
+    table = t2is.measure(painted, measures.set_measures(ctx.root, ctx.params, judge), gold)
     result = t2is.summarise(table, seeds=params.seeds, steps=params.steps, resamples=params.bootstrap, seed=params.seed)
     with ctx.writing(paths.T2IS) as out:
         out.mkdir()

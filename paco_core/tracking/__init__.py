@@ -34,6 +34,7 @@ __all__ = [
     "Sent",
     "Terminated",
     "Tracker",
+    "brief_requests",
     "dagster_url",
     "flatten",
     "git_state",

@@ -52,8 +52,8 @@ def test_a_new_learning_rate_concerns_policies_and_what_follows(smoke: Path, dvc
 def test_each_stage_has_one_finished_run_with_its_inputs(smoke: Path) -> None:
     client = mlflow.MlflowClient(f"sqlite:///{smoke / 'mlflow.db'}")
     experiments = {e.name: e.experiment_id for e in client.search_experiments()}
-    (run,) = client.search_runs([experiments["paco/policies"]])
-    assert run.info.status == "FINISHED" and run.info.run_name == "policies/flux_t2is/smoke"
+    (run,) = client.search_runs([experiments["paco/policies/flux"]])
+    assert run.info.status == "FINISHED" and run.info.run_name == "policies/flux_t2is/smoke/seed0"
     assert {d.dataset.name for d in run.inputs.dataset_inputs} >= {"reward_merged"}
     assert client.get_metric_history(run.info.run_id, "reward_ratio"), "one value an epoch"
 

@@ -27,7 +27,7 @@ def test_a_stage_reports_to_metrics_file_and_run(project: Path) -> None:
         ctx.report({"count": 3, "share": float("nan")}, layout="2x2")
     assert json.loads((project / "data/metrics/prompts.json").read_text()) == {"count": 3, "share": None}
     (run,) = runs(project)
-    assert run.info.status == "FINISHED" and run.info.run_name == "prompts/storybook"
+    assert run.info.status == "FINISHED" and run.info.run_name == "prompts/storybook/seed0"
     assert run.data.metrics["prompts/count"] == 3
     assert run.data.params["prompts.count"] == "240"
     assert run.data.tags["dvc.stage"] == "prompts"

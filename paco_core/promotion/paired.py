@@ -1,0 +1,82 @@
+"""Is one version better than another? A paired bootstrap over prompts, and over the seeds within each prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from paco_core.benchmarks.statistics import LEVEL, sign_flip_test
+
+
+@dataclass(frozen=True)
+class Paired:
+    """Mean of first - second with its 95% interval; a case that either side failed is left out and counted."""
+
+    difference: float
+    low: float
+    high: float
+    p_value: float  # two-sided, signs flipped prompt by prompt
+    prompts: int
+    cases: int
+    missing: int
+
+    @property
+    def is_better(self) -> bool:
+        return self.low > 0
+
+    @property
+    def is_worse(self) -> bool:
+        return self.high < 0
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def text(self) -> str:
+        return f"{self.difference:+.4f} ({self.low:+.4f} to {self.high:+.4f}, p = {self.p_value:.3g})"
+
+
+def paired(
+    first: ArrayLike, second: ArrayLike, prompts: Sequence[str], *, resamples: int = 2000, seed: int = 0
+) -> Paired:
+    """Compare two versions on the same cases.
+
+    Each resample draws prompts with replacement and, within each drawn prompt, its cases (seeds) with
+    replacement: pictures of one prompt stand or fall together, and a prompt's figure is itself uncertain.
+
+    Args:
+        first, second: (N,) figures of the same cases in the same order; NaN = failed.
+        prompts: (N,) the prompt of each case.
+
+    Returns:
+        All NaN without any case; an interval of NaN with fewer than two prompts.
+
+    Raises:
+        ValueError: when the lengths differ.
+    """
+    a, b = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
+    if not a.shape == b.shape == (len(prompts),):
+        raise ValueError(f"paired figures and prompts must have one length, got {a.shape}, {b.shape}, {len(prompts)}")
+    kept = ~np.isnan(a - b)
+    values, missing = (a - b)[kept], int((~kept).sum())
+    owners = np.asarray(list(prompts), dtype=object)[kept]
+    nan = float("nan")
+    if not len(values):
+        return Paired(nan, nan, nan, nan, 0, 0, missing)
+    groups = [values[owners == owner] for owner in sorted(set(owners))]
+    mean = float(values.mean())
+    p = sign_flip_test(values, groups=[str(o) for o in owners], resamples=resamples, seed=seed)
+    if len(groups) < 2:
+        return Paired(mean, nan, nan, p, len(groups), len(values), missing)
+    rng = np.random.default_rng(seed)
+    means = np.empty(resamples)
+    for draw in range(resamples):
+        chosen = [groups[g] for g in rng.integers(len(groups), size=len(groups))]
+        redrawn = np.concatenate([g[rng.integers(len(g), size=len(g))] for g in chosen])
+        means[draw] = redrawn.mean()
+    tail = (1 - LEVEL) / 2
+    low, high = np.quantile(means, [tail, 1 - tail])
+    return Paired(mean, float(low), float(high), p, len(groups), len(values), missing)

@@ -1,0 +1,164 @@
+"""The chain of a path: its stage, the stages that it read, and so on upwards; with the run of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from paco_core.files import DataError
+from paco_core.lock import Entry, Lock, Recipe
+
+RECIPE_TAG, STAGE_TAG, ENDPOINT_TAG = "dvc.recipe", "dvc.stage", "reward.endpoint"
+
+
+@dataclass(frozen=True)
+class Run:
+    """The tracked run that made a link; None where something is not known."""
+
+    mlflow_run: str | None = None
+    mlflow_url: str | None = None
+    started: str | None = None  # ISO 8601, UTC
+    profile: str | None = None
+    git_commit: str | None = None
+    git_dirty: bool | None = None
+    dagster_run: str | None = None
+    dagster_asset: str | None = None
+    endpoint: str | None = None  # name of the reward server, with its fingerprint
+
+
+@dataclass(frozen=True)
+class Link:
+    """One stage on the way: what it made, from what, by which code and parameters.
+
+    Paths go to md5s as DVC computes them. ``inputs`` were made by other links, ``given`` by no stage.
+    """
+
+    stage: str
+    command: str
+    recipe: str
+    outs: Mapping[str, str]
+    inputs: Mapping[str, str]
+    given: Mapping[str, str]
+    code: Mapping[str, str]
+    params: Mapping[str, Mapping[str, Any]]
+    reads: tuple[str, ...]  # labels of the links that made the inputs
+    run: Run | None = None
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """A path, its md5, and its links: its own stage first, the prompts last."""
+
+    path: str
+    md5: str | None  # None for a folder that tells its own story: it cannot hold its own md5
+    links: tuple[Link, ...]
+    unknown: tuple[str, ...] = field(default=())  # inputs of a stage's kind that no record tells of
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"format": 1, **asdict(self)}
+
+    @classmethod
+    def from_dict(cls, tree: Mapping[str, Any]) -> Provenance:
+        """What :meth:`as_dict` wrote.
+
+        Raises:
+            DataError: when it is of another format.
+        """
+        if tree.get("format") != 1:
+            raise DataError(f"provenance of format {tree.get('format')!r}; this version reads format 1")
+        links = tuple(
+            Link(**{**link, "reads": tuple(link["reads"]), "run": Run(**link["run"]) if link["run"] else None})
+            for link in tree["links"]
+        )
+        return cls(tree["path"], tree["md5"], links, tuple(tree["unknown"]))
+
+
+FindRun = Callable[[str, str], Run | None]  # stage label, recipe digest
+
+
+def no_run(_stage: str, _recipe: str) -> Run | None:
+    return None
+
+
+def is_code(path: str) -> bool:
+    return path.startswith("paco_core/") or path.endswith(".py")
+
+
+def of_path(path: str, lock: Lock, find_run: FindRun = no_run) -> Provenance:
+    """The provenance of an out, or of a file inside one.
+
+    Raises:
+        DataError: when no stage is recorded to have made it.
+    """
+    maker = lock.maker(path)
+    if maker is None:
+        known = ", ".join(sorted(out for entry in lock.entries.values() for out in entry.outs if "metrics" not in out))
+        raise DataError(f"{path}: dvc.lock records no stage that made it; recorded outs: {known or 'none'}")
+    out = next(o for o in maker.outs if path == o or path.startswith(f"{o}/"))
+    links, unknown = _climb(maker, lock, find_run)
+    return Provenance(out, maker.outs[out], links, unknown)
+
+
+def of_stage_now(
+    label: str, command: str, recipe: Recipe, path: str, lock: Lock, find_run: FindRun, run: Run
+) -> Provenance:
+    """The provenance of what a running stage makes: its own link from its recipe, the rest as recorded."""
+    own = Entry(label, command, recipe, {})
+    links, unknown = _climb(own, lock, find_run, run)
+    return Provenance(path, None, links, unknown)
+
+
+def _climb(
+    start: Entry, lock: Lock, find_run: FindRun, run: Run | None = None
+) -> tuple[tuple[Link, ...], tuple[str, ...]]:
+    """Breadth first from ``start``; a stage comes behind all that read it."""
+    links: dict[str, Link] = {}
+    unknown: list[str] = []
+    order: list[str] = []
+
+    def visit(entry: Entry, own: Run | None = None) -> None:
+        if entry.stage in links:
+            return
+        made: dict[str, str] = {}
+        given: dict[str, str] = {}
+        reads: dict[str, Entry] = {}
+        for path, md5 in entry.recipe.deps.items():
+            makers = [maker for maker in lock.makers(path) if maker.stage != entry.stage]
+            if is_code(path):
+                continue
+            (made if makers else given)[path] = md5
+            reads |= {maker.stage: maker for maker in makers}
+        code = {path: md5 for path, md5 in entry.recipe.deps.items() if is_code(path)}
+        found = own or find_run(entry.stage, entry.recipe.digest)
+        links[entry.stage] = Link(
+            entry.stage, entry.cmd, entry.recipe.digest, dict(entry.outs), made, given, code,
+            {file: dict(values) for file, values in entry.recipe.params.items()}, tuple(reads), found,
+        )  # fmt: skip
+        unknown.extend(path for path in given if not path.startswith("data/zoo") and path.startswith("data/"))
+        for maker in reads.values():
+            visit(maker)
+        order.append(entry.stage)
+
+    visit(start, run)
+    return tuple(links[name] for name in reversed(order)), tuple(dict.fromkeys(unknown))
+
+
+def project_path(root: Path, text: str) -> str:
+    """A path as a person gives it, relative to the project root.
+
+    Raises:
+        DataError: when it lies outside the project.
+    """
+    given = Path(text)
+    for candidate in (root / given, Path.cwd() / given):
+        if candidate.exists():
+            given = candidate
+            break
+    else:
+        given = root / given
+    absolute = given.parent.resolve() / given.name
+    if not absolute.is_relative_to(root.resolve()):
+        raise DataError(f"{text}: lies outside the project {root}")
+    return absolute.relative_to(root.resolve()).as_posix()
