@@ -78,6 +78,8 @@ def _annotate(args: argparse.Namespace) -> None:
     root = project_root()
     if args.action == "serve":
         command.serve(root, args.port, command.Wish(args.annotators, args.overlap, args.instances, args.retire))
+    elif args.action == "export":
+        print(command.export(root, args.folder, args.address))
     else:
         print(command.status(root))
 
@@ -224,8 +226,14 @@ def _parser() -> argparse.ArgumentParser:
     sweep.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="other keys of params.yaml")
     sweep.add_argument("--name", default="alpha", help="folder below data/sweeps/ (default: alpha)")
 
-    annotate = verb("annotate", _annotate, "serve the page where people rank candidates, or tell how they do")
-    annotate.add_argument("action", nargs="?", choices=("serve", "status"), default="serve")
+    annotate = verb(
+        "annotate",
+        _annotate,
+        "serve the page where people rank candidates, tell how they do, or write tasks for Label Studio",
+    )
+    annotate.add_argument("action", nargs="?", choices=("serve", "status", "export"), default="serve")
+    annotate.add_argument("--folder", type=Path, default=Path("label-studio"), help="a new one, for export")
+    annotate.add_argument("--address", help="where Label Studio will find that folder (default: its local files)")
     annotate.add_argument("--port", type=int, default=7860, help="on 127.0.0.1 (default: 7860; 0: any free one)")
     annotate.add_argument("--annotators", type=int, help="how many people; each gets a link (default: as before, or 1)")
     annotate.add_argument("--overlap", type=int, help="how many people rank each instance (default: as before, or 1)")

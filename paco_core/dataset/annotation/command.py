@@ -92,6 +92,30 @@ def _welcome(desk: Desk, path: Path, address: str) -> str:
     return "\n".join(lines)
 
 
+def export(root: Path, folder: Path, address: str | None) -> str:
+    """Write the study for Label Studio, with the rankings that are there already.
+
+    Raises:
+        DataError: when the folder exists, or there are no rankings to annotate.
+    """
+    from paco_core.dataset.annotation import assignment, label_studio
+    from paco_core.dataset.panels import PanelStore
+
+    table, votes = _instances(root), []
+    path = root / load(root / PARAMS_FILE).annotations.store
+    if path.is_file():
+        with AnswerStore(path) as store:
+            sizes = dict(zip(table["instance_id"], map(len, table["candidates"]), strict=True))
+            votes = from_answers(store.latest(), sizes).rankings
+            table = table[table["instance_id"].isin(assignment.sample(sizes, store.setting("instances", None)))]
+    where = address if address is not None else f"{label_studio.LOCAL_FILES}{folder.name}/"
+    count = label_studio.export(folder, table, PanelStore.below(root / paths.GRIDS), votes, where)
+    return (
+        f"{folder}: {count} tasks (tasks.json), config.xml, images/; {len(votes)} rankings as predictions\n"
+        f"pictures are expected at {where}images/"
+    )
+
+
 def status(root: Path) -> str:
     """How far everybody is, how well they agree, and who is doubtful.
 

@@ -1,4 +1,4 @@
-"""Rankings made elsewhere, read from JSON Lines and checked line by line."""
+"""Rankings made elsewhere: JSON Lines, checked line by line, or an export of Label Studio."""
 
 from __future__ import annotations
 
@@ -6,19 +6,23 @@ import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from paco_core.dataset.annotation.label_studio import read_export
 from paco_core.dataset.annotation.votes import Annotation, Task, Votes, orders
 from paco_core.files import DataError, read_jsonl
 
 
 def votes(task: Task) -> Votes:
-    """The rankings of ``annotations.file``.
+    """The rankings of ``annotations.file``: ``.json`` is an export of Label Studio, all else JSON Lines.
 
     Raises:
         DataError: when the parameters name no file, or a row is invalid (with file and line).
     """
     if task.params.file is None:
-        raise DataError("annotations.source 'import' needs annotations.file, a JSON Lines file of rankings")
-    return Votes(list(read_rankings(task.root / task.params.file, task.sizes())))
+        raise DataError("annotations.source 'import' needs annotations.file, a file of rankings")
+    file = task.root / task.params.file
+    if file.suffix == ".json":
+        return read_export(file, task.sizes())
+    return Votes(list(read_rankings(file, task.sizes())))
 
 
 def read_rankings(file: Path, sizes: Mapping[str, int]) -> Iterator[Annotation]:
