@@ -100,6 +100,23 @@ class AnnotationsParams(Section):
     exclude: list[str] = Field(default_factory=list)  # annotators whose votes do not count
 
 
+class EditingParams(Section):
+    source: Literal["storybook", "import"]
+    count: Annotated[int, Field(ge=0)] | None  # null: all of the file
+    broken_share: Fraction = 0.0  # of drawn edits that change more than was asked, labelled No; the paper has none
+    size: Annotated[int, Field(ge=16)] = 32  # pixels of a drawn picture's side
+    file: str | None = None  # JSON Lines of original, edited, instruction, for the source "import"
+    seed: int = 0
+
+    @model_validator(mode="after")
+    def _count_or_file(self) -> EditingParams:
+        if self.source == "storybook" and self.count is None:
+            raise ValueError("source 'storybook' needs count: how many edits to draw (0 for none)")
+        if self.source == "import" and not self.file:
+            raise ValueError("source 'import' needs file: JSON Lines of original, edited, instruction")
+        return self
+
+
 class PairsParams(Section):
     rule: Literal["top1_bottom1", "top2_bottom2", "adjacent"]
     confident: bool  # Yes only where the annotator's score says consistent, No only where it does not
@@ -108,6 +125,9 @@ class PairsParams(Section):
     validation_share: Fraction
     benchmark_share: Fraction
     balance: bool
+    leakage: Literal["refuse", "report"] = "refuse"  # of benchmark prompts or pictures into training
+    keep_out: str | None = None  # a folder in ConsistencyRank-Bench's layout that must not be trained on either
+    editing: EditingParams = EditingParams(source="storybook", count=0)
     seed: int
 
 

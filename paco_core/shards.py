@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 TAR, INDEX = "images.tar", "index.parquet"
 MAX_PIXELS = 64_000_000  # refused before decoding: no picture of ours is near it
+FORMATS = ("PNG", "JPEG", "WEBP", "BMP")  # others have decoders that nobody needs here
 
 
 def encode_png(image: Image.Image) -> bytes:
@@ -42,14 +43,27 @@ def decode_image(data: bytes, name: str) -> Image.Image:
     if not data:
         raise DataError(f"{name}: zero bytes, expected a picture")
     try:
-        image = Image.open(io.BytesIO(data))
+        image = Image.open(io.BytesIO(data), formats=FORMATS)
         if image.width * image.height > MAX_PIXELS:
             raise DataError(f"{name}: {image.width} x {image.height} pixels exceed the limit of {MAX_PIXELS}")
         return image.convert("RGB")
     except DataError:
         raise
+    except Image.DecompressionBombError as error:
+        raise DataError(f"{name}: too many pixels ({error}); the limit is {MAX_PIXELS}") from None
     except Exception as error:  # PIL raises many types for broken files; each becomes one clear error
         raise DataError(f"{name}: not a readable picture ({error})") from None
+
+
+def read_image(path: Path) -> Image.Image:
+    """A picture of its own file, RGB.
+
+    Raises:
+        DataError: naming the file when it is missing, empty, too large, truncated or no picture.
+    """
+    if not path.is_file():
+        raise DataError(f"{path}: no such picture")
+    return decode_image(path.read_bytes(), str(path))
 
 
 def write_shard(folder: Path, rows: Sequence[Mapping[str, Any]], images: Mapping[str, bytes]) -> None:
@@ -87,16 +101,16 @@ class ShardReader:
         self.folders = list(folders)
 
     @classmethod
-    def below(cls, root: Path) -> ShardReader:
-        """All shards one level below ``root``, in name order.
+    def below(cls, root: Path, *others: Path) -> ShardReader:
+        """All shards one level below ``root``, in name order, then those below ``others``, which may have none.
 
         Raises:
-            DataError: when there is none.
+            DataError: when there is none below ``root``.
         """
         folders = sorted(p.parent for p in root.glob(f"*/{INDEX}"))
         if not folders:
             raise DataError(f"{root}: no shard found (expected */{INDEX}); run `dvc repro grids`")
-        return cls(folders)
+        return cls([*folders, *sorted(p.parent for other in others for p in other.glob(f"*/{INDEX}"))])
 
     @cached_property
     def index(self) -> pd.DataFrame:
@@ -134,4 +148,10 @@ class ShardReader:
                 f"{tar}: cut off: picture {image_id} needs {int(row['size'])} bytes at {int(row['offset'])}, "
                 f"the file ends after {tar.stat().st_size}; delete it and run `dvc repro grids`"
             )
-        return decode_image(data, f"{tar}:{row['member']}")
+        image = decode_image(data, f"{tar}:{row['member']}")
+        if "width" in row and image.size != (row["width"], row["height"]):
+            raise DataError(
+                f"{tar}:{row['member']}: {image.width} x {image.height} px, its index says "
+                f"{row['width']} x {row['height']}; delete the shard and run `dvc repro grids`"
+            )
+        return image

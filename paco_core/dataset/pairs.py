@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from paco_core.dataset.annotation.votes import Annotation
-from paco_core.dataset.records import PromptRecord, parse_ref
+from paco_core.dataset.records import PromptRecord
 from paco_core.files import DataError, digest
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from paco_core.params import PairsParams
 
-COLUMNS = ("pair_id", "prompt_id", "theme", "first", "second", "label")
+COLUMNS = ("pair_id", "prompt_id", "theme", "first", "second", "label", "instruction", "answer")
 BENCHMARK_COLUMNS = (
     "instance_id", "prompt_id", "theme", "reference", "candidates", "ranking", "scores", "tied",
 )  # fmt: skip
@@ -42,13 +42,18 @@ class Instance(NamedTuple):
 
 
 class Pair(NamedTuple):
-    """Two panels of one prompt and whether they are consistent."""
+    """Two panels of one prompt and whether they are consistent; or a picture and its edited version.
+
+    ``instruction`` is None but for editing pairs; ``answer`` is None where the reasons are still to be written.
+    """
 
     pair_id: str
     prompt_id: str
     first: str
     second: str
     label: str
+    instruction: str | None = None
+    answer: str | None = None
 
 
 @dataclass
@@ -66,6 +71,7 @@ class Split:
         return {
             "train": len(self.train),
             "train_yes": sum(pair.label == YES for pair in self.train),
+            "train_editing": sum(pair.instruction is not None for pair in self.train),
             "validation": len(self.validation),
             "validation_yes": sum(pair.label == YES for pair in self.validation),
             "benchmark": len(self.benchmark),
@@ -139,8 +145,8 @@ def _chosen(instance: Instance, rule: str) -> Iterator[tuple[int, str]]:
     yield from ((position, NO) for position in below)
 
 
-def split(instances: Sequence[Instance], params: PairsParams) -> Split:
-    """Hold out a benchmark, make pairs of the rest, hold out a validation set, and balance.
+def split(instances: Sequence[Instance], params: PairsParams, editing: Sequence[Pair] = ()) -> Split:
+    """Hold out a benchmark, make pairs of the rest, add editing pairs, hold out a validation set, and balance.
 
     By prompt, no prompt lies in two of the three. By instance, as the paper does, panels leak from the
     benchmark into training; how many pairs do is counted. Which prompts are held out depends on the
@@ -161,11 +167,8 @@ def split(instances: Sequence[Instance], params: PairsParams) -> Split:
     kept = [i for i in instances if (i.prompt_id if by_prompt else i.instance_id) in rest]
     pairs, causes = to_pairs(kept, params.rule, confident=params.confident)
     dropped += causes
-    names = {pair.prompt_id if by_prompt else pair.pair_id for pair in pairs}
-    unseen, _ = _share(names, params.validation_share, f"{params.seed}|validation", "validation")
-    parts: list[list[Pair]] = [[], []]
-    for pair in pairs:
-        parts[(pair.prompt_id if by_prompt else pair.pair_id) in unseen].append(pair)
+    divided = [_validation(group, params) for group in (pairs, editing) if group]
+    parts = [[pair for group in divided for pair in group[n]] for n in (0, 1)]
     if params.balance:
         balanced = [balance(part, params.seed) for part in parts]
         dropped["balance"] = sum(map(len, parts)) - sum(map(len, balanced))
@@ -175,15 +178,28 @@ def split(instances: Sequence[Instance], params: PairsParams) -> Split:
     return Split(parts[0], parts[1], benchmark, +dropped, leaked)
 
 
+def _validation(pairs: Sequence[Pair], params: PairsParams) -> tuple[list[Pair], list[Pair]]:
+    """(training, validation) of pairs of one kind, rankings' or edits'."""
+
+    def unit(pair: Pair) -> str:
+        return pair.prompt_id if params.split == "prompt" else pair.pair_id
+
+    unseen, _ = _share({unit(p) for p in pairs}, params.validation_share, f"{params.seed}|validation", "validation")
+    return [p for p in pairs if unit(p) not in unseen], [p for p in pairs if unit(p) in unseen]
+
+
 def balance(pairs: Sequence[Pair], seed: int) -> list[Pair]:
-    """Drop pairs of the larger class, chosen by seed and id, until it exceeds the smaller by 3% at most."""
+    """Drop pairs of the larger class until it exceeds the smaller by 3% at most.
+
+    They are chosen by seed and id; editing pairs, of which there are few, go last.
+    """
     classes = {label: [pair for pair in pairs if pair.label == label] for label in (YES, NO)}
     smaller = min(map(len, classes.values()))
     limit = int(smaller * (1 + IMBALANCE))
     chosen = [
         pair
         for members in classes.values()
-        for pair in sorted(members, key=lambda pair: _draw(f"{seed}|balance", pair.pair_id))[:limit]
+        for pair in sorted(members, key=lambda p: (p.instruction is None, _draw(f"{seed}|balance", p.pair_id)))[:limit]
     ]
     return sorted(chosen)
 
@@ -207,13 +223,10 @@ def _draw(salt: str, unit: str) -> str:
 
 
 def pair_table(pairs: Sequence[Pair], records: Mapping[str, PromptRecord]) -> pd.DataFrame:
-    """Pairs with their themes (columns :data:`COLUMNS`)."""
+    """Pairs with their themes (columns :data:`COLUMNS`); an editing pair has an instruction instead."""
     import pandas as pd
 
-    rows = [
-        (pair.pair_id, pair.prompt_id, _theme(records, pair.prompt_id), pair.first, pair.second, pair.label)
-        for pair in pairs
-    ]
+    rows = [(p.pair_id, p.prompt_id, "" if p.instruction else _theme(records, p.prompt_id), *p[2:]) for p in pairs]
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
@@ -241,8 +254,3 @@ def _theme(records: Mapping[str, PromptRecord], prompt_id: str) -> str:
     if prompt_id not in records:
         raise DataError(f"prompt {prompt_id}: not among the diverse prompts; run `dvc repro grids` again")
     return records[prompt_id].theme
-
-
-def grid_ids(refs: Sequence[str]) -> set[str]:
-    """The grids that panel references belong to."""
-    return {parse_ref(ref)[0] for ref in refs}

@@ -25,9 +25,9 @@ class PanelStore:
         self._panels: OrderedDict[str, list[Image]] = OrderedDict()
 
     @classmethod
-    def below(cls, root: Path) -> PanelStore:
-        """All shards below ``root`` (``data/grids``)."""
-        return cls(ShardReader.below(root))
+    def below(cls, root: Path, *others: Path) -> PanelStore:
+        """All shards below ``root`` (``data/grids``) and ``others`` (``data/pairs``, where editing pairs lie)."""
+        return cls(ShardReader.below(root, *others))
 
     def panels(self, grid_id: str) -> list[Image]:
         """All panels of a grid in reading order.

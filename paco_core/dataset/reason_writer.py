@@ -24,6 +24,12 @@ VERDICTS = {
 }
 
 
+EDIT = (
+    'Instruction of an edit: "{instruction}"\nThe original and the edited picture follow. What the instruction asks to '
+    "change is no inconsistency."
+)
+
+
 class WrittenReasons(BaseModel):
     """The verdict again, and why."""
 
@@ -42,27 +48,30 @@ def write_reasons(
     """One reply a pair, in the order of the rows.
 
     Args:
-        pairs: columns pair_id, theme, first, second, label.
+        pairs: columns pair_id, theme, first, second, label, instruction (of an edit, else missing).
         fault: short name of what is wrong with an answer, given the pair's label, or None.
 
     Raises:
         ChatError: when the endpoint cannot be worked with, or did not serve all questions.
     """
 
-    def question(row: tuple[str, str, str, str, str]) -> Question[WrittenReasons]:
-        pair_id, theme, first, second, label = row
+    def question(row: tuple[str, str, str, str, str, object]) -> Question[WrittenReasons]:
+        pair_id, theme, first, second, label, edit = row
 
         def wrong(written: WrittenReasons) -> Rejection | None:
             cause = fault(written, label)
             wanted = f"answer {label} and give one to three reasons of one sentence each"
             return Rejection(cause, wanted) if cause else None
 
+        shown = f'Theme: "{theme}"\nThe first and the second picture follow.'
+        if isinstance(edit, str):
+            shown = EDIT.format(instruction=edit)
         text = (
-            f'Theme: "{theme}"\nThe first and the second picture follow. {VERDICTS[label]} Give one to three reasons, '
+            f"{shown} {VERDICTS[label]} Give one to three reasons, "
             "the weightiest first, each one short sentence about visible things."
         )
         images = (panels.panel(first), panels.panel(second))
         return Question(pair_id, text, WrittenReasons, system=SYSTEM, images=images, fault=wrong)
 
-    rows = pairs[["pair_id", "theme", "first", "second", "label"]].itertuples(index=False, name=None)
+    rows = pairs[["pair_id", "theme", "first", "second", "label", "instruction"]].itertuples(index=False, name=None)
     return chat.ask_all(rows, question, advance)

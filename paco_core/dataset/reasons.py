@@ -54,8 +54,10 @@ def explain(
 ) -> Explained:
     """Write an answer for every pair; one that is at odds with the pair's label, or without reasons, counts as failed.
 
-    The engine ``storybook`` writes true reasons from what the recogniser reads in the two panels (``advance`` counts
-    panels), ``openai`` asks a vision language model and keeps its answers below ``root`` (``advance`` counts pairs).
+    A pair that came with an answer (a drawn edit, say) keeps it, if it is a valid one. The engine ``storybook``
+    writes true reasons from what the recogniser reads in the two panels (``advance`` counts panels); of an edit it
+    cannot tell what was intended. ``openai`` asks a vision language model and keeps its answers below ``root``
+    (``advance`` counts pairs).
 
     Raises:
         DataError: when the engine lacks its model, or the language model cannot be worked with.
@@ -63,18 +65,32 @@ def explain(
     import pandas as pd
 
     figures: Counter[str] = Counter()
+    pairs = pairs.reindex(columns=[*pairs.columns, *(c for c in ("instruction", "answer") if c not in pairs)])
+    given = pairs["answer"].notna()
     if params.engine == "openai":
-        outcomes = _written(pairs, panels, params, root, advance, figures)
+        written = _written(pairs[~given], panels, params, root, advance, figures)
     else:
-        outcomes = _storybook(pairs, panels, params, root, advance)
+        written = _storybook(pairs[~given], panels, params, root, advance)
+    todo = iter(written)
+    outcomes = [
+        _outcome(text, label) if came else next(todo)
+        for came, text, label in zip(given, pairs["answer"], pairs["label"], strict=True)
+    ]
     answers = pd.Series([found.answer for found in outcomes], index=pairs.index, dtype="object")
     causes = pd.Series([found.cause for found in outcomes], index=pairs.index, dtype="object")
     good = answers.notna()
     return Explained(
-        pairs.assign(answer=answers, engine=params.engine)[good].reset_index(drop=True),
+        pairs.assign(answer=answers, engine=given.map({True: "given", False: params.engine}))[good].reset_index(
+            drop=True
+        ),
         pairs.assign(cause=causes)[~good].reset_index(drop=True),
         figures,
     )
+
+
+def _outcome(text: str, label: str) -> Outcome:
+    cause = fault(text, label)
+    return Outcome(None if cause else text, cause)
 
 
 def _storybook(
@@ -84,12 +100,13 @@ def _storybook(
 
     if params.model is None:
         raise DataError("cot_labels.engine 'storybook' needs cot_labels.model, the recogniser's folder")
-    readings = read_panels(pairs, panels, root / params.model, advance)
+    readings = read_panels(pairs[pairs["instruction"].isna()], panels, root / params.model, advance)
     outcomes = []
-    for first, second, label in pairs[["first", "second", "label"]].itertuples(index=False):
-        text = answer(*true_reasons(readings[first].panel, readings[second].panel))
-        cause = fault(text, label)
-        outcomes.append(Outcome(None if cause else text, cause))
+    for first, second, label, edit in pairs[["first", "second", "label", "instruction"]].itertuples(index=False):
+        if isinstance(edit, str):
+            outcomes.append(Outcome(None, "edit_without_answer"))
+        else:
+            outcomes.append(_outcome(answer(*true_reasons(readings[first].panel, readings[second].panel)), label))
     return outcomes
 
 

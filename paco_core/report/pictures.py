@@ -97,11 +97,11 @@ def contact_sheet(grids: Path, themes: dict[str, str], rows: int) -> list[SheetR
 
 
 def pair_cards(labels: Path, grids: Path, count: int) -> list[PairCard]:
-    """``count`` labelled pairs, Yes and No in turn, each of another prompt: a fixed random choice."""
+    """``count`` labelled pairs of panels, Yes and No in turn, each of another prompt: a fixed random choice."""
     import pandas as pd
 
     panels = PanelStore.below(grids)
-    rows = pd.read_parquet(labels).to_dict("records")
+    rows = [row for row in pd.read_parquet(labels).to_dict("records") if not isinstance(row.get("instruction"), str)]
     rows.sort(key=lambda row: _choice_order(str(row["pair_id"])))
     queues = {label: [row for row in rows if row["label"] == label] for label in LABELS}
     cards: list[PairCard] = []

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
 COLUMNS = ("pair_id", "theme", "first", "second", "label", "answer")
+EDIT_TEMPLATE = "edit_consistency"
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,8 @@ def read_examples(
 
     Args:
         panel: gives the picture of a panel reference.
-        template: name of the instruction template; ``theme`` reads the column of that name.
+        template: name of the instruction template; ``theme`` reads the column of that name. An editing pair,
+            which has an ``instruction`` of its own, is always asked :data:`EDIT_TEMPLATE`.
         answers: "reasons" as they stand in the table, or the "decision" alone ("Yes." or "No.").
 
     Raises:
@@ -74,14 +76,19 @@ def read_examples(
     missing = [name for name in COLUMNS if name not in frame]
     if missing:
         raise DataError(f"{table}: column {', '.join(missing)} is missing; it has {', '.join(map(str, frame))}")
+    if "instruction" not in frame:
+        frame["instruction"] = None
     once = cache(panel)  # pictures in several pairs are held once
     examples = []
-    for pair_id, theme, first, second, label, answer in frame[list(COLUMNS)].itertuples(index=False):
+    for pair_id, theme, first, second, label, answer, edit in frame[[*COLUMNS, "instruction"]].itertuples(index=False):
         if label not in (YES, NO):
             raise DataError(f"{table}: pair {pair_id}: label {label!r} is neither Yes nor No")
         if opening(answer) != label:
             raise DataError(f"{table}: pair {pair_id}: label {label} but its answer is {answer[:40]!r}")
-        instruction = render(template, theme=theme)
+        if isinstance(edit, str):
+            instruction = render(EDIT_TEMPLATE, instruction=edit)
+        else:
+            instruction = render(template, theme=theme)
         try:
             images = (once(first), once(second))
         except DataError as error:

@@ -18,7 +18,7 @@ def run(ctx: StageContext) -> None:
 
     source = ctx.read(paths.PAIRS)
     tables = {part: pd.read_parquet(source / f"{part}.parquet") for part in ("train", "validation")}
-    panels, params = PanelStore.below(ctx.read(paths.GRIDS)), ctx.params.cot_labels
+    panels, params = PanelStore.below(ctx.read(paths.GRIDS), source), ctx.params.cot_labels
     unit = "panels" if params.engine == "storybook" else "pairs"
     shown = [set(table["first"]) | set(table["second"]) if unit == "panels" else table for table in tables.values()]
     with ctx.progress(sum(map(len, shown)), unit) as progress:

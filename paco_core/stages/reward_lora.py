@@ -18,7 +18,7 @@ def run(ctx: StageContext) -> None:
 
     params = ctx.params.reward
     labels = ctx.read(paths.COT_LABELS)
-    panel = PanelStore.below(ctx.read(paths.GRIDS)).panel
+    panel = PanelStore.below(ctx.read(paths.GRIDS), ctx.read(paths.PAIRS)).panel
     validation = read_examples(labels / "validation.parquet", panel, params.template, params.answers)
     if params.source != "train":
         _published(ctx, validation)

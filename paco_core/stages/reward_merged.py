@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paco_core import paths
-from paco_core.shards import ShardReader
 
 if TYPE_CHECKING:
     from paco_core.context import StageContext
@@ -22,7 +21,7 @@ def run(ctx: StageContext) -> None:
     from paco_core.reward_model.network import source
 
     params = ctx.params.reward
-    panels = PanelStore(ShardReader.below(ctx.read(paths.GRIDS)))
+    panels = PanelStore.below(ctx.read(paths.GRIDS), ctx.read(paths.PAIRS))
     table = ctx.read(paths.COT_LABELS) / "validation.parquet"
     queries = [example.query for example in read_examples(table, panels.panel, params.template)[:COMPARED]]
     adapter: Path | None = ctx.read(paths.REWARD_LORA) / "adapter"

@@ -7,11 +7,13 @@ from pathlib import Path
 
 from hypothesis import HealthCheck, settings
 
+from paco_core.dataset.annotation.votes import Annotation, to_table
 from paco_core.dataset.grids import Finished, GridJob, Recipe, grid_jobs, shard_of, write_grids
 from paco_core.dataset.prompts import make_prompts
+from paco_core.dataset.rankings import instances
 from paco_core.dataset.records import PromptRecord, write_prompts
 from paco_core.params import PromptsParams
-from paco_core.shards import encode_png
+from paco_core.shards import ShardReader, encode_png
 
 #: Examples are the same on every run, and slow machines are no failure.
 quick = settings(deadline=None, derandomize=True, max_examples=25, suppress_health_check=[HealthCheck.too_slow])
@@ -33,6 +35,20 @@ def draw_grids(data: Path, prompts: list[PromptRecord], shards: int = 2) -> None
         for job in jobs:
             finished.save(job.id, _drawn(job))
         write_grids(data / "grids" / f"shard-{shard}", jobs, finished)
+
+
+def rank_grids(data: Path) -> None:
+    """Ranking instances of the grids, and one annotator's rankings whose scores are drawn from the ids."""
+    table = instances(ShardReader.below(data / "grids").index)
+    votes = []
+    for instance_id, candidates in zip(table["instance_id"], table["candidates"], strict=True):
+        rng = random.Random(str(instance_id))
+        scores = [rng.choice([0.0, 0.5, 1.0]) for _ in candidates]
+        order = sorted(range(len(scores)), key=lambda n: -scores[n])
+        votes.append(Annotation(instance_id, "drawn", order, scores, len(set(scores)) < len(scores)))
+    for name, frame in (("rankings/instances", table), ("annotations/rankings", to_table(votes))):
+        (data / name).parent.mkdir(parents=True, exist_ok=True)
+        frame.to_parquet(data / f"{name}.parquet", index=False)
 
 
 def _drawn(job: GridJob) -> bytes:

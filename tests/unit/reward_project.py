@@ -32,6 +32,7 @@ def fill(root: Path) -> None:
             for n in range(12)
         ]
     )
+    (root / paths.PAIRS).mkdir(parents=True)
     (root / paths.COT_LABELS).mkdir(parents=True)
     table[:8].to_parquet(root / paths.COT_LABELS / "train.parquet")
     table[8:].to_parquet(root / paths.COT_LABELS / "validation.parquet")

@@ -16,12 +16,13 @@ from paco_core.dataset import checks, pairs
 from paco_core.dataset.annotation.agreement import agreement
 from paco_core.dataset.annotation.sources import annotate
 from paco_core.dataset.annotation.votes import Annotation, Task, adjudicate, to_table
+from paco_core.dataset.editing import editing_pairs
 from paco_core.dataset.panels import PanelStore
 from paco_core.dataset.rankings import expected_instances, instances
 from paco_core.dataset.reasons import explain, fault
 from paco_core.dataset.records import PromptRecord, parse_ref
 from paco_core.files import DataError, write_json
-from paco_core.params import AnnotationsParams, PairsParams, ReasonsParams
+from paco_core.params import AnnotationsParams, EditingParams, PairsParams, ReasonsParams
 from paco_core.shards import ShardReader
 
 
@@ -147,7 +148,11 @@ def world(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[P
     write_json(data / "annotations" / "agreement.json", agreement(votes).as_json())
     joined, unranked = pairs.join(tables["rankings/instances"], annotations)
     assert unranked == 0
-    found, known = pairs.split(joined, settings()), {record.idx: record for record in prompts}
+    edits = editing_pairs(EditingParams(source="storybook", count=12, broken_share=0.5), repository)
+    edits.write(data / "pairs")
+    found, known = pairs.split(joined, settings(), edits.pairs), {record.idx: record for record in prompts}
+    write_json(data / "pairs" / "summary.json", {"leakage": "refuse"})
+    grids = PanelStore.below(data / "grids", data / "pairs")
     tables["pairs/benchmark"] = pairs.benchmark_table(found.benchmark, known)
     for part, rows in (("train", found.train), ("validation", found.validation)):
         tables[f"pairs/{part}"] = pairs.pair_table(rows, known)
@@ -162,7 +167,8 @@ def world(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[P
 
 def test_labels_and_answers_are_true(world: tuple[Path, list[PromptRecord]]) -> None:
     table = pd.read_parquet(world[0] / "cot_labels" / "train.parquet")
-    assert len(table) > 10 and set(table["label"]) == {"Yes", "No"} and set(table["engine"]) == {"storybook"}
+    assert len(table) > 10 and set(table["label"]) == {"Yes", "No"} and set(table["engine"]) == {"storybook", "given"}
+    assert (table["engine"] == "given").equals(table["instruction"].notna()), "edits bring their answers"
     assert all(text.startswith(f"{label}.") for text, label in zip(table["answer"], table["label"], strict=True))
     assert len(pd.read_parquet(world[0] / "cot_labels" / "train_failed.parquet")) == 0
 
