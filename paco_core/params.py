@@ -177,6 +177,9 @@ class RewardParams(Section):
         return self
 
 
+MediaPlace = Annotated[str, Field(pattern=r"^(file:///|https?://[^/@]+/).*$")]
+
+
 class ServingParams(Section):
     engine: Literal["transformers", "vllm"]
     host: str
@@ -189,6 +192,12 @@ class ServingParams(Section):
     start_timeout_s: Positive
     request_timeout_s: Positive
     max_failed_share: Fraction
+    wait_for_server_s: Annotated[float, Field(ge=0)] = 0  # pause so long while the server is down; 0 = stop
+    both_orders: bool = False  # a pair's score is the mean over both orders of its pictures
+    picture_format: Literal["png", "jpeg"] = "png"
+    score_cache: str | None = None  # SQLite file of scores that are known
+    gateway_port: Annotated[int, Field(ge=0, le=65535)] = 0
+    allowed_media: list[MediaPlace] = []  # where pictures may be fetched from; nowhere = data URLs only
     python: str | None = None  # interpreter of vLLM's own environment
     tensor_parallel: Positive = 1
     gpu_share: Fraction = 0.85

@@ -56,6 +56,7 @@ class Network:
         self.yes_id, self.no_id = answer_tokens(processor.tokenizer, name)
         self.prompt = lru_cache(maxsize=8192)(self._prompt)
         self.features = FeatureCache()
+        self.encoded = self.reused = 0  # pictures through the vision tower, and those whose features were kept
 
     @classmethod
     def load(
@@ -81,10 +82,18 @@ class Network:
         source = str(folder)
         if isinstance(folder, Path) and not (folder / "config.json").is_file():
             raise DataError(f"{folder}: no model there (config.json is missing)")
+        if isinstance(folder, Path) and not any(folder.glob("*.safetensors")):
+            raise DataError(
+                f"{folder}: its weights are no safetensors; other formats can run code when they are loaded"
+            )
         kind = AutoConfig.from_pretrained(source).model_type
         if kind != "qwen2_5_vl":
             raise DataError(f"{source}: its model type is {kind!r}, a reward model needs 'qwen2_5_vl'")
-        model = Qwen2_5_VLForConditionalGeneration.from_pretrained(source, dtype=getattr(torch, dtype))
+        if isinstance(folder, Path) and not any(folder.glob("*.safetensors")):
+            raise DataError(f"{folder}: no weights in safetensors there; other formats can run code when loaded")
+        model = Qwen2_5_VLForConditionalGeneration.from_pretrained(
+            source, dtype=getattr(torch, dtype), use_safetensors=True, trust_remote_code=False
+        )
         processor = AutoProcessor.from_pretrained(source)
         if pixels is not None:
             bounds = processor.image_processor.size
@@ -132,6 +141,8 @@ class Network:
         keys = [picture_key(image) for image in images]
         found = {key: visual for key in set(keys) if (visual := self.features.get(key)) is not None}
         new = {key: image for key, image in zip(keys, images, strict=True) if key not in found}
+        self.encoded += len(new)
+        self.reused += len(keys) - len(new)
         with torch.no_grad():
             for chunk in _chunks(list(new.items()), self._pictures_at_once(list(new.values()))):
                 for (key, _), visual in zip(chunk, self._encode([image for _, image in chunk]), strict=True):

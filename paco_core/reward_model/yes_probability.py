@@ -6,7 +6,7 @@ score = P(Yes) / (P(Yes) + P(No)) = sigmoid(logit_Yes - logit_No)   (PaCo-RL, ar
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -40,6 +40,16 @@ class Score:
     @property
     def failed(self) -> bool:
         return math.isnan(self.value)
+
+
+def in_both_orders(score: Callable[[Sequence[PairQuery]], list[Score]], queries: Sequence[PairQuery]) -> list[Score]:
+    """Scores of pairs, each the mean over both orders of its pictures; NaN where either order failed."""
+    turned = [PairQuery(query.second, query.first, query.instruction) for query in queries]
+    scores = score([*queries, *turned])
+    means = []
+    for ahead, back in zip(scores[: len(queries)], scores[len(queries) :], strict=True):
+        means.append(Score((ahead.value + back.value) / 2, ahead.cause or back.cause))
+    return means
 
 
 def answer_tokens(tokenizer: Any, model: str) -> tuple[int, int]:

@@ -24,7 +24,7 @@ def question_key(model: str, instruction: str, first: str, second: str) -> bytes
 
 
 class ScoreCache:
-    """A table of finite scores; several processes may use one file."""
+    """A table of finite scores, and how often each model's were asked for; several processes may use one file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -39,12 +39,15 @@ class ScoreCache:
                 connection.execute(
                     "CREATE TABLE IF NOT EXISTS scores (key BLOB PRIMARY KEY, value REAL NOT NULL) WITHOUT ROWID"
                 )
+                connection.execute(
+                    "CREATE TABLE IF NOT EXISTS lookups (model TEXT PRIMARY KEY, hits INTEGER, misses INTEGER)"
+                )
                 yield connection
         except sqlite3.DatabaseError as error:
             raise DataError(f"{self.path}: not a usable score cache ({error}); delete it and run again") from None
 
-    def get(self, keys: Sequence[bytes]) -> dict[bytes, float]:
-        """The known ones among ``keys``.
+    def get(self, model: str, keys: Sequence[bytes]) -> dict[bytes, float]:
+        """The known ones among ``keys``; counts them for ``model``.
 
         Raises:
             DataError: when the file is damaged.
@@ -56,7 +59,20 @@ class ScoreCache:
                 marks = ",".join("?" * len(chunk))
                 query = f"SELECT key, value FROM scores WHERE key IN ({marks})"  # noqa: S608  (marks only)
                 found.update(connection.execute(query, chunk).fetchall())
+            connection.execute(
+                "INSERT INTO lookups VALUES (?, ?, ?) ON CONFLICT (model) DO UPDATE SET "
+                "hits = hits + excluded.hits, misses = misses + excluded.misses",
+                (model, len(found), len(keys) - len(found)),
+            )
         return found
+
+    def lookups(self, model: str) -> tuple[int, int]:
+        """How many questions of a model were known so far, and how many were not; by all clients of this file."""
+        if not self.path.is_file():
+            return 0, 0
+        with self._open() as connection:
+            row = connection.execute("SELECT hits, misses FROM lookups WHERE model = ?", (model,)).fetchone()
+        return (row[0], row[1]) if row else (0, 0)
 
     def put(self, scores: Mapping[bytes, float]) -> None:
         """Keep scores."""

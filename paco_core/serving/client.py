@@ -14,15 +14,15 @@ import math
 import os
 import threading
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from paco_core.reward_model.network import picture_key
-from paco_core.reward_model.yes_probability import NO, YES, PairQuery, Score, from_top_logprobs
+from paco_core.reward_model.yes_probability import NO, YES, PairQuery, Score, from_top_logprobs, in_both_orders
 from paco_core.serving.cache import ScoreCache, question_key
 from paco_core.serving.process import ServingError
 from paco_core.serving.transport import API_KEY, Patience, RequestFailed, Transport
@@ -30,7 +30,9 @@ from paco_core.serving.transport import API_KEY, Patience, RequestFailed, Transp
 if TYPE_CHECKING:
     from PIL import Image
 
+PictureFormat = Literal["png", "jpeg"]
 TOP_LOGPROBS = 20
+JPEG_QUALITY = 95
 CHAT = "/v1/chat/completions"
 
 
@@ -77,6 +79,9 @@ class RewardClient:
         token_ids: ids of "Yes" and "No", when known; else taken from the server if it tells, and if not,
             the 20 most probable tokens are asked for.
         patience: retries, and how long to wait for a server that is down.
+        both_orders: a pair's score is the mean over both orders of its pictures; two questions a pair.
+        picture_format: "png", lossless, or "jpeg", smaller; a score got from a JPEG is never taken for the other.
+        locate: see :class:`Transport`.
     """
 
     def __init__(
@@ -90,9 +95,13 @@ class RewardClient:
         max_failed_share: float = 0.05,
         token_ids: tuple[int, int] | None = None,
         patience: Patience | None = None,
+        both_orders: bool = False,
+        picture_format: PictureFormat = "png",
+        locate: Callable[[], str | None] | None = None,
     ) -> None:
         self.model, self.max_failed_share = model, max_failed_share
-        self._transport = Transport(url, timeout_s, patience or Patience(), os.environ.get(API_KEY))
+        self.both_orders, self.picture_format = both_orders, picture_format
+        self._transport = Transport(url, timeout_s, patience or Patience(), os.environ.get(API_KEY), locate)
         self._pool = ThreadPoolExecutor(in_flight, thread_name_prefix="reward")
         self._cache = ScoreCache(cache) if cache is not None else None
         self._token_ids, self._checked, self._lock = token_ids, False, threading.Lock()
@@ -138,10 +147,13 @@ class RewardClient:
             return []
         if not self._checked:
             self.check()
-        pictures = _Pictures()
-        keys = [question_key(self.model, q.instruction, pictures.key(q.first), pictures.key(q.second)) for q in queries]
+        return in_both_orders(self._score, queries) if self.both_orders else self._score(queries)
+
+    def _score(self, queries: Sequence[PairQuery]) -> list[Score]:
+        pictures = _Pictures(self.picture_format)
+        keys = [self._key(query, pictures) for query in queries]
         distinct = dict(zip(keys, queries, strict=True))
-        known = self._cache.get(list(distinct)) if self._cache is not None else {}
+        known = self._cache.get(self.model, list(distinct)) if self._cache is not None else {}
         scores = {key: Score(value) for key, value in known.items()}
         unknown = {key: query for key, query in distinct.items() if key not in known}
         scores.update(self._ask_all(unknown, pictures, len(distinct)))
@@ -151,6 +163,10 @@ class RewardClient:
             self.counts.cached += len(known)
             self.counts.encoded += pictures.encoded
         return [scores[key] for key in keys]
+
+    def _key(self, query: PairQuery, pictures: _Pictures) -> bytes:
+        model = self.model if self.picture_format == "png" else f"{self.model} {self.picture_format}"
+        return question_key(model, query.instruction, pictures.key(query.first), pictures.key(query.second))
 
     async def score_async(self, queries: Sequence[PairQuery]) -> list[Score]:
         """:meth:`score` for callers with an event loop of their own."""
@@ -239,7 +255,8 @@ def _read(answer: Mapping[str, Any]) -> Score:
 class _Pictures:
     """The pictures of one call: each object digested once, each distinct picture encoded once."""
 
-    def __init__(self) -> None:
+    def __init__(self, picture_format: PictureFormat) -> None:
+        self._format = picture_format
         self._keys: dict[int, tuple[Image.Image, str]] = {}
         self._parts: dict[str, str] = {}
 
@@ -254,12 +271,15 @@ class _Pictures:
         return found[1]
 
     def part(self, image: Image.Image) -> str:
-        """The picture as a JSON part of a message: lossless PNG, as a data URL."""
+        """The picture as a JSON part of a message: a data URL."""
         key = self.key(image)
         if key not in self._parts:
             buffer = io.BytesIO()
-            image.save(buffer, format="PNG", compress_level=1)
+            if self._format == "png":
+                image.save(buffer, format="PNG", compress_level=1)
+            else:
+                image.convert("RGB").save(buffer, format="JPEG", quality=JPEG_QUALITY)
             data = base64.b64encode(buffer.getvalue()).decode()
-            url = f"data:image/png;base64,{data}"
+            url = f"data:image/{self._format};base64,{data}"
             self._parts[key] = f'{{"type": "image_url", "image_url": {{"url": "{url}"}}}}'
         return self._parts[key]

@@ -20,8 +20,9 @@ from paco_core.reward_model.golden import FILE as GOLDEN_FILE
 from paco_core.reward_model.golden import read_golden
 from paco_core.reward_model.yes_probability import NO, YES
 from paco_core.serving.client import RewardClient
+from paco_core.serving.engines import launch, launch_gateway
 from paco_core.serving.process import ServingError, tail
-from paco_core.serving.registry import Record, Registry
+from paco_core.serving.registry import GATEWAY, Recipe, Record, Registry
 from paco_core.serving.transport import Patience, RequestFailed, Transport
 
 HASHED_BYTES = 2 << 30  # larger folders are taken at dvc.lock's word
@@ -75,6 +76,18 @@ def answer_token_ids(folder: Path) -> tuple[int, int] | None:
     return None if yes is None or no is None else (yes, no)
 
 
+def recipe(folder: Path, name: str, serving: ServingParams, root: Path) -> Recipe:
+    """How to serve a model folder under a name."""
+    model = folder.resolve()
+    return Recipe(
+        serving.engine,
+        str(model),
+        serving.host,
+        serving.port,
+        lambda host, port, descriptor: launch(model, name, host, port, descriptor, serving, root),
+    )
+
+
 @dataclass(frozen=True)
 class RewardEndpoint:
     """A server that answers as ``model`` at ``url``; ``pid`` is its keeper's process."""
@@ -99,7 +112,7 @@ class RewardEndpoint:
         """
         registry = Registry(root)
         name = served_name(fingerprint(folder, root))
-        record, lease = registry.join(name, folder.resolve(), serving)
+        record, lease = registry.join(name, recipe(folder, name, serving, root))
         try:
             endpoint = _endpoint(record, folder, serving, registry)
             if wait:
@@ -115,32 +128,21 @@ class RewardEndpoint:
             ServingError: after ``serving.start_timeout_s``, or as soon as the server has died, with the end
                 of its log; or when its name or its golden scores are wrong.
         """
-        registry = Registry(self.log.parents[3])
-        transport = Transport(self.url, 5.0, Patience(retries=0))
         deadline = time.monotonic() + self.serving.start_timeout_s
-        while True:
-            try:
-                transport.call("GET", "/v1/models")
-                break
-            except RequestFailed as error:
-                if error.status in (401, 403):
-                    break
-            if registry.living(self.model) is None:
-                raise ServingError(f"server {self.model} ended while starting:\n{tail(self.log)}")
-            if time.monotonic() > deadline:
-                limit = f"serving.start_timeout_s = {self.serving.start_timeout_s}"
-                raise ServingError(f"server {self.model} is not ready within {limit}:\n{tail(self.log)}")
-            time.sleep(POLL_S)
-        transport.close()
-        self.check_golden()
+        _await_models(self.url, self.model, self._registry, self.serving, deadline)
+        self.check_golden(timeout_s=max(1.0, deadline - time.monotonic()))  # an engine may warm up at first
 
-    def check_golden(self) -> float | None:
+    @property
+    def _registry(self) -> Registry:
+        return Registry(self.log.parents[3])
+
+    def check_golden(self, timeout_s: float | None = None) -> float | None:
         """The largest difference between the golden scores and what the server answers; None without any.
 
         Raises:
             ServingError: when a difference exceeds its tolerance, or the server serves another model.
         """
-        with self.client(in_flight=4, max_failed_share=1.0) as client:
+        with self.client(in_flight=4, max_failed_share=1.0, timeout_s=timeout_s, plain=True) as client:
             client.check()
             if not (self.folder / GOLDEN_FILE).is_file():
                 return None
@@ -160,23 +162,55 @@ class RewardEndpoint:
     def client(
         self,
         *,
-        cache: Path | None = None,
         in_flight: int | None = None,
+        timeout_s: float | None = None,
         max_failed_share: float | None = None,
-        patience: Patience | None = None,
+        plain: bool = False,
     ) -> RewardClient:
-        """A client of this endpoint with the settings of ``params.yaml``."""
+        """A client of this endpoint with the settings of ``params.yaml``.
+
+        Args:
+            plain: ask the server itself about each pair as it is: no cache, one order, PNG, no waiting.
+        """
         serving = self.serving
+        root = self._registry.root
+        known = None if plain or serving.score_cache is None else root / serving.score_cache
         return RewardClient(
             self.url,
             self.model,
             in_flight=in_flight or serving.requests_in_flight,
-            timeout_s=serving.request_timeout_s,
-            cache=cache,
+            timeout_s=timeout_s or serving.request_timeout_s,
+            cache=known,
             max_failed_share=serving.max_failed_share if max_failed_share is None else max_failed_share,
             token_ids=answer_token_ids(self.folder),
-            patience=patience,
+            patience=Patience(wait_s=0 if plain else serving.wait_for_server_s),
+            both_orders=serving.both_orders and not plain,
+            picture_format="png" if plain else serving.picture_format,
+            locate=self._locate,
         )
+
+    def _locate(self) -> str | None:
+        record = self._registry.living(self.model)
+        return None if record is None else record.url
+
+
+def _await_models(url: str, name: str, registry: Registry, serving: ServingParams, deadline: float) -> None:
+    """Wait until a server lists its models."""
+    transport = Transport(url, 5.0, Patience(retries=0))
+    while True:
+        try:
+            transport.call("GET", "/v1/models")
+            break
+        except RequestFailed as error:
+            if error.status in (401, 403):
+                break
+        if registry.living(name) is None:
+            raise ServingError(f"server {name} ended while starting:\n{tail(registry.log(name))}")
+        if time.monotonic() > deadline:
+            limit = f"serving.start_timeout_s = {serving.start_timeout_s}"
+            raise ServingError(f"server {name} is not ready within {limit}:\n{tail(registry.log(name))}")
+        time.sleep(POLL_S)
+    transport.close()
 
 
 def _endpoint(record: Record, folder: Path, serving: ServingParams, registry: Registry) -> RewardEndpoint:
@@ -188,7 +222,7 @@ def up(folder: Path, serving: ServingParams, root: Path) -> str:
     registry = Registry(root)
     name = served_name(fingerprint(folder, root))
     before = registry.living(name)
-    record, lease = registry.join(name, folder.resolve(), serving, stay=True)
+    record, lease = registry.join(name, recipe(folder, name, serving, root), stay=True)
     try:
         _endpoint(record, folder, serving, registry).ready()
     except BaseException:
@@ -198,6 +232,25 @@ def up(folder: Path, serving: ServingParams, root: Path) -> str:
     finally:
         registry.leave(name, lease)
     return f"{name} {'already serves' if before else 'serves'} at {record.url} (process {record.pid})"
+
+
+def gateway(serving: ServingParams, root: Path) -> str:
+    """Put all models that are served in this project, now or later, behind one port; says which."""
+    registry = Registry(root)
+    start = Recipe(
+        GATEWAY, "", serving.host, serving.gateway_port, lambda _h, _p, fd: launch_gateway(fd, serving, root)
+    )
+    before = registry.living(GATEWAY)
+    record, lease = registry.join(GATEWAY, start, stay=True)
+    try:
+        _await_models(record.url, GATEWAY, registry, serving, time.monotonic() + serving.start_timeout_s)
+    except BaseException:
+        if before is None:
+            registry.stop(GATEWAY)
+        raise
+    finally:
+        registry.leave(GATEWAY, lease)
+    return f"every served model {'already answers' if before else 'answers'} at {record.url} (process {record.pid})"
 
 
 def status(root: Path) -> str:

@@ -55,12 +55,12 @@ class ChatRequest(_Model):
     model: str
     messages: list[Message] = Field(min_length=1, max_length=1)
     max_tokens: int = Field(default=128, ge=1, le=MAX_NEW_TOKENS)
-    logprobs: bool = False
-    top_logprobs: int = Field(default=0, ge=0, le=20)
+    logprobs: bool | None = False
+    top_logprobs: int | None = Field(default=0, ge=0, le=20)
     logprob_token_ids: list[int] | None = Field(default=None, max_length=64)  # vLLM's extension
     temperature: float | None = Field(default=None, ge=0.0, le=0.0)
-    n: Literal[1] = 1
-    stream: Literal[False] = False
+    n: Literal[1] | None = 1
+    stream: Literal[False] | None = False
 
     @model_validator(mode="after")
     def _logprobs_of_one_token(self) -> ChatRequest:

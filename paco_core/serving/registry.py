@@ -12,19 +12,20 @@ import os
 import signal
 import time
 import uuid
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
 
 from paco_core.files import read_json, write_json
-from paco_core.params import ServingParams
-from paco_core.serving.engines import launch
+from paco_core.serving.engines import Launch
 from paco_core.serving.process import ServingError, bind, hold, is_held, locked, spawn_keeper
 from paco_core.serving.transport import API_KEY
 
 FOLDER = Path(".paco") / "serving"
 STOP_S = 15.0
+GATEWAY = "gateway"  # name and engine of the server that passes requests on to the others
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,17 @@ class Record:
     engine: str
     model: str
     started: float
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How to start a server where none of its name lives: ``launch(host, port, descriptor)`` gives the command."""
+
+    engine: str
+    model: str
+    host: str
+    port: int
+    launch: Callable[[str, int, int], Launch]
 
 
 class Registry:
@@ -74,7 +86,7 @@ class Registry:
     def is_kept(self, name: str) -> bool:
         return (self.home(name) / "stay").exists()
 
-    def join(self, name: str, model: Path, serving: ServingParams, stay: bool = False) -> tuple[Record, IO[bytes]]:
+    def join(self, name: str, recipe: Recipe, stay: bool = False) -> tuple[Record, IO[bytes]]:
         """Take a lease of a living server of that name, or start one; safe in a race of many processes.
 
         Returns the record and the lease: a locked file that is held while open.
@@ -87,20 +99,18 @@ class Registry:
             with self.guard():
                 record = self.living(name)
                 if record is not None or not is_held(self.home(name) / "alive"):
-                    return self._enter(name, record, model, serving, stay)
+                    return self._enter(name, record, recipe, stay)
             if time.monotonic() > deadline:  # a predecessor is still ending; it may need the lock for that
                 raise ServingError(f"server {name} does not end; see {self.log(name)}")
             time.sleep(0.02)
 
-    def _enter(
-        self, name: str, record: Record | None, model: Path, serving: ServingParams, stay: bool
-    ) -> tuple[Record, IO[bytes]]:
+    def _enter(self, name: str, record: Record | None, recipe: Recipe, stay: bool) -> tuple[Record, IO[bytes]]:
         home = self.home(name)
         lease = hold(home / "leases" / f"{os.getpid()}-{uuid.uuid4().hex[:8]}")
         if record is None:
             (home / "stay").unlink(missing_ok=True)
             try:
-                record = self._start(name, model, serving)
+                record = self._start(name, recipe)
             except BaseException:
                 release(lease)
                 raise
@@ -108,21 +118,21 @@ class Registry:
             (home / "stay").touch()
         return record, lease
 
-    def _start(self, name: str, model: Path, serving: ServingParams) -> Record:
+    def _start(self, name: str, recipe: Recipe) -> Record:
         home = self.home(name)
-        if not _is_loopback(serving.host) and not os.environ.get(API_KEY):
+        if not _is_loopback(recipe.host) and not os.environ.get(API_KEY):
             raise ServingError(
-                f"serving.host {serving.host} lets other machines in; set {API_KEY} to a secret, here and for the "
+                f"serving.host {recipe.host} lets other machines in; set {API_KEY} to a secret, here and for the "
                 "clients, or serve on 127.0.0.1"
             )
-        with bind(serving.host, serving.port) as bound:
+        with bind(recipe.host, recipe.port) as bound:
             host, port = bound.getsockname()[:2]
-            start = launch(model, name, host, port, bound.fileno(), serving, self.root)
+            start = recipe.launch(host, port, bound.fileno())
             if not start.inherits:
                 bound.close()
             pid = spawn_keeper(start, bound if start.inherits else None, home, self._lock)
         address = f"[{host}]" if ":" in host else host
-        record = Record(name, f"http://{address}:{port}", pid, serving.engine, str(model), time.time())
+        record = Record(name, f"http://{address}:{port}", pid, recipe.engine, recipe.model, time.time())
         write_json(home / "server.json", asdict(record))
         return record
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import http.client
 import json
+import logging
 import random
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -16,6 +18,8 @@ from paco_core.files import DataError
 API_KEY = "PACO_API_KEY"  # environment variable; servers and clients read the same one
 MAX_ANSWER = 8 << 20
 DROPPED = (ConnectionError, http.client.HTTPException)
+NO_SERVER = (502, 503)  # what a gateway says while the server behind it is down, and a server that is loading
+log = logging.getLogger("paco.serving")
 
 
 class RequestFailed(Exception):
@@ -39,40 +43,74 @@ class Patience:
         return min(8.0, self.backoff_s * 2**attempt) * (0.5 + random.random())
 
 
-class Transport:
-    """Requests to one server from any number of threads."""
+@dataclass(frozen=True)
+class Address:
+    """Where a server listens."""
 
-    def __init__(self, url: str, timeout_s: float, patience: Patience, api_key: str | None = None) -> None:
+    secure: bool
+    host: str
+    port: int | None
+    prefix: str
+
+    @classmethod
+    def parse(cls, url: str) -> Address:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise DataError(f"server address {url!r}: expected http://host:port")
-        self.url, self._timeout, self._patience = url.rstrip("/"), timeout_s, patience
-        self._kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        self._host, self._port, self._prefix = parts.hostname, parts.port, parts.path.rstrip("/")
+        return cls(parts.scheme == "https", parts.hostname, parts.port, parts.path.rstrip("/"))
+
+    def connect(self, timeout_s: float) -> http.client.HTTPConnection:
+        kind = http.client.HTTPSConnection if self.secure else http.client.HTTPConnection
+        return kind(self.host, self.port, timeout=timeout_s)
+
+
+class Transport:
+    """Requests to one server from any number of threads.
+
+    Args:
+        locate: tells where the server is now, or None while it is nowhere; asked when it is down, so that a
+            server which was started again on another port is found.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        timeout_s: float,
+        patience: Patience,
+        api_key: str | None = None,
+        locate: Callable[[], str | None] | None = None,
+    ) -> None:
+        self.url, self._timeout, self._patience, self._locate = url.rstrip("/"), timeout_s, patience, locate
+        self._address = Address.parse(url)
         self._headers = {"Content-Type": "application/json"}
         if api_key:
             self._headers["Authorization"] = f"Bearer {api_key}"
         self._mine = threading.local()
-        self._all: list[http.client.HTTPConnection] = []
+        self._all: set[http.client.HTTPConnection] = set()
         self._lock = threading.Lock()
+        self._told_down = False
         self.retries = 0
 
-    def _connection(self) -> tuple[http.client.HTTPConnection, bool]:
-        """This thread's connection, and whether it was used before."""
-        connection = getattr(self._mine, "connection", None)
-        if connection is not None:
-            return connection, connection.sock is not None
-        connection = self._kind(self._host, self._port, timeout=self._timeout)
-        self._mine.connection = connection
+    def _connection(self) -> tuple[http.client.HTTPConnection, Address, bool]:
+        """This thread's connection, where it leads, and whether it was used before."""
+        address: Address = self._address
+        connection, leads_to = getattr(self._mine, "connection", None), getattr(self._mine, "address", None)
+        if connection is not None and leads_to == address:
+            return connection, address, connection.sock is not None
+        fresh = address.connect(self._timeout)
+        self._mine.connection, self._mine.address = fresh, address
         with self._lock:
-            self._all.append(connection)
-        return connection, False
+            self._all.add(fresh)
+            self._all.discard(connection)
+        if connection is not None:
+            connection.close()
+        return fresh, address, False
 
     def _once(self, method: str, path: str, body: bytes | None) -> tuple[int, bytes]:
-        connection, used = self._connection()
+        connection, address, used = self._connection()
         while True:
             try:
-                connection.request(method, self._prefix + path, body, self._headers)
+                connection.request(method, address.prefix + path, body, self._headers)
                 response = connection.getresponse()
                 data = response.read(MAX_ANSWER + 1)
                 if len(data) > MAX_ANSWER:
@@ -92,7 +130,7 @@ class Transport:
         """The JSON object that the server answers.
 
         Retried: status 429 and 5xx, and dropped connections. Not retried: other statuses, time-outs,
-        answers that are no JSON.
+        answers that are no JSON. While the server is down, tries go on until ``Patience.wait_s`` is over.
 
         Raises:
             RequestFailed: with the cause.
@@ -106,10 +144,22 @@ class Transport:
             waiting = failure.down and time.monotonic() - started < self._patience.wait_s
             if not again or (attempt >= self._patience.retries and not waiting):
                 raise failure from None
+            if failure.down:
+                self._look_elsewhere(waiting)
             with self._lock:
                 self.retries += 1
             time.sleep(self._patience.pause(attempt))
             attempt += 1
+
+    def _look_elsewhere(self, waiting: bool) -> None:
+        """The server is down: go where it is now, if it is anywhere; say once that all is waiting."""
+        url = self._locate() if self._locate is not None else None
+        with self._lock:
+            if url is not None and url.rstrip("/") != self.url:
+                self.url, self._address = url.rstrip("/"), Address.parse(url)
+            elif waiting and not self._told_down:
+                self._told_down = True
+                log.warning("%s is down; waiting for it, %g s at most", self.url, self._patience.wait_s)
 
     def _answer(self, status: int, data: bytes) -> dict[str, Any]:
         try:
@@ -120,7 +170,8 @@ class Transport:
             message = ""
             if isinstance(value, dict) and isinstance(value.get("error"), dict):
                 message = str(value["error"].get("message", ""))[:300]
-            raise RequestFailed(f"HTTP {status}{': ' + message if message else ''}", status=status)
+            cause = f"HTTP {status}{': ' + message if message else ''}"
+            raise RequestFailed(cause, status=status, down=status in NO_SERVER)
         if not isinstance(value, dict):
             raise RequestFailed("the answer is no JSON object")
         return value

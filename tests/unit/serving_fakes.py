@@ -1,21 +1,25 @@
-"""A server around a made-up model, a server that follows a script, and an engine that is one file."""
+"""A server around a made-up model, a server that follows a script, and engines that need no weights."""
 
 from __future__ import annotations
 
 import json
 import math
+import os
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import uvicorn
 from PIL import Image, ImageStat
 
 from paco_core.reward_model.yes_probability import PairQuery
+from paco_core.serving.engines import Launch
 from paco_core.serving.engines.answering import Answer, Ask, TokenLogprob
 from paco_core.serving.engines.transformers_app import Server, build_app
 
@@ -62,23 +66,32 @@ class FakeModel:
         return Answer("Yes", "length", yes, rivals)
 
 
+def fake_server(model: FakeModel, name: str = NAME, **settings: Any) -> Server:
+    """The state of the real application around a made-up model."""
+    return Server(model, name, **{"max_batch": 32, "answer_tokens": {"Yes": 5, "No": 6}, **settings})
+
+
 @contextmanager
-def served(
-    model: FakeModel, *, port: int = 0, max_batch: int = 32, api_key: str | None = None
-) -> Iterator[tuple[str, Server]]:
-    """The real application around a made-up model, on a real socket."""
+def listening(app: Any, port: int = 0) -> Iterator[str]:
+    """An application on a real socket, in a thread; gives its address."""
     bound = socket.create_server(("127.0.0.1", port))
-    state = Server(model, NAME, max_batch=max_batch, answer_tokens={"Yes": 5, "No": 6}, api_key=api_key)
-    config = uvicorn.Config(build_app(state), log_level="error", timeout_graceful_shutdown=1)
-    server = uvicorn.Server(config)
+    server = uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
     thread.start()
     try:
-        yield f"http://127.0.0.1:{bound.getsockname()[1]}", state
+        yield f"http://127.0.0.1:{bound.getsockname()[1]}"
     finally:
         server.should_exit = True
         thread.join(30)
         bound.close()
+
+
+@contextmanager
+def served(model: FakeModel, *, port: int = 0, name: str = NAME, **settings: Any) -> Iterator[tuple[str, Server]]:
+    """The real application around a made-up model, on a real socket."""
+    state = fake_server(model, name, **settings)
+    with listening(build_app(state), port) as url:
+        yield url, state
 
 
 def completion(share: float = 0.75, model: str = NAME) -> bytes:
@@ -161,13 +174,17 @@ class Scripted(ThreadingHTTPServer):
         self.server_close()
 
 
-#: An engine without a model: answers with the name that it was given; `fail` makes it die while starting.
+#: An engine without a model: answers with the name that it was given; `fail` makes it die, `hang` makes it
+#: wait while starting.
 ENGINE = """
-import json, socket, sys
+import json, socket, sys, time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 name, descriptor, mode = sys.argv[1:]
 if mode == "fail":
     raise SystemExit("weights of the wrong shape")
+if mode == "hang":
+    print("loading for ever", flush=True)
+    time.sleep(600)
 body = json.dumps({"data": [{"id": name}]}).encode()
 
 class Handler(BaseHTTPRequestHandler):
@@ -184,3 +201,43 @@ server = ThreadingHTTPServer(("127.0.0.1", 0), Handler, bind_and_activate=False)
 server.socket = socket.socket(fileno=int(descriptor))
 server.serve_forever()
 """
+
+
+def fake_launch(mode: str) -> Callable[..., Launch]:
+    """An engine that needs no weights, in place of the real ones."""
+
+    def launch(_model: Path, name: str, _host: str, _port: int, descriptor: int, *_: object) -> Launch:
+        return Launch([sys.executable, "-c", ENGINE, name, str(descriptor), mode], dict(os.environ), inherits=True)
+
+    return launch
+
+
+#: The real application around a made-up model that is a little slow; writes down every pair that it scores.
+SCORER = """
+import socket, sys, time
+import uvicorn
+from serving_fakes import FakeModel, build_app, fake_server
+name, descriptor, diary = sys.argv[1:]
+
+class Diarist(FakeModel):
+    def __call__(self, asks):
+        time.sleep(0.05)
+        with open(diary, "a") as stream:
+            stream.writelines(f"{ask.query.first.tobytes().hex()}\\n" for ask in asks)
+        return super().__call__(asks)
+
+config = uvicorn.Config(build_app(fake_server(Diarist(), name)), log_level="error")
+uvicorn.Server(config).run(sockets=[socket.socket(fileno=int(descriptor))])
+"""
+
+
+def diarist_launch(diary: Path) -> Callable[..., Launch]:
+    """An engine in a process of its own that writes down the first picture of every pair that it scores."""
+    here = Path(__file__).parent
+    path = os.pathsep.join([str(here), str(here.parents[1]), os.environ.get("PYTHONPATH", "")])
+
+    def launch(_model: Path, name: str, _host: str, _port: int, descriptor: int, *_: object) -> Launch:
+        command = [sys.executable, "-c", SCORER, name, str(descriptor), str(diary)]
+        return Launch(command, {**os.environ, "PYTHONPATH": path}, inherits=True)
+
+    return launch

@@ -15,8 +15,8 @@ import pytest
 from PIL import Image
 from serving_fakes import NAME, FakeModel, panel, queries, served
 
+from paco_core.serving import guard
 from paco_core.serving.client import RewardClient
-from paco_core.serving.engines import transformers_app
 
 
 def url_of(data: bytes) -> str:
@@ -41,6 +41,7 @@ def bomb(side: int = 30_000) -> bytes:
 
 
 GOOD = url_of(png(panel(1)))
+JSON = {"Content-Type": "application/json"}
 
 
 def request(images: list[str], text: str | None = "Same?", **more: Any) -> dict[str, Any]:
@@ -99,7 +100,7 @@ def test_bad_requests_are_refused_in_openais_shape(
 
 
 def test_a_huge_body_is_refused_without_being_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transformers_app, "MAX_BODY", 100_000)
+    monkeypatch.setattr(guard, "MAX_BODY", 100_000)
     with served(FakeModel()) as (url, state):
         assert post(url, b" " * 150_000)[0] == 413
         assert post(url, iter([b" " * 60_000] * 3))[0] == 413  # chunked

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,7 @@ from serving_fakes import (
 )
 
 from paco_core.files import DataError
-from paco_core.reward_model.yes_probability import PairQuery
+from paco_core.reward_model.yes_probability import PairQuery, Score, in_both_orders
 from paco_core.serving.cache import ScoreCache, question_key
 from paco_core.serving.client import RewardClient
 from paco_core.serving.process import ServingError
@@ -100,6 +101,66 @@ def test_scores_survive_in_the_cache_file(tmp_path: Path) -> None:
     assert len(model.asks) == 13 and client.counts.cached == 0
 
 
+def test_the_cache_counts_what_it_knew_for_each_model(tmp_path: Path) -> None:
+    cache = ScoreCache(tmp_path / "scores.db")
+    assert cache.lookups(NAME) == (0, 0)
+    cache.get(NAME, [b"a", b"b"])
+    cache.put({b"a": 0.5})
+    assert cache.get(NAME, [b"a", b"b"]) == {b"a": 0.5}
+    assert (cache.lookups(NAME), cache.lookups("another")) == ((1, 3), (0, 0))
+
+
+def test_both_orders_of_a_pair_are_averaged_and_asked_once_each(tmp_path: Path) -> None:
+    asked = queries(4)
+    turned = [PairQuery(q.second, q.first, q.instruction) for q in asked]
+    model = FakeModel()
+    with served(model) as (url, _), RewardClient(url, NAME, both_orders=True) as client:
+        scores = client.score([*asked, *turned])
+    means = [(true_score(a) + true_score(b)) / 2 for a, b in zip(asked, turned, strict=True)]
+    assert [s.value for s in scores] == pytest.approx(means * 2)
+    assert [true_score(q) for q in asked] != pytest.approx(means)
+    assert len(model.asks) == 8
+
+
+def test_a_pair_of_which_one_order_failed_is_nan() -> None:
+    def score(queries: Sequence[PairQuery]) -> list[Score]:
+        return [Score(0.5), Score(0.5), Score(math.nan, "lost"), Score(0.7)]
+
+    one, two = in_both_orders(score, queries(2))
+    assert one.failed and one.cause == "lost" and two.value == pytest.approx(0.6) and two.cause is None
+
+
+def test_jpeg_only_when_asked_and_never_mixed_with_png(tmp_path: Path) -> None:
+    noise = Image.effect_noise((64, 64), 90).convert("RGB")
+    model, file, query = FakeModel(), tmp_path / "scores.db", PairQuery(noise, panel(1, 64), "Same?")
+    with served(model) as (url, _):
+        for picture_format in ("jpeg", "png"):
+            with RewardClient(url, NAME, cache=file, picture_format=picture_format) as client:  # type: ignore[arg-type]
+                client.score([query])
+    lossy, lossless = (ask.query.first for ask in model.asks)
+    assert lossy.tobytes() != noise.tobytes() == lossless.tobytes()
+
+
+def test_a_client_waits_for_a_server_that_is_down_and_no_longer_than_it_was_told() -> None:
+    patient = Patience(retries=0, backoff_s=0.001, wait_s=0.2)
+    with Scripted([GOOD]) as server:
+        url = server.url
+    with RewardClient(url, NAME, patience=patient) as client, pytest.raises(ServingError, match="connection refused"):
+        client.check()
+    assert client.retries > 3
+
+
+def test_a_client_follows_a_server_to_its_new_address() -> None:
+    with Scripted([GOOD]) as old:
+        url = old.url
+    with (
+        Scripted([GOOD]) as new,
+        RewardClient(url, NAME, patience=QUICK, locate=lambda: new.url) as client,
+    ):
+        assert client.score(queries(1))[0].value == pytest.approx(0.75)
+        assert client.url == new.url
+
+
 def test_cache_key_depends_on_every_part() -> None:
     parts = [
         ("m", "i", "a", "b"),
@@ -116,7 +177,7 @@ def test_a_damaged_cache_is_named(tmp_path: Path) -> None:
     file = tmp_path / "scores.db"
     file.write_bytes(b"no database" * 1000)
     with pytest.raises(DataError, match=r"scores\.db.*delete it"):
-        ScoreCache(file).get([b"k"])
+        ScoreCache(file).get(NAME, [b"k"])
 
 
 def test_failures_are_nan_with_their_cause_and_not_cached(tmp_path: Path) -> None:

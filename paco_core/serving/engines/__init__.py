@@ -27,7 +27,7 @@ def launch(model: Path, name: str, host: str, port: int, descriptor: int, servin
     Raises:
         DataError: when the engine's environment is missing.
     """
-    environment = {**os.environ, "OMP_NUM_THREADS": str(serving.threads), "OMP_WAIT_POLICY": "passive"}
+    environment = {**_environment(), "OMP_NUM_THREADS": str(serving.threads), "OMP_WAIT_POLICY": "passive"}
     if serving.engine == "vllm":
         from paco_core.serving.engines import vllm
 
@@ -35,9 +35,27 @@ def launch(model: Path, name: str, host: str, port: int, descriptor: int, servin
         return Launch(line, {**environment, **vllm.environment(serving)}, inherits=False)
     if serving.dtype == "auto":
         raise DataError("serving.dtype 'auto' is vLLM's; the engine 'transformers' needs float32 or bfloat16")
-    package = str(Path(__file__).resolve().parents[3])
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [package, environment.get("PYTHONPATH")]))
     line = [sys.executable, "-m", "paco_core.serving.engines.transformers_app", "--model", str(model)]
     line += ["--served-model-name", name, "--fd", str(descriptor), "--device", serving.device]
     line += ["--dtype", serving.dtype, "--threads", str(serving.threads), "--max-batch", str(serving.max_batch)]
+    line += _allowed(serving)
+    if serving.score_cache is not None:
+        line += ["--score-cache", str(root / serving.score_cache)]
     return Launch(line, environment, inherits=True)
+
+
+def launch_gateway(descriptor: int, serving: ServingParams, root: Path) -> Launch:
+    """The command of the gateway, which serves every model of the project behind one port."""
+    line = [sys.executable, "-m", "paco_core.serving.gateway", "--root", str(root), "--fd", str(descriptor)]
+    line += ["--timeout", str(serving.request_timeout_s), *_allowed(serving)]
+    return Launch(line, _environment(), inherits=True)
+
+
+def _allowed(serving: ServingParams) -> list[str]:
+    return [word for place in serving.allowed_media for word in ("--allow-media", place)]
+
+
+def _environment() -> dict[str, str]:
+    """Ours, with this package on the path wherever the server is started from."""
+    package = str(Path(__file__).resolve().parents[3])
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))}

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import hmac
 import json
 import logging
 import os
@@ -18,20 +17,27 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI, Request, Response
+from fastapi.responses import PlainTextResponse
 from starlette.exceptions import HTTPException
 
 from paco_core.reward_model.yes_probability import PairQuery
+from paco_core.serving.cache import ScoreCache
+from paco_core.serving.description import Health, ModelList, answers, chat_operation, describe, refused
 from paco_core.serving.engines.answering import Answer, Ask
 from paco_core.serving.engines.batching import Batcher
+from paco_core.serving.engines.media import Media
 from paco_core.serving.engines.metrics import ServerMetrics
 from paco_core.serving.engines.pictures import Pictures
+from paco_core.serving.guard import authorise, read_body
 from paco_core.serving.protocol import ChatRequest, RequestError
 from paco_core.serving.transport import API_KEY
 
-MAX_BODY = 24 << 20  # two pictures of the largest accepted size, as base64
+if TYPE_CHECKING:
+    from paco_core.reward_model.network import Network
+
 DECODE_APART = 256 << 10  # longer data URLs are decoded beside the event loop
 log = logging.getLogger("paco.serving")
 
@@ -47,33 +53,15 @@ class Server:
         max_batch: int,
         answer_tokens: dict[str, int] | None = None,
         api_key: str | None = None,
+        media: Media | None = None,
     ) -> None:
-        self.name, self.answer_tokens, self._api_key = name, answer_tokens, api_key
+        self.name, self.answer_tokens, self.api_key = name, answer_tokens, api_key
         self.metrics = ServerMetrics()
-        self.pictures = Pictures()
+        self.pictures = Pictures(media)
+        self.metrics.tally("paco_pictures_decoded", "Pictures decoded", lambda: self.pictures.decoded)
+        self.metrics.tally("paco_pictures_known", "Pictures decoded before", lambda: self.pictures.known)
         self.batcher: Batcher[Ask, Answer] = Batcher(answer, max_batch, self.metrics.batch.observe)
         self.started = int(time.time())
-
-    def authorise(self, request: Request) -> None:
-        if self._api_key is None:
-            return
-        given = request.headers.get("authorization", "").removeprefix("Bearer ")
-        if not hmac.compare_digest(given.encode(), self._api_key.encode()):
-            raise RequestError(401, "wrong or missing API key", "invalid_api_key")
-
-    async def body(self, request: Request) -> bytes:
-        """The request's body, refused as soon as it is known to be too large."""
-        limit = RequestError(413, f"request body exceeds {MAX_BODY} bytes", "body_too_large")
-        declared = request.headers.get("content-length", "0")
-        if declared.isdigit() and int(declared) > MAX_BODY:
-            raise limit
-        chunks, size = [], 0
-        async for chunk in request.stream():
-            size += len(chunk)
-            if size > MAX_BODY:
-                raise limit
-            chunks.append(chunk)
-        return b"".join(chunks)
 
     async def chat(self, body: bytes) -> dict[str, Any]:
         """Answer a chat request."""
@@ -82,16 +70,15 @@ class Server:
             message = f"model {request.model!r} is not served here; this server serves {self.name!r}"
             raise RequestError(404, message, "model_not_found")
         urls, text = request.pictures_and_text()
-        before = self.pictures.decoded
-        if max(map(len, urls)) > DECODE_APART:
+        if any(len(url) > DECODE_APART or not url.startswith("data:") for url in urls):
             images = [await asyncio.to_thread(self.pictures.get, url) for url in urls]
         else:
             images = [self.pictures.get(url) for url in urls]
-        self.metrics.decoded.inc(self.pictures.decoded - before)
         ids = tuple(request.logprob_token_ids) if request.logprob_token_ids is not None else None
+        wanted = bool(request.logprobs)
         query = PairQuery(images[0], images[1], text)
-        answer = await self.batcher.ask(Ask(query, request.max_tokens, request.logprobs, request.top_logprobs, ids))
-        return completion(answer, self.name, request.logprobs)
+        answer = await self.batcher.ask(Ask(query, request.max_tokens, wanted, request.top_logprobs or 0, ids))
+        return completion(answer, self.name, wanted)
 
     def models(self) -> dict[str, Any]:
         card = {"id": self.name, "object": "model", "created": self.started, "owned_by": "paco"}
@@ -145,26 +132,26 @@ def build_app(server: Server) -> FastAPI:
     async def refusal(_request: Request, error: RequestError) -> Response:
         return _json(error.body(), error.status)
 
-    @app.get("/health")
-    async def health() -> dict[str, str]:
-        return {"status": "ok", "model": server.name}
+    @app.get("/health", openapi_extra=answers(Health))
+    async def health() -> Response:
+        return _json({"status": "ok", "model": server.name})
 
-    @app.get("/metrics")
+    @app.get("/metrics", response_class=PlainTextResponse, openapi_extra=refused(401))
     async def metrics(request: Request) -> Response:
-        server.authorise(request)
+        authorise(request, server.api_key)
         return Response(server.metrics.text(), media_type="text/plain; version=0.0.4")
 
-    @app.get("/v1/models")
+    @app.get("/v1/models", openapi_extra=answers(ModelList, 401))
     async def models(request: Request) -> Response:
-        server.authorise(request)
+        authorise(request, server.api_key)
         return _json(server.models())
 
     async def chat(request: Request) -> Response:
         started = time.perf_counter()
         status = 200
         try:
-            server.authorise(request)
-            return _json(await server.chat(await server.body(request)))
+            authorise(request, server.api_key)
+            return _json(await server.chat(await read_body(request)))
         except RequestError as error:
             status = error.status
             server.metrics.refused.labels(error.code).inc()
@@ -179,9 +166,20 @@ def build_app(server: Server) -> FastAPI:
             server.metrics.requests.labels(str(status)).inc()
             server.metrics.latency.observe(time.perf_counter() - started)
 
-    schema = {"requestBody": {"content": {"application/json": {"schema": ChatRequest.model_json_schema()}}}}
-    app.post("/v1/chat/completions", openapi_extra=schema)(chat)
+    app.post("/v1/chat/completions", openapi_extra=chat_operation())(chat)
+    describe(app)
     return app
+
+
+def tell_caches(server: Server, network: Network, scores: Path | None) -> None:
+    """Have the server's metrics tell what the model and the clients did not have to do again."""
+    tally = server.metrics.tally
+    tally("paco_panels_encoded", "Pictures through the vision tower", lambda: network.encoded)
+    tally("paco_panels_known", "Pictures whose vision features were kept", lambda: network.reused)
+    if scores is not None:
+        cache = ScoreCache(scores)
+        tally("paco_score_cache_hits", "Questions that clients knew", lambda: cache.lookups(server.name)[0])
+        tally("paco_score_cache_misses", "Questions that clients had to ask", lambda: cache.lookups(server.name)[1])
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -195,6 +193,8 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--max-batch", type=int, default=96)
+    parser.add_argument("--allow-media", action="append", default=[], metavar="PLACE", help="see serving.allowed_media")
+    parser.add_argument("--score-cache", type=Path, help="the clients' file of known scores, for its hits in /metrics")
     return parser.parse_args(argv)
 
 
@@ -223,7 +223,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         max_batch=args.max_batch,
         answer_tokens=answerer.answer_tokens,
         api_key=os.environ.get(API_KEY),
+        media=Media(args.allow_media),
     )
+    tell_caches(server, scorer.network, args.score_cache)
     log.info("%s loaded from %s in %.1f s", args.served_model_name, args.model, time.monotonic() - began)
     given = args.fd is not None
     bound = socket.socket(fileno=args.fd) if given else socket.create_server((args.host, args.port))

@@ -8,8 +8,11 @@ from pathlib import Path
 
 from paco_core.files import DataError
 from paco_core.params import ServingParams
+from paco_core.serving.engines.media import Media
+from paco_core.serving.engines.pictures import MAX_PIXELS
 from paco_core.serving.transport import API_KEY
 
+NOWHERE = "nowhere.invalid"  # RFC 6761: never resolves
 PYTHON = ".venv-vllm/bin/python"
 
 
@@ -31,16 +34,27 @@ def command(model: str, name: str, host: str, port: int, serving: ServingParams,
     line += ["--model", model, "--served-model-name", name, "--host", host, "--port", str(port)]
     line += ["--dtype", serving.dtype, "--max-model-len", str(serving.max_model_len)]
     line += ["--limit-mm-per-prompt", '{"image": 2, "video": 0}', "--max-num-seqs", str(serving.max_batch)]
-    line += ["--enable-prefix-caching"]
+    line += ["--enable-prefix-caching", "--load-format", "safetensors", *_places(serving)]
     if serving.device == "cpu":
         return [*line, "--enforce-eager"]
     line += ["--tensor-parallel-size", str(serving.tensor_parallel)]
     return [*line, "--gpu-memory-utilization", str(serving.gpu_share)]
 
 
+def _places(serving: ServingParams) -> list[str]:
+    """Where pictures may be fetched from: vLLM takes any site unless it is given a list, and one folder."""
+    media = Media(serving.allowed_media)
+    if len(media.folders) > 1:
+        raise DataError("serving.allowed_media: vLLM takes pictures from one folder (file:///...) at most")
+    hosts = [str(site.hostname) for site in media.sites] or [NOWHERE]
+    line = ["--allowed-media-domains", *hosts]
+    return [*line, *(word for folder in media.folders for word in ("--allowed-local-media-path", str(folder)))]
+
+
 def environment(serving: ServingParams) -> Mapping[str, str]:
     """Variables for the server: no usage reports, our API key; a small key-value cache on a processor."""
-    quiet = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
+    quiet = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "VLLM_MAX_IMAGE_PIXELS": str(MAX_PIXELS)}
+    quiet["VLLM_MEDIA_URL_ALLOW_REDIRECTS"] = "0"
     if API_KEY in os.environ:
         quiet["VLLM_API_KEY"] = os.environ[API_KEY]
     return {**quiet, "VLLM_CPU_KVCACHE_SPACE": "1"} if serving.device == "cpu" else quiet

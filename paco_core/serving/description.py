@@ -1,0 +1,122 @@
+"""The OpenAPI description of a server: what it takes, what it answers, how it refuses."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
+from paco_core.serving.protocol import ChatRequest
+
+
+class ErrorDetail(BaseModel):
+    message: str
+    type: Literal["invalid_request_error", "server_error"]
+    param: None
+    code: str
+
+
+class ErrorAnswer(BaseModel):
+    error: ErrorDetail
+
+
+class ModelCard(BaseModel):
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+    answer_tokens: dict[str, int] | None = None
+
+
+class ModelList(BaseModel):
+    object: Literal["list"]
+    data: list[ModelCard]
+
+
+class TokenLogprob(BaseModel):
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class ChosenToken(TokenLogprob):
+    top_logprobs: list[TokenLogprob]
+
+
+class Logprobs(BaseModel):
+    content: list[ChosenToken]
+
+
+class AnswerMessage(BaseModel):
+    role: Literal["assistant"]
+    content: str
+
+
+class Choice(BaseModel):
+    index: Literal[0]
+    message: AnswerMessage
+    logprobs: Logprobs | None
+    finish_reason: Literal["stop", "length"]
+
+
+class ChatCompletion(BaseModel):
+    id: str
+    object: Literal["chat.completion"]
+    created: int
+    model: str
+    choices: list[Choice]
+
+
+class Health(BaseModel):
+    status: Literal["ok"]
+    model: str
+
+
+ANSWERS = (ErrorAnswer, ModelList, ChatCompletion, Health)
+REFUSALS = {
+    400: "The request is malformed, or asks for what is not offered",
+    401: "Wrong or missing API key",
+    404: "The model is not served here",
+    413: "The body is too large",
+    422: "The model's answer for this pair is not finite",
+    500: "The model failed on this pair",
+}
+
+
+def _content(model: type[BaseModel]) -> dict[str, Any]:
+    return {"application/json": {"schema": {"$ref": f"#/components/schemas/{model.__name__}"}}}
+
+
+def refused(*statuses: int) -> dict[str, Any]:
+    """What an operation adds to the description: how it refuses."""
+    return {"responses": {str(s): {"description": REFUSALS[s], "content": _content(ErrorAnswer)} for s in statuses}}
+
+
+def answers(model: type[BaseModel], *statuses: int) -> dict[str, Any]:
+    """What an operation adds to the description: that it answers with ``model``, and how it refuses."""
+    good = {"200": {"description": "The answer", "content": _content(model)}}
+    return {"responses": {**good, **refused(*statuses)["responses"]}}
+
+
+def chat_operation() -> dict[str, Any]:
+    """Request and answers of ``POST /v1/chat/completions``."""
+    body = {"required": True, "content": _content(ChatRequest)}
+    return {"requestBody": body, **answers(ChatCompletion, 400, 401, 404, 413, 422, 500)}
+
+
+def describe(app: FastAPI) -> None:
+    """Give an application its description, with the schemas that :func:`answers` refers to."""
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            schema = get_openapi(title=app.title, version=app.version, routes=app.routes)
+            inputs = [(ChatRequest, "validation"), *((model, "serialization") for model in ANSWERS)]
+            _, definitions = models_json_schema(inputs, ref_template="#/components/schemas/{model}")  # type: ignore[arg-type]
+            schema.setdefault("components", {}).setdefault("schemas", {}).update(definitions["$defs"])
+            app.openapi_schema = schema
+        return app.openapi_schema
+
+    app.openapi = openapi  # type: ignore[method-assign]
