@@ -197,7 +197,9 @@ class ServingParams(Section):
     picture_format: Literal["png", "jpeg"] = "png"
     score_cache: str | None = None  # SQLite file of scores that are known
     gateway_port: Annotated[int, Field(ge=0, le=65535)] = 0
-    allowed_media: list[MediaPlace] = []  # where pictures may be fetched from; nowhere = data URLs only
+    allowed_media: list[MediaPlace] = Field(
+        default_factory=list
+    )  # where pictures may be fetched from; nowhere = data URLs only
     python: str | None = None  # interpreter of vLLM's own environment
     tensor_parallel: Positive = 1
     gpu_share: Fraction = 0.85
