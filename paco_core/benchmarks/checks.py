@@ -114,6 +114,39 @@ def policy_still_follows_prompts(metrics: Path, policy: str, size: int) -> Check
     )
 
 
+def figures_hold(now: Figures, before: Figures | None) -> CheckReport:
+    """No figure moved further than chance explains: its 95% interval still overlaps that of the last version.
+
+    Compared is every figure ``x`` that comes with ``x_low`` and ``x_high`` in both.
+
+    Args:
+        now: figures of the present version, as in the stage's metrics file.
+        before: those of the version before, None when there is none.
+    """
+    name = "figures_hold"
+    if before is None:
+        return CheckReport(name, True, "WARN", "there is no earlier version to compare with", {"compared": 0})
+    kept = [k for k in now if all(f"{k}{end}" in side for end in ("_low", "_high") for side in (now, before))]
+    compared = [k for k in kept if k in before and None not in (now[k], before[k])]
+    moved = {k: (before[k], now[k]) for k in compared if _apart(k, now, before)}
+    words = "; ".join(f"{k} {_text(a)} -> {_text(b)}" for k, (a, b) in moved.items())
+    return CheckReport(
+        name=name,
+        passed=not moved,
+        severity="WARN",
+        description=f"moved beyond their intervals: {words}" if moved else f"{len(compared)} figures hold",
+        metadata={"compared": len(compared), "moved": len(moved)},
+    )
+
+
+def _apart(key: str, now: Figures, before: Figures) -> bool:
+    ends = [side[f"{key}{end}"] for side in (now, before) for end in ("_low", "_high")]
+    if any(end is None for end in ends):
+        return False
+    low, high, low_before, high_before = (float(end) for end in ends if end is not None)
+    return low > high_before or high < low_before
+
+
 def report_is_complete(report: Path) -> CheckReport:
     """Nothing is missing from the page.
 

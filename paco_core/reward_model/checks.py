@@ -38,6 +38,8 @@ def merged_equals_adapter(metrics: Path) -> CheckReport:
 def reward_beats_base(metrics: Path) -> CheckReport:
     """Training lifted the held-out decision accuracy by more than twice its standard error.
 
+    A reward that training made worse by as much blocks what follows: no GPU hour is spent on its policies.
+
     Args:
         metrics: metrics file of the stage ``reward_lora``.
 
@@ -50,7 +52,7 @@ def reward_beats_base(metrics: Path) -> CheckReport:
     return CheckReport(
         name="reward_beats_base",
         passed=after - before > 2 * error,
-        severity="WARN",
+        severity="ERROR" if after - before < -2 * error else "WARN",
         description=(
             f"held-out accuracy {before:.3f} -> {after:.3f} on {pairs:.0f} pairs "
             f"(standard error of the gain {error:.3f})"

@@ -6,31 +6,13 @@ import re
 import sys
 from pathlib import Path
 
+import dagster as dg
 import pytest
 
 sys.path.append(str(Path(__file__).parent.parent / "pipelines"))
 import graphs
 
 from pipelines.dvc import DvcProject
-from pipelines.dvc.state import ProjectState
-
-TOML = """
-stages:
-  a:
-    cmd: python put.py out/a/1 x && python put.py out/b 2
-    params: [deep.json: [x.y, "list"], {flat.toml: null}]
-    outs: [out]
-  b:
-    cmd: python put.py b ${deep.flag}
-    vars: [deep.json:flags]
-    deps: [out/a]
-    outs: [b]
-  c:
-    matrix: {left: "${flags}", right: [p, q]}
-    cmd: python put.py ${key} ${item.left.name}${item.right}
-    deps: [b]
-    outs: ["${key}"]
-"""
 
 
 def _edges(dot: str) -> set[tuple[str, str]]:
@@ -41,22 +23,11 @@ def _ours(project: DvcProject) -> set[tuple[str, str]]:
     return {(u, s) for s, upstream in project.upstream.items() for u in upstream}
 
 
-def _make(name: str, root: Path) -> Path:
-    if name == "chain":
-        return graphs.make(root, graphs.CHAIN)
-    if name == "items":
-        return graphs.make_items(root)
-    graph = TOML.replace("${deep.flag}", "${flags[0].name}").replace('"${flags}"', "[{name: l}, {name: m}]")
-    return graphs.make(
-        root, graph, "a: 1\n",
-        deep__json='{"x": {"y": [1, 2.5, null]}, "list": [], "flags": [{"name": "f"}]}',
-        flat__toml="on = true\nn = 3\n",
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize("name", ["chain", "items", "files"])
-def test_stages_edges_and_record(name: str, tmp_path: Path) -> None:
-    root = _make(name, tmp_path)
+@pytest.mark.parametrize("shape", graphs.SHAPES)
+def test_a_shape_of_graph(shape: str, tmp_path: Path) -> None:
+    """Stages, edges and record; then the marks in Dagster, warm and cold, through an edit and a run."""
+    build, (file, old, new), rerun = graphs.SHAPES[shape]
+    root = build(tmp_path)
     project = DvcProject(root)
     assert list(project.stages) == graphs.dvc(root, "stage", "list", "--name-only").split()
     assert _ours(project) == _edges(graphs.dvc(root, "dag", "--dot"))
@@ -69,7 +40,15 @@ def test_stages_edges_and_record(name: str, tmp_path: Path) -> None:
         assert entry.params == project.params(stage)
         assert set(entry.outs) == {out.path for out in stage.outs}
         assert {d: project.workspace.md5(d) for d in stage.deps} == entry.deps
-    assert {s.stage.name for s in ProjectState(project).all() if not s.in_sync} == graphs.changed(root, project)
+    with dg.DagsterInstance.ephemeral() as warm:
+        always = {stage.name for stage in project.stages.values() if stage.always_changed}
+        assert graphs.agree(root, warm) == always
+        (root / file).write_text((root / file).read_text().replace(old, new))
+        with dg.DagsterInstance.ephemeral() as cold:
+            assert graphs.agree(root, warm, cold) > always, "the edit shows"
+        graphs.dvc(root, "repro", "-q", "--single-item", rerun)
+        with dg.DagsterInstance.ephemeral() as cold:
+            assert rerun not in graphs.agree(root, warm, cold)
 
 
 def test_our_own_graph(repository: Path, tmp_path: Path) -> None:

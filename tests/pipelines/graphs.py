@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import dagster as dg
@@ -108,6 +109,85 @@ cities:
   rome: {name: Rome}
   oslo: {name: Oslo}
 """
+FILES = """
+stages:
+  a:
+    cmd: python put.py out/a/1 x && python put.py out/b 2
+    params: [deep.json: [x.y, "list"], {flat.toml: null}]
+    outs: [out]
+  b:
+    cmd: python put.py b ${flags[0].name}
+    vars: [deep.json:flags]
+    deps: [out/a]
+    outs: [b]
+  c:
+    matrix: {left: [{name: l}, {name: m}], right: [p, q]}
+    cmd: python put.py ${key} ${item.left.name}${item.right}
+    deps: [b]
+    outs: ["${key}"]
+"""
+FAN = """
+vars: [grid.yaml]
+stages:
+  tile:
+    matrix: {row: "${rows}", column: "${columns}"}
+    cmd: python put.py tiles/${item.row}/${item.column} ${item.row} ${item.column} ${ink}
+    params: [grid.yaml: [ink]]
+    outs: ["tiles/${item.row}/${item.column}"]
+  polish:
+    matrix: {row: "${rows}", column: "${columns}"}
+    cmd: python put.py shiny/${item.row}${item.column} tiles/${item.row}/${item.column}
+    deps: ["tiles/${item.row}/${item.column}"]
+    outs: ["shiny/${item.row}${item.column}": {cache: false}]
+  join:
+    matrix: {row: "${rows}"}
+    cmd: python put.py strips/${item.row} tiles/${item.row}
+    deps: ["tiles/${item.row}"]
+    outs: ["strips/${item.row}"]
+  corner:
+    foreach: {top: "${rows[0]}"}
+    do:
+      cmd: python put.py ${key} strips/${item}
+      deps: ["strips/${item}", shiny]
+      outs: ["${key}"]
+"""
+TOP = """
+params: [settings.toml]
+metrics: [kept/figures.json]
+plots:
+  - curve.csv: {x: x, y: y}
+  - both: {x: curve.csv, y: {curve.csv: y}}
+artifacts:
+  kept: {path: kept, type: model}
+stages:
+  first:
+    cmd: python put.py raw/one 1 && python put.py raw/two 2
+    params: [settings.toml:]
+    outs: [raw]
+    meta: {owner: someone}
+  grow:
+    desc: An out that outlives its stage
+    cmd:
+      - python put.py kept/weights raw/one
+      - python put.py kept/figures.json "{}"
+    deps: [raw/one]
+    outs: [kept: {persist: true, cache: false}]
+  trace:
+    cmd: python put.py curve.csv raw/two
+    deps: [raw]
+    plots: [curve.csv: {cache: false}]
+  hold:
+    frozen: true
+    cmd: python put.py held curve.csv
+    deps: [curve.csv, kept]
+    outs: [held]
+  watch:
+    always_changed: true
+    cmd: python put.py seen held
+    deps: [held]
+    outs: [seen]
+  free: {cmd: python put.py loose free, outs: [loose]}
+"""
 
 
 def make(root: Path, graph: str, params: str = "a: {text: hello}\n", **files: str) -> Path:
@@ -133,6 +213,38 @@ def make_items(root: Path) -> Path:
     # DVC runs no frozen stage: it takes the out that lies there.
     (made / "ice").write_text("cold")
     return made
+
+
+def make_chain(root: Path) -> Path:
+    return make(root, CHAIN)
+
+
+def make_files(root: Path) -> Path:
+    """Parameters and variables from JSON, TOML and YAML."""
+    deep = '{"x": {"y": [1, 2.5, null]}, "list": [], "flags": [{"name": "f"}]}'
+    return make(root, FILES, "a: 1\n", deep__json=deep, flat__toml="on = true\nn = 3\n")
+
+
+def make_fan(root: Path) -> Path:
+    """Two dimensions read by two, by one, and by a folder that gathers them."""
+    return make(root, FAN, "a: 1\n", grid__yaml="rows: [a, b]\ncolumns: [1, 2]\nink: blue\n")
+
+
+def make_top(root: Path) -> Path:
+    """Sections at the top level, and stages with every flag."""
+    made = make(root, TOP.replace("settings.toml:]", "{settings.toml: null}]"), "a: 1\n", settings__toml="rate = 1\n")
+    (made / "held").write_text("cold")
+    return made
+
+
+#: Name -> what makes a project of this shape, what is edited in it, and which stage is run then.
+SHAPES: dict[str, tuple[Callable[[Path], Path], tuple[str, str, str], str]] = {
+    "chain": (make_chain, ("params.yaml", "hello", "bye"), "a"),
+    "items": (make_items, ("more.yaml", "0.5", "0.6"), "train@small-1"),
+    "files": (make_files, ("flat.toml", "3", "4"), "a"),
+    "fan": (make_fan, ("grid.yaml", "blue", "red"), "tile@a-2"),
+    "top": (make_top, ("settings.toml", "1", "2"), "first"),
+}
 
 
 def dvc(root: Path, *arguments: str, check: bool = True) -> str:
@@ -173,6 +285,27 @@ def stale(defs: dg.Definitions, instance: dg.DagsterInstance, project: DvcProjec
         if resolver.get_status(translator.get_asset_key(project.groups[stage.group]), translator.partition_key(stage))
         is not StaleStatus.FRESH
     }
+
+
+def tick(root: Path, instance: dg.DagsterInstance) -> tuple[dg.Definitions, str]:
+    """One tick of the sensor; the definitions and what it said."""
+    defs = definitions(root)
+    repository = defs.get_repository_def()
+    context = dg.build_sensor_context(instance=instance, repository_def=repository)
+    result = repository.get_sensor_def("dvc_lock").evaluate_tick(context)
+    assert result.run_requests == []
+    return defs, result.skip_message or ""
+
+
+def agree(root: Path, *instances: dg.DagsterInstance) -> set[str]:
+    """After a tick the stale assets of each instance are `dvc status`'s changed stages; a second tick is silent."""
+    project = DvcProject(root)
+    expected = changed(root, project)
+    for instance in instances:
+        defs, _ = tick(root, instance)
+        assert stale(defs, instance, project) == expected
+        assert tick(root, instance)[1] == "Dagster and dvc.lock agree"
+    return expected
 
 
 def changed(root: Path, project: DvcProject) -> set[str]:

@@ -3,6 +3,7 @@
 import dagster as dg
 
 from pipelines.defs.graph import DATA, METRICS, ROOT
+from pipelines.defs.history import last_two_versions
 from pipelines.defs.telling import told
 
 
@@ -48,6 +49,19 @@ def policies_still_follow_prompts() -> dg.AssetCheckResult:
             for size in recipe.eval_sizes
         )
     )
+
+
+def _drift_check(asset: str) -> dg.AssetChecksDefinition:
+    @dg.asset_check(asset=asset, name="figures_hold", description="No figure left the interval of the version before")
+    def figures_hold(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
+        from paco_core.benchmarks import checks
+
+        return told(checks.figures_hold(*last_two_versions(context.instance, dg.AssetKey(asset))))
+
+    return figures_hold
+
+
+consistency_rank_holds, t2is_holds = _drift_check("consistency_rank"), _drift_check("t2is")
 
 
 @dg.asset_check(asset="report", description="Nothing is missing from the page")

@@ -6,7 +6,11 @@ from pipelines.defs.graph import METRICS
 from pipelines.defs.telling import told
 
 
-@dg.asset_check(asset="reward_lora", description="Training lifted held-out accuracy by more than its error")
+@dg.asset_check(
+    asset="reward_lora",
+    blocking=True,
+    description="Training lifted held-out accuracy by more than its error; blocks only where it lowered it",
+)
 def reward_beats_base() -> dg.AssetCheckResult:
     from paco_core.reward_model import checks
 
