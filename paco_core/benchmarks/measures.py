@@ -30,9 +30,10 @@ def set_measures(root: Path, params: Params, judge: Path) -> list[RewardFunction
         min_pixels=reward.min_pixels,
         max_pixels=reward.max_pixels,
     )
-    measures = [registry.build("consistency", RewardTerm(weight=1.0), scorer, root), PanelDiversity()]
+    makings = registry.Makings({None: scorer}, root)
+    measures = [registry.build("consistency", RewardTerm(weight=1.0), makings), PanelDiversity()]
     term = next((r.rewards.terms["clip_t"] for r in recipes if "clip_t" in r.rewards.terms), None)
-    return [*measures, registry.build("clip_t", term, None, root)] if term else measures
+    return [*measures, registry.build("clip_t", term, makings)] if term else measures
 
 
 def gold(params: Params, recogniser: Path) -> Gold | None:

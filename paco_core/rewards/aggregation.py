@@ -13,6 +13,8 @@ from typing import Literal
 
 import numpy as np
 
+from paco_core.rewards.function import find
+
 Rewards = Mapping[str, np.ndarray]
 Delta = float | Literal["mean", "median"]
 EPSILON = 1e-6
@@ -141,8 +143,30 @@ AGGREGATORS = {
 }
 
 
+def _named(name: str) -> Aggregator:
+    """A user's own function of (rewards, weights), scaled as the recipe says.
+
+    Raises:
+        ValueError: for a name that is neither registered nor ``module:function``.
+    """
+    if ":" not in name:
+        raise ValueError(
+            f"aggregator {name!r} is unknown; choose among {', '.join(AGGREGATORS)}, or name module:function"
+        )
+    function = find(name)
+
+    def combine(rewards: Rewards, weights: Mapping[str, float], _tame: Mapping[str, bool]) -> np.ndarray:
+        values = np.asarray(function(dict(rewards), dict(weights)), dtype=np.float64)
+        shape = next(iter(rewards.values())).shape
+        if values.shape != shape:
+            raise ValueError(f"aggregator {name} returned shape {values.shape} for rewards of shape {shape}")
+        return values
+
+    return Aggregator(combine)
+
+
 def aggregate(rewards: Rewards, weights: Mapping[str, float], aggregator: str, delta: Delta = 0.2) -> Aggregate:
-    """Combine rewards (P, G) by name.
+    """Combine rewards (P, G) by name, or by the user's function that ``module:function`` names.
 
     Rewards of weight 0 are watched (their h_k is told) but take no part.
 
@@ -150,13 +174,11 @@ def aggregate(rewards: Rewards, weights: Mapping[str, float], aggregator: str, d
         ValueError: for an unknown aggregator, weights that do not fit the rewards, shapes that differ,
             or values that the aggregator cannot take.
     """
-    if aggregator not in AGGREGATORS:
-        raise ValueError(f"aggregator {aggregator!r} is unknown; choose among {', '.join(AGGREGATORS)}")
     if set(weights) != set(rewards):
         raise ValueError(f"weights are given for {sorted(weights)}, rewards are {sorted(rewards)}")
     if len({values.shape for values in rewards.values()}) != 1:
         raise ValueError(f"rewards differ in shape: { {n: r.shape for n, r in rewards.items()} }")
-    rule = AGGREGATORS[aggregator]
+    rule = AGGREGATORS.get(aggregator) or _named(aggregator)
     taking_part = {n: r for n, r in rewards.items() if weights[n] != 0}
     if not taking_part:
         raise ValueError("every reward has weight 0; nothing would be learnt")

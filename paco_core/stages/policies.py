@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from paco_core.context import StageContext
     from paco_core.dataset.records import PromptRecord
     from paco_core.grpo.evaluation import Gold
+    from paco_core.serving.endpoint import RewardEndpoint
 
 
 def _content(root: Path, model: str) -> str:
@@ -42,6 +43,16 @@ def _gold(ctx: StageContext) -> Gold | None:
     return gold
 
 
+def _lease(ctx: StageContext, judge: str | None) -> AbstractContextManager[RewardEndpoint]:
+    """A server of the project's reward model (None), or of another judge in a folder; it may still be loading."""
+    from paco_core.serving.endpoint import RewardEndpoint
+
+    if judge is not None and not (ctx.root / judge).is_dir():
+        raise DataError(f"reward consistency, model {judge}: no such folder; a judge is served from a folder")
+    folder = ctx.read(paths.REWARD_MERGED if judge is None else Path(judge))
+    return RewardEndpoint.lease(folder, ctx.params.serving, ctx.root, wait=False)
+
+
 def run(ctx: StageContext) -> None:
     params, name = ctx.params.policies, str(ctx.item)
     if name not in params.recipes:
@@ -51,44 +62,49 @@ def run(ctx: StageContext) -> None:
     model = str(ctx.read(Path(recipe.model))) if (ctx.root / recipe.model).is_dir() else recipe.model
     out = ctx.keep(paths.POLICIES / name)
 
-    with ExitStack() as stack:
-        endpoint, judge = None, None
-        if "consistency" in recipe.rewards.terms:
-            from paco_core.serving.endpoint import RewardEndpoint
+    from paco_core.rewards import registry
 
-            reward = ctx.read(paths.REWARD_MERGED)
-            # The policy loads while the reward's server starts.
-            endpoint = stack.enter_context(RewardEndpoint.lease(reward, ctx.params.serving, ctx.root, wait=False))
-            judge = endpoint.model
-            ctx.tracker.tags({ENDPOINT_TAG: judge})
+    sets = [rewards for rewards in (recipe.rewards, recipe.test_rewards) if rewards is not None]
+    for rewards in sets:
+        registry.check(rewards)
+    with ExitStack() as stack:
+        # The policy loads while the servers of the rewards start.
+        endpoints = {judge: stack.enter_context(_lease(ctx, judge)) for judge in registry.judges_of(*sets)}
+        asked = ", ".join(endpoint.model for endpoint in endpoints.values()) or None
+        if asked:
+            ctx.tracker.tags({ENDPOINT_TAG: asked})
 
         from paco_core.grpo.prompt_split import hold_out
         from paco_core.grpo.trainer import Reports, Trainer
         from paco_core.policies import base
-        from paco_core.rewards import registry
 
         policy = base.load(recipe.family, model, params.device, params.dtype)
         split = hold_out(records, params.eval_prompts, params.seed)
         split.write(out)
         gold = _gold(ctx)
-        if endpoint is not None:
+        for endpoint in endpoints.values():
             endpoint.ready()
-        client = stack.enter_context(endpoint.client()) if endpoint is not None else None
-        rewards = {n: registry.build(n, term, client, ctx.root) for n, term in recipe.rewards.terms.items()}
+        judges = {judge: stack.enter_context(endpoint.client()) for judge, endpoint in endpoints.items()}
+        makings = registry.Makings(judges, ctx.root)
+        test = recipe.test_rewards
         samples = params.prompts_per_epoch * params.group_size
-        progress = stack.enter_context(ctx.progress(params.epochs, "epochs"))
+        progress = stack.enter_context(
+            ctx.progress(params.epochs if recipe.epochs is None else recipe.epochs, "epochs")
+        )
         outcome = Trainer(
             policy,
             params,
             recipe,
-            rewards,
+            registry.build_set(recipe.rewards, makings),
             split.trained,
             split.unseen,
             identity={
                 "policy": _content(ctx.root, recipe.model),
-                "reward": client.model if client is not None else "",
-                **{n: _content(ctx.root, t.model) for n, t in recipe.rewards.terms.items() if t.model},
+                "start": _content(ctx.root, recipe.start) if recipe.start else "",
+                "reward": judges[None].model if None in judges else "",
+                **{n: _content(ctx.root, t.model) for s in sets for n, t in s.terms.items() if t.model},
             },
+            test_rewards=registry.build_set(test, makings) if test else None,
             gold=gold,
             max_failed_share=ctx.params.serving.max_failed_share,
             reports=Reports(
@@ -103,7 +119,7 @@ def run(ctx: StageContext) -> None:
     ctx.tracker.external_model(f"paco-{name}", paths.POLICIES / name, files.folder_digest(out / "adapter"))
     command = f"python -m paco_core run policies --item {name}"
     card = out / "adapter" / "README.md"
-    problem = ship(out, ctx.root, ctx.label, command, ctx.recipe, ctx.run(judge), card)
+    problem = ship(out, ctx.root, ctx.label, command, ctx.recipe, ctx.run(asked), card)
     if problem:
         ctx.say(problem)
     ctx.report(outcome.metrics())

@@ -247,3 +247,106 @@ def test_nan_gradient_stops_before_a_step(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="gradient's norm is nan"):
         given.run(tmp_path)
     assert torch.equal(given.policy.trainable()["b"], torch.zeros(2, 4))
+
+
+def test_evaluation_asks_the_test_rewards(tmp_path: Path) -> None:
+    """Train and test sets of rewards, weights and aggregators know nothing of one another."""
+
+    class Darkness(Brightness):
+        def __call__(self, batch: RewardBatch) -> np.ndarray:
+            return 1.0 - super().__call__(batch)
+
+    test = {"terms": {"a": {"weight": 3.0}, "b": {"weight": 1.0}}, "aggregator": "harmonic_mean"}
+    trained, a, b = Brightness(), Darkness("a"), Constant("b")
+    given = trainer(
+        recipe=recipe(test_rewards={**test, "advantage_std": "group"}),
+        rewards={"brightness": trained},
+        test_rewards={"a": a, "b": b},
+        params=params(epochs=1),
+    )
+    outcome = given.run(tmp_path)
+    assert (trained.seen, a.seen) == (24, 24)  # 4 prompts x 6; 2 evaluations x 2 sizes x 3 prompts x 2 seeds
+    assert {name for name in outcome.after if name.startswith("32/")} == {
+        "32/a",
+        "32/b",
+        "32/score",
+        "32/panel_diversity",
+    }
+    assert 0.3 < outcome.after["32/score"] < outcome.after["32/a"]
+    assert "reward/brightness" in outcome.rows[1] and "reward/a" not in outcome.rows[1]
+
+
+def test_the_gap_between_sizes_is_told(tmp_path: Path) -> None:
+    outcome = trainer(params=params(epochs=1)).run(tmp_path)
+    gap = outcome.after["64/brightness"] - outcome.after["32/brightness"]
+    assert outcome.rows[-1]["gap/brightness"] == gap and outcome.metrics()["gap.brightness.after"] == gap
+
+
+def test_a_groupwise_reward_sees_groups_that_batches_tear_apart(tmp_path: Path) -> None:
+    sizes: list[int] = []
+
+    class Best(Brightness):
+        groupwise = True
+
+        def __call__(self, batch: RewardBatch) -> np.ndarray:
+            values = super().__call__(batch)
+            sizes.append(len(batch))
+            return (values == values.max()).astype(float)
+
+    reward = Best()
+    outcome = trainer(rewards={"brightness": reward}, params=params(epochs=1, rollout_batch=4)).run(tmp_path)
+    assert sizes == [2] * 6 + [6] * 4 + [2] * 6
+    assert outcome.rows[1]["reward/brightness"] == pytest.approx(1 / 6)
+
+
+def shaped(number: int, height: int, width: int) -> Any:
+    return record(number).model_copy(update={"height": height, "width": width})
+
+
+def test_mixed_sizes_go_into_batches_of_their_own(tmp_path: Path) -> None:
+    """Proportions are the record's: 32 px and 1:4 is 16 x 64; every batch that is painted holds one size."""
+
+    class Watched(ToyPolicy):
+        def velocity(self, latents: Any, sigma: Any, condition: Any, guidance: Any, size: Any) -> torch.Tensor:
+            self.calls[str(size)] += len(latents)
+            assert latents.shape[1] == size[0] * size[1] // 256
+            return super().velocity(latents, sigma, condition, guidance, size)
+
+    train = [record(0), shaped(1, 512, 2048), record(2), shaped(3, 512, 2048)]
+    unseen = [shaped(20, 2048, 512), record(21)]
+    given = trainer(policy=Watched(), train=train, unseen=unseen, params=params(epochs=2, train_batch=64))
+    outcome = given.run(tmp_path)
+    policy: Any = given.policy
+    rolled_out = 2 * 2 * 6 * 4  # epochs x prompts of the size x group x steps
+    assert policy.calls["(16, 64)"] == rolled_out + 2 * 2 * 6  # and one trained pass a sample
+    assert {name for name in policy.calls if name.startswith("(")} == {
+        "(32, 32)",
+        "(16, 64)",
+        "(64, 16)",
+        "(128, 32)",
+        "(64, 64)",
+    }
+    assert outcome.rows[1]["update/ratio_gap"] < 1e-6 and outcome.rows[1]["update/trained"] == 24
+    assert Image.open(tmp_path / "samples" / "after" / "64" / "p20-0.png").size == (32, 128)
+
+
+def test_a_records_own_size_wins_where_asked_for(tmp_path: Path) -> None:
+    train = [shaped(n, 64, 32) for n in range(4)]
+    given = trainer(train=train, recipe=recipe(record_size="exact"), params=params(epochs=1))
+    given.run(tmp_path)
+    assert set(given.sampler._sampling) == {(64, 32)}
+    pictures = [Image.open(p).size for p in (tmp_path / "samples" / "after" / "64").iterdir()]
+    assert set(pictures) == {(32, 32)}, "the unseen records name 32 x 32, whatever the evaluation's size"
+
+
+def test_published_weights_are_a_starting_point_or_only_evaluated(tmp_path: Path) -> None:
+    trainer(params=params(learning_rate=0.3)).run(tmp_path / "first")
+    start = str(tmp_path / "first" / "adapter")
+    outcome = trainer(recipe=recipe(start=start, epochs=0)).run(tmp_path / "evaluated")
+    first = load_file(tmp_path / "first" / "adapter" / "adapter.safetensors")
+    same = load_file(tmp_path / "evaluated" / "adapter" / "adapter.safetensors")
+    assert all(torch.equal(first[name], same[name]) for name in first)
+    assert outcome.before == outcome.after and outcome.rows[-1]["epoch"] == 0
+    further = trainer(recipe=recipe(start=start, epochs=1)).run(tmp_path / "further")
+    assert further.before["32/brightness"] == outcome.after["32/brightness"]
+    assert "gone on from" in (tmp_path / "further" / "adapter" / "README.md").read_text()

@@ -119,3 +119,22 @@ def test_clear_errors() -> None:
         aggregate(REWARDS, {"consistency": 1.0}, "weighted_sum")
     with pytest.raises(ValueError, match="weight 0"):
         aggregate(REWARDS, {"consistency": 0.0, "clip_t": 0.0}, "weighted_sum")
+
+
+def weakest(rewards: dict[str, np.ndarray], weights: dict[str, float]) -> np.ndarray:
+    """The user's own: the worst weighted reward of each sample."""
+    return np.min([weights[name] * values for name, values in rewards.items()], axis=0)
+
+
+def torn(rewards: dict[str, np.ndarray], weights: dict[str, float]) -> np.ndarray:
+    return rewards["clip_t"][0]
+
+
+def test_an_aggregator_of_the_user() -> None:
+    combined = aggregate(REWARDS, WEIGHTS, f"{__name__}:weakest")
+    assert np.array_equal(combined.values, weakest(REWARDS, WEIGHTS)) and combined.scale == "recipe"
+    assert np.allclose(advantages(combined, "group").values.mean(axis=1), 0, atol=1e-9)
+    with pytest.raises(ValueError, match="torn returned shape"):
+        aggregate(REWARDS, WEIGHTS, f"{__name__}:torn")
+    with pytest.raises(ValueError, match="no 'weekest'"):
+        aggregate(REWARDS, WEIGHTS, f"{__name__}:weekest")

@@ -13,11 +13,14 @@ from PIL import Image
 
 from paco_core.dataset.records import PromptRecord, split_panels
 from paco_core.files import DataError
-from paco_core.params import RewardTerm
+from paco_core.grpo.scoring import Scoring
+from paco_core.params import RewardSet, RewardTerm
 from paco_core.reward_model.yes_probability import PairQuery, Score
 from paco_core.rewards import registry
 from paco_core.rewards.base import RewardBatch
 from paco_core.rewards.consistency import Consistency
+from paco_core.rewards.ocr import edit_distance
+from paco_core.rewards.registry import Makings
 
 COLOURS = ["red", "green", "blue", "white"]
 
@@ -90,7 +93,7 @@ def test_registry_errors_name_what_is_missing() -> None:
         registry.build("clip_t", RewardTerm(weight=1.0))
     with pytest.raises(DataError, match=r"open_clip_config\.json"):
         registry.build("clip_t", RewardTerm(weight=1.0, model="nowhere"))
-    assert registry.build("consistency", RewardTerm(weight=1.0), Judge()).name == "consistency"
+    assert registry.build("consistency", RewardTerm(weight=1.0), Makings({None: Judge()})).name == "consistency"
 
 
 def test_batch_refuses_sets_without_a_prompt() -> None:
@@ -140,3 +143,162 @@ def test_clip_t_is_the_mean_cosine_of_each_panel_with_its_own_text(clip_folder: 
     assert values[1] == pytest.approx(float((text * image.flip(0)).sum(dim=1).mean()), abs=1e-5)
     assert expected.std() > 1e-3
     assert np.array_equal(reward(batch), values)
+
+
+def test_clip_i_is_the_mean_cosine_of_the_pairs_and_clips_are_shared(clip_folder: Path) -> None:
+    makings = Makings()
+    term = RewardTerm(weight=1.0, model=str(clip_folder))
+    clip_i, clip_t = registry.build("clip_i", term, makings), registry.build("clip_t", term, makings)
+    assert len(makings.clips) == 1 and clip_i.clip is clip_t.clip  # type: ignore[attr-defined]
+    clip = makings.clips[(str(clip_folder), "cpu")]
+    rows = clip.images(panels()).double().numpy()
+    expected = np.mean([rows[i] @ rows[j] for i in range(4) for j in range(i + 1, 4)])
+    same = [panels()[0]] * 4
+    values = clip_i(RewardBatch([make_record(), make_record()], [panels(), same]))
+    assert values.tolist() == pytest.approx([expected, 1.0], abs=1e-6) and expected < 0.999
+
+
+def picture(seed: int = 0) -> Image.Image:
+    noise = np.random.default_rng(seed).integers(0, 255, (32, 32, 3), dtype=np.uint8)
+    return Image.fromarray(noise)
+
+
+def whole(*pictures: Image.Image, prompt: str | None = None) -> RewardBatch:
+    record = make_record()
+    record = record if prompt is None else record.model_copy(update={"prompt": prompt})
+    return RewardBatch([record] * len(pictures), [panels()] * len(pictures), list(pictures))
+
+
+def test_clip_score_is_that_of_the_whole_picture(clip_folder: Path) -> None:
+    reward = registry.build("clip_score", RewardTerm(weight=1.0, model=str(clip_folder)))
+    clip = reward.clip  # type: ignore[attr-defined]
+    batch = whole(picture(), picture(1))
+    cosines = (clip.images(batch.whole) @ clip.texts([make_record().prompt]).T)[:, 0].numpy()
+    assert reward(batch).tolist() == pytest.approx([2.5 * max(c, 0.0) for c in cosines], abs=1e-6)
+    with pytest.raises(ValueError, match="panels only"):
+        reward(RewardBatch([make_record()], [panels()]))
+
+
+def test_pickscore_is_the_scaled_cosine_over_26(tmp_path: Path) -> None:
+    import torch
+    from transformers import CLIPConfig, CLIPImageProcessor, CLIPModel, CLIPProcessor
+
+    from paco_core.storybook.zoo.text import build_tokenizer
+
+    tokenizer = build_tokenizer()
+    text = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    vision = {**text, "image_size": 16, "patch_size": 8}
+    text |= {"vocab_size": len(tokenizer), "max_position_embeddings": 32, "eos_token_id": tokenizer.eos_token_id}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        CLIPModel(CLIPConfig(text_config=text, vision_config=vision, projection_dim=8)).save_pretrained(tmp_path)
+    size = {"height": 16, "width": 16}
+    CLIPProcessor(CLIPImageProcessor(size=size, crop_size=size), tokenizer).save_pretrained(tmp_path)
+    reward = registry.build("pickscore", RewardTerm(weight=1.0, model=str(tmp_path)))
+    batch = whole(picture(), picture(1), prompt="a red cat")
+    model, processor = reward.model, reward.processor  # type: ignore[attr-defined]
+    inputs = processor(images=list(batch.whole), text=["a red cat"] * 2, padding=True, return_tensors="pt")
+    with torch.no_grad():
+        logits = model(**inputs).logits_per_image[:, 0].double().numpy()
+    values = reward(batch)
+    assert values.tolist() == pytest.approx((logits / 26).tolist(), abs=1e-6)
+    assert abs(values[0] - values[1]) > 1e-6
+    with pytest.raises(DataError, match="no CLIP of transformers"):
+        registry.build("pickscore", RewardTerm(weight=1.0, model=str(tmp_path / "nothing")))
+
+
+def test_jpeg_rewards_what_compresses() -> None:
+    flat = Image.new("RGB", (64, 32), "teal")
+    values = registry.build("jpeg", RewardTerm(weight=1.0))(whole(flat, picture()))
+    assert 1.0 > values[0] > 0.6 > 0.5 > values[1] > -1.0
+
+
+def test_ocr_reads_what_the_prompt_quotes() -> None:
+    pytest.importorskip("rapidocr")
+    from PIL import ImageDraw, ImageFont
+
+    sign = Image.new("RGB", (256, 96), "white")
+    ImageDraw.Draw(sign).text((16, 24), "Open House", fill="black", font=ImageFont.load_default(36))
+    reward = registry.build("ocr", RewardTerm(weight=1.0))
+    batch = whole(sign, Image.new("RGB", (64, 64), "white"), prompt='A sign that says "OPEN HOUSE" on a door.')
+    assert reward(batch).tolist() == pytest.approx([1.0, 0.0])
+    assert np.isnan(reward(whole(sign, prompt="A sign."))[0])
+    assert reward.causes == {"prompt quotes no text": 1}
+
+
+@pytest.mark.parametrize(("first", "second", "distance"), [("", "", 0), ("kitten", "sitting", 3), ("ab", "", 2)])
+def test_edit_distance(first: str, second: str, distance: int) -> None:
+    assert edit_distance(first, second) == edit_distance(second, first) == distance
+
+
+def own_reward(batch: RewardBatch) -> list[float]:
+    return [float(len(record.prompt)) for record in batch.records[:-1]] + [math.nan]
+
+
+def own_group(batch: RewardBatch) -> list[float]:
+    assert len({record.idx for record in batch.records}) == 1
+    return list(range(len(batch)))
+
+
+own_group.groupwise = True  # type: ignore[attr-defined]
+own_number = 3
+
+
+def own_failure(batch: RewardBatch) -> list[float]:
+    raise KeyError("theme")
+
+
+def test_a_function_of_the_user_is_a_reward() -> None:
+    term = RewardTerm(weight=1.0, reward=f"{__name__}:own_reward")
+    registry.check(RewardSet(terms={"length": term}, aggregator="weighted_sum", advantage_std="group"))
+    reward = registry.build("length", term)
+    values = reward(RewardBatch([make_record(), make_record()], [panels(), panels()]))
+    assert values[0] == len(make_record().prompt) and np.isnan(values[1])
+    assert reward.causes == {"function returned NaN": 1} and not reward.groupwise  # type: ignore[attr-defined]
+    failing = registry.build("x", RewardTerm(weight=1.0, reward=f"{__name__}:own_failure"))
+    with pytest.raises(RuntimeError, match="own_failure failed on 1 pictures.*theme"):
+        failing(RewardBatch([make_record()], [panels()]))
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("no_such_module_here:f", "cannot be imported"),
+        (f"{__name__}:own_rewards", "has no 'own_rewards'"),
+        (f"{__name__}:own_number", "is no function but a int"),
+        ("consistancy", "choose among consistency"),
+    ],
+)
+def test_names_are_looked_up_before_any_model_is_loaded(name: str, message: str) -> None:
+    terms = {"mine": RewardTerm(weight=1.0, reward=name)}
+    with pytest.raises(DataError, match=message):
+        registry.check(RewardSet(terms=terms, aggregator="weighted_sum", advantage_std="group"))
+
+
+def test_a_groupwise_reward_sees_whole_groups_over_batches() -> None:
+    records = [make_record(idx=name) for name in "aaabbbbc"]
+    rewards = {"place": registry.build("place", RewardTerm(weight=1.0, reward=f"{__name__}:own_group"))}
+    with Scoring({**rewards, "jpeg": registry.build("jpeg", RewardTerm(weight=1.0))}) as scoring:
+        assert scoring.groupwise == ["place"]
+        done = scoring.round()
+        for part in (slice(0, 2), slice(2, 5), slice(5, 8)):
+            done.add(records[part], [picture()] * len(records[part]))
+        scores = done.pending().result()
+    assert scores.rewards["place"].tolist() == [0, 1, 2, 0, 1, 2, 3, 0]
+    assert len(scores.rewards["jpeg"]) == len(scores.diversity) == 8
+
+
+def test_judges_are_named_by_their_models() -> None:
+    def rewards(**terms: RewardTerm) -> RewardSet:
+        return RewardSet(terms=terms, aggregator="weighted_sum", advantage_std="group")
+
+    own, other = RewardTerm(weight=1.0), RewardTerm(weight=1.0, reward="consistency", model="data/judge")
+    clip = RewardTerm(weight=1.0, model="data/zoo/clip")
+    assert registry.judges_of(rewards(consistency=own, clip_t=clip), rewards(second=other)) == [None, "data/judge"]
+    assert registry.judges_of(rewards(clip_t=clip), None) == []
+    judges = {None: Judge(), "data/judge": Judge()}
+    built = registry.build_set(rewards(consistency=own, second=other), Makings(judges))
+    built["second"](RewardBatch([make_record()], [panels()]))
+    assert (len(judges[None].asked), len(judges["data/judge"].asked)) == (0, 6)
+    with pytest.raises(DataError, match="data/judge is not served"):
+        registry.build("second", other, Makings({None: Judge()}))

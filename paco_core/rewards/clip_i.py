@@ -1,0 +1,34 @@
+"""Likeness of a set's panels: mean cosine of their CLIP embeddings over the unordered pairs."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from typing import TYPE_CHECKING
+
+from paco_core.files import DataError
+from paco_core.rewards.base import RewardBatch
+from paco_core.rewards.open_clip_model import OpenClip
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+class ClipI:
+    """The CLIP-I baseline of the paper as a reward; it rewards copies, so combine it with care."""
+
+    name = "clip_i"
+
+    def __init__(self, clip: OpenClip) -> None:
+        self.clip = clip
+        self.causes: dict[str, int] = {}
+
+    def __call__(self, batch: RewardBatch) -> np.ndarray:
+        import numpy as np
+
+        for record, panels in zip(batch.records, batch.panels, strict=True):
+            if len(panels) < 2:
+                raise DataError(f"prompt {record.idx}: layout {record.layout} has one panel, clip_i needs two")
+        rows = self.clip.images([panel for panels in batch.panels for panel in panels]).double().cpu().numpy()
+        ends = np.cumsum([len(panels) for panels in batch.panels])
+        sets = [rows[end - len(panels) : end] for end, panels in zip(ends, batch.panels, strict=True)]
+        return np.array([np.mean([a @ b for a, b in combinations(embedded, 2)]) for embedded in sets])

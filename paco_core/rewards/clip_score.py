@@ -1,0 +1,29 @@
+"""CLIPScore of the whole picture and the whole prompt."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from paco_core.rewards.base import RewardBatch
+from paco_core.rewards.open_clip_model import OpenClip
+
+if TYPE_CHECKING:
+    import numpy as np
+
+WEIGHT = 2.5  # of Hessel et al.
+
+
+class ClipScore:
+    """2.5 max(cosine, 0) (Hessel et al., arXiv 2104.08718, equation 1)."""
+
+    name = "clip_score"
+
+    def __init__(self, clip: OpenClip) -> None:
+        self.clip = clip
+        self.causes: dict[str, int] = {}
+
+    def __call__(self, batch: RewardBatch) -> np.ndarray:
+        texts = self.clip.texts([record.prompt for record in batch.records])
+        cosines = (self.clip.images(batch.whole) * texts).sum(dim=1).double().cpu().numpy()
+        score: np.ndarray = WEIGHT * cosines.clip(min=0.0)
+        return score

@@ -1,0 +1,34 @@
+"""Compressibility: the share of a picture's bytes that JPEG saves; needs no model, for trying things out."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING
+
+from paco_core.rewards.base import RewardBatch
+
+if TYPE_CHECKING:
+    import numpy as np
+    from PIL.Image import Image
+
+QUALITY = 95  # as in DDPO (arXiv 2305.13301), which rewards the negative file size instead
+
+
+class Jpeg:
+    """1 - bytes of the JPEG / bytes of the pixels: at most 1 whatever the size, higher for smoother pictures."""
+
+    name = "jpeg"
+
+    def __init__(self) -> None:
+        self.causes: dict[str, int] = {}
+
+    def __call__(self, batch: RewardBatch) -> np.ndarray:
+        import numpy as np
+
+        return np.array([_saved(picture.convert("RGB")) for picture in batch.whole])
+
+
+def _saved(picture: Image) -> float:
+    buffer = io.BytesIO()
+    picture.save(buffer, format="JPEG", quality=QUALITY)
+    return 1.0 - len(buffer.getvalue()) / (3 * picture.width * picture.height)

@@ -1,0 +1,75 @@
+"""Written text: how much of what a prompt puts in quotes can be read in the picture."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from paco_core.files import DataError
+from paco_core.rewards.base import RewardBatch
+
+if TYPE_CHECKING:
+    import numpy as np
+    from PIL.Image import Image
+
+QUOTED = re.compile(r'"([^"]+)"|“([^”]+)”|«([^»]+)»')
+NOTHING_QUOTED = "prompt quotes no text"
+
+
+def quoted(prompt: str) -> str:
+    """All that a prompt puts in quotes, one after the other; empty when it quotes nothing."""
+    return " ".join(next(filter(None, found)) for found in QUOTED.findall(prompt))
+
+
+def _plain(text: str) -> str:
+    return "".join(text.lower().split())
+
+
+def edit_distance(first: str, second: str) -> int:
+    """Levenshtein distance: insertions, deletions and replacements of single characters."""
+    row = list(range(len(second) + 1))
+    for i, a in enumerate(first, start=1):
+        before, row[0] = row[0], i
+        for j, b in enumerate(second, start=1):
+            before, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, before + (a != b))
+    return row[-1]
+
+
+class Ocr:
+    """1 - edit distance / length of the quoted text, at least 0; case and blanks do not count (Flow-GRPO's rule).
+
+    Read by RapidOCR, which carries its weights. A prompt without quotes cannot be scored: NaN, counted.
+
+    Raises:
+        DataError: when rapidocr is not installed.
+    """
+
+    name = "ocr"
+
+    def __init__(self) -> None:
+        try:
+            from rapidocr import RapidOCR
+        except ImportError:
+            raise DataError(
+                "reward ocr reads with rapidocr, which is not installed here; `uv pip install rapidocr onnxruntime`"
+            ) from None
+        self.engine = RapidOCR(params={"Global.log_level": "error"})
+        self.causes: dict[str, int] = {}
+
+    def _read(self, picture: Image) -> str:
+        import numpy as np
+
+        found = self.engine(np.asarray(picture.convert("RGB"))[:, :, ::-1])
+        return _plain("".join(found.txts or ()))
+
+    def __call__(self, batch: RewardBatch) -> np.ndarray:
+        import numpy as np
+
+        values = np.full(len(batch), np.nan)
+        for row, (record, picture) in enumerate(zip(batch.records, batch.whole, strict=True)):
+            asked = _plain(quoted(record.prompt))
+            if not asked:
+                self.causes[NOTHING_QUOTED] = self.causes.get(NOTHING_QUOTED, 0) + 1
+                continue
+            values[row] = max(0.0, 1.0 - edit_distance(asked, self._read(picture)) / len(asked))
+        return values

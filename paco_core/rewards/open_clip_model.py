@@ -1,0 +1,63 @@
+"""Embeddings of pictures and texts by open_clip, shared by the rewards that compare them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from paco_core.files import DataError
+
+if TYPE_CHECKING:
+    import torch
+    from PIL.Image import Image
+
+BATCH = 256
+
+
+class OpenClip:
+    """A CLIP from a folder or an open_clip name (``hf-hub:...``); embeddings have unit length, fp32.
+
+    Raises:
+        DataError: when the folder holds no open_clip model.
+    """
+
+    def __init__(self, model: str, device: str) -> None:
+        import open_clip
+
+        folder = Path(model)
+        if not model.startswith("hf-hub:") and not (folder / "open_clip_config.json").is_file():
+            raise DataError(f"{model}: no open_clip model there (open_clip_config.json is missing)")
+        source = model if model.startswith("hf-hub:") else f"local-dir:{folder}"
+        self.model, _, self.preprocess = open_clip.create_model_and_transforms(source, device=device)
+        self.model.eval()
+        self.tokenizer = open_clip.get_tokenizer(source)
+        self.device = device
+        self._texts: dict[str, torch.Tensor] = {}
+
+    def texts(self, texts: Sequence[str]) -> torch.Tensor:
+        """Embeddings (N, width). A text met before is not embedded again: prompts repeat over a training."""
+        import torch
+
+        self._embed(set(texts) - self._texts.keys())
+        return torch.stack([self._texts[text] for text in texts])
+
+    def _embed(self, new: Iterable[str]) -> None:
+        import torch
+
+        todo = sorted(new)
+        for start in range(0, len(todo), BATCH):
+            part = todo[start : start + BATCH]
+            tokens = self.tokenizer(part).to(self.device)
+            with torch.inference_mode():
+                rows = self.model.encode_text(tokens, normalize=True).float()
+            self._texts.update(zip(part, rows, strict=True))
+
+    def images(self, images: Sequence[Image]) -> torch.Tensor:
+        """Embeddings (N, width)."""
+        import torch
+
+        pixels = torch.stack([self.preprocess(image.convert("RGB")) for image in images]).to(self.device)
+        with torch.inference_mode():
+            parts = [self.model.encode_image(part, normalize=True) for part in pixels.split(BATCH)]
+        return torch.cat(parts).float()

@@ -1,0 +1,59 @@
+"""PickScore: what people would pick, by a CLIP that was trained on their choices."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from paco_core.files import DataError
+from paco_core.rewards.base import RewardBatch
+
+if TYPE_CHECKING:
+    import numpy as np
+
+SCALE = 26.0  # of Flow-GRPO (arXiv 2505.05470): brings PickScore_v1 to about 1
+BATCH = 64
+PROCESSOR = "laion/CLIP-ViT-H-14-laion2B-s32B-b79K"  # of PickScore_v1, which comes without one
+
+
+class PickScore:
+    """Scaled cosine of picture and prompt, divided by 26, with a transformers CLIP such as yuvalkirstain/PickScore_v1.
+
+    Raises:
+        DataError: when no CLIP can be loaded from there.
+    """
+
+    name = "pickscore"
+
+    def __init__(self, model: str, device: str) -> None:
+        from transformers import AutoProcessor, CLIPModel
+
+        try:
+            self.model = CLIPModel.from_pretrained(model, use_safetensors=True).to(device).eval()
+        except OSError as error:
+            raise DataError(f"{model}: no CLIP of transformers there ({str(error).splitlines()[0]})") from None
+        try:
+            self.processor = AutoProcessor.from_pretrained(model)
+        except (OSError, ValueError):
+            self.processor = AutoProcessor.from_pretrained(PROCESSOR)
+        self.device = device
+        self.causes: dict[str, int] = {}
+
+    def __call__(self, batch: RewardBatch) -> np.ndarray:
+        import numpy as np
+        import torch
+
+        scores = []
+        for start in range(0, len(batch), BATCH):
+            part = batch.take(range(start, min(start + BATCH, len(batch))))
+            inputs = self.processor(
+                images=[picture.convert("RGB") for picture in part.whole],
+                text=[record.prompt for record in part.records],
+                padding=True,
+                truncation=True,
+                max_length=self.model.config.text_config.max_position_embeddings,
+                return_tensors="pt",
+            ).to(self.device)
+            with torch.inference_mode():
+                found = self.model(**inputs)
+                scores.append(self.model.logit_scale.exp() * (found.image_embeds * found.text_embeds).sum(dim=1))
+        return np.concatenate([score.double().cpu().numpy() for score in scores]) / SCALE
