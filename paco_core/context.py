@@ -64,6 +64,16 @@ class StageContext:
             self.tracker.dataset(path.as_posix().removeprefix("data/"), path.as_posix(), md5)
         return full
 
+    def model(self, name: str) -> str | Path:
+        """A model of the project by its folder, read as an input; a name of a hub as it is.
+
+        Raises:
+            DataError: when it names a path below ``data/`` where nothing is.
+        """
+        if (self.root / name).exists() or name.startswith((".", "/", "data/")):
+            return self.read(Path(name))
+        return name
+
     def writing(self, path: Path) -> AbstractContextManager[Path]:
         """A temporary path that becomes the out ``path`` when the block succeeds."""
         return files.atomic(self.root / path)
@@ -203,7 +213,8 @@ def stage_slice(params: Params, name: str) -> dict[str, Any]:
         "reward_lora": ["reward"],
         "reward_merged": ["reward"],
         "policies": ["policies", "serving"],
-        "consistency_rank": ["consistency_rank", "serving"],
+        "consistency_rank": ["consistency_rank", "reward"],
+        "edit_reward": ["edit_reward", "reward"],
         "t2is": ["t2is", "policies"],
     }.get(name, [name])
     tree = params.model_dump()

@@ -129,6 +129,13 @@ def stage_costs(params: Params, root: Path) -> list[StageCost]:
             params.reward.device,
         ),
         StageCost(
+            "edit_reward",
+            "the public comparisons" if params.edit_reward.source else f"{params.edit_reward.count} comparisons",
+            base + 2 * reward_gb,
+            None if params.edit_reward.source else seconds(params.edit_reward.count * 8 / 3 * 2 * s["score_pair"]),
+            params.reward.device,
+        ),
+        StageCost(
             "t2is",
             f"{pictures} pictures",
             base + reward_gb,

@@ -207,8 +207,20 @@ class ServingParams(Section):
 
 
 class ConsistencyRankParams(Section):
+    source: str | None = None  # folder in ConsistencyRank-Bench's layout; None: the project's own held-out rankings
+    template: Literal["theme", "plain"] | None = None  # None: the one that the reward was trained with
     clip: str | None
+    scored_elsewhere: dict[str, str] = {}  # judge -> JSON Lines of its scores (DreamSim, a closed model)
     max_instances: Positive | None
+    bootstrap: Positive
+    seed: int
+
+
+class EditRewardParams(Section):
+    source: str | None = None  # folder in EditReward-Bench's layout; None: drawn by the embedded world
+    count: Positive  # comparisons drawn
+    size: Annotated[int, Field(ge=16)]  # of a drawn picture, pixels
+    clip: str | None
     bootstrap: Positive
     seed: int
 
@@ -236,6 +248,7 @@ class Params(Section):
     serving: ServingParams
     policies: PoliciesParams
     consistency_rank: ConsistencyRankParams
+    edit_reward: EditRewardParams
     t2is: T2isParams
 
 

@@ -16,6 +16,7 @@ REWARD_LORA = DATA / "reward_lora"
 REWARD_MERGED = DATA / "reward_merged"
 POLICIES = DATA / "policies"
 CONSISTENCY_RANK = DATA / "consistency_rank"
+EDIT_REWARD = DATA / "edit_reward"
 T2IS = DATA / "t2is"
 REPORT = DATA / "report"
 METRICS = DATA / "metrics"
@@ -26,7 +27,7 @@ PRODUCERS = {
     path: path.name
     for path in (
         PROMPTS, DIVERSE_PROMPTS, GRIDS, RANKINGS, ANNOTATIONS, PAIRS, COT_LABELS, REWARD_LORA,
-        REWARD_MERGED, POLICIES, CONSISTENCY_RANK, T2IS, REPORT,
+        REWARD_MERGED, POLICIES, CONSISTENCY_RANK, EDIT_REWARD, T2IS, REPORT,
     )
 }  # fmt: skip
 

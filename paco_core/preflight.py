@@ -67,6 +67,8 @@ def _models(params: Params) -> dict[str, str]:
     }
     if params.annotations.model:
         found["annotations.model"] = params.annotations.model
+    if params.reward.weights:
+        found["reward.weights"] = params.reward.weights
     if params.consistency_rank.clip:
         found["consistency_rank.clip"] = params.consistency_rank.clip
     for name, recipe in params.policies.recipes.items():
@@ -96,6 +98,12 @@ def _missing_inputs(params: Params, root: Path) -> list[str]:
     ]
     if params.annotations.source == "people" and not (root / params.annotations.store).is_file():
         problems.append(f"annotations.store: {params.annotations.store} is missing; `paco annotate` makes it")
+    benchmarks = {"consistency_rank": params.consistency_rank.source, "edit_reward": params.edit_reward.source}
+    problems += [
+        f"{stage}.source: folder {folder} is missing; put the benchmark there or name another"
+        for stage, folder in benchmarks.items()
+        if folder and not (root / folder).is_dir()
+    ]
     return problems + [
         f"{name}: the environment variable {endpoint.api_key_env} holds no key for {endpoint.base_url}"
         for name, endpoint in _endpoints(params).items()

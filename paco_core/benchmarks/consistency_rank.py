@@ -84,10 +84,15 @@ def read_instances(path: Path, limit: int | None = None, seed: int = 0) -> list[
     if table.empty:
         raise DataError(f"{path}: holds no ranking; raise pairs.benchmark_share and run `dvc repro pairs`")
     instances = [_instance(path, *row) for row in table[list(COLUMNS)].itertuples(index=False)]
-    instances.sort(key=lambda instance: instance.instance_id)
-    if limit is not None and limit < len(instances):
-        instances = sorted(random.Random(seed).sample(instances, limit), key=lambda i: i.instance_id)
-    return instances
+    return choose(instances, limit, seed)
+
+
+def choose(instances: Sequence[Instance], limit: int | None, seed: int) -> list[Instance]:
+    """All instances by id, or a random choice of ``limit``, the same for equal seeds."""
+    ordered = sorted(instances, key=lambda instance: instance.instance_id)
+    if limit is not None and limit < len(ordered):
+        ordered = sorted(random.Random(seed).sample(ordered, limit), key=lambda i: i.instance_id)
+    return ordered
 
 
 def _instance(

@@ -37,6 +37,23 @@ CONSISTENCY_RANK: tuple[PublishedRow, ...] = (
 )
 
 
+def _editing(model: str, following: float, consistency: float, overall: float) -> PublishedRow:
+    figures = {"prompt_following": following, "consistency": consistency, "overall": overall}
+    return PublishedRow(model, figures)
+
+
+#: EditReward-Bench: strict accuracy, macro-averaged over task types.
+EDIT_REWARD: tuple[PublishedRow, ...] = (
+    _editing("Qwen2.5-VL-7B", 0.458, 0.325, 0.432),
+    _editing("GPT-4.1", 0.673, 0.602, 0.705),
+    _editing("GPT-5", 0.777, 0.669, 0.755),
+    _editing("EditScore-7B", 0.592, 0.591, 0.659),
+    _editing("EditScore-72B, mean of 4", 0.755, 0.735, 0.763),
+    _editing("PaCo-Reward-7B-Fast", 0.748, 0.697, 0.728),
+    _editing("PaCo-Reward-7B", 0.777, 0.709, 0.751),
+)
+
+
 def _ablation(model: str, aesthetics: float, following: float, consistency: float, hours: float) -> PublishedRow:
     figures = {"aesthetics": aesthetics, "following": following, "consistency": consistency, "hours": hours}
     return PublishedRow(model, figures)

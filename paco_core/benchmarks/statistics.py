@@ -88,6 +88,65 @@ def estimate(
     return Estimate(mean, float(low), float(high), int(counts.sum()), len(sums), missing)
 
 
+def macro_estimate(
+    values: ArrayLike,
+    classes: Sequence[str],
+    *,
+    groups: Sequence[str] | None = None,
+    resamples: int = 2000,
+    seed: int = 0,
+) -> Estimate:
+    """Mean over classes of the mean within each class, so that a large class counts no more than a small one.
+
+    Args:
+        classes: (N,) labels; groups are drawn across all classes, and a class that a draw leaves empty is
+            left out of that draw's mean.
+    """
+    array = np.asarray(values, dtype=np.float64)
+    present = ~np.isnan(array)
+    missing = int((~present).sum())
+    if not present.any():
+        return Estimate(np.nan, np.nan, np.nan, 0, 0, missing)
+    labels: Sequence[Any] = range(len(array)) if groups is None else groups
+    _, column = np.unique(np.asarray(classes)[present], return_inverse=True)
+    _, owner = np.unique(np.asarray(labels)[present], return_inverse=True)
+    shape = (int(owner.max()) + 1, int(column.max()) + 1)
+    sums, counts = np.zeros(shape), np.zeros(shape)
+    np.add.at(sums, (owner, column), array[present])
+    np.add.at(counts, (owner, column), 1.0)
+    mean = float((sums.sum(axis=0) / counts.sum(axis=0)).mean())
+    if shape[0] == 1:
+        return Estimate(mean, np.nan, np.nan, int(present.sum()), 1, missing)
+    draws = np.random.default_rng(seed).multinomial(shape[0], np.full(shape[0], 1 / shape[0]), size=resamples)
+    drawn = draws @ counts
+    with np.errstate(invalid="ignore"):
+        means = np.nanmean(np.where(drawn > 0, (draws @ sums) / drawn, np.nan), axis=1)
+    tail = (1 - LEVEL) / 2
+    low, high = np.quantile(means, [tail, 1 - tail])
+    return Estimate(mean, float(low), float(high), int(present.sum()), shape[0], missing)
+
+
+def macro_compare(
+    first: ArrayLike,
+    second: ArrayLike,
+    classes: Sequence[str],
+    *,
+    groups: Sequence[str] | None = None,
+    resamples: int = 2000,
+    seed: int = 0,
+) -> Comparison:
+    """Paired difference of two macro means; in the test each case weighs what it weighs in the mean."""
+    a, b = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
+    if a.shape != b.shape:
+        raise ValueError(f"paired values must have one shape, got {a.shape} and {b.shape}")
+    names = np.asarray(classes)
+    difference = a - b
+    sizes = {name: int((~np.isnan(difference[names == name])).sum()) for name in np.unique(names)}
+    weights = np.array([1.0 / max(1, sizes[name]) for name in names])
+    draws: dict[str, Any] = {"groups": groups, "resamples": resamples, "seed": seed}
+    return Comparison(macro_estimate(difference, classes, **draws), sign_flip_test(difference * weights, **draws))
+
+
 def sign_flip_test(
     differences: ArrayLike, *, groups: Sequence[str] | None = None, resamples: int = 2000, seed: int = 0
 ) -> float:

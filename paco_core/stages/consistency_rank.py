@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 
 from paco_core import paths
 from paco_core.benchmarks import consistency_rank as bench
-from paco_core.benchmarks.clip_images import ClipImages
-from paco_core.benchmarks.published import CONSISTENCY_RANK
 from paco_core.files import write_json
 
 if TYPE_CHECKING:
@@ -16,40 +14,56 @@ if TYPE_CHECKING:
 
 
 def run(ctx: StageContext) -> None:
-    from paco_core.dataset.panels import PanelStore
+    from paco_core.benchmarks.clip_images import ClipImages
+    from paco_core.benchmarks.public_rankings import judge_from_file
+    from paco_core.benchmarks.published import CONSISTENCY_RANK
+    from paco_core.benchmarks.ranking_tables import tables
+    from paco_core.benchmarks.remembered import remembering, reward_scorer
+    from paco_core.benchmarks.tables import write_tables
     from paco_core.reward_model.network import source
-    from paco_core.reward_model.scorer import Scorer
 
     params, reward = ctx.params.consistency_rank, ctx.params.reward
-    benchmark = ctx.read(paths.PAIRS) / "benchmark.parquet"
-    instances = bench.read_instances(benchmark, params.max_instances, params.seed)
-    panels = PanelStore.below(ctx.read(paths.GRIDS))
+    template = params.template or reward.template
+    instances, panels = _given(ctx)
     judgements = {}
     models: dict[str, tuple[str, str | Path]] = {
         "reward": ("PaCo-Reward, trained here", ctx.read(paths.REWARD_MERGED)),
         "base": ("Its base, untrained", source(ctx.root, reward.base)),
     }
-    with ctx.progress(len(models) * bench.count_questions(instances), "pairs") as progress:
-        for name, (label, folder) in models.items():
-            scorer = Scorer(
-                folder,
-                device=reward.device,
-                dtype=reward.dtype,
-                min_pixels=reward.min_pixels,
-                max_pixels=reward.max_pixels,
-            )
-            judgements[name] = bench.judge_pairs(
-                label, scorer, instances, panels, template=reward.template, advance=progress.advance
-            )
-    if params.clip is not None:
-        clip = ClipImages(ctx.read(Path(params.clip)))
-        judgements["clip_i"] = bench.judge_clip("CLIP-I, cosine of two pictures", clip, instances, panels)
-    judgements["random"] = bench.judge_randomly("Random order", instances, params.seed)
-    rivals = [("reward", name) for name in judgements if name != "reward"]
-    result = bench.evaluate(instances, judgements, rivals, resamples=params.bootstrap, seed=params.seed)
-    published = [{"model": r.model, "source": r.source, "figures": dict(r.figures)} for r in CONSISTENCY_RANK]
-    with ctx.writing(paths.CONSISTENCY_RANK) as out:
-        out.mkdir()
-        write_json(out / "results.json", {**result.as_dict(), "template": reward.template, "published": published})
-        result.table().to_parquet(out / "per_instance.parquet", index=False)
+    with remembering(ctx.root / ".paco" / "benchmarks" / "consistency_rank.sqlite") as scores:
+        with ctx.progress(len(models) * bench.count_questions(instances), "pairs") as progress:
+            for name, (label, model) in models.items():
+                scorer = reward_scorer(model, reward, scores)
+                judgements[name] = bench.judge_pairs(
+                    label, scorer, instances, panels, template=template, advance=progress.advance
+                )
+        if params.clip is not None:
+            clip = ClipImages(ctx.model(params.clip))
+            judgements["clip_i"] = bench.judge_clip("CLIP-I, cosine of two pictures", clip, instances, panels)
+        for label, file in params.scored_elsewhere.items():
+            judgements[label] = judge_from_file(label, ctx.read(Path(file)), instances)
+        judgements["random"] = bench.judge_randomly("Random order", instances, params.seed)
+        rivals = [("reward", name) for name in judgements if name != "reward"]
+        result = bench.evaluate(instances, judgements, rivals, resamples=params.bootstrap, seed=params.seed)
+        published = [{"model": r.model, "source": r.source, "figures": dict(r.figures)} for r in CONSISTENCY_RANK]
+        with ctx.writing(paths.CONSISTENCY_RANK) as out:
+            out.mkdir()
+            write_json(out / "results.json", {**result.as_dict(), "template": template, "published": published})
+            result.table().to_parquet(out / "per_instance.parquet", index=False)
+            write_tables(out, "ConsistencyRank", tables(result, CONSISTENCY_RANK))
+    ctx.tracker.artifact(ctx.root / paths.CONSISTENCY_RANK, "tables")
     ctx.report(result.metrics())
+
+
+def _given(ctx: StageContext) -> tuple[list[bench.Instance], bench.Panels]:
+    """The rankings and where their pictures are: this project's own, or a folder in the public layout."""
+    from paco_core.benchmarks.public_rankings import PublicPanels, read_public
+    from paco_core.dataset.panels import PanelStore
+
+    params = ctx.params.consistency_rank
+    if params.source is not None:
+        folder = ctx.read(Path(params.source))
+        return bench.choose(read_public(folder), params.max_instances, params.seed), PublicPanels(folder)
+    benchmark = ctx.read(paths.PAIRS) / "benchmark.parquet"
+    instances = bench.read_instances(benchmark, params.max_instances, params.seed)
+    return instances, PanelStore.below(ctx.read(paths.GRIDS))

@@ -9,7 +9,7 @@ from pipelines.dvc.resource import FORCE_TAG
 # The tag makes DVC run the stages although nothing changed: it would answer "up to date" for ever.
 reevaluation = dg.define_asset_job(
     "reevaluation",
-    selection=dg.AssetSelection.assets("consistency_rank", "t2is", "report"),
+    selection=dg.AssetSelection.assets("consistency_rank", "edit_reward", "t2is", "report"),
     tags={FORCE_TAG: "true"},
     description="The reward and the policies measured again, with the report, on the present machine",
 )

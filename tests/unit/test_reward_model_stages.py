@@ -7,16 +7,17 @@ import shutil
 from pathlib import Path
 
 import pytest
-from reward_project import fill
+import yaml
+from reward_project import fill, fill_benchmark
 
 from paco_core import paths
 from paco_core.context import open_stage
-from paco_core.files import DataError
+from paco_core.files import DataError, write_jsonl
 from paco_core.params import ParamsError
 from paco_core.reward_model.command import score_pair
 from paco_core.reward_model.golden import read_golden
 from paco_core.reward_model.scorer import Scorer
-from paco_core.stages import reward_lora, reward_merged
+from paco_core.stages import consistency_rank, edit_reward, reward_lora, reward_merged
 
 
 def test_the_reward_is_trained_merged_and_scored(project: Path) -> None:
@@ -57,8 +58,6 @@ def test_the_reward_is_trained_merged_and_scored(project: Path) -> None:
 
 def set_reward(project: Path, **values: object) -> None:
     """Change keys of the section ``reward`` in params.yaml."""
-    import yaml
-
     tree = yaml.safe_load((project / "params.yaml").read_text())
     tree["reward"].update(values)
     (project / "params.yaml").write_text(yaml.safe_dump(tree))
@@ -139,3 +138,27 @@ def test_the_most_wrong_pairs_and_the_confusion_table_are_in_the_tracked_run(pro
     assert [a.path for a in table] == ["validation/confusion.md"]
     curve = client.get_metric_history(tracked.info.run_id, "validation/roc_auc")
     assert [point.step for point in curve] == [0, 1, 2]
+
+
+def test_both_benchmarks_write_their_tables(project: Path) -> None:
+    fill(project)
+    fill_benchmark(project)
+    shutil.copytree(project / "data" / "zoo" / "qwen2_5_vl", project / paths.REWARD_MERGED)
+    tree = yaml.safe_load((project / "params.yaml").read_text())
+    rows = [{"reference": f"grid0#{a}", "candidate": f"grid1#{b}", "score": a + b} for a in range(4) for b in range(4)]
+    write_jsonl(project / "data" / "dreamsim.jsonl", rows)
+    tree["consistency_rank"].update(clip=None, bootstrap=50, scored_elsewhere={"dreamsim": "data/dreamsim.jsonl"})
+    tree["edit_reward"].update(clip=None, bootstrap=50, count=18)
+    (project / "params.yaml").write_text(yaml.safe_dump(tree))
+    for name, stage in (("consistency_rank", consistency_rank), ("edit_reward", edit_reward)):
+        with open_stage(name, None, project) as ctx:
+            stage.run(ctx)
+        figures = json.loads((project / paths.metrics_file(name)).read_text())
+        difference = "accuracy" if name == "consistency_rank" else "overall"
+        assert figures[f"reward_minus_base.{difference}"] == 0.0, "both are the same model here"
+        assert figures[f"reward_minus_random.{difference}_p"] is not None
+        for file in ("results.md", "results.html", "results.json"):
+            assert (project / "data" / name / file).is_file()
+        assert "(published)" in (project / "data" / name / "results.md").read_text()
+        assert not list((project / ".paco" / "benchmarks").iterdir())
+    assert "dreamsim.tau" in json.loads((project / paths.metrics_file("consistency_rank")).read_text())

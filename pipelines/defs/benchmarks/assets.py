@@ -14,6 +14,12 @@ def consistency_rank(context: dg.AssetExecutionContext, dvc: DvcResource) -> dg.
     return dvc.reproduce(context, TRANSLATOR).result()
 
 
+@dvc_asset("edit_reward", project=PROJECT, translator=TRANSLATOR)
+def edit_reward(context: dg.AssetExecutionContext, dvc: DvcResource) -> dg.MaterializeResult[Any]:
+    """Accuracy by dimension on two edits of one picture, macro mean over task types."""
+    return dvc.reproduce(context, TRANSLATOR).result()
+
+
 @dvc_asset("t2is", project=PROJECT, translator=TRANSLATOR)
 def t2is(context: dg.AssetExecutionContext, dvc: DvcResource) -> dg.MaterializeResult[Any]:
     """The same prompts and seeds before and after training, at every evaluation size."""

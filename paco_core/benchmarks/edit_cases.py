@@ -1,0 +1,127 @@
+"""Where the cases of EditReward-Bench come from: the public data set, or the embedded world."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paco_core.benchmarks.edit_reward import DIMENSIONS, Case
+from paco_core.files import DataError, digest
+from paco_core.shards import decode_image
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+COLUMNS = ("key", "instruction", "input_image", "output_images", "task_type", "dimension")
+
+
+def drawn_cases(count: int, size: int, seed: int) -> list[Case]:
+    """Cases of the embedded world, drawn at ``size`` x ``size`` pixels."""
+    from paco_core.storybook.edits import Edit, edits
+
+    def pictures(edit: Edit) -> Callable[[], tuple[Image, Image, Image]]:
+        return lambda: (
+            edit.picture(edit.before, size),
+            edit.picture(edit.better, size),
+            edit.picture(edit.worse, size),
+        )
+
+    return [
+        Case(e.id, e.task_type, e.dimension, e.instruction, digest([str(e.before), e.instruction]), pictures(e))
+        for e in edits(count, seed)
+    ]
+
+
+def read_public(source: Path) -> list[Case]:
+    """Cases of a folder in the layout of the public data set: Parquet files at any depth.
+
+    Columns: ``key`` (two), ``instruction``, ``input_image``, ``output_images`` (two, the better first),
+    ``task_type``, ``dimension``; pictures are stored as {bytes, path}. They are read when a case is asked.
+
+    Raises:
+        DataError: naming file and row, when a column is missing, a dimension is unknown, or there are not two
+            edited pictures.
+    """
+    files = sorted(source.rglob("*.parquet"))
+    if not files:
+        raise DataError(f"{source}: no Parquet file there; expected the folder of EditReward-Bench")
+    cases = []
+    for file in files:
+        reader = _Pictures(file)
+        for row, entry in enumerate(reader.entries()):
+            place = f"{file}: row {row}"
+            keys, dimension = list(entry["key"]), entry["dimension"]
+            if len(keys) != 2:
+                raise DataError(f"{place}: key is {keys!r}, expected two")
+            if dimension not in DIMENSIONS:
+                raise DataError(f"{place}: dimension {dimension!r} is none of {', '.join(DIMENSIONS)}")
+            if not entry["instruction"]:
+                raise DataError(f"{place}: the instruction is empty")
+            cases.append(
+                Case(
+                    id=" > ".join(map(str, keys)),
+                    task_type=str(entry["task_type"]),
+                    dimension=str(dimension),
+                    instruction=str(entry["instruction"]),
+                    group=digest(entry["instruction"]),
+                    pictures=reader.pictures(row, place),
+                )
+            )
+    return cases
+
+
+class _Pictures:
+    """Pictures of one Parquet file, one row group in memory at a time."""
+
+    def __init__(self, path: Path) -> None:
+        from pyarrow import parquet
+
+        self.path = path
+        try:
+            self.file = parquet.ParquetFile(path)
+        except Exception as error:  # pyarrow raises several types
+            raise DataError(f"{path}: not a readable Parquet file ({error})") from None
+        names = self.file.schema_arrow.names
+        if missing := [name for name in COLUMNS if name not in names]:
+            raise DataError(f"{path}: column {', '.join(missing)} is missing; it has {', '.join(names)}")
+        self._group = -1
+        self._rows: Sequence[dict[str, Any]] = ()
+
+    def entries(self) -> list[dict[str, Any]]:
+        """All rows without their pictures."""
+        columns = [name for name in COLUMNS if not name.endswith(("_image", "_images"))]
+        rows: list[dict[str, Any]] = self.file.read(columns=columns).to_pylist()
+        return rows
+
+    def pictures(self, row: int, place: str) -> Callable[[], tuple[Image, Image, Image]]:
+        def read() -> tuple[Image, Image, Image]:
+            entry = self._row(row)
+            stored = [entry["input_image"], *(entry["output_images"] or ())]
+            if len(stored) != 3:
+                raise DataError(f"{place}: {len(stored) - 1} edited pictures, expected two")
+            source, better, worse = (self._decode(picture, place) for picture in stored)
+            return source, better, worse
+
+        return read
+
+    def _decode(self, stored: dict[str, Any] | None, place: str) -> Image:
+        data = (stored or {}).get("bytes")
+        if data is None and (name := (stored or {}).get("path")):
+            file = self.path.parent / Path(name).name
+            data = file.read_bytes() if file.is_file() else None
+        if data is None:
+            raise DataError(f"{place}: a picture is missing")
+        return decode_image(data, place)
+
+    def _row(self, row: int) -> dict[str, Any]:
+        start = 0
+        for group in range(self.file.num_row_groups):
+            size = self.file.metadata.row_group(group).num_rows
+            if row < start + size:
+                if group != self._group:
+                    columns = ["input_image", "output_images"]
+                    self._rows, self._group = self.file.read_row_group(group, columns=columns).to_pylist(), group
+                return self._rows[row - start]
+            start += size
+        raise DataError(f"{self.path}: no row {row}")

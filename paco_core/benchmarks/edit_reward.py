@@ -1,0 +1,282 @@
+"""EditReward-Bench: which judge prefers the better of two edits of a picture (EditScore, arXiv 2509.23909)?
+
+A case has an instruction, a source picture, two edited pictures of which the first is better, a task type
+and a dimension. A judge is right where it scores the better one higher. Prompt following and consistency
+are P(Yes) of the two editing instructions; overall is the square root of their product (PaCo-RL, arXiv
+2512.04784). Accuracy is the mean within each task type, then over task types.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from paco_core.benchmarks.remembered import PairScorer
+from paco_core.benchmarks.results import flat, jsonable
+from paco_core.benchmarks.statistics import LEVEL, Comparison, Estimate, macro_compare, macro_estimate
+from paco_core.benchmarks.tables import Table, difference, interval, number
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from PIL.Image import Image
+
+    from paco_core.benchmarks.clip_images import ClipImages
+    from paco_core.benchmarks.published import PublishedRow
+
+FOLLOWING, CONSISTENCY, OVERALL = "prompt_following", "consistency", "overall"
+DIMENSIONS = (FOLLOWING, CONSISTENCY, OVERALL)
+TEMPLATES = {FOLLOWING: "edit_following", CONSISTENCY: "edit_consistency"}
+ASKED = {FOLLOWING: (FOLLOWING,), CONSISTENCY: (CONSISTENCY,), OVERALL: (FOLLOWING, CONSISTENCY)}
+ASK_BATCH = 256
+TIE_RULE = (
+    "Strict accuracy counts a case as right where the better edit scores higher; ties are wrong. The ≥ variant "
+    "counts ties as right. A case with a score missing is left out and counted."
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One comparison; ``pictures`` gives (source, better, worse) when it is asked."""
+
+    id: str
+    task_type: str
+    dimension: str
+    instruction: str
+    group: str  # cases of one source picture and instruction belong together
+    pictures: Callable[[], tuple[Image, Image, Image]]
+
+
+@dataclass
+class Judgement:
+    """(score of the better, score of the worse) of each case, NaN where the judge failed or does not judge."""
+
+    label: str
+    scores: list[tuple[float, float]]
+    causes: Counter[str] = field(default_factory=Counter)
+
+
+def count_questions(cases: Iterable[Case]) -> int:
+    """How many questions :func:`judge_pairs` asks, before equal ones are put together."""
+    return sum(2 * len(ASKED[case.dimension]) for case in cases)
+
+
+def judge_pairs(
+    label: str, scorer: PairScorer, cases: Sequence[Case], *, advance: Callable[[int], object] = lambda _count: None
+) -> Judgement:
+    """P(Yes) of the questions that each case's dimension needs; equal questions of a batch are asked once."""
+    from paco_core.reward_model.instructions import render
+    from paco_core.reward_model.network import picture_key
+    from paco_core.reward_model.yes_probability import PairQuery
+
+    judged = Judgement(label, [])
+    for part in _batches(cases):
+        queries: list[PairQuery] = []
+        places: list[list[list[int]]] = []  # of each case: of each edit: its questions
+        known: dict[tuple[str, str, str], int] = {}
+        for case in part:
+            source, *outputs = case.pictures()
+            mine = []
+            for output in outputs:
+                edited = output.resize(source.size) if output.size != source.size else output
+                asked = []
+                for dimension in ASKED[case.dimension]:
+                    text = render(TEMPLATES[dimension], instruction=case.instruction)
+                    key = (text, picture_key(source), picture_key(edited))
+                    if key not in known:
+                        known[key] = len(queries)
+                        queries.append(PairQuery(source, edited, text))
+                    asked.append(known[key])
+                mine.append(asked)
+            places.append(mine)
+        scores = scorer.score(queries)
+        judged.causes.update(score.cause for score in scores if score.cause is not None)
+        for better, worse in places:
+            judged.scores.append((_overall(scores, better), _overall(scores, worse)))
+        advance(count_questions(part))
+    return judged
+
+
+def _overall(scores: Sequence[Any], places: Sequence[int]) -> float:
+    """One score as it is; of two the square root of their product."""
+    values = [scores[place].value for place in places]
+    return float(values[0]) if len(values) == 1 else math.sqrt(values[0] * values[1])
+
+
+def _batches(cases: Sequence[Case]) -> Iterable[list[Case]]:
+    size = ASK_BATCH // 4
+    return (list(cases[start : start + size]) for start in range(0, len(cases), size))
+
+
+def judge_clip(label: str, clip: ClipImages, cases: Sequence[Case]) -> Judgement:
+    """CLIP-I: cosine of source and edited picture. It reads no instruction, so it judges consistency alone."""
+    judged = Judgement(label, [(math.nan, math.nan)] * len(cases))
+    places = [place for place, case in enumerate(cases) if case.dimension == CONSISTENCY]
+    pictures = [image for place in places for image in cases[place].pictures()]
+    vectors = clip.embed(pictures)
+    for turn, place in enumerate(places):
+        source, better, worse = vectors[3 * turn : 3 * turn + 3]
+        judged.scores[place] = (float(source @ better), float(source @ worse))
+    return judged
+
+
+def judge_randomly(label: str, cases: Sequence[Case], seed: int) -> Judgement:
+    """Chance."""
+    draws = [random.Random(f"{seed}|{case.id}|{case.dimension}") for case in cases]
+    return Judgement(label, [(rng.random(), rng.random()) for rng in draws])
+
+
+@dataclass(frozen=True)
+class Result:
+    """Everything that the benchmark found."""
+
+    cases: list[Case]
+    judgements: dict[str, Judgement]
+    right: dict[str, dict[str, np.ndarray]]  # judge -> strict | geq -> (cases,), NaN where not judged
+    estimates: dict[str, dict[str, dict[str, Estimate]]]  # judge -> dimension -> strict | geq
+    comparisons: dict[str, dict[str, Comparison]]  # "reward - base" -> dimension
+
+    def unscorable(self, name: str) -> int:
+        return int(np.isnan(self.right[name]["strict"]).sum())
+
+    def by_task(self, name: str) -> dict[str, dict[str, float]]:
+        """Task type -> dimension -> strict accuracy."""
+        tasks = sorted({case.task_type for case in self.cases})
+        return {task: {d: self._mean(name, task, d) for d in DIMENSIONS} for task in tasks}
+
+    def _mean(self, name: str, task: str, dimension: str) -> float:
+        chosen = [c.task_type == task and c.dimension == dimension for c in self.cases]
+        values = self.right[name]["strict"][chosen]
+        values = values[~np.isnan(values)]
+        return float(values.mean()) if len(values) else math.nan
+
+    def as_dict(self) -> dict[str, Any]:
+        """The content of ``results.json``."""
+        methods = {
+            name: {
+                "label": judgement.label,
+                "unscorable": self.unscorable(name),
+                "causes": dict(judgement.causes),
+                "accuracy": {
+                    d: {kind: found.as_dict() for kind, found in kinds.items()}
+                    for d, kinds in self.estimates[name].items()
+                },
+                "by_task": self.by_task(name),
+            }
+            for name, judgement in self.judgements.items()
+        }
+        tree = {
+            "cases": dict(Counter(case.dimension for case in self.cases)),
+            "task_types": sorted({case.task_type for case in self.cases}),
+            "level": LEVEL,
+            "tie_rule": TIE_RULE,
+            "methods": methods,
+            "comparisons": {n: {d: c.as_dict() for d, c in row.items()} for n, row in self.comparisons.items()},
+        }
+        cleaned: dict[str, Any] = jsonable(tree)
+        return cleaned
+
+    def metrics(self) -> dict[str, float]:
+        """The flat figures for DVC and MLflow."""
+        found: dict[str, float] = {"cases": len(self.cases)}
+        for name, dimensions in self.estimates.items():
+            for dimension, kinds in dimensions.items():
+                found[f"{name}.{dimension}"] = kinds["strict"].mean
+                found[f"{name}.{dimension}_geq"] = kinds["geq"].mean
+        for name, row in self.comparisons.items():
+            for dimension, value in row.items():
+                found |= flat(f"{name.replace(' - ', '_minus_')}.{dimension}", value)
+        return found
+
+    def table(self) -> pd.DataFrame:
+        """One row a case and judge."""
+        import pandas as pd
+
+        return pd.DataFrame(
+            [
+                {
+                    "case_id": case.id, "task_type": case.task_type, "dimension": case.dimension, "method": name,
+                    "better": judgement.scores[place][0], "worse": judgement.scores[place][1],
+                    "right": self.right[name]["strict"][place],
+                }
+                for name, judgement in self.judgements.items()
+                for place, case in enumerate(self.cases)
+            ]
+        )  # fmt: skip
+
+    def tables(self, published: Sequence[PublishedRow]) -> list[Table]:
+        """Accuracy beside the published rows, differences, and accuracy by task type."""
+        words = ["prompt following", "consistency", "overall"]
+        rows = []
+        for name, judgement in self.judgements.items():
+            strict = [interval(self.estimates[name][d]["strict"]) for d in DIMENSIONS]
+            loose = [number(self.estimates[name][d]["geq"].mean) for d in DIMENSIONS]
+            rows.append([judgement.label, *strict, *loose, str(self.unscorable(name))])
+        for row in published:
+            rows.append([f"{row.model} (published)", *(number(row.figures[d]) for d in DIMENSIONS), "", "", "", ""])
+        head = ["judge", *words, *(f"{word}, ≥" for word in words), "not judged"]
+        notes = [
+            f"{len(self.cases)} cases; strict accuracy, macro mean over task types, with 95% bootstrap intervals.",
+            TIE_RULE,
+            "Rows marked “published” were measured by others on the public benchmark; see published.py for sources.",
+        ]
+        found = [Table("EditReward-Bench", head, rows, notes)]
+        if self.comparisons:
+            differences = [[name, *(difference(row[d]) for d in DIMENSIONS)] for name, row in self.comparisons.items()]
+            found.append(Table("Paired differences", ["judges", *words], differences))
+        for name, judgement in self.judgements.items():
+            by_task = [[task, *(number(row[d]) for d in DIMENSIONS)] for task, row in self.by_task(name).items()]
+            found.append(Table(f"By task type: {judgement.label}", ["task type", *words], by_task))
+        return found
+
+
+def evaluate(
+    cases: Sequence[Case],
+    judgements: Mapping[str, Judgement],
+    pairs: Sequence[tuple[str, str]],
+    *,
+    resamples: int = 2000,
+    seed: int = 0,
+) -> Result:
+    """Accuracies of each judge and paired differences of the named pairs, intervals over groups of cases."""
+    right = {name: _right(judgement.scores) for name, judgement in judgements.items()}
+    places = {d: [n for n, case in enumerate(cases) if case.dimension == d] for d in DIMENSIONS}
+
+    def given(dimension: str) -> dict[str, Any]:
+        mine = [cases[n] for n in places[dimension]]
+        return {
+            "classes": [case.task_type for case in mine],
+            "groups": [case.group for case in mine],
+            "resamples": resamples,
+            "seed": seed,
+        }
+
+    estimates = {
+        name: {
+            d: {kind: macro_estimate(values[places[d]], **given(d)) for kind, values in kinds.items()}
+            for d in DIMENSIONS
+        }
+        for name, kinds in right.items()
+    }
+    comparisons = {
+        f"{a} - {b}": {
+            d: macro_compare(right[a]["strict"][places[d]], right[b]["strict"][places[d]], **given(d))
+            for d in DIMENSIONS
+        }
+        for a, b in pairs
+    }
+    return Result(list(cases), dict(judgements), right, estimates, comparisons)
+
+
+def _right(scores: Sequence[tuple[float, float]]) -> dict[str, np.ndarray]:
+    better, worse = np.array(scores, dtype=np.float64).reshape(-1, 2).T
+    failed = np.isnan(better) | np.isnan(worse)
+    return {
+        "strict": np.where(failed, np.nan, better > worse),
+        "geq": np.where(failed, np.nan, better >= worse),
+    }

@@ -1,0 +1,48 @@
+"""ConsistencyRank as tables: measured judges, published rows beside them, paired differences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from paco_core.benchmarks.consistency_rank import Result
+from paco_core.benchmarks.published import PublishedRow
+from paco_core.benchmarks.ranking_metrics import TIE_RULE
+from paco_core.benchmarks.tables import Table, difference, interval, number
+
+COLUMNS = {
+    "accuracy": "accuracy",
+    "t1_b1": "T1-B1",
+    "tau": "tau",
+    "rho": "rho",
+    "tau_paper": "tau (index order)",
+    "rho_paper": "rho (index order)",
+    "footrule": "footrule",
+}
+
+
+def tables(result: Result, published: Sequence[PublishedRow]) -> list[Table]:
+    """The judges with intervals, and the reward's difference to each of the others."""
+    rows = [
+        [
+            judgement.label,
+            *(interval(result.estimates[name][metric]) for metric in COLUMNS),
+            str(result.unscorable(name)),
+        ]
+        for name, judgement in result.judgements.items()
+    ]
+    for row in published:
+        rows.append([f"{row.model} (published)", *(number(row.figures.get(metric)) for metric in COLUMNS), ""])
+    prompts = len({instance.prompt_id for instance in result.instances})
+    notes = [
+        f"{len(result.instances)} rankings of {prompts} prompts; means with 95% bootstrap intervals over prompts. "
+        "Chance is what the random judge of this run has, for annotators' ties raise it.",
+        TIE_RULE,
+        "Rows marked “published” were measured by others on the public benchmark, not on these rankings.",
+    ]
+    found = [Table("ConsistencyRank", ["judge", *COLUMNS.values(), "not judged"], rows, notes)]
+    shown = ("accuracy", "t1_b1", "tau", "rho")
+    differences = [[name, *(difference(row[metric]) for metric in shown)] for name, row in result.comparisons.items()]
+    if differences:
+        note = "Paired by instance; p of a sign-flip test over prompts."
+        found.append(Table("Paired differences", ["judges", *(COLUMNS[m] for m in shown)], differences, [note]))
+    return found

@@ -1,0 +1,54 @@
+"""Two edits of a picture: does the reward prefer the better one? Its base, CLIP and chance beside it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from paco_core import paths
+from paco_core.benchmarks import edit_reward as bench
+from paco_core.files import DataError, write_json
+
+if TYPE_CHECKING:
+    from paco_core.context import StageContext
+
+
+def run(ctx: StageContext) -> None:
+    from paco_core.benchmarks.clip_images import ClipImages
+    from paco_core.benchmarks.edit_cases import drawn_cases, read_public
+    from paco_core.benchmarks.published import EDIT_REWARD
+    from paco_core.benchmarks.remembered import remembering, reward_scorer
+    from paco_core.benchmarks.tables import write_tables
+    from paco_core.reward_model.network import source
+
+    params, reward = ctx.params.edit_reward, ctx.params.reward
+    if params.source is not None:
+        cases = read_public(ctx.read(Path(params.source)))
+    elif ctx.params.world == "storybook":
+        cases = drawn_cases(params.count, params.size, params.seed)
+    else:
+        raise DataError("edit_reward.source: name the folder of EditReward-Bench; only storybook draws its own cases")
+    models: dict[str, tuple[str, str | Path]] = {
+        "reward": ("PaCo-Reward, trained here", ctx.read(paths.REWARD_MERGED)),
+        "base": ("Its base, untrained", source(ctx.root, reward.base)),
+    }
+    judgements = {}
+    with remembering(ctx.root / ".paco" / "benchmarks" / "edit_reward.sqlite") as scores:
+        with ctx.progress(len(models) * bench.count_questions(cases), "questions") as progress:
+            for name, (label, model) in models.items():
+                scorer = reward_scorer(model, reward, scores)
+                judgements[name] = bench.judge_pairs(label, scorer, cases, advance=progress.advance)
+        if params.clip is not None:
+            clip = ClipImages(ctx.model(params.clip))
+            judgements["clip_i"] = bench.judge_clip("CLIP-I, cosine of two pictures", clip, cases)
+        judgements["random"] = bench.judge_randomly("Chance", cases, params.seed)
+        rivals = [("reward", name) for name in judgements if name != "reward"]
+        result = bench.evaluate(cases, judgements, rivals, resamples=params.bootstrap, seed=params.seed)
+        published = [{"model": r.model, "source": r.source, "figures": dict(r.figures)} for r in EDIT_REWARD]
+        with ctx.writing(paths.EDIT_REWARD) as out:
+            out.mkdir()
+            write_json(out / "results.json", {**result.as_dict(), "published": published})
+            result.table().to_parquet(out / "per_case.parquet", index=False)
+            write_tables(out, "EditReward-Bench", result.tables(EDIT_REWARD))
+    ctx.tracker.artifact(ctx.root / paths.EDIT_REWARD, "tables")
+    ctx.report(result.metrics())

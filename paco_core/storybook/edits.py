@@ -1,0 +1,98 @@
+"""Editing triples drawn by code: a picture, an instruction, and two edited pictures of which one is better.
+
+They fill six of the thirteen task types of EditReward-Bench (EditScore, arXiv 2509.23909) and all three of
+its dimensions. Nothing is trained on them: they are held out by being drawn for the benchmark alone.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Literal
+
+from PIL.Image import Image
+
+from paco_core.storybook.drawing import draw
+from paco_core.storybook.prompts import PLACES
+from paco_core.storybook.world import VOCABULARY, Panel, random_panel
+
+EditDimension = Literal["prompt_following", "consistency", "overall"]
+DIMENSIONS: tuple[EditDimension, ...] = ("prompt_following", "consistency", "overall")
+#: Task type -> the trait that it changes.
+TASKS: dict[str, str] = {
+    "color_alter": "colour",
+    "subject-replace": "species",
+    "subject-add": "accessory",
+    "subject-remove": "accessory",
+    "background_change": "scene",
+    "style_change": "style",
+}
+KEPT = ("species", "colour", "accessory", "scene", "style")  # what an edit must not touch, where it is not asked to
+
+
+@dataclass(frozen=True)
+class Edit:
+    """One comparison; ``better`` and ``worse`` are what the two edited pictures show."""
+
+    id: str
+    task_type: str
+    dimension: EditDimension
+    instruction: str
+    before: Panel
+    better: Panel
+    worse: Panel
+    motion: int  # seed of where the character stands, the same in all three pictures
+
+    def picture(self, panel: Panel, size: int) -> Image:
+        return draw(panel, size, random.Random(self.motion))
+
+
+def edits(count: int, seed: int) -> list[Edit]:
+    """``count`` comparisons, task types and dimensions in turn; equal seeds give equal ones."""
+    rng = random.Random(f"edits|{seed}")
+    cells = [(task, dimension) for dimension in DIMENSIONS for task in TASKS]
+    return [_edit(number, *cells[number % len(cells)], rng) for number in range(count)]
+
+
+def _edit(number: int, task: str, dimension: EditDimension, rng: random.Random) -> Edit:
+    trait = TASKS[task]
+    before = random_panel(rng)
+    if task == "subject-add":
+        before = before.with_trait("accessory", "nothing")
+    elif task == "subject-remove":
+        before = before.with_trait("accessory", rng.choice(VOCABULARY["accessory"][1:]))
+    word = "nothing" if task == "subject-remove" else _other(trait, before, rng)
+    better = before.with_trait(trait, word)
+    follows = dimension == "consistency" or (dimension == "overall" and rng.random() < 0.5)
+    worse = _altered(better, trait, rng) if follows else _unheeded(before, trait, word, rng)
+    instruction = _instruction(task, before, word)
+    return Edit(f"{number:04d}", task, dimension, instruction, before, better, worse, rng.randrange(1 << 30))
+
+
+def _other(trait: str, panel: Panel, rng: random.Random, *also_not: str) -> str:
+    """A word of the trait that the panel does not show."""
+    return rng.choice([w for w in VOCABULARY[trait] if w not in (getattr(panel, trait), *also_not)])
+
+
+def _altered(better: Panel, trait: str, rng: random.Random) -> Panel:
+    """The edit was made, and something else that nobody asked for."""
+    other = rng.choice([kept for kept in KEPT if kept != trait])
+    return better.with_trait(other, _other(other, better, rng))
+
+
+def _unheeded(before: Panel, trait: str, word: str, rng: random.Random) -> Panel:
+    """The edit was not made, or to another word than was asked for."""
+    if rng.random() < 0.5:
+        return before
+    return before.with_trait(trait, _other(trait, before, rng, word))
+
+
+def _instruction(task: str, before: Panel, word: str) -> str:
+    return {
+        "color_alter": f"Change the colour of the {before.species} to {word}.",
+        "subject-replace": f"Replace the {before.species} with a {word}.",
+        "subject-add": f"Give the {before.species} a {word}.",
+        "subject-remove": f"Take away the {before.accessory}.",
+        "background_change": f"Show the {before.species} {PLACES.get(word, word)}.",
+        "style_change": f"Draw it in {word} style.",
+    }[task]
