@@ -63,9 +63,20 @@ def _serve(args: argparse.Namespace) -> None:
 
 
 def _score(args: argparse.Namespace) -> None:
-    from paco_core.reward_model.command import score_pair
+    from paco_core.files import DataError
+    from paco_core.reward_model.command import score_pair, score_table
 
-    print(score_pair(project_root(), args.first, args.second, args.theme, args.model, args.reasons))
+    root, model, reasons = project_root(), args.model, args.reasons
+    if (args.table is None) == (args.second is None) or (args.table and args.first):
+        raise DataError("give two pictures, or --table with a table of pairs")
+    if args.table is None:
+        print(score_pair(root, args.first, args.second, args.theme, model, reasons))
+        return
+
+    def say(line: str) -> None:
+        print(line, file=sys.stderr, flush=True)
+
+    print(score_table(root, args.table, model, reasons, args.out, theme=args.theme, say=say))
 
 
 def _sweep(args: argparse.Namespace) -> None:
@@ -215,16 +226,16 @@ def _parser() -> argparse.ArgumentParser:
     actions.add_parser("down").add_argument("name", nargs="?")
 
     score = verb("score", _score, "score how consistent two pictures are, from 0 to 1")
-    score.add_argument("first", type=Path)
-    score.add_argument("second", type=Path)
+    score.add_argument("first", type=Path, nargs="?")
+    score.add_argument("second", type=Path, nargs="?")
+    score.add_argument("--table", type=Path, help="Parquet, CSV or JSON Lines with columns first, second, theme")
+    score.add_argument("--out", type=Path, help="where the scored table goes (default: beside it, NAME.scored.EXT)")
     score.add_argument("--theme", help="the theme both were made for; without it the plain question is asked")
     score.add_argument("--model", type=Path, help="model folder (default: data/reward_merged)")
     score.add_argument("--reasons", action="store_true", help="also print the model's reasons")
 
     sweep = verb("sweep", _sweep, "train the reward under several shares alpha and seeds, and compare them")
-    sweep.add_argument(
-        "--alpha", nargs="+", help="1/n, numbers, fast, default (default: 1/n 0.01 0.1 0.3 0.5 0.9 fast)"
-    )
+    sweep.add_argument("--alpha", nargs="+", help="of 1/n, numbers, fast, default (all: 1/n 0.01 0.1 0.3 0.5 0.9 fast)")
     sweep.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     sweep.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="other keys of params.yaml")
     sweep.add_argument("--name", default="alpha", help="folder below data/sweeps/ (default: alpha)")

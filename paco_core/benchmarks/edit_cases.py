@@ -18,9 +18,9 @@ COLUMNS = ("key", "instruction", "input_image", "output_images", "task_type", "d
 
 def drawn_cases(count: int, size: int, seed: int) -> list[Case]:
     """Cases of the embedded world, drawn at ``size`` x ``size`` pixels."""
-    from paco_core.storybook.edits import Edit, edits
+    from paco_core.storybook.edit_comparisons import EditComparison, edit_comparisons
 
-    def pictures(edit: Edit) -> Callable[[], tuple[Image, Image, Image]]:
+    def pictures(edit: EditComparison) -> Callable[[], tuple[Image, Image, Image]]:
         return lambda: (
             edit.picture(edit.before, size),
             edit.picture(edit.better, size),
@@ -29,7 +29,7 @@ def drawn_cases(count: int, size: int, seed: int) -> list[Case]:
 
     return [
         Case(e.id, e.task_type, e.dimension, e.instruction, digest([str(e.before), e.instruction]), pictures(e))
-        for e in edits(count, seed)
+        for e in edit_comparisons(count, seed)
     ]
 
 

@@ -48,7 +48,7 @@ class Remembered:
         pictures = {id(image): image for query in queries for image in (query.first, query.second)}
         digests = {number: picture_key(image) for number, image in pictures.items()}
         keys = [question_key(self.name, q.instruction, digests[id(q.first)], digests[id(q.second)]) for q in queries]
-        known = self.scores.get(keys)
+        known = self.scores.get(self.name, keys)
         missing = [number for number, key in enumerate(keys) if key not in known]
         fresh: dict[int, Score] = {}
         if missing:

@@ -1,19 +1,32 @@
-"""`paco score`: two picture files, one score."""
+"""`paco score`: two picture files, or a table of pairs."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from paco_core import paths
-from paco_core.files import DataError
+from paco_core.files import DataError, atomic
 from paco_core.params import PARAMS_FILE, load
+from paco_core.progress import Progress
 from paco_core.reward_model.instructions import render
 from paco_core.reward_model.yes_probability import PairQuery
 from paco_core.shards import decode_image
 
+if TYPE_CHECKING:
+    import pandas as pd
+    from PIL.Image import Image
+
+    from paco_core.reward_model.scorer import Scorer
+
+BATCH = 256  # pairs whose pictures are in memory at once
+READERS = {".parquet": "read_parquet", ".csv": "read_csv", ".jsonl": "read_json"}
+
 
 def score_pair(
-    root: Path, first: str | Path, second: str | Path, theme: str | None, model: str | None, reasons: bool
+    root: Path, first: str | Path, second: str | Path, theme: str | None, model: str | Path | None, reasons: bool
 ) -> str:
     """The score of two picture files as text, followed by the model's reasons where they are asked for.
 
@@ -24,19 +37,142 @@ def score_pair(
     Raises:
         DataError: when a picture or the model is missing.
     """
+    pictures = [_picture(Path(path), str(path)) for path in (first, second)]
+    query = PairQuery(pictures[0], pictures[1], question(theme))
+    scorer = _scorer(root, model)
+    text = f"{scorer.score([query])[0].value:.4f}"
+    return f"{text}\n{scorer.generate_reasons([query])[0]}" if reasons else text
+
+
+def score_table(
+    root: Path,
+    table: Path,
+    model: str | Path | None,
+    reasons: bool,
+    out: Path | None = None,
+    *,
+    theme: str | None = None,
+    say: Callable[[str], None] | None = None,
+) -> str:
+    """Score every pair of a table and write it again with the columns ``score``, ``cause`` and ``reasons``.
+
+    Args:
+        table: Parquet, CSV or JSON Lines with the columns ``first`` and ``second`` (picture files relative to
+            the table's folder, or panels of this project as ``<grid>#<number>``) and, where it has one, ``theme``.
+        out: where the result goes, in the table's format; beside the table as ``NAME.scored.EXT`` when None.
+        theme: for all rows, where the table has no such column.
+
+    Returns:
+        One line on what was done.
+
+    Raises:
+        DataError: naming file and row, when a column, a picture or the model is missing. Nothing is scored then.
+    """
+    frame = _read(table)
+    find = _finder(root, table)
+    for row, pair in enumerate(zip(frame["first"], frame["second"], strict=True)):
+        for name in pair:
+            find(name, row, look=True)
+    scorer = _scorer(root, model)
+    themes = list(frame["theme"]) if "theme" in frame else [theme] * len(frame)
+    found: dict[str, list[Any]] = {"score": [], "cause": [], **({"reasons": []} if reasons else {})}
+    with Progress(len(frame), table.name, "pairs", say) as progress:
+        for start in range(0, len(frame), BATCH):
+            part = range(start, min(start + BATCH, len(frame)))
+            queries = [
+                PairQuery(find(frame["first"][n], n), find(frame["second"][n], n), question(_words(themes[n])))
+                for n in part
+            ]
+            scores = scorer.score(queries, None if reasons else progress.advance)
+            found["score"] += [score.value for score in scores]
+            found["cause"] += [score.cause for score in scores]
+            if reasons:
+                found["reasons"] += scorer.generate_reasons(queries)
+                progress.advance(len(queries))
+    target = out or table.with_name(f"{table.stem}.scored{table.suffix}")
+    _write(frame.assign(**found), target)
+    values = [value for value in found["score"] if not math.isnan(value)]
+    mean = f"mean score {sum(values) / len(values):.4f}" if values else "no score"
+    return f"{target}: {len(frame)} pairs, {len(frame) - len(values)} without a score, {mean}"
+
+
+def question(theme: str | None) -> str:
+    """The instruction for a pair with or without a theme."""
+    return render("theme", theme=theme) if theme else render("plain")
+
+
+def _words(theme: Any) -> str | None:
+    return theme if isinstance(theme, str) and theme else None  # a missing cell is None or NaN
+
+
+def _scorer(root: Path, model: str | Path | None) -> Scorer:
     from paco_core.reward_model.scorer import Scorer
 
     params = load(root / PARAMS_FILE)
     folder = root / (model or paths.REWARD_MERGED)
     if not folder.is_dir():
         raise DataError(f"{folder}: no reward model there; run `dvc repro reward_merged`, or name one with --model")
-    pictures = []
-    for path in (Path(first), Path(second)):
-        if not path.is_file():
-            raise DataError(f"{path}: no such picture")
-        pictures.append(decode_image(path.read_bytes(), str(path)))
-    instruction = render("theme", theme=theme) if theme else render("plain")
-    query = PairQuery(pictures[0], pictures[1], instruction)
-    scorer = Scorer(folder, device=params.serving.device, threads=params.threads)
-    text = f"{scorer.score([query])[0].value:.4f}"
-    return f"{text}\n{scorer.generate_reasons([query])[0]}" if reasons else text
+    return Scorer(folder, device=params.serving.device, threads=params.threads)
+
+
+def _picture(path: Path, name: str) -> Image:
+    if not path.is_file():
+        raise DataError(f"{name}: no such picture")
+    return decode_image(path.read_bytes(), name)
+
+
+def _read(table: Path) -> pd.DataFrame:
+    import pandas as pd
+
+    if not table.is_file():
+        raise DataError(f"{table}: no such file")
+    if table.suffix not in READERS:
+        raise DataError(f"{table}: unknown format {table.suffix!r}; expected {', '.join(READERS)}")
+    how: dict[str, Any] = {"lines": True} if table.suffix == ".jsonl" else {}
+    try:
+        frame: pd.DataFrame = getattr(pd, READERS[table.suffix])(table, **how)
+    except Exception as error:  # readers raise many types for broken files
+        raise DataError(f"{table}: not readable as {table.suffix[1:]} ({error})") from None
+    if missing := [name for name in ("first", "second") if name not in frame]:
+        raise DataError(f"{table}: column {', '.join(missing)} is missing; it has {', '.join(map(str, frame))}")
+    if frame.empty:
+        raise DataError(f"{table}: holds no pair")
+    return frame.reset_index(drop=True)
+
+
+def _finder(root: Path, table: Path) -> Callable[..., Any]:
+    """What gives the picture of a cell; with ``look`` it only makes sure that there is one."""
+    from paco_core.dataset.panels import PanelStore
+    from paco_core.dataset.records import parse_ref
+
+    store: list[PanelStore] = []
+
+    def find(name: Any, row: int, *, look: bool = False) -> Image | None:
+        place = f"{table}: row {row}: {name}"
+        if not isinstance(name, str) or not name:
+            raise DataError(f"{place}: no picture is named")
+        path = table.parent / name
+        if path.is_file():
+            return None if look else _picture(path, place)
+        if "#" not in name:
+            raise DataError(f"{place}: no such picture (looked for {path})")
+        if not store:
+            store.append(PanelStore.below(root / paths.GRIDS))
+        try:
+            if look and parse_ref(name)[0] not in store[0].grids.index.index:
+                raise DataError("no such grid in data/grids")
+            return None if look else store[0].panel(name)
+        except DataError as error:
+            raise DataError(f"{place}: {error}") from None
+
+    return find
+
+
+def _write(frame: pd.DataFrame, target: Path) -> None:
+    with atomic(target) as part:
+        if target.suffix == ".parquet":
+            frame.to_parquet(part, index=False)
+        elif target.suffix == ".csv":
+            frame.to_csv(part, index=False)
+        else:
+            frame.to_json(part, orient="records", lines=True)

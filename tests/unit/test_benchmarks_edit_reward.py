@@ -20,7 +20,7 @@ from paco_core.benchmarks.statistics import macro_compare, macro_estimate
 from paco_core.benchmarks.tables import write_tables
 from paco_core.files import DataError
 from paco_core.reward_model.yes_probability import PairQuery, Score
-from paco_core.storybook.edits import TASKS, edits
+from paco_core.storybook.edit_comparisons import TASKS, edit_comparisons
 from paco_core.storybook.world import VOCABULARY
 
 DIMENSIONS = ("prompt_following", "consistency", "overall")
@@ -106,8 +106,8 @@ def test_macro_means_and_their_intervals() -> None:
 
 
 def test_the_embedded_world_draws_what_it_claims() -> None:
-    drawn = edits(90, seed=3)
-    assert drawn == edits(90, seed=3) != edits(90, seed=4)
+    drawn = edit_comparisons(90, seed=3)
+    assert drawn == edit_comparisons(90, seed=3) != edit_comparisons(90, seed=4)
     assert {e.task_type for e in drawn} == set(TASKS) and {e.dimension for e in drawn} == set(DIMENSIONS)
     for edit in drawn:
         trait = TASKS[edit.task_type]

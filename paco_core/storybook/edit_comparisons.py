@@ -1,7 +1,7 @@
-"""Editing triples drawn by code: a picture, an instruction, and two edited pictures of which one is better.
+"""Editing comparisons drawn by code: a picture, an instruction, and two edited pictures of which one is better.
 
 They fill six of the thirteen task types of EditReward-Bench (EditScore, arXiv 2509.23909) and all three of
-its dimensions. Nothing is trained on them: they are held out by being drawn for the benchmark alone.
+its dimensions. Nothing is trained on them: they are drawn for the benchmark alone, from a seed of their own.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Literal
 from PIL.Image import Image
 
 from paco_core.storybook.drawing import draw
-from paco_core.storybook.prompts import PLACES
+from paco_core.storybook.editing import Edit
 from paco_core.storybook.world import VOCABULARY, Panel, random_panel
 
 EditDimension = Literal["prompt_following", "consistency", "overall"]
@@ -31,7 +31,7 @@ KEPT = ("species", "colour", "accessory", "scene", "style")  # what an edit must
 
 
 @dataclass(frozen=True)
-class Edit:
+class EditComparison:
     """One comparison; ``better`` and ``worse`` are what the two edited pictures show."""
 
     id: str
@@ -47,14 +47,14 @@ class Edit:
         return draw(panel, size, random.Random(self.motion))
 
 
-def edits(count: int, seed: int) -> list[Edit]:
+def edit_comparisons(count: int, seed: int) -> list[EditComparison]:
     """``count`` comparisons, task types and dimensions in turn; equal seeds give equal ones."""
     rng = random.Random(f"edits|{seed}")
     cells = [(task, dimension) for dimension in DIMENSIONS for task in TASKS]
     return [_edit(number, *cells[number % len(cells)], rng) for number in range(count)]
 
 
-def _edit(number: int, task: str, dimension: EditDimension, rng: random.Random) -> Edit:
+def _edit(number: int, task: str, dimension: EditDimension, rng: random.Random) -> EditComparison:
     trait = TASKS[task]
     before = random_panel(rng)
     if task == "subject-add":
@@ -65,8 +65,8 @@ def _edit(number: int, task: str, dimension: EditDimension, rng: random.Random) 
     better = before.with_trait(trait, word)
     follows = dimension == "consistency" or (dimension == "overall" and rng.random() < 0.5)
     worse = _altered(better, trait, rng) if follows else _unheeded(before, trait, word, rng)
-    instruction = _instruction(task, before, word)
-    return Edit(f"{number:04d}", task, dimension, instruction, before, better, worse, rng.randrange(1 << 30))
+    instruction = Edit(before, better, trait).instruction
+    return EditComparison(f"{number:04d}", task, dimension, instruction, before, better, worse, rng.randrange(1 << 30))
 
 
 def _other(trait: str, panel: Panel, rng: random.Random, *also_not: str) -> str:
@@ -85,14 +85,3 @@ def _unheeded(before: Panel, trait: str, word: str, rng: random.Random) -> Panel
     if rng.random() < 0.5:
         return before
     return before.with_trait(trait, _other(trait, before, rng, word))
-
-
-def _instruction(task: str, before: Panel, word: str) -> str:
-    return {
-        "color_alter": f"Change the colour of the {before.species} to {word}.",
-        "subject-replace": f"Replace the {before.species} with a {word}.",
-        "subject-add": f"Give the {before.species} a {word}.",
-        "subject-remove": f"Take away the {before.accessory}.",
-        "background_change": f"Show the {before.species} {PLACES.get(word, word)}.",
-        "style_change": f"Draw it in {word} style.",
-    }[task]
