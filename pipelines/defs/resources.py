@@ -9,5 +9,5 @@ from pipelines.dvc import DvcResource
 
 
 def resources() -> dict[str, Any]:
-    """DVC of this interpreter, in this project; a stopped stage has ten seconds to clean up."""
-    return {"dvc": DvcResource(project_dir=str(ROOT), grace_seconds=10)}
+    """DVC of this interpreter, in this project; a stopped stage has eight seconds to tidy up."""
+    return {"dvc": DvcResource(project_dir=str(ROOT), grace_seconds=8)}

@@ -1,5 +1,6 @@
 """Assets from the stages of a DVC project: one function an asset, or all at once."""
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -41,7 +42,7 @@ def dvc_asset(
 
     def decorate(function: Callable[..., Any]) -> dg.AssetsDefinition:
         spec = chosen.get_asset_spec(project, group)
-        text = "\n\n".join(part for part in (spec.description, (function.__doc__ or "").strip()) if part)
+        text = "\n\n".join(part for part in (spec.description, inspect.getdoc(function)) if part)
         spec = spec.replace_attributes(description=text or None, automation_condition=condition)
         options.setdefault("pool", chosen.get_pool(group))
         return dg.multi_asset(specs=[spec], name=spec.key.to_python_identifier(), **options)(function)

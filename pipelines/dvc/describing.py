@@ -34,7 +34,8 @@ def describe_outs(project: DvcProject, stage: Stage) -> dict[str, Any]:
     """Metadata of a materialisation from what lies in the workspace.
 
     Every number of the stage's metrics files, under its dotted name, so that Dagster draws it as a curve over
-    materialisations; rows and columns of the largest table, rows of the others; files and bytes of the outs.
+    materialisations; rows and columns of the main table (``meta.dagster.table``, else the largest), rows of the
+    others; files and bytes of the outs.
     """
     metadata: dict[str, Any] = dict(figures(project, stage))
     paths = [project.root / out.path for out in stage.outs if out.kind == "outs" and "://" not in out.path]
@@ -44,10 +45,11 @@ def describe_outs(project: DvcProject, stage: Stage) -> dict[str, Any]:
         metadata["dvc/path"] = dg.MetadataValue.path(str(paths[0]))
     tables = {file: facts for file in files if (facts := table_facts(file)) is not None}
     if tables:
-        largest = max(tables, key=lambda file: tables[file].rows)
-        columns = [dg.TableColumn(name, kind) for name, kind in tables[largest].columns.items()]
+        chosen = str((stage.meta.get("dagster") or {}).get("table", ""))
+        main = max(tables, key=lambda file: (bool(chosen) and file.match(chosen), tables[file].rows))
+        columns = [dg.TableColumn(name, kind) for name, kind in tables[main].columns.items()]
         metadata |= {
-            "dagster/row_count": tables[largest].rows,
+            "dagster/row_count": tables[main].rows,
             "dagster/column_schema": dg.MetadataValue.table_schema(dg.TableSchema(columns)),
         }
         if len(tables) > 1:

@@ -75,7 +75,7 @@ class DvcResource(dg.ConfigurableResource[Any]):
 
     project_dir: str
     executable: list[str] = Field(default_factory=list)
-    grace_seconds: float = 10.0
+    grace_seconds: float = 8.0
 
     def reproduce(
         self,

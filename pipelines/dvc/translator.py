@@ -12,14 +12,14 @@ from pipelines.dvc.project import DvcProject, Group, Stage
 from pipelines.dvc.templating import DvcProjectError
 
 STAGE_KEY = "dvc/stage"  # metadata of an asset: the entry of dvc.yaml that it stands for
-_SETTINGS = {"group", "kinds", "owners", "pool", "tags", "key"}
+_SETTINGS = {"group", "kinds", "owners", "pool", "tags", "key", "table"}
 
 
 class DagsterDvcTranslator:
     """Asset key, spec and partitions of an entry of ``dvc.yaml``.
 
-    A stage's ``meta: {dagster: {...}}`` may set ``group``, ``kinds``, ``owners``, ``pool``, ``tags`` and
-    ``key``; its ``desc`` is the description.
+    A stage's ``meta: {dagster: {...}}`` may set ``group``, ``kinds``, ``owners``, ``pool``, ``tags``, ``key`` and
+    ``table``, the file inside its out whose rows and columns the page shows; its ``desc`` is the description.
     """
 
     def settings(self, group: Group) -> Mapping[str, Any]:

@@ -49,6 +49,13 @@ def test_figures_rows_and_columns(root: Path) -> None:
     assert found["dvc/path"].path == str(root / "data")
 
 
+def test_the_project_may_name_the_main_table(root: Path) -> None:
+    (root / "dvc.yaml").write_text(GRAPH + "    meta: {dagster: {table: lines.jsonl}}\n")
+    graphs.dvc(root, "repro", "-q")
+    project = DvcProject(root)
+    assert describe_outs(project, project.stages["a"])["dagster/row_count"] == 2
+
+
 def test_a_run_from_the_terminal_shows_the_same(root: Path) -> None:
     graphs.dvc(root, "repro", "-q")
     defs = graphs.definitions(root)

@@ -84,9 +84,12 @@ stages:
 def test_decorator_keeps_the_docstring_and_names_unknown_stages(chain: DvcProject) -> None:
     @dvc_asset("a", project=chain)
     def named(context: dg.AssetExecutionContext) -> None:
-        """How it is made."""
+        """How it is made.
 
-    assert next(iter(named.specs)).description == "The start\n\nHow it is made."
+        And why.
+        """
+
+    assert next(iter(named.specs)).description == "The start\n\nHow it is made.\n\nAnd why."
     with pytest.raises(DvcProjectError, match="no stage 'z'; stages: a, b, c"):
         dvc_asset("z", project=chain)
 

@@ -1,0 +1,46 @@
+"""What people do with plain DVC around the graph: curves, differences, an experiment with other parameters."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+Dvc = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def test_plots_draw_every_declared_curve(smoke: Path, dvc: Dvc, tmp_path: Path) -> None:
+    done = dvc("plots", "show", "--out", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    html = (tmp_path / "index.html").read_text()
+    for plot in yaml.safe_load((smoke / "dvc.yaml").read_text())["plots"]:
+        (shown,) = plot.values()
+        assert shown["title"] in html
+    data = json.loads(dvc("plots", "show", "--json").stdout)
+    assert {"reward_loss", "reward_accuracy", "policy_rewards"} <= set(data.get("data", data))
+
+
+def test_an_experiment_with_other_parameters_is_told_apart(smoke: Path, dvc: Dvc) -> None:
+    """`dvc exp run -S` edits parameters through hydra, whose ANTLR is not the one that DVC asks for."""
+    git = ["git", "-c", "user.name=t", "-c", "user.email=t@t"]
+    subprocess.run([*git, "add", "-A"], cwd=smoke, check=True)
+    subprocess.run([*git, "commit", "-qm", "a run"], cwd=smoke, check=True)
+    params = (smoke / "params.yaml").read_text()
+    before = yaml.safe_load(params)["pairs"]["validation_share"]
+    try:
+        done = dvc("exp", "run", "--single-item", "-S", f"pairs.validation_share={before * 2}", "pairs")
+        assert done.returncode == 0, done.stderr[-3000:]
+        changed = json.loads(dvc("params", "diff", "--json").stdout)["params.yaml"]
+        assert changed["pairs.validation_share"] == {"old": before, "new": before * 2}
+        figures = json.loads(dvc("metrics", "diff", "--all", "--json").stdout)
+        assert "train" in figures["data/metrics/pairs.json"]
+        assert "pairs.validation_share" in dvc("exp", "show", "--json").stdout or dvc("exp", "list").stdout.strip()
+    finally:
+        subprocess.run(["git", "checkout", "-q", "--", "."], cwd=smoke, check=True)
+        dvc("checkout", "-q")
+    assert json.loads(dvc("status", "--json").stdout) == {}

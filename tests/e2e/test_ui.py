@@ -1,0 +1,201 @@
+"""What people look at, in a real browser: the asset graph, an asset, a run, a comparison; and the button Terminate."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import httpx
+import pytest
+
+CHROMIUM = next((p for p in map(shutil.which, ("chromium", "chromium-browser", "google-chrome")) if p), None)
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
+Dvc = Callable[..., subprocess.CompletedProcess[str]]
+PATIENCE = 300.0
+
+# One tick of the sensor that mirrors dvc.lock, in the instance that the servers use.
+TICK = """
+import dagster as dg
+from pipelines.definitions import defs
+repository = defs.get_repository_def()
+with dg.DagsterInstance.get() as instance:
+    context = dg.build_sensor_context(instance=instance, repository_def=repository)
+    repository.get_sensor_def("dvc_lock").evaluate_tick(context)
+"""
+LAUNCH = """
+mutation($p: ExecutionParams!) {
+  launchPipelineExecution(executionParams: $p) { ... on LaunchRunSuccess { run { runId } } }
+}
+"""
+TERMINATE = "mutation($id: String!) { terminateRun(runId: $id) { __typename } }"
+STATUS = "query($id: ID!) { runOrError(runId: $id) { ... on Run { status } } }"
+
+
+def until(true: Callable[[], Any]) -> Any:
+    """The first truthy answer; fails after some minutes."""
+    deadline = time.monotonic() + PATIENCE
+    while not (found := true()):
+        assert time.monotonic() < deadline, true
+        time.sleep(0.1)
+    return found
+
+
+@dataclass(frozen=True)
+class Ui:
+    """Both servers over one project."""
+
+    root: Path
+    dagster: str
+    mlflow: str
+
+    def ask(self, query: str, **variables: Any) -> Any:
+        answer = httpx.post(f"{self.dagster}/graphql", json={"query": query, "variables": variables}, timeout=PATIENCE)
+        found = answer.json()
+        assert "errors" not in found, found
+        return found["data"]
+
+    def launch(self, asset: str, **tags: str) -> str:
+        """Materialise an asset, as the button does; the run's id."""
+        params = {
+            "selector": {
+                "repositoryName": "__repository__",
+                "repositoryLocationName": "paco",
+                "pipelineName": "__ASSET_JOB",
+                "assetSelection": [{"path": [asset]}],
+                "assetCheckSelection": [],
+            },
+            "mode": "default",
+            "executionMetadata": {"tags": [{"key": key, "value": value} for key, value in tags.items()]},
+        }
+        return str(self.ask(LAUNCH, p=params)["launchPipelineExecution"]["run"]["runId"])
+
+    def status(self, run: str) -> str:
+        return str(self.ask(STATUS, id=run)["runOrError"]["status"])
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _answers(url: str) -> bool:
+    try:
+        return httpx.get(url, timeout=30).status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
+@pytest.fixture(scope="module")
+def ui(smoke: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ui]:
+    """`make ui` in the project that `dvc repro` has run, after one tick of the sensor."""
+    home = tmp_path_factory.mktemp("dagster")
+    shutil.copy(smoke / "dagster.yaml", home)
+    env = {
+        **os.environ,
+        "DAGSTER_HOME": str(home),
+        "PYTHONPATH": str(smoke),
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+    }
+    subprocess.run([sys.executable, "-c", TICK], cwd=smoke, env=env, check=True, capture_output=True)
+    ports = _free_port(), _free_port()
+    command = ["-m", "pipelines.ui", "--dagster-port", str(ports[0]), "--mlflow-port", str(ports[1])]
+    log = (home / "ui.log").open("wb")
+    servers = subprocess.Popen([sys.executable, *command], cwd=smoke, env=env, stdout=log, stderr=log)
+    made = Ui(smoke, *(f"http://127.0.0.1:{port}" for port in ports))
+    try:
+        until(lambda: servers.poll() is not None or (_answers(f"{made.dagster}/server_info") and _answers(made.mlflow)))
+        assert servers.poll() is None, (home / "ui.log").read_text()[-3000:]
+        yield made
+    finally:
+        servers.send_signal(signal.SIGINT)
+        servers.wait(timeout=PATIENCE)
+        log.close()
+
+
+@pytest.fixture(scope="module")
+def page(ui: Ui) -> Iterator[Any]:
+    """A page of the system's Chromium."""
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    if CHROMIUM is None:
+        pytest.skip("no Chromium on the path; `apt-get install chromium` brings one")
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        tab = browser.new_page(viewport={"width": 1500, "height": 1000})
+        tab.set_default_timeout(PATIENCE * 1000)
+        yield tab
+        browser.close()
+
+
+def _shows(page: Any, url: str, shot: Path, *texts: str) -> None:
+    """The page comes to show these texts; a screenshot of it lies in ``shot``."""
+    page.goto(url, wait_until="domcontentloaded")
+    for text in texts:
+        page.get_by_text(text).first.wait_for(state="attached")
+    page.screenshot(path=shot, full_page=True)
+    assert shot.stat().st_size > 10_000
+
+
+def test_the_graph_of_a_group(ui: Ui, page: Any, tmp_path: Path) -> None:
+    url = f"{ui.dagster}/locations/paco/asset-groups/data/lineage"
+    _shows(page, url, tmp_path / "graph.png", "diverse_prompts", "grids", "cot_labels", "Materialized")
+
+
+def test_the_page_of_an_asset_run_in_the_terminal(ui: Ui, page: Any, tmp_path: Path) -> None:
+    texts = ("split by prompt", "Row count", "train_yes", "one_sided_prompts", "in editor", "prompt_id")
+    _shows(page, f"{ui.dagster}/assets/pairs", tmp_path / "asset.png", *texts)
+
+
+def test_a_run_tells_what_was_saved(ui: Ui, page: Any, tmp_path: Path) -> None:
+    run = ui.launch("pairs")
+    assert until(lambda: (s := ui.status(run)) in ("SUCCESS", "FAILURE", "CANCELED") and s) == "SUCCESS"
+    _shows(page, f"{ui.dagster}/runs/{run}", tmp_path / "run.png", "RUN_SUCCESS", "pairs: unchanged in")
+
+
+def test_two_runs_compared_in_mlflow(ui: Ui, page: Any, tmp_path: Path) -> None:
+    api = f"{ui.mlflow}/api/2.0/mlflow"
+    found = httpx.get(f"{api}/experiments/get-by-name", params={"experiment_name": "paco/grids"}, timeout=PATIENCE)
+    experiment = found.json()["experiment"]["experiment_id"]
+    runs = httpx.post(f"{api}/runs/search", json={"experiment_ids": [experiment]}, timeout=PATIENCE).json()["runs"]
+    ids = [run["info"]["run_id"] for run in runs[:2]]
+    names = [run["info"]["run_name"] for run in runs[:2]]
+    url = f"{ui.mlflow}/#/compare-runs?runs={quote(json.dumps(ids))}&experiments={quote(json.dumps([experiment]))}"
+    _shows(page, url, tmp_path / "mlflow.png", "Comparing 2 Runs", *names)
+
+
+def test_terminate_ends_the_stage_and_leaves_nothing(ui: Ui, dvc: Dvc) -> None:
+    """The stage runs by force, so that there is something to stop; its out comes back from the cache after."""
+    run = ui.launch("grids", **{"dvc/force": "true", "dagster/partition": "0"})
+    stage = until(lambda: _stage_of(ui.root, "grids") or (ui.status(run) in ("SUCCESS", "FAILURE") and -1))
+    assert stage > 0, "the run ended before it could be stopped"
+    assert ui.ask(TERMINATE, id=run)["terminateRun"]["__typename"] == "TerminateRunSuccess"
+    assert until(lambda: (s := ui.status(run)) in ("SUCCESS", "FAILURE", "CANCELED") and s) == "CANCELED"
+    assert _stage_of(ui.root, "grids") is None
+    assert not (ui.root / "data/grids/shard-0").exists(), "no half-written out"
+    lock = json.loads((ui.root / ".dvc/tmp/rwlock").read_text())
+    assert not any(lock.values()), "no lock"
+    assert dvc("checkout", "grids@0").returncode == 0
+    assert "grids@0" not in dvc("status", "--json").stdout
+
+
+def _stage_of(root: Path, stage: str) -> int | None:
+    """The process of a running stage of this project."""
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+            if words[1:5] == [b"-m", b"paco_core", b"run", stage.encode()] and (entry / "cwd").resolve() == root:
+                return int(entry.name)
+        except OSError:
+            continue
+    return None
