@@ -93,11 +93,19 @@ class GridsParams(Section):
 
 
 class AnnotationsParams(Section):
-    source: Literal["recogniser", "people", "import"]
+    source: Literal["recogniser", "people", "judge", "import"]
     model: str | None = None  # of the recogniser
     file: str | None = None  # rankings made elsewhere, for the source "import"
     store: str = "data/people/answers.sqlite"  # what `paco annotate` writes and the source "people" reads
-    exclude: list[str] = Field(default_factory=list)  # annotators whose votes do not count
+    judge: Literal["pairwise", "listwise"] = "pairwise"  # how a model is asked, for the source "judge"
+    endpoint: ChatParams | None = None  # the vision language model that judges
+    exclude: tuple[str, ...] = ()  # annotators whose votes do not count
+
+    @model_validator(mode="after")
+    def _source_has_what_it_needs(self) -> AnnotationsParams:
+        if self.source == "judge" and self.endpoint is None:
+            raise ValueError("source 'judge' needs endpoint: base_url, model and api_key_env")
+        return self
 
 
 class EditingParams(Section):

@@ -84,6 +84,8 @@ def _endpoints(params: Params) -> dict[str, ChatParams]:
     found = {}
     if params.prompts.engine == "openai" and params.prompts.endpoint:
         found["prompts.endpoint"] = params.prompts.endpoint
+    if params.annotations.source == "judge" and params.annotations.endpoint:
+        found["annotations.endpoint"] = params.annotations.endpoint
     if params.cot_labels.engine == "openai" and params.cot_labels.endpoint:
         found["cot_labels.endpoint"] = params.cot_labels.endpoint
     return found

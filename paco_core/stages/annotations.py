@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from paco_core import files, paths
 from paco_core.dataset.annotation.agreement import agreement
-from paco_core.dataset.annotation.sources import annotate
+from paco_core.dataset.annotation.sources import annotate, workload
 from paco_core.dataset.annotation.votes import Task, adjudicate, to_table
 from paco_core.dataset.panels import PanelStore
 
@@ -19,8 +19,7 @@ def run(ctx: StageContext) -> None:
 
     instances = pd.read_parquet(ctx.read(paths.RANKINGS) / "instances.parquet")
     panels = PanelStore.below(ctx.read(paths.GRIDS))
-    total = instances["reference"].nunique()
-    with ctx.progress(total, "panels") as progress:
+    with ctx.progress(*workload(instances, ctx.params.annotations)) as progress:
         votes = annotate(Task(instances, panels, ctx.params.annotations, ctx.root, progress.advance, ctx.say))
     agreed = agreement(votes.rankings, votes.habits)
     table = to_table(adjudicate(votes.rankings, votes.undecided).values())

@@ -4,16 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
+from typing import TYPE_CHECKING
 
 from paco_core.dataset.annotation.votes import Task, Votes
 from paco_core.files import DataError
+from paco_core.params import AnnotationsParams
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 #: Name -> module with a function ``votes(task) -> Votes``; a further source is a module and a line here.
 SOURCES = {
     "recogniser": "paco_core.dataset.annotation.recogniser",
     "people": "paco_core.dataset.annotation.people",
+    "judge": "paco_core.dataset.annotation.judge",
     "import": "paco_core.dataset.annotation.imported",
 }
+
+
+def workload(instances: pd.DataFrame, params: AnnotationsParams) -> tuple[int, str]:
+    """How much a source has to do, and in what unit it tells its progress."""
+    if params.source == "recogniser":
+        return len(set(instances["reference"]).union(*instances["candidates"])), "panels"
+    if params.source == "judge":
+        from paco_core.dataset.annotation.judge import questions
+
+        return questions(instances, params.judge), "questions"
+    return len(instances), "instances"
 
 
 def annotate(task: Task) -> Votes:
