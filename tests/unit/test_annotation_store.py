@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections import Counter
 from itertools import combinations
 from pathlib import Path
+from unittest.mock import Mock
 
 import pandas as pd
 import pytest
@@ -14,13 +16,16 @@ from dataset_world import quick
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paco_core.context import StageContext
+from paco_core.dataset import checks
 from paco_core.dataset.annotation import assignment
 from paco_core.dataset.annotation.desk import Desk, Last
 from paco_core.dataset.annotation.people import from_answers, votes
 from paco_core.dataset.annotation.store import Answer, AnswerStore, NotStored, StaleAnswer
 from paco_core.dataset.annotation.votes import Task
 from paco_core.files import DataError
-from paco_core.params import AnnotationsParams
+from paco_core.params import AnnotationsParams, load
+from paco_core.stages import annotations
 
 
 def ranked(revision: int = 1, ranking: tuple[int, ...] = (1, 0), **changes: object) -> Answer:
@@ -222,3 +227,53 @@ def test_an_empty_study_is_refused(tmp_path: Path) -> None:
     store.recruit(1)
     with pytest.raises(DataError, match="dvc repro rankings"):
         Desk(store, pd.DataFrame(columns=table.columns), None, 1)  # type: ignore[arg-type]
+
+
+def run_stage(root: Path, exclude: tuple[str, ...] = ()) -> None:
+    """The stage with the source ``people``; its figures go to no MLflow."""
+    whole = load(root / "params.yaml")
+    params = whole.model_copy(update={"annotations": AnnotationsParams(source="people", exclude=exclude)})
+    context = StageContext("annotations", None, root, params, Mock(), None)
+    annotations.run(context)
+    assert context.tracker.metrics.call_args.args[0]["annotations/annotators"] > 0
+
+
+def test_the_stage_adjudicates_reports_and_names_the_doubtful(tmp_path: Path) -> None:
+    """From answers on the page to the files that the next stage reads."""
+    project = tmp_path
+    table = make_world(project)
+    desk = open_study(project, annotators=3, overlap=3, count=30)
+    undecided = desk.chosen[0]
+    for who in desk.annotators:
+        while (view := desk.view(who)).instance is not None:
+            shown = assignment.places(who.token, view.instance, 4)
+            if view.instance == undecided and who.name != "annotator-1":
+                desk.answer(who, view.instance, 1, "cannot_tell", (), 1.0)
+            elif who.name == "annotator-3":
+                desk.answer(who, view.instance, 1, "ranked", (0, 1, 2, 3), 0.5)
+            else:
+                desk.answer(who, view.instance, 1, "ranked", [shown.index(c) for c in (2, 0, 1, 3)], 5.0)
+    run_stage(project)
+    out = project / "data/annotations"
+    rankings, given = pd.read_parquet(out / "rankings.parquet"), pd.read_parquet(out / "votes.parquet")
+    assert len(rankings) == 29 and undecided not in set(rankings["instance_id"]) and len(given) == 30 * 3 - 2
+    assert set(rankings["annotator"]) == {"adjudicated"}
+    metrics = json.loads((project / "data/metrics/annotations.json").read_text())
+    assert metrics["unranked_instances"] == len(table) - 29 and metrics["cannot_tell"] == 2
+    assert metrics["doubtful_annotators"] == 1 and 0 < metrics["kendall_w"] < 1 and metrics["annotators"] == 3
+    report = checks.annotators_agree(project / "data")
+    assert not report.passed and report.severity == "WARN" and "annotator-3 (" in report.description
+    assert "annotator-1 (" not in report.description
+    partial = checks.annotations_order_all_candidates(project / "data")
+    assert (
+        not partial.passed
+        and partial.severity == "WARN"
+        and "0 invalid, 19 of 48 instances unranked" in partial.description
+    )
+
+    run_stage(project, ("annotator-3",))
+    metrics = json.loads((project / "data/metrics/annotations.json").read_text())
+    assert metrics["doubtful_annotators"] == 0 and metrics["kendall_w"] == 1 and metrics["excluded_votes"] == 29
+    assert checks.annotators_agree(project / "data").passed
+    with pytest.raises(DataError, match="exclude names bob, who gave no vote; known: annotator-1"):
+        run_stage(project, ("bob",))
