@@ -97,6 +97,18 @@ def _annotate(args: argparse.Namespace) -> None:
         print(command.status(root))
 
 
+def _dataset(args: argparse.Namespace) -> None:
+    from paco_core.exchange import command
+
+    root = project_root()
+    if args.action == "export":
+        print(command.export(root, args.format, args.folder, args.licence))
+    elif args.action == "import":
+        print(command.bring(args.format, args.folder, args.out))
+    else:
+        print(command.trace(root, args.id))
+
+
 def _zoo(args: argparse.Namespace) -> None:
     from paco_core.storybook.zoo import command
 
@@ -195,6 +207,21 @@ def _add_tracking(verb: Callable[..., argparse.ArgumentParser]) -> None:
     verb("sync", _sync, "send MLflow what was kept locally while its server did not answer")
 
 
+def _add_dataset(verb: Callable[..., argparse.ArgumentParser]) -> None:
+    dataset = verb("dataset", _dataset, "export or import the data set in public formats, or trace an id")
+    actions = dataset.add_subparsers(dest="action", required=True)
+    sub = actions.add_parser("export", help="write PaCo-Dataset, ConsistencyRank-Bench or plain Parquet, with a card")
+    sub.add_argument("format", choices=("paco_dataset", "rank_bench", "parquet"))
+    sub.add_argument("folder", type=Path, help="a new one")
+    sub.add_argument("--licence", default="other", help="of the data set, for its card (default: other)")
+    sub = actions.add_parser("import", help="turn public data into a folder of the project's own layout")
+    sub.add_argument("format", choices=("paco_dataset", "rank_bench"))
+    sub.add_argument("folder", type=Path)
+    sub.add_argument("out", type=Path, help="a new one, such as data/external/paco_dataset")
+    sub = actions.add_parser("trace", help="tell the grids, seeds and prompt of a pair or ranking instance")
+    sub.add_argument("id")
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="paco", description="Consistent image generation by reinforcement learning, as a pipeline."
@@ -253,6 +280,8 @@ def _parser() -> argparse.ArgumentParser:
     annotate.add_argument("--overlap", type=int, help="how many people rank each instance (default: as before, or 1)")
     annotate.add_argument("--instances", type=int, help="a random part of this many (default: as before, or all)")
     annotate.add_argument("--retire", metavar="NAME", help="give this annotator's open work to the others")
+
+    _add_dataset(verb)
 
     zoo = verb("zoo", _zoo, "train the small models of the embedded world again, or measure them again")
     actions = zoo.add_subparsers(dest="action", required=True)

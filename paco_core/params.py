@@ -135,6 +135,7 @@ class PairsParams(Section):
     balance: bool
     leakage: Literal["refuse", "report"] = "refuse"  # of benchmark prompts or pictures into training
     keep_out: str | None = None  # a folder in ConsistencyRank-Bench's layout that must not be trained on either
+    imported: str | None = None  # a folder that `paco dataset import paco_dataset` made; its pairs are added
     editing: EditingParams = EditingParams(source="storybook", count=0)
     seed: int
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import io
 import tarfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,6 +39,22 @@ def decode_image(data: bytes, name: str) -> Image.Image:
     Raises:
         DataError: naming the picture when it is empty, too large, truncated or no picture.
     """
+    with _opened(data, name) as image:
+        return image.convert("RGB")
+
+
+def image_size(path: Path) -> tuple[int, int]:
+    """(width, height) of a picture, from its head alone.
+
+    Raises:
+        DataError: naming the file when it is missing, empty, too large or no picture.
+    """
+    with _opened(_bytes(path), str(path)) as image:
+        return image.size
+
+
+@contextmanager
+def _opened(data: bytes, name: str) -> Iterator[Image.Image]:
     from PIL import Image
 
     if not data:
@@ -46,7 +63,7 @@ def decode_image(data: bytes, name: str) -> Image.Image:
         image = Image.open(io.BytesIO(data), formats=FORMATS)
         if image.width * image.height > MAX_PIXELS:
             raise DataError(f"{name}: {image.width} x {image.height} pixels exceed the limit of {MAX_PIXELS}")
-        return image.convert("RGB")
+        yield image
     except DataError:
         raise
     except Image.DecompressionBombError as error:
@@ -55,15 +72,19 @@ def decode_image(data: bytes, name: str) -> Image.Image:
         raise DataError(f"{name}: not a readable picture ({error})") from None
 
 
+def _bytes(path: Path) -> bytes:
+    if not path.is_file():
+        raise DataError(f"{path}: no such picture")
+    return path.read_bytes()
+
+
 def read_image(path: Path) -> Image.Image:
     """A picture of its own file, RGB.
 
     Raises:
         DataError: naming the file when it is missing, empty, too large, truncated or no picture.
     """
-    if not path.is_file():
-        raise DataError(f"{path}: no such picture")
-    return decode_image(path.read_bytes(), str(path))
+    return decode_image(_bytes(path), str(path))
 
 
 def write_shard(folder: Path, rows: Sequence[Mapping[str, Any]], images: Mapping[str, bytes]) -> None:

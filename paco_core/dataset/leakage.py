@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Held:
-    """What must not be trained on: normalised prompt texts, and MD5s of encoded pictures."""
+    """What else must not be trained on: normalised prompt texts, and digests of panels' pixels."""
 
     prompts: frozenset[str] = frozenset()
-    pictures: frozenset[str] = frozenset()
+    panels: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,7 @@ def leakage(
     texts: Mapping[str, str],
     md5s: Mapping[str, str],
     held: Held | None = None,
+    panel_digest: Callable[[str], str] = str,
 ) -> Leakage:
     """Compare the benchmark, and what else is to be held out, with the tables of pairs.
 
@@ -60,17 +61,20 @@ def leakage(
         parts: ``train`` and ``validation``.
         texts: prompt id -> prompt; pairs without a prompt (editing pairs) need none.
         md5s: grid id -> MD5 of the picture as encoded.
+        panel_digest: digest of the pixels behind a panel reference; asked only where ``held`` names panels.
     """
     own_prompts, own_grids = set(benchmark["prompt_id"]), grids_of(benchmark)
     more = held or Held()
     closed_texts = more.prompts | {normalised(texts[p]) for p in own_prompts if p in texts}
-    closed_md5s = more.pictures | {md5s[g] for g in own_grids if g in md5s}
+    closed_md5s = {md5s[g] for g in own_grids if g in md5s}
     prompts = {prompt for table in parts.values() for prompt in table["prompt_id"]}
     grids = {grid for table in parts.values() for grid in grids_of(table)}
+    refs = {ref for table in parts.values() for side in ("first", "second") for ref in table[side]}
+    foreign = {parse_ref(ref)[0] for ref in refs if panel_digest(ref) in more.panels} if more.panels else set()
     both = set.intersection(*(set(table["prompt_id"]) for table in parts.values())) if len(parts) > 1 else set()
     return Leakage(
         sorted(p for p in prompts if p in own_prompts or (p in texts and normalised(texts[p]) in closed_texts)),
-        sorted(g for g in grids if g in own_grids or md5s.get(g) in closed_md5s),
+        sorted(g for g in grids if g in own_grids or g in foreign or md5s.get(g) in closed_md5s),
         sorted(both),
     )
 

@@ -44,7 +44,8 @@ class Instance(NamedTuple):
 class Pair(NamedTuple):
     """Two panels of one prompt and whether they are consistent; or a picture and its edited version.
 
-    ``instruction`` is None but for editing pairs; ``answer`` is None where the reasons are still to be written.
+    ``instruction`` is None but for editing pairs, ``answer`` where the reasons are still to be written, and ``theme``
+    where it is the prompt's.
     """
 
     pair_id: str
@@ -54,6 +55,7 @@ class Pair(NamedTuple):
     label: str
     instruction: str | None = None
     answer: str | None = None
+    theme: str | None = None
 
 
 @dataclass
@@ -71,6 +73,7 @@ class Split:
         return {
             "train": len(self.train),
             "train_yes": sum(pair.label == YES for pair in self.train),
+            "train_given": sum(pair.answer is not None for pair in self.train),
             "train_editing": sum(pair.instruction is not None for pair in self.train),
             "validation": len(self.validation),
             "validation_yes": sum(pair.label == YES for pair in self.validation),
@@ -145,8 +148,8 @@ def _chosen(instance: Instance, rule: str) -> Iterator[tuple[int, str]]:
     yield from ((position, NO) for position in below)
 
 
-def split(instances: Sequence[Instance], params: PairsParams, editing: Sequence[Pair] = ()) -> Split:
-    """Hold out a benchmark, make pairs of the rest, add editing pairs, hold out a validation set, and balance.
+def split(instances: Sequence[Instance], params: PairsParams, *others: Sequence[Pair]) -> Split:
+    """Hold out a benchmark, make pairs of the rest, add others, hold out a validation set, and balance.
 
     By prompt, no prompt lies in two of the three. By instance, as the paper does, panels leak from the
     benchmark into training; how many pairs do is counted. Which prompts are held out depends on the
@@ -167,7 +170,7 @@ def split(instances: Sequence[Instance], params: PairsParams, editing: Sequence[
     kept = [i for i in instances if (i.prompt_id if by_prompt else i.instance_id) in rest]
     pairs, causes = to_pairs(kept, params.rule, confident=params.confident)
     dropped += causes
-    divided = [_validation(group, params) for group in (pairs, editing) if group]
+    divided = [_validation(group, params) for group in (pairs, *others) if group]
     parts = [[pair for group in divided for pair in group[n]] for n in (0, 1)]
     if params.balance:
         balanced = [balance(part, params.seed) for part in parts]
@@ -179,7 +182,7 @@ def split(instances: Sequence[Instance], params: PairsParams, editing: Sequence[
 
 
 def _validation(pairs: Sequence[Pair], params: PairsParams) -> tuple[list[Pair], list[Pair]]:
-    """(training, validation) of pairs of one kind, rankings' or edits'."""
+    """(training, validation) of pairs of one kind: from rankings, edits, imported."""
 
     def unit(pair: Pair) -> str:
         return pair.prompt_id if params.split == "prompt" else pair.pair_id
@@ -226,7 +229,12 @@ def pair_table(pairs: Sequence[Pair], records: Mapping[str, PromptRecord]) -> pd
     """Pairs with their themes (columns :data:`COLUMNS`); an editing pair has an instruction instead."""
     import pandas as pd
 
-    rows = [(p.pair_id, p.prompt_id, "" if p.instruction else _theme(records, p.prompt_id), *p[2:]) for p in pairs]
+    def theme(pair: Pair) -> str:
+        if pair.theme is not None or pair.instruction is not None:
+            return pair.theme or ""
+        return _theme(records, pair.prompt_id)
+
+    rows = [(p.pair_id, p.prompt_id, theme(p), p.first, p.second, p.label, p.instruction, p.answer) for p in pairs]
     return pd.DataFrame(rows, columns=list(COLUMNS))
 
 

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from paco_core import paths
 from paco_core.dataset import pairs
 from paco_core.dataset.annotation.votes import from_table
 from paco_core.dataset.editing import editing_pairs
-from paco_core.dataset.leakage import leakage, picture_md5s
-from paco_core.dataset.records import read_prompts
+from paco_core.dataset.imported_pairs import ImportedPairs, imported_pairs
+from paco_core.dataset.leakage import Held, leakage, picture_md5s
+from paco_core.dataset.panels import PanelStore
+from paco_core.dataset.records import parse_ref, read_prompts
 from paco_core.files import DataError, write_json
 from paco_core.shards import ShardReader
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from paco_core.context import StageContext
+    from paco_core.params import PairsParams
 
 PLACES_SHOWN = 5
 
@@ -27,11 +33,12 @@ def run(ctx: StageContext) -> None:
     annotations = from_table(pd.read_parquet(ctx.read(paths.ANNOTATIONS) / "rankings.parquet"))
     prompts = read_prompts(ctx.read(paths.DIVERSE_PROMPTS) / "prompts.jsonl")
     md5s = picture_md5s(ShardReader.below(ctx.read(paths.GRIDS)).index)
+    imported = imported_pairs(ctx.root / params.imported if params.imported else None)
     editing = editing_pairs(params.editing, ctx.root)
     for place, cause in editing.rejected[:PLACES_SHOWN]:
         ctx.say(f"editing triple left out: {place}: {cause}")
     joined, unranked = pairs.join(instances, {row.instance_id: row for row in annotations})
-    found = pairs.split(joined, params, editing.pairs)
+    found = pairs.split(joined, params, editing.pairs, imported.pairs)
     records = {record.idx: record for record in prompts}
     parts = {"train": pairs.pair_table(found.train, records), "validation": pairs.pair_table(found.validation, records)}
     benchmark = pairs.benchmark_table(found.benchmark, records)
@@ -39,7 +46,8 @@ def run(ctx: StageContext) -> None:
         benchmark,
         parts,
         {record.idx: record.prompt for record in prompts},
-        md5s | editing.md5s,
+        md5s | editing.md5s | imported.md5s,
+        *_held(ctx, params, benchmark, imported),
     )
     if leaked and params.leakage == "refuse":
         raise DataError(
@@ -59,7 +67,36 @@ def run(ctx: StageContext) -> None:
             table.to_parquet(out / f"{part}.parquet", index=False)
         benchmark.to_parquet(out / "benchmark.parquet", index=False)
         editing.write(out)
+        imported.write(out)
         write_json(out / "summary.json", {**rules, "counts": figures})
     if leaked:
         ctx.say(f"pairs: {leaked}; pairs.leakage is 'report'")
     ctx.report(figures)
+
+
+def _held(
+    ctx: StageContext, params: PairsParams, benchmark: pd.DataFrame, imported: ImportedPairs
+) -> tuple[Held, Callable[[str], str]] | tuple[()]:
+    """What must not be trained on panel by panel, and the digest to compare panels by.
+
+    The own benchmark's grids are known by their ids; only what comes from elsewhere needs a look at the pixels.
+    """
+    if params.keep_out is None and imported.source is None:
+        return ()
+    from paco_core.exchange.rank_bench import panel_digest, read
+
+    panels = PanelStore.below(ctx.root / paths.GRIDS, *([imported.source.parent] if imported.source else []))
+    known = set(panels.grids.index.index)
+
+    def digest(ref: str) -> str:
+        return panel_digest(panels.panel(ref)) if parse_ref(ref)[0] in known else ""
+
+    held = Held()
+    if params.keep_out is not None:
+        bench = read(ctx.root / params.keep_out)
+        held = bench.held()
+        ctx.say(f"pairs: {len(bench.prompts)} prompts and {len(bench.refs)} pictures of {params.keep_out} are kept out")
+    if imported.source is not None:
+        refs = set(benchmark["reference"]).union(*benchmark["candidates"])
+        held = Held(held.prompts, held.panels | {digest(ref) for ref in refs})
+    return held, digest

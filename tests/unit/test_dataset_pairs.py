@@ -169,9 +169,8 @@ def test_one_text_under_two_ids_is_one_prompt_and_equal_bytes_are_one_picture() 
     assert (found.prompts, found.pictures, found.both) == (["p2"], ["g4"], [])
     clean = leakage(benchmark, {"train": part.iloc[:0]}, texts, md5s)
     assert not clean and str(clean).startswith("0 prompts and 0 pictures")
-    more = leakage(
-        benchmark.iloc[:0], {"train": part}, texts, md5s, Held(frozenset({normalised("A FROG")}), frozenset("w"))
-    )
+    held = Held(frozenset({normalised("A FROG")}), frozenset({"pixels of g5#0"}))
+    more = leakage(benchmark.iloc[:0], {"train": part}, texts, md5s, held, "pixels of {}".format)
     assert (more.prompts, more.pictures) == (["p3"], ["g5"])
     assert leakage(benchmark.iloc[:0], {"a": part, "b": part}, texts, md5s).both == ["p2", "p3"]
 

@@ -1,0 +1,120 @@
+"""The card of an exported data set: what is in it, how it was made, who agrees with whom, and what one may do."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from paco_core.params import Params
+
+LOADED = {"parquet": "parquet", "paco_dataset": "json"}  # format -> loader of `datasets`
+RULES = {
+    "top1_bottom1": "the candidate ranked first is consistent with the reference, the last is not",
+    "top2_bottom2": "the two candidates ranked first are consistent with the reference, the last two are not",
+    "adjacent": "the candidate ranked first is consistent with the reference, the second is not",
+}
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What the stages counted: the metrics file of each, and ``agreement.json`` of the annotations."""
+
+    stages: Mapping[str, Mapping[str, Any]]
+    agreement: Mapping[str, Any]
+
+    def counts(self) -> list[tuple[str, Any]]:
+        wanted = (
+            ("prompts", "prompts", "prompts"), ("diverse prompts", "diverse_prompts", "prompts"),
+            ("ranking instances", "rankings", "instances"), ("votes", "annotations", "votes"),
+            ("rankings", "annotations", "rankings"),
+            ("training pairs", "pairs", "train"), ("of these consistent", "pairs", "train_yes"),
+            ("of these edits", "pairs", "train_editing"), ("validation pairs", "pairs", "validation"),
+            ("benchmark rankings", "pairs", "benchmark"), ("benchmark prompts", "pairs", "benchmark_prompts"),
+            ("training answers", "cot_labels", "train_answers"),
+        )  # fmt: skip
+        return [
+            (label, value) for label, stage, key in wanted if (value := self.stages.get(stage, {}).get(key)) is not None
+        ]
+
+    def dropped(self) -> list[tuple[str, Any]]:
+        prefix = "dropped."
+        return [(k.removeprefix(prefix), v) for k, v in self.stages.get("pairs", {}).items() if k.startswith(prefix)]
+
+
+def generator_licence(root: Path, model: str) -> str:
+    """The licence that the generator's own card states, in the words of that card."""
+    card = root / model / "README.md"
+    if card.is_file() and (parts := card.read_text(encoding="utf-8").split("---"))[0] == "" and len(parts) > 2:
+        head = yaml.safe_load(parts[1])
+        if isinstance(head, dict) and isinstance(head.get("license"), str):
+            return str(head["license"])
+    return "unknown"
+
+
+def card(params: Params, figures: Figures, form: str, licence: str, generator: str) -> str:
+    """The text of ``README.md``, with the front matter that a hub and ``datasets`` read.
+
+    Args:
+        form: name of the format.
+        licence: of this data set, as its publisher states it.
+        generator: licence of the model that painted the pictures.
+    """
+    head: dict[str, Any] = {"license": licence, "task_categories": ["image-text-to-text"], "tags": ["consistency"]}
+    if form == "parquet":
+        splits = [{"split": split, "path": f"{split}.parquet"} for split in ("train", "validation")]
+        ranked = [{"split": "test", "path": "benchmark.parquet"}]
+        head["configs"] = [
+            {"config_name": "pairs", "default": True, "data_files": splits},
+            {"config_name": "benchmark", "data_files": ranked},
+        ]
+    elif form == "paco_dataset":
+        splits = [{"split": split, "path": f"{split}.jsonl"} for split in ("train", "validation")]
+        head["configs"] = [{"config_name": "pairs", "default": True, "data_files": splits}]
+    agreement, dropped = figures.agreement, figures.dropped()
+    who = f"{len(agreement.get('annotators', []))} annotators (source: {agreement.get('source', 'unknown')})"
+    lines = [
+        "---", yaml.safe_dump(head, sort_keys=False).strip(), "---", "",
+        "# Pairwise consistency of generated image sets", "",
+        "Panels of grids that a text-to-image model painted for one prompt, ranked by how consistent they are with a "
+        "reference panel, and pairs made from the rankings. The method is PaCo-RL's (arXiv 2512.04784).", "",
+        "## Counts", "", *_table(("step", "number"), figures.counts()), "",
+        "## Rules", "",
+        f"- Pairs: `{params.pairs.rule}`: {RULES[params.pairs.rule]}.",
+        *(["- A label that the annotator's own score contradicts is left out."] if params.pairs.confident else []),
+        f"- Split by {params.pairs.split}; classes {'balanced within 3%' if params.pairs.balance else 'not balanced'}.",
+        f"- Prompts: engine `{params.prompts.engine}`. Pictures: `{params.grids.model}`, {params.grids.steps} steps, "
+        f"guidance {params.grids.guidance}, seeds {', '.join(map(str, params.grids.seeds))}.",
+        f"- Reasons: engine `{params.cot_labels.engine}`.", "",
+        *(["Left out on the way:", "", *_table(("cause", "pairs"), dropped), ""] if dropped else []),
+        "## Agreement", "",
+        f"Ranked by {who}; {agreement.get('shared_instances', 0)} instances were ranked by two or more.", "",
+        *_table(
+            ("figure", "value"),
+            [(name, _number(agreement.get(key))) for name, key in (
+                ("Kendall's W", "kendall_w"), ("Kendall's tau", "kendall_tau"), ("pairwise agreement", "pairwise"),
+            )],
+        ), "",
+        "## Licences", "",
+        f"- This data set: {licence}.",
+        f"- The pictures were painted by `{params.grids.model}`, licence: {generator}. Its terms hold for them.",
+        *(
+            [f"- Prompts come from `{params.prompts.source}`; the terms of that source hold for them."]
+            if params.prompts.engine == "import" else []
+        ), "",
+    ]  # fmt: skip
+    return "\n".join(lines)
+
+
+def _table(head: tuple[str, str], rows: list[tuple[str, Any]]) -> list[str]:
+    return [f"| {head[0]} | {head[1]} |", "|---|---:|", *(f"| {name} | {value} |" for name, value in rows)]
+
+
+def _number(value: Any) -> str:
+    if not isinstance(value, int | float) or math.isnan(value):
+        return "not known (one annotator)"
+    return f"{value:.3f}"

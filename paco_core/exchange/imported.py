@@ -1,0 +1,101 @@
+"""Public data turned into a folder of the project's own layout: tables of pairs or rankings, and a shard of pictures.
+
+    train.parquet  validation.parquet   labelled pairs with answers (from PaCo-Dataset)
+    benchmark.parquet  prompts.jsonl    rankings and their prompts (from ConsistencyRank-Bench)
+    pictures/                           images.tar, index.parquet
+    rejected.jsonl  summary.json        what was left out, and the counts
+
+``pairs.imported`` adds such a folder's pairs to the project's own.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from paco_core.dataset.pairs import COLUMNS
+from paco_core.dataset.records import panel_ref
+from paco_core.exchange import rank_bench, sharegpt
+from paco_core.exchange.panel_files import PictureFiles
+from paco_core.files import DataError, atomic, digest, write_json, write_jsonl
+
+PICTURES = "pictures"
+Say = Callable[[str], object]
+
+
+def import_pairs(folder: Path, out: Path) -> dict[str, Any]:
+    """PaCo-Dataset to ``out``; its counts.
+
+    Raises:
+        DataError: when the folder is no PaCo-Dataset, a line is no JSON, or no row can be used.
+    """
+    import pandas as pd
+
+    rejected: list[tuple[str, str]] = []
+    files, tables = PictureFiles(), dict[str, list[tuple[Any, ...]]]()
+    seen: set[str] = set()
+    rows = list(sharegpt.read(folder, rejected))
+    for row in rows:
+        theme, edit = row.question.theme, row.question.instruction
+        try:
+            first = files.add(row.first, "")
+            prompt_id = _prompt_id(theme, edit, first)
+            second = files.add(row.second, prompt_id)
+        except DataError as error:  # its head was sound, the rest is not
+            rejected.append((str(row.first), f"picture: {error}"))
+            continue
+        files.rows[first]["prompt_id"] = files.rows[first]["prompt_id"] or prompt_id
+        pair_id = digest([*sorted((first, second)), theme, edit], 16)
+        if pair_id in seen:
+            rejected.append((f"{row.split}: {row.first.name}, {row.second.name}", "duplicate: the pair occurs before"))
+            continue
+        seen.add(pair_id)
+        refs = panel_ref(first, 0), panel_ref(second, 0)
+        tables.setdefault(row.split, []).append((pair_id, prompt_id, theme or "", *refs, row.label, edit, row.answer))
+    if not seen:
+        raise DataError(f"{folder}: none of its {len(rejected)} rows can be used{_first(rejected)}")
+    with atomic(out) as part:
+        part.mkdir()
+        for split, found in tables.items():
+            pd.DataFrame(found, columns=list(COLUMNS)).to_parquet(part / f"{split}.parquet", index=False)
+        return _finish(part, files, rejected, {split: len(found) for split, found in tables.items()})
+
+
+def _prompt_id(theme: str | None, edit: str | None, first: str) -> str:
+    """Pairs of one theme, or of one original picture, are split together."""
+    if edit is None and theme is not None:
+        return f"theme-{digest(theme)}"
+    return f"edit-{first}" if edit is not None else f"picture-{first}"
+
+
+def import_benchmark(folder: Path, out: Path) -> dict[str, Any]:
+    """ConsistencyRank-Bench to ``out``; its counts.
+
+    Raises:
+        DataError: as :func:`paco_core.exchange.rank_bench.read`, or when a picture is damaged.
+    """
+    bench = rank_bench.read(folder)
+    files, table = PictureFiles(), bench.table
+    refs = {ref: panel_ref(files.add(bench.path(ref), ref.partition("/")[0]), 0) for ref in bench.refs}
+    table["reference"] = [refs[ref] for ref in table["reference"]]
+    table["candidates"] = [[refs[ref] for ref in row] for row in table["candidates"]]
+    with atomic(out) as part:
+        part.mkdir()
+        table.to_parquet(part / "benchmark.parquet", index=False)
+        write_jsonl(part / "prompts.jsonl", ({"idx": key, "prompt": text} for key, text in bench.prompts.items()))
+        return _finish(part, files, bench.rejected, {"benchmark": len(table), "prompts": len(bench.prompts)})
+
+
+def _finish(part: Path, files: PictureFiles, rejected: list[tuple[str, str]], counts: dict[str, Any]) -> dict[str, Any]:
+    files.write(part / PICTURES)
+    write_jsonl(part / "rejected.jsonl", ({"place": place, "cause": cause} for place, cause in rejected))
+    causes = Counter(cause.split(":")[0] for _, cause in rejected)
+    found = {**counts, "pictures": len(files), **{f"rejected.{cause}": n for cause, n in sorted(causes.items())}}
+    write_json(part / "summary.json", found)
+    return found
+
+
+def _first(rejected: list[tuple[str, str]]) -> str:
+    return f", e.g. {': '.join(rejected[0])}" if rejected else ""

@@ -1,0 +1,94 @@
+"""Panels as loose PNG files, the way public data sets ship them: written once each, checked before they are read."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paco_core.files import DataError
+from paco_core.shards import encode_png, image_size, read_image, write_shard
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+@dataclass
+class PanelWriter:
+    """Writes each panel once, under ``folder``."""
+
+    folder: Path
+    panel: Callable[[str], Image]
+    written: set[str] = field(default_factory=set)
+
+    def write(self, ref: str, name: str) -> str:
+        """Write the panel ``ref`` to ``name``, a path relative to the folder; returns that name."""
+        if name not in self.written:
+            path = self.folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(encode_png(self.panel(ref)))
+            self.written.add(name)
+        return name
+
+
+def inside(folder: Path, name: object) -> Path:
+    """The file of that name below a folder.
+
+    Raises:
+        DataError: when the name is none, or leads out of the folder.
+    """
+    if not isinstance(name, str) or not name:
+        raise DataError(f"{name!r} is no file name")
+    path = (folder / name).resolve()
+    if not path.is_relative_to(folder.resolve()):
+        raise DataError(f"{name!r} leads out of {folder}")
+    return folder / name
+
+
+@dataclass
+class PictureFiles(Mapping[str, bytes]):
+    """Loose pictures on their way into a shard, under ids by content; read one at a time."""
+
+    paths: dict[str, Path] = field(default_factory=dict)
+    rows: dict[str, dict[str, Any]] = field(default_factory=dict)
+    _known: dict[Path, str] = field(default_factory=dict)
+
+    def add(self, path: Path, prompt_id: str) -> str:
+        """Take a picture in; returns its id.
+
+        Raises:
+            DataError: when it is missing, empty, too large or no picture.
+        """
+        if path not in self._known:
+            width, height = image_size(path)
+            png = self._png(path)
+            md5 = hashlib.md5(png, usedforsecurity=False).hexdigest()
+            name = md5[:16]
+            self._known[path] = name
+            self.paths.setdefault(name, path)
+            row = {"id": name, "prompt_id": prompt_id, "seed": 0, "layout": "1x1", "height": height}
+            self.rows.setdefault(name, {**row, "width": width, "md5": md5})
+        return self._known[path]
+
+    @staticmethod
+    def _png(path: Path) -> bytes:
+        """The file as it is where it is a PNG, else encoded as one; decoded either way, to see that it is whole."""
+        image, data = read_image(path), path.read_bytes()
+        return data if data.startswith(PNG) else encode_png(image)
+
+    def __getitem__(self, name: str) -> bytes:
+        return self._png(self.paths[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.paths)
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def write(self, folder: Path) -> None:
+        """Write all pictures as one shard."""
+        write_shard(folder, list(self.rows.values()), self)

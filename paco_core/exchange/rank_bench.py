@@ -1,0 +1,163 @@
+"""ConsistencyRank-Bench's layout: rankings, prompts, and panels as ``images/<folder>/<panel>_<seed>.png``.
+
+    consistency_full_rank.jsonl   {"folder", "ref_image", "comp_images": [4], "rank_images": [4], best first}
+    prompt_data.jsonl             {"idx" (= folder), "prompt", "theme", "criteria", ...}
+
+A folder of this layout, ours or the published one, serves as a benchmark as it is: :func:`read` gives the
+columns of ``data/pairs/benchmark.parquet`` and looks its pictures up.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paco_core.dataset.leakage import Held, normalised
+from paco_core.dataset.pairs import BENCHMARK_COLUMNS
+from paco_core.dataset.records import PromptRecord, parse_ref
+from paco_core.exchange.panel_files import PanelWriter, inside
+from paco_core.files import DataError, digest, read_jsonl, write_jsonl
+from paco_core.shards import image_size, read_image
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from PIL.Image import Image
+
+RANKS, PROMPTS, IMAGES = "consistency_full_rank.jsonl", "prompt_data.jsonl", "images"
+
+
+def write(
+    folder: Path, benchmark: pd.DataFrame, prompts: Iterable[PromptRecord], grids: pd.DataFrame, pictures: PanelWriter
+) -> None:
+    """Write held-out rankings (``data/pairs/benchmark.parquet``).
+
+    Args:
+        grids: the shards' index; the ``seed`` of a grid becomes the second number of a picture's name.
+    """
+    used = set(benchmark["prompt_id"])
+    write_jsonl(folder / PROMPTS, (record.model_dump() for record in prompts if record.idx in used))
+
+    seeds = dict(zip(grids["id"], grids["seed"], strict=True))
+
+    def named(prompt_id: str, ref: str) -> str:
+        grid_id, panel = parse_ref(ref)
+        name = f"{panel}_{int(seeds[grid_id])}.png"
+        pictures.write(ref, f"{IMAGES}/{prompt_id}/{name}")
+        return name
+
+    def row(given: dict[Any, Any]) -> dict[str, Any]:
+        names = [named(given["prompt_id"], ref) for ref in given["candidates"]]
+        return {
+            "folder": given["prompt_id"],
+            "ref_image": named(given["prompt_id"], given["reference"]),
+            "comp_images": names,
+            "rank_images": [names[position] for position in given["ranking"]],
+        }
+
+    write_jsonl(folder / RANKS, (row(given) for given in benchmark.to_dict("records")))
+
+
+@dataclass
+class RankBench:
+    """A benchmark read from its folder. ``panel`` looks pictures up by the references of ``table``."""
+
+    folder: Path
+    table: pd.DataFrame  # columns of data/pairs/benchmark.parquet; a reference is "<folder>/<picture>"
+    prompts: dict[str, str]  # folder -> prompt text
+    rejected: list[tuple[str, str]] = field(default_factory=list)  # (file:line, cause)
+
+    @property
+    def causes(self) -> Counter[str]:
+        return Counter(cause.split(":")[0] for _, cause in self.rejected)
+
+    @property
+    def refs(self) -> list[str]:
+        """Every picture that is ranked or ranked against."""
+        return sorted(set(self.table["reference"]).union(*self.table["candidates"]))
+
+    def path(self, ref: str) -> Path:
+        return self.folder / IMAGES / ref
+
+    def panel(self, ref: str) -> Image:
+        """One picture.
+
+        Raises:
+            DataError: when it is missing or damaged.
+        """
+        return read_image(self.path(ref))
+
+    def held(self) -> Held:
+        """What must not be trained on where this benchmark is used."""
+        texts = frozenset(normalised(text) for text in self.prompts.values())
+        return Held(texts, frozenset(panel_digest(self.panel(ref)) for ref in self.refs))
+
+
+def panel_digest(image: Image) -> str:
+    """Digest of a picture's pixels and size, however it is encoded."""
+    return hashlib.md5(repr(image.size).encode() + image.tobytes(), usedforsecurity=False).hexdigest()
+
+
+def read(folder: Path) -> RankBench:
+    """Read a benchmark; rankings that cannot be used are counted as rejected, with file and line.
+
+    Raises:
+        DataError: when a file is missing or a line of it is no JSON, or no ranking can be used.
+    """
+    import pandas as pd
+
+    prompts = {str(row.get("idx")): row for _, row in read_jsonl(folder / PROMPTS)}
+    found = RankBench(folder, pd.DataFrame(), {key: str(row.get("prompt", "")) for key, row in prompts.items()})
+    sizes: dict[str, tuple[int, int]] = {}
+    rows, seen = [], set()
+    for number, raw in read_jsonl(folder / RANKS):
+        place = f"{folder / RANKS}:{number}"
+        try:
+            row = _row(folder, raw, prompts, sizes)
+            if row[0] in seen:
+                raise DataError("duplicate: the same reference and candidates were ranked on an earlier line")
+        except DataError as error:
+            found.rejected.append((place, str(error)))
+            continue
+        seen.add(row[0])
+        rows.append(row)
+    if not rows:
+        first = f", e.g. {': '.join(found.rejected[0])}" if found.rejected else ""
+        raise DataError(f"{folder / RANKS}: none of its {len(found.rejected)} rankings can be used{first}")
+    found.table = pd.DataFrame(rows, columns=list(BENCHMARK_COLUMNS))
+    return found
+
+
+def _row(
+    folder: Path, raw: dict[str, Any], prompts: dict[str, dict[str, Any]], sizes: dict[str, tuple[int, int]]
+) -> tuple[Any, ...]:
+    """A row of the benchmark's table."""
+    name, reference = raw.get("folder"), raw.get("ref_image")
+    candidates, ranked = raw.get("comp_images"), raw.get("rank_images")
+    if not isinstance(candidates, list) or not isinstance(ranked, list) or len(candidates) < 2:
+        raise DataError("record: comp_images and rank_images must be lists of two or more names")
+    if len(set(map(str, candidates))) != len(candidates) or sorted(map(str, ranked)) != sorted(map(str, candidates)):
+        raise DataError(f"ranking: rank_images {ranked} does not order each of comp_images {candidates} once")
+    if name not in prompts:
+        raise DataError(f"prompt: {PROMPTS} has none with idx {name!r}")
+    theme = prompts[name].get("theme")
+    if not isinstance(theme, str) or not theme:
+        raise DataError(f"prompt: {PROMPTS} gives no theme for idx {name!r}")
+    for picture in (reference, *candidates):
+        try:
+            size = image_size(inside(folder / IMAGES / name, picture))
+        except DataError as error:
+            raise DataError(f"picture: {error}") from None
+        if sizes.setdefault(name, size) != size:
+            raise DataError(
+                f"picture: {name}/{picture} is {size[0]} x {size[1]} px, others of its prompt {sizes[name][0]} x "
+                f"{sizes[name][1]}"
+            )
+    refs = [f"{name}/{picture}" for picture in candidates]
+    order = [candidates.index(picture) for picture in ranked]
+    instance_id = digest([f"{name}/{reference}", refs], 16)
+    return instance_id, name, theme, f"{name}/{reference}", refs, order, [math.nan] * len(refs), False

@@ -1,0 +1,128 @@
+"""PaCo-Dataset: rows in LLaMA-Factory's ShareGPT form, with the ``dataset_info.json`` that registers them.
+
+{"messages": [{"role": "user", "content": "<image><image>..."}, {"role": "assistant", "content": "Yes. ..."}],
+ "images": ["images/a.png", "images/b.png"]}
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paco_core.dataset.records import parse_ref
+from paco_core.exchange.panel_files import PanelWriter, inside
+from paco_core.exchange.questions import Question, parse_question
+from paco_core.files import DataError, read_json, read_jsonl, write_json, write_jsonl
+from paco_core.reward_model.examples import opening
+from paco_core.shards import image_size
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+IMAGE = "<image>"
+INFO = "dataset_info.json"
+TAGS = {"role_tag": "role", "content_tag": "content", "user_tag": "user", "assistant_tag": "assistant"}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One pair as it was published."""
+
+    split: str
+    first: Path
+    second: Path
+    question: Question
+    answer: str
+
+    @property
+    def label(self) -> str:
+        return opening(self.answer)
+
+
+def write(folder: Path, tables: Mapping[str, pd.DataFrame], pictures: PanelWriter, template: str) -> None:
+    """Write a file a split, the pictures below ``images``, and ``dataset_info.json``.
+
+    Args:
+        tables: split -> labelled pairs with answers (``data/cot_labels``).
+        template: wording of the questions about a theme.
+    """
+    info = {}
+    for split, table in tables.items():
+        write_jsonl(folder / f"{split}.jsonl", (_row(row, pictures, template) for row in table.to_dict("records")))
+        columns = {"messages": "messages", "images": "images"}
+        info[f"paco_{split}"] = {
+            "file_name": f"{split}.jsonl", "formatting": "sharegpt", "columns": columns, "tags": TAGS,
+        }  # fmt: skip
+    write_json(folder / INFO, info)
+
+
+def _row(row: dict[Any, Any], pictures: PanelWriter, template: str) -> dict[str, Any]:
+    edit = row.get("instruction")
+    question = Question(row["theme"], edit if isinstance(edit, str) else None)
+    names = ["images/{}_{}.png".format(*parse_ref(row[side])) for side in ("first", "second")]
+    return {
+        "id": row["pair_id"],
+        "messages": [
+            {"role": "user", "content": 2 * IMAGE + question.text(template)},
+            {"role": "assistant", "content": row["answer"]},
+        ],
+        "images": [pictures.write(row[side], name) for side, name in zip(("first", "second"), names, strict=True)],
+    }
+
+
+def read(folder: Path, rejected: list[tuple[str, str]]) -> Iterator[Row]:
+    """The rows of every registered file that can be used; the others go to ``rejected`` as (file:line, cause).
+
+    Raises:
+        DataError: when ``dataset_info.json`` is missing or registers no ShareGPT file, or a line is no JSON.
+    """
+    info = read_json(folder / INFO)
+    files = {
+        re.sub(r"\W+", "_", name.removeprefix("paco_")): entry["file_name"]  # it names a file of the import
+        for name, entry in (info.items() if isinstance(info, dict) else ())
+        if isinstance(entry, dict) and entry.get("formatting") == "sharegpt" and "file_name" in entry
+    }
+    if not files:
+        raise DataError(f"{folder / INFO}: registers no ShareGPT file (formatting: sharegpt, file_name: ...)")
+    for split, name in files.items():
+        for place, raw in _lines(inside(folder, name)):
+            try:
+                yield _parsed(folder, split, raw)
+            except DataError as error:
+                rejected.append((place, str(error)))
+
+
+def _lines(file: Path) -> Iterator[tuple[str, Any]]:
+    """(place, row) of JSON Lines, or of one JSON list as LLaMA-Factory's own files are."""
+    if file.suffix == ".json":
+        rows = read_json(file)
+        if not isinstance(rows, list):
+            raise DataError(f"{file}: expected a list of rows, found {type(rows).__name__}")
+        yield from ((f"{file}[{number}]", row) for number, row in enumerate(rows))
+    else:
+        yield from ((f"{file}:{number}", row) for number, row in read_jsonl(file))
+
+
+def _parsed(folder: Path, split: str, row: Any) -> Row:
+    try:
+        contents = {turn["role"]: turn["content"] for turn in row["messages"]}
+        asked, answer, images = str(contents["user"]), str(contents["assistant"]), list(row["images"])
+    except (KeyError, TypeError) as error:
+        raise DataError(f"record: no row of ShareGPT messages and images ({error!r})") from None
+    if len(images) != 2 or asked.count(IMAGE) != 2:
+        raise DataError(f"record: {len(images)} images and {asked.count(IMAGE)} {IMAGE} marks, expected 2 of each")
+    question = parse_question(asked.replace(IMAGE, ""))
+    if question is None:
+        raise DataError(f"question: its wording is none that the reward model is trained on: {asked[:80]!r}")
+    if opening(answer) not in ("Yes", "No"):
+        raise DataError(f"answer: begins with neither Yes nor No: {answer[:40]!r}")
+    try:
+        first, second = (inside(folder, name) for name in images)
+        for path in (first, second):
+            image_size(path)
+    except DataError as error:
+        raise DataError(f"picture: {error}") from None
+    return Row(split, first, second, question, answer)
