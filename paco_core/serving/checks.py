@@ -9,7 +9,6 @@ from paco_core.checks import CheckReport
 from paco_core.files import DataError
 from paco_core.params import ServingParams
 from paco_core.serving.endpoint import RewardEndpoint, fingerprint, served_name
-from paco_core.serving.registry import Registry
 
 NAME = "reward_endpoint_healthy"
 
@@ -18,20 +17,18 @@ def check_served(folder: Path, root: Path, serving: ServingParams) -> CheckRepor
     """Ask the living server of the model in ``folder`` for its name and its golden pairs; starts nothing."""
     try:
         model = served_name(fingerprint(folder, root))
+        endpoint = RewardEndpoint.living(folder, serving, root)
     except DataError as error:
         return CheckReport(NAME, False, "WARN", str(error))
-    registry = Registry(root)
-    record = registry.living(model)
-    if record is None:
+    if endpoint is None:
         text = f"no server of {model} is up; stages start a private one when they need it"
         return CheckReport(NAME, False, "WARN", text, {"model": model})
-    endpoint = RewardEndpoint(record.url, model, record.pid, folder, serving, registry.log(model))
     metadata: dict[str, str | int | float] = {
         "model": model,
-        "url": record.url,
-        "engine": record.engine,
-        "process": record.pid,
-        "leases": registry.leases(model),
+        "url": endpoint.url,
+        "engine": endpoint.engine,
+        "process": endpoint.pid,
+        "leases": endpoint.leases(),
     }
     began = time.perf_counter()
     try:

@@ -19,6 +19,7 @@ from paco_core.params import ServingParams
 from paco_core.reward_model.golden import FILE as GOLDEN_FILE
 from paco_core.reward_model.golden import read_golden
 from paco_core.reward_model.yes_probability import NO, YES
+from paco_core.serving.cache import ScoreCache
 from paco_core.serving.client import RewardClient
 from paco_core.serving.engines import launch, launch_gateway
 from paco_core.serving.process import ServingError, tail
@@ -95,9 +96,21 @@ class RewardEndpoint:
     url: str
     model: str
     pid: int
+    engine: str
     folder: Path
     serving: ServingParams
     log: Path
+
+    @classmethod
+    def living(cls, folder: Path, serving: ServingParams, root: Path) -> RewardEndpoint | None:
+        """The living server of the model in ``folder``; None where there is none.
+
+        Raises:
+            ServingError: when there is no model.
+        """
+        registry = Registry(root)
+        record = registry.living(served_name(fingerprint(folder, root)))
+        return None if record is None else _endpoint(record, folder, serving, registry)
 
     @classmethod
     @contextmanager
@@ -189,6 +202,15 @@ class RewardEndpoint:
             locate=self._locate,
         )
 
+    def lookups(self) -> tuple[int, int]:
+        """How many questions the clients' cache knew so far, and how many it did not."""
+        if self.serving.score_cache is None:
+            return 0, 0
+        return ScoreCache(self._registry.root / self.serving.score_cache).lookups(self.model)
+
+    def leases(self) -> int:
+        return self._registry.leases(self.model)
+
     def _locate(self) -> str | None:
         record = self._registry.living(self.model)
         return None if record is None else record.url
@@ -214,7 +236,8 @@ def _await_models(url: str, name: str, registry: Registry, serving: ServingParam
 
 
 def _endpoint(record: Record, folder: Path, serving: ServingParams, registry: Registry) -> RewardEndpoint:
-    return RewardEndpoint(record.url, record.name, record.pid, folder, serving, registry.log(record.name))
+    log = registry.log(record.name)
+    return RewardEndpoint(record.url, record.name, record.pid, record.engine, folder, serving, log)
 
 
 def up(folder: Path, serving: ServingParams, root: Path) -> str:

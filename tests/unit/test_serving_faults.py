@@ -49,11 +49,9 @@ def up(repository: Path, model: Path, diary: Path) -> Iterator[Callable[..., Rew
         def start(**changes: object) -> RewardEndpoint:
             serving: ServingParams = settings.model_copy(update=changes)
             endpoint.up(model, serving, model.parent)
-            registry = Registry(model.parent)
-            name = endpoint.served_name(endpoint.fingerprint(model))
-            record = registry.living(name)
-            assert record is not None
-            return RewardEndpoint(record.url, name, record.pid, model, serving, registry.log(name))
+            served = RewardEndpoint.living(model, serving, model.parent)
+            assert served is not None
+            return served
 
         yield start
         endpoint.down(model.parent)
