@@ -167,18 +167,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--event-log", type=Path, metavar="HOME", help="also sum the event log of this DAGSTER_HOME")
     arguments = parser.parse_args()
-    found: dict[str, float] = {"load average before": os.getloadavg()[0], "code location loads, s": load_time()}
+    found: dict[str, float] = {}
+
+    def tell(**figures: float) -> None:
+        for name, value in figures.items():
+            print(f"{name:32s} {value:12.2f}", flush=True)
+        found.update(figures)
+
+    tell(load_average_before=os.getloadavg()[0], code_location_loads_s=load_time())
     with tempfile.TemporaryDirectory() as folder:
         bare, asset = materialise_overhead(Path(folder))
-        found |= {"bare dvc repro of an empty stage, s": bare, "the same as an asset, s": asset}
+        tell(bare_dvc_repro_s=bare, the_same_as_an_asset_s=asset)
         first, idle = sensor_tick(Path(folder))
-        found |= {f"first sensor tick, {STAGES} stages, s": first, "idle sensor tick, s": idle}
-        found["a stopped run is gone after, s"] = stop_time(Path(folder))
-    found["dvc no-op of the whole graph, s"] = no_op()
+        tell(stages=STAGES, first_sensor_tick_s=first, idle_sensor_tick_s=idle)
+        tell(a_stopped_run_is_gone_after_s=stop_time(Path(folder)))
+    tell(dvc_no_op_s=no_op())
     if arguments.event_log:
-        found |= {f"event log: {name}": value for name, value in event_log(arguments.event_log).items()}
-    for name, value in found.items():
-        print(f"{name:45s} {value:12.2f}")
+        tell(**event_log(arguments.event_log))
+    tell(load_average_after=os.getloadavg()[0])
     machine = {"python": platform.python_version(), "cores": os.cpu_count()}
     target = Path(__file__).with_suffix(".json")
     target.write_text(json.dumps({"machine": machine, "figures": found}, indent=2) + "\n")

@@ -3,6 +3,8 @@
 import json
 import os
 import sys
+import threading
+import time
 from pathlib import Path
 
 import dagster as dg
@@ -102,6 +104,41 @@ def test_a_version_keeps_what_its_run_said_and_a_cold_instance_asks_the_translat
     with dg.DagsterInstance.ephemeral() as cold:
         again = made(cold)
         assert "rows" not in again.metadata and again.metadata["dvc/saved_seconds"].value > 900
+
+
+TALKS = """
+import pathlib, time
+from dagster_pipes import open_dagster_pipes
+with open_dagster_pipes() as pipes:
+    pipes.log.info("grids: 1/2 pictures, 0.5 pictures/s, 0:02 left")
+    deadline = time.monotonic() + 240
+    while not pathlib.Path("seen").exists():
+        assert time.monotonic() < deadline, "nobody saw the line while the stage ran"
+        time.sleep(0.05)
+    pathlib.Path("a.out").write_text("made")
+"""
+
+
+def test_progress_shows_in_the_run_log_while_the_stage_runs(tmp_path: Path) -> None:
+    root = graphs.make(tmp_path, "stages: {a: {cmd: python talks.py, outs: [a.out]}}", talks__py=TALKS)
+    over = threading.Event()
+    with dg.DagsterInstance.ephemeral() as instance:
+
+        def watch() -> None:
+            while not over.is_set():
+                for run in instance.get_runs():
+                    if any("1/2 pictures" in entry.message for entry in instance.all_logs(run.run_id)):
+                        (root / "seen").write_text("")
+                        return
+                time.sleep(0.05)
+
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        try:
+            assert _materialise(root, "a", instance=instance)
+        finally:
+            over.set()
+            watcher.join()
 
 
 def test_failure_shows_the_end_of_stderr_and_is_capped(tmp_path: Path) -> None:
