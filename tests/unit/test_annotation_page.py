@@ -195,3 +195,15 @@ def test_everything_fits_on_a_phone_and_on_a_small_window(browser: Browser, tmp_
             page.keyboard.press("z")
             assert page.evaluate("document.documentElement.scrollWidth") <= width
             page.close()
+
+
+def test_a_picture_that_cannot_be_shown_is_told(browser: Browser, tmp_path: Path) -> None:
+    make_world(tmp_path, prompts=1, seeds=2)
+    tar = tmp_path / "data/grids/shard-0/images.tar"
+    tar.write_bytes(tar.read_bytes()[:600])
+    with Server(tmp_path) as server:
+        who = Annotator(browser, server.links[0])
+        who.expect("#status", re.compile("^A picture cannot be shown. Skip this one"))
+        who.wait("0 of 8")
+        who.press("s")
+        who.wait("0 of 8, 1 skipped")

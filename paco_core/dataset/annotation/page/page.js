@@ -88,7 +88,9 @@ function build() {
     $("told").textContent = `Your ${view.done} answers are stored. You can close this page; undo still works.`;
     return;
   }
-  $("reference").querySelector("img").src = picture(view.instance, "reference");
+  const reference = $("reference").querySelector("img");
+  watch(reference);
+  reference.src = picture(view.instance, "reference");
   $("most").textContent = view.candidates;
   $("candidates").replaceChildren(
     ...Array.from({ length: view.candidates }, (_, place) => {
@@ -97,14 +99,18 @@ function build() {
       button.className = "candidate";
       button.innerHTML = `<img alt=""><kbd>${place + 1}</kbd><span class="rank"></span>`;
       const image = button.querySelector("img");
+      watch(image);
       image.src = picture(view.instance, place);
-      image.onload = () => image.classList.toggle("small", image.naturalWidth < 160);
       button.onclick = () => choose(place);
       return button;
     }),
   );
-  const reference = $("reference").querySelector("img");
-  reference.onload = () => reference.classList.toggle("small", reference.naturalWidth < 160);
+}
+
+// Small pictures keep their pixels; one that cannot be shown is told, for it must not be ranked.
+function watch(image) {
+  image.onload = () => image.classList.toggle("small", image.naturalWidth < 160);
+  image.onerror = () => say("A picture cannot be shown. Skip this one, and tell whoever runs the study.", true);
 }
 
 function draw() {
