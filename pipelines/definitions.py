@@ -1,4 +1,4 @@
-"""The code location: every asset of ``dvc.yaml``, the reward's endpoint, checks, a schedule, a sensor."""
+"""The code location: every asset of ``dvc.yaml``, the reward's endpoint, champions, checks, schedules, sensors."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pipelines.defs.benchmarks import checks as benchmark_checks
 from pipelines.defs.data import assets as data
 from pipelines.defs.data import checks as data_checks
 from pipelines.defs.graph import PROJECT
+from pipelines.defs.operations import assets as operations
 from pipelines.defs.policies import assets as policies
 from pipelines.defs.policies import checks as policy_checks
 from pipelines.defs.resources import resources
@@ -26,15 +27,17 @@ from pipelines.dvc import build_in_sync_checks
 warnings.filterwarnings("ignore", category=dg.BetaWarning)
 
 defs = dg.Definitions(
-    assets=dg.with_source_code_references(dg.load_assets_from_modules([data, reward, serving, policies, benchmarks])),
+    assets=dg.with_source_code_references(
+        dg.load_assets_from_modules([data, reward, serving, policies, benchmarks, operations])
+    ),
     asset_checks=[
         *dg.load_asset_checks_from_modules(
             [data_checks, reward_checks, serving_checks, policy_checks, benchmark_checks]
         ),
         *build_in_sync_checks(PROJECT),
     ],
-    jobs=[schedules.reevaluation],
-    schedules=[schedules.nightly_reevaluation],
+    jobs=schedules.JOBS,
+    schedules=schedules.SCHEDULES,
     sensors=sensors(),
     resources=resources(),
 )

@@ -12,7 +12,7 @@ from paco_core import paths
 from paco_core.files import DataError
 from paco_core.lock import Lock
 from paco_core.provenance.chain import Provenance
-from paco_core.tracking import tracking_uri
+from paco_core.tracking import brief_requests, tracking_uri
 
 CHAMPION, CHALLENGER = "champion", "challenger"
 ALIASES = (CHAMPION, CHALLENGER)
@@ -52,7 +52,8 @@ class Version:
 
         client = mlflow.MlflowClient(self.uri)
         try:
-            file = client.download_artifacts(str(self.run_id), PROVENANCE_FILE)
+            with brief_requests():
+                file = client.download_artifacts(str(self.run_id), PROVENANCE_FILE)
         except Exception as error:
             raise DataError(
                 f"{self.name} version {self.number}: its recorded provenance cannot be read ({error})"

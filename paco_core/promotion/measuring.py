@@ -12,6 +12,7 @@ from paco_core.files import DataError
 if TYPE_CHECKING:
     import pandas as pd
 
+    from paco_core.benchmarks.consistency_rank import PairScorer
     from paco_core.benchmarks.painting import Painted
     from paco_core.dataset.records import PromptRecord
     from paco_core.params import Params
@@ -55,13 +56,10 @@ def measure_pictures(root: Path, params: Params, painted: Sequence[Painted], jud
 
 
 def measure_reward(root: Path, params: Params, folder: Path) -> pd.DataFrame:
-    """The reward in ``folder`` on the held-out rankings: prompt_id, unit (the instance) and every metric."""
-    from paco_core.benchmarks import consistency_rank as bench
-    from paco_core.dataset.panels import PanelStore
+    """The reward in ``folder``, asked in this process, on the held-out rankings."""
     from paco_core.reward_model.scorer import Scorer
 
-    chosen, reward = params.consistency_rank, params.reward
-    instances = bench.read_instances(root / paths.PAIRS / "benchmark.parquet", chosen.max_instances, chosen.seed)
+    reward = params.reward
     scorer = Scorer(
         folder,
         device=reward.device,
@@ -69,8 +67,18 @@ def measure_reward(root: Path, params: Params, folder: Path) -> pd.DataFrame:
         min_pixels=reward.min_pixels,
         max_pixels=reward.max_pixels,
     )
+    return rank_held_out(root, params, scorer)
+
+
+def rank_held_out(root: Path, params: Params, scorer: PairScorer) -> pd.DataFrame:
+    """A judge on the held-out rankings: prompt_id, unit (the instance) and every metric."""
+    from paco_core.benchmarks import consistency_rank as bench
+    from paco_core.dataset.panels import PanelStore
+
+    chosen = params.consistency_rank
+    instances = bench.read_instances(root / paths.PAIRS / "benchmark.parquet", chosen.max_instances, chosen.seed)
     panels = PanelStore.below(root / paths.GRIDS)
-    judged = bench.judge_pairs("reward", scorer, instances, panels, template=reward.template)
+    judged = bench.judge_pairs("reward", scorer, instances, panels, template=params.reward.template)
     table = bench.evaluate(instances, {"reward": judged}, [], resamples=10).table()
     return table.drop(columns=["method", "scores", "ranking"]).rename(columns={"instance_id": "unit"})
 

@@ -39,7 +39,22 @@ class FoundRun:
 
 
 def finished_runs(uri: str, profile: str) -> dict[str, FoundRun]:
-    """The last finished run of each ``dvc.stage`` label (``grids@0``) under a profile."""
+    """The last finished run of each ``dvc.stage`` label (``grids@0``) under a profile.
+
+    Empty where the store does not answer: the page then says that times are unknown.
+    """
+    from mlflow.exceptions import MlflowException
+
+    from paco_core.tracking import brief_requests
+
+    try:
+        with brief_requests():
+            return _finished_runs(uri, profile)
+    except MlflowException:
+        return {}
+
+
+def _finished_runs(uri: str, profile: str) -> dict[str, FoundRun]:
     import mlflow
 
     client = mlflow.MlflowClient(uri)

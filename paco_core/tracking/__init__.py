@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paco_core.tracking.journal import Event, Journal
-from paco_core.tracking.sender import Sender, Sent, brief_requests, send_left_over
+from paco_core.tracking.sender import Sender, Sent, brief_requests, send_left_over, unsent
 from paco_core.tracking.store import (
     artifact_location,
     dagster_url,
@@ -42,6 +42,7 @@ __all__ = [
     "run_url",
     "send_left_over",
     "tracking_uri",
+    "unsent",
     "without_secrets",
 ]
 

@@ -11,14 +11,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paco_core.tracking.delivery import Delivery
-from paco_core.tracking.journal import Journal, left_over
+from paco_core.tracking.journal import FOLDER, REFUSED, Journal, left_over
 from paco_core.tracking.store import without_secrets
 
 POLL_S = 0.25
 PAUSES_S = (0.5, 1.0, 2.0, 5.0, 10.0)
 START_S = 10.0  # a run waits this long for its id, unless the store refuses at once
 #: MLflow asks seven times over minutes by itself; here the journal does the waiting.
-HTTP = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "20"}
+HTTP = {
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+}
 
 
 @contextmanager
@@ -121,6 +125,11 @@ class Sent:
     def text(self) -> str:
         lines = [f"{self.runs} runs brought up to date ({self.events} events), {self.waiting} events wait"]
         return "\n".join([*lines, *self.problems])
+
+
+def unsent(root: Path) -> int:
+    """How many journals lie on disk, those of running stages included; asks nobody."""
+    return sum(p.is_dir() and p.name != REFUSED for p in (root / FOLDER).glob("*"))
 
 
 def send_left_over(root: Path, patience_s: float = 60.0) -> Sent:

@@ -1,23 +1,58 @@
 """Work by the clock. Every schedule is off until it is switched on in the UI or by `dagster schedule start`."""
 
-from __future__ import annotations
+# No `from __future__ import annotations`: Dagster reads the schedule function's annotations.
 
 import dagster as dg
 
-from pipelines.dvc.resource import FORCE_TAG
+from pipelines.defs.graph import ROOT
 
-# The tag makes DVC run the stages although nothing changed: it would answer "up to date" for ever.
+STOPPED = dg.DefaultScheduleStatus.STOPPED
+
 reevaluation = dg.define_asset_job(
     "reevaluation",
-    selection=dg.AssetSelection.assets("consistency_rank", "edit_reward", "t2is", "report"),
-    tags={FORCE_TAG: "true"},
-    description="The reward and the policies measured again, with the report, on the present machine",
+    selection=dg.AssetSelection.assets(["nightly", "reward"], ["nightly", "policies"]),
+    description="Champions measured again on fixed and fresh cases, outside DVC's cache, against the last time",
 )
-
 nightly_reevaluation = dg.ScheduleDefinition(
     name="nightly_reevaluation",
     job=reevaluation,
     cron_schedule="0 3 * * *",
-    default_status=dg.DefaultScheduleStatus.STOPPED,
-    description="Every night at three: drift of the environment shows as figures that moved",
+    default_status=STOPPED,
+    description="Every night at three: drift of machine, libraries or server shows as figures that moved",
 )
+
+reproducibility_audit = dg.define_asset_job(
+    "reproducibility_audit",
+    selection=dg.AssetSelection.assets(["audit", "reproducibility"]),
+    description="Cheap stages run again aside; their md5s must be those of dvc.lock",
+)
+weekly_audit = dg.ScheduleDefinition(
+    name="weekly_audit",
+    job=reproducibility_audit,
+    cron_schedule="0 5 * * 0",
+    default_status=STOPPED,
+    description="Every Sunday at five: does the recorded graph still give the recorded bytes?",
+)
+
+endpoint_health = dg.define_asset_job(
+    "endpoint_health",
+    selection=dg.AssetSelection.checks_for_assets("reward_endpoint"),
+    description="Asks the served reward for its name and its golden pairs",
+)
+
+
+@dg.schedule(
+    job=endpoint_health,
+    cron_schedule="*/5 * * * *",
+    default_status=STOPPED,
+    description="Every five minutes while a server of the reward is up",
+)
+def endpoint_health_every_5_minutes(_context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
+    from paco_core.serving.reaping import living
+
+    names = living(ROOT)
+    return dg.RunRequest(tags={"serving": ", ".join(names)[:63]}) if names else dg.SkipReason("no server is up")
+
+
+JOBS = [reevaluation, reproducibility_audit, endpoint_health]
+SCHEDULES = [nightly_reevaluation, weekly_audit, endpoint_health_every_5_minutes]

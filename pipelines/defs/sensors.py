@@ -1,13 +1,59 @@
 """What is watched. Every sensor is off until it is switched on."""
 
-from __future__ import annotations
+# No `from __future__ import annotations`: Dagster reads the sensor functions' annotations.
 
 import dagster as dg
 
-from pipelines.defs.graph import PROJECT, TRANSLATOR
+from pipelines.defs.graph import PROJECT, ROOT, TRANSLATOR
+from pipelines.defs.schedules import endpoint_health, reevaluation, reproducibility_audit
 from pipelines.dvc import build_dvc_lock_sensor
+
+STOPPED = dg.DefaultSensorStatus.STOPPED
+
+
+@dg.sensor(
+    minimum_interval_seconds=60,
+    default_status=STOPPED,
+    description="Reaps expired leases and dead servers' records; sends MLflow what was kept while it was down",
+)
+def housekeeping(context: dg.SensorEvaluationContext) -> dg.SkipReason:
+    """Starts no run; says what it cleared away."""
+    from paco_core.serving.reaping import reap
+    from paco_core.tracking import send_left_over, unsent
+
+    lines = reap(ROOT)
+    if unsent(ROOT):
+        lines.append(f"MLflow: {send_left_over(ROOT, patience_s=30).text()}")
+    for line in lines:
+        context.log.info(line)
+    return dg.SkipReason("; ".join(lines) or "nothing to clear away")
+
+
+@dg.run_failure_sensor(
+    name="alert_on_failure",
+    monitored_jobs=[reevaluation, reproducibility_audit, endpoint_health],
+    default_status=STOPPED,
+    description="Tells people when a champion got worse, bytes no longer agree, or the endpoint cannot be asked",
+)
+def alert_on_failure(context: dg.RunFailureSensorContext) -> None:
+    from paco_core.operations.alerts import alert
+    from paco_core.tracking import dagster_url
+
+    run = context.dagster_run
+    where = alert(ROOT, f"{run.job_name} failed", _words(context), dagster_url(run.run_id))
+    context.log.info(where)
+
+
+def _words(context: dg.RunFailureSensorContext) -> str:
+    """What failed checks said, else the run's own message."""
+    records = context.instance.get_records_for_run(
+        context.dagster_run.run_id, of_type=dg.DagsterEventType.ASSET_CHECK_EVALUATION
+    ).records
+    found = [record.event_log_entry.asset_check_evaluation for record in records]
+    said = [f"{e.asset_key.to_user_string()}: {e.description}" for e in found if e is not None and not e.passed]
+    return "\n".join(said) or context.failure_event.message or "no message"
 
 
 def sensors() -> list[dg.SensorDefinition]:
     """Runs from a terminal, or pulled with git, show up in Dagster: `dvc.lock` is mirrored."""
-    return [build_dvc_lock_sensor(PROJECT, translator=TRANSLATOR)]
+    return [build_dvc_lock_sensor(PROJECT, translator=TRANSLATOR), housekeeping, alert_on_failure]

@@ -15,7 +15,9 @@ from pipelines.defs.telling import told
 from pipelines.dvc import DvcProject
 from pipelines.dvc.checks import in_sync
 
-ROOM_OF_GROUP = {"data", "reward", "serving", "policies", "benchmarks"}
+ROOM_OF_GROUP = {"data", "reward", "serving", "policies", "benchmarks", "operations"}
+WATCHED = {"nightly/reward", "nightly/policies", "audit/reproducibility"}
+OTHERS = {"reward_endpoint", "champion/reward", "champion/policies", *WATCHED}
 
 
 @pytest.fixture(scope="module")
@@ -23,9 +25,9 @@ def graph() -> BaseAssetGraph:
     return defs.get_repository_def().asset_graph
 
 
-def test_every_stage_is_an_asset_and_the_endpoint_is_the_only_other(graph: BaseAssetGraph) -> None:
+def test_every_stage_is_an_asset_and_few_others_are(graph: BaseAssetGraph) -> None:
     keys = {key.to_user_string() for key in graph.get_all_asset_keys()}
-    assert keys == {*PROJECT.groups, "reward_endpoint"}
+    assert keys == {*PROJECT.groups, *OTHERS}
     assert all(not graph.get(key).is_external for key in graph.get_all_asset_keys())
 
 
@@ -45,18 +47,19 @@ def test_every_asset_has_a_check_and_each_stage_the_one_on_sync(graph: BaseAsset
     named = {(key.asset_key.to_user_string(), key.name) for key in graph.asset_check_keys}
     assert {(name, "in_sync_with_dvc") for name in PROJECT.groups} <= named
     others = {asset for asset, name in named if name != "in_sync_with_dvc"}
-    assert others == {*PROJECT.groups, "reward_endpoint"}
+    assert others == {*PROJECT.groups, "reward_endpoint", *WATCHED}
 
 
-def test_schedules_and_sensors_are_off(graph: BaseAssetGraph) -> None:
+def test_schedules_and_sensors_are_off() -> None:
     repository = defs.get_repository_def()
-    (schedule,) = repository.schedule_defs
-    (sensor,) = repository.sensor_defs
-    assert schedule.default_status is dg.DefaultScheduleStatus.STOPPED
-    assert sensor.default_status is dg.DefaultSensorStatus.STOPPED
-    (request,) = schedule.evaluate_tick(dg.build_schedule_context()).run_requests or []
-    job = repository.get_job("reevaluation")
-    assert {**job.run_tags, **request.tags}["dvc/force"] == "true"
+    assert {s.name for s in repository.schedule_defs} == {
+        "nightly_reevaluation",
+        "weekly_audit",
+        "endpoint_health_every_5_minutes",
+    }
+    assert {s.name for s in repository.sensor_defs} == {"dvc_lock", "housekeeping", "alert_on_failure"}
+    assert all(s.default_status is dg.DefaultScheduleStatus.STOPPED for s in repository.schedule_defs)
+    assert all(s.default_status is dg.DefaultSensorStatus.STOPPED for s in repository.sensor_defs)
 
 
 def test_loading_imports_no_framework() -> None:

@@ -1,0 +1,1 @@
+"""What runs by the clock: measuring champions again, auditing reproducibility, telling people."""

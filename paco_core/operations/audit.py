@@ -1,0 +1,146 @@
+"""Does the recorded graph still give the recorded bytes? Cheap stages run again, aside, and md5s are compared.
+
+Each stage runs in a folder of its own below ``.paco/audit`` that sees the project's code and inputs through
+links: neither the workspace nor ``dvc.lock`` is touched, and no cache of an earlier run helps.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from paco_core.checks import CheckReport
+from paco_core.lock import Disk, Entry, Lock, present_recipe, stage_definition
+from paco_core.tracking import open_run
+
+FOLDER = Path(".paco") / "audit"
+#: Its page tells when it was made and how long stages took.
+NEVER_EQUAL = {"report"}
+
+
+@dataclass(frozen=True)
+class Audited:
+    """One out of one stage: as recorded, and as made again (None when it was not made)."""
+
+    stage: str
+    out: str
+    recorded: str
+    again: str | None
+
+    @property
+    def agrees(self) -> bool:
+        return self.recorded == self.again
+
+
+@dataclass(frozen=True)
+class Audit:
+    """Outs that were made again, and stages that were left out, with the reason."""
+
+    outs: tuple[Audited, ...]
+    skipped: dict[str, str]
+    failed: dict[str, str]  # stage -> end of what it said
+
+    @property
+    def check(self) -> CheckReport:
+        different = [f"{a.out}: recorded {a.recorded}, made again {a.again}" for a in self.outs if not a.agrees]
+        problems = [*different, *(f"{stage} failed: {text}" for stage, text in self.failed.items())]
+        stages = len({a.stage for a in self.outs})
+        good = f"{stages} stages gave the recorded bytes again; {len(self.skipped)} were left out"
+        return CheckReport(
+            "md5s_agree",
+            not problems,
+            "ERROR",
+            "; ".join(problems) or good,
+            {"stages": stages, "outs": len(self.outs), "different": len(different), "left_out": len(self.skipped)},
+        )
+
+
+def cheap(root: Path, lock: Lock) -> tuple[list[Entry], dict[str, str]]:
+    """Recorded stages that need no GPU pool and read what they are recorded to have read; the rest with reasons."""
+    chosen, skipped = [], {}
+    for label, entry in lock.entries.items():
+        definition = stage_definition(root, label)
+        settings = (definition or {}).get("meta", {}).get("dagster", {})
+        recipe = present_recipe(root, label)
+        if definition is None:
+            skipped[label] = "no longer in dvc.yaml"
+        elif settings.get("pool"):
+            skipped[label] = f"needs the pool {settings['pool']}"
+        elif label in NEVER_EQUAL:
+            skipped[label] = "holds times"
+        elif recipe is None or recipe.digest != entry.recipe.digest:
+            skipped[label] = "its code, parameters or inputs have changed since"
+        else:
+            chosen.append(entry)
+    return chosen, skipped
+
+
+def audit(root: Path, only: Iterable[str] = (), say: Callable[[str], None] = lambda _line: None) -> Audit:
+    """Run the cheap stages (or those named) again and compare; an MLflow run keeps the result."""
+    lock = Lock.read(root)
+    entries, skipped = cheap(root, lock)
+    wanted = set(only)
+    if wanted:
+        entries = [entry for entry in entries if entry.stage in wanted]
+    found: list[Audited] = []
+    failed: dict[str, str] = {}
+    with open_run(root, "paco/audit", "audit", {}) as tracker:
+        for entry in entries:
+            say(f"{entry.stage} runs again")
+            made, problem = _again(root, entry)
+            found += made
+            if problem:
+                failed[entry.stage] = problem
+        result = Audit(tuple(found), skipped, failed)
+        tracker.metrics({name: float(value) for name, value in result.check.metadata.items()})
+        tracker.tags({"paco.check": result.check.description, "paco.check.passed": str(result.check.passed).lower()})
+    return result
+
+
+def _again(root: Path, entry: Entry) -> tuple[list[Audited], str | None]:
+    outs = _data_outs(root, entry)
+    aside = root / FOLDER / entry.stage.replace("@", "-")
+    shutil.rmtree(aside, ignore_errors=True)
+    _lay_out(root, aside, entry)
+    command = shlex.split(entry.cmd)
+    if command[0] == "python":
+        command[0] = sys.executable
+    path = os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])
+    quiet = {"PACO_TRACKING": "off", "PYTHONPATH": path}
+    env = {k: v for k, v in os.environ.items() if not k.startswith("DAGSTER_PIPES")} | quiet
+    done = subprocess.run(command, cwd=aside, env=env, capture_output=True, text=True)
+    disk = Disk(aside)
+    made = [Audited(entry.stage, out, entry.outs[out], disk.md5(out)) for out in outs]
+    problem = None if done.returncode == 0 else done.stderr.strip()[-1000:]
+    if problem is None and all(a.agrees for a in made):
+        shutil.rmtree(aside, ignore_errors=True)  # what differs is kept, to be looked at
+    return made, problem
+
+
+def _data_outs(root: Path, entry: Entry) -> list[str]:
+    """Outs without metrics and plots, which may hold seconds."""
+    definition = stage_definition(root, entry.stage) or {}
+    told = {
+        str(next(iter(o)) if isinstance(o, dict) else o) for k in ("metrics", "plots") for o in definition.get(k, [])
+    }
+    return [out for out in entry.outs if out not in told and "/metrics/" not in out]
+
+
+def _lay_out(root: Path, aside: Path, entry: Entry) -> None:
+    """Links to everything that the stage reads; its outs are new."""
+    aside.mkdir(parents=True)
+    for path in root.iterdir():
+        if path.name not in (".paco", ".dvc", ".git", "data", "mlflow.db", "mlartifacts", ".dagster"):
+            (aside / path.name).symlink_to(path)
+    for dep in entry.recipe.deps:
+        if dep.startswith("data/"):
+            (aside / dep).parent.mkdir(parents=True, exist_ok=True)
+            if not (aside / dep).exists():
+                (aside / dep).symlink_to(root / dep)
+    (aside / "data").mkdir(exist_ok=True)

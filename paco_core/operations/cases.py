@@ -1,0 +1,97 @@
+"""What champions are measured on again: cases that never change, and fresh ones of the day."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from paco_core import paths
+from paco_core.dataset.records import PromptRecord, read_prompts
+from paco_core.promotion import measuring
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from paco_core.params import Params
+    from paco_core.reward_model.yes_probability import PairQuery, Score
+
+DRAWN_PX = 64  # of a fresh panel that the storybook draws
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """Prompts that a policy was not trained on."""
+
+    fixed: list[PromptRecord]
+    fresh: list[PromptRecord]
+
+
+def prompts(root: Path, params: Params, folder: Path, day: str) -> Prompts:
+    """The fixed prompts of the benchmark, and as many fresh ones of the day.
+
+    The storybook writes new prompts; else they are drawn from those that the policy was not trained on.
+
+    Raises:
+        DataError: when no prompt is left.
+    """
+    from paco_core.grpo.prompt_split import trained_ids
+
+    fixed = measuring.unseen_by_all(root, params, [folder])
+    trained, seed = trained_ids(folder), _seed(day)
+    taken = {record.idx for record in fixed}
+    if params.prompts.engine == "storybook":
+        from paco_core.dataset.prompts import make_prompts
+
+        wanted = params.prompts.model_copy(update={"seed": seed, "count": 2 * len(fixed)})
+        pool = make_prompts(wanted, (params.grids.height, params.grids.width), root).records
+    else:
+        pool = read_prompts(root / paths.PROMPTS / "prompts.jsonl")
+    themes = {record.theme for record in pool if record.idx in trained}
+    unseen = [r for r in pool if r.idx not in trained | taken and r.theme not in themes]
+    return Prompts(fixed, random.Random(seed).sample(unseen, min(len(fixed), len(unseen))))
+
+
+def _seed(day: str) -> int:
+    """A number for a day, the same everywhere; far from the seeds that people choose."""
+    return int(random.Random(f"fresh {day}").getrandbits(31))
+
+
+def drawn_pairs(params: Params, day: str, count: int) -> list[tuple[str, PairQuery, str]]:
+    """Fresh pairs of panels with their true label, drawn by the storybook: (prompt id, question, Yes or No)."""
+    from paco_core.reward_model.instructions import render
+    from paco_core.reward_model.yes_probability import PairQuery
+    from paco_core.storybook.drawing import draw
+    from paco_core.storybook.prompts import storybook_prompts
+    from paco_core.storybook.reasons import true_reasons
+    from paco_core.storybook.world import SHARED_TRAITS, VOCABULARY
+
+    rng = random.Random(_seed(day))
+    made = []
+    for number, prompt in enumerate(storybook_prompts(count, seed=_seed(day))):
+        first, second = prompt.panels[0], prompt.panels[1]
+        if number % 2:
+            trait = rng.choice(list(SHARED_TRAITS))
+            others = [word for word in VOCABULARY[trait] if word != getattr(first, trait)]
+            second = second.with_trait(trait, rng.choice(others))
+        label, _ = true_reasons(first, second)
+        question = render(params.reward.template, theme=prompt.theme)
+        made.append((prompt.idx, PairQuery(draw(first, DRAWN_PX, rng), draw(second, DRAWN_PX, rng), question), label))
+    return made
+
+
+def accuracy_on(pairs: Sequence[tuple[str, PairQuery, str]], scores: Sequence[Score]) -> pd.DataFrame:
+    """One row a pair: 1 when the decision at one half is right, NaN when it could not be scored."""
+    import pandas as pd
+
+    rows = [
+        {
+            "prompt_id": idx,
+            "unit": "pair",
+            "accuracy": float("nan") if score.failed else float((score.value >= 0.5) == (label == "Yes")),
+        }
+        for (idx, _, label), score in zip(pairs, scores, strict=True)
+    ]
+    return pd.DataFrame(rows)

@@ -1,0 +1,224 @@
+"""A champion measured again, outside DVC's cache: has the machine, a library or the server moved its figures?
+
+Each time leaves a table below ``.paco/reevaluation/<name>/`` and an MLflow run. On the fixed cases the table
+is compared with the last one, pair by pair; on the fresh ones, which are others each day, mean with mean.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from paco_core import paths
+from paco_core.checks import CheckReport
+from paco_core.files import atomic
+from paco_core.params import PARAMS_FILE, Params, load
+from paco_core.promotion.champions import CHAMPION, REWARD, Champions, out_of
+from paco_core.promotion.command import bytes_of
+from paco_core.promotion.decision import Rule, rule_for
+from paco_core.promotion.measuring import pair_up
+from paco_core.promotion.paired import Paired, paired
+from paco_core.tracking import Tracker, open_run
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FOLDER = Path(".paco") / "reevaluation"
+FIXED, FRESH = "fixed", "fresh"
+DRAWN = 64  # fresh pairs for the reward
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is measured: a champion, or the recorded version where there is none yet."""
+
+    name: str
+    folder: Path
+    md5: str
+    version: str  # registry's number, or "not promoted"
+
+
+@dataclass(frozen=True)
+class Reevaluation:
+    """The figures of now and how they compare with the last time; None the first time."""
+
+    subject: Subject
+    rule: Rule
+    figures: Mapping[str, float]  # fixed/<measure>, fresh/<measure>
+    last: str | None  # when the last table was made
+    last_md5: str | None
+    fixed: Paired | None
+    fresh: Paired | None
+    run_url: str | None
+
+    @property
+    def check(self) -> CheckReport:
+        """Worse on the fixed cases is an error: they are the same each time."""
+        name, measure = f"{self.subject.name}_not_worse_than_last", self.rule.measure
+        if self.fixed is None:
+            why = "there is no earlier table" if self.last is None else f"none of them was measured on {self.last}"
+            text = f"{measure} {self.figures[f'{FIXED}/{measure}']:.4f} on the fixed cases; {why}"
+            return CheckReport(name, True, "ERROR", text, dict(self.figures))
+        other = "" if self.last_md5 == self.subject.md5 else f" (another version then: {str(self.last_md5)[:12]})"
+        text = f"{measure} changed by {self.fixed.text()} on the fixed cases since {self.last}{other}"
+        if self.fresh is not None:
+            text += f", by {self.fresh.text()} on fresh ones"
+        return CheckReport(name, not self.fixed.is_worse, "ERROR", text, dict(self.figures))
+
+
+def subject(root: Path, name: str) -> Subject:
+    """The champion of a name, or its recorded version where none was promoted yet.
+
+    Raises:
+        DataError: when there is neither, or its bytes are gone.
+    """
+    champions = Champions(root)
+    champion = champions.at(name, CHAMPION)
+    if champion is not None:
+        return Subject(name, bytes_of(root, champion), champion.md5, champion.number)
+    return Subject(name, root / out_of(name), champions.recorded(name), "not promoted")
+
+
+def reevaluate(root: Path, name: str, now: datetime | None = None) -> Reevaluation:
+    """Measure ``reward`` or a policy again, keep the table, and compare it with the last one."""
+    params, now = load(root / PARAMS_FILE), now or datetime.now(UTC)
+    found = subject(root, name)
+    day = now.date().isoformat()
+    tags = {"dvc.md5": found.md5, "profile": params.profile, "paco.version": found.version}
+    with open_run(root, f"paco/nightly/{name}", f"nightly/{name}/{params.profile}", tags) as tracker:
+        table = _reward(root, params, found, day) if name == REWARD else _policy(root, params, found, day, tracker)
+        made = compare(root, params, found, table, now, tracker.url)
+        tracker.metrics({k: v for k, v in _metrics(made).items() if not math.isnan(v)})
+        tracker.tags({"paco.check": made.check.description, "paco.check.passed": str(made.check.passed).lower()})
+        tracker.artifact(table_file(root, name, now))
+    return made
+
+
+def compare(
+    root: Path, params: Params, found: Subject, table: pd.DataFrame, now: datetime, url: str | None
+) -> Reevaluation:
+    """Compare a table with the last one and keep it as the new last one.
+
+    Args:
+        table: columns set (fixed or fresh), prompt_id, unit and one a measure.
+    """
+    rule = rule_for(params, found.name)
+    before = last_table(root, found.name)
+    fixed = fresh = None
+    if before is not None:
+        fixed, fresh = _paired(table, before, rule.measure), _unpaired(table, before, rule.measure)
+    measures = [name for name in table.columns if name not in ("set", "prompt_id", "unit", "md5", "made")]
+    figures = {
+        f"{which}/{name}": float(table.loc[table["set"] == which, name].mean())
+        for which in (FIXED, FRESH)
+        for name in measures
+        if table.loc[table["set"] == which, name].notna().any()
+    }
+    file = table_file(root, found.name, now)
+    kept = table.assign(md5=found.md5, made=now.isoformat(timespec="seconds"))
+    with atomic(file) as part:
+        kept.to_parquet(part, index=False)
+    last = None if before is None else str(before["made"].iloc[0])
+    last_md5 = None if before is None else str(before["md5"].iloc[0])
+    return Reevaluation(found, rule, figures, last, last_md5, fixed, fresh, url)
+
+
+def table_file(root: Path, name: str, now: datetime) -> Path:
+    return root / FOLDER / name / f"{now.strftime('%Y%m%dT%H%M%SZ')}.parquet"
+
+
+def last_table(root: Path, name: str) -> pd.DataFrame | None:
+    """The table of the last time."""
+    import pandas as pd
+
+    files = sorted((root / FOLDER / name).glob("*.parquet"))
+    return pd.read_parquet(files[-1]) if files else None
+
+
+def _paired(now: pd.DataFrame, before: pd.DataFrame, measure: str) -> Paired | None:
+    """The same cases then and now; None where the measure was not taken, or no case is common."""
+    from paco_core.files import DataError
+
+    columns = ["prompt_id", "unit", measure]
+    if measure not in before:
+        return None
+    try:
+        both = pair_up(now.loc[now["set"] == FIXED, columns], before.loc[before["set"] == FIXED, columns])
+    except DataError:  # another benchmark: there is nothing to compare with
+        return None
+    return paired(both[f"{measure}_first"], both[f"{measure}_second"], [str(p) for p in both["prompt_id"]])
+
+
+def _unpaired(now: pd.DataFrame, before: pd.DataFrame, measure: str, resamples: int = 2000) -> Paired | None:
+    """Difference of the means of different cases: both sides' prompts are drawn again and again."""
+    if measure not in before:
+        return None
+    sides = [t.loc[t["set"] == FRESH].groupby("prompt_id")[measure].mean().dropna().to_numpy() for t in (now, before)]
+    if min(map(len, sides)) < 2:
+        return None
+    rng = np.random.default_rng(0)
+    means = [side[rng.integers(len(side), size=(resamples, len(side)))].mean(axis=1) for side in sides]
+    low, high = np.quantile(means[0] - means[1], [0.025, 0.975])
+    difference = float(sides[0].mean() - sides[1].mean())
+    below = float((means[0] - means[1] <= 0).mean())
+    p = max(2 * min(below, 1 - below), 1 / resamples)
+    return Paired(difference, float(low), float(high), p, len(sides[0]) + len(sides[1]), len(sides[0]), 0)
+
+
+def _metrics(made: Reevaluation) -> dict[str, float]:
+    found = dict(made.figures)
+    for which, test in ((FIXED, made.fixed), (FRESH, made.fresh)):
+        if test is not None:
+            found |= {f"change/{which}": test.difference, f"change/{which}_low": test.low}
+            found |= {f"change/{which}_high": test.high, f"change/{which}_p": test.p_value}
+    return found
+
+
+def _policy(root: Path, params: Params, found: Subject, day: str, tracker: Tracker) -> pd.DataFrame:
+    """Paint and measure the fixed and the fresh prompts; a sheet of the fixed ones goes to the run."""
+    import pandas as pd
+
+    from paco_core.contact_sheet import contact_sheet
+    from paco_core.operations import cases
+    from paco_core.promotion import measuring
+
+    judge = subject(root, REWARD).folder
+    chosen = cases.prompts(root, params, found.folder, day)
+    tables = []
+    for which, records in ((FIXED, chosen.fixed), (FRESH, chosen.fresh)):
+        if not records:
+            continue
+        painted = measuring.paint_policy(root, params, found.name, found.folder, records, params.t2is.seeds)
+        tables.append(measuring.measure_pictures(root, params, painted, judge).assign(set=which))
+        tracker.image(contact_sheet([p.image for p in painted[:16]], 8), f"{which}_prompts")
+    return pd.concat(tables, ignore_index=True)
+
+
+def _reward(root: Path, params: Params, found: Subject, day: str) -> pd.DataFrame:
+    """Ask the served reward: the held-out rankings, and in the storybook world fresh pairs with known truth."""
+    import pandas as pd
+
+    from paco_core.operations import cases
+    from paco_core.promotion.measuring import rank_held_out
+    from paco_core.serving.endpoint import RewardEndpoint
+
+    with RewardEndpoint.lease(found.folder, params.serving, root) as endpoint, endpoint.client() as client:
+        tables = [rank_held_out(root, params, client).assign(set=FIXED)]
+        if params.world == "storybook":
+            pairs = cases.drawn_pairs(params, day, DRAWN)
+            scores = client.score([query for _, query, _ in pairs])
+            tables.append(cases.accuracy_on(pairs, scores).assign(set=FRESH))
+    return pd.concat(tables, ignore_index=True)
+
+
+def policies(root: Path) -> list[str]:
+    """Policies that can be measured: those with a champion, or with a recorded version."""
+    params, champions = load(root / PARAMS_FILE), Champions(root)
+    recorded = [name for name in params.policies.recipes if (root / paths.POLICIES / name).is_dir()]
+    return list(dict.fromkeys([*recorded, *(n for n in champions.names() if n in params.policies.recipes)]))

@@ -1,0 +1,1 @@
+"""What runs beside the graph: champions, nightly measuring, the reproducibility audit."""
