@@ -73,12 +73,20 @@ def measure_reward(root: Path, params: Params, folder: Path) -> pd.DataFrame:
 def rank_held_out(root: Path, params: Params, scorer: PairScorer) -> pd.DataFrame:
     """A judge on the held-out rankings: prompt_id, unit (the instance) and every metric."""
     from paco_core.benchmarks import consistency_rank as bench
+    from paco_core.benchmarks.public_rankings import PublicPanels, read_public
     from paco_core.dataset.panels import PanelStore
 
     chosen = params.consistency_rank
-    instances = bench.read_instances(root / paths.PAIRS / "benchmark.parquet", chosen.max_instances, chosen.seed)
-    panels = PanelStore.below(root / paths.GRIDS)
-    judged = bench.judge_pairs("reward", scorer, instances, panels, template=params.reward.template)
+    panels: bench.Panels
+    if chosen.source is not None:
+        folder = root / chosen.source
+        instances, panels = bench.choose(read_public(folder), chosen.max_instances, chosen.seed), PublicPanels(folder)
+    else:
+        held_out = root / paths.PAIRS / "benchmark.parquet"
+        instances = bench.read_instances(held_out, chosen.max_instances, chosen.seed)
+        panels = PanelStore.below(root / paths.GRIDS)
+    template = chosen.template or params.reward.template
+    judged = bench.judge_pairs("reward", scorer, instances, panels, template=template)
     table = bench.evaluate(instances, {"reward": judged}, [], resamples=10).table()
     return table.drop(columns=["method", "scores", "ranking"]).rename(columns={"instance_id": "unit"})
 
