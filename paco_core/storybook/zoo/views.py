@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 PANEL_SIZES: tuple[int, ...] = (32, 32, 48, 64, 96)
 #: Sizes at which panels go through the autoencoder for training: decoding grows with the area.
 RECONSTRUCTED_SIZES: tuple[int, ...] = (32, 32, 48, 64)
-#: (prompts, px a grid) that FLUX paints for the readers.
-PAINTED: tuple[tuple[int, int], ...] = ((700, 64), (100, 128))
+#: (prompts, px a grid, steps) that FLUX paints for the readers; a policy's rollouts have four steps.
+PAINTED: tuple[tuple[int, int, int], ...] = ((700, 64, 10), (100, 128, 10), (3_000, 64, 4))
 
 
 @dataclass(frozen=True)
@@ -80,14 +80,14 @@ def drawn_views(
     return Views(list(panels), to_pixels(images, side), label_rows(panels))
 
 
-def paint(prompts: Sequence[StorybookPrompt], seed: int, size: int, flux: Path) -> list[Image]:
+def paint(prompts: Sequence[StorybookPrompt], seed: int, size: int, flux: Path, steps: int = 10) -> list[Image]:
     """Panels as the zoo's FLUX paints them: one 2x2 grid of ``size`` px a prompt, in reading order."""
     from paco_core.dataset.subfigures import cut
     from paco_core.dataset.text_to_image import Request, TextToImage
     from paco_core.params import GridsParams
 
     params = GridsParams(
-        model=str(flux), device="cpu", dtype="float32", seeds=[0, 1], height=size, width=size, steps=10,
+        model=str(flux), device="cpu", dtype="float32", seeds=[0, 1], height=size, width=size, steps=steps,
         guidance=3.5, max_sequence_length=40, batch_size=32,
     )  # fmt: skip
     painter = TextToImage.load(flux, params)
@@ -104,8 +104,8 @@ def paint_training_panels(flux: Path, seed: int) -> list[Image]:
     """Paintings for the readers to learn from; other prompts and noise than any run of the graph has."""
     return [
         panel
-        for part, (count, size) in enumerate(PAINTED)
-        for panel in paint(storybook_prompts(count, seed=2_000 + part), seed + part * 1_000_003, size, flux)
+        for part, (count, size, steps) in enumerate(PAINTED)
+        for panel in paint(storybook_prompts(count, seed=2_000 + part), seed + part * 1_000_003, size, flux, steps)
     ]
 
 

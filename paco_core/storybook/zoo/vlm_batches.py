@@ -14,7 +14,7 @@ from paco_core.storybook.recogniser import normalise
 from paco_core.storybook.world import VOCABULARY, Panel
 from paco_core.storybook.zoo import vlm
 from paco_core.storybook.zoo.dialogues import Dialogue, Turn, second_panel
-from paco_core.storybook.zoo.views import Views, spoil
+from paco_core.storybook.zoo.views import Views, move, spoil
 
 if TYPE_CHECKING:
     import torch
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 #: Panels among which a bank that does not hold every panel looks for one that is much like another.
 PARTNERS = 300
+MOST_MOVED = 3  # px of 56
 
 
 class PanelBank:
@@ -39,9 +40,9 @@ class PanelBank:
         self._std = torch.tensor(OPENAI_CLIP_STD).view(1, 3, 1, 1)
 
     def patches(self, rows: torch.Tensor, generator: torch.Generator | None) -> torch.Tensor:
-        """(n, 16, 1176) patches of these rows, spoilt when a generator is given."""
+        """(n, 16, 1176) patches of these rows, spoilt and moved when a generator is given."""
         pixels = self.views.pixels[rows]
-        spoilt = normalise(pixels) if generator is None else spoil(pixels, generator)
+        spoilt = normalise(pixels) if generator is None else move(spoil(pixels, generator), MOST_MOVED, generator)
         return vlm.patchify(((spoilt + 1) / 2 - self._mean) / self._std)
 
     def partner(self, first: Panel, rng: random.Random) -> Panel:

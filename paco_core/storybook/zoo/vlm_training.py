@@ -75,6 +75,7 @@ class Recipe:
     eyes_steps: int = 550
     eyes_batch: int = 128
     eyes_learning_rate: float = 2e-3
+    painted_eyes_steps: int = 700
     comparing_steps: int = 750
     comparing_batch: int = 192
     comparing_learning_rate: float = 1e-2
@@ -104,7 +105,7 @@ def build(
 
     heads = nn.ModuleList(nn.Linear(model.config.text_config.hidden_size, len(TRAITS)) for _ in range(2))
     drawings = bank_of_everything(2, recipe.seed)
-    train_eyes(model, drawings, recipe, work_dir / "eyes", say)
+    train_eyes(model, (drawings,), recipe.eyes_steps, recipe=recipe, folder=work_dir / "eyes", say=say)
 
     def lesson(taught: Lesson, *banks: PanelBank) -> None:
         train_dialogues(model, tokenizer, banks, heads, taught, recipe=recipe, work_dir=work_dir, say=say)
@@ -115,6 +116,8 @@ def build(
     decoded = PanelBank(drawings.views + bank_of_everything(1, recipe.seed + 1, flux / "vae").views)
     lesson(RECONSTRUCTIONS, decoded)
     painted = PanelBank(read_views(paint_training_panels(flux, recipe.seed), vlm.PANEL_SIDE, recogniser))
+    eyes = work_dir / "eyes_painted"
+    train_eyes(model, (decoded, painted, painted), recipe.painted_eyes_steps, recipe=recipe, folder=eyes, say=say)
     lesson(PAINTINGS, decoded, painted, painted)  # two batches of three show paintings
     vlm.export(model, tokenizer, out_dir)
 
@@ -125,9 +128,15 @@ def every_panel() -> list[Panel]:
 
 
 def train_eyes(
-    model: Qwen2_5_VLForConditionalGeneration, bank: PanelBank, recipe: Recipe, folder: Path, say: Say | None
+    model: Qwen2_5_VLForConditionalGeneration,
+    banks: Sequence[PanelBank],
+    steps: int,
+    *,
+    recipe: Recipe,
+    folder: Path,
+    say: Say | None,
 ) -> None:
-    """Classify all traits from the mean of a panel's visual tokens."""
+    """Classify all traits from the mean of a panel's visual tokens; each step draws from one of ``banks``."""
     import torch
     from torch import nn
     from torch.nn import functional
@@ -138,13 +147,14 @@ def train_eyes(
 
     def loss_at(step: int) -> torch.Tensor:
         generator = torch.Generator().manual_seed(recipe.seed * 1_000_003 + step)
+        bank = banks[int(torch.randint(len(banks), (), generator=generator))]
         rows = torch.randint(len(bank.views), (recipe.eyes_batch,), generator=generator)
         tokens = vlm.encode_panels(tower, bank.patches(rows, generator))
         heads = split_by_trait(head(tokens.mean(dim=1)))
         labels = bank.views.labels[rows]
         return torch.stack([functional.cross_entropy(heads[t], labels[:, k]) for k, t in enumerate(TRAITS)]).mean()
 
-    fit(both, loss_at, Schedule(recipe.eyes_steps, recipe.eyes_learning_rate), folder, "vlm (eyes)", say)
+    fit(both, loss_at, Schedule(steps, recipe.eyes_learning_rate), folder, "vlm (eyes)", say)
 
 
 def train_comparing(
