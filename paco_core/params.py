@@ -163,6 +163,7 @@ class RewardParams(Section):
     vision: Literal["frozen", "lora"] = "frozen"
     vision_cache_gb: Annotated[float, Field(ge=0)] = 2.0  # features of a frozen tower kept in memory
     lora: LoraParams
+    swap: bool = False  # show half of the pairs in the other order, in turns, where the order has no meaning
     answers: Literal["reasons", "decision"] = "reasons"  # decision: "Yes." or "No." alone, the paper's Fast
     loss: Literal["weighted", "legacy", "plain"]
     alpha: Fraction

@@ -27,6 +27,7 @@ class Example:
     images: tuple[Image.Image, Image.Image]
     instruction: str
     answer: str
+    ordered: bool = False  # the pictures are an original and its edit; else the question is the same either way
 
     def __post_init__(self) -> None:
         if opening(self.answer) not in (YES, NO):
@@ -94,7 +95,7 @@ def read_examples(
         except DataError as error:
             raise DataError(f"{table}: pair {pair_id}: {error}") from None
         text = f"{label}." if answers == "decision" else answer
-        examples.append(Example(str(pair_id), images, instruction, text))
+        examples.append(Example(str(pair_id), images, instruction, text, ordered=isinstance(edit, str)))
     if not examples:
         raise DataError(f"{table}: holds no pair")
     return examples

@@ -22,22 +22,32 @@ class Item:
     images: tuple[Image.Image, Image.Image]
     prompt: Prompt
     answer: torch.Tensor  # int64 (n,), the closing token included
+    swapped_prompt: Prompt | None = None  # for the pictures in the other order; None where the order has a meaning
 
     @property
     def length(self) -> int:
         return len(self.prompt.ids) + len(self.answer)
 
+    def swapped(self) -> Item:
+        """The same question about the pictures in the other order, where that is the same question."""
+        if self.swapped_prompt is None:
+            return self
+        first, second = self.images
+        return Item((second, first), self.swapped_prompt, self.answer, self.prompt)
 
-def tokenise(network: Network, examples: Sequence[Example]) -> list[Item]:
-    """Items in the order of the examples; pictures are not encoded here, only measured."""
-    return [
-        Item(
-            example.images,
-            network.prompt(example.instruction, tuple(network.grid(image) for image in example.images)),
-            answer_ids(network, example.answer),
-        )
-        for example in examples
-    ]
+
+def tokenise(network: Network, examples: Sequence[Example], *, swap: bool = False) -> list[Item]:
+    """Items in the order of the examples; pictures are not encoded here, only measured.
+
+    With ``swap``, items whose pictures may stand in either order know both.
+    """
+    items = []
+    for example in examples:
+        grids = tuple(network.grid(image) for image in example.images)
+        other = network.prompt(example.instruction, grids[::-1]) if swap and not example.ordered else None
+        prompt = network.prompt(example.instruction, grids)
+        items.append(Item(example.images, prompt, answer_ids(network, example.answer), other))
+    return items
 
 
 def answer_ids(network: Network, answer: str) -> torch.Tensor:

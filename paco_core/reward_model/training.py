@@ -25,7 +25,7 @@ from paco_core.reward_model.checkpoint import Best, Progressed
 from paco_core.reward_model.evaluation import Evaluation, better, evaluate, most_wrong
 from paco_core.reward_model.examples import Example, require_both_labels
 from paco_core.reward_model.features import FeatureCache
-from paco_core.reward_model.items import answer_module, tokenise
+from paco_core.reward_model.items import Item, answer_module, tokenise
 from paco_core.reward_model.network import Network
 from paco_core.reward_model.processes import ranks
 from paco_core.reward_model.scorer import Scorer
@@ -157,7 +157,7 @@ class _Run:
         self.out, self.kept = out, out / CHECKPOINT
         self.on_metrics, self.progress = on_metrics, progress
         self.trains_vision = params.vision == "lora"
-        self.items = tokenise(network, examples)
+        self.items = tokenise(network, examples, swap=params.swap)
         self.steps_per_epoch = math.ceil(math.ceil(len(examples) / params.batch_size) / params.accumulation)
         self.total_steps = self.steps_per_epoch * params.epochs
         self.key = self._key()
@@ -212,7 +212,7 @@ class _Run:
             rate = learning_rate_at(done.step, self.total_steps, params.learning_rate, params.warmup_share)
             for settings in optimizer.param_groups:
                 settings["lr"] = rate
-            loss, norm = self._step(module, optimizer, group, done.step)
+            loss, norm = self._step(module, optimizer, group, done.step, done.epoch)
             done.step, done.within = done.step + 1, done.within + 1
             entry = {"step": done.step, "epoch": done.epoch + 1, "loss": loss, "gradient_norm": norm}
             done.log.append({**entry, "learning_rate": rate})
@@ -237,7 +237,14 @@ class _Run:
         self._save(weights, optimizer, done)
         return seen
 
-    def _step(self, module: Any, optimizer: Any, group: Sequence[Sequence[int]], step: int) -> tuple[float, float]:
+    def _shown(self, number: int, epoch: int) -> Item:
+        """An example as this epoch shows it: with ``swap``, half of the pairs the other way round, in turns."""
+        item = self.items[number]
+        return item.swapped() if self.params.swap and (number + epoch) % 2 else item
+
+    def _step(
+        self, module: Any, optimizer: Any, group: Sequence[Sequence[int]], step: int, epoch: int
+    ) -> tuple[float, float]:
         """One optimiser step over micro-batches; the gradient is that of the mean over all their examples."""
         import torch
 
@@ -250,7 +257,7 @@ class _Run:
             share = 1.0 if mine else 0.0  # without a pair of its own a process takes part with weight 0
             mine = mine or list(batch[:1])
             with _sync(accelerator, module, place == len(group) - 1):
-                losses = module([self.items[number] for number in mine])
+                losses = module([self._shown(number, epoch) for number in mine])
                 # Distributed wrappers average gradients over processes: each sum is scaled by their number.
                 loss = losses.sum() * (share * count / pairs)
                 accelerator.backward(loss)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -309,3 +310,12 @@ def test_bfloat16_trains_with_adapter_weights_in_float32(base: Path, tmp_path: P
     report = training.train(base, examples, examples, params(epochs=1, dtype="bfloat16"), tmp_path)
     assert report.after.failed == 0
     assert {tensor.dtype for tensor in weights(tmp_path).values()} == {torch.float32}
+
+
+def test_pairs_are_shown_in_both_orders_in_turns_but_edits_are_not(base: Path) -> None:
+    network = Network.load(base)
+    first, second, edit = reward_tiny.pairs(3)
+    items = tokenise(network, [first, second, replace(edit, ordered=True)], swap=True)
+    assert [item.images == item.swapped().images[::-1] for item in items] == [True, True, False]
+    assert items[0].swapped().swapped() == items[0]
+    assert all(item.swapped() is item for item in tokenise(network, [first, second]))
