@@ -27,7 +27,7 @@ def run(ctx: StageContext) -> None:
     instances, panels = _given(ctx)
     judgements = {}
     models: dict[str, tuple[str, str | Path]] = {
-        "reward": ("PaCo-Reward, trained here", ctx.read(paths.REWARD_MERGED)),
+        "reward": (f"PaCo-Reward, {reward.weights or 'trained here'}", ctx.read(paths.REWARD_MERGED)),
         "base": ("Its base, untrained", source(ctx.root, reward.base)),
     }
     with remembering(ctx.root / ".paco" / "benchmarks" / "consistency_rank.sqlite") as scores:

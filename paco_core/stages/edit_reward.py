@@ -29,7 +29,7 @@ def run(ctx: StageContext) -> None:
     else:
         raise DataError("edit_reward.source: name the folder of EditReward-Bench; only storybook draws its own cases")
     models: dict[str, tuple[str, str | Path]] = {
-        "reward": ("PaCo-Reward, trained here", ctx.read(paths.REWARD_MERGED)),
+        "reward": (f"PaCo-Reward, {reward.weights or 'trained here'}", ctx.read(paths.REWARD_MERGED)),
         "base": ("Its base, untrained", source(ctx.root, reward.base)),
     }
     judgements = {}
