@@ -67,7 +67,9 @@ class PromptsParams(Section):
 
 
 class DiverseParams(Section):
+    encoder: Literal["open_clip", "sentence_transformers", "transformers"] = "open_clip"
     model: str
+    text: Literal["prompt", "theme"] = "prompt"  # prompts longer than the encoder's window are embedded by theme anyway
     device: str
     target: Positive | None
     threshold: Annotated[float, Field(gt=-1.0, le=1.0)] | None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from paco_core.dataset.records import PromptRecord
+
 
 @dataclass(frozen=True)
 class Subcategory:
@@ -69,6 +71,11 @@ CATEGORIES = tuple(_BRIEFS)
 SUBCATEGORIES = tuple(
     Subcategory(category, name, brief) for category, kinds in _BRIEFS.items() for name, brief in kinds.items()
 )
+
+
+def category(record: PromptRecord) -> str:
+    """The category of a record, without the word that some files append."""
+    return record.category.removesuffix(" Generation")
 
 
 def shares(count: int) -> dict[Subcategory, int]:

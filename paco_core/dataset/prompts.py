@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paco_core.dataset import prompt_text
-from paco_core.dataset.categories import CATEGORIES
+from paco_core.dataset.categories import CATEGORIES, category
 from paco_core.dataset.records import PromptRecord, read_prompts
 from paco_core.files import DataError
 
@@ -74,11 +74,6 @@ def _check(record: PromptRecord) -> None:
     if category(record) not in CATEGORIES:
         raise DataError(f"unknown category {record.category!r}; expected one of {', '.join(CATEGORIES)}")
     prompt_text.parse(record.prompt, record.layout)
-
-
-def category(record: PromptRecord) -> str:
-    """The category without the word that some files append."""
-    return record.category.removesuffix(" Generation")
 
 
 def _written(

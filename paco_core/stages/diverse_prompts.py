@@ -1,4 +1,4 @@
-"""A diverse subset of the prompts, by their themes' text embeddings."""
+"""A diverse subset of the prompts, by their text embeddings."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paco_core import paths
+from paco_core.dataset import diversity_pictures
 from paco_core.dataset.diversify import diversify
-from paco_core.dataset.embeddings import embed_texts
+from paco_core.dataset.embeddings import embed_prompts, load_encoder
 from paco_core.dataset.records import read_prompts, write_prompts
 
 if TYPE_CHECKING:
@@ -20,8 +21,9 @@ def run(ctx: StageContext) -> None:
 
     params = ctx.params.diverse_prompts
     records = read_prompts(ctx.read(paths.PROMPTS) / "prompts.jsonl")
-    model = params.model if params.model.startswith("hf-hub:") else ctx.read(Path(params.model))
-    embedded = embed_texts(model, [record.theme for record in records], params.device)
+    local = params.model.startswith("data/") or (ctx.root / params.model).exists()
+    model = ctx.read(Path(params.model)) if local else params.model
+    embedded = embed_prompts(load_encoder(params.encoder, model, params.device), records, params.text)
     found = diversify(embedded.rows, records, target=params.target, threshold=params.threshold)
     neighbours = pd.DataFrame(
         {
@@ -30,17 +32,26 @@ def run(ctx: StageContext) -> None:
             "nearest_after": found.nearest_after,
         }
     )
+    pictures = {
+        "nearest_similarity": diversity_pictures.histogram(found),
+        "graph": diversity_pictures.graph(embedded.rows, records, found),
+    }
     with ctx.writing(paths.DIVERSE_PROMPTS) as out:
         write_prompts(out / "prompts.jsonl", [records[position] for position in found.kept])
         neighbours.to_parquet(out / "neighbours.parquet", index=False)
+        for name, picture in pictures.items():
+            picture.save(out / f"{name}.png")
+            ctx.image(picture, f"diverse_prompts/{name}")
     ctx.report(
         {
             "prompts_before": len(records),
             "prompts": len(found.kept),
             "threshold": found.threshold,
             "restored_subcategories": found.restored,
-            "themes_filling_window": embedded.full_windows,
+            "embedded_by_theme": embedded.by_theme,
+            "cut_themes": embedded.cut_themes,
             "nearest_similarity_before": float(np.nanmean(found.nearest_before)),
             "nearest_similarity_after": float(np.nanmean(found.nearest_after)),
-        }
+        },
+        all_pairs_compared=str(found.exact),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
@@ -29,6 +30,16 @@ def pictures(images: Sequence[Image], columns: int, alt: str) -> dg.MarkdownMeta
     from paco_core.contact_sheet import contact_sheet, preview_markdown
 
     return dg.MetadataValue.md(preview_markdown(contact_sheet(images, columns), alt))
+
+
+def chart(file: Path) -> dg.MarkdownMetadataValue:
+    """A stored chart, at most 48 KB of it."""
+    from PIL import Image
+
+    from paco_core.contact_sheet import preview_markdown
+
+    with Image.open(file) as image:
+        return dg.MetadataValue.md(preview_markdown(image, file.stem))
 
 
 def _plain(value: Any) -> str | int | float | bool:

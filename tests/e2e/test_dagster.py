@@ -56,7 +56,7 @@ def test_a_removed_out_is_made_again_by_dagster(smoke: Path, tmp_path: Path) -> 
 
 #: What each page shows besides figures, rows and columns.
 SHOWN = {
-    "diverse_prompts": {"closest_prompts"},
+    "diverse_prompts": {"closest_prompts", "nearest_similarity", "graph"},
     "grids@0": {"pictures"},
     "annotations": {"least_certain_rankings"},
     "pairs": {"one_sided_prompts", "rows/benchmark.parquet"},

@@ -12,8 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paco_core.dataset import prompt_text
-from paco_core.dataset.diversify import diversify, independent_set, nearest
-from paco_core.dataset.prompts import category, imported
+from paco_core.dataset.categories import category
+from paco_core.dataset.diversify import diversify
+from paco_core.dataset.independent_set import at_least, independent_set
+from paco_core.dataset.neighbours import Neighbourhood
+from paco_core.dataset.prompts import imported
 from paco_core.dataset.records import PromptRecord, read_prompts, split_panels, write_prompts
 from paco_core.files import DataError
 
@@ -98,23 +101,62 @@ def unit_rows(count: int, width: int = 8, seed: int = 0) -> np.ndarray:
     return rows / np.linalg.norm(rows, axis=1, keepdims=True)
 
 
+def assert_independent_and_maximal(rows: np.ndarray, kept: list[int], threshold: float) -> None:
+    similar = rows @ rows.T
+    assert kept == sorted(set(kept))
+    assert all(similar[a, b] < threshold + 1e-6 for a in kept for b in kept if a < b)
+    others = sorted(set(range(len(rows))) - set(kept))
+    assert (similar[np.ix_(others, kept)].max(axis=1) >= threshold - 1e-6).all()
+
+
 @quick
 @given(st.integers(1, 60), st.floats(-0.5, 1.0), st.integers(0, 5))
 def test_the_set_is_independent_and_maximal(count: int, threshold: float, seed: int) -> None:
     rows = unit_rows(count, seed=seed)
-    kept = independent_set(rows, threshold)
+    kept = independent_set(Neighbourhood(rows), threshold)
+    assert_independent_and_maximal(rows, kept, threshold)
     similar = rows @ rows.T
-    assert all(similar[a, b] < threshold + 1e-6 for a in kept for b in kept if a < b)
     for other in set(range(count)) - set(kept):
-        assert max(similar[other, k] for k in kept if k < other) >= threshold - 1e-6
+        assert max(similar[other, k] for k in kept if k < other) >= threshold - 1e-6, "greedy in the given order"
+
+
+@quick
+@given(st.integers(200, 500), st.floats(0.3, 0.95), st.integers(0, 5), st.integers(2, 12))
+def test_sets_of_very_many_are_as_right(count: int, threshold: float, seed: int, listed: int) -> None:
+    """The ways for very many rows, on few: short lists that miss neighbours must not make a wrong set."""
+    rng = np.random.default_rng(seed)
+    rows = unit_rows(20, seed=seed)[rng.integers(20, size=count)] + 0.25 * rng.normal(size=(count, 8)).astype(
+        np.float32
+    )
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    with pytest.MonkeyPatch.context() as patch:
+        for module, name, value in (("neighbours", "EXACT_UP_TO", 100), ("neighbours", "LISTED", listed),
+                                    ("independent_set", "LISTED", listed), ("independent_set", "EXACT_KEPT", 10),
+                                    ("independent_set", "SMALL", 100), ("neighbours", "PROBED", 2)):  # fmt: skip
+            patch.setattr(f"paco_core.dataset.{module}.{name}", value)
+        near = Neighbourhood(rows)
+        assert not near.exact
+        kept = independent_set(near, threshold)
+        assert_independent_and_maximal(rows, kept, threshold)
+        assert kept == independent_set(Neighbourhood(rows), threshold), "the same on every run"
+        target = count // 3
+        kept, reached = at_least(Neighbourhood(rows), target)
+        assert len(kept) >= target
+        assert_independent_and_maximal(rows, kept, reached)
+        similar = rows @ rows.T
+        np.fill_diagonal(similar, -1)
+        assert (near.nearest <= similar.max(axis=1) + 1e-5).all() and (
+            near.nearest >= similar.max(axis=1) - 1e-5
+        ).mean() > 0.5
 
 
 def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = unit_rows(50)
-    whole, near = independent_set(rows, 0.4), nearest(rows)
-    monkeypatch.setattr("paco_core.dataset.diversify.BLOCK", 7)
-    assert independent_set(rows, 0.4) == whole
-    np.testing.assert_allclose(nearest(rows), near, atol=1e-6)
+    whole, near = independent_set(Neighbourhood(rows), 0.4), Neighbourhood(rows).nearest
+    monkeypatch.setattr("paco_core.dataset.neighbours.BLOCK", 7)
+    monkeypatch.setattr("paco_core.dataset.independent_set.BLOCK", 7)
+    assert independent_set(Neighbourhood(rows), 0.4) == whole
+    np.testing.assert_allclose(Neighbourhood(rows).nearest, near, atol=1e-6)
     similar = rows @ rows.T
     np.fill_diagonal(similar, -1)
     np.testing.assert_allclose(near, similar.max(axis=1), atol=1e-6)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from pipelines.defs.tables import pictures, table
+from pipelines.defs.tables import chart, pictures, table
 
 SHEET, COLUMNS = 12, 6
 PARTS = ("train", "validation")
 
 
-def closest_prompts(data: Path, _item: str) -> dict[str, Any]:
-    """The kept prompts with the nearest neighbour among the kept: where the subset is least diverse."""
+def diversity(data: Path, _item: str) -> dict[str, Any]:
+    """Both charts, and the kept prompts with the nearest neighbour among the kept: the least diverse of the subset."""
     import pandas as pd
 
     from paco_core.dataset.records import read_prompts
@@ -20,7 +20,10 @@ def closest_prompts(data: Path, _item: str) -> dict[str, Any]:
     themes = {record.idx: record.theme for record in read_prompts(data / "diverse_prompts" / "prompts.jsonl")}
     found = pd.read_parquet(data / "diverse_prompts" / "neighbours.parquet")
     found = found[found["idx"].isin(themes)].sort_values("nearest_after", ascending=False, kind="stable")
-    return {"closest_prompts": table(found.assign(theme=found["idx"].map(themes)))}
+    return {
+        **{name: chart(data / "diverse_prompts" / f"{name}.png") for name in ("nearest_similarity", "graph")},
+        "closest_prompts": table(found.assign(theme=found["idx"].map(themes))),
+    }
 
 
 def grids(data: Path, item: str) -> dict[str, Any]:
@@ -71,7 +74,7 @@ def answers(data: Path, _item: str) -> dict[str, Any]:
 
 
 SHOWN = {
-    "diverse_prompts": closest_prompts,
+    "diverse_prompts": diversity,
     "grids": grids,
     "annotations": least_certain_rankings,
     "pairs": one_sided_prompts,
