@@ -123,7 +123,8 @@ def _plan(args: argparse.Namespace) -> None:
     from paco_core.grpo.plan import plan
     from paco_core.params import PARAMS_FILE, load
 
-    print(plan(load(project_root() / PARAMS_FILE), args.policy))
+    root = project_root()
+    print(plan(load(root / PARAMS_FILE), args.policy, root, args.processes))
 
 
 def _graph(_args: argparse.Namespace) -> None:
@@ -222,6 +223,11 @@ def _add_dataset(verb: Callable[..., argparse.ArgumentParser]) -> None:
     sub.add_argument("id")
 
 
+def _plan_arguments(plan: argparse.ArgumentParser) -> None:
+    plan.add_argument("policy")
+    plan.add_argument("--processes", type=int, default=1, help="processes that will train together")
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="paco", description="Consistent image generation by reinforcement learning, as a pipeline."
@@ -288,7 +294,7 @@ def _parser() -> argparse.ArgumentParser:
     for action in ("build", "check"):
         actions.add_parser(action).add_argument("members", nargs="*", help="default: all")
 
-    verb("plan", _plan, "print a policy's arithmetic before anything runs").add_argument("policy")
+    _plan_arguments(verb("plan", _plan, "print a policy's arithmetic, memory and cost; refuse what cannot work"))
     verb("graph", _graph, "print the graph of dvc.yaml as Mermaid")
     _add_tracking(verb)
     verb("tour", _tour, "say where to look after a run")

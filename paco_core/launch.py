@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import os
 import time
 from pathlib import Path
 
 from paco_core import files
 from paco_core.context import open_stage
-from paco_core.params import ParamsError
+from paco_core.params import PARAMS_FILE, ParamsError, load
 
 STAGES = Path(__file__).parent / "stages"
 SECONDS = Path(".paco") / "seconds"  # outside the outs: time is no result
@@ -28,10 +29,22 @@ def run_stage(name: str, item: str | None, root: Path) -> None:
     """
     if name not in stage_names():
         raise ParamsError(f"no stage {name!r}; stages: {', '.join(stage_names())}")
+    if int(os.environ.get("RANK", "0")) > 0:
+        _assist(name, item, root)
+        return
     began = time.monotonic()
     with open_stage(name, item, root) as context:
         importlib.import_module(f"paco_core.stages.{name}").run(context)
     files.write_json(root / SECONDS / f"{context.label}.json", {"seconds": round(time.monotonic() - began, 2)})
+
+
+def _assist(name: str, item: str | None, root: Path) -> None:
+    """A further rank of a training that accelerate or torchrun started: works along, tells and writes nothing."""
+    module = importlib.import_module(f"paco_core.stages.{name}")
+    if hasattr(module, "assist"):
+        params = load(root / PARAMS_FILE)
+        os.environ.setdefault("OMP_NUM_THREADS", str(params.threads))
+        module.assist(params, item, root)
 
 
 def usual_seconds(root: Path, label: str) -> float | None:

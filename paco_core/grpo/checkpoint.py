@@ -7,6 +7,7 @@ leaves a good one behind.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -44,6 +45,7 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int = 1) -> None:
     Raises:
         OSError: when the disk is full, say; the checkpoints before it are still good.
     """
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -59,8 +61,10 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int = 1) -> None:
         for name in (TENSORS, STATE):
             with (part / name).open("rb") as stream:
                 os.fsync(stream.fileno())
-    except BaseException:
+    except BaseException as error:
         shutil.rmtree(part, ignore_errors=True)
+        if isinstance(error, SafetensorError) and "os error 28" in str(error):  # it tells a full disk in words only
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(target)) from error
         raise
     if target.exists():
         shutil.rmtree(target)

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
+from paco_core.costs import stage_costs
 from paco_core.files import DataError
-from paco_core.params import Params
+from paco_core.grpo.footprint import H100_FLOPS, UTILISATION, architecture, footprint
+from paco_core.grpo.optimizers import check_optimizer
+from paco_core.grpo.sampler import share
+from paco_core.params import Params, PoliciesParams
+from paco_core.rewards import registry
 
 
 @dataclass(frozen=True)
@@ -17,6 +25,7 @@ class Plan:
     rollout_batches: int
     rollout_passes: int  # an epoch
     trained_passes: int  # an epoch, each forward and backward
+    untrained_passes: int  # an epoch, beside the trained ones: old policy and reference
     micro_batches: int  # an update
     optimiser_steps: int
     evaluations: int
@@ -34,8 +43,13 @@ class Plan:
         if policy not in grpo.recipes:
             raise DataError(f"no recipe {policy!r} in policies.recipes; there are: {', '.join(grpo.recipes)}")
         recipe = grpo.recipes[policy]
+        epochs = grpo.epochs if recipe.epochs is None else recipe.epochs
         images = grpo.prompts_per_epoch * grpo.group_size
-        common = min(recipe.noise_steps) if recipe.shared_noise else 0
+        noisy = recipe.num_noise_steps or len(recipe.noise_steps)
+        trained = len(recipe.train_steps) if recipe.train_steps else noisy
+        if grpo.loss == "nft" and recipe.train_steps is None:
+            trained = recipe.sampling_steps
+        common = min(recipe.noise_steps, default=0) if recipe.shared_noise else 0
         rows, columns = (int(n) for n in params.prompts.layout.split("x"))
         panels = rows * columns
         an_update = images // grpo.updates_per_epoch
@@ -44,39 +58,128 @@ class Plan:
             pairs_a_set=panels * (panels - 1) // 2,
             rollout_batches=-(-images // grpo.rollout_batch),
             rollout_passes=images * (recipe.sampling_steps - common) + grpo.prompts_per_epoch * common,
-            trained_passes=images * len(recipe.noise_steps),
-            micro_batches=-(-an_update // grpo.train_batch) * len(recipe.noise_steps),
-            optimiser_steps=grpo.epochs * grpo.updates_per_epoch,
-            evaluations=2 + (grpo.epochs - 1) // grpo.eval_every,
+            trained_passes=images * trained,
+            untrained_passes=images * trained * _other_passes(grpo),
+            micro_batches=-(-an_update // grpo.train_batch) * trained,
+            optimiser_steps=epochs * grpo.updates_per_epoch,
+            evaluations=2 + max(0, epochs - 1) // grpo.eval_every,
             evaluation_images=grpo.eval_prompts * len(grpo.eval_seeds) * len(recipe.eval_sizes),
-            epochs=grpo.epochs,
+            epochs=epochs,
         )
 
 
-def plan(params: Params, policy: str) -> str:
+def _other_passes(grpo: PoliciesParams) -> int:
+    """Passes without gradient beside each trained one: the old policy's and the reference's, where they are needed."""
+    old = grpo.loss == "nft" or grpo.old_log_prob == "recomputed"
+    return int(old) + int(grpo.kl.beta > 0)
+
+
+def refuse_impossible(params: Params, policy: str, root: Path, processes: int = 1) -> None:
+    """Find numbers that cannot work before any model is loaded.
+
+    Raises:
+        DataError: naming every such number with valid neighbours.
+    """
+    grpo, recipe = params.policies, params.policies.recipes[policy]
+    problems: list[str] = []
+
+    def attempt(check: Callable[[], object]) -> None:
+        try:
+            check()
+        except DataError as error:
+            problems.append(str(error))
+
+    held = grpo.eval_prompts
+    prompts = params.diverse_prompts.target or params.prompts.count
+    if held + grpo.prompts_per_epoch > prompts:
+        problems.append(
+            f"prompts_per_epoch={grpo.prompts_per_epoch} and eval_prompts={held} need "
+            f"{held + grpo.prompts_per_epoch} prompts, diverse_prompts gives {prompts}; choose prompts_per_epoch "
+            f"up to {max(1, prompts - held)}, or raise diverse_prompts.target"
+        )
+    found = architecture(root, recipe.model)
+    patch = found.patch if found else 16
+    rows, columns = (int(n) for n in params.prompts.layout.split("x"))
+    step = math.lcm(patch, rows, columns)
+    for key, side in [("train_size", recipe.train_size), *(("eval_sizes", side) for side in recipe.eval_sizes)]:
+        if side % step:
+            low = side // step * step
+            near = " or ".join(str(n) for n in (low, low + step) if n)
+            problems.append(
+                f"{key}: {side} px do not divide into {patch} px tokens and {params.prompts.layout} panels; "
+                f"choose {near}"
+            )
+    batches = -(-grpo.prompts_per_epoch * grpo.group_size // grpo.rollout_batch)
+    attempt(lambda: share(batches, 0, processes))
+    attempt(lambda: registry.check(recipe.rewards))
+    if recipe.test_rewards is not None:
+        attempt(lambda: registry.check(recipe.test_rewards))  # type: ignore[arg-type]
+    attempt(lambda: check_optimizer(grpo.optimizer))
+    if problems:
+        raise DataError(f"{policy} cannot be trained:\n" + "\n".join(f"  {problem}" for problem in problems))
+
+
+def _resources(params: Params, policy: str, root: Path, done: Plan, processes: int) -> list[str]:
+    """Memory and cost of one recipe; estimates."""
+    grpo = params.policies
+    found = architecture(root, grpo.recipes[policy].model)
+    if found is None:
+        return ["memory               unknown: the model is not here and not known by heart"]
+    passes = done.rollout_passes + done.untrained_passes, done.trained_passes
+    need = footprint(found, grpo, grpo.recipes[policy], passes)
+    lines = [
+        f"memory               about {need.memory_gb:.2g} GB a process: weights {need.weights_gb:.2g}, "
+        f"adapter, average and optimiser {need.adapter_gb:.2g}, "
+        f"activations {need.activations_gb:.2g}, kept latents {need.kept_gb:.2g} "
+        "(estimate; text encoders are dropped before)"
+    ]
+    total = done.epochs * need.flops_an_epoch
+    cost = next(cost for cost in stage_costs(params, root) if cost.stage == f"policies@{policy}")
+    if cost.seconds is not None:
+        return [
+            *lines,
+            f"cost                 about {cost.seconds / 60:.1f} min on two cores, {total / 1e12:.3g} TFLOP",
+        ]
+    hours = total / (H100_FLOPS * UTILISATION) / 3600
+    each = f", {hours / processes:.2g} h on {processes}" if processes > 1 else ""
+    return [
+        *lines,
+        f"cost                 about {total / 1e15:.3g} PFLOP in passes: {hours:.2g} GPU hours at {UTILISATION:.0%} of "
+        f"an H100's {H100_FLOPS / 1e12:.0f} TFLOP/s{each} (estimate; decoding, scoring and evaluation come on top)",
+    ]
+
+
+def plan(params: Params, policy: str, root: Path = Path(), processes: int = 1) -> str:
     """The plan of one recipe as text: one line a figure, with how it comes about.
 
     Raises:
-        DataError: when there is no recipe of that name.
+        DataError: when there is no recipe of that name, or its numbers cannot work.
     """
     done = Plan.of(params, policy)
+    refuse_impossible(params, policy, root, processes)
     grpo = params.policies
     recipe = grpo.recipes[policy]
-    asks = done.images_an_epoch * done.pairs_a_set if "consistency" in recipe.rewards.terms else 0
+    judged = sum(registry.kind(name, term) in registry.JUDGED for name, term in recipe.rewards.terms.items())
+    asks = done.images_an_epoch * done.pairs_a_set * judged
+    noise = f"noise at {recipe.noise_steps}" if recipe.noise_steps else "no noise"
+    if recipe.num_noise_steps:
+        noise = f"noise at {recipe.num_noise_steps} of {recipe.noise_steps}, drawn each epoch"
     sizes = " and ".join(f"{side} px" for side in recipe.eval_sizes)
     return "\n".join(
         [
-            f"{policy}: {recipe.model}, {grpo.epochs} epochs at {recipe.train_size} px, evaluated at {sizes}",
+            f"{policy}: {recipe.model}, {done.epochs} epochs at {recipe.train_size} px, evaluated at {sizes}",
             f"images an epoch      {done.images_an_epoch} = {grpo.prompts_per_epoch} prompts x {grpo.group_size}",
             f"sampling             {done.rollout_batches} batches of {grpo.rollout_batch}, {done.rollout_passes} "
-            f"passes ({recipe.sampling_steps} steps, noise at {recipe.noise_steps})",
+            f"passes ({recipe.sampling_steps} steps, {noise})",
             f"scoring              {asks} distinct pairs ({done.pairs_a_set} a set), "
             f"rewards {', '.join(recipe.rewards.terms)} by {recipe.rewards.aggregator}",
-            f"training             {done.trained_passes} passes with backward, {grpo.updates_per_epoch} updates of "
-            f"{done.micro_batches} micro-batches of {grpo.train_batch}",
+            f"training             {done.trained_passes} passes with backward and {done.untrained_passes} without, "
+            f"{grpo.updates_per_epoch} updates of {done.micro_batches} micro-batches of {grpo.train_batch}, "
+            f"loss {grpo.loss}",
             f"optimiser steps      {done.optimiser_steps} in all, averaged every {grpo.ema_every}",
             f"evaluations          {done.evaluations}, {done.evaluation_images} pictures each, {grpo.eval_steps} steps",
             f"in all               {done.epochs * done.images_an_epoch} images, {done.epochs * asks} scored pairs, "
             f"{done.epochs * (done.rollout_passes + done.trained_passes)} passes without evaluation",
+            *_resources(params, policy, root, done, processes),
         ]
     )

@@ -55,7 +55,8 @@ class Pending:
 
     def result(self) -> Scores:
         """Scores of all pictures handed over, in their order."""
-        done = {name: np.concatenate([job.result() for job in jobs]) for name, jobs in self._jobs.items()}
+        none = np.zeros(0)  # a process may have no picture to score
+        done = {name: np.concatenate([none, *(job.result() for job in jobs)]) for name, jobs in self._jobs.items()}
         diversity = done.pop(DIVERSITY)
         return Scores(done, diversity)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +19,11 @@ if TYPE_CHECKING:
     from paco_core.context import StageContext
     from paco_core.dataset.records import PromptRecord
     from paco_core.grpo.evaluation import Gold
+    from paco_core.grpo.trainer import Outcome, Reports
+    from paco_core.params import Params, PolicyRecipe
     from paco_core.serving.endpoint import RewardEndpoint
+
+Read = Callable[[Path], Path]  # an input of the stage: its place, after a look whether it is there
 
 
 def _content(root: Path, model: str) -> str:
@@ -26,15 +31,15 @@ def _content(root: Path, model: str) -> str:
     return files.folder_digest(root / model) if (root / model).is_dir() else model
 
 
-def _gold(ctx: StageContext) -> Gold | None:
+def _gold(params: Params, read: Read) -> Gold | None:
     """The embedded world's truth about consistency and prompt following; None in the real world."""
-    if ctx.params.world != "storybook":
+    if params.world != "storybook":
         return None
     from paco_core.benchmarks.set_measures import Gold as Measure
     from paco_core.rewards.base import RewardBatch
     from paco_core.storybook.recogniser import Recogniser
 
-    measure = Measure(Recogniser.from_pretrained(ctx.read(Path(str(ctx.params.annotations.model)))))
+    measure = Measure(Recogniser.from_pretrained(read(Path(str(params.annotations.model)))))
 
     def gold(panels: list[list[Image]], records: list[PromptRecord]) -> dict[str, float]:
         found = measure.measure(RewardBatch(records, panels))
@@ -43,83 +48,105 @@ def _gold(ctx: StageContext) -> Gold | None:
     return gold
 
 
-def _lease(ctx: StageContext, judge: str | None) -> AbstractContextManager[RewardEndpoint]:
+def _lease(params: Params, root: Path, read: Read, judge: str | None) -> AbstractContextManager[RewardEndpoint]:
     """A server of the project's reward model (None), or of another judge in a folder; it may still be loading."""
     from paco_core.serving.endpoint import RewardEndpoint
 
-    if judge is not None and not (ctx.root / judge).is_dir():
+    if judge is not None and not (root / judge).is_dir():
         raise DataError(f"reward consistency, model {judge}: no such folder; a judge is served from a folder")
-    folder = ctx.read(paths.REWARD_MERGED if judge is None else Path(judge))
-    return RewardEndpoint.lease(folder, ctx.params.serving, ctx.root, wait=False)
+    folder = read(paths.REWARD_MERGED if judge is None else Path(judge))
+    return RewardEndpoint.lease(folder, params.serving, root, wait=False)
 
 
-def run(ctx: StageContext) -> None:
-    params, name = ctx.params.policies, str(ctx.item)
-    if name not in params.recipes:
-        raise DataError(f"no recipe {name!r} in policies.recipes; there are: {', '.join(params.recipes)}")
-    recipe = params.recipes[name]
-    records = read_prompts(ctx.read(paths.DIVERSE_PROMPTS) / "prompts.jsonl")
-    model = str(ctx.read(Path(recipe.model))) if (ctx.root / recipe.model).is_dir() else recipe.model
-    out = ctx.keep(paths.POLICIES / name)
+def _recipe(params: Params, name: str) -> PolicyRecipe:
+    recipes = params.policies.recipes
+    if name not in recipes:
+        raise DataError(f"no recipe {name!r} in policies.recipes; there are: {', '.join(recipes)}")
+    return recipes[name]
 
+
+def _train(params: Params, root: Path, name: str, out: Path, read: Read, reports: Reports) -> tuple[Outcome, str]:
+    """Train one recipe into ``out``; what came out, and the names of the judges that were asked."""
+    from paco_core.grpo.processes import Processes
+    from paco_core.grpo.prompt_split import hold_out
+    from paco_core.grpo.trainer import Trainer
+    from paco_core.policies import base
     from paco_core.rewards import registry
 
+    grpo, recipe = params.policies, _recipe(params, name)
+    records = read_prompts(read(paths.DIVERSE_PROMPTS) / "prompts.jsonl")
+    model = str(read(Path(recipe.model))) if (root / recipe.model).is_dir() else recipe.model
     sets = [rewards for rewards in (recipe.rewards, recipe.test_rewards) if rewards is not None]
     for rewards in sets:
         registry.check(rewards)
     with ExitStack() as stack:
         # The policy loads while the servers of the rewards start.
-        endpoints = {judge: stack.enter_context(_lease(ctx, judge)) for judge in registry.judges_of(*sets)}
-        asked = ", ".join(endpoint.model for endpoint in endpoints.values()) or None
-        if asked:
-            ctx.tracker.tags({ENDPOINT_TAG: asked})
-
-        from paco_core.grpo.prompt_split import hold_out
-        from paco_core.grpo.trainer import Reports, Trainer
-        from paco_core.policies import base
-
-        policy = base.load(recipe.family, model, params.device, params.dtype)
-        split = hold_out(records, params.eval_prompts, params.seed)
-        split.write(out)
-        gold = _gold(ctx)
+        endpoints = {j: stack.enter_context(_lease(params, root, read, j)) for j in registry.judges_of(*sets)}
+        processes = Processes(grpo.device)
+        policy = base.load(recipe.family, model, processes.device or grpo.device, grpo.dtype)
+        split = hold_out(records, grpo.eval_prompts, grpo.seed)
+        if processes.main:
+            split.write(out)
+        gold = _gold(params, read)
         for endpoint in endpoints.values():
             endpoint.ready()
         judges = {judge: stack.enter_context(endpoint.client()) for judge, endpoint in endpoints.items()}
-        makings = registry.Makings(judges, ctx.root)
+        makings = registry.Makings(judges, root)
         test = recipe.test_rewards
-        samples = params.prompts_per_epoch * params.group_size
-        progress = stack.enter_context(
-            ctx.progress(params.epochs if recipe.epochs is None else recipe.epochs, "epochs")
-        )
         outcome = Trainer(
             policy,
-            params,
+            grpo,
             recipe,
             registry.build_set(recipe.rewards, makings),
             split.trained,
             split.unseen,
             identity={
-                "policy": _content(ctx.root, recipe.model),
-                "start": _content(ctx.root, recipe.start) if recipe.start else "",
+                "policy": _content(root, recipe.model),
+                "start": _content(root, recipe.start) if recipe.start else "",
                 "reward": judges[None].model if None in judges else "",
-                **{n: _content(ctx.root, t.model) for s in sets for n, t in s.terms.items() if t.model},
+                **{n: _content(root, t.model) for s in sets for n, t in s.terms.items() if t.model},
             },
             test_rewards=registry.build_set(test, makings) if test else None,
             gold=gold,
-            max_failed_share=ctx.params.serving.max_failed_share,
-            reports=Reports(
-                say=ctx.say,
-                metrics=lambda values, epoch: ctx.tracker.metrics(
-                    {**values, "epoch": epoch, "samples_seen": epoch * samples}, epoch * params.updates_per_epoch
-                ),
-                picture=lambda image, key, epoch: ctx.image(image, key, epoch * params.updates_per_epoch),
-                epoch=lambda done, note: progress.advance(done - progress.done, note),
-            ),
+            max_failed_share=params.serving.max_failed_share,
+            reports=reports,
+            processes=processes,
         ).run(out)
+    return outcome, ", ".join(endpoint.model for endpoint in endpoints.values())
+
+
+def assist(params: Params, item: str | None, root: Path) -> None:
+    """What ranks other than the first do: their share of the training, without a word."""
+    from paco_core.grpo.trainer import Reports
+
+    out = root / paths.POLICIES / str(item)
+    _train(params, root, str(item), out, lambda path: root / path, Reports())
+
+
+def run(ctx: StageContext) -> None:
+    from paco_core.grpo.trainer import Reports
+
+    params, name = ctx.params.policies, str(ctx.item)
+    recipe = _recipe(ctx.params, name)
+    out = ctx.keep(paths.POLICIES / name)
+    samples, updates = params.prompts_per_epoch * params.group_size, params.updates_per_epoch
+    epochs = params.epochs if recipe.epochs is None else recipe.epochs
+    with ctx.progress(epochs, "epochs") as progress:
+        reports = Reports(
+            say=ctx.say,
+            metrics=lambda values, epoch: ctx.tracker.metrics(
+                {**values, "epoch": epoch, "samples_seen": epoch * samples}, epoch * updates
+            ),
+            picture=lambda image, key, epoch: ctx.image(image, key, epoch * updates),
+            epoch=lambda done, note: progress.advance(done - progress.done, note),
+        )
+        outcome, judges = _train(ctx.params, ctx.root, name, out, ctx.read, reports)
+    if judges:
+        ctx.tracker.tags({ENDPOINT_TAG: judges})
     ctx.tracker.external_model(f"paco-{name}", paths.POLICIES / name, files.folder_digest(out / "adapter"))
     command = f"python -m paco_core run policies --item {name}"
     card = out / "adapter" / "README.md"
-    problem = ship(out, ctx.root, ctx.label, command, ctx.recipe, ctx.run(asked), card)
+    problem = ship(out, ctx.root, ctx.label, command, ctx.recipe, ctx.run(judges or None), card)
     if problem:
         ctx.say(problem)
     ctx.report(outcome.metrics())

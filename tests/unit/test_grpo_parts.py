@@ -14,10 +14,8 @@ from paco_core.grpo import checkpoint, checks
 from paco_core.grpo.checkpoint import Checkpoint
 from paco_core.grpo.ema import Ema
 from paco_core.grpo.figures import write_log
-from paco_core.grpo.plan import Plan, plan
 from paco_core.grpo.prompt_split import hold_out, trained_ids
 from paco_core.grpo.sampler import prompts_of_epoch, share
-from paco_core.params import load
 
 
 def test_ema_closed_form() -> None:
@@ -143,23 +141,3 @@ def test_log_is_read_back(tmp_path: Path) -> None:
     assert checks.read_log(tmp_path / "log.csv") == rows
     with pytest.raises(DataError, match="no such file"):
         checks.read_log(tmp_path / "nothing.csv")
-
-
-def test_plan_counts_the_work(repository: Path) -> None:
-    changes = {
-        "epochs": 21,
-        "eval_every": 10,
-        "prompts_per_epoch": 8,
-        "group_size": 16,
-        "updates_per_epoch": 2,
-    }
-    loaded = load(repository / "params.yaml")
-    grpo = loaded.policies.model_copy(update={**changes, "rollout_batch": 50, "train_batch": 30})
-    asked = loaded.model_copy(update={"policies": grpo})
-    found = Plan.of(asked, "flux_t2is")
-    assert (found.images_an_epoch, found.pairs_a_set, found.rollout_batches) == (128, 6, 3)
-    assert (found.optimiser_steps, found.evaluations) == (42, 4)
-    assert found.micro_batches == 3 * len(grpo.recipes["flux_t2is"].noise_steps)
-    assert f"{21 * 128 * 6} scored pairs" in plan(asked, "flux_t2is")
-    with pytest.raises(DataError, match="there are: flux_t2is"):
-        plan(asked, "flux_t2iss")

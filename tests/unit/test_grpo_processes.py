@@ -1,0 +1,152 @@
+"""One, two and three processes compute the same: gloo on CPU, a tiny FLUX, each rank a forked process."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from grpo_toys import Brightness, ToyPolicy, params, recipe, record
+from safetensors.torch import load_file
+from tiny import TEXT_LENGTH, tiny_flux
+
+from paco_core.files import DataError
+from paco_core.grpo.learner import Learner
+from paco_core.grpo.processes import Processes
+from paco_core.grpo.trainer import Trainer
+from paco_core.policies import base
+
+DEADLINE_S = 240
+
+
+class Watching(Learner):
+    """Keeps each epoch's advantages."""
+
+    def learn(self, experience: Any) -> Any:
+        self.given = [*getattr(self, "given", []), experience.advantages.tolist()]
+        return super().learn(experience)
+
+
+def work(rank: int, world: int, port: int, model: Path, out: Path) -> None:
+    """One rank: trains, and tells what it saw."""
+    ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    os.environ.update({name: str(value) for name, value in ranks.items()}, GLOO_SOCKET_IFNAME="lo")
+    import paco_core.grpo.trainer as module
+
+    module.Learner = Watching  # type: ignore[misc]
+    settings = params(
+        lora={"rank": 4, "alpha": 8, "targets": ["to_q", "to_v", "proj_out"]},
+        learning_rate=0.01,
+        epochs=2,
+        eval_every=1,
+        prompts_per_epoch=6,
+        group_size=4,
+        updates_per_epoch=2,
+        rollout_batch=4,
+        train_batch=3,
+        checkpoint_every=1,
+    )
+    rule = recipe(eval_sizes=[32, 64], max_sequence_length=TEXT_LENGTH, noise_steps=[1, 2])
+    policy = base.load("flux", str(model), "cpu", "float32")
+    train, unseen = [record(n) for n in range(8)], [record(n) for n in range(20, 23)]
+    trainer = Trainer(policy, settings, rule, {"brightness": Brightness()}, train, unseen, {})
+    outcome = trainer.run(out)
+    seen = {"rows": outcome.rows, "advantages": trainer.learner.given}  # type: ignore[attr-defined]
+    (out / f"rank{rank}.json").write_text(json.dumps(seen))
+
+
+def train(world: int, model: Path, out: Path) -> list[dict[str, Any]]:
+    """What each rank saw."""
+    out.mkdir()
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    context = multiprocessing.get_context("fork")
+    ranks = [context.Process(target=work, args=(rank, world, port, model, out)) for rank in range(world)]
+    for process in ranks:
+        process.start()
+    for process in ranks:
+        process.join(DEADLINE_S)
+    stuck = [process for process in ranks if process.is_alive()]
+    for process in stuck:
+        process.kill()
+        process.join()
+    assert not stuck and [process.exitcode for process in ranks] == [0] * world
+    return [json.loads((out / f"rank{rank}.json").read_text()) for rank in range(world)]
+
+
+def figures(rows: list[dict[str, float]]) -> list[dict[str, float]]:
+    return [{name: value for name, value in row.items() if not name.startswith("seconds/")} for row in rows]
+
+
+def test_one_two_and_three_processes_compute_the_same(tmp_path: Path) -> None:
+    model = tiny_flux(tmp_path / "flux")
+    (alone,) = train(1, model, tmp_path / "1")
+    weights = load_file(next((tmp_path / "1" / "checkpoint").glob("*/epoch-00002/tensors.safetensors")))
+    assert np.ptp(alone["advantages"][0]) > 1 and alone["rows"][1]["update/ratio_gap"] < 1e-6
+    for world in (2, 3):
+        for seen in train(world, model, tmp_path / str(world)):
+            assert seen["advantages"] == alone["advantages"]
+            assert figures(seen["rows"]) == figures(alone["rows"])
+        other = load_file(next((tmp_path / str(world) / "checkpoint").glob("*/epoch-00002/tensors.safetensors")))
+        assert set(weights) <= set(other), "a random state for each rank besides"
+        for name, tensor in weights.items():
+            assert torch.allclose(tensor.double(), other[name].double(), rtol=0, atol=1e-6), name
+        pictures = [sorted((tmp_path / str(n) / "samples" / "after").rglob("*.png")) for n in (1, world)]
+        assert all(a.read_bytes() == b.read_bytes() for a, b in zip(*pictures, strict=True))
+
+
+def alone_of(world: int) -> Processes:
+    """A process that believes in others, for what is refused before they would talk."""
+    processes = Processes()
+    processes.world = world
+    return processes
+
+
+def test_an_uneven_split_names_valid_numbers(tmp_path: Path) -> None:
+    given = Trainer(
+        ToyPolicy(), params(), recipe(), {"b": Brightness()}, [record(n) for n in range(8)], [record(9)], {}
+    )
+    given.policy.add_adapter(given.params.lora, 0)
+    from paco_core.grpo.objectives import TransitionObjective
+    from paco_core.grpo.samples import Sampler
+    from paco_core.grpo.scoring import Scoring
+
+    condition = given.policy.encode(["a"] * 8, 8)
+    with Scoring(given.rewards) as scoring:
+        objective = TransitionObjective(given.policy, given.params)
+        sampler = Sampler(
+            given.policy, given.params, given.recipe, given.train, condition, objective, scoring, alone_of(2)
+        )
+        rows = [row for row in range(4) for _ in range(6)]  # 24 samples in batches of 8: three
+        keys = [base.NoiseKey("p", n, 0) for n in range(24)]
+        with pytest.raises(DataError, match=r"3 rollout batches.*by 2 processes; valid numbers of processes: \[1, 3\]"):
+            sampler.sample(rows, keys, [1])
+
+
+def test_a_groupwise_reward_needs_whole_groups_on_a_process() -> None:
+    class Grouped(Brightness):
+        groupwise = True
+
+    from paco_core.grpo.objectives import TransitionObjective
+    from paco_core.grpo.samples import Sampler
+    from paco_core.grpo.scoring import Scoring
+
+    policy = ToyPolicy()
+    with Scoring({"b": Grouped()}) as scoring, pytest.raises(DataError, match="tears groups of 6 apart.*choose 6"):
+        Sampler(
+            policy,
+            params(),
+            recipe(),
+            [record(0)],
+            policy.encode(["a"], 8),
+            TransitionObjective(policy, params()),
+            scoring,
+            alone_of(2),
+        )
