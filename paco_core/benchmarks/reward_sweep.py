@@ -113,7 +113,7 @@ class Sweep:
         self.table = _needed(root / paths.PAIRS / "benchmark.parquet", "pairs")
         self.labels = _needed(root / paths.COT_LABELS, "cot_labels")
         self.instances = bench.read_instances(self.table, bounds.max_instances, bounds.seed)
-        self.panels = PanelStore.below(_needed(root / paths.GRIDS, "grids"))
+        self.panels = PanelStore.below(_needed(root / paths.GRIDS, "grids"), root / paths.PAIRS)
 
     def run(self, settings: Sequence[Setting], seeds: Sequence[int]) -> list[Row]:
         """Train and judge every cell that is not done yet; write the tables; tell MLflow."""

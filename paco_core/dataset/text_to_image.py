@@ -51,7 +51,7 @@ class TextToImage:
 
         try:
             pipeline = DiffusionPipeline.from_pretrained(
-                str(model), torch_dtype=getattr(torch, params.dtype), use_safetensors=True
+                str(model), dtype=getattr(torch, params.dtype), use_safetensors=True
             )
         except (OSError, ValueError) as error:
             raise DataError(f"{model}: no diffusers pipeline there ({str(error).splitlines()[0]})") from None

@@ -76,7 +76,8 @@ def card(params: Params, figures: Figures, form: str, licence: str, generator: s
         splits = [{"split": split, "path": f"{split}.jsonl"} for split in ("train", "validation")]
         head["configs"] = [{"config_name": "pairs", "default": True, "data_files": splits}]
     agreement, dropped = figures.agreement, figures.dropped()
-    who = f"{len(agreement.get('annotators', []))} annotators (source: {agreement.get('source', 'unknown')})"
+    count = len(agreement.get("annotators", []))
+    who = f"{count} annotator{'' if count == 1 else 's'} (source: {agreement.get('source', 'unknown')})"
     lines = [
         "---", yaml.safe_dump(head, sort_keys=False).strip(), "---", "",
         "# Pairwise consistency of generated image sets", "",
@@ -90,7 +91,7 @@ def card(params: Params, figures: Figures, form: str, licence: str, generator: s
         f"- Prompts: engine `{params.prompts.engine}`. Pictures: `{params.grids.model}`, {params.grids.steps} steps, "
         f"guidance {params.grids.guidance}, seeds {', '.join(map(str, params.grids.seeds))}.",
         f"- Reasons: engine `{params.cot_labels.engine}`.", "",
-        *(["Left out on the way:", "", *_table(("cause", "pairs"), dropped), ""] if dropped else []),
+        *(["Left out on the way:", "", *_table(("cause", "number"), dropped), ""] if dropped else []),
         "## Agreement", "",
         f"Ranked by {who}; {agreement.get('shared_instances', 0)} instances were ranked by two or more.", "",
         *_table(

@@ -37,7 +37,7 @@ class Edit:
             "species": f"Replace the {self.before.species} with a {word}.",
             "colour": f"Change the colour of the {self.before.species} to {word}.",
             "size": f"Make the {self.before.species} {word}.",
-            "scene": f"Move the {self.before.species} {PLACES.get(word, word)}.",
+            "scene": f"Show the {self.before.species} {PLACES.get(word, word)} instead.",
             "style": f"Redraw the picture in {word} style.",
         }[self.trait]
 
