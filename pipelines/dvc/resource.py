@@ -124,7 +124,7 @@ class DvcResource(dg.ConfigurableResource[Any]):
         command = [*self._dvc, "--wait-for-lock", *verb, stage.name]
         context.log.info("%s", " ".join(command))
         with open_pipes_session(
-            context, PipesTempFileContextInjector(), _StageMessages(), extras=dict(extras or {})
+            context, PipesTempFileContextInjector(), DvcStageMessages(), extras=dict(extras or {})
         ) as session:
             stopped = partial(_tidy, context, project, stage)
             done = run_group(command, project.root, self._env(session), self.grace_seconds, stopped)
@@ -150,7 +150,7 @@ class DvcResource(dg.ConfigurableResource[Any]):
         return {**os.environ, "PATH": path, **session.get_bootstrap_env_vars()}
 
 
-class _StageMessages(PipesTempFileMessageReader):
+class DvcStageMessages(PipesTempFileMessageReader):
     """Dagster warns of a process that said nothing; here that is no fault."""
 
     def no_messages_debug_text(self) -> str:

@@ -57,15 +57,15 @@ def test_a_removed_out_is_made_again_by_dagster(smoke: Path, tmp_path: Path) -> 
 #: What each page shows besides figures, rows and columns.
 SHOWN = {
     "diverse_prompts": {"closest_prompts", "nearest_similarity", "graph"},
-    "grids@0": {"pictures"},
+    "grids@0": {"contact_sheet"},
     "annotations": {"least_certain_rankings"},
     "pairs": {"one_sided_prompts", "rows/benchmark.parquet"},
     "cot_labels": {"answers"},
     "reward_lora": {"validations"},
-    "reward_merged": {"golden_pairs", "pictures"},
-    "policies@flux_t2is": {"evaluations", "pictures"},
+    "reward_merged": {"golden_pairs", "contact_sheet"},
+    "policies@flux_t2is": {"evaluations", "contact_sheet"},
     "consistency_rank": {"worst_rankings"},
-    "t2is": {"least_gain_in_gold_consistency", "pictures"},
+    "t2is": {"least_gain_in_gold_consistency", "contact_sheet"},
     "report": {"page"},
 }
 
@@ -77,7 +77,7 @@ def test_every_page_says_something_and_fits_the_event_log(smoke: Path) -> None:
         assert SHOWN.get(name, set()) <= set(found), name
         figures = json.loads((smoke / f"data/metrics/{name.replace('@', '-')}.json").read_text())
         assert {key for key, value in figures.items() if value is not None} <= set(found), "each figure is a curve"
-        pictures = found.get("pictures")
+        pictures = found.get("contact_sheet")
         assert pictures is None or len(pictures.md_str) <= 48 * 1024
         assert PacoTranslator().get_usual_seconds(project, stage), "what a restored stage saves"
     assert found["page"].path == str(smoke / "data/report/index.html")

@@ -19,6 +19,8 @@ from urllib.parse import quote
 import httpx
 import pytest
 
+from pipelines.dvc import DvcProject
+
 CHROMIUM = next((p for p in map(shutil.which, ("chromium", "chromium-browser", "google-chrome")) if p), None)
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
 Dvc = Callable[..., subprocess.CompletedProcess[str]]
@@ -132,7 +134,7 @@ def page(ui: Ui) -> Iterator[Any]:
         pytest.skip("no Chromium on the path; `apt-get install chromium` brings one")
     with playwright.sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        tab = browser.new_page(viewport={"width": 1500, "height": 1000})
+        tab = browser.new_page(viewport={"width": 1500, "height": 1900})
         tab.set_default_timeout(PATIENCE * 1000)
         yield tab
         browser.close()
@@ -149,7 +151,18 @@ def _shows(page: Any, url: str, shot: Path, *texts: str) -> None:
 
 def test_the_graph_of_a_group(ui: Ui, page: Any, tmp_path: Path) -> None:
     url = f"{ui.dagster}/locations/paco/asset-groups/data/lineage"
-    _shows(page, url, tmp_path / "graph.png", "diverse_prompts", "grids", "cot_labels", "Materialized")
+    _shows(page, url, tmp_path / "graph.png", "diverse_prompts", "grids", "cot_labels")
+
+
+def test_the_marks_are_those_of_dvc(ui: Ui, dvc: Dvc) -> None:
+    """Read from the server that draws them. Partitioned assets always look fresh there (dagster#22553)."""
+    nodes = ui.ask("{ assetNodes { assetKey { path } isPartitioned staleStatus } }")["assetNodes"]
+    stages = {name for name, group in DvcProject(ui.root).groups.items() if not group.dimensions}
+    marks = {n["assetKey"]["path"][-1]: n["staleStatus"] for n in nodes if not n["isPartitioned"]}
+    assert stages <= set(marks)
+    assert {name for name in stages if marks[name] != "FRESH"} == stages & set(
+        json.loads(dvc("status", "--json").stdout)
+    )
 
 
 def test_the_page_of_an_asset_run_in_the_terminal(ui: Ui, page: Any, tmp_path: Path) -> None:

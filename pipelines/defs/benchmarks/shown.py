@@ -39,7 +39,7 @@ def lost_consistency(data: Path, _item: str) -> dict[str, Any]:
     prompts = list(dict.fromkeys(s["prompt_id"] for s in first))[:SHOWN_PROMPTS]
     images = [Image.open(files[when, prompt]) for when in ("before", "after") for prompt in prompts]
     alt = f"{samples[0]['policy']} at {samples[0]['size']} px: before above after"
-    return {**shown, "pictures": pictures(images, len(prompts), alt)}
+    return {**shown, "contact_sheet": pictures(images, len(prompts), alt)}
 
 
 def page(data: Path, _item: str) -> dict[str, Any]:

@@ -33,7 +33,7 @@ def grids(data: Path, item: str) -> dict[str, Any]:
     reader = ShardReader([data / "grids" / f"shard-{item}"])
     ids = list(reader.index["id"])
     chosen = ids[:: max(1, len(ids) // SHEET)][:SHEET]
-    return {"pictures": pictures([reader.read(name) for name in chosen], COLUMNS, f"shard {item}")}
+    return {"contact_sheet": pictures([reader.read(name) for name in chosen], COLUMNS, f"shard {item}")}
 
 
 def least_certain_rankings(data: Path, _item: str) -> dict[str, Any]:

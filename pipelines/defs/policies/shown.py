@@ -24,7 +24,7 @@ def policy(data: Path, item: str) -> dict[str, Any]:
     after = [folder / "samples" / "after" / path.relative_to(folder / "samples" / "before") for path in before]
     if before and all(path.is_file() for path in after):
         images = [Image.open(path) for path in (*before, *after)]
-        shown["pictures"] = pictures(images, len(before), f"{item}: before above after")
+        shown["contact_sheet"] = pictures(images, len(before), f"{item}: before above after")
     return shown
 
 

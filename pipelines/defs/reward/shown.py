@@ -30,7 +30,7 @@ def golden_pairs(data: Path, _item: str) -> dict[str, Any]:
     images = [Image.open(folder / pair[side]) for pair in pairs for side in ("first", "second")]
     return {
         "golden_pairs": table(pd.DataFrame([{"score": p["score"], "question": p["instruction"]} for p in pairs])),
-        "pictures": pictures(images, 2, "golden pairs, first and second"),
+        "contact_sheet": pictures(images, 2, "golden pairs, first and second"),
     }
 
 
