@@ -15,12 +15,13 @@ GAP = 4  # pixels between pictures
 
 
 def contact_sheet(pictures: Sequence[Image], columns: int, cell: int = 128) -> Image:
-    """Pictures row by row in cells of ``cell`` pixels on white; each keeps its proportions.
+    """Pictures row by row in cells of ``cell`` pixels on white; each fills its cell in its proportions.
 
     Raises:
         ValueError: without any picture.
     """
     from PIL import Image as pil
+    from PIL import ImageOps
 
     if not pictures:
         raise ValueError("a contact sheet needs a picture")
@@ -29,9 +30,8 @@ def contact_sheet(pictures: Sequence[Image], columns: int, cell: int = 128) -> I
     step = cell + GAP
     sheet = pil.new("RGB", (columns * step - GAP, rows * step - GAP), "white")
     for place, picture in enumerate(pictures):
-        small = picture.convert("RGB")
-        small.thumbnail((cell, cell))
-        sheet.paste(small, (place % columns * step, place // columns * step))
+        fitted = ImageOps.contain(picture.convert("RGB"), (cell, cell))
+        sheet.paste(fitted, (place % columns * step, place // columns * step))
     return sheet
 
 

@@ -188,7 +188,7 @@ def test_two_runs_compared_in_mlflow(ui: Ui, page: Any, tmp_path: Path) -> None:
 
 
 def test_terminate_ends_the_stage_and_leaves_nothing(ui: Ui, dvc: Dvc) -> None:
-    """The stage runs by force, so that there is something to stop; its out comes back from the cache after."""
+    """The stage runs by force, so that there is something to stop; its out is made or restored again after."""
     run = ui.launch("grids", **{"dvc/force": "true", "dagster/partition": "0"})
     stage = until(lambda: _stage_of(ui.root, "grids") or (ui.status(run) in ("SUCCESS", "FAILURE") and -1))
     assert stage > 0, "the run ended before it could be stopped"
@@ -198,7 +198,7 @@ def test_terminate_ends_the_stage_and_leaves_nothing(ui: Ui, dvc: Dvc) -> None:
     assert not (ui.root / "data/grids/shard-0").exists(), "no half-written out"
     lock = json.loads((ui.root / ".dvc/tmp/rwlock").read_text())
     assert not any(lock.values()), "no lock"
-    assert dvc("checkout", "grids@0").returncode == 0
+    assert dvc("repro", "--single-item", "grids@0").returncode == 0
     assert "grids@0" not in dvc("status", "--json").stdout
 
 
