@@ -71,7 +71,7 @@ MEMBERS: dict[str, Member] = {
             "An ordinary `FluxPipeline` of few parameters that paints storybook sets as 2x2 grids of 64 to "
             "128 px: an autoencoder with factor 8 and 16 channels, two small text encoders, and a "
             "transformer with guidance embedding.",
-            "from diffusers import FluxPipeline\n"
+            "from diffusers import FluxPipeline\n\n"
             'pipeline = FluxPipeline.from_pretrained("data/zoo/flux")\n'
             "pipeline(prompt, height=64, width=64, num_inference_steps=10, max_sequence_length=40)",
             "The autoencoder first: L1, L2, edges and opponent colours on panels of 32 to 64 px, encoded "
@@ -93,7 +93,7 @@ MEMBERS: dict[str, Member] = {
             "A small convolutional network with one head a trait (species, colour, accessory, size, "
             "scene, style). It plays the human annotator and measures gold consistency and following; it "
             "is never a reward.",
-            'from paco_core.storybook.recogniser import Recogniser\nRecogniser.from_pretrained("data/zoo/recogniser")',
+            'from paco_core.storybook.recogniser import Recogniser\n\nRecogniser.from_pretrained("data/zoo/recogniser")',
             "Cross-entropy of every trait on drawings of 32 to 96 px, blurred, noisy and moved at random; then "
             "on reconstructions by FLUX's autoencoder among them; then also on what FLUX paints, where its own "
             "readings, averaged over 49 places of a picture and sharpened, are the target. AdamW, cosine.",
@@ -108,7 +108,7 @@ MEMBERS: dict[str, Member] = {
             "Storybook CLIP",
             "An open_clip model of pictures and panel texts: the `clip_t` reward, and the text tower by "
             "which prompts are diversified.",
-            'import open_clip\nopen_clip.create_model_and_transforms("local-dir:data/zoo/clip")\n'
+            'import open_clip\n\nopen_clip.create_model_and_transforms("local-dir:data/zoo/clip")\n'
             'open_clip.get_tokenizer("local-dir:data/zoo/clip")',
             "Symmetric contrast between panels and their own sentences, helped by throw-away trait heads; "
             "drawings of 32 to 96 px, blurred, noisy and shifted at random. AdamW, cosine. Half precision on disk.",
@@ -122,7 +122,7 @@ MEMBERS: dict[str, Member] = {
             "Storybook Qwen2.5-VL",
             "A Qwen2.5-VL of few parameters, the base of the reward model: it describes panels and "
             "compares one trait at a time.",
-            "from transformers import AutoProcessor, Qwen2_5_VLForConditionalGeneration\n"
+            "from transformers import AutoProcessor, Qwen2_5_VLForConditionalGeneration\n\n"
             'Qwen2_5_VLForConditionalGeneration.from_pretrained("data/zoo/qwen2_5_vl")\n'
             'AutoProcessor.from_pretrained("data/zoo/qwen2_5_vl")',
             "The vision tower first, with throw-away trait heads; then which traits two panels share, read by "
