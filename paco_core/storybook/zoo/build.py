@@ -93,7 +93,8 @@ MEMBERS: dict[str, Member] = {
             "A small convolutional network with one head a trait (species, colour, accessory, size, "
             "scene, style). It plays the human annotator and measures gold consistency and following; it "
             "is never a reward.",
-            'from paco_core.storybook.recogniser import Recogniser\n\nRecogniser.from_pretrained("data/zoo/recogniser")',
+            "from paco_core.storybook.recogniser import Recogniser\n\n"
+            'Recogniser.from_pretrained("data/zoo/recogniser")',
             "Cross-entropy of every trait on drawings of 32 to 96 px, blurred, noisy and moved at random; then "
             "on reconstructions by FLUX's autoencoder among them; then also on what FLUX paints, where its own "
             "readings, averaged over 49 places of a picture and sharpened, are the target. AdamW, cosine.",
