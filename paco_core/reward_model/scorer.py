@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     import torch
 
 MAX_BATCH = 64
+CPU_TOKENS = 1024  # in one pass on a processor: more no longer fit its caches, and take longer each
 
 
 class Scorer:
@@ -76,7 +77,7 @@ class Scorer:
 
         rows = self._rows(queries)
         with torch.inference_mode():
-            for batch in by_length(rows, self.max_batch):
+            for batch in by_length(rows, self._rows_at_once(rows)):
                 yield batch, self.network.first_logits([rows[number] for number in batch])
 
     def first_logits(self, queries: Sequence[PairQuery]) -> torch.Tensor:
@@ -87,6 +88,12 @@ class Scorer:
         for batch, found in self._batches(queries):
             logits[batch] = found.cpu()
         return logits
+
+    def _rows_at_once(self, rows: Sequence[Row]) -> int:
+        if self.network.device.type != "cpu":
+            return self.max_batch
+        longest = max((row.length for row in rows), default=1)
+        return min(self.max_batch, max(1, CPU_TOKENS // longest))
 
     def score(self, queries: Sequence[PairQuery], on_batch: Callable[[int], None] | None = None) -> list[Score]:
         """P(Yes) of each query, in order; each distinct picture is encoded once.

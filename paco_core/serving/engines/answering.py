@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from paco_core.files import DataError
@@ -49,7 +50,8 @@ class Answerer:
 
     def __init__(self, scorer: Scorer) -> None:
         self.scorer = scorer
-        self._tokenizer = scorer.network.processor.tokenizer
+        tokenizer = scorer.network.processor.tokenizer
+        self._text = lru_cache(maxsize=4096)(lambda token: str(tokenizer.decode([token])))
 
     @property
     def answer_tokens(self) -> dict[str, int]:
@@ -103,6 +105,4 @@ class Answerer:
         return found
 
     def _named(self, ids: Sequence[int], values: Sequence[float]) -> tuple[TokenLogprob, ...]:
-        return tuple(
-            TokenLogprob(str(self._tokenizer.decode([token])), value) for token, value in zip(ids, values, strict=True)
-        )
+        return tuple(TokenLogprob(self._text(token), value) for token, value in zip(ids, values, strict=True))
