@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
@@ -29,7 +30,7 @@ def test_a_stage_reports_to_metrics_file_and_run(project: Path) -> None:
     (run,) = runs(project)
     assert run.info.status == "FINISHED" and run.info.run_name == "prompts/storybook/seed0"
     assert run.data.metrics["prompts/count"] == 3
-    assert run.data.params["prompts.count"] == "240"
+    assert run.data.params["prompts.count"] == str(ctx.params.prompts.count)
     assert run.data.tags["dvc.stage"] == "prompts"
 
 
@@ -70,11 +71,16 @@ def test_a_missing_input_names_the_stage_that_makes_it(project: Path) -> None:
 
 def test_inputs_are_logged_with_their_dvc_md5(project: Path) -> None:
     (project / "data" / "prompts").mkdir(parents=True)
-    (project / "dvc.lock").write_text("stages:\n  prompts:\n    outs:\n    - path: data/prompts\n      md5: abc.dir\n")
+    (project / "data" / "prompts" / "prompts.jsonl").write_text("{}\n")
+    stage = {"cmd": "python -m paco_core run diverse_prompts", "deps": ["data/prompts"]}
+    (project / "dvc.yaml").write_text(json.dumps({"stages": {"diverse_prompts": stage}}))
     with open_stage("diverse_prompts", None, project) as ctx:
         ctx.read(Path("data/prompts"))
     (run,) = runs(project)
-    assert [(d.dataset.name, d.dataset.digest) for d in run.inputs.dataset_inputs] == [("prompts", "abc.dir")]
+    # What DVC names this folder: the md5 of its list of files, as `dvc add` wrote it.
+    listing = '[{"md5": "8a80554c91d9fca8acb82f023de02f11", "relpath": "prompts.jsonl"}]'
+    expected = hashlib.md5(listing.encode()).hexdigest() + ".dir"
+    assert [(d.dataset.name, d.dataset.digest) for d in run.inputs.dataset_inputs] == [("prompts", expected)]
 
 
 def test_invalid_parameters_start_nothing(project: Path) -> None:
