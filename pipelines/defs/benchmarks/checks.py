@@ -62,6 +62,7 @@ def _drift_check(asset: str) -> dg.AssetChecksDefinition:
 
 
 consistency_rank_holds, t2is_holds = _drift_check("consistency_rank"), _drift_check("t2is")
+edit_reward_holds = _drift_check("edit_reward")
 
 
 @dg.asset_check(asset="report", description="Nothing is missing from the page")
