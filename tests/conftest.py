@@ -25,6 +25,13 @@ os.environ.update(
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    """Stages set torch's threads for their process; the sums of the next test must not depend on that."""
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)
+
+
 @pytest.fixture(scope="session")
 def repository() -> Path:
     """The project's own root; read it, never write below it."""
