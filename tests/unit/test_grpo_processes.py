@@ -37,8 +37,11 @@ def work(rank: int, world: int, port: int, model: Path, out: Path) -> None:
     """One rank: trains, and tells what it saw."""
     ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     os.environ.update({name: str(value) for name, value in ranks.items()}, GLOO_SOCKET_IFNAME="lo")
+    from accelerate.state import AcceleratorState
+
     import paco_core.grpo.trainer as module
 
+    AcceleratorState._reset_state(reset_partial_state=True)  # a fork inherits what an earlier test left
     module.Learner = Watching  # type: ignore[misc]
     settings = params(
         lora={"rank": 4, "alpha": 8, "targets": ["to_q", "to_v", "proj_out"]},
