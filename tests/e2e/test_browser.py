@@ -166,7 +166,7 @@ def test_the_marks_are_those_of_dvc(ui: Ui, dvc: Dvc) -> None:
 
 
 def test_the_page_of_an_asset_run_in_the_terminal(ui: Ui, page: Any, tmp_path: Path) -> None:
-    texts = ("split by prompt", "Row count", "train_yes", "one_sided_prompts", "in editor", "prompt_id")
+    texts = ("held-out benchmark", "Row count", "train_yes", "one_sided_prompts", "in editor", "prompt_id")
     _shows(page, f"{ui.dagster}/assets/pairs", tmp_path / "asset.png", *texts)
 
 
