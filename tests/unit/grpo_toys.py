@@ -6,7 +6,9 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,6 +17,7 @@ from safetensors.torch import load_file, save_file
 
 from paco_core.dataset.records import PromptRecord
 from paco_core.files import DataError
+from paco_core.grpo.trainer import Outcome, Trainer
 from paco_core.params import LoraParams, PoliciesParams, PolicyRecipe
 from paco_core.policies.base import Condition, NoiseKey, Size
 from paco_core.rewards.base import RewardBatch
@@ -201,3 +204,15 @@ def recipe(**changes: object) -> PolicyRecipe:
         },
     }
     return PolicyRecipe.model_validate(json.loads(json.dumps({**values, **changes})))
+
+
+TRAIN, UNSEEN = [record(n) for n in range(8)], [record(n) for n in range(20, 23)]
+
+
+def trainer(**changes: Any) -> Trainer:
+    given = Trainer(ToyPolicy(), params(), recipe(), {"brightness": Brightness()}, TRAIN, UNSEEN, {"model": "toy"})
+    return replace(given, **changes)
+
+
+def figures(outcome: Outcome) -> list[dict[str, float]]:
+    return [{k: v for k, v in row.items() if not k.startswith("seconds/")} for row in outcome.rows]
