@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -105,3 +107,11 @@ def test_every_dep_exists_or_is_made_by_a_stage() -> None:
         for dep in deps(stage):
             made = any(out == dep or out.startswith(dep + "/") for out in outs)
             assert made or (REPOSITORY / dep).exists(), f"{stage}: {dep}"
+
+
+def test_the_page_shows_the_graph_as_declared() -> None:
+    page = (REPOSITORY / "docs/reference/graph.md").read_text()
+    told = subprocess.run(
+        [sys.executable, "-m", "paco_core", "graph"], cwd=REPOSITORY, capture_output=True, text=True, check=True
+    ).stdout.strip()
+    assert told.startswith("flowchart") and told in page, "paste what `paco graph` prints into docs/reference/graph.md"
