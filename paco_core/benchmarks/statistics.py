@@ -136,11 +136,8 @@ def macro_compare(
     seed: int = 0,
 ) -> Comparison:
     """Paired difference of two macro means; in the test each case weighs what it weighs in the mean."""
-    a, b = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
-    if a.shape != b.shape:
-        raise ValueError(f"paired values must have one shape, got {a.shape} and {b.shape}")
     names = np.asarray(classes)
-    difference = a - b
+    difference = _differences(first, second)
     sizes = {name: int((~np.isnan(difference[names == name])).sum()) for name in np.unique(names)}
     weights = np.array([1.0 / max(1, sizes[name]) for name in names])
     draws: dict[str, Any] = {"groups": groups, "resamples": resamples, "seed": seed}
@@ -176,10 +173,14 @@ def compare(
     seed: int = 0,
 ) -> Comparison:
     """Paired comparison of two methods on the same cases; a case that either failed is left out of both."""
+    difference = _differences(first, second)
+    draws: dict[str, Any] = {"groups": groups, "resamples": resamples, "seed": seed}
+    return Comparison(estimate(difference, **draws), sign_flip_test(difference, **draws))
+
+
+def _differences(first: ArrayLike, second: ArrayLike) -> Floats:
+    """first - second, case by case; NaN where either is."""
     a, b = np.asarray(first, dtype=np.float64), np.asarray(second, dtype=np.float64)
     if a.shape != b.shape:
         raise ValueError(f"paired values must have one shape, got {a.shape} and {b.shape}")
-    return Comparison(
-        estimate(a - b, groups=groups, resamples=resamples, seed=seed),
-        sign_flip_test(a - b, groups=groups, resamples=resamples, seed=seed),
-    )
+    return a - b

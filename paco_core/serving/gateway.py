@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import logging
 import os
 import socket
@@ -27,13 +26,13 @@ from fastapi.responses import StreamingResponse
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from pydantic_core import from_json
 from starlette.background import BackgroundTask
-from starlette.exceptions import HTTPException
 
 from paco_core.serving.engines.media import Media
 from paco_core.serving.engines.pictures import head, payload
 from paco_core.serving.guard import authorise, read_body
 from paco_core.serving.protocol import RequestError
 from paco_core.serving.registry import GATEWAY, Registry
+from paco_core.serving.replies import answer_errors, as_json
 from paco_core.serving.transport import API_KEY
 
 MAX_PICTURES = 2
@@ -174,10 +173,6 @@ def check_pictures(question: Mapping[str, Any], media: Media) -> None:
             media.check(url)
 
 
-def _json(value: Any, status: int = 200) -> Response:
-    return Response(json.dumps(value), status, media_type="application/json")
-
-
 def build_app(gateway: Gateway) -> FastAPI:
     """The application: ``/v1/chat/completions``, ``/v1/completions``, ``/v1/models``, ``/health``, ``/metrics``."""
 
@@ -188,13 +183,7 @@ def build_app(gateway: Gateway) -> FastAPI:
 
     app = FastAPI(title="PaCo reward models", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
 
-    @app.exception_handler(HTTPException)
-    async def http_error(_request: Request, error: HTTPException) -> Response:
-        return _json(RequestError(error.status_code, str(error.detail)).body(), error.status_code)
-
-    @app.exception_handler(RequestError)
-    async def refusal(_request: Request, error: RequestError) -> Response:
-        return _json(error.body(), error.status)
+    answer_errors(app)
 
     async def forward(request: Request) -> Response:
         authorise(request, gateway.api_key)
@@ -206,20 +195,20 @@ def build_app(gateway: Gateway) -> FastAPI:
     @app.get("/v1/models")
     async def models(request: Request) -> Response:
         authorise(request, gateway.api_key)
-        return _json(await gateway.models(request))
+        return as_json(await gateway.models(request))
 
     @app.get("/health")
     async def health(request: Request) -> Response:
         models = await gateway.health(request)
         well = bool(models) and all(one["status"] == "ok" for one in models.values())
-        return _json({"status": "ok" if well else "degraded", "models": models}, 200 if well else 503)
+        return as_json({"status": "ok" if well else "degraded", "models": models}, 200 if well else 503)
 
     @app.get("/health/{model}")
     async def health_of(model: str, request: Request) -> Response:
         models = await gateway.health(request)
         if model not in models:
             raise RequestError(404, f"model {model!r} is not served here", "model_not_found")
-        return _json(models[model], 200 if models[model]["status"] == "ok" else 503)
+        return as_json(models[model], 200 if models[model]["status"] == "ok" else 503)
 
     @app.get("/metrics")
     async def metrics(request: Request) -> Response:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import logging
 import os
 import socket
@@ -21,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import PlainTextResponse
-from starlette.exceptions import HTTPException
 
 from paco_core.reward_model.yes_probability import PairQuery
 from paco_core.serving.cache import ScoreCache
@@ -33,6 +31,7 @@ from paco_core.serving.engines.metrics import ServerMetrics
 from paco_core.serving.engines.pictures import Pictures
 from paco_core.serving.guard import authorise, read_body
 from paco_core.serving.protocol import ChatRequest, RequestError
+from paco_core.serving.replies import answer_errors, as_json
 from paco_core.serving.transport import API_KEY
 
 if TYPE_CHECKING:
@@ -109,10 +108,6 @@ def completion(answer: Answer, model: str, logprobs: bool) -> dict[str, Any]:
     }
 
 
-def _json(value: Any, status: int = 200) -> Response:
-    return Response(json.dumps(value), status, media_type="application/json")
-
-
 def build_app(server: Server) -> FastAPI:
     """The application: ``/v1/models``, ``/v1/chat/completions``, ``/health``, ``/metrics``."""
 
@@ -124,17 +119,11 @@ def build_app(server: Server) -> FastAPI:
 
     app = FastAPI(title="PaCo reward model", lifespan=lifespan, docs_url=None, redoc_url=None)
 
-    @app.exception_handler(HTTPException)
-    async def http_error(_request: Request, error: HTTPException) -> Response:
-        return _json(RequestError(error.status_code, str(error.detail)).body(), error.status_code)
-
-    @app.exception_handler(RequestError)
-    async def refusal(_request: Request, error: RequestError) -> Response:
-        return _json(error.body(), error.status)
+    answer_errors(app)
 
     @app.get("/health", openapi_extra=answers(Health))
     async def health() -> Response:
-        return _json({"status": "ok", "model": server.name})
+        return as_json({"status": "ok", "model": server.name})
 
     @app.get("/metrics", response_class=PlainTextResponse, openapi_extra=refused(401))
     async def metrics(request: Request) -> Response:
@@ -144,24 +133,24 @@ def build_app(server: Server) -> FastAPI:
     @app.get("/v1/models", openapi_extra=answers(ModelList, 401))
     async def models(request: Request) -> Response:
         authorise(request, server.api_key)
-        return _json(server.models())
+        return as_json(server.models())
 
     async def chat(request: Request) -> Response:
         started = time.perf_counter()
         status = 200
         try:
             authorise(request, server.api_key)
-            return _json(await server.chat(await read_body(request)))
+            return as_json(await server.chat(await read_body(request)))
         except RequestError as error:
             status = error.status
             server.metrics.refused.labels(error.code).inc()
-            return _json(error.body(), status)
+            return as_json(error.body(), status)
         except Exception as error:
             status = 500
             log.exception("a request failed")
             server.metrics.refused.labels(type(error).__name__).inc()
             message = f"the model failed on this pair ({type(error).__name__})"
-            return _json(RequestError(500, message, "model_failed").body(), 500)
+            return as_json(RequestError(500, message, "model_failed").body(), 500)
         finally:
             server.metrics.requests.labels(str(status)).inc()
             server.metrics.latency.observe(time.perf_counter() - started)
