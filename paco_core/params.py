@@ -13,10 +13,20 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
-from paco_core.params_base import Fraction, LoraParams, Positive, Section
+from paco_core.params_base import Fraction, LoraParams, PolicyLora, Positive, Section
 from paco_core.params_policies import EarlyStop, PoliciesParams, PolicyRecipe, RewardSet, RewardTerm
 
-__all__ = ["EarlyStop", "LoraParams", "Params", "PoliciesParams", "PolicyRecipe", "RewardSet", "RewardTerm", "load"]
+__all__ = [
+    "EarlyStop",
+    "LoraParams",
+    "Params",
+    "PoliciesParams",
+    "PolicyLora",
+    "PolicyRecipe",
+    "RewardSet",
+    "RewardTerm",
+    "load",
+]
 
 PARAMS_FILE = "params.yaml"
 

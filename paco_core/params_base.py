@@ -16,7 +16,14 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
 
 
-class LoraParams(Section):
+class LoraShape(Section):
     rank: Positive
     alpha: Positive
+
+
+class LoraParams(LoraShape):
     targets: list[str] = Field(min_length=1)
+
+
+class PolicyLora(LoraShape):
+    targets: Annotated[list[str], Field(min_length=1)] | None = None  # null = the family's own

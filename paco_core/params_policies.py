@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from paco_core.params_base import Fraction, LoraParams, Positive, Section
+from paco_core.params_base import Fraction, PolicyLora, Positive, Section
 
 FUNCTION = r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"  # module:function
 
@@ -44,10 +44,11 @@ class RewardSet(Section):
 
 
 class PolicyRecipe(Section):
-    family: Literal["flux"]
+    family: Literal["flux", "flux_kontext", "qwen_image_edit"]
     model: str
     start: str | None = None  # LoRA to go on from: folder, or hub id; null = a fresh adapter
     epochs: Annotated[int, Field(ge=0)] | None = None  # null = policies.epochs; 0 = evaluate the start only
+    reference_size: Positive | None = None  # side that reference pictures are brought to; null = the picture's own
     train_size: Positive
     eval_sizes: list[Positive] = Field(min_length=1)
     record_size: Literal["aspect", "exact", "ignore"] = "aspect"
@@ -123,7 +124,7 @@ class PoliciesParams(Section):
     weight_decay: Annotated[float, Field(ge=0)]
     optimizer: Literal["adamw", "adamw_8bit"] = "adamw"
     max_grad_norm: Annotated[float, Field(gt=0)]
-    lora: LoraParams
+    lora: PolicyLora
     loss: Literal["ppo", "grpo_guard", "nft"]
     old_log_prob: Literal["rollout", "recomputed"] = "rollout"
     max_ratio_gap: Annotated[float, Field(gt=0)] | None = None  # null: 1e-4 in float32, 0.05 in bfloat16

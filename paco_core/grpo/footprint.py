@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from paco_core.files import DataError, read_json
 from paco_core.params import PoliciesParams, PolicyRecipe
+from paco_core.policies.base import policy_class
 
 H100_FLOPS = 989e12  # dense bf16, from its data sheet
 LATENT = 64  # channels of a packed latent
@@ -33,7 +35,7 @@ class Architecture:
         tokens, blocks = image_tokens + text_tokens, self.double_blocks + self.single_blocks
         return 2.0 * 12 * self.hidden**2 * tokens * blocks + 4.0 * tokens**2 * self.hidden * blocks
 
-    def lora_parameters(self, rank: int, targets: list[str]) -> int:
+    def lora_parameters(self, rank: int, targets: Sequence[str]) -> int:
         """Weights of a LoRA on the named layers: r (in + out) each."""
         d = self.hidden
         double = dict.fromkeys(("to_q", "to_k", "to_v", "to_out.0"), (d, d))
@@ -99,7 +101,8 @@ def footprint(found: Architecture, params: PoliciesParams, recipe: PolicyRecipe,
     tokens = (recipe.train_size // found.patch) ** 2
     length = tokens + recipe.max_sequence_length
     blocks = found.double_blocks + found.single_blocks
-    lora = found.lora_parameters(params.lora.rank, params.lora.targets)
+    targets = params.lora.targets or policy_class(recipe.family).lora_targets
+    lora = found.lora_parameters(params.lora.rank, targets)
     moments = 2 if params.optimizer == "adamw_8bit" else 8
     each = 4 + 4 + 4 + 8 + moments + (4 if params.loss == "nft" else 0)  # weight, EMA, gradient, its fp64 sum, moments
     deep = blocks + ACTIVATIONS_A_BLOCK if params.gradient_checkpointing else blocks * ACTIVATIONS_A_BLOCK

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 import yaml
 
 from paco_core.params import PoliciesParams, PolicyRecipe
-
-PIPELINES = {"flux": "FluxPipeline"}
+from paco_core.policies.base import policy_class
 
 
 def model_card(
@@ -20,13 +19,14 @@ def model_card(
         before, after: evaluation on unseen prompts, named ``<size>/<metric>``.
         epochs: epochs that were trained.
     """
+    family = policy_class(recipe.family)
     front = {
         "base_model": recipe.model,
         "library_name": "diffusers",
-        "pipeline_tag": "text-to-image",
+        "pipeline_tag": "image-to-image" if family.edits else "text-to-image",
         "tags": ["lora", "reinforcement-learning", "paco-grpo", recipe.family],
     }
-    pipeline = PIPELINES[recipe.family]
+    pipeline = family.pipeline_class
     rewards = ", ".join(f"{name} (weight {term.weight:g})" for name, term in recipe.rewards.terms.items())
     rows = [f"| {name} | {before.get(name, float('nan')):.4f} | {value:.4f} |" for name, value in after.items()]
     lora = (

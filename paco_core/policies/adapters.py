@@ -12,7 +12,7 @@ from paco_core.files import DataError
 if TYPE_CHECKING:
     import torch
 
-    from paco_core.params import LoraParams
+    from paco_core.params import LoraParams, PolicyLora
 
 
 TRAINED = "default"  # peft's name for the adapter that is trained
@@ -23,7 +23,7 @@ def matching(linears: Sequence[str], target: str) -> list[str]:
     return [name for name in linears if name == target or name.endswith(f".{target}")]
 
 
-def attach(transformer: torch.nn.Module, lora: LoraParams, seed: int) -> None:
+def attach(transformer: torch.nn.Module, lora: LoraParams | PolicyLora, targets: Sequence[str], seed: int) -> None:
     """Freeze ``transformer`` and attach a LoRA adapter (gaussian A, zero B), drawn from ``seed``.
 
     Raises:
@@ -33,14 +33,12 @@ def attach(transformer: torch.nn.Module, lora: LoraParams, seed: int) -> None:
     from peft import LoraConfig
 
     linears = [name for name, layer in transformer.named_modules() if isinstance(layer, torch.nn.Linear)]
-    for target in lora.targets:
+    for target in targets:
         if not matching(linears, target):
             known = sorted({_tail(name) for name in linears})
             raise DataError(f"LoRA target {target!r} matches no linear layer; layers end in: {', '.join(known)}")
     transformer.requires_grad_(False)
-    config = LoraConfig(
-        r=lora.rank, lora_alpha=lora.alpha, init_lora_weights="gaussian", target_modules=list(lora.targets)
-    )
+    config = LoraConfig(r=lora.rank, lora_alpha=lora.alpha, init_lora_weights="gaussian", target_modules=list(targets))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         transformer.add_adapter(config)

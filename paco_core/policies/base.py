@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from paco_core.files import DataError
 
@@ -19,13 +19,15 @@ if TYPE_CHECKING:
     import torch
     from PIL.Image import Image
 
-    from paco_core.params import LoraParams
+    from paco_core.params import LoraParams, PolicyLora
 
 Size = tuple[int, int]  # height and width in pixels
 
 #: Family name -> "module:class"; the module is imported when the family is asked for.
 FAMILIES = {
     "flux": "paco_core.policies.flux:FluxPolicy",
+    "flux_kontext": "paco_core.policies.flux_kontext:FluxKontextPolicy",
+    "qwen_image_edit": "paco_core.policies.qwen_image_edit:QwenImageEditPolicy",
 }
 
 
@@ -48,9 +50,17 @@ class NoiseKey:
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
 
+def sized(name: str, size: Size) -> str:
+    """Name of a condition's tensor that holds for pictures of one size only."""
+    return f"{name} {size[0]}x{size[1]}"
+
+
 @dataclass(frozen=True)
 class Condition:
-    """Encoded prompts (and whatever else a family conditions on), one row a prompt."""
+    """Encoded prompts (and whatever else a family conditions on), one row a prompt.
+
+    An editing family's condition holds the reference pictures too, once for each size that will be painted.
+    """
 
     tensors: dict[str, torch.Tensor]
 
@@ -64,9 +74,10 @@ class Condition:
 
 
 class Policy(Protocol):
-    """A text-to-image generator under training. Latents are packed: (N, tokens, channels), fp32."""
+    """An image generator or editor under training. Latents are packed: (N, tokens, channels), fp32."""
 
     family: str
+    edits: bool  # each prompt changes a reference picture
     device: str
     multiple: int  # pixels that a picture's sides are multiples of
     truncated: int  # prompts that did not fit into the text window so far
@@ -74,8 +85,23 @@ class Policy(Protocol):
     def check_size(self, size: Size) -> None:
         """Raise DataError when the model's packing cannot hold a picture of this size."""
 
-    def encode(self, prompts: Sequence[str], max_sequence_length: int) -> Condition:
-        """Encode prompts, one row each."""
+    def encode(
+        self,
+        prompts: Sequence[str],
+        max_sequence_length: int,
+        references: Sequence[Image] | None = None,
+        sizes: Sequence[Size] = (),
+    ) -> Condition:
+        """Encode prompts, and the reference picture of each where the family edits, one row each.
+
+        Args:
+            references: one a prompt where :attr:`edits`, else None.
+            sizes: of the pictures that will be painted with this condition; an editing family brings the
+                reference pictures to each of them (or to about ``reference_size``, where it was loaded with one).
+
+        Raises:
+            DataError: for references where none are taken, or not one a prompt where they are.
+        """
 
     def drop_encoders(self) -> None:
         """Free the text encoders; :meth:`encode` is an error from here on."""
@@ -94,8 +120,11 @@ class Policy(Protocol):
     def decode(self, latents: torch.Tensor, size: Size) -> list[Image]:
         """Clean latents to pictures."""
 
-    def add_adapter(self, lora: LoraParams, seed: int) -> None:
-        """Attach a fresh LoRA adapter, drawn from ``seed``, and freeze everything else."""
+    def add_adapter(self, lora: LoraParams | PolicyLora, seed: int) -> None:
+        """Attach a fresh LoRA adapter, drawn from ``seed``, and freeze everything else.
+
+        Where ``lora`` names no targets, they are the family's own.
+        """
 
     def start_from(self, source: str) -> None:
         """Attach a published adapter, from a folder or hub id, and go on training it.
@@ -142,14 +171,36 @@ def without_bars() -> Iterator[None]:
             log.enable_progress_bar()
 
 
-def load(family: str, model: str, device: str, dtype: str) -> Policy:
-    """Load a policy by its family's name from a folder or hub id.
+def policy_class(family: str) -> Any:
+    """The class of a family, without loading any weights.
 
     Raises:
-        DataError: when the family is unknown, or the model's pipeline class is not the family's.
+        DataError: when the family is unknown.
     """
     if family not in FAMILIES:
         raise DataError(f"policy family {family!r} is unknown; choose one of {', '.join(FAMILIES)}")
     module, name = FAMILIES[family].split(":")
-    policy: Policy = getattr(import_module(module), name).load(model, device, dtype)
+    return getattr(import_module(module), name)
+
+
+def load(
+    family: str,
+    model: str,
+    device: str,
+    dtype: str,
+    *,
+    reference_size: int | None = None,
+    cache: Path | None = None,
+) -> Policy:
+    """Load a policy by its family's name from a folder or hub id.
+
+    Args:
+        reference_size: side of a square of as many pixels as reference pictures are brought to; None = as many
+            as the painted picture has. The released pipelines bring them to 1024.
+        cache: folder below which encodings are remembered; None = they are made anew.
+
+    Raises:
+        DataError: when the family is unknown, or the model's pipeline class is not the family's.
+    """
+    policy: Policy = policy_class(family).load(model, device, dtype, reference_size=reference_size, cache=cache)
     return policy

@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from paco_core.dataset.records import PromptRecord
 from paco_core.files import DataError
 from paco_core.grpo.trainer import Outcome, Trainer
-from paco_core.params import LoraParams, PoliciesParams, PolicyRecipe
+from paco_core.params import LoraParams, PoliciesParams, PolicyLora, PolicyRecipe
 from paco_core.policies.base import Condition, NoiseKey, Size
 from paco_core.rewards.base import RewardBatch
 
@@ -29,6 +29,7 @@ class ToyPolicy:
     """Tokens of 16 px and 4 channels; the velocity is a frozen linear map plus a trainable one."""
 
     family, device, multiple = "toy", "cpu", TOKEN
+    edits = False
 
     def __init__(self) -> None:
         generator = torch.Generator().manual_seed(7)
@@ -44,8 +45,14 @@ class ToyPolicy:
         if any(side % TOKEN for side in size):
             raise DataError(f"{size} does not divide into {TOKEN} px tokens")
 
-    def encode(self, prompts: Sequence[str], max_sequence_length: int) -> Condition:
-        assert self.encoders
+    def encode(
+        self,
+        prompts: Sequence[str],
+        max_sequence_length: int,
+        references: Sequence[Image.Image] | None = None,
+        sizes: Sequence[Size] = (),
+    ) -> Condition:
+        assert self.encoders and references is None
         self.calls["encode"] += 1
         self.truncated += sum(len(p.split()) > max_sequence_length for p in prompts)
         return Condition({"text": torch.tensor([[len(p) % 7 / 7.0] for p in prompts])})
@@ -83,7 +90,7 @@ class ToyPolicy:
         colours = (latents[..., :3].sigmoid() * 255).to(torch.uint8).reshape(-1, rows, columns, 3).numpy()
         return [Image.fromarray(colour).resize((size[1], size[0]), Image.Resampling.NEAREST) for colour in colours]
 
-    def add_adapter(self, lora: LoraParams, seed: int) -> None:
+    def add_adapter(self, lora: LoraParams | PolicyLora, seed: int) -> None:
         generator = torch.Generator().manual_seed(seed)
         self.a = torch.nn.Parameter(torch.randn(5, lora.rank, generator=generator) * 0.3)
         self.b = torch.nn.Parameter(torch.zeros(lora.rank, 4))

@@ -15,6 +15,7 @@ from paco_core.grpo.optimizers import build, check_optimizer
 from paco_core.grpo.plan import Plan, plan
 from paco_core.params import Params, load, parse
 from paco_core.policies import adapters, base
+from paco_core.policies.flux import FluxPolicy
 
 
 @pytest.fixture
@@ -135,7 +136,7 @@ def test_the_adapters_size_is_that_of_the_real_one(tmp_path: Path, params: Param
     policy = base.load("flux", str(folder), "cpu", "float32")
     policy.add_adapter(params.policies.lora, 0)
     real = sum(p.numel() for p in policy.trainable().values())
-    assert found.lora_parameters(params.policies.lora.rank, params.policies.lora.targets) == real
+    assert found.lora_parameters(params.policies.lora.rank, FluxPolicy.lora_targets) == real
     assert adapters.TRAINED == "default" and architecture(tmp_path, "somebody/unknown") is None
 
 

@@ -1,0 +1,91 @@
+"""Encoded prompts and reference pictures, remembered on disk by what they were made from.
+
+One safetensors file an encoding, named by the digest of its inputs, in a folder named by the fingerprint of
+the encoders. Files are renamed into place, so that ranks which encode the same things at once do no harm.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from paco_core.files import digest
+
+if TYPE_CHECKING:
+    import torch
+    from PIL.Image import Image
+
+Tensors = dict[str, "torch.Tensor"]
+FOLDER = Path(".paco") / "encodings"  # outside the outs, which DVC deletes before a run
+NOT_ENCODING = {"transformer", "scheduler"}  # parts of a pipeline that no encoding depends on
+
+
+def picture_digest(picture: Image) -> str:
+    """MD5 of a picture's mode, size and pixels."""
+    head = f"{picture.mode} {picture.width}x{picture.height} ".encode()
+    return hashlib.md5(head + picture.tobytes(), usedforsecurity=False).hexdigest()
+
+
+def fingerprint(model: Path, dtype: str, device: str) -> str:
+    """Digest of a pipeline folder's encoders by file names, sizes and times, as DVC's own state has them.
+
+    Half-precision weights of 10 GB are not read for it; a file that was written again is another one.
+    """
+    files = (path for path in sorted(model.rglob("*")) if path.is_file())
+    stats = [
+        (path.relative_to(model).as_posix(), (stat := path.stat()).st_size, stat.st_mtime_ns)
+        for path in files
+        if path.relative_to(model).parts[0] not in NOT_ENCODING and path.parent != model
+    ]
+    return digest([stats, dtype, device.partition(":")[0]], 32)
+
+
+@dataclass(frozen=True)
+class Encodings:
+    """Encodings by key; with ``folder`` None they are made each time."""
+
+    folder: Path | None = None
+
+    def rows(self, inputs: Sequence[object], encode: Callable[[int], Tensors]) -> list[Tensors]:
+        """One encoding a row. ``encode`` is called with the number of each row that nobody has encoded yet.
+
+        Rows are encoded one at a time: what a row becomes must not hang on which others were remembered.
+
+        Args:
+            inputs: everything that a row depends on, as JSON values; equal inputs are encoded once.
+        """
+        found: dict[str, Tensors] = {}
+        keys = [digest(value, 32) for value in inputs]
+        for number, key in enumerate(keys):
+            if key not in found:
+                found[key] = self._read(key) or self._write(key, encode(number))
+        return [found[key] for key in keys]
+
+    def _read(self, key: str) -> Tensors | None:
+        from safetensors import SafetensorError
+        from safetensors.torch import load_file
+
+        if self.folder is None:
+            return None
+        try:
+            return load_file(self.folder / f"{key}.safetensors")
+        except (FileNotFoundError, SafetensorError):  # a file cut off by a power failure is made again
+            return None
+
+    def _write(self, key: str, tensors: Tensors) -> Tensors:
+        from safetensors.torch import save_file
+
+        plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+        if self.folder is not None:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            part = self.folder / f".{key}.{os.getpid()}.part"  # its own: atomic() would take another rank's
+            try:
+                save_file(plain, part)
+                part.replace(self.folder / f"{key}.safetensors")
+            finally:
+                part.unlink(missing_ok=True)
+        return plain

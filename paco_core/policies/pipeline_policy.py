@@ -1,0 +1,214 @@
+"""What the families share: a diffusers flow-matching pipeline, taken apart into the passes that RL needs.
+
+Schedule, packing and decoding are the pipeline's own, so that the same noise gives the same picture here
+and in the pipeline's ``__call__``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from paco_core.files import DataError
+from paco_core.policies import adapters
+from paco_core.policies.base import NoiseKey, Size, without_bars
+from paco_core.policies.encodings import Encodings, fingerprint
+
+if TYPE_CHECKING:
+    import torch
+    from PIL.Image import Image
+
+    from paco_core.params import LoraParams, PolicyLora
+
+DECODE_BATCH = 64
+
+
+class PipelinePolicy:
+    """A pipeline with a ``transformer``, a ``vae`` and text encoders; a family adds encoding, velocity, decoding."""
+
+    family: ClassVar[str]
+    pipeline_class: ClassVar[str]
+    edits: ClassVar[bool] = False
+    text_encoders: ClassVar[tuple[str, ...]]
+    lora_targets: ClassVar[tuple[str, ...]]
+
+    def __init__(
+        self, pipeline: Any, device: str, *, reference_size: int | None = None, encodings: Encodings | None = None
+    ) -> None:
+        self.pipeline, self.device, self.reference_size = pipeline, device, reference_size
+        self.transformer, self.vae = pipeline.transformer, pipeline.vae
+        self.encodings = encodings or Encodings()
+        self.truncated = 0
+        for part in (self.transformer, self.vae, *(getattr(pipeline, name) for name in self.text_encoders)):
+            if part is not None:
+                part.requires_grad_(False).eval()
+
+    @classmethod
+    def load(
+        cls, model: str, device: str, dtype: str, *, reference_size: int | None = None, cache: Path | None = None
+    ) -> Self:
+        """Load from a folder or hub id.
+
+        Raises:
+            DataError: when nothing is there, or the pipeline is of another class than the family's.
+        """
+        import diffusers
+        import torch
+
+        kind = getattr(diffusers, cls.pipeline_class)
+        try:
+            found = kind.load_config(model).get("_class_name")
+        except OSError as error:
+            raise DataError(f"{model}: no diffusers pipeline there ({str(error).splitlines()[0]})") from None
+        if found != cls.pipeline_class:
+            raise DataError(f"{model}: holds a {found}, the family {cls.family} needs a {cls.pipeline_class}")
+        with without_bars():
+            folder = Path(model if Path(model).is_dir() else kind.download(model))
+            pipeline = kind.from_pretrained(folder, dtype=getattr(torch, dtype))
+        pipeline.set_progress_bar_config(disable=True)
+        pipeline.to(device)
+        folder_of_cache = None if cache is None else cache / fingerprint(folder, dtype, device)
+        return cls(pipeline, device, reference_size=reference_size, encodings=Encodings(folder_of_cache))
+
+    @property
+    def multiple(self) -> int:
+        """Pixels a token is high and wide: the VAE's factor times the 2 x 2 packing."""
+        return int(self.pipeline.vae_scale_factor) * 2
+
+    def check_size(self, size: Size) -> None:
+        if any(side <= 0 or side % self.multiple for side in size):
+            near = [max(1, round(side / self.multiple)) * self.multiple for side in size]
+            raise DataError(
+                f"a picture of {size[0]} x {size[1]} does not divide into {self.multiple} px tokens; "
+                f"the nearest that does is {near[0]} x {near[1]}"
+            )
+
+    def grid(self, size: Size) -> tuple[int, int]:
+        """Rows and columns of tokens of a picture of this size."""
+        self.check_size(size)
+        return size[0] // self.multiple, size[1] // self.multiple
+
+    def reference_of(self, size: Size) -> Size:
+        """To what height and width reference pictures are brought for pictures of ``size``.
+
+        The same, or where ``reference_size`` is given about its square in pixels, in the same proportions.
+        """
+        self.check_size(size)
+        if self.reference_size is None:
+            return size
+        scale = self.reference_size / math.sqrt(size[0] * size[1]) / self.multiple
+        return max(1, round(size[0] * scale)) * self.multiple, max(1, round(size[1] * scale)) * self.multiple
+
+    def check_references(
+        self, prompts: Sequence[str], references: Sequence[Image] | None, sizes: Sequence[Size]
+    ) -> None:
+        """Raise DataError unless there is one reference picture a prompt, or none where none is taken."""
+        if not self.edits:
+            if references is not None:
+                raise DataError(
+                    f"the family {self.family} paints from text alone, and was given {len(references)} reference "
+                    "pictures; choose a family that edits, or leave them out"
+                )
+            return
+        if references is None or len(references) != len(prompts):
+            raise DataError(
+                f"the family {self.family} changes one reference picture a prompt: {len(prompts)} prompts came "
+                f"with {len(references or ())} pictures"
+            )
+        if not sizes:
+            raise ValueError("name the sizes that will be painted: reference pictures are encoded for each")
+
+    def need_encoders(self) -> None:
+        """Raise when the text encoders are gone."""
+        if any(getattr(self.pipeline, name) is None for name in self.text_encoders):
+            raise RuntimeError("the text encoders were dropped; encode every prompt before drop_encoders()")
+
+    def drop_encoders(self) -> None:
+        for name in self.text_encoders:
+            setattr(self.pipeline, name, None)
+
+    def sigmas(self, size: Size, steps: int) -> torch.Tensor:
+        import numpy as np
+        from diffusers.pipelines.flux.pipeline_flux import calculate_shift
+
+        rows, columns = self.grid(size)
+        scheduler = self.pipeline.scheduler
+        config = scheduler.config
+        shift = calculate_shift(
+            rows * columns,
+            config.get("base_image_seq_len", 256),
+            config.get("max_image_seq_len", 4096),
+            config.get("base_shift", 0.5),
+            config.get("max_shift", 1.15),
+        )
+        given = None if config.get("use_flow_sigmas") else np.linspace(1.0, 1 / steps, steps)
+        scheduler.set_timesteps(None if given is not None else steps, sigmas=given, mu=shift, device="cpu")
+        return scheduler.sigmas.float().clone()
+
+    def noise(self, size: Size, keys: Sequence[NoiseKey]) -> torch.Tensor:
+        import torch
+
+        rows, columns = self.grid(size)
+        channels = self.transformer.config.in_channels // 4
+        draws = [
+            torch.randn(
+                (channels, 2 * rows, 2 * columns),
+                generator=torch.Generator().manual_seed(key.generator_seed),
+                dtype=torch.float32,
+            )
+            for key in keys
+        ]
+        packed: torch.Tensor = self.pipeline._pack_latents(
+            torch.stack(draws), len(keys), channels, 2 * rows, 2 * columns
+        )
+        return packed.to(self.device)
+
+    def decode(self, latents: torch.Tensor, size: Size) -> list[Image]:
+        import torch
+
+        pictures: list[Image] = []
+        with torch.inference_mode():
+            for part in latents.split(DECODE_BATCH):
+                maps = self.pipeline._unpack_latents(part, *size, self.pipeline.vae_scale_factor)
+                pictures += self.pipeline.image_processor.postprocess(self._pixels(maps), output_type="pil")
+        return pictures
+
+    def _pixels(self, maps: torch.Tensor) -> torch.Tensor:
+        """Clean latents, unpacked, to pixels (N, 3, H, W) in -1..1."""
+        raise NotImplementedError
+
+    def add_adapter(self, lora: LoraParams | PolicyLora, seed: int) -> None:
+        adapters.attach(self.transformer, lora, lora.targets or self.lora_targets, seed)
+
+    def start_from(self, source: str) -> None:
+        adapters.load_trainable(self.pipeline, source)
+
+    def copy_adapter(self, name: str) -> None:
+        adapters.add_copy(self.transformer, name)
+
+    def adapter(self, name: str) -> dict[str, torch.Tensor]:
+        return adapters.tensors(self.transformer, name)
+
+    def using(self, name: str | None) -> AbstractContextManager[None]:
+        return adapters.using(self.transformer, name)
+
+    def load_adapter(self, folder: Path) -> None:
+        self.pipeline.load_lora_weights(str(folder))
+
+    def save_adapter(self, folder: Path) -> None:
+        from peft.utils import get_peft_model_state_dict
+
+        self.pipeline.save_lora_weights(
+            str(folder),
+            transformer_lora_layers=get_peft_model_state_dict(self.transformer),
+            transformer_lora_adapter_metadata=adapters.metadata(self.transformer),
+        )
+
+    def trainable(self) -> dict[str, torch.nn.Parameter]:
+        return {name: p for name, p in self.transformer.named_parameters() if p.requires_grad}
+
+    def enable_gradient_checkpointing(self) -> None:
+        self.transformer.enable_gradient_checkpointing()
