@@ -22,6 +22,7 @@ from paco_core.files import DataError
 from paco_core.lock import Recipe, present_recipe
 from paco_core.params import PARAMS_FILE, Params, load
 from paco_core.progress import Progress
+from paco_core.provenance import records
 from paco_core.provenance.chain import RECIPE_TAG, STAGE_TAG, Run
 from paco_core.tracking import Terminated, Tracker, dagster_url, git_state, open_run
 
@@ -42,6 +43,7 @@ class StageContext:
     pipes: PipesContext | None
     recipe: Recipe | None = None  # md5s of the inputs and the parameters, as they were when the stage started
     started: datetime = field(default_factory=lambda: datetime.now(UTC))
+    endpoint: str | None = None  # names of the servers that scored, with their fingerprints
     _reported: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -109,8 +111,8 @@ class StageContext:
         self.tracker.metrics({f"{self.name}/{k}": float(v) for k, v in metrics.items()})
         self.say(f"{self.label}: " + ", ".join(f"{k} {_short(v)}" for k, v in metrics.items()))
 
-    def run(self, endpoint: str | None = None) -> Run:
-        """What is known of this stage's run, for the story that its out carries."""
+    def run(self) -> Run:
+        """What is known of this stage's run: recorded beside its outs, never in them."""
         git = git_state(self.root)
         return Run(
             mlflow_run=self.tracker.run_id,
@@ -121,7 +123,7 @@ class StageContext:
             git_dirty=git["git.dirty"] == "true" if git else None,
             dagster_run=self.pipes.run_id if self.pipes else None,
             dagster_asset="/".join(self.pipes.asset_keys) if self.pipes else None,
-            endpoint=endpoint,
+            endpoint=self.endpoint,
         )
 
     def _materialise(self) -> None:
@@ -191,6 +193,8 @@ def open_stage(name: str, item: str | None, root: Path) -> Iterator[StageContext
         context = StageContext(name, item, root, params, tracker, pipes, recipe)
         yield context
         context._materialise()
+        if recipe is not None:
+            records.keep(root, label, recipe.digest, context.run())
 
 
 def experiment(params: Params, name: str, item: str | None) -> str:

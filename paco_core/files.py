@@ -123,6 +123,22 @@ def folder_digest(folder: Path, length: int = 32) -> str:
     return md5.hexdigest()[:length]
 
 
+def settle_safetensors(path: Path) -> None:
+    """Sort the metadata of a safetensors file: it is written in a hash map's order, another one in each process.
+
+    Format: 8 bytes for the header's length, the header as JSON filled up with blanks, the tensors.
+    """
+    with path.open("r+b") as stream:
+        size = int.from_bytes(stream.read(8), "little")
+        header = json.loads(stream.read(size))
+        notes = {"__metadata__": dict(sorted(header.pop("__metadata__", {}).items()))}
+        text = json.dumps(
+            {**notes, **header} if notes["__metadata__"] else header, separators=(",", ":"), ensure_ascii=False
+        )
+        stream.seek(8)
+        stream.write(text.encode().ljust(size))
+
+
 def recorded_md5(root: Path, path: Path) -> str | None:
     """The md5 that ``dvc.lock`` records for an out, or None where it records none."""
     import yaml

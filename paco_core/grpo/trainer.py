@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paco_core.dataset.records import PromptRecord
-from paco_core.files import DataError, atomic, digest
+from paco_core.files import DataError, atomic, digest, settle_safetensors
 from paco_core.grpo import checkpoint as checkpoints
 from paco_core.grpo.advantages import Advantages, advantages
 from paco_core.grpo.checkpoint import Checkpoint
@@ -234,7 +234,7 @@ class Trainer:
         """Train, evaluate where it is due, tell; why to stop, or None."""
         rule, done = self.params.early_stop, epoch + 1
         try:
-            row = self._epoch(epoch)
+            row, seconds = self._epoch(epoch)
         except NotFinite as error:
             if rule is None or rule.nan == "error":
                 raise
@@ -245,7 +245,7 @@ class Trainer:
                 row |= evaluation_row(self._evaluate(done).metrics, self.recipe.eval_sizes)
         rows.append(row)
         if self.processes.main:
-            self.reports.metrics({k: v for k, v in row.items() if k != "epoch"}, done)
+            self.reports.metrics({k: v for k, v in {**row, **seconds}.items() if k != "epoch"}, done)
             self.reports.epoch(done, note(row))
         weights = {name: term.weight for name, term in self.recipe.rewards.terms.items()}
         return None if rule is None else collapsed(rows, weights, rule)
@@ -269,6 +269,8 @@ class Trainer:
             if self.processes.main:
                 with atomic(out / "adapter") as part:
                     self.policy.save_adapter(part)
+                    for weights in part.glob("*.safetensors"):
+                        settle_safetensors(weights)
                     card = model_card(self.params, self.recipe, outcome.before, outcome.after, last)
                     (part / "README.md").write_text(card, encoding="utf-8")
         if self.processes.main:
@@ -290,8 +292,11 @@ class Trainer:
             self.reports.metrics(row, epoch)
         return row
 
-    def _epoch(self, epoch: int) -> Row:
-        """Sample, score, give advantages, optimise; the figures of one epoch."""
+    def _epoch(self, epoch: int) -> tuple[Row, Row]:
+        """Sample, score, give advantages, optimise; the figures of one epoch, and apart from them its seconds.
+
+        Seconds are told and not kept: equal inputs make an equal out.
+        """
         clock = time.monotonic()
         params, rewards = self.params, self.recipe.rewards
         prompts = prompts_of_epoch(len(self.train), params.prompts_per_epoch, epoch, params.seed)
@@ -320,13 +325,15 @@ class Trainer:
             "epoch": epoch + 1.0,
             **reward_figures(scores, combined, given),
             **{f"update/{name}": value for name, value in health.figures().items()},
+        }
+        seconds = {
             "seconds/sample": sampled - clock,
             "seconds/wait_for_scores": scored - sampled,
             "seconds/optimise": time.monotonic() - scored,
         }
         if self.recipe.num_noise_steps is not None:
             figures["first_noise_step"] = float(noisy[0])
-        return figures
+        return figures, seconds
 
     def _refuse_failures(self, given: Advantages, samples: int) -> None:
         if given.failed > self.max_failed_share * samples:

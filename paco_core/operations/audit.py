@@ -11,11 +11,12 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
 from paco_core.checks import CheckReport
+from paco_core.files import DataError
 from paco_core.lock import Disk, Entry, Lock, present_recipe, stage_definition
 from paco_core.tracking import open_run
 
@@ -61,16 +62,21 @@ class Audit:
         )
 
 
-def cheap(root: Path, lock: Lock) -> tuple[list[Entry], dict[str, str]]:
-    """Recorded stages that need no GPU pool and read what they are recorded to have read; the rest with reasons."""
+def to_audit(root: Path, lock: Lock, only: Collection[str] = ()) -> tuple[list[Entry], dict[str, str]]:
+    """Recorded stages that read what they are recorded to have read, and the rest with reasons.
+
+    Without ``only`` those that need a GPU pool are left out.
+    """
     chosen, skipped = [], {}
     for label, entry in lock.entries.items():
         definition = stage_definition(root, label)
         settings = (definition or {}).get("meta", {}).get("dagster", {})
         recipe = present_recipe(root, label)
-        if definition is None:
+        if only and label not in only:
+            skipped[label] = "was not asked for"
+        elif definition is None:
             skipped[label] = "no longer in dvc.yaml"
-        elif settings.get("pool"):
+        elif settings.get("pool") and not only:
             skipped[label] = f"needs the pool {settings['pool']}"
         elif label in NEVER_EQUAL:
             skipped[label] = "holds times"
@@ -81,13 +87,16 @@ def cheap(root: Path, lock: Lock) -> tuple[list[Entry], dict[str, str]]:
     return chosen, skipped
 
 
-def audit(root: Path, only: Iterable[str] = (), say: Callable[[str], None] = lambda _line: None) -> Audit:
-    """Run the cheap stages (or those named) again and compare; an MLflow run keeps the result."""
+def audit(root: Path, only: Collection[str] = (), say: Callable[[str], None] = lambda _line: None) -> Audit:
+    """Run stages that need no GPU (or those named) again and compare; an MLflow run keeps the result.
+
+    Raises:
+        DataError: when ``dvc.lock`` records no stage of a name.
+    """
     lock = Lock.read(root)
-    entries, skipped = cheap(root, lock)
-    wanted = set(only)
-    if wanted:
-        entries = [entry for entry in entries if entry.stage in wanted]
+    if unknown := set(only) - lock.entries.keys():
+        raise DataError(f"{', '.join(sorted(unknown))}: not recorded in dvc.lock, which has {', '.join(lock.entries)}")
+    entries, skipped = to_audit(root, lock, only)
     found: list[Audited] = []
     failed: dict[str, str] = {}
     with open_run(root, "paco/audit", "audit", {}) as tracker:

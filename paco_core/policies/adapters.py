@@ -124,6 +124,6 @@ def _tail(name: str) -> str:
 
 
 def metadata(transformer: torch.nn.Module) -> dict[str, Any]:
-    """The adapter's configuration, kept beside its weights so that alpha survives loading."""
+    """The adapter's configuration, kept beside its weights so that alpha survives loading; the same from run to run."""
     config: dict[str, Any] = transformer.peft_config[TRAINED].to_dict()
-    return config
+    return {name: sorted(value) if isinstance(value, set) else value for name, value in config.items()}

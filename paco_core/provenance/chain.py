@@ -86,6 +86,10 @@ def is_code(path: str) -> bool:
     return path.startswith("paco_core/") or path.endswith(".py")
 
 
+def is_metrics(path: str) -> bool:
+    return path.startswith("data/metrics/")
+
+
 def of_path(path: str, lock: Lock, find_run: FindRun = no_run) -> Provenance:
     """The provenance of an out, or of a file inside one.
 
@@ -102,7 +106,7 @@ def of_path(path: str, lock: Lock, find_run: FindRun = no_run) -> Provenance:
 
 
 def of_stage_now(
-    label: str, command: str, recipe: Recipe, path: str, lock: Lock, find_run: FindRun, run: Run
+    label: str, command: str, recipe: Recipe, path: str, lock: Lock, find_run: FindRun = no_run, run: Run | None = None
 ) -> Provenance:
     """The provenance of what a running stage makes: its own link from its recipe, the rest as recorded."""
     own = Entry(label, command, recipe, {})
@@ -125,7 +129,9 @@ def _climb(
         given: dict[str, str] = {}
         reads: dict[str, Entry] = {}
         for path, md5 in entry.recipe.deps.items():
-            makers = [maker for maker in lock.makers(path) if maker.stage != entry.stage]
+            makers = sorted(  # dvc.lock has them in the order in which they first ran
+                (maker for maker in lock.makers(path) if maker.stage != entry.stage), key=lambda maker: maker.stage
+            )
             if is_code(path):
                 continue
             (made if makers else given)[path] = md5

@@ -1,4 +1,4 @@
-"""Finds the tracked run of a recorded stage: the one that read the same recipe."""
+"""Finds the run of a recorded stage, the one that read the same recipe: beside ``dvc.lock``, else in MLflow."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from paco_core.provenance import records
 from paco_core.provenance.chain import ENDPOINT_TAG, RECIPE_TAG, STAGE_TAG, Run
 from paco_core.tracking import brief_requests, run_url, tracking_uri
 
 
 class RunFinder:
-    """Asks MLflow; a store that does not answer is asked once and then left alone (``failure`` says why)."""
+    """Looks into ``data/runs``, then asks MLflow: a store that does not answer is asked once (``failure`` says why)."""
 
     def __init__(self, root: Path) -> None:
+        self._root = root
         self._uri = tracking_uri(root)
         self._absent = self._uri.startswith("sqlite:///") and not Path(self._uri[10:]).is_file()  # nothing tracked yet
         self._client: Any = None
@@ -22,7 +24,10 @@ class RunFinder:
         self.failure: str | None = None
 
     def __call__(self, stage: str, recipe: str) -> Run | None:
-        return self._quietly(lambda: self._find(stage, recipe))
+        kept = records.recorded(self._root, stage, recipe)
+        if kept is not None and kept.mlflow_run is not None:
+            return kept
+        return self._quietly(lambda: self._find(stage, recipe)) or kept
 
     def _quietly(self, ask: Callable[[], Run | None]) -> Run | None:
         if self.failure is not None or self._absent:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from paco_core.provenance.chain import Link, Provenance
+from dataclasses import replace
+
+from paco_core.provenance.chain import Link, Provenance, Run
 from paco_core.tracking import flatten
 
 
@@ -10,15 +12,18 @@ def markdown(provenance: Provenance, level: int = 1) -> str:
     """The whole story; ``level`` is that of its heading."""
     mark = "#" * level
     version = f", version `{provenance.md5}`" if provenance.md5 else ""
+    runs = any(link.run is not None and replace(link.run, endpoint=None) != Run() for link in provenance.links)
+    columns = ["stage", "made", "reads", *(["MLflow run", "git commit", "Dagster run"] if runs else [])]
+    asked = f"Runs and commits are recorded beside it: `paco provenance {provenance.path}` in its project names them."
     lines = [
         f"{mark} Provenance of `{provenance.path}`",
         "",
         f"Made by `{provenance.links[0].stage}`{version}. Each line was made from the lines that it reads; md5s are "
-        "those of DVC.",
+        f"those of DVC.{'' if runs else ' ' + asked}",
         "",
-        "| stage | made | reads | MLflow run | git commit | Dagster run |",
-        "|---|---|---|---|---|---|",
-        *(_row(link) for link in provenance.links),
+        f"| {' | '.join(columns)} |",
+        f"|{'---|' * len(columns)}",
+        *(f"| {' | '.join(_row(link)[: len(columns)])} |" for link in provenance.links),
     ]
     given = {path: md5 for link in provenance.links for path, md5 in link.given.items()}
     if given:
@@ -28,7 +33,7 @@ def markdown(provenance: Provenance, level: int = 1) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _row(link: Link) -> str:
+def _row(link: Link) -> list[str]:
     outs = "<br>".join(f"`{p}` `{md5[:12]}`" for p, md5 in link.outs.items() if "/metrics/" not in p)
     run = link.run
     page = "" if run is None or run.mlflow_run is None else f"`{run.mlflow_run[:12]}`"
@@ -38,7 +43,7 @@ def _row(link: Link) -> str:
     commit += " with changes not committed" if run and run.git_dirty else ""
     dagster = f"`{run.dagster_run[:8]}`" if run and run.dagster_run else ""
     reads = ", ".join(link.reads)
-    return f"| {link.stage} | {outs or 'this folder'} | {reads} | {page} | {commit} | {dagster} |"
+    return [link.stage, outs or "this folder", reads, page, commit, dagster]
 
 
 def _details(link: Link) -> list[str]:

@@ -142,11 +142,12 @@ def run(ctx: StageContext) -> None:
         )
         outcome, judges = _train(ctx.params, ctx.root, name, out, ctx.read, reports)
     if judges:
+        ctx.endpoint = judges
         ctx.tracker.tags({ENDPOINT_TAG: judges})
     ctx.tracker.external_model(f"paco-{name}", paths.POLICIES / name, files.folder_digest(out / "adapter"))
     command = f"python -m paco_core run policies --item {name}"
     card = out / "adapter" / "README.md"
-    problem = ship(out, ctx.root, ctx.label, command, ctx.recipe, ctx.run(judges or None), card)
+    problem = ship(out, ctx.root, ctx.label, command, ctx.recipe, ctx.endpoint, card)
     if problem:
         ctx.say(problem)
     ctx.report(outcome.metrics())

@@ -50,8 +50,11 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
+WRITTEN = (":(exclude)dvc.lock", ":(exclude)data/metrics", ":(exclude)data/runs")
+
+
 def git_state(root: Path) -> dict[str, str]:
-    """Commit and whether the tree is dirty; empty outside a git checkout."""
+    """Commit and whether the tree is dirty; empty outside a git checkout. What runs write is no change of the code."""
 
     def git(*args: str) -> str | None:
         done = subprocess.run(["git", *args], cwd=root, capture_output=True, text=True)
@@ -60,4 +63,7 @@ def git_state(root: Path) -> dict[str, str]:
     commit = git("rev-parse", "HEAD")
     if commit is None:
         return {}
-    return {"git.commit": commit, "git.dirty": str(bool(git("status", "--porcelain", "-uno"))).lower()}
+    return {
+        "git.commit": commit,
+        "git.dirty": str(bool(git("status", "--porcelain", "-uno", "--", ".", *WRITTEN))).lower(),
+    }

@@ -14,6 +14,8 @@ import mlflow
 import pytest
 import yaml
 
+from paco_core.operations.audit import audit
+
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 Dvc = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -65,6 +67,19 @@ def test_a_missing_out_is_made_again_and_nothing_else(smoke: Path, dvc: Dvc) -> 
     assert changed_stages(dvc) >= {"rankings"}
     assert dvc("repro", "rankings").returncode == 0
     assert changed_stages(dvc) == set()
+
+
+def test_a_training_repeated_gives_the_recorded_bytes(smoke: Path) -> None:
+    """Another process, another hash seed, other hours: adapter, log, pictures, checkpoint and story are the same."""
+    found = audit(smoke, only=["policies@flux_t2is"])
+    assert found.check.passed and found.check.metadata["outs"] == 1, found.check.description
+    told = json.loads((smoke / "data/runs/policies@flux_t2is.json").read_text())
+    assert told["run"]["mlflow_run"] and "mlflow_run" not in json.dumps(
+        [
+            link["run"]
+            for link in json.loads((smoke / "data/policies/flux_t2is/provenance.json").read_text())["links"][1:]
+        ]
+    )
 
 
 @pytest.mark.parametrize("stage", ["pairs", "cot_labels"])

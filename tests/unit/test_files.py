@@ -66,3 +66,24 @@ def test_the_recorded_md5_comes_from_the_lock(tmp_path: Path) -> None:
     assert files.recorded_md5(tmp_path, Path("data/a")) is None
     (tmp_path / "dvc.lock").write_text("stages:\n  a:\n    outs:\n    - path: data/a\n      md5: abc.dir\n")
     assert files.recorded_md5(tmp_path, Path("data/a")) == "abc.dir"
+
+
+def test_the_metadata_of_weights_is_sorted_and_the_tensors_stay(tmp_path: Path) -> None:
+    import torch
+    from safetensors import safe_open
+    from safetensors.torch import load_file, save_file
+
+    notes = {f"note {n}": "é" * n for n in range(8)}  # eight keys: written sorted once in 40,320 times
+    tensors = {"b": torch.arange(3.0), "a": torch.ones(2, 2)}
+    files_ = [tmp_path / "one.safetensors", tmp_path / "two.safetensors"]
+    for path in files_:
+        save_file(tensors, path, metadata=dict(sorted(notes.items(), reverse=path is files_[0])))
+        files.settle_safetensors(path)
+    assert files_[0].read_bytes() == files_[1].read_bytes()
+    with safe_open(files_[0], "pt") as found:
+        assert found.metadata() == notes
+    assert all(torch.equal(load_file(files_[0])[name], tensors[name]) for name in tensors)
+    save_file(tensors, files_[1])  # without notes
+    before = files_[1].read_bytes()
+    files.settle_safetensors(files_[1])
+    assert files_[1].read_bytes() == before

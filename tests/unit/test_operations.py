@@ -13,7 +13,7 @@ import pytest
 
 from paco_core.operations import cases, reevaluation
 from paco_core.operations.alerts import FILE, alert
-from paco_core.operations.audit import audit, cheap
+from paco_core.operations.audit import audit, to_audit
 from paco_core.operations.reevaluation import Reevaluation, Subject
 from paco_core.params import PARAMS_FILE, load
 from paco_core.serving.process import hold
@@ -180,7 +180,7 @@ def test_which_stages_are_cheap_in_this_project(repository: Path) -> None:
     from paco_core.lock import Entry, Lock, Recipe
 
     lock = Lock({name: Entry(name, "", Recipe({}, {}), {}) for name in ("pairs", "policies@flux_t2is", "gone")})
-    _, skipped = cheap(repository, lock)
+    _, skipped = to_audit(repository, lock)
     assert skipped["policies@flux_t2is"] == "needs the pool gpu" and skipped["gone"] == "no longer in dvc.yaml"
 
 

@@ -9,10 +9,13 @@ from pathlib import Path
 
 import provenance_world as world
 import pytest
+import yaml
 
 from paco_core.files import DataError
-from paco_core.lock import Lock, present_recipe, restore
+from paco_core.lock import Disk, Lock, present_recipe, restore
+from paco_core.provenance import records
 from paco_core.provenance.chain import Link, Provenance, Run, of_path, of_stage_now, project_path
+from paco_core.provenance.runs import RunFinder
 from paco_core.provenance.shipping import ship
 from paco_core.provenance.text import markdown
 from paco_core.provenance.verify import verify, verify_cached
@@ -153,18 +156,26 @@ def test_code_that_differs_from_the_recorded_commit_is_named(root: Path) -> None
 def test_a_policy_carries_its_story_and_a_forged_story_is_found(root: Path) -> None:
     recipe = present_recipe(root, "policies@flux_t2is")
     out = root / POLICY
-    run = Run(mlflow_run="ab" * 16, endpoint="paco-reward@123")
     card = out / "adapter/README.md"
     card.write_text("# A card\n")
+    versions = set()
     for _ in range(2):  # a second run does not tell it twice
-        assert ship(out, root, "policies@flux_t2is", "run policies@flux_t2is", recipe, run, card) is None
+        assert ship(out, root, "policies@flux_t2is", "run policies@flux_t2is", recipe, "paco-reward@123", card) is None
+        versions.add(Disk(root).md5(POLICY))
+        # DVC records stages in the order of their first run, and figures may hold seconds: neither shows.
+        _turn_round(root / "dvc.lock")
+        (root / "data/metrics/pairs.json").write_text('{"seconds": 3}')
+        world.record(root, {"pairs": world.OUTS["pairs"]})
+    assert len(versions) == 1, "the same inputs, another md5"
     world.record(root, {"policies@flux_t2is": [POLICY]})
     told = Provenance.from_dict(json.loads((out / "provenance.json").read_text()))
     recorded = story(root)
     assert [link.stage for link in told.links] == [link.stage for link in recorded.links]
     assert [link.recipe for link in told.links] == [link.recipe for link in recorded.links]
-    assert told.links[0].run == run and told.links[1] == recorded.links[1]
+    assert told.links[0].run == Run(endpoint="paco-reward@123") and all(link.run is None for link in told.links[1:])
+    assert told.links[1].outs == {"data/pairs": recorded.links[1].outs["data/pairs"]}
     text = card.read_text()
+    assert "MLflow run" not in text and f"`paco provenance {POLICY}` in its project names them" in text
     assert text.startswith("# A card\n\n## Provenance of") and "paco-reward@123" in text
     assert text.count("## Provenance of") == 1
     assert verify(root, recorded).breaks == ()
@@ -173,6 +184,38 @@ def test_a_policy_carries_its_story_and_a_forged_story_is_found(root: Path) -> N
     (out / "provenance.json").write_text(json.dumps(tree))
     text = verify(root, recorded).text()
     assert "provenance.json changed" in text and "pairs: provenance.json: tells recipe ffff" in text
+
+
+def _turn_round(lock: Path) -> None:
+    tree = yaml.safe_load(lock.read_text())
+    stages = dict(reversed(tree["stages"].items()))
+    lock.write_text(yaml.safe_dump({**tree, "stages": stages}, sort_keys=False))
+
+
+def test_a_stage_that_was_made_again_with_the_same_bytes_leaves_the_shipped_story_true(root: Path) -> None:
+    label, out = "policies@flux_t2is", root / POLICY
+    (out / "adapter/README.md").write_text("# A card\n")
+    ship(out, root, label, f"run {label}", present_recipe(root, label), None, out / "adapter/README.md")
+    world.record(root, {label: [POLICY]})
+    (root / "paco_core/pairs.py").write_text("# a comment\n")
+    world.record(root, {"pairs": world.OUTS["pairs"]})
+    assert verify(root, story(root)).breaks == ()
+    (root / "data/pairs/train.parquet").write_text("others")
+    world.record(root, {"pairs": world.OUTS["pairs"]})
+    assert "pairs: provenance.json: tells recipe" in verify(root, story(root)).text()
+
+
+def test_the_run_is_recorded_beside_the_out_and_belongs_to_a_recipe(root: Path) -> None:
+    label, lock = "policies@flux_t2is", Lock.read(root)
+    recipe = lock.entries[label].recipe.digest
+    run = Run(mlflow_run="ab" * 16, dagster_run="d" * 36, git_commit="c" * 40, endpoint="paco-reward@1")
+    records.keep(root, label, recipe, run)
+    finder = RunFinder(root)  # without any MLflow store
+    assert of_path(POLICY, lock, finder).links[0].run == run and finder.failure is None
+    assert finder(label, "another recipe") is None and finder("pairs", recipe) is None
+    (root / "data/runs" / f"{label}.json").write_text('{"run": {}}')
+    with pytest.raises(DataError, match=r"flux_t2is.json: not the record of a run"):
+        finder(label, recipe)
 
 
 def test_an_earlier_version_is_verified_and_restored_from_the_cache(root: Path, tmp_path: Path) -> None:
