@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+from loopback import Loopback, Quiet
 
 from paco_core.params import ChatParams
 
@@ -36,20 +36,19 @@ def text_of(body: dict[str, Any]) -> str:
     return content if isinstance(content, str) else str(content[0]["text"])
 
 
-class ChatServer(ThreadingHTTPServer):
+Answer = Callable[[dict[str, Any], int], "Raw | None"]
+
+
+class ChatServer(Loopback):
     """``answer(body, n)`` makes the reply to the n-th request, None hangs up; keeps the requests and the keys."""
 
-    daemon_threads = True
-
-    def __init__(self, answer: Callable[[dict[str, Any], int], Raw | None]) -> None:
+    def __init__(self, answer: Answer) -> None:
         state, lock = self, threading.Lock()
         self.bodies: list[dict[str, Any]] = []
         self.keys: set[str | None] = set()
         self.most_at_once = self._now = 0
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
+        class Handler(Quiet):
             def do_POST(self) -> None:
                 data = self.rfile.read(int(self.headers["Content-Length"]))
                 if not data:
@@ -70,36 +69,15 @@ class ChatServer(ThreadingHTTPServer):
                 if raw is None:
                     self.close_connection = True
                     return
-                self.send_response(raw.status)
-                for name, value in {"Content-Type": "application/json", **raw.headers}.items():
-                    self.send_header(name, value)
-                self.send_header("Content-Length", str(len(raw.body)))
-                self.end_headers()
-                self.wfile.write(raw.body)
+                self.reply(raw.status, raw.body, {"Content-Type": "application/json", **raw.headers})
 
-            def handle(self) -> None:
-                with contextlib.suppress(ConnectionError):  # a client that ends early
-                    super().handle()
-
-            def log_message(self, *args: Any) -> None:
-                pass
-
-        super().__init__(("127.0.0.1", 0), Handler)
-        self._thread = threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+        super().__init__(Handler)
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}/v1"
+        return f"{super().url}/v1"
 
     def params(self, **changes: Any) -> ChatParams:
         """How to reach this server."""
         given = {"base_url": self.url, "model": "writer", "api_key_env": None, "in_flight": 4, "retries": 2, "tries": 2}
         return ChatParams(**{**given, **changes})
-
-    def __enter__(self) -> ChatServer:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.shutdown()
-        self.server_close()

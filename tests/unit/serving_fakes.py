@@ -8,14 +8,13 @@ import os
 import socket
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import uvicorn
+from loopback import Loopback, Quiet
 from PIL import Image, ImageStat
 
 from paco_core.reward_model.yes_probability import PairQuery
@@ -100,25 +99,19 @@ def completion(share: float = 0.75, model: str = NAME) -> bytes:
     return json.dumps({"model": model, "choices": [{"logprobs": logprobs}]}).encode()
 
 
-Step = Callable[[BaseHTTPRequestHandler], None]
+Step = Callable[[Quiet], None]
 
 
 def reply(status: int, body: bytes) -> Step:
-    def step(handler: BaseHTTPRequestHandler) -> None:
-        handler.send_response(status)
-        handler.send_header("Content-Length", str(len(body)))
-        handler.end_headers()
-        handler.wfile.write(body)
-
-    return step
+    return lambda handler: handler.reply(status, body)
 
 
-def hang_up(handler: BaseHTTPRequestHandler) -> None:
+def hang_up(handler: Quiet) -> None:
     """Close without an answer."""
     handler.close_connection = True
 
 
-def half(handler: BaseHTTPRequestHandler) -> None:
+def half(handler: Quiet) -> None:
     """Promise more than is sent."""
     handler.send_response(200)
     handler.send_header("Content-Length", "1000")
@@ -127,26 +120,24 @@ def half(handler: BaseHTTPRequestHandler) -> None:
     handler.close_connection = True
 
 
-def silence(handler: BaseHTTPRequestHandler) -> None:
-    time.sleep(1.0)
+def silence(handler: Quiet) -> None:
+    """Say nothing until the client is gone."""
+    handler.connection.settimeout(60)
+    handler.rfile.read(1)
     handler.close_connection = True
 
 
-class Scripted(ThreadingHTTPServer):
+class Scripted(Loopback):
     """Follows a script of replies to questions, the last one for ever; counts the questions."""
-
-    daemon_threads = True
 
     def __init__(self, steps: Sequence[Step], name: str = NAME) -> None:
         script, state, lock = list(steps), self, threading.Lock()
         self.asked = 0
         models = json.dumps({"data": [{"id": name}]}).encode()
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
+        class Handler(Quiet):
             def do_GET(self) -> None:
-                reply(200, models)(self)
+                self.reply(200, models)
 
             def do_POST(self) -> None:
                 self.rfile.read(int(self.headers["Content-Length"]))
@@ -155,23 +146,7 @@ class Scripted(ThreadingHTTPServer):
                     state.asked += 1
                 step(self)
 
-            def log_message(self, *args: Any) -> None:
-                pass
-
-        super().__init__(("127.0.0.1", 0), Handler)
-        self._thread = threading.Thread(target=self.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}"
-
-    def __enter__(self) -> Scripted:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.shutdown()
-        self.server_close()
+        super().__init__(Handler)
 
 
 #: An engine without a model: answers with the name that it was given; `fail` makes it die, `hang` makes it

@@ -1,4 +1,4 @@
-"""A vision language model as judge: both orders, what it may not answer, and going on after a kill."""
+"""A vision language model as judge: both orders, what it may not answer, and an endpoint that ends."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from paco_core.dataset.annotation import assignment
 from paco_core.dataset.annotation.store import AnswerStore
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, Locator, Page
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 FLAGS = (
@@ -187,15 +187,30 @@ def test_a_choice_survives_a_reload_while_the_server_is_gone_and_two_windows_agr
 def test_everything_fits_on_a_phone_and_on_a_small_window(browser: Browser, tmp_path: Path) -> None:
     make_world(tmp_path)
     with Server(tmp_path) as server:
-        for width, height in ((360, 640), (390, 844), (1024, 700), (1920, 1080)):
+        for width, height in ((320, 568), (360, 640), (390, 844), (844, 390), (1024, 700), (1920, 1080)):
             page = browser.new_context(viewport={"width": width, "height": height}).new_page()
             page.goto(server.links[0])
             page.wait_for_selector(".candidate")
+            candidate, reference = page.locator(".candidate").first, page.locator("#reference img")
+            page.keyboard.press("1")
+            number, rank = (candidate.locator(part).bounding_box() for part in ("kbd", ".rank"))
+            assert number and rank and number["x"] + number["width"] < rank["x"], "the marks do not overlap"
             assert page.evaluate("document.documentElement.scrollWidth") <= width
             assert page.evaluate("document.documentElement.scrollHeight") <= height
+            before = _width(candidate)
             page.keyboard.press("z")
-            assert page.evaluate("document.documentElement.scrollWidth") <= width
+            assert page.evaluate("document.documentElement.scrollWidth") <= width and _width(candidate) > 1.3 * before
+            reference.click()
+            assert _width(candidate) == before
+            page.locator("#help").click()
+            assert page.evaluate("document.getElementById('howto').scrollTop") == 0, "it is read from its beginning"
             page.close()
+
+
+def _width(element: Locator) -> float:
+    box = element.bounding_box()
+    assert box is not None
+    return box["width"]
 
 
 def test_a_picture_that_cannot_be_shown_is_told(browser: Browser, tmp_path: Path) -> None:

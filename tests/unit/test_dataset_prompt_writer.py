@@ -1,12 +1,8 @@
-"""Prompts written by a language model: shares, rejections, and a kill in the middle."""
+"""Prompts written by a language model: shares and rejections."""
 
 from __future__ import annotations
 
-import json
 import re
-import subprocess
-import sys
-import threading
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +15,6 @@ from paco_core.dataset import prompt_text
 from paco_core.dataset.categories import CATEGORIES, SUBCATEGORIES, shares
 from paco_core.dataset.openai_chat import ChatError
 from paco_core.dataset.prompts import Prompts, make_prompts
-from paco_core.dataset.records import read_prompts
 from paco_core.files import DataError
 from paco_core.params import PromptsParams
 
@@ -148,42 +143,3 @@ def test_a_model_that_cannot_do_it_is_given_up_with_the_causes(tmp_path: Path) -
         run(server, tmp_path, 6)
     with ChatServer(lambda *_: Raw(500)) as server, pytest.raises(ChatError, match=r"http_500.*run again"):
         run(server, tmp_path / "dead", 32, retries=0, in_flight=8)
-
-
-SCRIPT = """
-import sys
-from pathlib import Path
-from paco_core.dataset.prompts import make_prompts
-from paco_core.dataset.records import write_prompts
-from paco_core.params import PromptsParams
-made = make_prompts(PromptsParams.model_validate_json(sys.argv[1]), (64, 64))
-write_prompts(Path("prompts.jsonl"), made.records)
-print(made.figures["remembered_answers"], made.figures["requests"])
-"""
-
-
-def test_a_killed_run_goes_on_without_asking_again(tmp_path: Path) -> None:
-    reached, go_on = threading.Event(), threading.Event()
-
-    def slow(body: dict[str, Any], number: int) -> Raw:
-        if number >= 40 and not go_on.is_set():
-            reached.set()
-            go_on.wait(60)
-        return writer(body, number)
-
-    with ChatServer(slow) as server:
-        params = PromptsParams(engine="openai", count=200, layout="2x2", seed=0, endpoint=server.params())
-        command = [sys.executable, "-c", SCRIPT, params.model_dump_json()]
-        process = subprocess.Popen(command, cwd=tmp_path)
-        assert reached.wait(120)
-        process.kill()
-        process.wait()
-        go_on.set()
-        assert not (tmp_path / "prompts.jsonl").exists()
-        journal = (tmp_path / ".paco/prompts/journal.jsonl").read_text()
-        kept = {json.loads(line)["id"] for line in journal.splitlines()}
-        assert 32 <= len(kept) < 64
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        assert done.stdout.split() == [str(len(kept)), str(64 - len(kept))]
-    assert len(read_prompts(tmp_path / "prompts.jsonl")) == 200

@@ -1,12 +1,9 @@
-"""Reasons written by a vision language model: agreement with the label, rejections, and a kill in the middle."""
+"""Reasons written by a vision language model: agreement with the label, and rejections."""
 
 from __future__ import annotations
 
 import base64
 import io
-import subprocess
-import sys
-import threading
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -93,41 +90,3 @@ def test_a_reason_is_one_line_with_an_end() -> None:
     assert answer_text("Yes", ["Both\nare red", "Same hat!"]) == "Yes. Both are red. Same hat!"
     assert fault(answer_text("No", ["One. Two.", "Three. Four."]), "No") == "not_one_to_three_reasons"
     assert fault(answer_text("No", [""]), "No") == "not_one_to_three_reasons"
-
-
-SCRIPT = """
-import sys
-from pathlib import Path
-import pandas as pd
-from paco_core.dataset.panels import PanelStore
-from paco_core.dataset.reasons import explain
-from paco_core.params import ReasonsParams
-world = Path(sys.argv[2])
-panels = PanelStore.below(world / "data/grids")
-found = explain(pd.read_parquet(world / "pairs.parquet"), panels, ReasonsParams.model_validate_json(sys.argv[1]))
-print(len(found.table), found.figures["remembered_answers"], found.figures["requests"])
-"""
-
-
-def test_a_killed_run_goes_on_without_asking_again(world: Path, tmp_path: Path) -> None:
-    reached, go_on = threading.Event(), threading.Event()
-
-    def slow(body: dict[str, Any], number: int) -> Raw:
-        if number >= 10 and not go_on.is_set():
-            reached.set()
-            go_on.wait(60)
-        return honest(body, number)
-
-    with ChatServer(slow) as server:
-        params = ReasonsParams(engine="openai", endpoint=server.params())
-        command = [sys.executable, "-c", SCRIPT, params.model_dump_json(), str(world)]
-        process = subprocess.Popen(command, cwd=tmp_path)
-        assert reached.wait(120)
-        process.kill()
-        process.wait()
-        go_on.set()
-        kept = len((tmp_path / ".paco/cot_labels/journal.jsonl").read_bytes().splitlines())
-        assert 7 <= kept <= 10
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        assert done.stdout.split() == ["24", str(kept), str(24 - kept)]

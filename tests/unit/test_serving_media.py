@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import io
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from typing import Any
 
 import pytest
+from loopback import Loopback, Quiet
 from PIL import Image
-from serving_fakes import NAME, FakeModel, Scripted, panel, reply, served
+from serving_fakes import NAME, FakeModel, panel, served
 from test_serving_app import GOOD, post, request
 
 from paco_core.params import ParamsError, load, parse
@@ -24,27 +23,22 @@ def png(image: Image.Image) -> bytes:
     return buffer.getvalue()
 
 
-class Site(Scripted):
+class Site(Loopback):
     """Serves one picture at every path below ``/pictures/``, and sends visitors of ``/pictures/away`` elsewhere."""
 
     def __init__(self, picture: bytes) -> None:
-        super().__init__([reply(200, b"")])
-        asked = self.paths = []
+        asked: list[str] = []
+        self.paths = asked
 
-        class Handler(BaseHTTPRequestHandler):
+        class Handler(Quiet):
             def do_GET(self) -> None:
                 asked.append(self.path)
                 if self.path == "/pictures/away":
-                    self.send_response(302)
-                    self.send_header("Location", "/secret.png")
-                    self.end_headers()
+                    self.reply(302, b"", {"Location": "/secret.png"})
                 else:
-                    reply(200, picture)(self)
+                    self.reply(200, picture)
 
-            def log_message(self, *args: Any) -> None:
-                pass
-
-        self.RequestHandlerClass = Handler
+        super().__init__(Handler)
 
 
 def test_files_of_a_listed_folder_and_no_others(tmp_path: Path) -> None:

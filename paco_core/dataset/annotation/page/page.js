@@ -180,12 +180,22 @@ function undo() {
   if (!busy && view?.last) send("/undo", view.last);
 }
 
+function resize() {
+  document.body.classList.toggle("large");
+}
+
+function explain() {
+  $("howto").showModal();
+  $("howto").scrollTop = 0; // the button at its end has the focus
+}
+
 $("confirm").onclick = () => say_so("ranked");
 $("skip").onclick = () => say_so("skipped");
 $("cannot_tell").onclick = () => say_so("cannot_tell");
 $("back").onclick = back;
 $("undo").onclick = undo;
-$("help").onclick = () => $("howto").showModal();
+$("reference").querySelector("img").onclick = resize;
+$("help").onclick = explain;
 $("close").onclick = () => $("howto").close();
 
 document.addEventListener("visibilitychange", () => clock(!document.hidden));
@@ -194,7 +204,7 @@ document.addEventListener("keydown", (event) => {
   const key = event.key.toLowerCase();
   const acts = {
     enter: () => say_so("ranked"), t: () => say_so("cannot_tell"), s: () => say_so("skipped"), u: undo, backspace: back,
-    "?": () => $("howto").showModal(), z: () => document.body.classList.toggle("large"),
+    "?": explain, z: resize,
   };
   if (/^[1-9]$/.test(key)) choose(Number(key) - 1);
   else if (key === "enter" && event.target.tagName === "BUTTON" && !event.target.classList.contains("candidate")) return;
