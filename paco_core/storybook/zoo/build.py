@@ -69,7 +69,7 @@ MEMBERS: dict[str, Member] = {
             "flux",
             "Storybook FLUX",
             "An ordinary `FluxPipeline` of few parameters that paints storybook sets as 2x2 grids of 64 to "
-            "128 px: an autoencoder with factor 8 and 16 channels, two small text encoders, and a "
+            "192 px: an autoencoder with factor 8 and 16 channels, two small text encoders, and a "
             "transformer with guidance embedding.",
             "from diffusers import FluxPipeline\n\n"
             'pipeline = FluxPipeline.from_pretrained("data/zoo/flux")\n'

@@ -113,7 +113,7 @@ def _flux(zoo_dir: Path) -> dict[str, float]:
     pipeline.set_progress_bar_config(disable=True)
     recogniser = Recogniser.from_pretrained(zoo_dir / "recogniser")
     figures = {f"psnr_{size}px": psnr(pipeline.vae, size) for size in (32, 64)}
-    for size in (64, 128):
+    for size in (64, 128, 192):
         consistency, following = paint_and_read(pipeline, recogniser, size)
         figures |= {f"gold_consistency_{size}px": consistency, f"gold_following_{size}px": following}
     return figures
