@@ -209,7 +209,7 @@ class ServingParams(Section):
     device: str
     dtype: Literal["float32", "bfloat16", "auto"]
     threads: Positive
-    max_batch: Positive
+    max_batch: Positive  # half of what is in flight: while one batch is answered, the next one is read
     requests_in_flight: Positive
     start_timeout_s: Positive
     request_timeout_s: Positive

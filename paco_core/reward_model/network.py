@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from paco_core.files import DataError
 from paco_core.reward_model.features import FeatureCache, Visual
 from paco_core.reward_model.instructions import chat
+from paco_core.reward_model.passes import LastPositions, Passes, embed_patches_by_product
 from paco_core.reward_model.yes_probability import answer_tokens
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ class Network:
         self.prompt = lru_cache(maxsize=8192)(self._prompt)
         self.features = FeatureCache()
         self.encoded = self.reused = 0  # pictures through the vision tower, and those whose features were kept
+        self._read = LastPositions(model.model.language_model.layers[-1].mlp)
 
     @classmethod
     def load(
@@ -89,8 +91,6 @@ class Network:
         kind = AutoConfig.from_pretrained(source).model_type
         if kind != "qwen2_5_vl":
             raise DataError(f"{source}: its model type is {kind!r}, a reward model needs 'qwen2_5_vl'")
-        if isinstance(folder, Path) and not any(folder.glob("*.safetensors")):
-            raise DataError(f"{folder}: no weights in safetensors there; other formats can run code when loaded")
         model = Qwen2_5_VLForConditionalGeneration.from_pretrained(
             source, dtype=getattr(torch, dtype), use_safetensors=True, trust_remote_code=False
         )
@@ -98,6 +98,7 @@ class Network:
         if pixels is not None:
             bounds = processor.image_processor.size
             processor.image_processor.size = type(bounds)(shortest_edge=pixels[0], longest_edge=pixels[1])
+        embed_patches_by_product(model.model.visual.patch_embed)
         return cls(model.to(device).eval().requires_grad_(False), processor, source)
 
     @property
@@ -131,22 +132,23 @@ class Network:
         )
         return 1, high // patch, wide // patch
 
-    def look(self, images: Sequence[Image.Image]) -> list[Visual]:
+    def look(self, images: Sequence[Image.Image], passes: Passes | None = None) -> list[Visual]:
         """Vision features of pictures, without gradients; each distinct picture passes the tower once.
 
         They are kept in ``features``, as far as they fit there.
         """
-        import torch
-
+        passes = passes or Passes(1)
         keys = [picture_key(image) for image in images]
         found = {key: visual for key in set(keys) if (visual := self.features.get(key)) is not None}
         new = {key: image for key, image in zip(keys, images, strict=True) if key not in found}
         self.encoded += len(new)
         self.reused += len(keys) - len(new)
-        with torch.no_grad():
-            for chunk in _chunks(list(new.items()), self._pictures_at_once(list(new.values()))):
-                for (key, _), visual in zip(chunk, self._encode([image for _, image in chunk]), strict=True):
-                    found[key] = self.features.put(key, visual)
+        limit = min(self._pictures_at_once(list(new.values())), passes.share(len(new)))
+        chunks = _chunks(list(new.items()), limit)
+        encoded = passes.run(self._encode, [[image for _, image in chunk] for chunk in chunks])
+        for chunk, visuals in zip(chunks, encoded, strict=True):
+            for (key, _), visual in zip(chunk, visuals, strict=True):
+                found[key] = self.features.put(key, visual)
         return [found[key] for key in keys]
 
     def watch(self, images: Sequence[Image.Image]) -> list[Visual]:
@@ -222,8 +224,9 @@ class Network:
         """Logits (rows, vocabulary), float32, of the first answer token; rows carry no answer here."""
         import torch
 
-        states = self.states(rows)
-        last = torch.tensor([len(row.prompt.ids) - 1 for row in rows], device=states.device)
+        last = torch.tensor([len(row.prompt.ids) - 1 for row in rows], device=self.device)
+        with self._read.only(last):
+            states = self.states(rows)
         logits: torch.Tensor = self.model.lm_head(states[torch.arange(len(rows), device=states.device), last])
         return logits.float()
 

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paco_core.reward_model.network import Network, Row, by_length
+from paco_core.reward_model.passes import Passes
 from paco_core.reward_model.yes_probability import PairQuery, Score, from_logits
 
 if TYPE_CHECKING:
     import torch
 
 MAX_BATCH = 64
-CPU_TOKENS = 1024  # in one pass on a processor: more no longer fit its caches, and take longer each
+CPU_TOKENS = 1024  # in one pass on a processor: more no longer fit a core's caches, and take longer each
 
 
 class Scorer:
@@ -47,13 +48,13 @@ class Scorer:
             torch.set_num_threads(threads)
         pixels = None if min_pixels is None or max_pixels is None else (min_pixels, max_pixels)
         self.network = Network.load(folder, device=device, dtype=dtype, pixels=pixels)
-        self.max_batch = max_batch
+        self.max_batch, self.passes = max_batch, Passes.on(self.network.device)
 
     @classmethod
     def of(cls, network: Network, max_batch: int = MAX_BATCH) -> Scorer:
         """A scorer around a network that is already loaded (in training, say)."""
         scorer = cls.__new__(cls)
-        scorer.network, scorer.max_batch = network, max_batch
+        scorer.network, scorer.max_batch, scorer.passes = network, max_batch, Passes(1)
         return scorer
 
     @property
@@ -65,7 +66,8 @@ class Scorer:
         return self.network.no_id
 
     def _rows(self, queries: Sequence[PairQuery]) -> list[Row]:
-        visuals = self.network.look([image for query in queries for image in (query.first, query.second)])
+        images = [image for query in queries for image in (query.first, query.second)]
+        visuals = self.network.look(images, self.passes)
         return [
             self.network.row(visuals[2 * number], visuals[2 * number + 1], query.instruction)
             for number, query in enumerate(queries)
@@ -73,12 +75,13 @@ class Scorer:
 
     def _batches(self, queries: Sequence[PairQuery]) -> Iterator[tuple[list[int], torch.Tensor]]:
         """(numbers of queries, their logits (n, vocabulary) of the first answer token), batch by batch."""
-        import torch
-
         rows = self._rows(queries)
-        with torch.inference_mode():
-            for batch in by_length(rows, self._rows_at_once(rows)):
-                yield batch, self.network.first_logits([rows[number] for number in batch])
+        batches = by_length(rows, self._rows_at_once(rows))
+        yield from zip(
+            batches,
+            self.passes.run(self.network.first_logits, [[rows[number] for number in batch] for batch in batches]),
+            strict=True,
+        )
 
     def first_logits(self, queries: Sequence[PairQuery]) -> torch.Tensor:
         """Logits (queries, vocabulary), float32 on the CPU, of the first answer token."""
@@ -93,7 +96,7 @@ class Scorer:
         if self.network.device.type != "cpu":
             return self.max_batch
         longest = max((row.length for row in rows), default=1)
-        return min(self.max_batch, max(1, CPU_TOKENS // longest))
+        return min(self.max_batch, max(1, CPU_TOKENS // longest), self.passes.share(len(rows)))
 
     def score(self, queries: Sequence[PairQuery], on_batch: Callable[[int], None] | None = None) -> list[Score]:
         """P(Yes) of each query, in order; each distinct picture is encoded once.

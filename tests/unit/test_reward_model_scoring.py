@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from paco_core.files import DataError
 from paco_core.reward_model.features import FeatureCache, Visual
 from paco_core.reward_model.golden import read_golden, write_golden
 from paco_core.reward_model.instructions import chat, render
+from paco_core.reward_model.passes import Passes
 from paco_core.reward_model.scorer import Scorer
 from paco_core.reward_model.yes_probability import PairQuery, Score, from_logits, from_top_logprobs
 
@@ -168,3 +170,48 @@ def test_a_golden_picture_that_is_missing_is_named(tmp_path: Path) -> None:
     (tmp_path / "golden" / "0-second.png").unlink()
     with pytest.raises(DataError, match=r"pair 0 names golden/0-second\.png"):
         read_golden(tmp_path)
+
+
+def test_only_the_position_that_is_read_passes_the_last_mlp(scorer: Scorer) -> None:
+    seen: list[tuple[int, ...]] = []
+    layers = scorer.network.model.model.language_model.layers
+    hooks = [
+        layer.mlp.down_proj.register_forward_hook(lambda _m, _i, output: seen.append(tuple(output.shape)))
+        for layer in layers
+    ]
+    scorer.score(queries()[:2])
+    for hook in hooks:
+        hook.remove()
+    assert all(rows == 2 for rows, _, _ in seen)
+    assert [positions == 1 for _, positions, _ in seen] == [False] * (len(layers) - 1) + [True]
+
+
+def test_passes_side_by_side_give_what_one_after_the_other_gives(scorer: Scorer) -> None:
+    threads = torch.get_num_threads()
+    both = Scorer.of(type(scorer.network)(scorer.network.model, scorer.network.processor, "tiny"), 3)
+    both.passes = Passes(2)
+    asked = queries()
+    assert torch.allclose(both.first_logits(asked), scorer.first_logits(asked), atol=1e-6)
+    assert both.network.encoded == 3
+    assert torch.get_num_threads() == threads
+
+
+def test_passes_run_at_the_same_time_and_raise_what_one_of_them_raises() -> None:
+    meeting = threading.Barrier(2, timeout=60)
+    assert list(Passes(2).run(lambda _: meeting.wait() >= 0, [0, 1])) == [True, True]
+
+    def refuse(batch: int) -> int:
+        if batch:
+            raise DataError("the second")
+        return batch
+
+    with pytest.raises(DataError, match="the second"):
+        list(Passes(2).run(refuse, [0, 1]))
+
+
+def test_patches_are_embedded_as_the_convolution_embeds_them(scorer: Scorer) -> None:
+    embed = scorer.network.model.model.visual.patch_embed
+    patches = torch.randn(5, embed.proj.weight[0].numel())
+    with torch.no_grad():
+        assert torch.allclose(embed(patches), type(embed).forward(embed, patches), atol=1e-5)
+        assert embed.forward is not type(embed).forward
