@@ -85,6 +85,14 @@ def _sweep(args: argparse.Namespace) -> None:
     print(sweep(project_root(), args.alpha, args.seeds, args.set, args.name))
 
 
+def _reproduce(args: argparse.Namespace) -> None:
+    from paco_core.reproduction import command
+
+    wish = command.Wish(args.variants, args.seeds, args.set, args.name)
+    act = command.listing if args.list else command.report_only if args.report_only else command.reproduce
+    print(act(project_root(), wish))
+
+
 def _annotate(args: argparse.Namespace) -> None:
     from paco_core.dataset.annotation import command
 
@@ -223,6 +231,23 @@ def _add_dataset(verb: Callable[..., argparse.ArgumentParser]) -> None:
     sub.add_argument("id")
 
 
+def _add_tables(verb: Callable[..., argparse.ArgumentParser]) -> None:
+    """Verbs that train many times and compare."""
+    sweep = verb("sweep", _sweep, "train the reward under several shares alpha and seeds, and compare them")
+    sweep.add_argument("--alpha", nargs="+", help="of 1/n, numbers, fast, default (all: 1/n 0.01 0.1 0.3 0.5 0.9 fast)")
+    sweep.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    sweep.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="other keys of params.yaml")
+    sweep.add_argument("--name", default="alpha", help="folder below data/sweeps/ (default: alpha)")
+
+    reproduce = verb("reproduce", _reproduce, "train the paper's ablations in small, and write what came out")
+    reproduce.add_argument("--variants", nargs="+", help="some of those that --list names (default: all)")
+    reproduce.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    reproduce.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="other keys of params.yaml")
+    reproduce.add_argument("--name", default="ablation", help="folder below data/reproduce/ (default: ablation)")
+    reproduce.add_argument("--list", action="store_true", help="list the variants and what is kept of them")
+    reproduce.add_argument("--report-only", action="store_true", help="write the report again from what is kept")
+
+
 def _plan_arguments(plan: argparse.ArgumentParser) -> None:
     plan.add_argument("policy")
     plan.add_argument("--processes", type=int, default=1, help="processes that will train together")
@@ -267,11 +292,7 @@ def _parser() -> argparse.ArgumentParser:
     score.add_argument("--model", type=Path, help="model folder (default: data/reward_merged)")
     score.add_argument("--reasons", action="store_true", help="also print the model's reasons")
 
-    sweep = verb("sweep", _sweep, "train the reward under several shares alpha and seeds, and compare them")
-    sweep.add_argument("--alpha", nargs="+", help="of 1/n, numbers, fast, default (all: 1/n 0.01 0.1 0.3 0.5 0.9 fast)")
-    sweep.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
-    sweep.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="other keys of params.yaml")
-    sweep.add_argument("--name", default="alpha", help="folder below data/sweeps/ (default: alpha)")
+    _add_tables(verb)
 
     annotate = verb(
         "annotate",

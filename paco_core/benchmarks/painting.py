@@ -112,23 +112,37 @@ def before_and_after(
     """
     if not adapter.is_dir():
         raise DataError(f"{adapter}: no adapter there; run `dvc repro policies@{name}`")
+    before = paint_sizes(policy, name, recipe, records, when=BEFORE, seeds=seeds, steps=steps, advance=advance)
+    policy.load_adapter(adapter)
+    return before + paint_sizes(policy, name, recipe, records, when=AFTER, seeds=seeds, steps=steps, advance=advance)
+
+
+def paint_sizes(
+    policy: Policy,
+    name: str,
+    recipe: PolicyRecipe,
+    records: Sequence[PromptRecord],
+    *,
+    when: str,
+    seeds: Sequence[int],
+    steps: int,
+    advance: Callable[[int], object] = lambda _count: None,
+) -> list[Painted]:
+    """Every evaluation size of a recipe, by the policy as it is."""
     painted: list[Painted] = []
-    for when in (BEFORE, AFTER):
-        if when == AFTER:
-            policy.load_adapter(adapter)
-        for size in recipe.eval_sizes:
-            painted += paint(
-                policy,
-                records,
-                seeds,
-                size,
-                name=name,
-                when=when,
-                steps=steps,
-                guidance=recipe.guidance,
-                max_sequence_length=recipe.max_sequence_length,
-                advance=advance,
-            )
+    for size in recipe.eval_sizes:
+        painted += paint(
+            policy,
+            records,
+            seeds,
+            size,
+            name=name,
+            when=when,
+            steps=steps,
+            guidance=recipe.guidance,
+            max_sequence_length=recipe.max_sequence_length,
+            advance=advance,
+        )
     return painted
 
 

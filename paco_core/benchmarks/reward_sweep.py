@@ -8,7 +8,7 @@ a sweep that was stopped goes on where it was, within a training too.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,20 +17,20 @@ import numpy as np
 
 from paco_core import paths
 from paco_core.benchmarks import consistency_rank as bench
+from paco_core.benchmarks.cells import Cells, Say, needed
 from paco_core.benchmarks.ranking_metrics import METRICS
 from paco_core.benchmarks.results import jsonable
 from paco_core.benchmarks.statistics import Comparison, Estimate, compare, estimate
 from paco_core.benchmarks.tables import Table, difference, interval, number, write_tables
 from paco_core.dataset.panels import PanelStore
-from paco_core.files import DataError, digest, folder_digest, read_json, write_json
+from paco_core.files import DataError, digest, folder_digest, write_json
 from paco_core.params import Params, RewardParams
 from paco_core.progress import Progress
-from paco_core.tracking import Tracker, open_run
+from paco_core.tracking import Tracker
 
 ALPHAS = ("1/n", "0.01", "0.1", "0.3", "0.5", "0.9", "fast")
 EXPERIMENT = "paco/sweep"
 VALIDATION = ("accuracy", "roc_auc", "calibration_error", "position_bias", "identical_score")
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -110,45 +110,38 @@ class Sweep:
         self.root, self.params, self.out, self.say = root, params, out, say
         self.base = source(root, params.reward.base)
         bounds = params.consistency_rank
-        self.table = _needed(root / paths.PAIRS / "benchmark.parquet", "pairs")
-        self.labels = _needed(root / paths.COT_LABELS, "cot_labels")
+        self.table = needed(root, paths.PAIRS / "benchmark.parquet")
+        self.labels = needed(root, paths.COT_LABELS)
         self.instances = bench.read_instances(self.table, bounds.max_instances, bounds.seed)
-        self.panels = PanelStore.below(_needed(root / paths.GRIDS, "grids"), root / paths.PAIRS)
+        self.panels = PanelStore.below(needed(root, paths.GRIDS), root / paths.PAIRS)
 
     def run(self, settings: Sequence[Setting], seeds: Sequence[int]) -> list[Row]:
         """Train and judge every cell that is not done yet; write the tables; tell MLflow."""
         tags = {"profile": self.params.profile, "paco.sweep": self.out.name}
-        with open_run(self.root, EXPERIMENT, self.out.name, tags, self.say) as parent:
-            parent.params({"settings": [s.name for s in settings], "seeds": list(seeds)})
+        grid = Cells(self.root, self.out, EXPERIMENT, tags, self.say)
+        with grid.parent({"settings": [s.name for s in settings], "seeds": list(seeds)}) as parent:
             judges = self._baselines()
             cells = []
             for place, (point, seed) in enumerate((p, s) for p in settings for s in seeds):
                 self.say(f"sweep {self.out.name}: {point.name}, seed {seed} ({place + 1}/{len(settings) * len(seeds)})")
-                cells.append(self._cell(point, seed, parent, tags))
+                cells.append(self._cell(grid, point, seed, parent))
             rows = self.summarise(cells, judges)
             self._write(rows, parent)
         return rows
 
-    def _cell(self, point: Setting, seed: int, parent: Tracker, tags: Mapping[str, str]) -> Cell:
+    def _cell(self, grid: Cells, point: Setting, seed: int, parent: Tracker) -> Cell:
         """A finished cell from its folder, or a fresh one; a child run of MLflow either way."""
         reward = self.params.reward.model_copy(update={**point.changes, "seed": seed, "source": "train"})
-        folder = self.out / "cells" / f"{point.slug}-seed-{seed}"
-        key, result = self._key(reward), folder / "result.json"
-        own = {**tags, "mlflow.parentRunId": parent.run_id or "", "paco.setting": point.name}
-        with open_run(self.root, EXPERIMENT, f"{point.name}/seed-{seed}", own, self.say) as tracker:
-            tracker.params({"setting": point.name, "seed": seed, "reward": reward.model_dump()})
-            done = read_json(result) if result.is_file() else {}
-            if done.get("key") != key:
-                done = {"key": key, **self._train(reward, folder, tracker)}
-                write_json(result, jsonable(done))
-                done = read_json(result)
+        settings = {"setting": point.name, "seed": seed, "reward": reward.model_dump()}
+        with grid.open(parent, point.name, point.slug, seed, settings) as cell:
+            done = cell.once(self._key(reward), lambda: self._train(reward, cell.folder, cell.tracker))
             scores = [tuple(np.nan if s is None else float(s) for s in row) for row in done["scores"]]
-            cell = Cell(point.name, seed, done["validation"], scores)
+            found = Cell(point.name, seed, done["validation"], scores)
             figures = bench.evaluate(self.instances, {"reward": bench.Judgement(point.name, scores)}, [], resamples=1)
-            tracker.metrics({name: found.mean for name, found in figures.estimates["reward"].items()})
-            known = {name: value for name, value in cell.validation.items() if value is not None}
-            tracker.metrics({f"validation_best/{name}": float(value) for name, value in known.items()})
-        return cell
+            cell.tracker.metrics({name: value.mean for name, value in figures.estimates["reward"].items()})
+            known = {name: value for name, value in found.validation.items() if value is not None}
+            cell.tracker.metrics({f"validation_best/{name}": float(value) for name, value in known.items()})
+        return found
 
     def _train(self, reward: RewardParams, folder: Path, tracker: Tracker) -> dict[str, Any]:
         from paco_core.reward_model import lora
@@ -244,8 +237,11 @@ class Sweep:
         from paco_core.reward_model.training import NO_INFLUENCE
 
         md5 = hashlib.md5(usedforsecurity=False)
-        for path in (self.table, self.labels / "train.parquet", self.labels / "validation.parquet"):
-            md5.update(_needed(path, "cot_labels").read_bytes())
+        for path in (
+            self.table,
+            *(needed(self.root, paths.COT_LABELS / f"{p}.parquet") for p in ("train", "validation")),
+        ):
+            md5.update(path.read_bytes())
         base = folder_digest(self.base) if isinstance(self.base, Path) else self.base
         limit = self.params.consistency_rank.max_instances
         return digest([reward.model_dump(exclude=NO_INFLUENCE), md5.hexdigest(), base, limit], 32)
@@ -277,9 +273,3 @@ def tables(rows: Sequence[Row], instances: int) -> list[Table]:
 
 def _loading(reward: RewardParams) -> dict[str, Any]:
     return {"device": reward.device, "dtype": reward.dtype, "pixels": (reward.min_pixels, reward.max_pixels)}
-
-
-def _needed(path: Path, stage: str) -> Path:
-    if not path.exists():
-        raise DataError(f"{path}: missing; run `dvc repro {stage}`")
-    return path

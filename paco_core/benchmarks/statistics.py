@@ -184,3 +184,32 @@ def _differences(first: ArrayLike, second: ArrayLike) -> Floats:
     if a.shape != b.shape:
         raise ValueError(f"paired values must have one shape, got {a.shape} and {b.shape}")
     return a - b
+
+
+def crossed_estimate(values: ArrayLike, *, resamples: int = 2000, seed: int = 0) -> Estimate:
+    """Mean of a table with an interval for another choice of its rows and of its columns, both drawn anew.
+
+    For trainings under several seeds (rows) judged on the same prompts (columns): pigeonhole bootstrap
+    (Owen 2007, arXiv 0712.1111). With one row only columns are drawn. A handful of rows makes for a rough interval.
+
+    Args:
+        values: (rows, columns) numbers; NaN marks a case that failed, is counted and left out.
+    """
+    table = np.atleast_2d(np.asarray(values, dtype=np.float64))
+    present = ~np.isnan(table)
+    missing = int((~present).sum())
+    if not present.any():
+        return Estimate(np.nan, np.nan, np.nan, 0, 0, missing)
+    filled, (rows, columns) = np.where(present, table, 0.0), table.shape
+    mean = float(filled.sum() / present.sum())
+    if rows == columns == 1:
+        return Estimate(mean, np.nan, np.nan, 1, 1, missing)
+    rng = np.random.default_rng(seed)
+    by_row = rng.multinomial(rows, np.full(rows, 1 / rows), size=resamples)
+    by_column = rng.multinomial(columns, np.full(columns, 1 / columns), size=resamples)
+    counts = ((by_row @ present) * by_column).sum(axis=1)
+    drawn = counts > 0
+    means = ((by_row @ filled) * by_column).sum(axis=1)[drawn] / counts[drawn]
+    tail = (1 - LEVEL) / 2
+    low, high = np.quantile(means, [tail, 1 - tail])
+    return Estimate(mean, float(low), float(high), int(present.sum()), columns, missing)

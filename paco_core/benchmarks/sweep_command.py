@@ -8,9 +8,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from paco_core.benchmarks.cells import changed, changes_of
 from paco_core.benchmarks.reward_sweep import ALPHAS, Sweep, setting
 from paco_core.files import DataError
-from paco_core.params import PARAMS_FILE, Params, load, parse
+from paco_core.params import PARAMS_FILE, load
 from paco_core.tracking import Terminated
 
 
@@ -28,7 +29,7 @@ def sweep(root: Path, alphas: Sequence[str] | None, seeds: Sequence[int], change
     settings = [setting(alpha) for alpha in alphas or ALPHAS]
     if len(set(settings_names := [s.name for s in settings])) < len(settings) or len(set(seeds)) < len(seeds):
         raise DataError(f"a setting or seed comes twice: {', '.join(settings_names)}; seeds {list(seeds)}")
-    params = changed(load(root / PARAMS_FILE), changes)
+    params = changed(load(root / PARAMS_FILE), changes_of(changes))
     out = root / "data" / "sweeps" / name
     os.environ.setdefault("OMP_NUM_THREADS", str(params.threads))  # before torch, which reads it once
     signal.signal(signal.SIGTERM, _on_sigterm)
@@ -42,25 +43,3 @@ def sweep(root: Path, alphas: Sequence[str] | None, seeds: Sequence[int], change
 
 def _on_sigterm(_signal: int, _frame: object) -> None:
     raise Terminated
-
-
-def changed(params: Params, changes: Sequence[str]) -> Params:
-    """Parameters with ``key=value`` changes, values read as YAML.
-
-    Raises:
-        DataError: when a change has no ``=``.
-        ParamsError: naming an unknown key or invalid value.
-    """
-    import yaml
-
-    tree = params.model_dump()
-    for change in changes:
-        key, equals, value = change.partition("=")
-        if not equals:
-            raise DataError(f"--set {change!r}: expected key=value, as in reward.epochs=1")
-        *sections, last = key.split(".")
-        place = tree
-        for section in sections:
-            place = place.setdefault(section, {})
-        place[last] = yaml.safe_load(value)
-    return parse(tree)

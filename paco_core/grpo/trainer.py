@@ -297,7 +297,7 @@ class Trainer:
 
         Seconds are told and not kept: equal inputs make an equal out.
         """
-        clock = time.monotonic()
+        clock, processor = time.monotonic(), time.process_time()
         params, rewards = self.params, self.recipe.rewards
         prompts = prompts_of_epoch(len(self.train), params.prompts_per_epoch, epoch, params.seed)
         noisy = noise_steps_of_epoch(self.recipe.noise_steps, self.recipe.num_noise_steps, epoch, params.seed)
@@ -330,6 +330,7 @@ class Trainer:
             "seconds/sample": sampled - clock,
             "seconds/wait_for_scores": scored - sampled,
             "seconds/optimise": time.monotonic() - scored,
+            "seconds/processor": time.process_time() - processor,
         }
         if self.recipe.num_noise_steps is not None:
             figures["first_noise_step"] = float(noisy[0])

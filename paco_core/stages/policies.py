@@ -65,7 +65,7 @@ def _recipe(params: Params, name: str) -> PolicyRecipe:
     return recipes[name]
 
 
-def _train(params: Params, root: Path, name: str, out: Path, read: Read, reports: Reports) -> tuple[Outcome, str]:
+def train(params: Params, root: Path, name: str, out: Path, read: Read, reports: Reports) -> tuple[Outcome, str]:
     """Train one recipe into ``out``; what came out, and the names of the judges that were asked."""
     from paco_core.grpo.processes import Processes
     from paco_core.grpo.prompt_split import hold_out
@@ -120,7 +120,7 @@ def assist(params: Params, item: str | None, root: Path) -> None:
     from paco_core.grpo.trainer import Reports
 
     out = root / paths.POLICIES / str(item)
-    _train(params, root, str(item), out, lambda path: root / path, Reports())
+    train(params, root, str(item), out, lambda path: root / path, Reports())
 
 
 def run(ctx: StageContext) -> None:
@@ -140,7 +140,7 @@ def run(ctx: StageContext) -> None:
             picture=lambda image, key, epoch: ctx.image(image, key, epoch * updates),
             epoch=lambda done, note: progress.advance(done - progress.done, note),
         )
-        outcome, judges = _train(ctx.params, ctx.root, name, out, ctx.read, reports)
+        outcome, judges = train(ctx.params, ctx.root, name, out, ctx.read, reports)
     if judges:
         ctx.endpoint = judges
         ctx.tracker.tags({ENDPOINT_TAG: judges})

@@ -12,8 +12,9 @@ import pytest
 from reward_project import fill, fill_benchmark
 
 from paco_core.benchmarks import reward_sweep
+from paco_core.benchmarks.cells import changed, changes_of
 from paco_core.benchmarks.reward_sweep import setting
-from paco_core.benchmarks.sweep_command import changed, sweep
+from paco_core.benchmarks.sweep_command import sweep
 from paco_core.files import DataError
 from paco_core.params import ParamsError, load
 from paco_core.tracking import tracking_uri
@@ -75,11 +76,11 @@ def test_points_of_a_sweep() -> None:
 
 def test_what_is_wrong_with_a_sweep_is_said(project: Path) -> None:
     params = load(project / "params.yaml")
-    assert changed(params, ["reward.epochs=5"]).reward.epochs == 5
+    assert changed(params, changes_of(["reward.epochs=5"])).reward.epochs == 5
     with pytest.raises(DataError, match="expected key=value"):
-        changed(params, ["reward.epochs"])
+        changes_of(["reward.epochs"])
     with pytest.raises(ParamsError, match="did you mean 'epochs'"):
-        changed(params, ["reward.epoch=5"])
+        changed(params, {"reward.epoch": 5})
     with pytest.raises(DataError, match="comes twice"):
         sweep(project, ["0.1", "0.1"], [0], [], "x")
     with pytest.raises(DataError, match="no such folder|missing; run `dvc repro"):

@@ -1,0 +1,53 @@
+"""How long a cell will take, told before it starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from paco_core.costs import CPU_SECONDS, START_UP_S
+from paco_core.grpo.footprint import architecture
+from paco_core.grpo.plan import Plan
+from paco_core.params import Params
+from paco_core.reproduction.variants import Variant
+
+WITHOUT_BACKWARD = 1 / 3  # of a trained pass's time
+
+
+def seconds(root: Path, params: Params, variant: Variant, exam_pictures: int) -> float | None:
+    """Estimate for one seed on two cores with the small models; None where nobody measured (a GPU).
+
+    Args:
+        exam_pictures: pictures that are painted afterwards to be measured.
+    """
+    if params.policies.device != "cpu":
+        return None
+    asked = variant.applied(params, 0)
+    work, rule, unit = Plan.of(asked, variant.recipe), asked.policies.recipes[variant.recipe], CPU_SECONDS
+    larger = _relative_size(root, params, asked, variant.recipe)
+    passes = work.rollout_passes * unit["rollout_step"]
+    trained = (work.trained_passes + WITHOUT_BACKWARD * work.untrained_passes) * unit["train_sample"]
+    scored = work.images_an_epoch * work.pairs_a_set * unit["score_pair"]
+    watched = work.evaluations * work.evaluation_images * params.policies.eval_steps
+    examined = exam_pictures * params.t2is.steps
+    # Evaluations paint the small and the large size alike: half of them cost about three times as much.
+    return (
+        START_UP_S
+        + work.epochs * ((passes + trained) * larger + scored)
+        + 2 * unit["rollout_step"] * (watched + examined)
+        + exam_pictures * work.pairs_a_set * unit["score_pair"] * len(rule.eval_sizes) / 2
+    )
+
+
+def _relative_size(root: Path, params: Params, asked: Params, name: str) -> float:
+    """Work of a pass at the variant's training size over that at the recipe's own."""
+    found, rule = architecture(root, asked.policies.recipes[name].model), asked.policies.recipes[name]
+    if found is None:
+        return 1.0
+    tokens = [(side // found.patch) ** 2 for side in (rule.train_size, params.policies.recipes[name].train_size)]
+    new, own = (found.pass_flops(count, rule.max_sequence_length) for count in tokens)
+    return new / own
+
+
+def words(value: float | None) -> str:
+    """``about 6.0 min a seed``."""
+    return "time unknown (nobody measured this device)" if value is None else f"about {value / 60:.1f} min a seed"
