@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,7 +24,8 @@ from paco_core.params import Params, load
 from paco_core.reproduction import command, exam
 from paco_core.reproduction.cells import EpochSeconds
 from paco_core.reproduction.command import Wish, reproduce
-from paco_core.reproduction.findings import HELD, NOT_HELD, OPEN, findings
+from paco_core.reproduction.findings import HELD, NOT_HELD, OPEN, Finding, findings
+from paco_core.reproduction.summary import Summary
 from paco_core.reproduction.variants import LARGEST, VARIANTS, chosen
 from paco_core.storybook.prompts import storybook_prompts
 
@@ -93,7 +93,7 @@ class World:
 
 
 @pytest.fixture
-def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
     found = World()
     monkeypatch.setattr("paco_core.stages.policies.train", found.train)
     monkeypatch.setattr(exam.Exam, "sit", World.sit)
@@ -260,10 +260,15 @@ def test_few_seeds_widen_the_interval() -> None:
 
 def test_what_cannot_be_told_apart_is_said_so(made: Path, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(GAIN, "no_decoupling", GAIN["full"])
-    summaries = []
-    monkeypatch.setattr("paco_core.reproduction.report.findings", lambda s: summaries.append(s) or findings(s))
+    seen: list[Summary] = []
+
+    def watched(summary: Summary) -> list[Finding]:
+        seen.append(summary)
+        return findings(summary)
+
+    monkeypatch.setattr("paco_core.reproduction.report.findings", watched)
     reproduce(made, wish("no_decoupling", seeds=(0,)))
-    assert findings(summaries[-1]) == []
+    assert findings(seen[-1]) == []
     reproduce(made, wish("full", seeds=(1,)))
-    apart = {f.claim[:16]: f for f in findings(summaries[-1])}["Training at 64 p"]
+    apart = {f.claim[:16]: f for f in findings(seen[-1])}["Training at 64 p"]
     assert (apart.verdict, apart.evidence) == (OPEN, "the two share no training seed")
