@@ -83,6 +83,7 @@ def stage_costs(params: Params, root: Path) -> list[StageCost]:
         ),
         StageCost("rankings", f"{instances} instances", base, START_UP_S, "cpu"),
         StageCost("annotations", f"{instances} rankings", base, seconds(instances / 400), "cpu"),
+        StageCost("edit_prompts", f"{params.edit_prompts.count or 'all'} editing prompts", base, START_UP_S, "cpu"),
         StageCost("pairs", f"at most {pairs} pairs", base, START_UP_S, "cpu"),
         StageCost("cot_labels", f"at most {pairs} answers", base, START_UP_S, "cpu"),
     ]

@@ -120,10 +120,15 @@ class AnnotationsParams(Section):
         return self
 
 
+EditQuestion = Literal["edit_consistency", "edit_following"]  # templates of reward_model/instructions.py
+
+
 class EditingParams(Section):
     source: Literal["storybook", "import"]
     count: Annotated[int, Field(ge=0)] | None  # null: all of the file
-    broken_share: Fraction = 0.0  # of drawn edits that change more than was asked, labelled No; the paper has none
+    questions: list[EditQuestion] = Field(default=["edit_consistency"], min_length=1)  # of drawn edits, in turns
+    broken_share: Fraction = 0.0  # of drawn edits that change more than was asked; the paper has none
+    unheeded_share: Fraction = 0.0  # of drawn edits that do not what was asked; the paper has none
     size: Annotated[int, Field(ge=16)] = 32  # pixels of a drawn picture's side
     file: str | None = None  # JSON Lines of original, edited, instruction, for the source "import"
     seed: int = 0
@@ -134,6 +139,30 @@ class EditingParams(Section):
             raise ValueError("source 'storybook' needs count: how many edits to draw (0 for none)")
         if self.source == "import" and not self.file:
             raise ValueError("source 'import' needs file: JSON Lines of original, edited, instruction")
+        return self
+
+
+class EditPromptsParams(Section):
+    """What editing policies are trained on and watched on."""
+
+    source: Literal["storybook", "file"]
+    count: Positive | None  # drawn edits, or rows of the file; null: all of the file
+    unseen: Positive  # pictures that no policy is trained on
+    size: Annotated[int, Field(ge=16)] = 64  # pixels of a drawn picture's side
+    file: str | None = (
+        None  # JSON Lines of instruction, input_image and, if known, key, task_type, instruction_language
+    )
+    seed: int = 0
+
+    @model_validator(mode="after")
+    def _source_has_what_it_needs(self) -> EditPromptsParams:
+        if self.source == "file" and not self.file:
+            raise ValueError("source 'file' needs file: JSON Lines of instruction and input_image")
+        if self.source == "storybook":
+            if self.count is None:
+                raise ValueError("source 'storybook' needs count: how many edits to draw")
+            if self.unseen >= self.count:
+                raise ValueError(f"unseen={self.unseen} holds back all of count={self.count}; choose fewer")
         return self
 
 
@@ -266,6 +295,7 @@ class Params(Section):
     grids: GridsParams
     grid_shards: Annotated[list[int], Field(min_length=1)]
     annotations: AnnotationsParams
+    edit_prompts: EditPromptsParams
     pairs: PairsParams
     cot_labels: ReasonsParams
     reward: RewardParams

@@ -10,6 +10,7 @@ DIVERSE_PROMPTS = DATA / "diverse_prompts"
 GRIDS = DATA / "grids"
 RANKINGS = DATA / "rankings"
 ANNOTATIONS = DATA / "annotations"
+EDIT_PROMPTS = DATA / "edit_prompts"
 PAIRS = DATA / "pairs"
 COT_LABELS = DATA / "cot_labels"
 REWARD_LORA = DATA / "reward_lora"
@@ -26,7 +27,7 @@ PLOTS = DATA / "plots"
 PRODUCERS = {
     path: path.name
     for path in (
-        PROMPTS, DIVERSE_PROMPTS, GRIDS, RANKINGS, ANNOTATIONS, PAIRS, COT_LABELS, REWARD_LORA,
+        PROMPTS, DIVERSE_PROMPTS, GRIDS, RANKINGS, ANNOTATIONS, EDIT_PROMPTS, PAIRS, COT_LABELS, REWARD_LORA,
         REWARD_MERGED, POLICIES, CONSISTENCY_RANK, EDIT_REWARD, T2IS, REPORT,
     )
 }  # fmt: skip

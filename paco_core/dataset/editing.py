@@ -1,7 +1,8 @@
 """Editing triples (original, instruction, edited picture), drawn by the embedded world or imported.
 
-A triple becomes a pair like any other, with an instruction: the reward model is then asked the question of
-the template ``edit_consistency``. Its two pictures lie in a shard beside the pairs, each a grid of one panel.
+A triple becomes a pair like any other, with an instruction and a question: whether all but the edit stayed the same
+(template ``edit_consistency``), or whether the edit was made (``edit_following``). Its two pictures lie in a shard
+beside the pairs, each a grid of one panel.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from paco_core.dataset.pairs import NO, YES, Pair
 from paco_core.dataset.records import panel_ref
 from paco_core.files import DataError, digest, read_jsonl
+from paco_core.params import EditQuestion
 from paco_core.shards import encode_png, read_image, write_shard
 
 if TYPE_CHECKING:
@@ -38,7 +40,8 @@ class TripleRecord(BaseModel):
     original: str = Field(min_length=1)
     edited: str = Field(min_length=1)
     instruction: str = Field(min_length=1)
-    label: Literal["Yes", "No"] = "Yes"  # whether all but the edit stayed the same
+    question: EditQuestion = "edit_consistency"
+    label: Literal["Yes", "No"] = "Yes"  # its answer
     answer: str | None = None  # the label with one to three reasons; null: the stage `cot_labels` writes them
 
 
@@ -52,15 +55,24 @@ class EditingPairs:
     rejected: list[tuple[str, str]] = field(default_factory=list)  # (file:line, cause)
     _ids: set[str] = field(default_factory=set)
 
-    def add(self, original: Image, edited: Image, instruction: str, label: str, answer: str | None) -> bool:
+    def add(
+        self,
+        original: Image,
+        edited: Image,
+        instruction: str,
+        label: str,
+        answer: str | None,
+        question: EditQuestion = "edit_consistency",
+    ) -> bool:
         """Add a triple; False when it is there already."""
         source = self._picture(original, None)
         first, second = panel_ref(source, 0), panel_ref(self._picture(edited, source), 0)
-        pair_id = digest([first, second, instruction], 16)
+        pair_id = edit_pair_id(first, second, instruction, question)
         if pair_id in self._ids:
             return False
         self._ids.add(pair_id)
-        self.pairs.append(Pair(pair_id, self.rows[source]["prompt_id"], first, second, label, instruction, answer))
+        prompt_id = self.rows[source]["prompt_id"]
+        self.pairs.append(Pair(pair_id, prompt_id, first, second, label, instruction, answer, question=question))
         return True
 
     def _picture(self, image: Image, source: str | None) -> str:
@@ -95,6 +107,11 @@ class EditingPairs:
         return Counter(cause.split(":")[0] for _, cause in self.rejected)
 
 
+def edit_pair_id(first: str, second: str, instruction: str, question: EditQuestion) -> str:
+    """Id of an editing pair; the same two pictures may be asked two questions."""
+    return digest([first, second, instruction, *([question] if question != "edit_consistency" else [])], 16)
+
+
 def editing_pairs(params: EditingParams, root: Path) -> EditingPairs:
     """The pairs that the parameters ask for.
 
@@ -114,8 +131,12 @@ def _drawn(params: EditingParams) -> EditingPairs:
     found, seed = EditingPairs(), 0
     while len(found.pairs) < (params.count or 0):
         rng = random.Random(f"editing-{params.seed}-{seed}")
-        edit = random_edit(rng, broken=rng.random() < params.broken_share)
-        found.add(*edit.draw(params.size, seed), edit.instruction, NO if edit.unasked else YES, edit.answer)
+        broken, unheeded = rng.random() < params.broken_share, rng.random() < params.unheeded_share
+        edit = random_edit(rng, broken=broken, unheeded=unheeded)
+        question = params.questions[seed % len(params.questions)]
+        answer = edit.answer(question)
+        label = YES if answer.startswith(YES) else NO
+        found.add(*edit.draw(params.size, seed), edit.instruction, label, answer, question)
         seed += 1
     return found
 
@@ -130,7 +151,7 @@ def _imported(file: Path, limit: int | None) -> EditingPairs:
         except DataError as error:
             found.rejected.append((place, f"picture: {error}"))
             continue
-        if not found.add(original, edited, record.instruction, record.label, record.answer):
+        if not found.add(original, edited, record.instruction, record.label, record.answer, record.question):
             found.rejected.append((place, "duplicate"))
     if not found.pairs:
         first = f", e.g. {found.rejected[0][0]}: {found.rejected[0][1]}" if found.rejected else ""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from paco_core.dataset.leakage import picture_md5s
-from paco_core.dataset.pairs import COLUMNS, NO, YES, Pair
+from paco_core.dataset.pairs import COLUMNS, NO, QUESTION, YES, Pair
 from paco_core.files import DataError
 from paco_core.shards import ShardReader
 
@@ -50,9 +50,9 @@ def imported_pairs(folder: Path | None) -> ImportedPairs:
         table = pd.read_parquet(file)
         if missing := [name for name in COLUMNS if name not in table]:
             raise DataError(f"{file}: column {missing[0]!r} is missing")
-        for row in table[list(COLUMNS)].to_dict("records"):
+        for row in table.reindex(columns=[*COLUMNS, QUESTION]).to_dict("records"):
             if row["label"] not in (YES, NO):
                 raise DataError(f"{file}: pair {row['pair_id']}: label {row['label']!r} is neither Yes nor No")
-            texts: dict[str, Any] = {name: row[name] if isinstance(row[name], str) else None for name in COLUMNS}
+            texts: dict[str, Any] = {str(n): v if isinstance(v, str) else None for n, v in row.items()}
             found.pairs.append(Pair(**texts))
     return found

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from paco_core.params import PairsParams
 
 COLUMNS = ("pair_id", "prompt_id", "theme", "first", "second", "label", "instruction", "answer")
+QUESTION = "question"  # a further column, which tables made elsewhere may lack
 BENCHMARK_COLUMNS = (
     "instance_id", "prompt_id", "theme", "reference", "candidates", "ranking", "scores", "tied",
 )  # fmt: skip
@@ -44,8 +45,8 @@ class Instance(NamedTuple):
 class Pair(NamedTuple):
     """Two panels of one prompt and whether they are consistent; or a picture and its edited version.
 
-    ``instruction`` is None but for editing pairs, ``answer`` where the reasons are still to be written, and ``theme``
-    where it is the prompt's.
+    ``instruction`` is None but for editing pairs, ``answer`` where the reasons are still to be written, ``theme``
+    where it is the prompt's, and ``question`` where it is the one that pairs of its kind are asked by default.
     """
 
     pair_id: str
@@ -56,6 +57,7 @@ class Pair(NamedTuple):
     instruction: str | None = None
     answer: str | None = None
     theme: str | None = None
+    question: str | None = None  # name of an instruction template
 
 
 @dataclass
@@ -227,7 +229,7 @@ def _draw(salt: str, unit: str) -> str:
 
 
 def pair_table(pairs: Sequence[Pair], records: Mapping[str, PromptRecord]) -> pd.DataFrame:
-    """Pairs with their themes (columns :data:`COLUMNS`); an editing pair has an instruction instead."""
+    """Pairs with their themes (columns :data:`COLUMNS`, ``question``); an editing pair has an instruction instead."""
     import pandas as pd
 
     def theme(pair: Pair) -> str:
@@ -235,8 +237,11 @@ def pair_table(pairs: Sequence[Pair], records: Mapping[str, PromptRecord]) -> pd
             return pair.theme or ""
         return _theme(records, pair.prompt_id)
 
-    rows = [(p.pair_id, p.prompt_id, theme(p), p.first, p.second, p.label, p.instruction, p.answer) for p in pairs]
-    return pd.DataFrame(rows, columns=list(COLUMNS))
+    rows = [
+        (p.pair_id, p.prompt_id, theme(p), p.first, p.second, p.label, p.instruction, p.answer, p.question)
+        for p in pairs
+    ]
+    return pd.DataFrame(rows, columns=[*COLUMNS, QUESTION])
 
 
 def benchmark_table(instances: Sequence[Instance], records: Mapping[str, PromptRecord]) -> pd.DataFrame:

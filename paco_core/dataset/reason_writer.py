@@ -28,6 +28,11 @@ EDIT = (
     'Instruction of an edit: "{instruction}"\nThe original and the edited picture follow. What the instruction asks to '
     "change is no inconsistency."
 )
+FOLLOWED = 'Instruction of an edit: "{instruction}"\nThe original and the edited picture follow.'
+FOLLOWED_VERDICTS = {
+    "Yes": "Annotators found that the edit does what the instruction asks. Name what shows it.",
+    "No": "Annotators found that the edit does not do what the instruction asks. Name what is missing or wrong.",
+}
 
 
 class WrittenReasons(BaseModel):
@@ -48,15 +53,15 @@ def write_reasons(
     """One reply a pair, in the order of the rows.
 
     Args:
-        pairs: columns pair_id, theme, first, second, label, instruction (of an edit, else missing).
+        pairs: columns pair_id, theme, first, second, label, instruction and question (of an edit, else missing).
         fault: short name of what is wrong with an answer, given the pair's label, or None.
 
     Raises:
         ChatError: when the endpoint cannot be worked with, or did not serve all questions.
     """
 
-    def question(row: tuple[str, str, str, str, str, object]) -> Question[WrittenReasons]:
-        pair_id, theme, first, second, label, edit = row
+    def question(row: tuple[str, str, str, str, str, object, object]) -> Question[WrittenReasons]:
+        pair_id, theme, first, second, label, edit, asked = row
 
         def wrong(written: WrittenReasons) -> Rejection | None:
             cause = fault(written, label)
@@ -64,14 +69,18 @@ def write_reasons(
             return Rejection(cause, wanted) if cause else None
 
         shown = f'Theme: "{theme}"\nThe first and the second picture follow.'
+        verdicts = VERDICTS
         if isinstance(edit, str):
-            shown = EDIT.format(instruction=edit)
+            follows = asked == "edit_following"
+            shown, verdicts = (FOLLOWED, FOLLOWED_VERDICTS) if follows else (EDIT, VERDICTS)
+            shown = shown.format(instruction=edit)
         text = (
-            f"{shown} {VERDICTS[label]} Give one to three reasons, "
+            f"{shown} {verdicts[label]} Give one to three reasons, "
             "the weightiest first, each one short sentence about visible things."
         )
         images = (panels.panel(first), panels.panel(second))
         return Question(pair_id, text, WrittenReasons, system=SYSTEM, images=images, fault=wrong)
 
-    rows = pairs[["pair_id", "theme", "first", "second", "label", "instruction"]].itertuples(index=False, name=None)
+    columns = ["pair_id", "theme", "first", "second", "label", "instruction", "question"]
+    rows = pairs.reindex(columns=columns).itertuples(index=False, name=None)
     return chat.ask_all(rows, question, advance)

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from paco_core.dataset.pairs import COLUMNS
+from paco_core.dataset.pairs import COLUMNS, QUESTION
 from paco_core.dataset.records import panel_ref
 from paco_core.exchange import rank_bench, sharegpt
 from paco_core.exchange.panel_files import PictureFiles
@@ -47,20 +47,23 @@ def import_pairs(folder: Path, out: Path) -> dict[str, Any]:
             rejected.append((str(row.first), f"picture: {error}"))
             continue
         files.rows[first]["prompt_id"] = files.rows[first]["prompt_id"] or prompt_id
-        pair_id = digest([*sorted((first, second)), theme, edit], 16)
+        asked = row.question.template
+        pair_id = digest([*sorted((first, second)), theme, edit, *([asked] if asked else [])], 16)
         if pair_id in seen:
             rejected.append((f"{row.split}: {row.first.name}, {row.second.name}", "duplicate: the pair occurs before"))
             continue
         seen.add(pair_id)
         refs = panel_ref(first, 0), panel_ref(second, 0)
-        tables.setdefault(row.split, []).append((pair_id, prompt_id, theme or "", *refs, row.label, edit, row.answer))
+        found = (pair_id, prompt_id, theme or "", *refs, row.label, edit, row.answer, asked)
+        tables.setdefault(row.split, []).append(found)
     if not seen:
         raise DataError(f"{folder}: none of its {len(rejected)} rows can be used{_first(rejected)}")
     with atomic(out) as part:
         part.mkdir()
-        for split, found in tables.items():
-            pd.DataFrame(found, columns=list(COLUMNS)).to_parquet(part / f"{split}.parquet", index=False)
-        return _finish(part, files, rejected, {split: len(found) for split, found in tables.items()})
+        for split, pairs in tables.items():
+            table = pd.DataFrame(pairs, columns=[*COLUMNS, QUESTION])
+            table.to_parquet(part / f"{split}.parquet", index=False)
+        return _finish(part, files, rejected, {split: len(pairs) for split, pairs in tables.items()})
 
 
 def _prompt_id(theme: str | None, edit: str | None, first: str) -> str:

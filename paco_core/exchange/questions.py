@@ -5,21 +5,25 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from paco_core.reward_model.examples import EDIT_TEMPLATE
+from paco_core.reward_model.examples import EDIT_TEMPLATE, EDIT_TEMPLATES
 from paco_core.reward_model.instructions import TEMPLATES, render
 
 
 @dataclass(frozen=True)
 class Question:
-    """What a pair is asked: about a theme, about an edit, or (both None) plainly."""
+    """What a pair is asked: about a theme, about an edit, or (both None) plainly.
+
+    ``template``: of an edit, where it is not the default.
+    """
 
     theme: str | None = None
     instruction: str | None = None
+    template: str | None = None
 
     def text(self, template: str) -> str:
         """The wording; an edit has a template of its own."""
         if self.instruction is not None:
-            return render(EDIT_TEMPLATE, instruction=self.instruction)
+            return render(self.template or EDIT_TEMPLATE, instruction=self.instruction)
         return render(template, theme=self.theme)
 
 
@@ -27,12 +31,12 @@ def _pattern(template: str) -> re.Pattern[str]:
     return re.compile(re.sub(r"\\{(\w+)\\}", r"(?P<\1>.+)", re.escape(TEMPLATES[template])), re.DOTALL)
 
 
-_PATTERNS = tuple(_pattern(name) for name in ("theme", "plain", EDIT_TEMPLATE))
+_PATTERNS = {name: _pattern(name) for name in ("theme", "plain", *EDIT_TEMPLATES)}
 
 
 def parse_question(text: str) -> Question | None:
     """Inverse of :meth:`Question.text`; None for any other wording."""
-    for pattern in _PATTERNS:
+    for name, pattern in _PATTERNS.items():
         if match := pattern.fullmatch(text.strip()):
-            return Question(**match.groupdict())
+            return Question(**match.groupdict(), template=name if name in EDIT_TEMPLATES[1:] else None)
     return None

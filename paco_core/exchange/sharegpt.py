@@ -60,8 +60,8 @@ def write(folder: Path, tables: Mapping[str, pd.DataFrame], pictures: PanelWrite
 
 
 def _row(row: dict[Any, Any], pictures: PanelWriter, template: str) -> dict[str, Any]:
-    edit = row.get("instruction")
-    question = Question(row["theme"], edit if isinstance(edit, str) else None)
+    edit, asked = (t if isinstance(t, str) else None for t in (row.get("instruction"), row.get("question")))
+    question = Question(row["theme"], edit, asked)
     names = ["images/{}_{}.png".format(*parse_ref(row[side])) for side in ("first", "second")]
     return {
         "id": row["pair_id"],

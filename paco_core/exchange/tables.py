@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from PIL.Image import Image
 
-PAIR_TEXTS = ("pair_id", "prompt_id", "theme", "label", "instruction", "answer")
+PAIR_TEXTS = ("pair_id", "prompt_id", "theme", "label", "instruction", "question", "answer")
 ROWS_AT_ONCE = 64  # a row group: 200 MB of 1024 px panels
 
 

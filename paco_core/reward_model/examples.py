@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from PIL import Image
 
 COLUMNS = ("pair_id", "theme", "first", "second", "label", "answer")
-EDIT_TEMPLATE = "edit_consistency"
+EDIT_TEMPLATE = "edit_consistency"  # of an editing pair that names no question
+EDIT_TEMPLATES = (EDIT_TEMPLATE, "edit_following")
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,8 @@ def read_examples(
     Args:
         panel: gives the picture of a panel reference.
         template: name of the instruction template; ``theme`` reads the column of that name. An editing pair,
-            which has an ``instruction`` of its own, is always asked :data:`EDIT_TEMPLATE`.
+            which has an ``instruction`` of its own, is asked what its column ``question`` names (one of
+            :data:`EDIT_TEMPLATES`; the first where it names none).
         answers: "reasons" as they stand in the table, or the "decision" alone ("Yes." or "No.").
 
     Raises:
@@ -77,17 +79,21 @@ def read_examples(
     missing = [name for name in COLUMNS if name not in frame]
     if missing:
         raise DataError(f"{table}: column {', '.join(missing)} is missing; it has {', '.join(map(str, frame))}")
-    if "instruction" not in frame:
-        frame["instruction"] = None
+    frame = frame.reindex(columns=[*COLUMNS, "instruction", "question"])
     once = cache(panel)  # pictures in several pairs are held once
     examples = []
-    for pair_id, theme, first, second, label, answer, edit in frame[[*COLUMNS, "instruction"]].itertuples(index=False):
+    for pair_id, theme, first, second, label, answer, edit, asked in frame.itertuples(index=False):
         if label not in (YES, NO):
             raise DataError(f"{table}: pair {pair_id}: label {label!r} is neither Yes nor No")
         if opening(answer) != label:
             raise DataError(f"{table}: pair {pair_id}: label {label} but its answer is {answer[:40]!r}")
         if isinstance(edit, str):
-            instruction = render(EDIT_TEMPLATE, instruction=edit)
+            question = asked if isinstance(asked, str) else EDIT_TEMPLATE
+            if question not in EDIT_TEMPLATES:
+                raise DataError(
+                    f"{table}: pair {pair_id}: question {question!r} is none of {', '.join(EDIT_TEMPLATES)}"
+                )
+            instruction = render(question, instruction=edit)
         else:
             instruction = render(template, theme=theme)
         try:

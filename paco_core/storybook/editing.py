@@ -1,6 +1,7 @@
-"""Edits of the storybook world: a panel, an instruction, and the panel after it, with nothing else changed.
+"""Edits of the storybook world: a panel, an instruction, and the panel after it.
 
-A broken edit follows its instruction but changes a second shared trait as well, unasked.
+A good edit does what was asked and nothing else. A broken one changes another trait as well, unasked; an unheeded
+one leaves the asked trait as it was, or changes it to another word.
 """
 
 from __future__ import annotations
@@ -9,12 +10,16 @@ import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from paco_core.params import EditQuestion
 from paco_core.storybook.prompts import PLACES
 from paco_core.storybook.reasons import NAMES
 from paco_core.storybook.world import SHARED_TRAITS, VOCABULARY, Panel, random_panel
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+
+NOUNS = {**NAMES, "scene": "scene", "size": "size"}
+KEPT = (*SHARED_TRAITS, "scene")  # what an edit must leave as it was, unless it is asked to change it
 
 
 @dataclass(frozen=True)
@@ -24,10 +29,20 @@ class Edit:
     before: Panel
     after: Panel
     trait: str  # the one that the instruction names
+    word: str = ""  # what it was asked to become; empty: what it became
+
+    @property
+    def asked(self) -> str:
+        return self.word or str(getattr(self.after, self.trait))
+
+    @property
+    def target(self) -> Panel:
+        """The panel that the instruction asks for."""
+        return self.before.with_trait(self.trait, self.asked)
 
     @property
     def instruction(self) -> str:
-        word = getattr(self.after, self.trait)
+        word = self.asked
         if self.trait == "accessory":
             old = self.before.accessory
             if word == "nothing":
@@ -42,25 +57,38 @@ class Edit:
         }[self.trait]
 
     @property
-    def unasked(self) -> list[str]:
-        """Shared traits that changed without being asked for."""
-        return [t for t in SHARED_TRAITS if t != self.trait and getattr(self.before, t) != getattr(self.after, t)]
+    def followed(self) -> bool:
+        """Whether the asked trait is as it was asked for."""
+        return bool(getattr(self.after, self.trait) == self.asked)
 
     @property
-    def answer(self) -> str:
-        """Whether all but the edit stayed the same, and why: what a perfect annotator would write."""
+    def unasked(self) -> list[str]:
+        """Traits of :data:`KEPT` that changed without being asked for."""
+        return [t for t in KEPT if t != self.trait and getattr(self.before, t) != getattr(self.after, t)]
+
+    def answer(self, question: EditQuestion = "edit_consistency") -> str:
+        """The label of a question with its reasons: what a perfect annotator would write."""
+        return self._following() if question == "edit_following" else self._consistency()
+
+    def _consistency(self) -> str:
         if self.unasked:
             changes = (
-                f"The {NAMES[t]} changed without being asked for: {getattr(self.before, t)} and "
+                f"The {NOUNS[t]} changed without being asked for: {getattr(self.before, t)} and "
                 f"{getattr(self.after, t)}."
                 for t in self.unasked[:3]
             )
             return " ".join(["No.", *changes])
-        kept = [NAMES[t] for t in SHARED_TRAITS if t != self.trait]
-        return (
-            f"Yes. Only the {NAMES.get(self.trait, self.trait)} changed, as the instruction asks. "
-            f"The {', the '.join(kept[:-1])} and the {kept[-1]} stayed the same."
-        )
+        kept = [NOUNS[t] for t in SHARED_TRAITS if t != self.trait]
+        stayed = f"The {', the '.join(kept[:-1])} and the {kept[-1]} stayed the same."
+        if not self.followed:
+            return f"Yes. {stayed}"
+        return f"Yes. Only the {NOUNS[self.trait]} changed, as the instruction asks. {stayed}"
+
+    def _following(self) -> str:
+        noun, shown = NOUNS[self.trait], getattr(self.after, self.trait)
+        if self.followed:
+            return f"Yes. The {noun} is {shown}, as the instruction asks."
+        return f"No. The {noun} is {shown}, not {self.asked}."
 
     def draw(self, size: int, seed: int) -> tuple[Image, Image]:
         """Both pictures, ``size`` x ``size`` pixels, the character in the same place."""
@@ -69,16 +97,19 @@ class Edit:
         return draw(self.before, size, random.Random(seed)), draw(self.after, size, random.Random(seed))
 
 
-def random_edit(rng: random.Random, *, broken: bool = False) -> Edit:
+def random_edit(rng: random.Random, *, broken: bool = False, unheeded: bool = False) -> Edit:
     """An edit of a random trait of a random panel."""
     before = random_panel(rng)
     trait = rng.choice(list(VOCABULARY))
-    after = _changed(before, trait, rng)
+    asked = _changed(before, trait, rng)
+    word, after = str(getattr(asked, trait)), asked
+    if unheeded:
+        after = before if rng.random() < 0.5 else _changed(before, trait, rng, word)
     if broken:
-        after = _changed(after, rng.choice([t for t in SHARED_TRAITS if t != trait]), rng)
-    return Edit(before, after, trait)
+        after = _changed(after, rng.choice([t for t in KEPT if t != trait]), rng)
+    return Edit(before, after, trait, word)
 
 
-def _changed(panel: Panel, trait: str, rng: random.Random) -> Panel:
-    others = [word for word in VOCABULARY[trait] if word != getattr(panel, trait)]
+def _changed(panel: Panel, trait: str, rng: random.Random, *also_not: str) -> Panel:
+    others = [word for word in VOCABULARY[trait] if word not in (getattr(panel, trait), *also_not)]
     return panel.with_trait(trait, rng.choice(others))

@@ -75,7 +75,7 @@ def test_an_edit_changes_what_it_says_and_a_broken_one_more() -> None:
         edit = random_edit(random.Random(seed), broken=seed % 2 == 1)
         changed = [t for t in Panel.__dataclass_fields__ if getattr(edit.before, t) != getattr(edit.after, t)]
         assert edit.trait in changed and len(changed) == (2 if seed % 2 else 1)
-        assert edit.answer.startswith("No." if seed % 2 else "Yes.") and len(edit.unasked) == seed % 2
+        assert edit.answer().startswith("No." if seed % 2 else "Yes.") and len(edit.unasked) == seed % 2
     red = Panel("cat", "red", "hat", "small", "snow", "flat")
     assert Edit(red, red.with_trait("accessory", "nothing"), "accessory").instruction == "Take the hat away."
     assert "to blue" in Edit(red, red.with_trait("colour", "blue"), "colour").instruction

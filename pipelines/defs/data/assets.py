@@ -44,6 +44,12 @@ def annotations(context: dg.AssetExecutionContext, dvc: DvcResource) -> dg.Mater
     return dvc.reproduce(context, TRANSLATOR).result()
 
 
+@dvc_asset("edit_prompts", project=PROJECT, translator=TRANSLATOR)
+def edit_prompts(context: dg.AssetExecutionContext, dvc: DvcResource) -> dg.MaterializeResult[Any]:
+    """Rows about one source picture, an English and a Chinese one say, always lie in the same part."""
+    return dvc.reproduce(context, TRANSLATOR).result()
+
+
 @dvc_asset("pairs", project=PROJECT, translator=TRANSLATOR)
 def pairs(context: dg.AssetExecutionContext, dvc: DvcResource) -> dg.MaterializeResult[Any]:
     """The held-out rankings of the benchmark are split off by prompt, before any pair is made."""

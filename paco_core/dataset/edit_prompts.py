@@ -1,0 +1,262 @@
+"""Editing prompts: an instruction and the picture it is about, what an editing policy is trained and measured on.
+
+    edits.jsonl   one :class:`EditRecord` a line
+    pictures/     their reference pictures, a shard
+
+Rows about one source picture (GEdit-Bench has an English and a Chinese one) always lie in the same part.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from paco_core.dataset.records import Dimension, PromptRecord
+from paco_core.files import DataError, digest, read_jsonl, write_jsonl
+from paco_core.shards import ShardReader, encode_png, read_image, write_shard
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+    from paco_core.params import EditPromptsParams
+
+FILE, SHARD = "edits.jsonl", "pictures"
+CACHED_PICTURES = 256
+Part = Literal["train", "unseen"]
+
+
+class EditRecord(PromptRecord):
+    """An instruction (the prompt) about one picture (``reference``, its id in the shard).
+
+    In the embedded world ``before`` holds the traits that the picture shows, and ``trait`` is to become ``word``.
+    """
+
+    layout: str = Field(default="1x1", pattern=r"^1x1$")
+    category: str = "Editing"
+    criteria: dict[Dimension, dict[str, str | None]] = Field(default_factory=dict)
+    reference: str = Field(min_length=1)
+    language: str = "en"
+    part: Part
+    before: dict[str, str] | None = None
+    trait: str | None = None
+    word: str | None = None
+
+
+class EditRow(BaseModel):
+    """One line of a file made elsewhere; the picture's path is relative to it. Other keys are ignored."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    key: str | None = None
+    instruction: str = Field(min_length=1)
+    input_image: str = Field(min_length=1)
+    task_type: str = "edit"
+    instruction_language: str = "en"
+
+
+@dataclass
+class EditPrompts:
+    """Records, their pictures, and the rows that were left out, by place and cause."""
+
+    records: list[EditRecord] = field(default_factory=list)
+    pictures: dict[str, bytes] = field(default_factory=dict)  # id -> PNG
+    rejected: list[tuple[str, str]] = field(default_factory=list)
+    _sizes: dict[str, tuple[int, int]] = field(default_factory=dict)  # id -> (width, height)
+
+    def picture(self, image: Image) -> str:
+        """Keep a picture; its id is its content's, so that the same picture is the same wherever it comes from."""
+        png = encode_png(image)
+        name = hashlib.md5(png, usedforsecurity=False).hexdigest()[:16]
+        self.pictures[name], self._sizes[name] = png, image.size
+        return name
+
+    def add(self, idx: str, instruction: str, picture: str, **more: Any) -> None:
+        """Add a record about a kept picture; it is for training until :meth:`hold_out`."""
+        width, height = self._sizes[picture]
+        given: dict[str, Any] = {
+            "idx": idx, "prompt": instruction, "theme": instruction, "height": height, "width": width,
+            "reference": picture, "part": "train",
+        }  # fmt: skip
+        self.records.append(EditRecord(**given, **more))
+
+    def hold_out(self, pictures: int, seed: int) -> None:
+        """Hold so many pictures back from training, with all their rows; which ones depends on seed and content.
+
+        Raises:
+            DataError: when nothing would be left to train on.
+        """
+        names = sorted({r.reference for r in self.records}, key=lambda name: digest([seed, name], 32))
+        if pictures >= len(names):
+            raise DataError(
+                f"edit_prompts.unseen={pictures} holds back all of the {len(names)} pictures; choose at most "
+                f"{len(names) - 1}, or raise edit_prompts.count"
+            )
+        unseen = set(names[:pictures])
+        self.records = [r.model_copy(update={"part": "unseen"}) if r.reference in unseen else r for r in self.records]
+
+    def write(self, out: Path) -> None:
+        """Write records and pictures to the folder ``out``."""
+        rows = [
+            {"id": name, "md5": hashlib.md5(png, usedforsecurity=False).hexdigest()}
+            | dict(zip(("width", "height"), self._sizes[name], strict=True))
+            for name, png in self.pictures.items()
+        ]
+        write_shard(out / SHARD, rows, self.pictures)
+        write_jsonl(out / FILE, (record.model_dump() for record in self.records))
+
+    @property
+    def causes(self) -> Counter[str]:
+        return Counter(cause.split(":")[0] for _, cause in self.rejected)
+
+
+def drawn(count: int, size: int, seed: int) -> EditPrompts:
+    """Edits of the embedded world, each of a picture of its own, ``size`` x ``size`` pixels."""
+    from paco_core.storybook.editing import random_edit
+    from paco_core.storybook.world import VOCABULARY
+
+    found, number = EditPrompts(), 0
+    while len(found.pictures) < count:
+        edit = random_edit(random.Random(f"edit-prompts-{seed}-{number}"))
+        known = len(found.pictures)
+        name = found.picture(edit.draw(size, seed=(seed << 32) + number)[0])
+        number += 1
+        if len(found.pictures) == known:
+            continue  # the same picture again: it would have two ids of its own
+        found.add(
+            f"e{len(found.records):05d}", edit.instruction, name, task_name=edit.trait,
+            before={trait: str(getattr(edit.before, trait)) for trait in VOCABULARY}, trait=edit.trait, word=edit.asked,
+        )  # fmt: skip
+    return found
+
+
+def read_rows(file: Path, limit: int | None = None) -> EditPrompts:
+    """Instructions and pictures of a JSON Lines file (keys of :class:`EditRow`).
+
+    A row that cannot be used is left out and told with its place and cause.
+
+    Raises:
+        DataError: when the file is missing or no JSON Lines, or none of its rows can be used.
+    """
+    found = EditPrompts()
+    seen: set[str] = set()
+    for number, row in read_jsonl(file):
+        if limit is not None and len(found.records) == limit:
+            break
+        place = f"{file}:{number}"
+        try:
+            given = EditRow.model_validate(row)
+        except ValidationError as error:
+            wrong = error.errors()[0]
+            found.rejected.append((place, f"record: {'.'.join(map(str, wrong['loc']))}: {wrong['msg']}"))
+            continue
+        try:
+            name = found.picture(read_image(file.parent / given.input_image))
+        except DataError as error:
+            found.rejected.append((place, f"picture: {error}"))
+            continue
+        idx = given.key or digest([name, given.instruction])
+        if idx in seen:
+            found.rejected.append((place, f"duplicate: id {idx} stood on an earlier line"))
+            continue
+        seen.add(idx)
+        found.add(idx, given.instruction, name, task_name=given.task_type, language=given.instruction_language)
+    if not found.records:
+        first = f", e.g. {': '.join(found.rejected[0])}" if found.rejected else ""
+        raise DataError(f"{file}: none of its {len(found.rejected)} rows can be used{first}")
+    used = {record.reference for record in found.records}
+    found.pictures = {name: png for name, png in found.pictures.items() if name in used}
+    return found
+
+
+def edit_prompts(params: EditPromptsParams, root: Path) -> EditPrompts:
+    """What the parameters ask for, a part of it held back.
+
+    Raises:
+        DataError: as :func:`read_rows` and :meth:`EditPrompts.hold_out`.
+    """
+    if params.source == "storybook":
+        found = drawn(int(params.count or 0), params.size, params.seed)
+    else:
+        found = read_rows(root / str(params.file), params.count)
+    found.hold_out(params.unseen, params.seed)
+    return found
+
+
+class References:
+    """The reference pictures of records, read when asked for; the ones used last stay in memory."""
+
+    def __init__(self, reader: ShardReader) -> None:
+        self._reader, self._kept, self._lock = reader, OrderedDict[str, "Image"](), Lock()
+
+    def __call__(self, record: PromptRecord) -> Image:
+        """The picture that a record is about.
+
+        Raises:
+            DataError: naming the record, when it has none or its picture is damaged.
+        """
+        if not isinstance(record, EditRecord):
+            raise DataError(f"prompt {record.idx}: no editing prompt, it names no reference picture")
+        with self._lock:  # rewards ask from threads of their own
+            if record.reference not in self._kept:
+                self._kept[record.reference] = self._read(record)
+                while len(self._kept) > CACHED_PICTURES:
+                    self._kept.popitem(last=False)
+            self._kept.move_to_end(record.reference)
+            return self._kept[record.reference]
+
+    def _read(self, record: EditRecord) -> Image:
+        try:
+            return self._reader.read(record.reference)
+        except DataError as error:
+            raise DataError(f"editing prompt {record.idx}: {error}") from None
+
+    def check(self, records: Iterable[EditRecord]) -> None:
+        """Look whether every record's picture is in the shard.
+
+        Raises:
+            DataError: naming a record whose picture is missing.
+        """
+        known = set(self._reader.index.index)
+        lost = [record for record in records if record.reference not in known]
+        if lost:
+            raise DataError(
+                f"{len(lost)} editing prompts have no reference picture, e.g. {lost[0].idx} names "
+                f"{lost[0].reference}; run `dvc repro edit_prompts`"
+            )
+
+
+def read_edit_prompts(folder: Path) -> tuple[list[EditRecord], References]:
+    """The records that the stage ``edit_prompts`` wrote, and their pictures.
+
+    Raises:
+        DataError: naming file and line of a record that is no valid one or repeats an id; naming a record whose
+            picture is missing.
+    """
+    path, records, seen = folder / FILE, list[EditRecord](), set[str]()
+    for number, row in read_jsonl(path):
+        try:
+            record = EditRecord.model_validate(row)
+        except ValidationError as error:
+            fault = error.errors()[0]
+            raise DataError(f"{path}:{number}: {'.'.join(map(str, fault['loc']))}: {fault['msg']}") from None
+        if record.idx in seen:
+            raise DataError(f"{path}:{number}: idx {record.idx} stood already on an earlier line")
+        seen.add(record.idx)
+        records.append(record)
+    if not records:
+        raise DataError(f"{path}: holds no editing prompt; run `dvc repro edit_prompts`")
+    references = References(ShardReader([folder / SHARD]))
+    references.check(records)
+    return records, references
+
+
+def of_part(records: Sequence[EditRecord], part: Part) -> list[EditRecord]:
+    return [record for record in records if record.part == part]

@@ -1,0 +1,34 @@
+"""Instructions and the pictures they are about: what editing policies are trained on and watched on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from paco_core import paths
+from paco_core.dataset.edit_prompts import edit_prompts, of_part
+
+if TYPE_CHECKING:
+    from paco_core.context import StageContext
+
+PLACES_SHOWN = 5
+
+
+def run(ctx: StageContext) -> None:
+    found = edit_prompts(ctx.params.edit_prompts, ctx.root)
+    for place, cause in found.rejected[:PLACES_SHOWN]:
+        ctx.say(f"editing prompt left out: {place}: {cause}")
+    with ctx.writing(paths.EDIT_PROMPTS) as out:
+        out.mkdir()
+        found.write(out)
+    parts = {part: of_part(found.records, part) for part in ("train", "unseen")}
+    ctx.report(
+        {
+            **{name: len(records) for name, records in parts.items()},
+            "pictures": len(found.pictures),
+            "pictures_in_both": len({r.reference for r in parts["train"]} & {r.reference for r in parts["unseen"]}),
+            **{f"task.{task}": n for task, n in sorted(Counter(r.task_name for r in found.records).items())},
+            **{f"language.{name}": n for name, n in sorted(Counter(r.language for r in found.records).items())},
+            **{f"rejected.{cause}": n for cause, n in sorted(found.causes.items())},
+        }
+    )
