@@ -1,7 +1,4 @@
-"""Editing prompts: an instruction and the picture it is about, what an editing policy is trained and measured on.
-
-    edits.jsonl   one :class:`EditRecord` a line
-    pictures/     their reference pictures, a shard
+"""Makes editing prompts: drawn by the embedded world, or from a file with the columns of GEdit-Bench.
 
 Rows about one source picture (GEdit-Bench has an English and a Chinese one) always lie in the same part.
 """
@@ -10,44 +7,21 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections import Counter, OrderedDict
-from collections.abc import Iterable, Sequence
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
-from threading import Lock
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from paco_core.dataset.records import Dimension, PromptRecord
+from paco_core.dataset.edit_records import FILE, SHARD, EditRecord
 from paco_core.files import DataError, digest, read_jsonl, write_jsonl
-from paco_core.shards import ShardReader, encode_png, read_image, write_shard
+from paco_core.shards import encode_png, read_image, write_shard
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
     from paco_core.params import EditPromptsParams
-
-FILE, SHARD = "edits.jsonl", "pictures"
-CACHED_PICTURES = 256
-Part = Literal["train", "unseen"]
-
-
-class EditRecord(PromptRecord):
-    """An instruction (the prompt) about one picture (``reference``, its id in the shard).
-
-    In the embedded world ``before`` holds the traits that the picture shows, and ``trait`` is to become ``word``.
-    """
-
-    layout: str = Field(default="1x1", pattern=r"^1x1$")
-    category: str = "Editing"
-    criteria: dict[Dimension, dict[str, str | None]] = Field(default_factory=dict)
-    reference: str = Field(min_length=1)
-    language: str = "en"
-    part: Part
-    before: dict[str, str] | None = None
-    trait: str | None = None
-    word: str | None = None
 
 
 class EditRow(BaseModel):
@@ -188,75 +162,3 @@ def edit_prompts(params: EditPromptsParams, root: Path) -> EditPrompts:
         found = read_rows(root / str(params.file), params.count)
     found.hold_out(params.unseen, params.seed)
     return found
-
-
-class References:
-    """The reference pictures of records, read when asked for; the ones used last stay in memory."""
-
-    def __init__(self, reader: ShardReader) -> None:
-        self._reader, self._kept, self._lock = reader, OrderedDict[str, "Image"](), Lock()
-
-    def __call__(self, record: PromptRecord) -> Image:
-        """The picture that a record is about.
-
-        Raises:
-            DataError: naming the record, when it has none or its picture is damaged.
-        """
-        if not isinstance(record, EditRecord):
-            raise DataError(f"prompt {record.idx}: no editing prompt, it names no reference picture")
-        with self._lock:  # rewards ask from threads of their own
-            if record.reference not in self._kept:
-                self._kept[record.reference] = self._read(record)
-                while len(self._kept) > CACHED_PICTURES:
-                    self._kept.popitem(last=False)
-            self._kept.move_to_end(record.reference)
-            return self._kept[record.reference]
-
-    def _read(self, record: EditRecord) -> Image:
-        try:
-            return self._reader.read(record.reference)
-        except DataError as error:
-            raise DataError(f"editing prompt {record.idx}: {error}") from None
-
-    def check(self, records: Iterable[EditRecord]) -> None:
-        """Look whether every record's picture is in the shard.
-
-        Raises:
-            DataError: naming a record whose picture is missing.
-        """
-        known = set(self._reader.index.index)
-        lost = [record for record in records if record.reference not in known]
-        if lost:
-            raise DataError(
-                f"{len(lost)} editing prompts have no reference picture, e.g. {lost[0].idx} names "
-                f"{lost[0].reference}; run `dvc repro edit_prompts`"
-            )
-
-
-def read_edit_prompts(folder: Path) -> tuple[list[EditRecord], References]:
-    """The records that the stage ``edit_prompts`` wrote, and their pictures.
-
-    Raises:
-        DataError: naming file and line of a record that is no valid one or repeats an id; naming a record whose
-            picture is missing.
-    """
-    path, records, seen = folder / FILE, list[EditRecord](), set[str]()
-    for number, row in read_jsonl(path):
-        try:
-            record = EditRecord.model_validate(row)
-        except ValidationError as error:
-            fault = error.errors()[0]
-            raise DataError(f"{path}:{number}: {'.'.join(map(str, fault['loc']))}: {fault['msg']}") from None
-        if record.idx in seen:
-            raise DataError(f"{path}:{number}: idx {record.idx} stood already on an earlier line")
-        seen.add(record.idx)
-        records.append(record)
-    if not records:
-        raise DataError(f"{path}: holds no editing prompt; run `dvc repro edit_prompts`")
-    references = References(ShardReader([folder / SHARD]))
-    references.check(records)
-    return records, references
-
-
-def of_part(records: Sequence[EditRecord], part: Part) -> list[EditRecord]:
-    return [record for record in records if record.part == part]

@@ -12,7 +12,7 @@ from paco_core.files import DataError
 
 Row = Mapping[str, float]
 RATIO_GAP = {"float32": 1e-6, "bfloat16": 1e-2}  # largest |log p - log p_old| that rounding explains
-DIVERSITY_KEPT = 0.5  # of the panel diversity before training
+DIVERSITY_KEPT = {"panel_diversity": 0.5, "reference_distance": 0.25}  # of the value before training
 
 
 def read_log(path: Path) -> list[dict[str, float]]:
@@ -39,18 +39,17 @@ def _first(rows: Sequence[Row], name: str) -> float:
 
 
 def collapse(rows: Sequence[Row], sizes: Sequence[int]) -> CheckReport:
-    """The panels of a set must not have become one picture while the reward rose."""
-    kept = {
-        side: _last(rows, f"eval/{side}/panel_diversity") / _first(rows, f"eval/{side}/panel_diversity")
-        for side in sizes
-    }
-    passed = all(share >= DIVERSITY_KEPT for share in kept.values())
+    """The panels of a set, or a reference and its edit, must not have become one picture while the reward rose."""
+    measure = next((m for m in DIVERSITY_KEPT if f"eval/{sizes[0]}/{m}" in rows[0]), "panel_diversity")
+    least = DIVERSITY_KEPT[measure]
+    kept = {side: _last(rows, f"eval/{side}/{measure}") / _first(rows, f"eval/{side}/{measure}") for side in sizes}
+    passed = all(share >= least for share in kept.values())
     told = ", ".join(f"{share:.0%} at {side} px" for side, share in kept.items())
     return CheckReport(
         "no_collapse",
         passed,
         "ERROR",
-        f"panel diversity after training is {told} of that before; at least {DIVERSITY_KEPT:.0%} is asked for",
+        f"{measure.replace('_', ' ')} after training is {told} of that before; at least {least:.0%} is asked for",
         {f"diversity_kept_{side}px": share for side, share in kept.items()},
     )
 

@@ -1,4 +1,4 @@
-"""When a training is no longer worth going on with: the reward rises while the panels of a set become one."""
+"""When a training is no longer worth going on with: the reward rises while its pictures become copies."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from paco_core.grpo.scoring import PANEL_DIVERSITY, REFERENCE_DISTANCE
 from paco_core.params import EarlyStop
 
 
@@ -13,14 +14,15 @@ def collapsed(rows: Sequence[Mapping[str, float]], weights: Mapping[str, float],
     """Why to stop after the last of ``rows`` (one a trained epoch), or None.
 
     The mean of the first ``patience`` epochs is what is compared with. Each of the last ``patience`` epochs must
-    have a weighted reward that is higher by the share ``reward_rise``, and a panel diversity below the share
-    ``diversity_kept``.
+    have a weighted reward that is higher by the share ``reward_rise``, and a panel diversity (of edits: a distance
+    from the reference) below the share ``diversity_kept``.
     """
-    trained = [row for row in rows if "panel_diversity" in row]
+    measure = REFERENCE_DISTANCE if any(REFERENCE_DISTANCE in row for row in rows) else PANEL_DIVERSITY
+    trained = [row for row in rows if measure in row]
     if len(trained) < 2 * rule.patience:
         return None
     reward = np.array([sum(w * row[f"reward/{name}"] for name, w in weights.items()) for row in trained])
-    diversity = np.array([row["panel_diversity"] for row in trained])
+    diversity = np.array([row[measure] for row in trained])
     first = slice(0, rule.patience)
     start, spread = reward[first].mean(), diversity[first].mean()
     last = slice(len(trained) - rule.patience, None)
@@ -30,5 +32,6 @@ def collapsed(rows: Sequence[Mapping[str, float]], weights: Mapping[str, float],
         return None
     return (
         f"collapse: over the last {rule.patience} epochs the weighted reward was at least {reward[last].min():.4g} "
-        f"({start:.4g} at first) while panel diversity was at most {diversity[last].max():.4g} ({spread:.4g} at first)"
+        f"({start:.4g} at first) while {measure.replace('_', ' ')} was at most {diversity[last].max():.4g} "
+        f"({spread:.4g} at first)"
     )

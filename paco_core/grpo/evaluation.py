@@ -76,7 +76,7 @@ class Evaluator:
             metrics |= {f"{side}/{name}": _mean(values) for name, values in scores.rewards.items()}
             if self.combined is not None:
                 metrics[f"{side}/score"] = self.combined.score(scores, len(self.records))
-            metrics[f"{side}/panel_diversity"] = float(scores.diversity.mean())
+            metrics[f"{side}/{scores.measure}"] = float(scores.diversity.mean())
             if self.gold is not None:
                 panels = [cut(image, record.layout) for image, record in zip(images, owners, strict=True)]
                 metrics |= {f"{side}/{name}": value for name, value in self.gold(panels, owners).items()}
@@ -115,6 +115,17 @@ class Evaluator:
 
 def _mean(values: np.ndarray) -> float:
     return float(np.nanmean(values)) if not np.isnan(values).all() else float("nan")
+
+
+def beside(reference: Image, picture: Image) -> Image:
+    """A reference picture, brought to the height of its edit, and the edit to its right."""
+    from PIL import Image as pil
+
+    left = reference.resize((round(reference.width * picture.height / reference.height), picture.height))
+    page = pil.new("RGB", (left.width + picture.width, picture.height), "white")
+    page.paste(left, (0, 0))
+    page.paste(picture, (left.width, 0))
+    return page
 
 
 def sheet(pictures: Sequence[Image], columns: int = SHEET_COLUMNS) -> Image:

@@ -13,7 +13,7 @@ from paco_core.dataset.records import PromptRecord
 from paco_core.files import atomic
 from paco_core.grpo.advantages import Advantages
 from paco_core.grpo.evaluation import Evaluation
-from paco_core.grpo.scoring import Scores
+from paco_core.grpo.scoring import Reference, Scores
 from paco_core.rewards.aggregation import Aggregate
 
 Row = dict[str, float]
@@ -26,7 +26,7 @@ def reward_figures(scores: Scores, combined: Aggregate, given: Advantages) -> Ro
     figures |= {f"tamed/{name}": float(flag) for name, flag in combined.tamed.items()}
     if "consistency" in scores.rewards and "clip_t" in scores.rewards:
         figures["reward_ratio"] = figures["reward/consistency"] / figures["reward/clip_t"]
-    figures["panel_diversity"] = float(scores.diversity.mean())
+    figures[scores.measure] = float(scores.diversity.mean())
     figures["groups/zero_std"] = float(given.zero_std_groups)
     figures["groups/failed_samples"] = float(given.failed)
     return figures
@@ -69,6 +69,14 @@ def save_pictures(folder: Path, evaluation: Evaluation, records: Sequence[Prompt
             (part / str(side)).mkdir(parents=True)
             for name, picture in zip(names, pictures, strict=True):
                 picture.save(part / str(side) / name)
+
+
+def save_references(folder: Path, records: Sequence[PromptRecord], reference: Reference) -> None:
+    """PNG files ``<prompt id>.png`` of what the pictures are edits of, replacing what the folder held."""
+    with atomic(folder) as part:
+        part.mkdir(parents=True)
+        for record in records:
+            reference(record).save(part / f"{record.idx}.png")
 
 
 def write_log(path: Path, rows: Sequence[Row]) -> None:

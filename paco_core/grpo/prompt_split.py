@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from paco_core.dataset.edit_records import EditRecord, of_part
 from paco_core.dataset.records import PromptRecord
 from paco_core.files import DataError, read_json, write_json
 
@@ -42,6 +43,24 @@ def hold_out(records: Sequence[PromptRecord], unseen: int, seed: int) -> PromptS
         [record for n, record in enumerate(records) if n not in held],
         [record for n, record in enumerate(records) if n in held],
     )
+
+
+def held_out_edits(records: Sequence[EditRecord], unseen: int, seed: int) -> PromptSplit:
+    """Editing prompts come split by picture; ``unseen`` of those that were held back are watched.
+
+    Raises:
+        DataError: when fewer were held back, or nothing is left to train on.
+    """
+    trained, held = of_part(records, "train"), of_part(records, "unseen")
+    if not trained:
+        raise DataError("every editing prompt is held back, none is left to train on; lower edit_prompts.unseen")
+    if unseen > len(held):
+        raise DataError(
+            f"policies.eval_prompts={unseen}, but only {len(held)} editing prompts are held back; "
+            "raise edit_prompts.unseen, or lower policies.eval_prompts"
+        )
+    chosen = set(random.Random(f"hold out {seed}").sample(range(len(held)), unseen))
+    return PromptSplit(list(trained), [record for n, record in enumerate(held) if n in chosen])
 
 
 def trained_ids(folder: Path) -> set[str]:

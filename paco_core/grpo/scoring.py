@@ -20,15 +20,22 @@ if TYPE_CHECKING:
     from paco_core.grpo.processes import Processes
 
 
-DIVERSITY = "panel diversity"  # scored beside the rewards; a reward's name holds no blank
+DIVERSITY = "diversity"  # name of its worker; a set's panels, or an edit and its reference
+PANEL_DIVERSITY, REFERENCE_DISTANCE = "panel_diversity", "reference_distance"
+Reference = Callable[[PromptRecord], "Image"]  # the picture that a record's pictures are edits of
 
 
 @dataclass(frozen=True)
 class Scores:
-    """Rewards by name (N,), and how different the panels of each picture are (N,), 0 = identical."""
+    """Rewards by name (N,), and the sign of a collapse (N,), 0 = nothing but copies.
+
+    ``measure`` says what the latter is: how different the panels of each picture are, or, of edits, how far each is
+    from its reference.
+    """
 
     rewards: dict[str, np.ndarray]
     diversity: np.ndarray
+    measure: str = PANEL_DIVERSITY
 
     def spread(self, places: Sequence[int], count: int, processes: Processes) -> Scores:
         """The scores of all processes: these ones at ``places`` of ``count``, the others' where they are from."""
@@ -38,7 +45,8 @@ class Scores:
             whole[list(places)] = values
             return processes.sum_array(whole)
 
-        return Scores({name: full(values) for name, values in self.rewards.items()}, full(self.diversity))
+        rewards = {name: full(values) for name, values in self.rewards.items()}
+        return Scores(rewards, full(self.diversity), self.measure)
 
 
 def panel_diversity(panels: Sequence[Image]) -> float:
@@ -47,18 +55,23 @@ def panel_diversity(panels: Sequence[Image]) -> float:
     return float(np.mean([np.sqrt(np.mean((a - b) ** 2)) for a, b in combinations(pixels, 2)]))
 
 
+def reference_distance(picture: Image, reference: Image) -> float:
+    """Root mean square pixel difference of an edit and its reference, which is resized to it, on the scale 0 to 1."""
+    return panel_diversity([picture, reference.resize(picture.size)])
+
+
 class Pending:
     """Scores under way; :meth:`result` waits for them and passes on what went wrong."""
 
-    def __init__(self, jobs: dict[str, list[Future[np.ndarray]]]) -> None:
-        self._jobs = jobs
+    def __init__(self, jobs: dict[str, list[Future[np.ndarray]]], measure: str) -> None:
+        self._jobs, self._measure = jobs, measure
 
     def result(self) -> Scores:
         """Scores of all pictures handed over, in their order."""
         none = np.zeros(0)  # a process may have no picture to score
         done = {name: np.concatenate([none, *(job.result() for job in jobs)]) for name, jobs in self._jobs.items()}
         diversity = done.pop(DIVERSITY)
-        return Scores(done, diversity)
+        return Scores(done, diversity, self._measure)
 
 
 class Round:
@@ -75,7 +88,9 @@ class Round:
     def add(self, records: Sequence[PromptRecord], images: Sequence[Image]) -> None:
         """Start scoring pictures of ``records``; returns at once."""
         panels = [cut(image, record.layout) for image, record in zip(images, records, strict=True)]
-        batch = RewardBatch(list(records), panels, list(images))
+        reference = self._scoring.reference
+        references = None if reference is None else [reference(record) for record in records]
+        batch = RewardBatch(list(records), panels, list(images), references)
         for name in self._scoring.pointwise:
             self._submit(name, batch)
         if self._scoring.groupwise:
@@ -96,14 +111,17 @@ class Round:
     def pending(self) -> Pending:
         """What is under way; nothing may be added any more."""
         self._flush()
-        return Pending(self._jobs)
+        return Pending(self._jobs, PANEL_DIVERSITY if self._scoring.reference is None else REFERENCE_DISTANCE)
 
 
 class Scoring:
-    """One worker thread a reward: rewards run beside sampling and beside each other, each in order."""
+    """One worker thread a reward: rewards run beside sampling and beside each other, each in order.
 
-    def __init__(self, rewards: Mapping[str, RewardFunction]) -> None:
-        self.rewards = dict(rewards)
+    ``reference`` gives the picture that a record's pictures are edits of; None where they are no edits.
+    """
+
+    def __init__(self, rewards: Mapping[str, RewardFunction], reference: Reference | None = None) -> None:
+        self.rewards, self.reference = dict(rewards), reference
         self._functions: dict[str, Callable[[RewardBatch], np.ndarray]] = {**rewards, DIVERSITY: _diversities}
         self.groupwise = [name for name, reward in rewards.items() if getattr(reward, "groupwise", False)]
         self.pointwise = [name for name in self._functions if name not in self.groupwise]
@@ -133,4 +151,6 @@ class Scoring:
 
 
 def _diversities(batch: RewardBatch) -> np.ndarray:
-    return np.array([panel_diversity(panels) for panels in batch.panels])
+    if batch.references is None:
+        return np.array([panel_diversity(panels) for panels in batch.panels])
+    return np.array([reference_distance(*both) for both in zip(batch.whole, batch.references, strict=True)])

@@ -16,7 +16,7 @@ from paco_core.grpo import checkpoint as checkpoints
 from paco_core.grpo.advantages import Advantages, advantages
 from paco_core.grpo.checkpoint import Checkpoint
 from paco_core.grpo.early_stop import collapsed
-from paco_core.grpo.evaluation import Combined, Evaluation, Evaluator, Gold, sheet
+from paco_core.grpo.evaluation import Combined, Evaluation, Evaluator, Gold, beside, sheet
 from paco_core.grpo.experience import Experience
 from paco_core.grpo.figures import (
     Row,
@@ -26,6 +26,7 @@ from paco_core.grpo.figures import (
     note,
     reward_figures,
     save_pictures,
+    save_references,
     write_log,
 )
 from paco_core.grpo.learner import Learner, NotFinite
@@ -34,16 +35,17 @@ from paco_core.grpo.optimizers import check_optimizer
 from paco_core.grpo.processes import Processes
 from paco_core.grpo.sampler import noise_steps_of_epoch, prompts_of_epoch
 from paco_core.grpo.samples import Sampler
-from paco_core.grpo.scoring import Scoring
+from paco_core.grpo.scoring import PANEL_DIVERSITY, REFERENCE_DISTANCE, Reference, Scoring
 from paco_core.grpo.sizes import picture_size
 from paco_core.params import PoliciesParams, PolicyRecipe
-from paco_core.policies.base import NoiseKey, Policy
+from paco_core.policies.base import Condition, NoiseKey, Policy, Size
 from paco_core.rewards.aggregation import aggregate
 from paco_core.rewards.base import RewardFunction
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+SHEET_PICTURES = 16
 #: Settings that do not change what an epoch computes: a run may go on when they were changed.
 NOT_THE_RECIPE = {"recipes", "epochs", "checkpoint_every", "keep_checkpoints"}
 
@@ -78,7 +80,7 @@ class Outcome:
             key = name.replace("/", ".")
             before = begun.get(name, math.nan)
             figures |= {f"{key}.before": before, f"{key}.after": value, f"{key}.change": value - before}
-        for name in ("reward_ratio", "panel_diversity", "update/ratio_gap"):
+        for name in ("reward_ratio", PANEL_DIVERSITY, REFERENCE_DISTANCE, "update/ratio_gap"):
             if name in self.rows[-1]:
                 figures[name.replace("/", ".")] = self.rows[-1][name]
         return figures
@@ -89,6 +91,7 @@ class Trainer:
     """Trains one policy by one recipe. ``identity`` names models and data by content, for checkpoints.
 
     ``test_rewards`` answer the recipe's ``test_rewards`` at evaluations; without them the training's do.
+    ``reference`` gives the picture that a record is about, where the policy edits.
     """
 
     policy: Policy
@@ -103,6 +106,7 @@ class Trainer:
     reports: Reports = field(default_factory=Reports)
     test_rewards: Mapping[str, RewardFunction] | None = None
     processes: Processes = field(default_factory=Processes)
+    reference: Reference | None = None
 
     @property
     def epochs(self) -> int:
@@ -133,9 +137,7 @@ class Trainer:
         self._check()
         params, recipe = self.params, self.recipe
         torch.manual_seed(params.seed)  # noise has generators of its own; this is for layers that draw, dropout say
-        conditions = self.policy.encode(
-            [record.prompt for record in (*self.train, *self.unseen)], recipe.max_sequence_length
-        )
+        conditions = self._encoded(self.train, [recipe.train_size]), self._encoded(self.unseen, recipe.eval_sizes)
         if self.policy.truncated:
             self.reports.say(
                 f"{self.policy.truncated} prompts are longer than max_sequence_length="
@@ -149,13 +151,16 @@ class Trainer:
         if params.gradient_checkpointing:
             self.policy.enable_gradient_checkpointing()
         self.learner = Learner(self.policy, params, self.processes)
-        with Scoring(self.rewards) as self.scoring, Scoring(self.test_rewards or {}) as asked:
+        with (
+            Scoring(self.rewards, self.reference) as self.scoring,
+            Scoring(self.test_rewards or {}, self.reference) as asked,
+        ):
             self.sampler = Sampler(
                 self.policy,
                 params,
                 recipe,
                 self.train,
-                conditions.take(range(len(self.train))),
+                conditions[0],
                 self.learner.objective,
                 self.scoring,
                 self.processes,
@@ -164,7 +169,7 @@ class Trainer:
             self.evaluator = Evaluator(
                 self.policy,
                 self.unseen,
-                conditions.take(range(len(self.train), len(conditions))),
+                conditions[1],
                 recipe.eval_sizes,
                 params.eval_steps,
                 params.eval_seeds,
@@ -180,6 +185,18 @@ class Trainer:
             )
             return self._epochs(out)
 
+    def _encoded(self, records: Sequence[PromptRecord], sides: Sequence[int]) -> Condition:
+        """Prompts, and the reference pictures of edits at every size that will be painted; one row a record."""
+        references = None if self.reference is None else [self.reference(record) for record in records]
+        sizes = self._sizes(records, sides) if self.policy.edits else []
+        return self.policy.encode(
+            [record.prompt for record in records], self.recipe.max_sequence_length, references, sizes
+        )
+
+    def _sizes(self, records: Sequence[PromptRecord], sides: Sequence[int]) -> list[Size]:
+        rule, multiple = self.recipe.record_size, self.policy.multiple
+        return sorted({picture_size(record, side, rule, multiple) for side in sides for record in records})
+
     def _check(self) -> None:
         both = {record.idx for record in self.train} & {record.idx for record in self.unseen}
         if both:
@@ -188,14 +205,13 @@ class Trainer:
             raise DataError("no unseen prompt to evaluate on")
         if (self.recipe.test_rewards is None) != (self.test_rewards is None):
             raise ValueError("test_rewards of the recipe and of the trainer belong together")
+        if self.policy.edits != (self.reference is not None):
+            raise ValueError("an editing policy needs references of its records, and no other policy takes them")
         check_optimizer(self.params.optimizer)
         prompts_of_epoch(len(self.train), self.params.prompts_per_epoch, 0, self.params.seed)
-        rule, multiple = self.recipe.record_size, self.policy.multiple
-        sizes = {picture_size(record, self.recipe.train_size, rule, multiple) for record in self.train}
-        for side in self.recipe.eval_sizes:
-            sizes |= {picture_size(record, side, rule, multiple) for record in self.unseen}
-        for size in sorted(sizes):
-            self.policy.check_size(size)
+        for records, sides in ((self.train, [self.recipe.train_size]), (self.unseen, self.recipe.eval_sizes)):
+            for size in self._sizes(records, sides):
+                self.policy.check_size(size)
 
     def _epochs(self, out: Path) -> Outcome:
         store = out / "checkpoint" / self.digest()
@@ -217,6 +233,8 @@ class Trainer:
             rows.append({"epoch": 0.0, **self._told(before, 0)})
             if self.processes.main:
                 save_pictures(out / "samples" / "before", before, self.unseen, self.params.eval_seeds)
+                if self.reference is not None:
+                    save_references(out / "samples" / "reference", self.unseen, self.reference)
         for epoch in range(start, self.epochs):
             if stopped:
                 break
@@ -282,8 +300,11 @@ class Trainer:
     def _evaluate(self, epoch: int) -> Evaluation:
         evaluation = self.evaluator.evaluate()
         if self.processes.main:
+            owners = [record for record in self.unseen for _ in self.params.eval_seeds]
             for side, pictures in evaluation.pictures.items():
-                self.reports.picture(sheet(pictures[:16]), f"unseen_{side}px", epoch)
+                shown = list(zip(owners, pictures, strict=True))[:SHEET_PICTURES]
+                cells = [p if self.reference is None else beside(self.reference(r), p) for r, p in shown]
+                self.reports.picture(sheet(cells), f"unseen_{side}px", epoch)
         return evaluation
 
     def _told(self, evaluation: Evaluation, epoch: int) -> Row:

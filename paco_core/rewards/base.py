@@ -15,17 +15,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RewardBatch:
-    """N generated sets: the prompt of each, its panels in reading order, and whole pictures where known."""
+    """N generated sets: the prompt of each, its panels in reading order, and whole pictures where known.
+
+    ``references``: of an editing policy, the picture that each one is an edit of.
+    """
 
     records: Sequence[PromptRecord]
     panels: Sequence[Sequence[Image]]
     pictures: Sequence[Image] | None = None
+    references: Sequence[Image] | None = None
 
     def __post_init__(self) -> None:
         if len(self.records) != len(self.panels):
             raise ValueError(f"{len(self.records)} prompts for {len(self.panels)} sets of panels")
-        if self.pictures is not None and len(self.pictures) != len(self.records):
-            raise ValueError(f"{len(self.records)} prompts for {len(self.pictures)} pictures")
+        for name, given in (("pictures", self.pictures), ("references", self.references)):
+            if given is not None and len(given) != len(self.records):
+                raise ValueError(f"{len(self.records)} prompts for {len(given)} {name}")
 
     @property
     def whole(self) -> Sequence[Image]:
@@ -38,18 +43,35 @@ class RewardBatch:
             raise ValueError("this reward looks at whole pictures, and the batch holds panels only")
         return self.pictures
 
+    @property
+    def originals(self) -> Sequence[Image]:
+        """The reference pictures.
+
+        Raises:
+            ValueError: when the pictures are no edits.
+        """
+        if self.references is None:
+            raise ValueError("this reward compares an edit with its reference picture, and the batch holds none")
+        return self.references
+
     def take(self, rows: Sequence[int]) -> RewardBatch:
         """Some of the sets."""
-        pictures = None if self.pictures is None else [self.pictures[row] for row in rows]
-        return RewardBatch([self.records[row] for row in rows], [self.panels[row] for row in rows], pictures)
+        pictures, references = (
+            None if images is None else [images[row] for row in rows] for images in (self.pictures, self.references)
+        )
+        records, panels = [self.records[row] for row in rows], [self.panels[row] for row in rows]
+        return RewardBatch(records, panels, pictures, references)
 
     @classmethod
     def join(cls, parts: Sequence[RewardBatch]) -> RewardBatch:
         """Batches one after the other."""
-        pictures = None
+        pictures = references = None
         if all(part.pictures is not None for part in parts):
             pictures = [picture for part in parts for picture in part.whole]
-        return cls([r for part in parts for r in part.records], [p for part in parts for p in part.panels], pictures)
+        if all(part.references is not None for part in parts):
+            references = [picture for part in parts for picture in part.originals]
+        records = [record for part in parts for record in part.records]
+        return cls(records, [panels for part in parts for panels in part.panels], pictures, references)
 
     def __len__(self) -> int:
         return len(self.records)

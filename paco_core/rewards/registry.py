@@ -31,6 +31,12 @@ class Makings:
         """A folder of the project as a path, anything else (a hub id) as it is."""
         return str(self.root / model) if (self.root / model).exists() else model
 
+    def judge(self, name: str, term: RewardTerm) -> PairScorer:
+        """The reward model that the term asks."""
+        if term.model not in self.judges:
+            raise DataError(f"reward {name} asks a reward model; {term.model or 'none'} is not served here")
+        return self.judges[term.model]
+
     def clip(self, name: str, term: RewardTerm) -> OpenClip:
         """The term's CLIP, loaded once for all rewards that name it on the same device."""
         from paco_core.rewards.open_clip_model import OpenClip
@@ -46,9 +52,13 @@ class Makings:
 def _consistency(term: RewardTerm, makings: Makings) -> RewardFunction:
     from paco_core.rewards.consistency import Consistency
 
-    if term.model not in makings.judges:
-        raise DataError(f"reward consistency asks a reward model; {term.model or 'none'} is not served here")
-    return Consistency(makings.judges[term.model])
+    return Consistency(makings.judge("consistency", term))
+
+
+def _editing(term: RewardTerm, makings: Makings) -> RewardFunction:
+    from paco_core.rewards.editing import Editing
+
+    return Editing(makings.judge("editing", term))
 
 
 def _clip_t(term: RewardTerm, makings: Makings) -> RewardFunction:
@@ -91,6 +101,7 @@ def _ocr(_term: RewardTerm, _makings: Makings) -> RewardFunction:
 
 BUILDERS: dict[str, Callable[[RewardTerm, Makings], RewardFunction]] = {
     "consistency": _consistency,
+    "editing": _editing,
     "clip_t": _clip_t,
     "clip_i": _clip_i,
     "clip_score": _clip_score,
@@ -99,7 +110,11 @@ BUILDERS: dict[str, Callable[[RewardTerm, Makings], RewardFunction]] = {
     "ocr": _ocr,
 }
 #: Rewards that ask a served reward model about pairs.
-JUDGED = frozenset({"consistency"})
+JUDGED = frozenset({"consistency", "editing"})
+#: Rewards that compare a picture with the reference that it is an edit of; only editing policies have one.
+OF_EDITS = frozenset({"editing"})
+#: Rewards that compare the panels of a set with each other.
+OF_SETS = frozenset({"consistency", "clip_i"})
 
 
 def kind(name: str, term: RewardTerm) -> str:
@@ -115,11 +130,14 @@ def judges_of(*sets: RewardSet | None) -> list[str | None]:
     return list(dict.fromkeys(asked))
 
 
-def check(rewards: RewardSet) -> None:
+def check(rewards: RewardSet, *, edits: bool = False) -> None:
     """Look every name up before any model is loaded.
 
+    Args:
+        edits: whether what is rewarded are edits, which have a reference picture, or sets of panels.
+
     Raises:
-        DataError: for an unknown reward, or a function that is not there.
+        DataError: for an unknown reward, a function that is not there, or a reward of another kind of picture.
     """
     from paco_core.rewards.function import find
 
@@ -129,6 +147,9 @@ def check(rewards: RewardSet) -> None:
             find(asked)
         elif asked not in BUILDERS:
             raise DataError(f"reward {asked!r} is unknown; choose among {', '.join(BUILDERS)}, or name module:function")
+        elif asked in (OF_SETS if edits else OF_EDITS):
+            has = "makes one picture, and no set of panels" if edits else "has no reference picture: it does not edit"
+            raise DataError(f"reward {asked} does not fit this policy, which {has}")
     if ":" in rewards.aggregator:
         find(rewards.aggregator)
 

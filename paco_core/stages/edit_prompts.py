@@ -6,7 +6,8 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from paco_core import paths
-from paco_core.dataset.edit_prompts import edit_prompts, of_part
+from paco_core.dataset.edit_prompts import edit_prompts
+from paco_core.dataset.edit_records import of_part
 
 if TYPE_CHECKING:
     from paco_core.context import StageContext

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paco_core import files, paths
+from paco_core.dataset.edit_records import read_edit_prompts
 from paco_core.dataset.records import read_prompts
 from paco_core.files import DataError
 from paco_core.provenance.chain import ENDPOINT_TAG
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from paco_core.context import StageContext
     from paco_core.dataset.records import PromptRecord
     from paco_core.grpo.evaluation import Gold
+    from paco_core.grpo.prompt_split import PromptSplit
+    from paco_core.grpo.scoring import Reference
     from paco_core.grpo.trainer import Outcome, Reports
     from paco_core.params import Params, PolicyRecipe
     from paco_core.serving.endpoint import RewardEndpoint
@@ -31,15 +34,29 @@ def _content(root: Path, model: str) -> str:
     return files.folder_digest(root / model) if (root / model).is_dir() else model
 
 
-def _gold(params: Params, read: Read) -> Gold | None:
-    """The embedded world's truth about consistency and prompt following; None in the real world."""
+def _prompts(params: Params, edits: bool, read: Read) -> tuple[PromptSplit, Reference | None]:
+    """What a policy trains on and is watched on; of edits, what gives their reference pictures."""
+    from paco_core.grpo.prompt_split import held_out_edits, hold_out
+
+    grpo = params.policies
+    if not edits:
+        records = read_prompts(read(paths.DIVERSE_PROMPTS) / "prompts.jsonl")
+        return hold_out(records, grpo.eval_prompts, grpo.seed), None
+    records_of_edits, references = read_edit_prompts(read(paths.EDIT_PROMPTS))
+    return held_out_edits(records_of_edits, grpo.eval_prompts, grpo.seed), references
+
+
+def _gold(params: Params, edits: bool, read: Read) -> Gold | None:
+    """The embedded world's truth about sets (consistency, prompt following) or edits; None in the real world."""
     if params.world != "storybook":
         return None
-    from paco_core.benchmarks.set_measures import Gold as Measure
+    from paco_core.benchmarks.edit_measures import EditGold
+    from paco_core.benchmarks.set_measures import Gold as SetGold
     from paco_core.rewards.base import RewardBatch
     from paco_core.storybook.recogniser import Recogniser
 
-    measure = Measure(Recogniser.from_pretrained(read(Path(str(params.annotations.model)))))
+    recogniser = Recogniser.from_pretrained(read(Path(str(params.annotations.model))))
+    measure = EditGold(recogniser) if edits else SetGold(recogniser)
 
     def gold(panels: list[list[Image]], records: list[PromptRecord]) -> dict[str, float]:
         found = measure.measure(RewardBatch(records, panels))
@@ -53,7 +70,7 @@ def _lease(params: Params, root: Path, read: Read, judge: str | None) -> Abstrac
     from paco_core.serving.endpoint import RewardEndpoint
 
     if judge is not None and not (root / judge).is_dir():
-        raise DataError(f"reward consistency, model {judge}: no such folder; a judge is served from a folder")
+        raise DataError(f"judge {judge}: no such folder; a judge is served from a folder")
     folder = read(paths.REWARD_MERGED if judge is None else Path(judge))
     return RewardEndpoint.lease(folder, params.serving, root, wait=False)
 
@@ -68,26 +85,33 @@ def _recipe(params: Params, name: str) -> PolicyRecipe:
 def train(params: Params, root: Path, name: str, out: Path, read: Read, reports: Reports) -> tuple[Outcome, str]:
     """Train one recipe into ``out``; what came out, and the names of the judges that were asked."""
     from paco_core.grpo.processes import Processes
-    from paco_core.grpo.prompt_split import hold_out
     from paco_core.grpo.trainer import Trainer
     from paco_core.policies import base
+    from paco_core.policies.encodings import FOLDER as ENCODINGS
     from paco_core.rewards import registry
 
     grpo, recipe = params.policies, _recipe(params, name)
-    records = read_prompts(read(paths.DIVERSE_PROMPTS) / "prompts.jsonl")
+    edits = base.policy_class(recipe.family).edits
+    split, reference = _prompts(params, edits, read)
     model = str(read(Path(recipe.model))) if (root / recipe.model).is_dir() else recipe.model
     sets = [rewards for rewards in (recipe.rewards, recipe.test_rewards) if rewards is not None]
     for rewards in sets:
-        registry.check(rewards)
+        registry.check(rewards, edits=edits)
     with ExitStack() as stack:
         # The policy loads while the servers of the rewards start.
         endpoints = {j: stack.enter_context(_lease(params, root, read, j)) for j in registry.judges_of(*sets)}
         processes = Processes(grpo.device)
-        policy = base.load(recipe.family, model, processes.device or grpo.device, grpo.dtype)
-        split = hold_out(records, grpo.eval_prompts, grpo.seed)
+        policy = base.load(
+            recipe.family,
+            model,
+            processes.device or grpo.device,
+            grpo.dtype,
+            reference_size=recipe.reference_size,
+            cache=root / ENCODINGS,
+        )
         if processes.main:
             split.write(out)
-        gold = _gold(params, read)
+        gold = _gold(params, edits, read)
         for endpoint in endpoints.values():
             endpoint.ready()
         judges = {judge: stack.enter_context(endpoint.client()) for judge, endpoint in endpoints.items()}
@@ -111,6 +135,7 @@ def train(params: Params, root: Path, name: str, out: Path, read: Read, reports:
             max_failed_share=params.serving.max_failed_share,
             reports=reports,
             processes=processes,
+            reference=reference,
         ).run(out)
     return outcome, ", ".join(endpoint.model for endpoint in endpoints.values())
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 NOUNS = {**NAMES, "scene": "scene", "size": "size"}
+UNTOUCHED = 0.8  # share of unheeded edits that leave the asked trait as it was
 KEPT = (*SHARED_TRAITS, "scene")  # what an edit must leave as it was, unless it is asked to change it
 
 
@@ -104,7 +105,7 @@ def random_edit(rng: random.Random, *, broken: bool = False, unheeded: bool = Fa
     asked = _changed(before, trait, rng)
     word, after = str(getattr(asked, trait)), asked
     if unheeded:
-        after = before if rng.random() < 0.5 else _changed(before, trait, rng, word)
+        after = before if rng.random() < UNTOUCHED else _changed(before, trait, rng, word)
     if broken:
         after = _changed(after, rng.choice([t for t in KEPT if t != trait]), rng)
     return Edit(before, after, trait, word)

@@ -10,7 +10,8 @@ import pytest
 import yaml
 from PIL import Image
 
-from paco_core.dataset.edit_prompts import EditPrompts, drawn, edit_prompts, of_part, read_edit_prompts, read_rows
+from paco_core.dataset.edit_prompts import EditPrompts, drawn, edit_prompts, read_rows
+from paco_core.dataset.edit_records import of_part, read_edit_prompts
 from paco_core.dataset.records import PromptRecord
 from paco_core.files import DataError
 from paco_core.launch import run_stage

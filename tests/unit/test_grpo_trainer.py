@@ -40,7 +40,7 @@ def test_passes_are_counted(tmp_path: Path) -> None:
         3 * 4 * 6,
         2 * 2 * 3 * 2,
     )  # epochs x prompts x group; before and after x sizes x prompts x seeds
-    assert policy.calls["encode"] == 1
+    assert policy.calls["encode"] == 2  # training's prompts and evaluation's
     assert policy.rows["sampled"] == 4 * (samples + evaluated)
     assert policy.rows["trained"] == samples
     assert policy.calls["decode"] == 3 * 3 + 4

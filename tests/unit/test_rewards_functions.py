@@ -302,3 +302,56 @@ def test_judges_are_named_by_their_models() -> None:
     assert (len(judges[None].asked), len(judges["data/judge"].asked)) == (0, 6)
     with pytest.raises(DataError, match="data/judge is not served"):
         registry.build("second", other, Makings({None: Judge()}))
+
+
+def edit(idx: str, original: str, edited: str, size: int = 16) -> tuple[PromptRecord, Image.Image, Image.Image]:
+    record = make_record("1x1", idx).model_copy(update={"prompt": f"Paint it {edited}."})
+    return record, Image.new("RGB", (16, 16), original), Image.new("RGB", (size, size), edited)
+
+
+class EditJudge:
+    """Answers the two editing questions by the colours; remembers what it was asked."""
+
+    def __init__(self, answers: dict[str, tuple[Score, Score]]) -> None:
+        self.answers, self.asked = answers, list[PairQuery]()
+
+    def score(self, queries: Sequence[PairQuery]) -> list[Score]:
+        self.asked += queries
+        names = {Image.new("RGB", (1, 1), colour).getpixel((0, 0)): colour for colour in COLOURS}
+        return [
+            self.answers[names[q.second.getpixel((0, 0))]]["accurately follow" in q.instruction]  # type: ignore[index]
+            for q in queries
+        ]
+
+
+def test_editing_is_the_root_of_both_answers_and_nan_without_one_of_them() -> None:
+    failed = Score(math.nan, "neither Yes nor No")
+    judge = EditJudge({"green": (Score(0.81), Score(0.25)), "blue": (failed, Score(0.9)), "white": (failed, failed)})
+    given = [edit("a", "red", "green"), edit("b", "red", "blue"), edit("c", "red", "white", size=32)]
+    batch = RewardBatch(*([list(column) for column in (zip(*given, strict=True))][:1]), [[e] for _, _, e in given])
+    reward = registry.build("editing", RewardTerm(weight=1.0), Makings({None: judge}))
+    with pytest.raises(ValueError, match="compares an edit with its reference"):
+        reward(RewardBatch(batch.records, batch.panels, [e for _, _, e in given]))
+    values = reward(
+        RewardBatch(batch.records, batch.panels, [e for _, _, e in given], [original for _, original, _ in given])
+    )
+    assert values[0] == pytest.approx(0.45) and np.isnan(values[1:]).all()
+    assert reward.causes == {"neither Yes nor No": 3}
+    assert len(judge.asked) == 6 and all(q.first.getpixel((0, 0)) == (255, 0, 0) for q in judge.asked)
+    assert all(q.first.size == q.second.size == (16, 16) for q in judge.asked), "an edit is resized to its reference"
+    assert all("Instruction: 'Paint it green.'" in q.instruction for q in judge.asked[:2])
+
+
+def test_a_reward_of_sets_is_refused_for_edits_and_the_other_way_round() -> None:
+    def rewards(name: str) -> RewardSet:
+        terms = {"one": {"weight": 1.0, "reward": name}}
+        return RewardSet.model_validate({"terms": terms, "aggregator": "weighted_sum", "advantage_std": "group"})
+
+    registry.check(rewards("editing"), edits=True)
+    registry.check(rewards("consistency"))
+    with pytest.raises(DataError, match="reward consistency does not fit this policy, which makes one picture"):
+        registry.check(rewards("consistency"), edits=True)
+    with pytest.raises(DataError, match="reward editing does not fit this policy, which has no reference picture"):
+        registry.check(rewards("editing"))
+    with pytest.raises(DataError, match="reward editing asks a reward model; none is not served here"):
+        registry.build("editing", RewardTerm(weight=1.0))

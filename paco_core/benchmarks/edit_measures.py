@@ -1,0 +1,76 @@
+"""Measures of an edited picture that are no training reward: did the edit happen, and did the rest stay?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from paco_core.dataset.edit_records import EditRecord
+from paco_core.files import DataError
+from paco_core.rewards.base import RewardBatch
+from paco_core.storybook.world import VOCABULARY
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from paco_core.rewards.editing import Editing
+    from paco_core.storybook.recogniser import Reading, Recogniser
+
+
+def asked_of(record: object) -> tuple[dict[str, str], str, str]:
+    """(traits of the reference picture, trait to change, word that it is to become) of a drawn editing prompt.
+
+    Raises:
+        DataError: when the record is not one of the embedded world's.
+    """
+    if isinstance(record, EditRecord) and record.before and record.trait and record.word:
+        return record.before, record.trait, record.word
+    raise DataError(
+        f"prompt {getattr(record, 'idx', record)}: tells not what its picture shows and what is to become of it; "
+        "only drawn editing prompts have a gold metric (edit_prompts.source: storybook, or world: real)"
+    )
+
+
+class EditGold:
+    """What the recogniser sees in an edited picture, against the reference's traits and the instruction.
+
+    ``gold_reached``: the asked trait is as asked (0 or 1); ``gold_kept``: share of the other traits that are as they
+    were; ``gold_editing``: reached, and all others kept (0 or 1).
+    """
+
+    def __init__(self, recogniser: Recogniser) -> None:
+        self.recogniser = recogniser
+
+    def measure(self, batch: RewardBatch) -> dict[str, np.ndarray]:
+        """The three of each picture, (N,) each.
+
+        Raises:
+            DataError: when a record is not one of the embedded world's.
+        """
+        import numpy as np
+
+        asked = [asked_of(record) for record in batch.records]
+        readings = self.recogniser.read([panels[0] for panels in batch.panels])
+        rows = [_edited(reading, *given) for reading, given in zip(readings, asked, strict=True)]
+        names = ("gold_editing", "gold_reached", "gold_kept")
+        return dict(zip(names, np.array(rows, dtype=np.float64).reshape(-1, 3).T, strict=True))
+
+
+def _edited(reading: Reading, before: dict[str, str], trait: str, word: str) -> Sequence[float]:
+    reached = reading.word(trait) == word
+    kept = [reading.word(name) == before[name] for name in VOCABULARY if name != trait]
+    return float(reached and all(kept)), float(reached), sum(kept) / len(kept)
+
+
+class EditAnswers:
+    """The reward and the two answers that it is made of, asked once: ``editing`` and one column a question."""
+
+    def __init__(self, editing: Editing) -> None:
+        self.editing = editing
+
+    def measure(self, batch: RewardBatch) -> dict[str, np.ndarray]:
+        """``editing``, ``edit_consistency`` and ``edit_following`` of each picture, (N,) each, NaN where not told."""
+        import numpy as np
+
+        found = self.editing.answers(batch)
+        return {"editing": np.sqrt(np.prod(list(found.values()), axis=0)), **found}

@@ -1,0 +1,56 @@
+"""Editing: how well an edited picture keeps what it should and does what it was asked, by the reward model."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from paco_core.reward_model.instructions import render
+from paco_core.reward_model.yes_probability import PairQuery
+from paco_core.rewards.base import RewardBatch
+from paco_core.rewards.consistency import PairScorer
+
+if TYPE_CHECKING:
+    import numpy as np
+
+QUESTIONS = ("edit_consistency", "edit_following")
+
+
+class Editing:
+    """sqrt(P(edit_consistency) x P(edit_following)) of reference and edited picture (PaCo-RL, arXiv 2512.04784).
+
+    Two questions a sample, the original first. A picture of another size than its reference is resized to it: the
+    pair then shows nothing but the edit. NaN where either answer could not be told.
+    """
+
+    name = "editing"
+
+    def __init__(self, scorer: PairScorer) -> None:
+        self.scorer = scorer
+        self.causes: dict[str, int] = Counter()
+
+    def __call__(self, batch: RewardBatch) -> np.ndarray:
+        """Rewards (N,).
+
+        Raises:
+            ValueError: when the batch holds no whole pictures, or no references.
+        """
+        import numpy as np
+
+        found = self.answers(batch)
+        return np.sqrt(np.prod([found[question] for question in QUESTIONS], axis=0))
+
+    def answers(self, batch: RewardBatch) -> dict[str, np.ndarray]:
+        """P(Yes) of each question, (N,) each."""
+        import numpy as np
+
+        queries = []
+        for record, reference, edited in zip(batch.records, batch.originals, batch.whole, strict=True):
+            shown = edited if edited.size == reference.size else edited.resize(reference.size)
+            queries += [PairQuery(reference, shown, render(name, instruction=record.prompt)) for name in QUESTIONS]
+        scores = self.scorer.score(queries)
+        for score in scores:
+            if score.cause is not None:
+                self.causes[score.cause] = self.causes.get(score.cause, 0) + 1
+        values = np.array([score.value for score in scores], dtype=np.float64).reshape(-1, len(QUESTIONS))
+        return dict(zip(QUESTIONS, values.T, strict=True))
