@@ -5,6 +5,8 @@ PYTHON ?= python3
 BIN := $(CURDIR)/.venv/bin
 export PATH := $(BIN):$(PATH)
 export DAGSTER_HOME := $(CURDIR)/.dagster
+# uv trusts only the certificates it carries unless told otherwise: behind a company's proxy that fails.
+export UV_SYSTEM_CERTS ?= 1
 
 .PHONY: help setup demo test lint ui zoo vllm lock clean
 

@@ -83,8 +83,16 @@ def read_instances(path: Path, limit: int | None = None, seed: int = 0) -> list[
         raise DataError(f"{path}: column {missing[0]!r} is missing; found {', '.join(table.columns)}")
     if table.empty:
         raise DataError(f"{path}: holds no ranking; raise pairs.benchmark_share and run `dvc repro pairs`")
-    instances = [_instance(path, *row) for row in table[list(COLUMNS)].itertuples(index=False)]
-    return choose(instances, limit, seed)
+    return choose(instances_of(table, path), limit, seed)
+
+
+def instances_of(table: pd.DataFrame, path: Path) -> list[Instance]:
+    """The rows of a table with :data:`COLUMNS`, which was read from ``path``.
+
+    Raises:
+        DataError: when a ranking does not order its candidates.
+    """
+    return [_instance(path, *row) for row in table[list(COLUMNS)].itertuples(index=False)]
 
 
 def choose(instances: Sequence[Instance], limit: int | None, seed: int) -> list[Instance]:

@@ -22,15 +22,8 @@ def set_measures(root: Path, params: Params, judge: Path) -> list[RewardFunction
     from paco_core.reward_model.scorer import Scorer
     from paco_core.rewards import registry
 
-    reward, recipes = params.reward, params.policies.recipes.values()
-    scorer = Scorer(
-        judge,
-        device=reward.device,
-        dtype=reward.dtype,
-        min_pixels=reward.min_pixels,
-        max_pixels=reward.max_pixels,
-    )
-    makings = registry.Makings({None: scorer}, root)
+    recipes = params.policies.recipes.values()
+    makings = registry.Makings({None: Scorer.configured(judge, params.reward)}, root)
     measures = [registry.build("consistency", RewardTerm(weight=1.0), makings), PanelDiversity()]
     term = next((r.rewards.terms["clip_t"] for r in recipes if "clip_t" in r.rewards.terms), None)
     return [*measures, registry.build("clip_t", term, makings)] if term else measures

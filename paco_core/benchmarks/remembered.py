@@ -62,7 +62,7 @@ def reward_scorer(model: str | Path, reward: RewardParams, scores: ScoreCache) -
     """A reward model as a judge, loaded when it is first asked."""
     from paco_core.reward_model.scorer import Scorer
 
-    bounds = {"min_pixels": reward.min_pixels, "max_pixels": reward.max_pixels}
+    bounds = f"{reward.min_pixels} to {reward.max_pixels} pixels"
     identity = folder_digest(model) if isinstance(model, Path) else model
     name = f"{identity} {reward.dtype} {reward.device} {bounds}"
-    return Remembered(lambda: Scorer(model, reward.device, reward.dtype, **bounds), name, scores)
+    return Remembered(lambda: Scorer.configured(model, reward), name, scores)

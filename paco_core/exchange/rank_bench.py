@@ -12,8 +12,9 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 RANKS, PROMPTS, IMAGES = "consistency_full_rank.jsonl", "prompt_data.jsonl", "images"
+CACHED_PICTURES = 2048
 
 
 def write(
@@ -71,6 +73,9 @@ class RankBench:
     prompts: dict[str, str]  # folder -> prompt text
     rejected: list[tuple[str, str]] = field(default_factory=list)  # (file:line, cause)
 
+    def __post_init__(self) -> None:
+        self._read = lru_cache(maxsize=CACHED_PICTURES)(read_image)
+
     @property
     def causes(self) -> Counter[str]:
         return Counter(cause.split(":")[0] for _, cause in self.rejected)
@@ -89,7 +94,7 @@ class RankBench:
         Raises:
             DataError: when it is missing or damaged.
         """
-        return read_image(self.path(ref))
+        return self._read(self.path(ref))
 
     def held(self) -> Held:
         """What must not be trained on where this benchmark is used."""
@@ -112,12 +117,13 @@ def read(folder: Path) -> RankBench:
 
     prompts = {str(row.get("idx")): row for _, row in read_jsonl(folder / PROMPTS)}
     found = RankBench(folder, pd.DataFrame(), {key: str(row.get("prompt", "")) for key, row in prompts.items()})
+    size_of = cache(lambda name: image_size(inside(folder / IMAGES, name)))
     sizes: dict[str, tuple[int, int]] = {}
     rows, seen = [], set()
     for number, raw in read_jsonl(folder / RANKS):
         place = f"{folder / RANKS}:{number}"
         try:
-            row = _row(folder, raw, prompts, sizes)
+            row = _row(raw, prompts, size_of, sizes)
             if row[0] in seen:
                 raise DataError("duplicate: the same reference and candidates were ranked on an earlier line")
         except DataError as error:
@@ -133,9 +139,12 @@ def read(folder: Path) -> RankBench:
 
 
 def _row(
-    folder: Path, raw: dict[str, Any], prompts: dict[str, dict[str, Any]], sizes: dict[str, tuple[int, int]]
+    raw: dict[str, Any],
+    prompts: dict[str, dict[str, Any]],
+    size_of: Callable[[str], tuple[int, int]],
+    sizes: dict[str, tuple[int, int]],
 ) -> tuple[Any, ...]:
-    """A row of the benchmark's table."""
+    """A row of the benchmark's table; ``sizes`` gathers the size that the pictures of each prompt have."""
     name, reference = raw.get("folder"), raw.get("ref_image")
     candidates, ranked = raw.get("comp_images"), raw.get("rank_images")
     if not isinstance(candidates, list) or not isinstance(ranked, list) or len(candidates) < 2:
@@ -144,12 +153,12 @@ def _row(
         raise DataError(f"ranking: rank_images {ranked} does not order each of comp_images {candidates} once")
     if name not in prompts:
         raise DataError(f"prompt: {PROMPTS} has none with idx {name!r}")
-    theme = prompts[name].get("theme")
+    theme = prompts[name].get("theme") or prompts[name].get("prompt")
     if not isinstance(theme, str) or not theme:
-        raise DataError(f"prompt: {PROMPTS} gives no theme for idx {name!r}")
+        raise DataError(f"prompt: {PROMPTS} gives neither theme nor prompt for idx {name!r}")
     for picture in (reference, *candidates):
         try:
-            size = image_size(inside(folder / IMAGES / name, picture))
+            size = size_of(f"{name}/{_name(picture)}")
         except DataError as error:
             raise DataError(f"picture: {error}") from None
         if sizes.setdefault(name, size) != size:
@@ -161,3 +170,10 @@ def _row(
     order = [candidates.index(picture) for picture in ranked]
     instance_id = digest([f"{name}/{reference}", refs], 16)
     return instance_id, name, theme, f"{name}/{reference}", refs, order, [math.nan] * len(refs), False
+
+
+def _name(picture: object) -> str:
+    """A picture's name within its prompt's folder."""
+    if not isinstance(picture, str) or not picture or "/" in picture or picture.startswith("."):
+        raise DataError(f"{picture!r} is no picture's name")
+    return picture

@@ -59,28 +59,19 @@ def measure_reward(root: Path, params: Params, folder: Path) -> pd.DataFrame:
     """The reward in ``folder``, asked in this process, on the held-out rankings."""
     from paco_core.reward_model.scorer import Scorer
 
-    reward = params.reward
-    scorer = Scorer(
-        folder,
-        device=reward.device,
-        dtype=reward.dtype,
-        min_pixels=reward.min_pixels,
-        max_pixels=reward.max_pixels,
-    )
-    return rank_held_out(root, params, scorer)
+    return rank_held_out(root, params, Scorer.configured(folder, params.reward))
 
 
 def rank_held_out(root: Path, params: Params, scorer: PairScorer) -> pd.DataFrame:
     """A judge on the held-out rankings: prompt_id, unit (the instance) and every metric."""
     from paco_core.benchmarks import consistency_rank as bench
-    from paco_core.benchmarks.public_rankings import PublicPanels, read_public
+    from paco_core.benchmarks.public_rankings import read_public
     from paco_core.dataset.panels import PanelStore
 
     chosen = params.consistency_rank
     panels: bench.Panels
     if chosen.source is not None:
-        folder = root / chosen.source
-        instances, panels = bench.choose(read_public(folder), chosen.max_instances, chosen.seed), PublicPanels(folder)
+        instances, panels = read_public(root / chosen.source, chosen.max_instances, chosen.seed)
     else:
         held_out = root / paths.PAIRS / "benchmark.parquet"
         instances = bench.read_instances(held_out, chosen.max_instances, chosen.seed)

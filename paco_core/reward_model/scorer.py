@@ -14,6 +14,8 @@ from paco_core.reward_model.yes_probability import PairQuery, Score, from_logits
 if TYPE_CHECKING:
     import torch
 
+    from paco_core.params import RewardParams
+
 MAX_BATCH = 64
 CPU_TOKENS = 1024  # in one pass on a processor: more no longer fit a core's caches, and take longer each
 
@@ -54,8 +56,18 @@ class Scorer:
     def of(cls, network: Network, max_batch: int = MAX_BATCH) -> Scorer:
         """A scorer around a network that is already loaded (in training, say)."""
         scorer = cls.__new__(cls)
-        scorer.network, scorer.max_batch, scorer.passes = network, max_batch, Passes(1)
+        scorer.network, scorer.max_batch, scorer.passes = network, max_batch, Passes.on(network.device)
         return scorer
+
+    @classmethod
+    def configured(cls, folder: str | Path, reward: RewardParams) -> Scorer:
+        """A scorer as ``params.yaml`` configures the reward: its device, number format and pixel bounds.
+
+        Raises:
+            DataError: see :meth:`Network.load`.
+        """
+        pixels = {"min_pixels": reward.min_pixels, "max_pixels": reward.max_pixels}
+        return cls(folder, reward.device, reward.dtype, **pixels)
 
     @property
     def yes_id(self) -> int:

@@ -57,13 +57,12 @@ def run(ctx: StageContext) -> None:
 
 def _given(ctx: StageContext) -> tuple[list[bench.Instance], bench.Panels]:
     """The rankings and where their pictures are: this project's own, or a folder in the public layout."""
-    from paco_core.benchmarks.public_rankings import PublicPanels, read_public
+    from paco_core.benchmarks.public_rankings import read_public
     from paco_core.dataset.panels import PanelStore
 
     params = ctx.params.consistency_rank
     if params.source is not None:
-        folder = ctx.read(Path(params.source))
-        return bench.choose(read_public(folder), params.max_instances, params.seed), PublicPanels(folder)
+        return read_public(ctx.read(Path(params.source)), params.max_instances, params.seed)
     benchmark = ctx.read(paths.PAIRS) / "benchmark.parquet"
     instances = bench.read_instances(benchmark, params.max_instances, params.seed)
     return instances, PanelStore.below(ctx.read(paths.GRIDS))

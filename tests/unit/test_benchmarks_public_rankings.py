@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from paco_core.benchmarks import consistency_rank as bench
-from paco_core.benchmarks.public_rankings import PublicPanels, judge_from_file, read_public
+from paco_core.benchmarks.public_rankings import judge_from_file, read_public
 from paco_core.benchmarks.published import CONSISTENCY_RANK
 from paco_core.benchmarks.ranking_tables import tables
 from paco_core.benchmarks.remembered import Remembered, remembering
@@ -51,10 +51,11 @@ class Dark:
 
 
 def test_the_public_layout_is_read_and_judged(tmp_path: Path) -> None:
-    instances = read_public(public(tmp_path))
+    instances, panels = read_public(public(tmp_path))
+    instances = sorted(instances, key=lambda instance: instance.prompt_id)
     assert [i.prompt_id for i in instances] == ["000", "001"] and instances[1].theme == "theme 1"
     assert instances[0].ranking == (2, 0, 3, 1) and all(map(math.isnan, instances[0].scores))
-    judged = bench.judge_pairs("x", Dark(), instances, PublicPanels(tmp_path), template="plain")
+    judged = bench.judge_pairs("x", Dark(), instances, panels, template="plain")
     assert judged.scores[0] == pytest.approx((1.0, 0.9, 0.8, 0.7))
     result = bench.evaluate(instances, {"x": judged}, [], resamples=20)
     assert result.estimates["x"]["top1"].mean == 0.0
@@ -65,12 +66,12 @@ def test_the_public_layout_is_read_and_judged(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"rank_images": ["1_2.png", "1_0.png", "1_3.png", "1_3.png"]}, r":2: rank_images .* does not order"),
-        ({"folder": "009"}, r":2: folder '009' has no row in prompt_data.jsonl"),
+        ({"rank_images": ["1_2.png", "1_0.png", "1_3.png", "1_3.png"]}, r":2: ranking: rank_images .* does not order"),
+        ({"folder": "009"}, r":2: prompt: prompt_data.jsonl has none with idx '009'"),
         ({"ref_image": "9_9.png"}, r":2: .*9_9.png: no such picture"),
-        ({"ref_image": "../../secret.png"}, r":2: picture .* lies outside"),
-        ({"comp_images": "1_0.png"}, r":2: comp_images is '1_0.png', expected a list"),
-        ({"folder": "000"}, r":2: the same reference and candidates stand in an earlier line"),
+        ({"ref_image": "../../secret.png"}, r":2: picture: '../../secret.png' is no picture's name"),
+        ({"comp_images": "1_0.png"}, r":2: record: comp_images and rank_images must be lists"),
+        ({"folder": "000"}, r":2: duplicate: the same reference and candidates"),
     ],
 )
 def test_bad_rows_name_file_and_line(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
@@ -79,7 +80,7 @@ def test_bad_rows_name_file_and_line(tmp_path: Path, changes: dict[str, Any], me
 
 
 def test_scores_given_elsewhere_are_a_judge(tmp_path: Path) -> None:
-    instances = read_public(public(tmp_path))
+    instances, _ = read_public(public(tmp_path))
     rows = [
         {"reference": i.reference, "candidate": c, "score": -place}
         for i in instances
