@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 JOIN_S = 30.0  # that ranks are given to end by themselves
@@ -48,7 +49,7 @@ def ranks(count: int, work: Callable[..., Any], *args: Any) -> Iterator[None]:
     Nothing happens where ``count`` is 1, or something else has set the ranks already.
 
     Raises:
-        RankError: when another rank failed, which this one only notices by a lost connection.
+        RankError: when another rank failed; this one may notice by a lost connection, or only at the end.
     """
     if count == 1 or "RANK" in os.environ:
         yield
@@ -70,10 +71,14 @@ def ranks(count: int, work: Callable[..., Any], *args: Any) -> Iterator[None]:
         yield
         for process in others:
             process.join(JOIN_S)
+        if failed := _failed(others):
+            raise RankError(f"rank {failed[0]} of {count} failed; its own message stands above")
+    except RankError:
+        raise
     except Exception as error:
         for process in others:
             process.join(1.0)
-        if failed := [rank for rank, process in enumerate(others, start=1) if process.exitcode]:
+        if failed := _failed(others):
             raise RankError(f"rank {failed[0]} of {count} failed; its own message stands above ({error})") from error
         raise
     finally:
@@ -83,6 +88,11 @@ def ranks(count: int, work: Callable[..., Any], *args: Any) -> Iterator[None]:
         for name, value in before.items():
             os.environ.pop(name) if value is None else os.environ.update({name: value})
         _forget()
+
+
+def _failed(others: Sequence[BaseProcess]) -> list[int]:
+    """The ranks that ended in failure."""
+    return [rank for rank, process in enumerate(others, start=1) if process.exitcode]
 
 
 def _forget() -> None:
