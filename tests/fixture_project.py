@@ -14,9 +14,9 @@ import pandas as pd
 from PIL import Image
 
 from paco_core import paths
-from paco_core.benchmarks import consistency_rank, t2is
+from paco_core.benchmarks import consistency_rank, edit_reward, t2is
 from paco_core.benchmarks.painting import AFTER, BEFORE, Painted, save_samples
-from paco_core.benchmarks.published import CONSISTENCY_RANK
+from paco_core.benchmarks.published import CONSISTENCY_RANK, EDIT_REWARD
 from paco_core.dataset.records import PromptRecord, panel_ref
 from paco_core.files import write_json
 from paco_core.report.runs import FoundRun
@@ -165,6 +165,36 @@ def write_ranking(root: Path) -> None:
     write_json(root / paths.CONSISTENCY_RANK / "results.json", {**result.as_dict(), "published": published})
 
 
+def write_edits(root: Path) -> None:
+    """Results of the editing benchmark, computed from drawn scores; CLIP sees pictures only."""
+    rng, blank = np.random.default_rng(4), Image.new("RGB", (4, 4))
+    pictures = (blank, blank, blank)
+    cases = [
+        edit_reward.Case(f"{dimension} {n}", f"task{n % 4}", dimension, "edit it", f"g{n % 12}", lambda: pictures)
+        for dimension in edit_reward.DIMENSIONS
+        for n in range(48)
+    ]
+
+    def judged(label: str, gain: float, *, blind: bool = False) -> edit_reward.Judgement:
+        scores = [(float(gain + rng.normal()), float(rng.normal())) for _ in cases]
+        seen = [not blind or case.dimension == "consistency" for case in cases]
+        return edit_reward.Judgement(
+            label, [pair if can else (math.nan, math.nan) for pair, can in zip(scores, seen, strict=True)]
+        )
+
+    judgements = {
+        "reward": judged("PaCo-Reward, trained here", 1.5),
+        "base": judged("Its base, untrained", 0.3),
+        "clip_i": judged("CLIP-I, cosine of two pictures", 1.0, blind=True),
+        "random": edit_reward.judge_randomly("Chance", cases, 0),
+    }
+    rivals = [("reward", name) for name in judgements if name != "reward"]
+    result = edit_reward.evaluate(cases, judgements, rivals, resamples=200)
+    published = [{"model": r.model, "source": r.source, "figures": dict(r.figures)} for r in EDIT_REWARD]
+    (root / paths.EDIT_REWARD).mkdir(parents=True)
+    write_json(root / paths.EDIT_REWARD / "results.json", {**result.as_dict(), "published": published})
+
+
 def write_t2is(root: Path, prompts: list[StorybookPrompt]) -> None:
     """Pictures before and after, and their figures."""
     rng, noise = random.Random(5), np.random.default_rng(6)
@@ -192,6 +222,7 @@ def write_project(root: Path) -> None:
     write_pairs(root, prompts, shown)
     write_logs(root)
     write_ranking(root)
+    write_edits(root)
     write_t2is(root, storybook_prompts(8, seed=9))
 
 
@@ -200,6 +231,6 @@ def found_runs() -> dict[str, FoundRun]:
     seconds = {
         "prompts": 1.6, "diverse_prompts": 7.4, "grids@0": 28.1, "grids@1": 27.7, "rankings": 2.2,
         "annotations": 4.1, "pairs": 2.4, "cot_labels": 2.6, "reward_lora": 93.4, "reward_merged": 11.8,
-        "policies@flux_t2is": 251.3, "consistency_rank": 24.9, "t2is": 44.0,
+        "policies@flux_t2is": 251.3, "consistency_rank": 24.9, "edit_reward": 9.8, "t2is": 44.0,
     }  # fmt: skip
     return {label: FoundRun(value, None) for label, value in seconds.items()}

@@ -10,7 +10,7 @@ from typing import Any
 
 from paco_core import paths
 from paco_core.params import Params
-from paco_core.report import charts, pictures, runs, sections
+from paco_core.report import charts, edits, pictures, runs, sections
 from paco_core.report.figures import Figures
 from paco_core.report.runs import FoundRun, StageRun
 from paco_core.report.sections import Missing
@@ -64,6 +64,7 @@ def build(root: Path, params: Params, found: Mapping[str, FoundRun], made: datet
     sheet = shown(_sheet(root, themes))
     cards = shown(_cards(root))
     judge = shown(sections.judge(root, figures))
+    edit_judge = shown(edits.edit_judge(root, figures))
     reward = shown(sections.reward_charts(root, curves))
     parts, lacking = sections.policies(root, params.policies.recipes, figures, curves)
     missing += lacking
@@ -83,6 +84,7 @@ def build(root: Path, params: Params, found: Mapping[str, FoundRun], made: datet
         "sheet": sheet,
         "cards": cards,
         "judge": judge,
+        "edits": edit_judge,
         "reward_charts": reward,
         "policies": parts,
         "ablation": sections.ablation(figures),

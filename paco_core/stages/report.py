@@ -16,6 +16,7 @@ INPUTS = (
     paths.REWARD_LORA,
     paths.POLICIES,
     paths.CONSISTENCY_RANK,
+    paths.EDIT_REWARD,
     paths.T2IS,
 )
 

@@ -14,7 +14,7 @@ import pytest
 from fixture_project import found_runs, write_project
 
 from paco_core.params import load
-from paco_core.report import charts, page
+from paco_core.report import charts, edits, page
 from paco_core.report.figures import Figures, duration, text_of
 from paco_core.report.runs import stage_runs
 
@@ -149,6 +149,7 @@ def test_nothing_is_invented_where_nothing_ran(tmp_path: Path, repository: Path)
         "dvc repro cot_labels",
         "dvc repro reward_lora",
         "dvc repro consistency_rank",
+        "dvc repro edit_reward",
         "dvc repro t2is",
         "dvc repro policies@flux_t2is",
     }
@@ -163,6 +164,20 @@ def test_published_rows_are_marked(report: page.Report) -> None:
     marked = {name for name, tag in rows if tag}
     assert {"PaCo-Reward-7B", "DreamSim", "Qwen2.5-VL-7B"} <= marked
     assert "PaCo-Reward, trained here" not in marked
+
+
+def test_edits_are_judged_in_each_respect(report: page.Report) -> None:
+    section = report.html[report.html.index("And of edits?") :]
+    section = section[: section.index("How the judge learnt")]
+    assert all(words in section for words in edits.DIMENSIONS.values())
+    shown = {key for key, _, text in Reader(section).numbers if text != "–"}
+    for dimension in edits.DIMENSIONS:
+        assert f"edit_reward.methods.reward.accuracy.{dimension}.strict.mean" in shown
+        assert f"edit_reward.comparisons.reward - base.{dimension}.p_value" in shown
+    assert "edit_reward.methods.clip_i.accuracy.overall.strict.mean" not in shown  # it reads no instruction
+    values = report.figures.values
+    right = [values[f"edit_reward.methods.{name}.accuracy.overall.strict.mean"] for name in ("reward", "base")]
+    assert right[0] > right[1]
 
 
 def test_text_from_data_is_escaped(finished: Path, tmp_path: Path) -> None:
