@@ -7,7 +7,7 @@ import os
 import time
 from pathlib import Path
 
-from paco_core import files
+from paco_core import files, launchers
 from paco_core.context import open_stage
 from paco_core.params import PARAMS_FILE, ParamsError, load
 
@@ -24,18 +24,28 @@ def run_stage(name: str, item: str | None, root: Path) -> None:
     """Run ``paco_core.stages.<name>`` inside its context.
 
     Raises:
-        ParamsError: for an unknown stage, or invalid parameters.
+        ParamsError: for an unknown stage or launcher, or invalid parameters.
         DataError: when an input is missing or malformed.
     """
     if name not in stage_names():
         raise ParamsError(f"no stage {name!r}; stages: {', '.join(stage_names())}")
+    launcher = launchers.chosen()
     if int(os.environ.get("RANK", "0")) > 0:
         _assist(name, item, root)
         return
+    if launcher == "accelerate" and "RANK" not in os.environ and _trains_together(name):
+        from paco_core.launchers import accelerated
+
+        accelerated.become(name, item, root, load(root / PARAMS_FILE).policies.device)
     began = time.monotonic()
     with open_stage(name, item, root) as context:
         importlib.import_module(f"paco_core.stages.{name}").run(context)
     files.write_json(root / SECONDS / f"{context.label}.json", {"seconds": round(time.monotonic() - began, 2)})
+
+
+def _trains_together(name: str) -> bool:
+    """Whether further ranks can help a stage; the others run as they do locally."""
+    return hasattr(importlib.import_module(f"paco_core.stages.{name}"), "assist")
 
 
 def _assist(name: str, item: str | None, root: Path) -> None:

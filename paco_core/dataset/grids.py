@@ -29,6 +29,14 @@ Say = Callable[[str], None]
 PNG_END = b"IEND\xaeB`\x82"
 
 
+class Store(Protocol):
+    """Where finished pictures go (:class:`Finished`)."""
+
+    def __contains__(self, grid_id: object) -> bool: ...
+
+    def save(self, grid_id: str, png: bytes) -> None: ...
+
+
 class Generator(Protocol):
     """Paints pictures from text (``text_to_image.TextToImage``)."""
 
@@ -162,7 +170,7 @@ class Painted:
 
 def paint(
     jobs: Sequence[GridJob],
-    finished: Finished,
+    finished: Store,
     load: Callable[[], Generator],
     *,
     batch_size: int,

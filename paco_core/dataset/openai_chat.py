@@ -25,10 +25,12 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError
 
+from paco_core import launchers
 from paco_core.dataset.journal import Journal
 from paco_core.files import DataError, digest
 
@@ -106,6 +108,12 @@ class ChatCounts:
     completion_tokens: int = 0
     rejected: Counter[str] = field(default_factory=Counter)  # by cause
 
+    def add(self, other: ChatCounts) -> None:
+        """What another client did, added."""
+        for name in ("requests", "remembered", "retries", "prompt_tokens", "completion_tokens"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.rejected.update(other.rejected)
+
     def figures(self) -> dict[str, int]:
         """What a stage reports; rejections apart."""
         return {
@@ -158,6 +166,17 @@ class _NoAnswer(Exception):
         self.rejection, self.final = Rejection(cause, detail), final
 
 
+@dataclass
+class Notes:
+    """A journal in memory, of a worker that sends it home."""
+
+    path: Path
+    rows: list[dict[str, Any]]
+
+    def append(self, row: dict[str, Any]) -> None:
+        self.rows.append(row)
+
+
 class Chat:
     """A client of one model. Use :meth:`ask_all`, or ``async with chat:`` and :meth:`ask`.
 
@@ -169,8 +188,8 @@ class Chat:
             refuses the key or the model, or serves nothing any more.
     """
 
-    def __init__(self, params: ChatParams, journal: Journal) -> None:
-        self.params, self.counts, self._journal = params, ChatCounts(), journal
+    def __init__(self, params: ChatParams, journal: Journal | Notes) -> None:
+        self.params, self.counts, self.journal = params, ChatCounts(), journal
         self._secret = os.environ.get(params.api_key_env, "") if params.api_key_env else "none"
         if not self._secret:
             raise ChatError(f"{params.base_url}: the environment variable {params.api_key_env} holds no key")
@@ -192,18 +211,34 @@ class Chat:
     ) -> list[Reply[A]]:
         """The replies in the order of the items. A question is made when its turn comes, and forgotten after it.
 
+        Where Ray is chosen, its workers ask: ``question`` must not hold what cannot be sent (progress, a context).
+
         Raises:
             ChatError: also when, all questions having been asked, the endpoint did not serve some of them.
         """
-        replies = asyncio.run(self._ask_all(items, question, advance))
+        if launchers.chosen() == "ray":
+            from paco_core.dataset.chat_workers import ask_apart
+
+            replies = ask_apart(self, list(items), question, advance)
+        else:
+            replies = self.ask_here(items, question, advance)
         missing = Counter(reply.rejected[-1].cause for reply in replies if not reply.served)
         if missing:
             listed = ", ".join(f"{count} x {cause}" for cause, count in missing.most_common(5))
             raise ChatError(
                 f"{self._name}: {missing.total()} of {len(replies)} questions were not served ({listed}); the other "
-                f"answers are kept in {self._journal.path}: run again to ask for the rest"
+                f"answers are kept in {self.journal.path}: run again to ask for the rest"
             )
         return replies
+
+    def ask_here(
+        self,
+        items: Iterable[T],
+        question: Callable[[T], Question[A]],
+        advance: Callable[[int], object] = lambda _count: None,
+    ) -> list[Reply[A]]:
+        """:meth:`ask_all` by this process, without a look at what the endpoint did not serve."""
+        return asyncio.run(self._ask_all(items, question, advance))
 
     async def _ask_all(
         self, items: Iterable[T], question: Callable[[T], Question[A]], advance: Callable[[int], object]
@@ -282,7 +317,7 @@ class Chat:
         self.counts.completion_tokens += usage.completion_tokens
         finish = "refusal" if choice.message.refusal else choice.finish_reason
         line = _Told(key=key, id=question.id, model=found.model, content=choice.message.content or "", finish=finish)
-        self._journal.append(line.model_dump())
+        self.journal.append(line.model_dump())
         return line
 
     async def _send(self, messages: list[dict[str, Any]], answer: type[BaseModel]) -> _Completion:
@@ -320,7 +355,7 @@ class Chat:
     def _given_up(self, last: Rejection) -> ChatError:
         return ChatError(
             f"{self._name}: {self._unserved} questions in a row came to nothing, the last with {last}; "
-            f"{len(self._journal.rows)} answers are kept in {self._journal.path}: run again to go on from there"
+            f"{len(self.journal.rows)} answers are kept in {self.journal.path}: run again to go on from there"
         )
 
     async def __aenter__(self) -> Chat:

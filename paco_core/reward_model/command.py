@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paco_core import paths
+from paco_core import launchers, paths
 from paco_core.files import DataError, atomic
 from paco_core.params import PARAMS_FILE, load
 from paco_core.progress import Progress
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from paco_core.reward_model.scorer import Scorer
 
 BATCH = 256  # pairs whose pictures are in memory at once
+Row = tuple[int, str, str, str | None]  # number, first, second, theme
 READERS = {".parquet": "read_parquet", ".csv": "read_csv", ".jsonl": "read_json"}
 
 
@@ -73,27 +75,58 @@ def score_table(
     for row, pair in enumerate(zip(frame["first"], frame["second"], strict=True)):
         for name in pair:
             find(name, row, look=True)
-    scorer = _scorer(root, model)
     themes = list(frame["theme"]) if "theme" in frame else [theme] * len(frame)
-    found: dict[str, list[Any]] = {"score": [], "cause": [], **({"reasons": []} if reasons else {})}
+    rows: list[Row] = [
+        (number, first, second, _words(words))
+        for number, (first, second, words) in enumerate(zip(frame["first"], frame["second"], themes, strict=True))
+    ]
+    parts = [rows[start : start + BATCH] for start in range(0, len(rows), BATCH)]
+    params, made = load(root / PARAMS_FILE), dict[int, dict[str, list[Any]]]()
     with Progress(len(frame), table.name, "pairs", say) as progress:
-        for start in range(0, len(frame), BATCH):
-            part = range(start, min(start + BATCH, len(frame)))
-            queries = [
-                PairQuery(find(frame["first"][n], n), find(frame["second"][n], n), question(_words(themes[n])))
-                for n in part
-            ]
-            scores = scorer.score(queries, None if reasons else progress.advance)
-            found["score"] += [score.value for score in scores]
-            found["cause"] += [score.cause for score in scores]
-            if reasons:
-                found["reasons"] += scorer.generate_reasons(queries)
-                progress.advance(len(queries))
+        here = launchers.chosen() != "ray"
+        make = partial(_Scoring, root, table, model, reasons, progress.advance if here else None)
+        gpu = params.serving.device.startswith("cuda")
+        for number, found in launchers.spread(parts, make, gpu=gpu, threads=params.threads):
+            made[number] = found
+            progress.advance(0 if here else len(parts[number]))
+    columns = {name: [value for n in range(len(parts)) for value in made[n][name]] for name in made[0]}
     target = out or table.with_name(f"{table.stem}.scored{table.suffix}")
-    _write(frame.assign(**found), target)
-    values = [value for value in found["score"] if not math.isnan(value)]
+    _write(frame.assign(**columns), target)
+    values = [value for value in columns["score"] if not math.isnan(value)]
     mean = f"mean score {sum(values) / len(values):.4f}" if values else "no score"
     return f"{target}: {len(frame)} pairs, {len(frame) - len(values)} without a score, {mean}"
+
+
+class _Scoring:
+    """Scores parts of a table, here or in a worker elsewhere; its model loads once.
+
+    ``advance`` is told of pairs as they are done, where somebody listens.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        table: Path,
+        model: str | Path | None,
+        reasons: bool,
+        advance: Callable[[int], None] | None,
+        _: int,
+    ) -> None:
+        self._find, self._scorer = _finder(root, table), _scorer(root, model)
+        self._reasons, self._advance = reasons, advance
+
+    def __call__(self, rows: Sequence[Row]) -> dict[str, list[Any]]:
+        queries = [PairQuery(self._find(a, n), self._find(b, n), question(theme)) for n, a, b, theme in rows]
+        scores = self._scorer.score(queries, None if self._reasons else self._advance)
+        found: dict[str, list[Any]] = {
+            "score": [score.value for score in scores],
+            "cause": [score.cause for score in scores],
+        }
+        if self._reasons:
+            found["reasons"] = self._scorer.generate_reasons(queries)
+            if self._advance is not None:
+                self._advance(len(queries))
+        return found
 
 
 def question(theme: str | None) -> str:

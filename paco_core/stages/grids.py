@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paco_core import paths
+from paco_core import launchers, paths
 from paco_core.dataset import grids
+from paco_core.dataset.grid_workers import paint_apart
 from paco_core.dataset.records import read_prompts
 
 if TYPE_CHECKING:
@@ -28,10 +30,11 @@ def run(ctx: StageContext) -> None:
     finished = grids.Finished(ctx.root / WORK / recipe.digest)
     folder = ctx.root / params.model
     with ctx.progress(sum(job.id not in finished for job in jobs), "pictures") as progress:
-        painted = grids.paint(
+        apart = partial(paint_apart, gpu=params.device.startswith("cuda"), threads=ctx.params.threads)
+        painted = (apart if launchers.chosen() == "ray" else grids.paint)(
             jobs,
             finished,
-            lambda: TextToImage.load(folder if folder.is_dir() else params.model, params),
+            partial(TextToImage.load, folder if folder.is_dir() else params.model, params),
             batch_size=params.batch_size,
             say=ctx.say,
             advance=progress.advance,

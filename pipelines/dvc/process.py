@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -27,6 +28,11 @@ class Completed:
     stdout: str
     stderr: str
     seconds: float
+
+
+def began(done: Completed) -> bool:
+    """Whether DVC started the stage, in its own words."""
+    return re.search(r"^Running stage '", done.stdout, re.MULTILINE) is not None
 
 
 class _Pump(threading.Thread):

@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 import dagster as dg
-from dagster import PipesTempFileContextInjector, PipesTempFileMessageReader, open_pipes_session
+from dagster import PipesSession, PipesTempFileContextInjector, PipesTempFileMessageReader, open_pipes_session
 from pydantic import Field
 
-from pipelines.dvc.process import Completed, run_group
+from pipelines.dvc.process import Completed, began, run_group
 from pipelines.dvc.project import DvcProject, LockEntry, Stage
 from pipelines.dvc.state import data_version
 from pipelines.dvc.templating import DvcProjectError
-from pipelines.dvc.tidying import release_dead_locks, remove_half_written
+from pipelines.dvc.tidying import tidy_up
 from pipelines.dvc.translator import STAGE_KEY, DagsterDvcTranslator, stage_of
 
 Outcome = Literal["executed", "restored", "unchanged"]
@@ -121,14 +121,9 @@ class DvcResource(dg.ConfigurableResource[Any]):
         project = DvcProject(self.project_dir)
         stage = _stage(context, project, translator)
         before = _settled(project, stage, needed=False)
-        command = [*self._dvc, "--wait-for-lock", *verb, stage.name]
+        command = [*self.dvc, "--wait-for-lock", *verb, stage.name]
         context.log.info("%s", " ".join(command))
-        with open_pipes_session(
-            context, PipesTempFileContextInjector(), DvcStageMessages(), extras=dict(extras or {})
-        ) as session:
-            stopped = partial(_tidy, context, project, stage)
-            done = run_group(command, project.root, self._env(session), self.grace_seconds, stopped)
-        reported = list(session.get_results(implicit_materializations=False))
+        done, reported = self.execute(context, project, stage, command, dict(extras or {}))
         after = _settled(project, stage, needed=True) if done.returncode == 0 else None
         if after is None:
             raise _failure(stage, done)
@@ -140,11 +135,28 @@ class DvcResource(dg.ConfigurableResource[Any]):
         happened = outcome(done, bool(reported), after == before)
         return _reproduction(stage, happened, after, done.seconds, metadata, checks)
 
+    def execute(
+        self,
+        context: dg.AssetExecutionContext,
+        project: DvcProject,
+        stage: Stage,
+        command: Sequence[str],
+        extras: Mapping[str, Any],
+    ) -> tuple[Completed, list[Any]]:
+        """Run DVC's command with Pipes around it: how it ended, and what the stage reported.
+
+        Here in a process group of its own; a subclass may run it on another machine that sees the project's folder.
+        """
+        with open_pipes_session(context, PipesTempFileContextInjector(), DvcStageMessages(), extras=extras) as session:
+            stopped = partial(_tidy, context, project, stage)
+            done = run_group(command, project.root, self.environment(session), self.grace_seconds, stopped)
+        return done, list(session.get_results(implicit_materializations=False))
+
     @property
-    def _dvc(self) -> list[str]:
+    def dvc(self) -> list[str]:
         return self.executable or [sys.executable, "-m", "dvc"]
 
-    def _env(self, session: Any) -> dict[str, str]:
+    def environment(self, session: PipesSession) -> dict[str, str]:
         """This interpreter comes first on the path: ``python`` in a ``cmd`` means the one that runs Dagster."""
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
         return {**os.environ, "PATH": path, **session.get_bootstrap_env_vars()}
@@ -229,21 +241,13 @@ def executed_event(context: dg.AssetExecutionContext, lock_digest: str) -> dg.As
 
 
 def _tidy(context: dg.AssetExecutionContext, project: DvcProject, stage: Stage, done: Completed) -> None:
-    """After a stop: no half-written out of a stage that had begun, no lock of a process that is gone."""
-    if _began(done):
-        for path in remove_half_written(project, stage):
-            context.log.warning("%s was stopped: removed the half-written %s", stage.name, path)
-    for process in release_dead_locks(project.root):
-        context.log.warning("%s was stopped: released DVC's lock of the ended process %d", stage.name, process)
-
-
-def _began(done: Completed) -> bool:
-    return re.search(r"^Running stage '", done.stdout, re.MULTILINE) is not None
+    for line in tidy_up(project, stage, done):
+        context.log.warning("%s", line)
 
 
 def _outcome(done: Completed, reported: bool, same_entry: bool) -> Outcome:
     """A stage that ran says so, through Pipes or in DVC's own words; a silent one changed the lock or did not."""
-    if reported or _began(done):
+    if reported or began(done):
         return "executed"
     return "unchanged" if same_entry else "restored"
 

@@ -19,9 +19,21 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.dvc.hashing import locks_by_link
+from pipelines.dvc.process import Completed, began
 from pipelines.dvc.project import DvcProject, Stage
 
 _WAIT_SECONDS = 2.0
+
+
+def tidy_up(project: DvcProject, stage: Stage, done: Completed) -> list[str]:
+    """After a stop: no half-written out of a stage that had begun, no lock of a process that is gone; what was done.
+
+    To be called where the stage ran: process ids say nothing on another machine.
+    """
+    removed = remove_half_written(project, stage) if began(done) else []
+    told = [f"{stage.name} was stopped: removed the half-written {path}" for path in removed]
+    released = release_dead_locks(project.root)
+    return told + [f"{stage.name} was stopped: released DVC's lock of the ended process {gone}" for gone in released]
 
 
 def remove_half_written(project: DvcProject, stage: Stage) -> list[str]:

@@ -28,7 +28,7 @@ INFRASTRUCTURE = {
     "paco_core/paths.py",
     "paco_core/progress.py",
 }
-INFRASTRUCTURE_ROOMS = ("paco_core/tracking/",)
+INFRASTRUCTURE_ROOMS = ("paco_core/tracking/", "paco_core/launchers/")
 
 
 def module_file(module: str) -> Path | None:

@@ -89,7 +89,7 @@ def _pair(first: str, second: str) -> tuple[str, str]:
 
 
 def _pairwise(task: Task, chat: Chat) -> Votes:
-    rows = _rows(task.instances)
+    rows, panels = _rows(task.instances), task.panels
     pairs = _pairs(rows)
 
     def question(shown: tuple[str, str]) -> Question[PairScore]:
@@ -99,7 +99,7 @@ def _pairwise(task: Task, chat: Chat) -> Votes:
             "speaks against one set).",
             PairScore,
             system=SYSTEM,
-            images=[task.panels.panel(ref) for ref in shown],
+            images=[panels.panel(ref) for ref in shown],
             fault=_score_fault,
         )
 
@@ -128,7 +128,7 @@ def _score_fault(answer: PairScore) -> Rejection | None:
 
 
 def _listwise(task: Task, chat: Chat) -> Votes:
-    rows = _rows(task.instances)
+    rows, panels = _rows(task.instances), task.panels
     shown = {instance_id: places("judge", instance_id, len(candidates)) for instance_id, _, candidates in rows}
 
     def question(item: tuple[Row, tuple[int, ...]]) -> Question[Order]:
@@ -140,7 +140,7 @@ def _listwise(task: Task, chat: Chat) -> Votes:
             "Rank the candidates by consistency with the reference: their numbers, best first, each once.",
             Order,
             system=SYSTEM,
-            images=[task.panels.panel(ref) for ref in (reference, *(candidates[n] for n in order))],
+            images=[panels.panel(ref) for ref in (reference, *(candidates[n] for n in order))],
             fault=lambda answer: _order_fault(answer, count),
         )
 

@@ -1,0 +1,55 @@
+"""Runs DVC on the node that a scheduler chose: ``python -m pipelines.dvc.remote --stage S -- dvc repro ...``.
+
+The project's folder is the working folder, seen by this node and by Dagster's alike. SIGTERM, which schedulers send
+before they kill, ends DVC and its stage in order and tidies up, here where the process ids mean something.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from pathlib import Path
+
+from pipelines.dvc.process import Completed, run_group
+from pipelines.dvc.project import DvcProject
+from pipelines.dvc.tidying import tidy_up
+
+STOPPED = 128 + signal.SIGTERM
+
+
+def _on_sigterm(_signal: int, _frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+def main(argv: list[str]) -> int:
+    """The exit status of DVC, 143 after SIGTERM; also written to ``--status``, whole or not at all."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--stage", required=True)
+    parser.add_argument("--grace", type=float, default=8.0, help="seconds that a stopped stage has to end in order")
+    parser.add_argument("--status", type=Path, help="file for the exit status")
+    parser.add_argument("command", nargs=argparse.REMAINDER)
+    arguments = parser.parse_args(argv)
+    project = DvcProject(Path.cwd())
+    signal.signal(signal.SIGTERM, _on_sigterm)
+
+    def stopped(done: Completed) -> None:
+        for line in tidy_up(project, project.stages[arguments.stage], done):
+            print(line, file=sys.stderr, flush=True)
+
+    command = arguments.command[arguments.command[:1] == ["--"] :]
+    try:
+        code = run_group(command, project.root, os.environ, arguments.grace, stopped).returncode
+    except KeyboardInterrupt:
+        code = STOPPED
+    code = code if code >= 0 else 128 - code
+    if arguments.status is not None:
+        part = arguments.status.with_name(f".{arguments.status.name}.part")
+        part.write_text(str(code))
+        part.replace(arguments.status)
+    return code
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

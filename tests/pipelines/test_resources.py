@@ -1,0 +1,35 @@
+"""Where stages run, by the environment."""
+
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from pipelines.defs.resources import CONFIG, VARIABLE, resources
+from pipelines.dvc.kubernetes import KubernetesDvcResource
+from pipelines.dvc.slurm import SlurmDvcResource
+
+
+def test_the_environment_chooses_where_stages_run(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    assert type(resources()["dvc"]).__name__ == "DvcResource"
+    monkeypatch.setenv(VARIABLE, "slurm")
+    slurm = resources()["dvc"]
+    assert isinstance(slurm, SlurmDvcResource) and slurm.pools == {"gpu": ["--gres=gpu:1"]}
+    assert slurm.project_dir == str(repository) and slurm.grace_seconds == 30
+    monkeypatch.setenv(VARIABLE, "kubernetes")
+    pods = resources()["dvc"]
+    assert isinstance(pods, KubernetesDvcResource) and pods.folder == "/project" and pods.image == "paco:latest"
+
+
+def test_what_is_no_cluster_or_no_configuration_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "slrm")
+    with pytest.raises(dg.DagsterInvalidDefinitionError, match="no such cluster; valid ones: slurm, kubernetes"):
+        resources()
+    monkeypatch.setenv(VARIABLE, "slurm")
+    with pytest.raises(dg.DagsterInvalidDefinitionError, match=r"launch/slurm.yaml: no configuration for slurm"):
+        resources(tmp_path)
+    (tmp_path / "mine.yaml").write_text("partition: long\n")
+    monkeypatch.setenv(CONFIG, "mine.yaml")
+    with pytest.raises(dg.DagsterInvalidDefinitionError, match=r"mine.yaml: no configuration .*partition"):
+        resources(tmp_path)
