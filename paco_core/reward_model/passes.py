@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from types import MethodType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -95,12 +96,11 @@ def embed_patches_by_product(embed: Any) -> None:
     Its convolution takes one step a patch, so both are the same sum; the product takes a fifth of the time on a
     processor.
     """
+    embed.forward = MethodType(_product, embed)
+
+
+def _product(embed: Any, patches: torch.Tensor) -> torch.Tensor:
     from torch.nn import functional
 
-    convolution = embed.proj
-
-    def forward(patches: torch.Tensor) -> torch.Tensor:
-        weight = convolution.weight.flatten(1)
-        return functional.linear(patches.to(weight.dtype), weight, convolution.bias)
-
-    embed.forward = forward
+    weight = embed.proj.weight.flatten(1)
+    return functional.linear(patches.to(weight.dtype), weight, embed.proj.bias)
