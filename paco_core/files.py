@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -21,6 +23,9 @@ def atomic(target: Path) -> Iterator[Path]:
 
     On any exception, Ctrl-C included, the temporary is removed and ``target`` is left as it was. A
     killed process leaves only the temporary, which the next writer of the same target removes.
+
+    Raises:
+        OSError: ENOSPC naming ``target`` when the disk is full, however the library that wrote has told it.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(f".{target.name}.part")
@@ -32,9 +37,16 @@ def atomic(target: Path) -> Iterator[Path]:
         if part.is_dir() or target.is_dir():
             _remove(target)  # only a file can take a file's place in one step
         part.replace(target)
-    except BaseException:
+    except BaseException as error:
         _remove(part)
+        if _disk_is_full(error):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(target)) from error
         raise
+
+
+def _disk_is_full(error: BaseException) -> bool:
+    """safetensors, unlike most, tells it in words only."""
+    return getattr(error, "errno", None) == errno.ENOSPC or "(os error 28)" in str(error)
 
 
 def _remove(path: Path) -> None:

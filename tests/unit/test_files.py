@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
+from safetensors import SafetensorError
 
 from paco_core import files
 from paco_core.files import DataError
@@ -25,6 +27,24 @@ def test_what_a_killed_writer_left_is_cleared_by_the_next(tmp_path: Path) -> Non
         part.mkdir()
         (part / "fresh").write_text("fresh")
     assert [p.name for p in (tmp_path / "out").iterdir()] == ["fresh"]
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        OSError(errno.ENOSPC, "Error writing bytes to file"),  # pyarrow, without a file name
+        SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)"),
+    ],
+)
+def test_a_full_disk_is_one_error_that_names_the_out(tmp_path: Path, told: Exception) -> None:
+    files.write_text(tmp_path / "out", "old")
+    with pytest.raises(OSError, match="No space left on device") as raised, files.atomic(tmp_path / "out") as part:
+        part.write_text("half")
+        raise told
+    assert (raised.value.errno, raised.value.filename) == (errno.ENOSPC, str(tmp_path / "out"))
+    assert [p.read_text() for p in tmp_path.iterdir()] == ["old"]
+    with pytest.raises(OSError, match="denied"), files.atomic(tmp_path / "out"):
+        raise OSError(errno.EACCES, "denied")
 
 
 def test_a_stage_that_writes_nothing_is_an_error(tmp_path: Path) -> None:
