@@ -77,9 +77,9 @@ MEMBERS: dict[str, Member] = {
             "The autoencoder first: L1, L2, edges and opponent colours on panels of 32 to 64 px, encoded "
             "singly, decoded singly and as grids; then its decoder alone. Then transformer and text encoders "
             "together, by flow matching on the cached latents of every panel, put together to 2x2 grids; sigma "
-            "logit-normal, shifted by FLUX's own formula over 16 to 144 tokens. Half of the training sets "
-            "stray from their prompt in a shared trait. A place loss teaches the T5 which panel a word is "
-            "about. Muon for hidden matrices and convolutions, AdamW for the rest, cosine.",
+            "logit-normal, shifted by FLUX's own formula over 16 to 144 tokens. Half of the training sets, "
+            "and 70% of the last ones, stray from their prompt in a shared trait. A place loss teaches the T5 "
+            "which panel a word is about. Muon for hidden matrices and convolutions, AdamW for the rest, cosine.",
             "Imperfect on purpose: part of its sets are inconsistent, so that reinforcement has something to "
             "gain. It reads storybook prompts in the 2x2 layout only; other layouts and sizes were never "
             "seen; guidance was always 3.5, so other values have no meaning.",

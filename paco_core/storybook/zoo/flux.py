@@ -29,6 +29,7 @@ SCHEDULE = Schedule(steps=8000, learning_rate=2e-2, warmup=60, checkpoint_every=
 #: Panel size in pixels, pictures a batch (about 1,800 tokens), share of the steps. A 2x2 grid has twice the size.
 SIZES = ((32, 32, 0.2), (48, 24, 0.15), (64, 17, 0.35), (96, 9, 0.3))
 CONSISTENT_SHARE = 0.5  # of the training sets; the rest strays from its prompt
+LAST_STEPS, LAST_SHARE = 700, 0.3  # in the end more of them stray, so that reinforcement has something to gain
 STRAYING = {"colour": 0.45, "species": 0.25, "accessory": 0.2, "style": 0.1}
 SHIFT = {"base_image_seq_len": 16, "max_image_seq_len": 144, "base_shift": 0.5, "max_shift": 1.15}
 GUIDANCE = 3.5
@@ -87,9 +88,9 @@ def pipeline(parts: dict[str, Any], vae: AutoencoderKL) -> FluxPipeline:
     return FluxPipeline(scheduler=scheduler, vae=vae, tokenizer=tokenizer, tokenizer_2=tokenizer, **parts)
 
 
-def stray(panels: list[Panel], rng: random.Random) -> list[Panel]:
+def stray(panels: list[Panel], rng: random.Random, consistent: float = CONSISTENT_SHARE) -> list[Panel]:
     """What is painted for a prompt: the panels asked for, or some of them off in one or two shared traits."""
-    if rng.random() < CONSISTENT_SHARE:
+    if rng.random() < consistent:
         return panels
     painted = list(panels)
     for n in range(len(panels)):
@@ -188,10 +189,11 @@ def flow_loss(parts: Any, tokenizer: Any, pool: LatentPool, step: int) -> torch.
     from diffusers import FluxPipeline
 
     rng = random.Random(step)
+    share = CONSISTENT_SHARE if step < SCHEDULE.steps - LAST_STEPS else LAST_SHARE
     size, count, _ = rng.choices(SIZES, [share for _, _, share in SIZES])[0]
     sets = [random_set(rng.randrange(len(KINDS)), 4, rng) for _ in range(count)]
     prompts = [compose(panels, "2x2", kind).prompt for kind, panels in sets]
-    latents = torch.stack([pool.grid(size, stray(panels, rng), rng) for _, panels in sets])
+    latents = torch.stack([pool.grid(size, stray(panels, rng, share), rng) for _, panels in sets])
     generator = torch.Generator().manual_seed(step)
     side = latents.shape[-1]
     packed = FluxPipeline._pack_latents(latents, count, 16, side, side)

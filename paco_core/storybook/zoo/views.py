@@ -25,7 +25,7 @@ PANEL_SIZES: tuple[int, ...] = (32, 32, 48, 64, 96)
 #: Sizes at which panels go through the autoencoder for training: decoding grows with the area.
 RECONSTRUCTED_SIZES: tuple[int, ...] = (32, 32, 48, 64)
 #: (prompts, px a grid, steps) that FLUX paints for the readers; a policy's rollouts have four steps.
-PAINTED: tuple[tuple[int, int, int], ...] = ((700, 64, 10), (100, 128, 10), (3_000, 64, 4))
+PAINTED: tuple[tuple[int, int, int], ...] = ((1_000, 64, 10), (150, 128, 10), (5_000, 64, 4))
 
 
 @dataclass(frozen=True)

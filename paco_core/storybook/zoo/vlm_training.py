@@ -63,7 +63,7 @@ class Lesson:
 NAMING = Lesson("naming", 600, 4e-3)
 DIALOGUES = Lesson("dialogues", 500, 6e-3, one_picture=0.1, shaped=0.2, bare=0.6, frozen_eyes=True)
 RECONSTRUCTIONS = Lesson("reconstructions", 250, 4e-3, one_picture=0.15, bare=0.5)
-PAINTINGS = Lesson("paintings", 800, 3e-3, one_picture=0.1, bare=0.5)
+PAINTINGS = Lesson("paintings", 1400, 3e-3, one_picture=0.1, bare=0.5)
 #: The throw-away heads read behind this language layer, so that one is left to answer with.
 COMPARING_LAYERS = 3
 
@@ -75,7 +75,7 @@ class Recipe:
     eyes_steps: int = 550
     eyes_batch: int = 128
     eyes_learning_rate: float = 2e-3
-    painted_eyes_steps: int = 900
+    painted_eyes_steps: int = 2000
     comparing_steps: int = 750
     comparing_batch: int = 192
     comparing_learning_rate: float = 1e-2
