@@ -8,6 +8,7 @@ Ray Data's pools are unlimited): a kill costs time.
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -111,7 +112,8 @@ def connected(**here: Any) -> Iterator[Any]:
         finally:
             signal.signal(signal.SIGTERM, stopping)  # Ray puts its own in place; ours ends the MLflow run KILLED
     context = ray.data.DataContext.get_current()
-    context.enable_progress_bars = False
+    context.enable_progress_bars = context.print_on_execution_start = False
+    logging.getLogger("ray.data").setLevel(logging.WARNING)
     try:
         yield ray
     finally:

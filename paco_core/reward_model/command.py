@@ -88,7 +88,8 @@ def score_table(
         gpu = params.serving.device.startswith("cuda")
         for number, found in launchers.spread(parts, make, gpu=gpu, threads=params.threads):
             made[number] = found
-            progress.advance(0 if here else len(parts[number]))
+            if not here:
+                progress.advance(len(parts[number]))
     columns = {name: [value for n in range(len(parts)) for value in made[n][name]] for name in made[0]}
     target = out or table.with_name(f"{table.stem}.scored{table.suffix}")
     _write(frame.assign(**columns), target)

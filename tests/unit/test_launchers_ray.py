@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 import time
@@ -152,6 +153,8 @@ def test_an_endpoint_that_refuses_ends_it_and_keeps_what_was_told(on_ray: None, 
 
 def test_a_table_is_scored_to_the_byte(on_ray: None, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tiny_vlm.build(project / paths.REWARD_MERGED)
+    params_file = project / "params.yaml"
+    params_file.write_text(re.sub(r"(?m)^threads: .*$", "threads: 1", params_file.read_text()))  # room for two
     for number in range(5):
         reward_tiny.picture(number).save(project / f"{number}.png")
     table = project / "pairs.parquet"
