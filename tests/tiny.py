@@ -65,3 +65,12 @@ def tiny_flux(folder: Path, *, seed: int = 0) -> Path:
         tokenizer_2=tokenizer, transformer=transformer,
     ).save_pretrained(folder)  # fmt: skip
     return folder
+
+
+def tiny_kontext(folder: Path, *, seed: int = 0) -> Path:
+    """The same parts as an editor: a FluxKontextPipeline folder."""
+    from diffusers import FluxKontextPipeline, FluxPipeline
+
+    flux = FluxPipeline.from_pretrained(tiny_flux(folder.parent / f"{folder.name}_flux", seed=seed))
+    FluxKontextPipeline(**flux.components).save_pretrained(folder)
+    return folder

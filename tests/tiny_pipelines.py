@@ -89,6 +89,17 @@ def qwen_image(folder: Path) -> Path:
     return folder
 
 
+def qwen_image_edit(folder: Path) -> Path:
+    from diffusers import QwenImageEditPipeline, QwenImagePipeline
+    from transformers import AutoProcessor
+
+    parts = QwenImagePipeline.from_pretrained(qwen_image(folder.parent / "text_to_image")).components
+    QwenImageEditPipeline(**parts, processor=AutoProcessor.from_pretrained(folder.parent / "encoder")).save_pretrained(
+        folder
+    )
+    return folder
+
+
 def _autoencoder(kind: Any, channels: int) -> Any:
     return kind(
         latent_channels=channels, block_out_channels=(8, 8, 8, 8), layers_per_block=1, norm_num_groups=4,

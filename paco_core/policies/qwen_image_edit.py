@@ -8,10 +8,11 @@ each token to the norm that it has without guidance.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from paco_core.policies.base import Condition, Size, sized
-from paco_core.policies.encodings import Tensors, picture_digest
+from paco_core.policies.encodings import Encodings, Tensors, picture_digest
+from paco_core.policies.one_frame import one_frame
 from paco_core.policies.pipeline_policy import PipelinePolicy
 
 if TYPE_CHECKING:
@@ -32,6 +33,12 @@ class QwenImageEditPolicy(PipelinePolicy):
         "to_q", "to_k", "to_v", "to_out.0", "add_q_proj", "add_k_proj", "add_v_proj", "to_add_out",
         "img_mlp.net.0.proj", "img_mlp.net.2", "txt_mlp.net.0.proj", "txt_mlp.net.2",
     )  # fmt: skip
+
+    def __init__(
+        self, pipeline: Any, device: str, *, reference_size: int | None = None, encodings: Encodings | None = None
+    ) -> None:
+        super().__init__(pipeline, device, reference_size=reference_size, encodings=encodings)
+        one_frame(self.vae)
 
     def encode(
         self,

@@ -68,6 +68,32 @@ def gold_following(readings: Sequence[Reading], asked: Sequence[Panel], traits: 
     return sum(cells) / len(cells)
 
 
+@dataclass(frozen=True)
+class GoldEdit:
+    """What became of one edit: 1 where the asked trait is as asked, and the share of the others that stayed."""
+
+    reached: float
+    kept: float
+
+    @property
+    def editing(self) -> float:
+        """1 for an edit that was made and changed nothing else, 0 for any other."""
+        return float(self.reached == self.kept == 1.0)
+
+
+def gold_edit(reading: Reading, before: Panel, trait: str, word: str) -> GoldEdit:
+    """Judge an edit of the panel ``before`` whose ``trait`` was to become ``word`` by what is seen afterwards.
+
+    Raises:
+        ValueError: for an unknown trait, or a word that the trait does not have.
+    """
+    asked = before.with_trait(trait, word) if trait in VOCABULARY else None
+    if asked is None:
+        raise ValueError(f"unknown trait {trait!r}; choose among {', '.join(VOCABULARY)}")
+    same = [reading.word(other) == getattr(asked, other) for other in TRAITS if other != trait]
+    return GoldEdit(float(reading.word(trait) == word), sum(same) / len(same))
+
+
 def build_network(width: int) -> torch.nn.Module:
     """The network: (batch, 3, side, side) in -1..1 -> (batch, number of words over all traits) logits."""
     from torch import nn

@@ -12,7 +12,7 @@ from paco_core.storybook.world import VOCABULARY
 
 ZOO = Path(__file__).parents[2] / "data" / "zoo"
 MEMBERS = ("flux", "qwen2_5_vl", "clip", "recogniser")
-LIMIT_MB = 30
+LIMIT_MB = 60
 
 #: The instruction strings that a reward model is asked with, filled in.
 INSTRUCTIONS = (

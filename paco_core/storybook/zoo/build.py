@@ -48,6 +48,18 @@ def _vlm(work: Path, zoo: Path, say: Say) -> None:
     vlm_training.build(work / "qwen2_5_vl", zoo / "qwen2_5_vl", *folders, say=say)
 
 
+def _flux_kontext(work: Path, zoo: Path, say: Say) -> None:
+    from paco_core.storybook.zoo import flux_kontext
+
+    flux_kontext.build(work / "flux_kontext", zoo / "flux_kontext", _built(zoo, "flux"), say)
+
+
+def _qwen_image_edit(work: Path, zoo: Path, say: Say) -> None:
+    from paco_core.storybook.zoo import qwen_image_edit
+
+    qwen_image_edit.build(work / "qwen_image_edit", zoo / "qwen_image_edit", _built(zoo, "qwen2_5_vl"), say)
+
+
 def _built(zoo: Path, member: str) -> Path:
     """Folder of a member from which another one learns."""
     if not (zoo / member).is_dir():
@@ -135,6 +147,45 @@ MEMBERS: dict[str, Member] = {
             "the storybook's.",
         ),
         _vlm,
+    ),
+    "flux_kontext": Member(
+        Card(
+            "flux_kontext",
+            "Storybook FLUX Kontext",
+            "An ordinary `FluxKontextPipeline` of few parameters that changes storybook panels of 64 and 128 px as an "
+            "instruction asks: the storybook FLUX, with the reference's latents beside the noisy ones.",
+            "from diffusers import FluxKontextPipeline\n\n"
+            'pipeline = FluxKontextPipeline.from_pretrained("data/zoo/flux_kontext")\n'
+            'pipeline(panel, "Make the cat big.", height=64, width=64, max_area=64 * 64, _auto_resize=False,\n'
+            "         num_inference_steps=10, max_sequence_length=8)",
+            "Transformer and text encoders of the storybook FLUX, new words with new embeddings, trained on by flow "
+            "matching on edits of one trait, reference and picture of one size. 64 drawings at a time show every "
+            "combination of two words a trait, the character in one place: 384 edits. A quarter of the edits changes "
+            "a second shared trait unasked, a tenth nothing at all. Muon for hidden matrices, AdamW for the rest.",
+            "Imperfect on purpose, so that reinforcement has something to gain. It reads the storybook's instructions "
+            "only, and reference pictures of the size that is painted; guidance was always 3.5.",
+        ),
+        _flux_kontext,
+    ),
+    "qwen_image_edit": Member(
+        Card(
+            "qwen_image_edit",
+            "Storybook Qwen-Image-Edit",
+            "An ordinary `QwenImageEditPipeline` of few parameters that changes storybook panels of 64 and 128 px as "
+            "an instruction asks: Qwen-Image's video autoencoder on single pictures, a double-stream transformer, and "
+            "the lower half of the storybook Qwen2.5-VL to read panel and instruction.",
+            "from diffusers import QwenImageEditPipeline\n\n"
+            'QwenImageEditPipeline.from_pretrained("data/zoo/qwen_image_edit")',
+            "The autoencoder first: L1, L2, edges and opponent colours on panels of 64 and 128 px. Then the "
+            "transformer alone, by flow matching on edits of one trait, drawn as those of the storybook Kontext, with "
+            "one instruction in ten left empty. Its reader rests: two of the four language layers of the storybook "
+            "Qwen2.5-VL, and a tokenizer in which the pipeline's fixed opening takes the 64 tokens that it drops. "
+            "Muon for hidden matrices and convolutions, AdamW for the rest.",
+            "Imperfect on purpose, so that reinforcement has something to gain. It reads the storybook's instructions "
+            "only, and reference pictures of the size that is painted: `QwenImageEditPipeline.__call__` brings every "
+            "reference to a million pixels, so paint with the family `qwen_image_edit` of paco_core.policies.",
+        ),
+        _qwen_image_edit,
     ),
 }
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 #: machines, what a sampler paints differs by more, PSNR is in dB.
 TOLERANCES = {"psnr": 0.5, "gold": 0.08}
 DEFAULT_TOLERANCE = 0.03
+GUIDANCE = {"flux_kontext": 3.5, "qwen_image_edit": 1.0}  # of the editors: what Kontext was trained with; one pass
 
 
 @dataclass(frozen=True)
@@ -119,6 +120,28 @@ def _flux(zoo_dir: Path) -> dict[str, float]:
     return figures
 
 
+def _flux_kontext(zoo_dir: Path) -> dict[str, float]:
+    from paco_core.storybook.zoo import edit_figures, flux_kontext
+
+    policy = _editor("flux_kontext", zoo_dir)
+    return edit_figures.figures(policy, zoo_dir / "recogniser", GUIDANCE["flux_kontext"], flux_kontext.MAX_LENGTH)
+
+
+def _qwen_image_edit(zoo_dir: Path) -> dict[str, float]:
+    """Reconstruction in dB as well: it has an autoencoder of its own."""
+    from paco_core.storybook.zoo import edit_figures, qwen_vae
+
+    policy = _editor("qwen_image_edit", zoo_dir)
+    figures = {f"psnr_{size}px": qwen_vae.psnr(policy.vae, size) for size in (64, 128)}
+    return figures | edit_figures.figures(policy, zoo_dir / "recogniser", GUIDANCE["qwen_image_edit"], 16)
+
+
+def _editor(family: str, zoo_dir: Path) -> Any:
+    from paco_core.policies import base
+
+    return base.load(family, str(zoo_dir / family), "cpu", "float32")
+
+
 def paint_and_read(
     pipeline: Any, recogniser: Any, size: int, prompts: int = 48, seed: int = 9_400
 ) -> tuple[float, float]:
@@ -160,4 +183,6 @@ MEASURES: dict[str, Callable[[Path], dict[str, float]]] = {
     "qwen2_5_vl": _vlm,
     "clip": _clip,
     "recogniser": _recogniser,
+    "flux_kontext": _flux_kontext,
+    "qwen_image_edit": _qwen_image_edit,
 }

@@ -248,7 +248,7 @@ def build_flux(work: Path, out: Path, say: Say = print) -> None:
         "flux",
         say,
         after=export,
-        optimizer=Muon(parts, SCHEDULE.learning_rate, _is_hidden),
+        optimizer=Muon(parts, SCHEDULE.learning_rate, is_hidden),
     )
     if not out.is_dir():  # the training was complete before this call
         export(SCHEDULE.steps)
@@ -265,7 +265,7 @@ def halve(file: Path) -> None:
         save_file(tensors, part, metadata={"format": "pt"})
 
 
-def _is_hidden(name: str, weight: torch.Tensor) -> bool:
+def is_hidden(name: str, weight: torch.Tensor) -> bool:
     """Matrices of the blocks; embeddings, modulations and what reads or writes latents are none.
 
     Nor are T5's queries and keys: its attention scores are not scaled, and Muon's large steps saturate them.

@@ -7,12 +7,14 @@ diffusion transformer costs.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from paco_core.storybook.prompts import COUNTS, KINDS, PLACES, place_marks
 from paco_core.storybook.world import VOCABULARY
 
 if TYPE_CHECKING:
+    import torch
     from transformers import PreTrainedTokenizerFast
 
 MAX_LENGTH = 40
@@ -21,14 +23,22 @@ PAD, EOS, UNKNOWN = "<pad>", "</s>", "<unk>"
 SILENT = ("a", "an", "the", "with", "in", "on", "at", "style", "images", "show", "grid", "layout", "of", "up")
 
 
+def words_of(texts: Iterable[str]) -> list[str]:
+    """Every word of some texts once, in order, as the tokenizer cuts them; function words left out."""
+    words: dict[str, None] = {}
+    for text in texts:
+        for word in re.sub(r"[.,;:]", " ", text.lower()).split():
+            if word not in SILENT and "{" not in word:
+                words.setdefault(word)
+    return list(words)
+
+
 def vocabulary() -> list[str]:
     """Every word of the storybook's prompts, special tokens first."""
     words: dict[str, None] = {}
 
     def add(text: str) -> None:
-        for word in re.sub(r"[.,;:]", " ", text.lower()).split():
-            if word not in SILENT and "{" not in word:
-                words.setdefault(word)
+        words.update(dict.fromkeys(words_of([text])))
 
     for values in VOCABULARY.values():
         add(" ".join(values))
@@ -44,12 +54,12 @@ def vocabulary() -> list[str]:
     return [PAD, EOS, UNKNOWN, *words]
 
 
-def build_tokenizer() -> PreTrainedTokenizerFast:
-    """The word tokenizer, padding to the right, one end token."""
+def build_tokenizer(more: Iterable[str] = (), length: int = MAX_LENGTH) -> PreTrainedTokenizerFast:
+    """The word tokenizer, padding to the right, one end token; ``more`` words come after the storybook's."""
     from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
-    ids = {word: n for n, word in enumerate(vocabulary())}
+    ids = {word: n for n, word in enumerate(dict.fromkeys([*vocabulary(), *more]))}
     tokenizer = Tokenizer(models.WordLevel(ids, unk_token=UNKNOWN))
     tokenizer.normalizer = normalizers.Sequence(
         [
@@ -65,6 +75,18 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
         pad_token=PAD,
         eos_token=EOS,
         unk_token=UNKNOWN,
-        model_max_length=MAX_LENGTH,
+        model_max_length=length,
         padding_side="right",
     )
+
+
+def grown(rows: torch.Tensor, known: dict[str, int], wanted: dict[str, int]) -> torch.Tensor:
+    """Embeddings (wanted, d): words that were known keep theirs, others start at random, as large as the rest."""
+    import torch
+
+    generator = torch.Generator().manual_seed(0)
+    new = torch.randn(len(wanted), rows.shape[1], generator=generator) * rows.std()
+    for word, row in wanted.items():
+        if word in known:
+            new[row] = rows[known[word]]
+    return new

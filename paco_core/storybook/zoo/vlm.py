@@ -16,7 +16,7 @@ from paco_core.storybook.zoo.byte_pairs import learn_byte_pairs
 
 if TYPE_CHECKING:
     import torch
-    from transformers import Qwen2_5_VLForConditionalGeneration, Qwen2Tokenizer
+    from transformers import Qwen2_5_VLForConditionalGeneration, Qwen2_5_VLProcessor, Qwen2Tokenizer
 
 PANEL_SIDE = 56
 PATCH = 14
@@ -62,9 +62,13 @@ CHAT_TEMPLATE = """\
 
 def build_tokenizer(corpus: Iterable[str]) -> Qwen2Tokenizer:
     """Byte-level BPE in which every word of ``corpus`` is one token; any other text falls back to bytes."""
+    return tokenizer_of(*learn_byte_pairs(corpus, MAX_VOCABULARY - len(SPECIAL_TOKENS)))
+
+
+def tokenizer_of(vocabulary: dict[str, int], merges: list[tuple[str, str]]) -> Qwen2Tokenizer:
+    """Qwen2's tokenizer over a vocabulary, the special tokens behind it."""
     from transformers import Qwen2Tokenizer
 
-    vocabulary, merges = learn_byte_pairs(corpus, MAX_VOCABULARY - len(SPECIAL_TOKENS))
     return Qwen2Tokenizer(
         vocab=vocabulary,
         merges=merges,
@@ -122,19 +126,26 @@ def build_model(tokenizer: Qwen2Tokenizer, seed: int) -> Qwen2_5_VLForConditiona
     return Qwen2_5_VLForConditionalGeneration(config)
 
 
-def export(model: Qwen2_5_VLForConditionalGeneration, tokenizer: Qwen2Tokenizer, folder: Path) -> None:
-    """Write weights, configs, tokenizer, chat template and processor to ``folder``, whole or not at all."""
-    from transformers import GenerationConfig, Qwen2_5_VLProcessor, Qwen2VLImageProcessor
+def build_processor(tokenizer: Qwen2Tokenizer) -> Qwen2_5_VLProcessor:
+    """Every picture becomes one panel of 56 x 56 px, whatever its size."""
+    from transformers import Qwen2_5_VLProcessor, Qwen2VLImageProcessor
     from transformers.models.qwen2_vl.video_processing_qwen2_vl import Qwen2VLVideoProcessor
 
     pixels = {"shortest_edge": PANEL_SIDE**2, "longest_edge": PANEL_SIDE**2}
     tokenizer.chat_template = CHAT_TEMPLATE
-    processor = Qwen2_5_VLProcessor(
+    return Qwen2_5_VLProcessor(
         image_processor=Qwen2VLImageProcessor(size=pixels, patch_size=PATCH),
         tokenizer=tokenizer,
         video_processor=Qwen2VLVideoProcessor(size=pixels, patch_size=PATCH),
         chat_template=CHAT_TEMPLATE,
     )
+
+
+def export(model: Qwen2_5_VLForConditionalGeneration, tokenizer: Qwen2Tokenizer, folder: Path) -> None:
+    """Write weights, configs, tokenizer, chat template and processor to ``folder``, whole or not at all."""
+    from transformers import GenerationConfig
+
+    processor = build_processor(tokenizer)
     model.generation_config = GenerationConfig(
         do_sample=False,
         bos_token_id=model.config.text_config.bos_token_id,
