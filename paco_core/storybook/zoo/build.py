@@ -156,8 +156,8 @@ MEMBERS: dict[str, Member] = {
             "instruction asks: the storybook FLUX, with the reference's latents beside the noisy ones.",
             "from diffusers import FluxKontextPipeline\n\n"
             'pipeline = FluxKontextPipeline.from_pretrained("data/zoo/flux_kontext")\n'
-            'pipeline(panel, "Make the cat big.", height=64, width=64, max_area=64 * 64, _auto_resize=False,\n'
-            "         num_inference_steps=10, max_sequence_length=8)",
+            'settings = {"height": 64, "width": 64, "max_area": 64 * 64, "num_inference_steps": 10}\n'
+            'pipeline(panel, "Make the cat big.", _auto_resize=False, max_sequence_length=8, **settings)',
             "Transformer and text encoders of the storybook FLUX, new words with new embeddings, trained on by flow "
             "matching on edits of one trait, reference and picture of one size. 64 drawings at a time show every "
             "combination of two words a trait, the character in one place: 384 edits. A quarter of the edits changes "
