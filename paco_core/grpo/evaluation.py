@@ -100,6 +100,8 @@ class Evaluator:
                 batch = self.policy.decode(done.latents, size)
                 scoring.add([owners[n] for n in part], batch)
                 painted |= zip(part, batch, strict=True)
+        for _ in range(self.processes.idle(range(number))):
+            rollout(self.policy, self.condition, rows[:1], keys[:1], sampling)
         scores = scoring.pending().result().spread(list(painted), len(rows), self.processes)
         return [self._shared(painted.get(n), sizes[n]) for n in range(len(rows))], scores
 

@@ -121,7 +121,10 @@ class Learner:
         own = self.processes.mine
         numbers = iter(range(sum(len(update) for update in batches)))
         numbered = [[(next(numbers), batch) for batch in update] for update in batches]
-        objective.prepare(experience, [batch for update in numbered for number, batch in update if own(number)])
+        idle = [self.processes.idle(number for number, _ in update) for update in numbered]
+        fillers = [batch for update, count in zip(numbered, idle, strict=True) for _, batch in update[:1] * count]
+        mine = [batch for update in numbered for number, batch in update if own(number)]
+        objective.prepare(experience, mine + fillers)
         tally, norms, trained = _Tally(batches), [], 0
         for number, update in enumerate(numbered):
             if not update:
@@ -135,12 +138,20 @@ class Learner:
                     loss.backward()
                     gradients.take()
                     tally.add(place, float(loss.detach()), terms, number == 0)
+            for _ in range(idle[number]):
+                self._pass_for_nothing(experience, update[0][1])
             gradients.put(self.processes)
             if number == 0:
                 self._check_gap(tally)
             norms.append(self._step())
             trained += len({sample for _, batch in update for sample in batch.samples})
         return tally.health(self.processes, norms, trained, params.clip_range)
+
+    def _pass_for_nothing(self, experience: Experience, batch: MicroBatch) -> None:
+        """Take part in a pass of the others, who need this process's share of the weights."""
+        self.objective.terms(experience, batch).loss.sum().backward()
+        for parameter in self.parameters.values():
+            parameter.grad = None
 
     def _check_gap(self, tally: _Tally) -> None:
         bound = self.params.max_ratio_gap or MAX_RATIO_GAP[self.params.dtype]

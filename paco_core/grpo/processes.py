@@ -7,9 +7,12 @@ three processes compute the same numbers. `accelerate launch` (or torchrun) tell
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from paco_core.grpo import sharding
 
 if TYPE_CHECKING:
     import torch
@@ -21,6 +24,7 @@ class Processes:
     def __init__(self, device: str = "cpu") -> None:
         self.world = int(os.environ.get("WORLD_SIZE", "1"))
         self.rank = int(os.environ.get("RANK", "0")) if self.world > 1 else 0
+        self.sharded = sharding.is_asked_for() and self.world > 1
         self._state: Any = None
         if self.world > 1:
             from accelerate import PartialState
@@ -40,6 +44,18 @@ class Processes:
     def mine(self, number: int) -> bool:
         """Whether the n-th piece of work is this process's."""
         return number % self.world == self.rank
+
+    def idle(self, numbers: Iterable[int]) -> int:
+        """How many passes this process must run for nothing beside its own of these.
+
+        A sharded model is gathered from all processes for each pass, so that all run equally many. 0 else.
+        """
+        if not self.sharded:
+            return 0
+        counts = [0] * self.world
+        for number in numbers:
+            counts[number % self.world] += 1
+        return max(counts) - counts[self.rank]
 
     def wait(self) -> None:
         """Until every process is here."""

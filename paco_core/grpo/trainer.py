@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from paco_core.dataset.records import PromptRecord
 from paco_core.files import DataError, atomic, digest, settle_safetensors
 from paco_core.grpo import checkpoint as checkpoints
+from paco_core.grpo import sharding
 from paco_core.grpo.advantages import Advantages, advantages
 from paco_core.grpo.checkpoint import Checkpoint
 from paco_core.grpo.early_stop import collapsed
@@ -150,6 +151,8 @@ class Trainer:
             self.policy.start_from(recipe.start)
         if params.gradient_checkpointing:
             self.policy.enable_gradient_checkpointing()
+        if self.processes.sharded:
+            sharding.share_out(self.policy)
         self.learner = Learner(self.policy, params, self.processes)
         with (
             Scoring(self.rewards, self.reference) as self.scoring,

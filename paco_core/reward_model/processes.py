@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from multiprocessing.process import BaseProcess
 from typing import Any
 
+from paco_core.files import DataError
+
 JOIN_S = 30.0  # that ranks are given to end by themselves
 
 
@@ -40,6 +42,17 @@ def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def refuse_sharding() -> None:
+    """Look at what `accelerate launch` was configured for.
+
+    Raises:
+        DataError: for FSDP or DeepSpeed: checkpoints and evaluation read a whole adapter.
+    """
+    for variable, name in (("ACCELERATE_USE_FSDP", "FSDP"), ("ACCELERATE_USE_DEEPSPEED", "DeepSpeed")):
+        if os.environ.get(variable) == "true":
+            raise DataError(f"the reward is trained data-parallel, not through {name}; use launch/ddp.yaml")
 
 
 @contextmanager

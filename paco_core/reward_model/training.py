@@ -27,7 +27,7 @@ from paco_core.reward_model.examples import Example, require_both_labels
 from paco_core.reward_model.features import FeatureCache
 from paco_core.reward_model.items import Item, answer_module, tokenise
 from paco_core.reward_model.network import Network
-from paco_core.reward_model.processes import ranks
+from paco_core.reward_model.processes import ranks, refuse_sharding
 from paco_core.reward_model.scorer import Scorer
 from paco_core.reward_model.yes_probability import PairQuery, Score
 
@@ -94,6 +94,7 @@ def train(
         TrainingError: when a loss or gradient is not finite.
         RankError: when another of ``params.processes`` failed.
     """
+    refuse_sharding()
     require_both_labels(examples, "training examples")
     if not validation:
         raise DataError("no validation pair: raise pairs.validation_share and run `dvc repro pairs`")

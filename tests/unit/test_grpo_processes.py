@@ -33,8 +33,17 @@ class Watching(Learner):
         return super().learn(experience)
 
 
-def work(rank: int, world: int, port: int, model: Path, out: Path) -> None:
+#: What `accelerate launch --config_file launch/fsdp2.yaml` sets.
+FSDP2 = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2", "FSDP_RESHARD_AFTER_FORWARD": "true"}
+#: Odd numbers of micro-batches and of evaluation batches: one of two ranks is idle where the other is not.
+ODD = {"train_batch": 5, "eval_seeds": [0], "eval_prompts": 3}
+
+
+def work(
+    rank: int, world: int, port: int, model: Path, out: Path, env: dict[str, str], changes: dict[str, Any]
+) -> None:
     """One rank: trains, and tells what it saw."""
+    os.environ.update(env)
     ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     os.environ.update({name: str(value) for name, value in ranks.items()}, GLOO_SOCKET_IFNAME="lo")
     from accelerate.state import AcceleratorState
@@ -43,35 +52,44 @@ def work(rank: int, world: int, port: int, model: Path, out: Path) -> None:
 
     AcceleratorState._reset_state(reset_partial_state=True)  # a fork inherits what an earlier test left
     module.Learner = Watching  # type: ignore[misc]
-    settings = params(
-        lora={"rank": 4, "alpha": 8, "targets": ["to_q", "to_v", "proj_out"]},
-        learning_rate=0.01,
-        epochs=2,
-        eval_every=1,
-        prompts_per_epoch=6,
-        group_size=4,
-        updates_per_epoch=2,
-        rollout_batch=4,
-        train_batch=3,
-        checkpoint_every=1,
-    )
-    rule = recipe(eval_sizes=[32, 64], max_sequence_length=TEXT_LENGTH, noise_steps=[1, 2])
+    given = {
+        "lora": {"rank": 4, "alpha": 8, "targets": ["to_q", "to_v", "proj_out"]},
+        "learning_rate": 0.01,
+        "epochs": 2,
+        "eval_every": 1,
+        "prompts_per_epoch": 6,
+        "group_size": 4,
+        "updates_per_epoch": 2,
+        "rollout_batch": 4,
+        "train_batch": 3,
+        "checkpoint_every": 1,
+    }
+    settings = params(**{**given, **changes})
+    steps = [1] if changes else [1, 2]
+    rule = recipe(eval_sizes=[32, 64], max_sequence_length=TEXT_LENGTH, noise_steps=steps)
     policy = base.load("flux", str(model), "cpu", "float32")
     train, unseen = [record(n) for n in range(8)], [record(n) for n in range(20, 23)]
     trainer = Trainer(policy, settings, rule, {"brightness": Brightness()}, train, unseen, {})
     outcome = trainer.run(out)
-    seen = {"rows": outcome.rows, "advantages": trainer.learner.given}  # type: ignore[attr-defined]
+    whole: Any = policy
+    held = {name: type(p).__name__ for name, p in whole.transformer.named_parameters()}
+    seen = {"rows": outcome.rows, "advantages": trainer.learner.given, "held": held}  # type: ignore[attr-defined]
     (out / f"rank{rank}.json").write_text(json.dumps(seen))
 
 
-def train(world: int, model: Path, out: Path) -> list[dict[str, Any]]:
+def train(
+    world: int, model: Path, out: Path, env: dict[str, str] | None = None, changes: dict[str, Any] | None = None
+) -> list[dict[str, Any]]:
     """What each rank saw."""
     out.mkdir()
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     context = multiprocessing.get_context("fork")
-    ranks = [context.Process(target=work, args=(rank, world, port, model, out)) for rank in range(world)]
+    ranks = [
+        context.Process(target=work, args=(rank, world, port, model, out, env or {}, changes or {}))
+        for rank in range(world)
+    ]
     for process in ranks:
         process.start()
     for process in ranks:
@@ -103,6 +121,52 @@ def test_one_two_and_three_processes_compute_the_same(tmp_path: Path) -> None:
             assert torch.allclose(tensor.double(), other[name].double(), rtol=0, atol=1e-6), name
         pictures = [sorted((tmp_path / str(n) / "samples" / "after").rglob("*.png")) for n in (1, world)]
         assert all(a.read_bytes() == b.read_bytes() for a, b in zip(*pictures, strict=True))
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"loss": "nft"}, {"old_log_prob": "recomputed"}], ids=["ppo", "nft", "recomputed"]
+)
+def test_sharded_frozen_weights_change_no_number(tmp_path: Path, changes: dict[str, Any]) -> None:
+    model = tiny_flux(tmp_path / "flux")
+    (alone,) = train(1, model, tmp_path / "1", changes={**ODD, **changes})
+    assert set(alone["held"].values()) == {"Parameter"}
+    weights = load_file(next((tmp_path / "1" / "checkpoint").glob("*/epoch-00002/tensors.safetensors")))
+    for seen in train(2, model, tmp_path / "2", FSDP2, {**ODD, **changes}):
+        adapter = {kind for name, kind in seen["held"].items() if "lora_" in name}
+        frozen = {kind for name, kind in seen["held"].items() if "lora_" not in name}
+        assert adapter == {"Parameter"} and frozen == {"DTensor"}
+        assert seen["advantages"] == alone["advantages"] and figures(seen["rows"]) == figures(alone["rows"])
+    other = load_file(next((tmp_path / "2" / "checkpoint").glob("*/epoch-00002/tensors.safetensors")))
+    for name, tensor in weights.items():
+        assert torch.allclose(tensor.double(), other[name].double(), rtol=0, atol=1e-6), name
+    adapters = [load_file(next((tmp_path / n / "adapter").glob("*.safetensors"))) for n in ("1", "2")]
+    assert adapters[0].keys() == adapters[1].keys()
+
+
+@pytest.mark.parametrize(
+    ("env", "message"),
+    [
+        ({"ACCELERATE_USE_DEEPSPEED": "true"}, "not trained through DeepSpeed.*launch/fsdp2.yaml"),
+        ({**FSDP2, "FSDP_VERSION": "1"}, "fsdp_version.*use launch/fsdp2.yaml"),
+        ({**FSDP2, "FSDP_OFFLOAD_PARAMS": "true"}, "fsdp_offload_params.*set it to false"),
+    ],
+)
+def test_sharding_of_another_kind_is_refused(
+    monkeypatch: pytest.MonkeyPatch, env: dict[str, str], message: str
+) -> None:
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(DataError, match=message):
+        Processes()
+
+
+def test_one_process_alone_shards_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in FSDP2.items():
+        monkeypatch.setenv(name, value)
+    assert not Processes().sharded and Processes().idle(range(3)) == 0
+    two = alone_of(2)
+    two.sharded = True
+    assert two.idle(range(3)) == 0 and two.idle([1, 3]) == 2 and two.idle([]) == 0
 
 
 def alone_of(world: int) -> Processes:
