@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 from paco_core.dataset.records import PromptRecord
+from paco_core.files import DataError, read_json
 from paco_core.policies.base import Size
+
+if TYPE_CHECKING:
+    from paco_core.params import PolicyRecipe
 
 RecordSize = Literal["aspect", "exact", "ignore"]
 
@@ -29,6 +34,34 @@ def picture_size(record: PromptRecord, side: int, rule: RecordSize, multiple: in
     high, wide = math.lcm(multiple, rows), math.lcm(multiple, columns)
     stretch = math.sqrt(record.height / record.width)
     return max(1, round(side * stretch / high)) * high, max(1, round(side / stretch / wide)) * wide
+
+
+def token_pixels(model: Path) -> int | None:
+    """Pixels that a token of a pipeline's folder is high and wide, from its configuration; None where it does not say.
+
+    The autoencoder halves once less than it has widths (FLUX) or once a step (Qwen-Image), packing halves once more.
+    """
+    config = model / "vae" / "config.json"
+    vae = read_json(config) if config.is_file() else {}
+    halvings = len(vae.get("block_out_channels", ())) or len(vae.get("temperal_downsample", ())) + 1
+    return None if halvings == 1 else 2**halvings
+
+
+def refuse_sizes(records: Iterable[PromptRecord], recipe: PolicyRecipe, multiple: int) -> None:
+    """Find picture sizes that the model's packing cannot hold, before it is loaded.
+
+    Raises:
+        DataError: naming the record, the size, and the nearest ones.
+    """
+    for record in records:
+        for side in dict.fromkeys([recipe.train_size, *recipe.eval_sizes]):
+            high, wide = picture_size(record, side, recipe.record_size, multiple)
+            if high % multiple or wide % multiple:
+                near = [max(1, round(pixels / multiple)) * multiple for pixels in (high, wide)]
+                raise DataError(
+                    f"record {record.idx}: a picture of {high} x {wide} does not divide into {multiple} px tokens; the "
+                    f"nearest that does is {near[0]} x {near[1]} (train_size, eval_sizes, or the record's own size)"
+                )
 
 
 def buckets(sizes: Sequence[Size]) -> dict[Size, list[int]]:

@@ -13,6 +13,7 @@ from typing import Literal
 
 import numpy as np
 
+from paco_core.files import DataError
 from paco_core.rewards.function import find
 
 Rewards = Mapping[str, np.ndarray]
@@ -76,12 +77,12 @@ def tamed(rewards: Rewards, h: Mapping[str, float], delta: Delta) -> dict[str, b
     """Which rewards vary more than ``delta`` (PaCo-GRPO: 0.2, or the mean or median of all h_k).
 
     Raises:
-        ValueError: when a reward has values <= -1 or no positive mean, where log(1 + R) or h makes no sense.
+        DataError: when a reward has values <= -1 or no positive mean, where log(1 + R) or h makes no sense.
     """
     for name, values in rewards.items():
         valid = values[~np.isnan(values)]
         if valid.size and (valid.min() <= -1.0 or valid.mean() <= 0.0):
-            raise ValueError(
+            raise DataError(
                 f"log_tame needs rewards above -1 with a positive mean; {name} has minimum "
                 f"{valid.min():.4g} and mean {valid.mean():.4g}; shift it or choose another aggregator"
             )
@@ -108,7 +109,7 @@ def _log_tame(rewards: Rewards, weights: Mapping[str, float], tame: Mapping[str,
 def _positive(rewards: Rewards, rule: str) -> None:
     for name, values in rewards.items():
         if np.nanmin(values, initial=np.inf) <= 0:
-            raise ValueError(f"{rule} needs positive rewards; {name} has minimum {np.nanmin(values):.4g}")
+            raise DataError(f"{rule} needs positive rewards; {name} has minimum {np.nanmin(values):.4g}")
 
 
 def _geometric_mean(rewards: Rewards, weights: Mapping[str, float], _tame: Mapping[str, bool]) -> np.ndarray:
@@ -147,10 +148,10 @@ def _named(name: str) -> Aggregator:
     """A user's own function of (rewards, weights), scaled as the recipe says.
 
     Raises:
-        ValueError: for a name that is neither registered nor ``module:function``.
+        DataError: for a name that is neither registered nor ``module:function``.
     """
     if ":" not in name:
-        raise ValueError(
+        raise DataError(
             f"aggregator {name!r} is unknown; choose among {', '.join(AGGREGATORS)}, or name module:function"
         )
     function = find(name)
@@ -159,7 +160,7 @@ def _named(name: str) -> Aggregator:
         values = np.asarray(function(dict(rewards), dict(weights)), dtype=np.float64)
         shape = next(iter(rewards.values())).shape
         if values.shape != shape:
-            raise ValueError(f"aggregator {name} returned shape {values.shape} for rewards of shape {shape}")
+            raise DataError(f"aggregator {name} returned shape {values.shape} for rewards of shape {shape}")
         return values
 
     return Aggregator(combine)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paco_core import files, paths
+from paco_core.dataset import prompt_text
 from paco_core.dataset.edit_records import read_edit_prompts
 from paco_core.dataset.records import read_prompts
 from paco_core.files import DataError
@@ -40,7 +41,8 @@ def _prompts(params: Params, edits: bool, read: Read) -> tuple[PromptSplit, Refe
 
     grpo = params.policies
     if not edits:
-        records = read_prompts(read(paths.DIVERSE_PROMPTS) / "prompts.jsonl")
+        path = read(paths.DIVERSE_PROMPTS) / "prompts.jsonl"
+        records = read_prompts(path, lambda record: prompt_text.parse(record.prompt, record.layout))
         return hold_out(records, grpo.eval_prompts, grpo.seed), None
     records_of_edits, references = read_edit_prompts(read(paths.EDIT_PROMPTS))
     return held_out_edits(records_of_edits, grpo.eval_prompts, grpo.seed), references
@@ -85,6 +87,7 @@ def _recipe(params: Params, name: str) -> PolicyRecipe:
 def train(params: Params, root: Path, name: str, out: Path, read: Read, reports: Reports) -> tuple[Outcome, str]:
     """Train one recipe into ``out``; what came out, and the names of the judges that were asked."""
     from paco_core.grpo.processes import Processes
+    from paco_core.grpo.sizes import refuse_sizes, token_pixels
     from paco_core.grpo.trainer import Trainer
     from paco_core.policies import base
     from paco_core.policies.encodings import FOLDER as ENCODINGS
@@ -97,6 +100,8 @@ def train(params: Params, root: Path, name: str, out: Path, read: Read, reports:
     sets = [rewards for rewards in (recipe.rewards, recipe.test_rewards) if rewards is not None]
     for rewards in sets:
         registry.check(rewards, edits=edits)
+    if multiple := token_pixels(root / recipe.model):
+        refuse_sizes([*split.trained, *split.unseen], recipe, multiple)
     with ExitStack() as stack:
         # The policy loads while the servers of the rewards start.
         endpoints = {j: stack.enter_context(_lease(params, root, read, j)) for j in registry.judges_of(*sets)}

@@ -18,7 +18,8 @@ SHARDED = {"ddp": False, "cpu": False, "fsdp2": True, "fsdp2-cpu": True}
 
 
 def test_every_configuration_is_tested() -> None:
-    assert {path.stem for path in FOLDER.glob("*")} == set(SHARDED)
+    of_accelerate = {path.stem for path in FOLDER.glob("*.yaml") if "distributed_type" in path.read_text()}
+    assert of_accelerate == set(SHARDED)
 
 
 @pytest.mark.parametrize("name", SHARDED)
