@@ -143,6 +143,13 @@ def stage_costs(params: Params, root: Path) -> list[StageCost]:
             seconds(pictures * params.t2is.steps * 2 * s["rollout_step"]),
             p.device,
         ),
+        StageCost(
+            "gedit",
+            f"at most {params.gedit.prompts} edits before and after, of each editing policy",
+            base + reward_gb,
+            seconds(2 * params.gedit.prompts * len(params.gedit.seeds) * params.gedit.steps * s["rollout_step"]),
+            p.device,
+        ),
         StageCost("report", "1 page", base, START_UP_S, "cpu"),
     ]
     return table

@@ -286,6 +286,14 @@ class T2isParams(Section):
     seed: int
 
 
+class GeditParams(Section):
+    prompts: Positive  # of the unseen editing prompts, at most
+    seeds: list[int] = Field(min_length=1)
+    steps: Positive
+    bootstrap: Positive
+    seed: int
+
+
 class Params(Section):
     profile: str
     world: Literal["storybook", "real"]
@@ -304,6 +312,7 @@ class Params(Section):
     consistency_rank: ConsistencyRankParams
     edit_reward: EditRewardParams
     t2is: T2isParams
+    gedit: GeditParams
 
 
 def _known_keys(model: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:

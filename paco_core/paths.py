@@ -19,6 +19,7 @@ POLICIES = DATA / "policies"
 CONSISTENCY_RANK = DATA / "consistency_rank"
 EDIT_REWARD = DATA / "edit_reward"
 T2IS = DATA / "t2is"
+GEDIT = DATA / "gedit"
 REPORT = DATA / "report"
 METRICS = DATA / "metrics"
 PLOTS = DATA / "plots"
@@ -28,7 +29,7 @@ PRODUCERS = {
     path: path.name
     for path in (
         PROMPTS, DIVERSE_PROMPTS, GRIDS, RANKINGS, ANNOTATIONS, EDIT_PROMPTS, PAIRS, COT_LABELS, REWARD_LORA,
-        REWARD_MERGED, POLICIES, CONSISTENCY_RANK, EDIT_REWARD, T2IS, REPORT,
+        REWARD_MERGED, POLICIES, CONSISTENCY_RANK, EDIT_REWARD, T2IS, GEDIT, REPORT,
     )
 }  # fmt: skip
 

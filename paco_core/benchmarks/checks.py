@@ -114,6 +114,32 @@ def policy_still_follows_prompts(metrics: Path, policy: str, size: int) -> Check
     )
 
 
+def policy_gains_edits(metrics: Path, policy: str, size: int) -> CheckReport:
+    """Training lifted the gold editing score (the reward, where there is no gold metric) on unseen pictures.
+
+    Args:
+        metrics: metrics file of the stage ``gedit``.
+
+    Raises:
+        DataError: when the file is missing.
+    """
+    figures = read_json(metrics)
+    gold = f"{policy}.px{size}.gold_editing"
+    key = gold if f"{gold}.change" in figures else f"{policy}.px{size}.editing"
+    gain, low = figures.get(f"{key}.change"), figures.get(f"{key}.change_low")
+    return CheckReport(
+        name=f"{policy}_gains_edits_at_{size}px",
+        passed=_above(gain, 0.0),
+        severity="WARN",
+        description=(
+            f"{key.rpartition('.')[2]} at {size} px {_text(figures.get(f'{key}.before'))} -> "
+            f"{_text(figures.get(f'{key}.after'))}, gain {_text(gain)} (95% interval from {_text(low)}), "
+            "aim: above zero"
+        ),
+        metadata=_known({"gain": gain, "gain_low": low}),
+    )
+
+
 def figures_hold(now: Figures, before: Figures | None) -> CheckReport:
     """No figure moved further than chance explains: its 95% interval still overlaps that of the last version.
 

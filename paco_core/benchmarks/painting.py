@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     import pandas as pd
     from PIL.Image import Image
 
+    from paco_core.grpo.scoring import Reference
+    from paco_core.grpo.sizes import RecordSize
     from paco_core.params import PolicyRecipe
     from paco_core.policies.base import Policy
 
@@ -75,23 +78,40 @@ def paint(
     steps: int,
     guidance: float,
     max_sequence_length: int,
+    reference: Reference | None = None,
+    record_size: RecordSize = "ignore",
     advance: Callable[[int], object] = lambda _count: None,
 ) -> Iterator[Painted]:
-    """One picture a prompt and seed by the ODE; noise depends on prompt id and seed alone."""
-    from paco_core.grpo.rollout import Sampling, rollout
+    """One picture a prompt and seed by the ODE; noise depends on prompt id and seed alone.
 
-    condition = policy.encode([record.prompt for record in records], max_sequence_length)
-    sampling = Sampling.of(policy, (size, size), steps, guidance)
-    cases = [(row, seed) for row in range(len(records)) for seed in seeds]
-    tokens = (size // 16) ** 2 + max_sequence_length
-    batch = max(1, TOKENS_A_PASS // tokens)
-    for start in range(0, len(cases), batch):
-        part = cases[start : start + batch]
-        keys = [NoiseKey(records[row].idx, 0, seed) for row, seed in part]
-        latents = rollout(policy, condition, [row for row, _ in part], keys, sampling).latents
-        for (row, seed), image in zip(part, policy.decode(latents, (size, size)), strict=True):
-            yield Painted(name, size, when, records[row], seed, image)
-        advance(len(part))
+    Args:
+        size: scale of the pictures, the side of a square one.
+        reference: gives the picture that a record is about, where the policy edits.
+        record_size: what a record's own height and width make of ``size`` (``grpo/sizes.py``).
+    """
+    from paco_core.grpo.rollout import Sampling, rollout
+    from paco_core.grpo.sizes import buckets, picture_size
+
+    shapes = [picture_size(record, size, record_size, policy.multiple) for record in records]
+    references = None if reference is None else [reference(record) for record in records]
+    condition = policy.encode(
+        [record.prompt for record in records],
+        max_sequence_length,
+        references,
+        list(dict.fromkeys(shapes)) if policy.edits else (),
+    )
+    for shape, rows in buckets(shapes).items():
+        sampling = Sampling.of(policy, shape, steps, guidance)
+        cases = [(row, seed) for row in rows for seed in seeds]
+        tokens = shape[0] * shape[1] // 256 * (2 if policy.edits else 1) + max_sequence_length
+        batch = max(1, TOKENS_A_PASS // tokens)
+        for start in range(0, len(cases), batch):
+            part = cases[start : start + batch]
+            keys = [NoiseKey(records[row].idx, 0, seed) for row, seed in part]
+            latents = rollout(policy, condition, [row for row, _ in part], keys, sampling).latents
+            for (row, seed), image in zip(part, policy.decode(latents, shape), strict=True):
+                yield Painted(name, size, when, records[row], seed, image)
+            advance(len(part))
 
 
 def before_and_after(
@@ -103,6 +123,7 @@ def before_and_after(
     *,
     seeds: Sequence[int],
     steps: int,
+    reference: Reference | None = None,
     advance: Callable[[int], object] = lambda _count: None,
 ) -> list[Painted]:
     """Every size of a recipe by the bare policy, then again with its adapter.
@@ -112,9 +133,10 @@ def before_and_after(
     """
     if not adapter.is_dir():
         raise DataError(f"{adapter}: no adapter there; run `dvc repro policies@{name}`")
-    before = paint_sizes(policy, name, recipe, records, when=BEFORE, seeds=seeds, steps=steps, advance=advance)
+    part = partial(paint_sizes, policy, name, recipe, records, seeds=seeds, steps=steps, reference=reference)
+    before = part(when=BEFORE, advance=advance)
     policy.load_adapter(adapter)
-    return before + paint_sizes(policy, name, recipe, records, when=AFTER, seeds=seeds, steps=steps, advance=advance)
+    return before + part(when=AFTER, advance=advance)
 
 
 def paint_sizes(
@@ -126,6 +148,7 @@ def paint_sizes(
     when: str,
     seeds: Sequence[int],
     steps: int,
+    reference: Reference | None = None,
     advance: Callable[[int], object] = lambda _count: None,
 ) -> list[Painted]:
     """Every evaluation size of a recipe, by the policy as it is."""
@@ -141,18 +164,27 @@ def paint_sizes(
             steps=steps,
             guidance=recipe.guidance,
             max_sequence_length=recipe.max_sequence_length,
+            reference=reference,
+            record_size="ignore" if reference is None else recipe.record_size,
             advance=advance,
         )
     return painted
 
 
-def save_samples(folder: Path, painted: Sequence[Painted], table: pd.DataFrame, count: int) -> None:
+def save_samples(
+    folder: Path,
+    painted: Sequence[Painted],
+    table: pd.DataFrame,
+    count: int,
+    reference: Reference | None = None,
+) -> None:
     """The first ``count`` prompts with the first seed, before and after, as PNG files with ``samples.json``.
 
     Prompts come in random order, so the first ones are a fair choice and no selection by result.
 
     Args:
         table: the rows that :func:`measure` made of ``painted``, in the same order.
+        reference: of edits, gives the picture that a record is about; it is kept too.
     """
     chosen = list(dict.fromkeys(p.record.idx for p in painted))[:count]
     seed = painted[0].seed
@@ -163,21 +195,31 @@ def save_samples(folder: Path, painted: Sequence[Painted], table: pd.DataFrame, 
         name = f"{p.policy}/{p.size}/{p.record.idx}-{p.seed}-{p.when}.png"
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         p.image.save(folder / name)
-        entries.append({**row, "theme": p.record.theme, "prompt": p.record.prompt, "file": name})
+        entry = {**row, "theme": p.record.theme, "prompt": p.record.prompt, "file": name}
+        if reference is not None:
+            entry["reference"] = f"reference/{p.record.idx}.png"
+            (folder / "reference").mkdir(exist_ok=True)
+            reference(p.record).save(folder / entry["reference"])
+        entries.append(entry)
     write_json(folder / "samples.json", jsonable(entries))
 
 
-def side_by_side(painted: Sequence[Painted], count: int) -> Image:
-    """A sheet for people: one column a prompt, before above after (equal noise)."""
+def side_by_side(painted: Sequence[Painted], count: int, reference: Reference | None = None) -> Image:
+    """A sheet for people: one column a prompt, before above after (equal noise); of edits, the reference on top."""
     from PIL import Image as pil
 
     pictures: dict[tuple[str, int], dict[str, Image]] = {}
     for p in painted:
         pictures.setdefault((p.record.idx, p.seed), {})[p.when] = p.image
-    columns = list(pictures.values())[:count]
-    width, height = painted[0].image.size
-    page = pil.new("RGB", (len(columns) * (width + 4) - 4, 2 * height + 4), "white")
+    columns = [[column[BEFORE], column[AFTER]] for column in list(pictures.values())[:count]]
+    width, height = (max(side) for side in zip(*(p.image.size for p in painted), strict=True))
+    if reference is not None:
+        records = {(p.record.idx, p.seed): p.record for p in painted}
+        for column, record in zip(columns, records.values(), strict=False):
+            column.insert(0, reference(record).resize(column[0].size))
+    rows = len(columns[0])
+    page = pil.new("RGB", (len(columns) * (width + 4) - 4, rows * (height + 4) - 4), "white")
     for place, column in enumerate(columns):
-        page.paste(column[BEFORE], (place * (width + 4), 0))
-        page.paste(column[AFTER], (place * (width + 4), height + 4))
+        for row, image in enumerate(column):
+            page.paste(image, (place * (width + 4), row * (height + 4)))
     return page

@@ -65,3 +65,17 @@ T2IS_ABLATION: tuple[PublishedRow, ...] = (
     _ablation("Trained at 1024 px", 0.542, 0.698, 0.452, 12.0),
     _ablation("Without log-tame (panels collapse)", 0.471, 0.616, 0.557, 6.0),
 )
+
+
+def _gedit(model: str, consistency: float, quality: float, overall: float) -> PublishedRow:
+    return PublishedRow(model, {"sc": consistency, "pq": quality, "overall": overall})
+
+
+#: GEdit-Bench, English, full set: semantic consistency, perceptual quality and sqrt(SC x PQ), 0 to 10, told by a
+#: vision language model; mean of each task, then over the eleven.
+GEDIT: tuple[PublishedRow, ...] = (
+    _gedit("FLUX.1-Kontext-dev", 6.599, 6.873, 5.956),
+    _gedit("FLUX.1-Kontext-dev with PaCo-GRPO", 7.033, 7.088, 6.469),
+    _gedit("Qwen-Image-Edit", 7.642, 7.807, 7.223),
+    _gedit("Qwen-Image-Edit with PaCo-GRPO", 7.693, 7.987, 7.325),
+)

@@ -93,22 +93,35 @@ class Result:
         return found
 
 
-def summarise(table: pd.DataFrame, *, seeds: Sequence[int], steps: int, resamples: int = 2000, seed: int = 0) -> Result:
+def summarise(
+    table: pd.DataFrame,
+    *,
+    seeds: Sequence[int],
+    steps: int,
+    group: str = "prompt_id",
+    about: Sequence[str] = (),
+    resamples: int = 2000,
+    seed: int = 0,
+) -> Result:
     """Paired figures of a table that :func:`measure` made (or several, concatenated).
+
+    Args:
+        group: column of what is drawn for the intervals: rows that agree in it stand or fall together.
+        about: further columns that measure nothing.
 
     Raises:
         ValueError: when a picture before has no partner after, or the other way round.
     """
-    identity = ["policy", "size", "prompt_id", "seed"]
+    identity = list(dict.fromkeys(["policy", "size", "prompt_id", "seed", group, *about]))
     names = [column for column in table.columns if column not in (*identity, "when")]
     wide = table.pivot(index=identity, columns="when", values=names)
     if set(table["when"]) != {BEFORE, AFTER} or len(wide) * 2 != len(table):
         raise ValueError("every (policy, size, prompt, seed) needs one picture before and one after training")
     changes: dict[str, dict[int, dict[str, Change]]] = {}
-    for group, rows in wide.groupby(level=["policy", "size"], sort=True):
-        policy, size = str(group[0]), int(str(group[1]))
+    for cell, rows in wide.groupby(level=["policy", "size"], sort=True):
+        policy, size = str(cell[0]), int(str(cell[1]))
         draws: dict[str, Any] = {
-            "groups": list(rows.index.get_level_values("prompt_id")),
+            "groups": list(rows.index.get_level_values(group)),
             "resamples": resamples,
             "seed": seed,
         }

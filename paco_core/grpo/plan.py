@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from paco_core.costs import stage_costs
@@ -12,7 +13,8 @@ from paco_core.files import DataError
 from paco_core.grpo.footprint import H100_FLOPS, UTILISATION, architecture, footprint
 from paco_core.grpo.optimizers import check_optimizer
 from paco_core.grpo.sampler import share
-from paco_core.params import Params, PoliciesParams
+from paco_core.params import Params, PoliciesParams, PolicyRecipe
+from paco_core.policies.base import policy_class
 from paco_core.rewards import registry
 
 
@@ -21,7 +23,7 @@ class Plan:
     """What one training will do. ``passes`` are transformer passes of one sample."""
 
     images_an_epoch: int
-    pairs_a_set: int
+    questions_a_picture: int  # distinct ones, to a reward model: the pairs of a set's panels, or two about an edit
     rollout_batches: int
     rollout_passes: int  # an epoch
     trained_passes: int  # an epoch, each forward and backward
@@ -50,12 +52,10 @@ class Plan:
         if grpo.loss == "nft" and recipe.train_steps is None:
             trained = recipe.sampling_steps
         common = min(recipe.noise_steps, default=0) if recipe.shared_noise else 0
-        rows, columns = (int(n) for n in params.prompts.layout.split("x"))
-        panels = rows * columns
         an_update = images // grpo.updates_per_epoch
         return cls(
             images_an_epoch=images,
-            pairs_a_set=panels * (panels - 1) // 2,
+            questions_a_picture=_questions(params, recipe),
             rollout_batches=-(-images // grpo.rollout_batch),
             rollout_passes=images * (recipe.sampling_steps - common) + grpo.prompts_per_epoch * common,
             trained_passes=images * trained,
@@ -66,6 +66,14 @@ class Plan:
             evaluation_images=grpo.eval_prompts * len(grpo.eval_seeds) * len(recipe.eval_sizes),
             epochs=epochs,
         )
+
+
+def _questions(params: Params, recipe: PolicyRecipe) -> int:
+    """Questions that the judged rewards of a recipe ask about one picture."""
+    rows, columns = (int(n) for n in params.prompts.layout.split("x"))
+    panels = rows * columns
+    asked = {"consistency": panels * (panels - 1) // 2, "editing": 2}
+    return sum(asked.get(registry.kind(name, term), 0) for name, term in recipe.rewards.terms.items())
 
 
 def _other_passes(grpo: PoliciesParams) -> int:
@@ -89,34 +97,49 @@ def refuse_impossible(params: Params, policy: str, root: Path, processes: int = 
         except DataError as error:
             problems.append(str(error))
 
-    held = grpo.eval_prompts
-    prompts = params.diverse_prompts.target or params.prompts.count
-    if held + grpo.prompts_per_epoch > prompts:
-        problems.append(
-            f"prompts_per_epoch={grpo.prompts_per_epoch} and eval_prompts={held} need "
-            f"{held + grpo.prompts_per_epoch} prompts, diverse_prompts gives {prompts}; choose prompts_per_epoch "
-            f"up to {max(1, prompts - held)}, or raise diverse_prompts.target"
-        )
+    edits = bool(policy_class(recipe.family).edits)
+    attempt(lambda: _enough_edits(params) if edits else _enough_prompts(params))
     found = architecture(root, recipe.model)
     patch = found.patch if found else 16
-    rows, columns = (int(n) for n in params.prompts.layout.split("x"))
+    layout = "1x1" if edits else params.prompts.layout
+    rows, columns = (int(n) for n in layout.split("x"))
     step = math.lcm(patch, rows, columns)
     for key, side in [("train_size", recipe.train_size), *(("eval_sizes", side) for side in recipe.eval_sizes)]:
         if side % step:
             low = side // step * step
             near = " or ".join(str(n) for n in (low, low + step) if n)
-            problems.append(
-                f"{key}: {side} px do not divide into {patch} px tokens and {params.prompts.layout} panels; "
-                f"choose {near}"
-            )
+            problems.append(f"{key}: {side} px do not divide into {patch} px tokens and {layout} panels; choose {near}")
     batches = -(-grpo.prompts_per_epoch * grpo.group_size // grpo.rollout_batch)
     attempt(lambda: share(batches, 0, processes))
-    attempt(lambda: registry.check(recipe.rewards))
-    if recipe.test_rewards is not None:
-        attempt(lambda: registry.check(recipe.test_rewards))  # type: ignore[arg-type]
+    for rewards in filter(None, (recipe.rewards, recipe.test_rewards)):
+        attempt(partial(registry.check, rewards, edits=edits))
     attempt(lambda: check_optimizer(grpo.optimizer))
     if problems:
         raise DataError(f"{policy} cannot be trained:\n" + "\n".join(f"  {problem}" for problem in problems))
+
+
+def _enough_prompts(params: Params) -> None:
+    grpo = params.policies
+    held, prompts = grpo.eval_prompts, params.diverse_prompts.target or params.prompts.count
+    if held + grpo.prompts_per_epoch > prompts:
+        raise DataError(
+            f"prompts_per_epoch={grpo.prompts_per_epoch} and eval_prompts={held} need "
+            f"{held + grpo.prompts_per_epoch} prompts, diverse_prompts gives {prompts}; choose prompts_per_epoch "
+            f"up to {max(1, prompts - held)}, or raise diverse_prompts.target"
+        )
+
+
+def _enough_edits(params: Params) -> None:
+    """As far as it is known before ``edit_prompts`` ran: a file's rows are counted there."""
+    grpo, edits = params.policies, params.edit_prompts
+    if edits.source != "storybook" or edits.count is None:
+        return
+    if grpo.eval_prompts > edits.unseen or grpo.prompts_per_epoch > edits.count - edits.unseen:
+        raise DataError(
+            f"prompts_per_epoch={grpo.prompts_per_epoch} and eval_prompts={grpo.eval_prompts}, but edit_prompts gives "
+            f"{edits.count - edits.unseen} to train on and {edits.unseen} unseen ones; choose at most so many, or "
+            "raise edit_prompts.count and edit_prompts.unseen"
+        )
 
 
 def _resources(params: Params, policy: str, root: Path, done: Plan, processes: int) -> list[str]:
@@ -159,8 +182,7 @@ def plan(params: Params, policy: str, root: Path = Path(), processes: int = 1) -
     refuse_impossible(params, policy, root, processes)
     grpo = params.policies
     recipe = grpo.recipes[policy]
-    judged = sum(registry.kind(name, term) in registry.JUDGED for name, term in recipe.rewards.terms.items())
-    asks = done.images_an_epoch * done.pairs_a_set * judged
+    asks = done.images_an_epoch * done.questions_a_picture
     noise = f"noise at {recipe.noise_steps}" if recipe.noise_steps else "no noise"
     if recipe.num_noise_steps:
         noise = f"noise at {recipe.num_noise_steps} of {recipe.noise_steps}, drawn each epoch"
@@ -171,7 +193,7 @@ def plan(params: Params, policy: str, root: Path = Path(), processes: int = 1) -
             f"images an epoch      {done.images_an_epoch} = {grpo.prompts_per_epoch} prompts x {grpo.group_size}",
             f"sampling             {done.rollout_batches} batches of {grpo.rollout_batch}, {done.rollout_passes} "
             f"passes ({recipe.sampling_steps} steps, {noise})",
-            f"scoring              {asks} distinct pairs ({done.pairs_a_set} a set), "
+            f"scoring              {asks} distinct pairs ({done.questions_a_picture} a picture), "
             f"rewards {', '.join(recipe.rewards.terms)} by {recipe.rewards.aggregator}",
             f"training             {done.trained_passes} passes with backward and {done.untrained_passes} without, "
             f"{grpo.updates_per_epoch} updates of {done.micro_batches} micro-batches of {grpo.train_batch}, "

@@ -10,7 +10,8 @@ from typing import Any
 
 from paco_core import paths
 from paco_core.params import Params
-from paco_core.report import charts, edits, pictures, runs, sections
+from paco_core.policies.base import policy_class
+from paco_core.report import charts, editors, edits, pictures, runs, sections
 from paco_core.report.figures import Figures
 from paco_core.report.runs import FoundRun, StageRun
 from paco_core.report.sections import Missing
@@ -66,8 +67,12 @@ def build(root: Path, params: Params, found: Mapping[str, FoundRun], made: datet
     judge = shown(sections.judge(root, figures))
     edit_judge = shown(edits.edit_judge(root, figures))
     reward = shown(sections.reward_charts(root, curves))
-    parts, lacking = sections.policies(root, params.policies.recipes, figures, curves)
-    missing += lacking
+    recipes = params.policies.recipes
+    editing = {name: recipe for name, recipe in recipes.items() if policy_class(recipe.family).edits}
+    painting = {name: recipe for name, recipe in recipes.items() if name not in editing}
+    parts, lacking = sections.policies(root, painting, figures, curves)
+    edited, lacking_edits = editors.editors(root, editing, figures, curves)
+    missing += [*lacking, *lacking_edits]
     view = {
         "params": params,
         "made": (made or datetime.now(UTC)).strftime("%-d %B %Y, %H:%M UTC"),
@@ -87,6 +92,9 @@ def build(root: Path, params: Params, found: Mapping[str, FoundRun], made: datet
         "edits": edit_judge,
         "reward_charts": reward,
         "policies": parts,
+        "editors": edited,
+        "edits_published": editors.published(root) if edited else [],
+        "edit_measure": "gold_editing" if params.world == "storybook" else "editing",
         "ablation": sections.ablation(figures),
         "marker": charts.legend_marker,
         "sample_measure": _measure_of(params),
@@ -222,6 +230,9 @@ def _headline(params: Params, figures: Figures) -> dict[str, float]:
                 short = f"{name}.px{size}.{measure}"
                 wanted |= {f"{short}.before": f"{key}.before.mean", f"{short}.after": f"{key}.after.mean"}
                 wanted |= {f"{short}.change_low": f"{key}.change.low"}
+            for measure in ("editing", "gold_editing"):
+                key = f"gedit.policies.{name}.{size}.{measure}"
+                wanted |= {f"{name}.px{size}.{measure}.{end}": f"{key}.{end}.mean" for end in ("before", "after")}
     found = {short: figures.values.get(key) for short, key in wanted.items()}
     return {short: value for short, value in found.items() if value is not None}
 

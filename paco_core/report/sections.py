@@ -154,38 +154,38 @@ def judge(root: Path, figures: Figures) -> Judge | Missing:
     return Judge(rows, charts.axis_labels(axis), rivals, published, results["tie_rule"])
 
 
-def _log(path: Path) -> pd.DataFrame | None:
+def read_log(path: Path) -> pd.DataFrame | None:
     import pandas as pd
 
     return pd.read_csv(path) if path.is_file() else None
 
 
-def _line(log: pd.DataFrame, x: str, column: str, label: str, style: str = "s1", *, dots: bool = False) -> Line:
+def line(log: pd.DataFrame, x: str, column: str, label: str, style: str = "s1", *, dots: bool = False) -> Line:
     if column not in log.columns:
         return Line(label, [], [], style, dots)
     values = log[[x, column]].dropna()
     return Line(label, [float(v) for v in values[x]], [float(v) for v in values[column]], style, dots)
 
 
-def _keep(curves: dict[str, Any], name: str, lines: Sequence[Line]) -> None:
+def keep(curves: dict[str, Any], name: str, lines: Sequence[Line]) -> None:
     """The numbers behind a chart, for ``metrics.json``."""
     curves[name] = {line.label: line.points() for line in lines if line.points()}
 
 
 def reward_charts(root: Path, curves: dict[str, Any]) -> list[Chart] | Missing:
     """The judge's learning curves."""
-    log = _log(root / paths.REWARD_LORA / "training_log.csv")
+    log = read_log(root / paths.REWARD_LORA / "training_log.csv")
     if log is None and (root / paths.REWARD_LORA / "source.json").is_file():
         return []  # published weights: there was no training
     if log is None:
         return Missing("the judge's training log", "data/reward_lora/training_log.csv", "dvc repro reward_lora")
-    loss = [_line(log, "step", "loss", "loss")]
+    loss = [line(log, "step", "loss", "loss")]
     seen = [
-        _line(log, "step", "validation_accuracy", "right decisions", dots=True),
-        _line(log, "step", "validation_roc_auc", "ROC-AUC", "s2", dots=True),
+        line(log, "step", "validation_accuracy", "right decisions", dots=True),
+        line(log, "step", "validation_roc_auc", "ROC-AUC", "s2", dots=True),
     ]
-    _keep(curves, "reward_lora.loss", loss)
-    _keep(curves, "reward_lora.validation", seen)
+    keep(curves, "reward_lora.loss", loss)
+    keep(curves, "reward_lora.validation", seen)
     return [
         Chart.of("Training loss", "Falls while the judge learns; each point is a mini-batch.", loss, x_label="step"),
         Chart.of(
@@ -202,26 +202,26 @@ def reward_charts(root: Path, curves: dict[str, Any]) -> list[Chart] | Missing:
 def policy_charts(log: pd.DataFrame, sizes: Sequence[int], name: str, curves: dict[str, Any]) -> list[Chart]:
     """A policy's learning curves: rewards, their ratio, unseen prompts, diversity."""
     rewards = [
-        _line(log, "epoch", "reward/consistency", "judge’s consistency"),
-        _line(log, "epoch", "reward/clip_t", "text match (CLIP-T)", "s2"),
+        line(log, "epoch", "reward/consistency", "judge’s consistency"),
+        line(log, "epoch", "reward/clip_t", "text match (CLIP-T)", "s2"),
     ]
-    ratio = [_line(log, "epoch", "reward_ratio", "consistency / text match")]
+    ratio = [line(log, "epoch", "reward_ratio", "consistency / text match")]
     unseen = [
-        _line(log, "epoch", f"eval/{size}/gold_consistency", f"{size} px", style, dots=True)
+        line(log, "epoch", f"eval/{size}/gold_consistency", f"{size} px", style, dots=True)
         for size, style in zip(sizes, ("s1", "s2", "s3", "s4"), strict=False)
     ]
     if not any(line.points() for line in unseen):
         unseen = [
-            _line(log, "epoch", f"eval/{size}/consistency", f"{size} px", style, dots=True)
+            line(log, "epoch", f"eval/{size}/consistency", f"{size} px", style, dots=True)
             for size, style in zip(sizes, ("s1", "s2", "s3", "s4"), strict=False)
         ]
         measured = "The judge’s consistency on prompts it never trained on."
     else:
         measured = "Gold consistency on prompts it never trained on; the recogniser gives no reward."
-    diversity = [_line(log, "epoch", "panel_diversity", "panel diversity")]
+    diversity = [line(log, "epoch", "panel_diversity", "panel diversity")]
     lists = {"rewards": rewards, "reward_ratio": ratio, "unseen": unseen, "panel_diversity": diversity}
     for key, lines in lists.items():
-        _keep(curves, f"{name}.{key}", lines)
+        keep(curves, f"{name}.{key}", lines)
     return [
         Chart.of("Rewards", "Mean over all pictures of an epoch.", rewards, x_label="epoch"),
         Chart.of(
@@ -241,11 +241,16 @@ def policy_charts(log: pd.DataFrame, sizes: Sequence[int], name: str, curves: di
     ]
 
 
-def measure_tables(name: str, results: Mapping[str, Any]) -> list[MeasureTable]:
+def measure_tables(
+    name: str,
+    results: Mapping[str, Any],
+    measures: Mapping[str, tuple[str, str, bool]] = MEASURES,
+    stage: str = "t2is",
+) -> list[MeasureTable]:
     """Before and after by measure and size, gold metrics first."""
     sizes: Mapping[str, Any] = results["policies"][name]
     tables = []
-    for measure, (label, meaning, rewarded) in MEASURES.items():
+    for measure, (label, meaning, rewarded) in measures.items():
         found = {int(size): row[measure] for size, row in sizes.items() if measure in row}
         if not found:
             continue
@@ -257,7 +262,7 @@ def measure_tables(name: str, results: Mapping[str, Any]) -> list[MeasureTable]:
                 charts.whisker(axis, row[when]["mean"], row[when]["low"], row[when]["high"], style)
                 for when, style in (("before", "s2"), ("after", "s1"))
             ]
-            rows.append(ChangeRow(size, f"t2is.policies.{name}.{size}.{measure}", *plots))
+            rows.append(ChangeRow(size, f"{stage}.policies.{name}.{size}.{measure}", *plots))
         tables.append(MeasureTable(label, meaning, rewarded, rows, charts.axis_labels(axis)))
     return tables
 
@@ -290,7 +295,7 @@ def samples(root: Path, name: str, figures: Figures) -> dict[str, list[Sample]]:
 def policies(
     root: Path, recipes: Mapping[str, Any], figures: Figures, curves: dict[str, Any]
 ) -> tuple[list[PolicyPart], list[Missing]]:
-    """Every recipe's part, and what is missing for them."""
+    """The part of every recipe that paints sets, and what is missing for them."""
     results_path = root / paths.T2IS / "results.json"
     results = read_json(results_path) if results_path.is_file() else None
     missing = []
@@ -301,7 +306,7 @@ def policies(
         figures.add("t2is.seeds", len(results["seeds"]))
     parts = []
     for name, recipe in recipes.items():
-        log = _log(root / paths.POLICIES / name / "training_log.csv")
+        log = read_log(root / paths.POLICIES / name / "training_log.csv")
         if log is None:
             path = f"data/policies/{name}/training_log.csv"
             missing.append(Missing(f"the training log of {name}", path, f"dvc repro policies@{name}"))

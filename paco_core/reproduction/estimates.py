@@ -26,7 +26,7 @@ def seconds(root: Path, params: Params, variant: Variant, exam_pictures: int) ->
     larger = _relative_size(root, params, asked, variant.recipe)
     passes = work.rollout_passes * unit["rollout_step"]
     trained = (work.trained_passes + WITHOUT_BACKWARD * work.untrained_passes) * unit["train_sample"]
-    scored = work.images_an_epoch * work.pairs_a_set * unit["score_pair"]
+    scored = work.images_an_epoch * work.questions_a_picture * unit["score_pair"]
     watched = work.evaluations * work.evaluation_images * params.policies.eval_steps
     examined = exam_pictures * params.t2is.steps
     # Evaluations paint the small and the large size alike: half of them cost about three times as much.
@@ -34,7 +34,7 @@ def seconds(root: Path, params: Params, variant: Variant, exam_pictures: int) ->
         START_UP_S
         + work.epochs * ((passes + trained) * larger + scored)
         + 2 * unit["rollout_step"] * (watched + examined)
-        + exam_pictures * work.pairs_a_set * unit["score_pair"] * len(rule.eval_sizes) / 2
+        + exam_pictures * work.questions_a_picture * unit["score_pair"] * len(rule.eval_sizes) / 2
     )
 
 

@@ -19,7 +19,7 @@ from paco_core.dataset.records import PromptRecord
 from paco_core.files import DataError
 from paco_core.grpo.trainer import Outcome, Trainer
 from paco_core.params import LoraParams, PoliciesParams, PolicyLora, PolicyRecipe
-from paco_core.policies.base import Condition, NoiseKey, Size
+from paco_core.policies.base import Condition, NoiseKey, Size, sized
 from paco_core.rewards.base import RewardBatch
 
 TOKEN = 16  # pixels
@@ -127,6 +127,35 @@ class ToyPolicy:
 
     def enable_gradient_checkpointing(self) -> None:
         self.calls["checkpointing"] += 1
+
+
+class ToyEditor(ToyPolicy):
+    """The toy with a reference: its mean colour is added to every predicted velocity."""
+
+    edits = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoded: list[tuple[int, list[Size]]] = []
+
+    def encode(
+        self,
+        prompts: Sequence[str],
+        max_sequence_length: int,
+        references: Sequence[Image.Image] | None = None,
+        sizes: Sequence[Size] = (),
+    ) -> Condition:
+        assert references is not None and len(references) == len(prompts)
+        self.encoded.append((len(prompts), list(sizes)))
+        text = super().encode(prompts, max_sequence_length).tensors["text"]
+        means = torch.tensor([[*np.asarray(r.convert("RGB")).mean((0, 1)).tolist(), 0.0] for r in references]) / 255.0
+        return Condition({"text": text, **{sized("reference", size): means for size in sizes}})
+
+    def velocity(
+        self, latents: torch.Tensor, sigma: float, condition: Condition, guidance: float, size: Size
+    ) -> torch.Tensor:
+        shift = condition.tensors[sized("reference", size)][:, None, :]
+        return super().velocity(latents, sigma, condition, guidance, size) - 0.5 * shift
 
 
 class Brightness:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from grpo_toys import TOKEN, ToyPolicy, params, recipe
+from grpo_toys import TOKEN, ToyEditor, ToyPolicy, params, recipe
 from PIL import Image
 
 from paco_core.dataset.edit_prompts import EditRecord, drawn
@@ -21,37 +19,7 @@ from paco_core.grpo.prompt_split import held_out_edits
 from paco_core.grpo.scoring import Scoring, reference_distance
 from paco_core.grpo.trainer import Reports, Trainer
 from paco_core.params import EarlyStop
-from paco_core.policies.base import Condition, Size, sized
 from paco_core.rewards.base import RewardBatch
-
-
-class ToyEditor(ToyPolicy):
-    """The toy with a reference: its mean colour is added to every predicted velocity."""
-
-    edits = True
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.encoded: list[tuple[int, list[Size]]] = []
-
-    def encode(
-        self,
-        prompts: Sequence[str],
-        max_sequence_length: int,
-        references: Sequence[Image.Image] | None = None,
-        sizes: Sequence[Size] = (),
-    ) -> Condition:
-        assert references is not None and len(references) == len(prompts)
-        self.encoded.append((len(prompts), list(sizes)))
-        text = super().encode(prompts, max_sequence_length).tensors["text"]
-        means = torch.tensor([[*np.asarray(r.convert("RGB")).mean((0, 1)).tolist(), 0.0] for r in references]) / 255.0
-        return Condition({"text": text, **{sized("reference", size): means for size in sizes}})
-
-    def velocity(
-        self, latents: torch.Tensor, sigma: float, condition: Condition, guidance: float, size: Size
-    ) -> torch.Tensor:
-        shift = condition.tensors[sized("reference", size)][:, None, :]
-        return super().velocity(latents, sigma, condition, guidance, size) - 0.5 * shift
 
 
 class Likeness:

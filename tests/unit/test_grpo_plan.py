@@ -43,7 +43,7 @@ def test_plan_counts_the_work(repository: Path, params: Params) -> None:
         train_batch=30,
     )
     found = Plan.of(asked, "flux_t2is")
-    assert (found.images_an_epoch, found.pairs_a_set, found.rollout_batches) == (128, 6, 3)
+    assert (found.images_an_epoch, found.questions_a_picture, found.rollout_batches) == (128, 6, 3)
     assert (found.optimiser_steps, found.evaluations, found.untrained_passes) == (42, 4, 0)
     assert found.micro_batches == 3
     text = plan(asked, "flux_t2is", repository)

@@ -26,6 +26,12 @@ def t2is(context: dg.AssetExecutionContext, dvc: DvcResource) -> dg.MaterializeR
     return dvc.reproduce(context, TRANSLATOR).result()
 
 
+@dvc_asset("gedit", project=PROJECT, translator=TRANSLATOR)
+def gedit(context: dg.AssetExecutionContext, dvc: DvcResource) -> dg.MaterializeResult[Any]:
+    """The same instructions, pictures and seeds before and after training, at every evaluation size."""
+    return dvc.reproduce(context, TRANSLATOR).result()
+
+
 @dvc_asset("report", project=PROJECT, translator=TRANSLATOR)
 def report(context: dg.AssetExecutionContext, dvc: DvcResource) -> dg.MaterializeResult[Any]:
     """One self-contained HTML page."""

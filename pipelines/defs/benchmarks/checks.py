@@ -25,12 +25,14 @@ def every_ranking_was_scored() -> dg.AssetCheckResult:
 def policies_gain_consistency() -> dg.AssetCheckResult:
     from paco_core.benchmarks import checks
     from paco_core.params import PARAMS_FILE, load
+    from paco_core.policies.base import policy_class
 
     recipes = load(ROOT / PARAMS_FILE).policies.recipes
     return told(
         *(
             checks.policy_gains_consistency(METRICS / "t2is.json", name, recipe.train_size, size)
             for name, recipe in recipes.items()
+            if not policy_class(recipe.family).edits
             for size in recipe.eval_sizes
         )
     )
@@ -40,12 +42,31 @@ def policies_gain_consistency() -> dg.AssetCheckResult:
 def policies_still_follow_prompts() -> dg.AssetCheckResult:
     from paco_core.benchmarks import checks
     from paco_core.params import PARAMS_FILE, load
+    from paco_core.policies.base import policy_class
 
     recipes = load(ROOT / PARAMS_FILE).policies.recipes
     return told(
         *(
             checks.policy_still_follows_prompts(METRICS / "t2is.json", name, size)
             for name, recipe in recipes.items()
+            if not policy_class(recipe.family).edits
+            for size in recipe.eval_sizes
+        )
+    )
+
+
+@dg.asset_check(asset="gedit", description="Training made more edits right on unseen pictures, by the gold metric")
+def policies_gain_edits() -> dg.AssetCheckResult:
+    from paco_core.benchmarks import checks
+    from paco_core.params import PARAMS_FILE, load
+    from paco_core.policies.base import policy_class
+
+    recipes = load(ROOT / PARAMS_FILE).policies.recipes
+    return told(
+        *(
+            checks.policy_gains_edits(METRICS / "gedit.json", name, size)
+            for name, recipe in recipes.items()
+            if policy_class(recipe.family).edits
             for size in recipe.eval_sizes
         )
     )
@@ -62,7 +83,7 @@ def _drift_check(asset: str) -> dg.AssetChecksDefinition:
 
 
 consistency_rank_holds, t2is_holds = _drift_check("consistency_rank"), _drift_check("t2is")
-edit_reward_holds = _drift_check("edit_reward")
+edit_reward_holds, gedit_holds = _drift_check("edit_reward"), _drift_check("gedit")
 
 
 @dg.asset_check(asset="report", description="Nothing is missing from the page")

@@ -42,8 +42,35 @@ def lost_consistency(data: Path, _item: str) -> dict[str, Any]:
     return {**shown, "contact_sheet": pictures(images, len(prompts), alt)}
 
 
+def lost_edits(data: Path, _item: str) -> dict[str, Any]:
+    """The edits that training helped least, and pictures: references, before, after."""
+    import pandas as pd
+    from PIL import Image
+
+    from paco_core.files import read_json
+
+    if not (data / "gedit" / "samples" / "samples.json").is_file():
+        return {}  # no policy edits
+    found = pd.read_parquet(data / "gedit" / "per_prompt.parquet")
+    measure = "gold_editing" if "gold_editing" in found else "editing"
+    cases = found.pivot_table(measure, ["policy", "size", "task_type", "prompt_id", "seed"], "when").reset_index()
+    cases["change"] = cases["after"] - cases["before"]
+    samples = read_json(data / "gedit" / "samples" / "samples.json")
+    first = [s for s in samples if (s["policy"], s["size"]) == (samples[0]["policy"], samples[0]["size"])]
+    rows = {when: {s["prompt_id"]: s for s in first if s["when"] == when} for when in ("before", "after")}
+    prompts = list(rows["before"])[:SHOWN_PROMPTS]
+    names = [rows["before"][p]["reference"] for p in prompts]
+    names += [rows[when][p]["file"] for when in ("before", "after") for p in prompts]
+    images = [Image.open(data / "gedit" / "samples" / name) for name in names]
+    alt = f"{samples[0]['policy']} at {samples[0]['size']} px: reference, before, after"
+    return {
+        f"least_gain_in_{measure}": table(cases.sort_values("change", kind="stable")),
+        "contact_sheet": pictures(images, len(prompts), alt),
+    }
+
+
 def page(data: Path, _item: str) -> dict[str, Any]:
     return {"page": dg.MetadataValue.path(str(data / "report" / "index.html"))}
 
 
-SHOWN = {"consistency_rank": worst_rankings, "t2is": lost_consistency, "report": page}
+SHOWN = {"consistency_rank": worst_rankings, "t2is": lost_consistency, "gedit": lost_edits, "report": page}

@@ -1,0 +1,140 @@
+"""Editing policies before and after RL: equal instructions and pictures, equal noise, every evaluation size.
+
+No policy was trained on the pictures. Differences are taken edit by edit and their intervals over source pictures,
+for an English and a Chinese instruction about one picture stand or fall together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from paco_core.benchmarks.edit_measures import EditAnswers, EditGold
+from paco_core.benchmarks.painting import AFTER, BEFORE, Painted
+from paco_core.benchmarks.published import PublishedRow
+from paco_core.benchmarks.results import jsonable
+from paco_core.benchmarks.t2is import Result as Changes
+from paco_core.benchmarks.t2is import summarise as paired
+from paco_core.benchmarks.tables import Table, difference, interval, number
+from paco_core.dataset.edit_records import EditRecord
+from paco_core.rewards.base import RewardBatch
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from paco_core.grpo.scoring import Reference
+
+ABOUT = ("picture", "task_type", "language")  # columns that say what was edited
+MEASURES = {
+    "gold_editing": "edited as asked, all else kept (gold)",
+    "gold_reached": "asked trait reached (gold)",
+    "gold_kept": "other traits kept (gold)",
+    "editing": "reward",
+    "edit_consistency": "P(Yes): the rest stayed",
+    "edit_following": "P(Yes): the edit was made",
+}
+
+
+def measure(
+    painted: Sequence[Painted], reference: Reference, answers: EditAnswers, gold: EditGold | None = None
+) -> pd.DataFrame:
+    """One row a picture: policy, size, when, prompt_id, seed, :data:`ABOUT`, and a column a measure (NaN = failed)."""
+    import pandas as pd
+
+    records = [p.record for p in painted]
+    images = [p.image for p in painted]
+    batch = RewardBatch(records, [[i] for i in images], images, [reference(record) for record in records])
+    found = answers.measure(batch) | ({} if gold is None else gold.measure(batch))
+    edits = [record for record in records if isinstance(record, EditRecord)]
+    return pd.DataFrame(
+        {
+            "policy": [p.policy for p in painted],
+            "size": [p.size for p in painted],
+            "when": [p.when for p in painted],
+            "prompt_id": [record.idx for record in edits],
+            "seed": [p.seed for p in painted],
+            "picture": [record.reference for record in edits],
+            "task_type": [record.task_name for record in edits],
+            "language": [record.language for record in edits],
+            **{name: found[name] for name in MEASURES if name in found},
+        }
+    )
+
+
+@dataclass(frozen=True)
+class Result:
+    """Paired changes of every policy, and means by task type."""
+
+    changes: Changes
+    by_task: Sequence[dict[str, Any]]  # policy, size, task_type, edits, and of each measure (before, after)
+    pictures: int
+    failed: int  # pictures whose reward could not be told
+
+    def as_dict(self) -> dict[str, Any]:
+        """The content of ``results.json``."""
+        more = {"pictures": self.pictures, "failed": self.failed, "by_task": list(self.by_task)}
+        cleaned: dict[str, Any] = jsonable({**self.changes.as_dict(), **more})
+        return cleaned
+
+    def metrics(self) -> dict[str, float]:
+        """The flat figures for DVC and MLflow: ``<policy>.px<size>.<measure>.<before|after|change>``."""
+        return {**self.changes.metrics(), "pictures": self.pictures, "failed": self.failed}
+
+    def tables(self, published: Sequence[PublishedRow]) -> list[Table]:
+        """Before and after by policy and size, published rows beside, and by task type."""
+        found = []
+        for policy, sizes in self.changes.changes.items():
+            rows = [
+                [f"{size} px: {MEASURES[name]}", interval(c.before), interval(c.after), difference(c.change)]
+                for size, row in sizes.items()
+                for name, c in row.items()
+            ]
+            note = (
+                f"{self.changes.prompts} instructions about {self.pictures} pictures that no policy was trained on, "
+                f"{len(self.changes.seeds)} seeds, {self.changes.steps} steps; 95% bootstrap intervals and paired "
+                f"tests over pictures. {self.failed} edits could not be scored."
+            )
+            found.append(Table(f"{policy}: before and after", ["measure", "before", "after", "change"], rows, [note]))
+        head = ["model", "semantic consistency", "perceptual quality", "overall"]
+        rows = [[f"{r.model} (published)", *(number(v) for v in r.figures.values())] for r in published]
+        note = (
+            "Published on GEdit-Bench, English, 0 to 10, told by another judge on other pictures: they stand here for "
+            "orientation and compare with no row above."
+        )
+        found.append(Table("GEdit-Bench (published)", head, rows, [note, *{r.source for r in published}]))
+        if self.by_task:
+            names = [name for name in ("gold_editing", "editing") if name in self.by_task[0]]
+            head = ["task type", "policy", "size", "edits", *(MEASURES[name] for name in names)]
+            rows = [
+                [t["task_type"], t["policy"], f"{t['size']} px", str(t["edits"]), *(_arrow(*t[n]) for n in names)]
+                for t in self.by_task
+            ]
+            found.append(Table("By task type", head, rows))
+        return found
+
+
+def _arrow(before: float, after: float) -> str:
+    return f"{number(before)} → {number(after)}"
+
+
+def summarise(table: pd.DataFrame, *, seeds: Sequence[int], steps: int, resamples: int = 2000, seed: int = 0) -> Result:
+    """Paired figures of a table that :func:`measure` made; of an empty one, none.
+
+    Raises:
+        ValueError: when a picture before has no partner after, or the other way round.
+    """
+    if table.empty:
+        return Result(Changes({}, 0, tuple(seeds), steps), [], 0, 0)
+    changes = paired(table, seeds=seeds, steps=steps, group="picture", about=ABOUT, resamples=resamples, seed=seed)
+    names = [name for name in MEASURES if name in table]
+    by_task = []
+    for cell, rows in table.groupby(["task_type", "policy", "size"], sort=True):
+        parts = {when: rows[rows["when"] == when] for when in (BEFORE, AFTER)}
+        by_task.append(
+            {
+                "task_type": str(cell[0]), "policy": str(cell[1]), "size": int(str(cell[2])), "edits": len(rows) // 2,
+                **{name: [float(part[name].mean()) for part in parts.values()] for name in names},
+            }
+        )  # fmt: skip
+    return Result(changes, by_task, table["picture"].nunique(), int(table["editing"].isna().sum()))

@@ -1,0 +1,118 @@
+"""Editing policies before and after training on unseen pictures, at every evaluation size."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from paco_core import paths
+from paco_core.files import write_json
+
+if TYPE_CHECKING:
+    from paco_core.benchmarks.edit_measures import EditAnswers, EditGold
+    from paco_core.benchmarks.painting import Painted
+    from paco_core.context import StageContext
+    from paco_core.dataset.edit_records import EditRecord
+    from paco_core.grpo.scoring import Reference
+
+SAMPLES, SHEET = 8, 12
+
+
+def _unseen(ctx: StageContext) -> tuple[list[EditRecord], Reference]:
+    """Editing prompts that were held back from training; a random choice, the same for equal seeds."""
+    from paco_core.dataset.edit_records import of_part, read_edit_prompts
+
+    params = ctx.params.gedit
+    records, reference = read_edit_prompts(ctx.read(paths.EDIT_PROMPTS))
+    held = sorted(of_part(records, "unseen"), key=lambda record: record.idx)
+    return random.Random(params.seed).sample(held, min(params.prompts, len(held))), reference
+
+
+def _paint(ctx: StageContext, records: list[EditRecord], reference: Reference) -> list[Painted]:
+    """Every editing recipe, before and after training."""
+    from paco_core.benchmarks import painting
+    from paco_core.policies.base import load, policy_class
+    from paco_core.policies.encodings import FOLDER
+
+    params, policies = ctx.params.gedit, ctx.params.policies
+    recipes = {n: r for n, r in policies.recipes.items() if policy_class(r.family).edits}
+    sizes = sum(len(recipe.eval_sizes) for recipe in recipes.values())
+    painted: list[Painted] = []
+    with ctx.progress(2 * len(records) * len(params.seeds) * sizes, "pictures") as progress:
+        for name, recipe in recipes.items():
+            model = ctx.root / recipe.model if (ctx.root / recipe.model).is_dir() else recipe.model
+            painted += painting.before_and_after(
+                load(
+                    recipe.family,
+                    str(model),
+                    policies.device,
+                    policies.dtype,
+                    reference_size=recipe.reference_size,
+                    cache=ctx.root / FOLDER,
+                ),
+                name,
+                recipe,
+                ctx.read(paths.POLICIES / name) / "adapter",
+                records,
+                seeds=params.seeds,
+                steps=params.steps,
+                reference=reference,
+                advance=progress.advance,
+            )
+    return painted
+
+
+def _measures(ctx: StageContext) -> tuple[EditAnswers, EditGold | None]:
+    """The reward's two answers, told in this process, and the embedded world's truth."""
+    from paco_core.benchmarks.edit_measures import EditAnswers, EditGold
+    from paco_core.reward_model.scorer import Scorer
+    from paco_core.rewards.editing import Editing
+
+    reward = ctx.params.reward
+    scorer = Scorer(
+        ctx.read(paths.REWARD_MERGED),
+        device=reward.device,
+        dtype=reward.dtype,
+        min_pixels=reward.min_pixels,
+        max_pixels=reward.max_pixels,
+    )
+    answers = EditAnswers(Editing(scorer))
+    if ctx.params.world != "storybook":
+        return answers, None
+    from paco_core.storybook.recogniser import Recogniser
+
+    return answers, EditGold(Recogniser.from_pretrained(ctx.read(Path(str(ctx.params.annotations.model)))))
+
+
+def run(ctx: StageContext) -> None:
+    import pandas as pd
+
+    from paco_core.benchmarks import gedit, painting
+    from paco_core.benchmarks.published import GEDIT
+    from paco_core.benchmarks.tables import write_tables
+
+    params = ctx.params.gedit
+    records, reference = _unseen(ctx)
+    painted = _paint(ctx, records, reference)
+    if painted:
+        table = gedit.measure(painted, reference, *_measures(ctx))
+    else:
+        ctx.say("no recipe of policies.recipes edits pictures: there is nothing to measure")
+        table = pd.DataFrame()
+    result = gedit.summarise(
+        table, seeds=params.seeds, steps=params.steps, resamples=params.bootstrap, seed=params.seed
+    )
+    published = [{"model": r.model, "source": r.source, "figures": dict(r.figures)} for r in GEDIT]
+    with ctx.writing(paths.GEDIT) as out:
+        out.mkdir()
+        write_json(out / "results.json", {**result.as_dict(), "published": published})
+        table.to_parquet(out / "per_prompt.parquet", index=False)
+        write_tables(out, "GEdit-Bench", result.tables(GEDIT))
+        if painted:
+            painting.save_samples(out / "samples", painted, table, SAMPLES, reference)
+    for name, size in dict.fromkeys((p.policy, p.size) for p in painted):
+        shown = [p for p in painted if (p.policy, p.size) == (name, size)]
+        ctx.image(painting.side_by_side(shown, SHEET, reference), f"{name}_reference_before_after_{size}px")
+    ctx.tracker.artifact(ctx.root / paths.GEDIT, "tables")
+    ctx.report(result.metrics())
