@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from paco_core.checks import CheckReport
 from paco_core.dataset import prompt_text
+from paco_core.dataset.edit_records import read_edit_prompts
 from paco_core.dataset.leakage import grids_of, leakage, picture_md5s
 from paco_core.dataset.pairs import IMBALANCE
 from paco_core.dataset.rankings import expected_instances
@@ -49,6 +50,26 @@ def diverse_prompts_are_a_subset(data: Path) -> CheckReport:
         f"{len(after)} of {len(before)} prompts kept; {len(strange)} of unknown origin, "
         f"{len(emptied)} subcategories emptied",
         {"kept": len(after), "unknown": len(strange), "emptied_subcategories": len(emptied)},
+    )
+
+
+def edit_prompts_are_held_apart(data: Path) -> CheckReport:
+    """Both parts hold editing prompts, every reference picture is there, and none is in both parts."""
+    name = "edit_prompts_are_held_apart"
+    try:
+        records, references = read_edit_prompts(data / "edit_prompts")
+        for record in records[:SAMPLED_PICTURES]:
+            references(record)
+    except DataError as error:
+        return _failed(name, str(error))
+    train, unseen = ([r.reference for r in records if r.part == part] for part in ("train", "unseen"))
+    shared = set(train) & set(unseen)
+    return CheckReport(
+        name,
+        bool(train) and bool(unseen) and not shared,
+        "ERROR",
+        f"{len(train)} editing prompts to train on, {len(unseen)} unseen; {len(shared)} pictures in both",
+        {"train": len(train), "unseen": len(unseen), "pictures_in_both": len(shared)},
     )
 
 

@@ -10,6 +10,7 @@ import pytest
 import yaml
 from PIL import Image
 
+from paco_core.dataset.checks import edit_prompts_are_held_apart
 from paco_core.dataset.edit_prompts import EditPrompts, drawn, edit_prompts, read_rows
 from paco_core.dataset.edit_records import of_part, read_edit_prompts
 from paco_core.dataset.records import PromptRecord
@@ -153,6 +154,13 @@ def test_the_stage_writes_both_parts_and_tells_what_they_hold(repository: Path, 
     assert sum(value for name, value in figures.items() if name.startswith("task.")) == 10
     records, _ = read_edit_prompts(tmp_path / "data/edit_prompts")
     assert len(records) == 10
+    seen = edit_prompts_are_held_apart(tmp_path / "data")
+    assert seen.passed and seen.metadata == {"train": 7, "unseen": 3, "pictures_in_both": 0}
+    file = tmp_path / "data/edit_prompts/edits.jsonl"
+    other = "unseen" if records[0].part == "train" else "train"
+    leaked = records[0].model_copy(update={"idx": "leaked", "part": other})
+    file.write_text(file.read_text() + leaked.model_dump_json() + "\n")
+    assert not edit_prompts_are_held_apart(tmp_path / "data").passed
 
 
 @pytest.mark.parametrize(

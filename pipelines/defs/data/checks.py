@@ -24,6 +24,15 @@ def diverse_prompts_are_a_subset() -> dg.AssetCheckResult:
     return told(checks.diverse_prompts_are_a_subset(DATA))
 
 
+@dg.asset_check(
+    asset="edit_prompts", blocking=True, description="Every edit has its picture; none is both trained on and unseen"
+)
+def edit_prompts_are_held_apart() -> dg.AssetCheckResult:
+    from paco_core.dataset import checks
+
+    return told(checks.edit_prompts_are_held_apart(DATA))
+
+
 @dg.asset_check(asset="grids", blocking=True, description="Every prompt has its grids, and pictures open")
 def grids_are_complete() -> dg.AssetCheckResult:
     from paco_core.dataset import checks
