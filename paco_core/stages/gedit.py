@@ -69,15 +69,7 @@ def _measures(ctx: StageContext) -> tuple[EditAnswers, EditGold | None]:
     from paco_core.reward_model.scorer import Scorer
     from paco_core.rewards.editing import Editing
 
-    reward = ctx.params.reward
-    scorer = Scorer(
-        ctx.read(paths.REWARD_MERGED),
-        device=reward.device,
-        dtype=reward.dtype,
-        min_pixels=reward.min_pixels,
-        max_pixels=reward.max_pixels,
-    )
-    answers = EditAnswers(Editing(scorer))
+    answers = EditAnswers(Editing(Scorer.configured(ctx.read(paths.REWARD_MERGED), ctx.params.reward)))
     if ctx.params.world != "storybook":
         return answers, None
     from paco_core.storybook.recogniser import Recogniser
