@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
 TAR, INDEX = "images.tar", "index.parquet"
+SHARDS = f"[!.]*/{INDEX}"
 MAX_PIXELS = 64_000_000  # refused before decoding: no picture of ours is near it
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP")  # others have decoders that nobody needs here
 
@@ -125,13 +126,15 @@ class ShardReader:
     def below(cls, root: Path, *others: Path) -> ShardReader:
         """All shards one level below ``root``, in name order, then those below ``others``, which may have none.
 
+        What a killed run left half-written has a name that begins with a dot and is not read.
+
         Raises:
             DataError: when there is none below ``root``.
         """
-        folders = sorted(p.parent for p in root.glob(f"*/{INDEX}"))
+        folders = sorted(p.parent for p in root.glob(SHARDS))
         if not folders:
             raise DataError(f"{root}: no shard found (expected */{INDEX}); run `dvc repro grids`")
-        return cls([*folders, *sorted(p.parent for other in others for p in other.glob(f"*/{INDEX}"))])
+        return cls([*folders, *sorted(p.parent for other in others for p in other.glob(SHARDS))])
 
     @cached_property
     def index(self) -> pd.DataFrame:
