@@ -147,7 +147,7 @@ def test_a_client_waits_for_a_server_that_is_down_and_no_longer_than_it_was_told
         url = server.url
     with RewardClient(url, NAME, patience=patient) as client, pytest.raises(ServingError, match="connection refused"):
         client.check()
-    assert client.retries > 3
+    assert client.retries >= 1
 
 
 def test_a_client_follows_a_server_to_its_new_address() -> None:
