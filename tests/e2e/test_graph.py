@@ -98,11 +98,12 @@ def test_a_training_repeated_gives_the_same_policy(smoke: Path) -> None:
 #: Runs stages, each in a forked process that is struck when its out is written and not yet renamed. The out of the
 #: finished run is put aside meanwhile: DVC removes it before it runs a stage.
 STRIKE = """
-import json, os, sys
+import json, os, signal, sys
 from pathlib import Path
 import diffusers, torch, transformers  # once for all: a fork spares the imports
 from paco_core.launch import run_stage
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job is started deaf to it
 replace, root = Path.replace, Path.cwd()
 
 def strike(part, target):
