@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from paco_core.dataset.edit_records import EditRecord
 from paco_core.files import DataError
 from paco_core.rewards.base import RewardBatch
-from paco_core.storybook.world import VOCABULARY
+from paco_core.storybook.world import Panel
 
 if TYPE_CHECKING:
     import numpy as np
 
     from paco_core.rewards.editing import Editing
-    from paco_core.storybook.recogniser import Reading, Recogniser
+    from paco_core.storybook.recogniser import Recogniser
 
 
 def asked_of(record: object) -> tuple[dict[str, str], str, str]:
@@ -49,17 +48,17 @@ class EditGold:
         """
         import numpy as np
 
+        from paco_core.storybook.recogniser import gold_edit
+
         asked = [asked_of(record) for record in batch.records]
         readings = self.recogniser.read([panels[0] for panels in batch.panels])
-        rows = [_edited(reading, *given) for reading, given in zip(readings, asked, strict=True)]
+        found = [
+            gold_edit(reading, Panel(**before), trait, word)  # type: ignore[arg-type]
+            for reading, (before, trait, word) in zip(readings, asked, strict=True)
+        ]
+        rows = [(edit.editing, edit.reached, edit.kept) for edit in found]
         names = ("gold_editing", "gold_reached", "gold_kept")
         return dict(zip(names, np.array(rows, dtype=np.float64).reshape(-1, 3).T, strict=True))
-
-
-def _edited(reading: Reading, before: dict[str, str], trait: str, word: str) -> Sequence[float]:
-    reached = reading.word(trait) == word
-    kept = [reading.word(name) == before[name] for name in VOCABULARY if name != trait]
-    return float(reached and all(kept)), float(reached), sum(kept) / len(kept)
 
 
 class EditAnswers:

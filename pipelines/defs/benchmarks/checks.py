@@ -1,10 +1,15 @@
 """Checks of the benchmarks. The checks themselves are pure functions of the library."""
 
+from typing import TYPE_CHECKING
+
 import dagster as dg
 
 from pipelines.defs.graph import DATA, METRICS, ROOT
 from pipelines.defs.history import last_two_versions
 from pipelines.defs.telling import told
+
+if TYPE_CHECKING:
+    from paco_core.params_policies import PolicyRecipe
 
 
 @dg.asset_check(asset="consistency_rank", description="The trained reward beats its base on held-out rankings")
@@ -24,15 +29,11 @@ def every_ranking_was_scored() -> dg.AssetCheckResult:
 @dg.asset_check(asset="t2is", description="Training lifted consistency on unseen prompts, by the gold metric")
 def policies_gain_consistency() -> dg.AssetCheckResult:
     from paco_core.benchmarks import checks
-    from paco_core.params import PARAMS_FILE, load
-    from paco_core.policies.base import policy_class
 
-    recipes = load(ROOT / PARAMS_FILE).policies.recipes
     return told(
         *(
             checks.policy_gains_consistency(METRICS / "t2is.json", name, recipe.train_size, size)
-            for name, recipe in recipes.items()
-            if not policy_class(recipe.family).edits
+            for name, recipe in _recipes(edits=False)
             for size in recipe.eval_sizes
         )
     )
@@ -41,15 +42,11 @@ def policies_gain_consistency() -> dg.AssetCheckResult:
 @dg.asset_check(asset="t2is", description="Prompt following did not fall, by the gold metric")
 def policies_still_follow_prompts() -> dg.AssetCheckResult:
     from paco_core.benchmarks import checks
-    from paco_core.params import PARAMS_FILE, load
-    from paco_core.policies.base import policy_class
 
-    recipes = load(ROOT / PARAMS_FILE).policies.recipes
     return told(
         *(
             checks.policy_still_follows_prompts(METRICS / "t2is.json", name, size)
-            for name, recipe in recipes.items()
-            if not policy_class(recipe.family).edits
+            for name, recipe in _recipes(edits=False)
             for size in recipe.eval_sizes
         )
     )
@@ -58,18 +55,23 @@ def policies_still_follow_prompts() -> dg.AssetCheckResult:
 @dg.asset_check(asset="gedit", description="Training made more edits right on unseen pictures, by the gold metric")
 def policies_gain_edits() -> dg.AssetCheckResult:
     from paco_core.benchmarks import checks
+
+    return told(
+        *(
+            checks.policy_gains_edits(METRICS / "gedit.json", name, size)
+            for name, recipe in _recipes(edits=True)
+            for size in recipe.eval_sizes
+        )
+    )
+
+
+def _recipes(*, edits: bool) -> "list[tuple[str, PolicyRecipe]]":
+    """The recipes that edit pictures, or those that paint sets, by name."""
     from paco_core.params import PARAMS_FILE, load
     from paco_core.policies.base import policy_class
 
     recipes = load(ROOT / PARAMS_FILE).policies.recipes
-    return told(
-        *(
-            checks.policy_gains_edits(METRICS / "gedit.json", name, size)
-            for name, recipe in recipes.items()
-            if policy_class(recipe.family).edits
-            for size in recipe.eval_sizes
-        )
-    )
+    return [(name, recipe) for name, recipe in recipes.items() if policy_class(recipe.family).edits == edits]
 
 
 def _drift_check(asset: str) -> dg.AssetChecksDefinition:
