@@ -25,6 +25,12 @@ os.environ.update(
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Where tests run in several processes, those of a file stay together, and those that share the smoke run."""
+    whole_graph = item.path.parent == REPOSITORY / "tests/e2e"
+    item.add_marker(pytest.mark.xdist_group("e2e" if whole_graph else item.path.name))
+
+
 @pytest.fixture(autouse=True)
 def one_thread() -> None:
     """Stages set torch's threads for their process; the sums of the next test must not depend on that."""

@@ -113,5 +113,6 @@ def test_a_server_that_is_down_all_the_time_gets_the_run_afterwards(
     assert send_left_over(project).waiting == 4  # run, metrics, the machine's sample, end
     server.start()
     assert send_left_over(project).waiting == 0
-    (run,) = mlflow.search_runs(search_all_experiments=True, output_format="list")
+    client = mlflow.MlflowClient(server.url)
+    (run,) = client.search_runs([experiment.experiment_id for experiment in client.search_experiments()])
     assert run.info.status == "FINISHED" and run.data.metrics["loss"] == 1.0

@@ -158,6 +158,25 @@ def test_a_person_ranks_ten_instances(browser: Browser, tmp_path: Path) -> None:
     assert len(store.every()) == 10 + 2 + 1  # the undo and what followed it, and the skip
 
 
+def test_enter_counts_as_soon_as_help_is_closed(browser: Browser, tmp_path: Path) -> None:
+    make_world(tmp_path)
+    with Server(tmp_path, ("--instances", "3")) as server:
+        who = Annotator(browser, server.links[0])
+        who.wait("0 of 3")
+        who.press("1", "2", "3")
+        # In one breath, so that the page is not drawn in between: the closed dialog's button still has the focus.
+        holder = who.page.evaluate("""() => {
+            const help = document.getElementById("howto");
+            help.showModal();
+            help.close();
+            const holder = document.activeElement;
+            holder.dispatchEvent(new KeyboardEvent("keydown", {key: "Enter", bubbles: true, cancelable: true}));
+            return holder.id;
+        }""")
+        assert holder == "close"
+        who.wait("1 of 3")
+
+
 def test_a_choice_survives_a_reload_while_the_server_is_gone_and_two_windows_agree(
     browser: Browser, tmp_path: Path
 ) -> None:

@@ -198,6 +198,11 @@ $("reference").querySelector("img").onclick = resize;
 $("help").onclick = explain;
 $("close").onclick = () => $("howto").close();
 
+// Enter presses the button that has the focus. One in a dialog that was just closed keeps the focus until the
+// page is next drawn, and must not swallow the key.
+const takesEnter = (element) =>
+  element.tagName === "BUTTON" && !element.classList.contains("candidate") && element.checkVisibility();
+
 document.addEventListener("visibilitychange", () => clock(!document.hidden));
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || event.repeat || $("howto").open) return;
@@ -207,7 +212,7 @@ document.addEventListener("keydown", (event) => {
     "?": explain, z: resize,
   };
   if (/^[1-9]$/.test(key)) choose(Number(key) - 1);
-  else if (key === "enter" && event.target.tagName === "BUTTON" && !event.target.classList.contains("candidate")) return;
+  else if (key === "enter" && takesEnter(event.target)) return;
   else if (acts[key]) acts[key]();
   else return;
   event.preventDefault();
