@@ -11,7 +11,9 @@ from paco_core.storybook.zoo.dialogues import (
     COMPARISONS,
     NOUNS,
     OVERALL,
+    about_an_edit,
     comparison,
+    edited_panel,
     one_picture,
     second_panel,
     two_pictures,
@@ -58,6 +60,26 @@ def test_the_overall_question_is_never_taught() -> None:
             for turn in (*taught.turns, *one_picture(panel, rng).turns):
                 assert start not in turn.question
                 assert "logic and identity" not in turn.question
+
+
+def test_of_an_edit_one_trait_at_a_time_is_asked_and_never_the_questions_of_the_reward() -> None:
+    rng = random.Random(5)
+    heard: set[tuple[bool, bool]] = set()
+    for _ in range(300):
+        edit = edited_panel(random_panel(rng), rng)
+        (heeded, kept) = sorted(
+            about_an_edit(edit, rng, bare=False).turns, key=lambda turn: "asks for" not in turn.question
+        )
+        for turn in (heeded, kept):
+            assert f"Instruction: '{edit.instruction}'. " in turn.question
+            assert "remain consistent" not in turn.question and "accurately follow" not in turn.question
+        assert heeded.answer.startswith("Yes." if edit.followed else "No.")
+        other = next(trait for trait in TRAITS if f"show the same {NOUNS[trait]}?" in kept.question)
+        assert other != edit.trait
+        same = getattr(edit.before, other) == getattr(edit.after, other)
+        assert kept.answer.startswith("Yes." if same else "No.")
+        heard.add((edit.followed, same))
+    assert len(heard) == 4
 
 
 def test_claims_about_one_picture_are_judged_by_what_it_shows() -> None:

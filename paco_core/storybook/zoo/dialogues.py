@@ -1,8 +1,9 @@
 """What the zoo's vision language model is taught before any reward training: questions about one trait.
 
 It learns to describe one picture and to compare two in ONE trait at a time, also in the sentence
-shapes of the reward instructions. The overall consistency question is never asked here: its answer
-is what a reward adapter has to learn, and a base that knew it would leave nothing to measure.
+shapes of the reward instructions, and whether one trait became what an instruction asks for. The overall
+consistency question and the two questions about edits are never asked here: their answers are what a reward
+adapter has to learn, and a base that knew them would leave nothing to measure.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from paco_core.storybook.editing import Edit
 from paco_core.storybook.prompts import panel_text
 from paco_core.storybook.world import VOCABULARY, Panel
 
@@ -35,6 +37,11 @@ SHAPED_COMPARISONS = (
     "Do images meet the following criteria? The {noun} is the same in both images. "
     "Please answer Yes or No first, then provide detailed reasons.",
 )
+#: About a picture before and after an edit, in the opening words of the editing instructions.
+EDIT_OPENING = "Compare the edited image (second) with the original image (first). Instruction: '{instruction}'. "
+EDIT_CLOSING = " Answer 'Yes' or 'No' first, then provide detailed reasons."
+EDIT_HEEDED = "Does the edited image show the {noun} that the instruction asks for?"
+EDIT_KEPT = "Do the two images show the same {noun}?"
 CLAIM = "Do images meet the following criteria? {claim} Please answer Yes or No first, then provide detailed reasons."
 
 #: The reward instructions, so that the tokenizer knows their words; only `OVERALL` is ever asked, and
@@ -122,3 +129,30 @@ def two_pictures(
         turn = comparison(first, second, trait, question.replace("{theme}", theme))
         asked.append(Turn(turn.question, turn.answer.split(" ")[0]) if bare else turn)
     return Dialogue((first, second), tuple(asked))
+
+
+def edited_panel(first: Panel, rng: random.Random) -> Edit:
+    """An edit of one trait of ``first``: made, not made, or made wrong; every third changes another trait as well."""
+    trait = rng.choice(list(VOCABULARY))
+    others = [word for word in VOCABULARY[trait] if word != getattr(first, trait)]
+    asked = rng.choice(others)
+    after = first.with_trait(trait, rng.choice([asked, asked, str(getattr(first, trait)), rng.choice(others)]))
+    if rng.random() < 1 / 3:
+        changed = rng.choice([other for other in VOCABULARY if other != trait])
+        words = [word for word in VOCABULARY[changed] if word != getattr(first, changed)]
+        after = after.with_trait(changed, rng.choice(words))
+    return Edit(first, after, trait, asked)
+
+
+def about_an_edit(edit: Edit, rng: random.Random, *, bare: bool) -> Dialogue:
+    """Whether the asked trait became what was asked for, and whether another trait is as it was."""
+    shown, noun = str(getattr(edit.after, edit.trait)), NOUNS[edit.trait]
+    opening = EDIT_OPENING.replace("{instruction}", edit.instruction)
+    heeded = f"Yes. The {noun} is {shown}." if edit.followed else f"No. The {noun} is {shown}, not {edit.asked}."
+    turns = [Turn(opening + EDIT_HEEDED.replace("{noun}", noun) + EDIT_CLOSING, heeded)]
+    other = rng.choice([trait for trait in VOCABULARY if trait != edit.trait])
+    turns.append(comparison(edit.before, edit.after, other, opening + EDIT_KEPT + EDIT_CLOSING))
+    rng.shuffle(turns)
+    if bare:
+        turns = [Turn(turn.question, turn.answer.split(" ")[0]) for turn in turns]
+    return Dialogue((edit.before, edit.after), tuple(turns))

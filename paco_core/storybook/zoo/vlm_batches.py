@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from paco_core.storybook.recogniser import normalise
@@ -44,6 +45,11 @@ class PanelBank:
         pixels = self.views.pixels[rows]
         spoilt = normalise(pixels) if generator is None else move(spoil(pixels, generator), MOST_MOVED, generator)
         return vlm.patchify(((spoilt + 1) / 2 - self._mean) / self._std)
+
+    @property
+    def complete(self) -> bool:
+        """Whether it holds every panel of the world."""
+        return len(self.panels) == prod(len(words) for words in VOCABULARY.values())
 
     def partner(self, first: Panel, rng: random.Random) -> Panel:
         """A panel to compare ``first`` with: each trait the same with probability 0.5 or 0.8, as near as there is."""

@@ -24,7 +24,15 @@ from paco_core.storybook.reasons import answer, true_reasons
 from paco_core.storybook.recogniser import TRAITS, split_by_trait
 from paco_core.storybook.world import VOCABULARY, Panel
 from paco_core.storybook.zoo import vlm
-from paco_core.storybook.zoo.dialogues import INSTRUCTIONS, Dialogue, one_picture, second_panel, two_pictures
+from paco_core.storybook.zoo.dialogues import (
+    INSTRUCTIONS,
+    Dialogue,
+    about_an_edit,
+    edited_panel,
+    one_picture,
+    second_panel,
+    two_pictures,
+)
 from paco_core.storybook.zoo.fitting import Say, Schedule, fit
 from paco_core.storybook.zoo.muon import Muon
 from paco_core.storybook.zoo.views import drawn_views, paint_training_panels, read_views
@@ -46,6 +54,8 @@ class Lesson:
     one_picture: float = 0.2
     shaped: float = 0.25
     bare: float = 0.3
+    edits: float = 0.15  # of the batches from banks that hold every panel
+    same_picture: float = 0.1  # of the rows that compare two pictures
     frozen_eyes: bool = False
 
     def dialogues(self, bank: PanelBank, known: Sequence[str], count: int, rng: random.Random) -> list[Dialogue]:
@@ -54,7 +64,9 @@ class Lesson:
         if rng.random() < self.one_picture:
             return [one_picture(first, rng) for first in firsts]
         shaped, bare = rng.random() < self.shaped, rng.random() < self.bare
-        pairs = [(first, bank.partner(first, rng)) for first in firsts]
+        if bank.complete and rng.random() < self.edits:
+            return [about_an_edit(edited_panel(first, rng), rng, bare=bare) for first in firsts]
+        pairs = [(first, first if rng.random() < self.same_picture else bank.partner(first, rng)) for first in firsts]
         return [
             two_pictures(*pair, rng.choice(known), rng, traits=self.traits, shaped=shaped, bare=bare) for pair in pairs
         ]
@@ -308,7 +320,11 @@ def answer_loss(
     ids, weights = render.batch(dialogues)
     rows = bank.rows_of([panel for dialogue in dialogues for panel in dialogue.panels], rng)
     visual = vlm.encode_panels(model.model.visual, bank.patches(rows, generator))
-    states = language_states(model, ids, visual.reshape(len(dialogues), pictures, vlm.TOKENS_PER_PANEL, -1))
+    visual = visual.reshape(len(dialogues), pictures, vlm.TOKENS_PER_PANEL, -1)
+    if pictures == 2:  # of panels that agree in everything, every other pair is one picture twice
+        twice = [d.panels[0] == d.panels[1] and rng.random() < 0.5 for d in dialogues]
+        visual = torch.where(torch.tensor(twice)[:, None, None, None], visual[:, :1], visual)
+    states = language_states(model, ids, visual)
     wanted = weights[:, 1:] > 0
     logits = model.lm_head(states[-1][:, :-1][wanted])
     losses = functional.cross_entropy(logits, ids[:, 1:][wanted], reduction="none")
@@ -352,6 +368,7 @@ def corpus() -> list[str]:
     rng = random.Random(0)
     panels, known = every_panel(), themes()
     dialogues = [one_picture(rng.choice(panels), rng) for _ in range(2_000)]
+    dialogues += [about_an_edit(edited_panel(rng.choice(panels), rng), rng, bare=False) for _ in range(2_000)]
     for shaped in (False, True):
         for _ in range(2_000):
             first, second = rng.choices(panels, k=2)
