@@ -37,8 +37,8 @@ def remembering(path: Path) -> Iterator[ScoreCache]:
 class Remembered:
     """A scorer that asks ``load()``'s scorer only what the table does not hold; failures are asked again."""
 
-    def __init__(self, load: Callable[[], PairScorer], name: str, scores: ScoreCache) -> None:
-        self._load, self.name, self.scores = load, name, scores
+    def __init__(self, load: Callable[[], PairScorer], name: str, reckoning: str, scores: ScoreCache) -> None:
+        self._load, self.name, self.reckoning, self.scores = load, name, reckoning, scores
         self._scorer: PairScorer | None = None
 
     def score(self, queries: Sequence[PairQuery]) -> list[Score]:
@@ -47,7 +47,10 @@ class Remembered:
 
         pictures = {id(image): image for query in queries for image in (query.first, query.second)}
         digests = {number: picture_key(image) for number, image in pictures.items()}
-        keys = [question_key(self.name, q.instruction, digests[id(q.first)], digests[id(q.second)]) for q in queries]
+        keys = [
+            question_key(self.name, self.reckoning, q.instruction, digests[id(q.first)], digests[id(q.second)])
+            for q in queries
+        ]
         known = self.scores.get(self.name, keys)
         missing = [number for number, key in enumerate(keys) if key not in known]
         fresh: dict[int, Score] = {}
@@ -64,5 +67,5 @@ def reward_scorer(model: str | Path, reward: RewardParams, scores: ScoreCache) -
 
     bounds = f"{reward.min_pixels} to {reward.max_pixels} pixels"
     identity = folder_digest(model) if isinstance(model, Path) else model
-    name = f"{identity} {reward.dtype} {reward.device} {bounds}"
-    return Remembered(lambda: Scorer.configured(model, reward), name, scores)
+    reckoning = f"{reward.dtype} {reward.device} {bounds}"
+    return Remembered(lambda: Scorer.configured(model, reward), identity, reckoning, scores)

@@ -13,11 +13,12 @@ from paco_core.files import DataError
 CHUNK = 500  # keys a statement
 
 
-def question_key(model: str, instruction: str, first: str, second: str) -> bytes:
-    """Digest of what determines a score: the served model's name, which carries its fingerprint, the rendered
-    instruction, and both pictures' keys (pixels, size, mode) in order."""
+def question_key(model: str, reckoning: str, instruction: str, first: str, second: str) -> bytes:
+    """Digest of what determines a score: the served model's name, which carries its fingerprint, how it reckons
+    (engine, number format, picture format), the rendered instruction, and both pictures' keys (pixels, size, mode)
+    in order."""
     digest = hashlib.blake2b(digest_size=16)
-    for part in (model, instruction, first, second):
+    for part in (model, reckoning, instruction, first, second):
         data = part.encode()
         digest.update(len(data).to_bytes(8, "big") + data)
     return digest.digest()

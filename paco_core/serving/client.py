@@ -81,6 +81,8 @@ class RewardClient:
         patience: retries, and how long to wait for a server that is down.
         both_orders: a pair's score is the mean over both orders of its pictures; two questions a pair.
         picture_format: "png", lossless, or "jpeg", smaller; a score got from a JPEG is never taken for the other.
+        engine: what answers, and in which number format ("vllm bfloat16"): kernels and rounding move a score, so
+            that one engine's is never taken for another's.
         locate: see :class:`Transport`.
     """
 
@@ -97,10 +99,12 @@ class RewardClient:
         patience: Patience | None = None,
         both_orders: bool = False,
         picture_format: PictureFormat = "png",
+        engine: str = "",
         locate: Callable[[], str | None] | None = None,
     ) -> None:
         self.model, self.max_failed_share = model, max_failed_share
         self.both_orders, self.picture_format = both_orders, picture_format
+        self._reckoning = f"{engine} {picture_format}"
         self._transport = Transport(url, timeout_s, patience or Patience(), os.environ.get(API_KEY), locate)
         self._pool = ThreadPoolExecutor(in_flight, thread_name_prefix="reward")
         self._cache = ScoreCache(cache) if cache is not None else None
@@ -165,8 +169,8 @@ class RewardClient:
         return [scores[key] for key in keys]
 
     def _key(self, query: PairQuery, pictures: _Pictures) -> bytes:
-        model = self.model if self.picture_format == "png" else f"{self.model} {self.picture_format}"
-        return question_key(model, query.instruction, pictures.key(query.first), pictures.key(query.second))
+        keys = pictures.key(query.first), pictures.key(query.second)
+        return question_key(self.model, self._reckoning, query.instruction, *keys)
 
     async def score_async(self, queries: Sequence[PairQuery]) -> list[Score]:
         """:meth:`score` for callers with an event loop of their own."""

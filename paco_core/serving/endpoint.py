@@ -85,18 +85,23 @@ def recipe(folder: Path, name: str, serving: ServingParams, root: Path) -> Recip
         str(model),
         serving.host,
         serving.port,
+        serving.dtype,
         lambda host, port, descriptor: launch(model, name, host, port, descriptor, serving, root),
     )
 
 
 @dataclass(frozen=True)
 class RewardEndpoint:
-    """A server that answers as ``model`` at ``url``; ``pid`` is its keeper's process."""
+    """A server that answers as ``model`` at ``url``; ``pid`` is its keeper's process.
+
+    ``engine`` and ``dtype`` are those that it was started with, whatever ``serving`` says by now.
+    """
 
     url: str
     model: str
     pid: int
     engine: str
+    dtype: str
     folder: Path
     serving: ServingParams
     log: Path
@@ -199,6 +204,7 @@ class RewardEndpoint:
             patience=Patience(wait_s=0 if plain else serving.wait_for_server_s),
             both_orders=serving.both_orders and not plain,
             picture_format="png" if plain else serving.picture_format,
+            engine=f"{self.engine} {self.dtype}",
             locate=self._locate,
         )
 
@@ -237,7 +243,7 @@ def _await_models(url: str, name: str, registry: Registry, serving: ServingParam
 
 def _endpoint(record: Record, folder: Path, serving: ServingParams, registry: Registry) -> RewardEndpoint:
     log = registry.log(record.name)
-    return RewardEndpoint(record.url, record.name, record.pid, record.engine, folder, serving, log)
+    return RewardEndpoint(record.url, record.name, record.pid, record.engine, record.dtype, folder, serving, log)
 
 
 def up(folder: Path, serving: ServingParams, root: Path) -> str:
@@ -261,7 +267,7 @@ def gateway(serving: ServingParams, root: Path) -> str:
     """Put all models that are served in this project, now or later, behind one port; says which."""
     registry = Registry(root)
     start = Recipe(
-        GATEWAY, "", serving.host, serving.gateway_port, lambda _h, _p, fd: launch_gateway(fd, serving, root)
+        GATEWAY, "", serving.host, serving.gateway_port, "", lambda _h, _p, fd: launch_gateway(fd, serving, root)
     )
     before = registry.living(GATEWAY)
     record, lease = registry.join(GATEWAY, start, stay=True)

@@ -38,6 +38,7 @@ class Record:
     engine: str
     model: str
     started: float
+    dtype: str = ""  # number format that it reckons in
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,7 @@ class Recipe:
     model: str
     host: str
     port: int
+    dtype: str
     launch: Callable[[str, int, int], Launch]
 
 
@@ -132,7 +134,7 @@ class Registry:
                 bound.close()
             pid = spawn_keeper(start, bound if start.inherits else None, home, self._lock)
         address = f"[{host}]" if ":" in host else host
-        record = Record(name, f"http://{address}:{port}", pid, recipe.engine, recipe.model, time.time())
+        record = Record(name, f"http://{address}:{port}", pid, recipe.engine, recipe.model, time.time(), recipe.dtype)
         write_json(home / "server.json", asdict(record))
         return record
 

@@ -163,14 +163,25 @@ def test_a_client_follows_a_server_to_its_new_address() -> None:
 
 def test_cache_key_depends_on_every_part() -> None:
     parts = [
-        ("m", "i", "a", "b"),
-        ("n", "i", "a", "b"),
-        ("m", "j", "a", "b"),
-        ("m", "i", "b", "a"),
-        ("mi", "", "a", "b"),
+        ("m", "e", "i", "a", "b"),
+        ("n", "e", "i", "a", "b"),
+        ("m", "f", "i", "a", "b"),
+        ("m", "e", "j", "a", "b"),
+        ("m", "e", "i", "b", "a"),
+        ("me", "", "i", "a", "b"),
     ]
-    keys = {question_key(*four) for four in parts}
-    assert len(keys) == 5
+    keys = {question_key(*five) for five in parts}
+    assert len(keys) == len(parts)
+
+
+def test_a_score_of_one_engine_or_number_format_is_never_taken_for_anothers(tmp_path: Path) -> None:
+    model, file, asked = FakeModel(), tmp_path / "scores.db", queries(3)
+    engines = ["transformers float32", "transformers bfloat16", "vllm bfloat16"]
+    with served(model) as (url, _):
+        for engine in [*engines, *engines]:
+            with RewardClient(url, NAME, cache=file, engine=engine) as client:
+                client.score(asked)
+    assert len(model.asks) == 3 * len(engines)  # the second time round each knew its own
 
 
 def test_a_damaged_cache_is_named(tmp_path: Path) -> None:

@@ -198,6 +198,19 @@ def test_a_start_that_takes_too_long_shows_the_log_and_leaves_nothing(
     assert not is_held(Registry(model.parent).home(served_name(fingerprint(model))) / "alive")
 
 
+def test_a_client_knows_what_the_living_server_was_started_with(
+    model: Path, serving: ServingParams, fake: None
+) -> None:
+    """Parameters that have changed since do not pass its scores off as another engine's."""
+    changed = serving.model_copy(update={"dtype": "bfloat16"})
+    with (
+        RewardEndpoint.lease(model, serving, model.parent),
+        RewardEndpoint.lease(model, changed, model.parent) as attached,
+    ):
+        assert (attached.engine, attached.dtype) == ("transformers", "float32")
+        assert attached.client()._reckoning == "transformers float32 png"
+
+
 def test_a_port_in_use_names_the_process(model: Path, serving: ServingParams, fake: None) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
