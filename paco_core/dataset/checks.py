@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paco_core.checks import CheckReport
 from paco_core.dataset import prompt_text
 from paco_core.dataset.edit_records import read_edit_prompts
+from paco_core.dataset.grids import shard_of
 from paco_core.dataset.leakage import grids_of, leakage, picture_md5s
 from paco_core.dataset.pairs import IMBALANCE
 from paco_core.dataset.rankings import expected_instances
@@ -73,12 +74,19 @@ def edit_prompts_are_held_apart(data: Path) -> CheckReport:
     )
 
 
-def grids_are_complete(data: Path) -> CheckReport:
-    """Every diverse prompt has a grid for each seed, and a sample of the pictures reads as it was written."""
+def grids_are_complete(data: Path, shard: int | None = None, shards: Sequence[int] = ()) -> CheckReport:
+    """Every diverse prompt has a grid for each seed, and a sample of the pictures reads as it was written.
+
+    With ``shard``, one of ``shards``: its prompts and its pictures only, for the others may not be painted yet.
+    """
     name = "grids_are_complete"
     try:
         prompts = read_prompts(data / "diverse_prompts" / "prompts.jsonl")
-        reader = ShardReader.below(data / "grids")
+        if shard is None:
+            reader = ShardReader.below(data / "grids")
+        else:
+            prompts = shard_of(prompts, shard, shards)
+            reader = ShardReader([data / "grids" / f"shard-{shard}"])
         index = reader.index.reset_index(drop=True)
         step = max(1, len(index) // SAMPLED_PICTURES)
         sample = index.iloc[::step]

@@ -17,6 +17,7 @@ import dagster as dg
 from dagster import PipesSession, PipesTempFileContextInjector, PipesTempFileMessageReader, open_pipes_session
 from pydantic import Field
 
+from pipelines.dvc.gates import failed_gates
 from pipelines.dvc.process import Completed, began, run_group
 from pipelines.dvc.project import DvcProject, LockEntry, Stage
 from pipelines.dvc.state import data_version
@@ -27,6 +28,7 @@ from pipelines.dvc.translator import STAGE_KEY, DagsterDvcTranslator, stage_of
 Outcome = Literal["executed", "restored", "unchanged"]
 LOCK_DIGEST_TAG = "dvc/lock_digest"
 FORCE_TAG = "dvc/force"
+DESPITE_TAG = "dvc/despite_checks"
 FAILURE_CHARACTERS = 4000
 _LOCK_READS = 30
 _EVENTS_READ = 200
@@ -70,7 +72,8 @@ class DvcResource(dg.ConfigurableResource[Any]):
 
     ``executable`` is the command that starts DVC, by default the ``dvc`` module of this interpreter; give
     another when DVC has an environment of its own. A Dagster run with the tag ``dvc/force: "true"`` runs its
-    stages also where DVC thinks them up to date. A stopped stage has ``grace_seconds`` to end in order.
+    stages also where DVC thinks them up to date; one with ``dvc/despite_checks: "true"`` runs them although a
+    blocking check refused what they read. A stopped stage has ``grace_seconds`` to end in order.
     """
 
     project_dir: str
@@ -89,11 +92,14 @@ class DvcResource(dg.ConfigurableResource[Any]):
         terminated, the whole group is ended, half-written outs are removed and dead locks released.
 
         Raises:
-            dagster.Failure: when the stage failed (with the end of its stderr), or already runs elsewhere.
+            dagster.Failure: when the stage failed (with the end of its stderr), already runs elsewhere, or is held
+                back by a blocking check that failed in another run (:mod:`pipelines.dvc.gates`).
         """
         forced = context.run.tags.get(FORCE_TAG) == "true"
         verb = ["repro", "--single-item", *(["--force"] if forced else [])]
         chosen = translator or DagsterDvcTranslator()
+        if context.run.tags.get(DESPITE_TAG) != "true":
+            _ask_gates(context, DvcProject(self.project_dir), chosen)
         made = self._run(context, verb, _outcome, chosen, extras)
         if made.outcome != "executed":
             made = _with_the_run_that_made_it(context, made, DvcProject(self.project_dir), chosen)
@@ -174,6 +180,13 @@ def _stage(context: dg.AssetExecutionContext, project: DvcProject, translator: D
     group = spec.metadata[STAGE_KEY]
     partition = context.partition_key if context.has_partition_key else None
     return stage_of(project, translator, str(group), partition)
+
+
+def _ask_gates(context: dg.AssetExecutionContext, project: DvcProject, translator: DagsterDvcTranslator) -> None:
+    stage = _stage(context, project, translator)
+    if failed := failed_gates(context.instance, project, stage, translator, context.run_id):
+        text = f"stage {stage.name} is held back; the run tag {DESPITE_TAG} = true runs it all the same\n"
+        raise dg.Failure(text + "\n".join(failed), allow_retries=False)
 
 
 def _settled(project: DvcProject, stage: Stage, needed: bool) -> LockEntry | None:

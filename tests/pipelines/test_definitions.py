@@ -97,6 +97,29 @@ def test_reports_of_the_library_as_results() -> None:
     assert told(weak, CheckReport("bad", False, "ERROR", "no")).severity is dg.AssetCheckSeverity.ERROR
 
 
+def test_in_the_run_of_a_partition_its_check_looks_at_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a fresh project the first shard would fail for want of the second."""
+    from paco_core.checks import CheckReport
+    from paco_core.dataset import checks as library
+    from pipelines.defs.data import checks
+
+    asked: list[tuple[object, ...]] = []
+
+    def passes(_data: Path, *which: object) -> CheckReport:
+        asked.append(which)
+        return CheckReport("grids_are_complete", True, "ERROR", "fine")
+
+    monkeypatch.setattr(library, "grids_are_complete", passes)
+    partitions = dg.StaticPartitionsDefinition(["0", "1"])
+    assets = [dg.asset(name="grids", partitions_def=partitions)(lambda: None), checks.grids_are_complete]
+    with dg.DagsterInstance.ephemeral() as instance:
+        dg.materialize(assets, partition_key="1", instance=instance)
+        job = dg.Definitions(assets=assets[:1], asset_checks=assets[1:]).get_implicit_global_asset_job_def()
+        keys = {dg.AssetCheckKey(dg.AssetKey("grids"), "grids_are_complete")}
+        job.get_subset(asset_selection=set(), asset_check_selection=keys).execute_in_process(instance=instance)
+    assert asked == [(1, [0, 1]), ()]
+
+
 def test_in_sync_says_why_not(tmp_path: Path) -> None:
     root = graphs.make(tmp_path, graphs.CHAIN)
     assert "never ran" in (in_sync(DvcProject(root), "a").description or "")

@@ -209,6 +209,8 @@ def test_checks_see_broken_data(world: tuple[Path, list[PromptRecord]], tmp_path
     assert not checks.answers_agree_with_labels(half).passed, "half of the pairs have no answer"
     shutil.rmtree(fresh() / "grids" / "shard-1")
     assert checks.grids_are_complete(data).metadata["missing"] == 8
+    assert checks.grids_are_complete(data, 0, [0, 1]).passed, "a shard alone, while the others are not painted"
+    assert not checks.grids_are_complete(data, 1, [0, 1]).passed
     tar = fresh() / "grids" / "shard-1" / "images.tar"
     tar.write_bytes(tar.read_bytes()[:2000])
     assert "cut off" in checks.grids_are_complete(data).description

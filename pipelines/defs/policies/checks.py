@@ -1,34 +1,42 @@
-"""Checks of the policies' training logs. The checks themselves are pure functions of the library."""
+"""Checks of the policies' training logs. The checks themselves are pure functions of the library.
+
+In the run of one recipe they look at that recipe: the others may not be trained yet. By themselves at all of them.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import dagster as dg
 
 from pipelines.defs.graph import DATA, ROOT
 from pipelines.defs.telling import told
 
+if TYPE_CHECKING:
+    from paco_core.checks import CheckReport
+    from paco_core.grpo.checks import Row
+    from paco_core.params_policies import PoliciesParams
+
 
 @dg.asset_check(asset="policies", blocking=True, description="The panels of a set did not become one picture")
-def no_collapse() -> dg.AssetCheckResult:
+def no_collapse(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
     from paco_core.grpo import checks
-    from paco_core.params import PARAMS_FILE, load
 
-    params = load(ROOT / PARAMS_FILE).policies
-    return told(
-        *(
-            checks.collapse(checks.read_log(DATA / "policies" / name / "training_log.csv"), recipe.eval_sizes)
-            for name, recipe in params.recipes.items()
-        )
-    )
+    return _of_each(context, lambda log, params, name: checks.collapse(log, params.recipes[name].eval_sizes))
 
 
 @dg.asset_check(asset="policies", description="Before an update the ratio is one, up to rounding")
-def ratio_is_one_before_update() -> dg.AssetCheckResult:
+def ratio_is_one_before_update(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
     from paco_core.grpo import checks
+
+    return _of_each(context, lambda log, params, _name: checks.ratio_before_update(log, params.dtype))
+
+
+def _of_each(
+    context: dg.AssetCheckExecutionContext, check: "Callable[[Sequence[Row], PoliciesParams, str], CheckReport]"
+) -> dg.AssetCheckResult:
+    from paco_core.grpo.checks import read_log
     from paco_core.params import PARAMS_FILE, load
 
     params = load(ROOT / PARAMS_FILE).policies
-    return told(
-        *(
-            checks.ratio_before_update(checks.read_log(DATA / "policies" / name / "training_log.csv"), params.dtype)
-            for name in params.recipes
-        )
-    )
+    names = [context.partition_key] if context.has_partition_key else list(params.recipes)
+    return told(*(check(read_log(DATA / "policies" / name / "training_log.csv"), params, name) for name in names))
