@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from paco_core.grpo import optimizers
+from paco_core.grpo import updates
 from paco_core.grpo.checkpoint import pack, unpack
 from paco_core.grpo.ema import Ema
 from paco_core.grpo.experience import Experience, MicroBatch, micro_batches
@@ -21,10 +21,6 @@ if TYPE_CHECKING:
 
 #: Largest |log p - log p_old| before the first update that training puts up with: far more than rounding explains.
 MAX_RATIO_GAP = {"float32": 1e-4, "bfloat16": 0.05}
-
-
-class NotFinite(RuntimeError):
-    """A gradient is not finite; no weight has been changed by it."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +99,7 @@ class Learner:
         self.processes = processes or Processes()
         self.parameters = policy.trainable()
         self.objective = objective(policy, params)
-        self.optimizer = optimizers.build(self.parameters.values(), params)
+        self.updates = updates.build(policy, params, self.processes)
         self.ema = Ema(self.parameters, params.ema_decay, params.ema_every)
 
     def learn(self, experience: Experience) -> UpdateHealth:
@@ -121,7 +117,7 @@ class Learner:
         own = self.processes.mine
         numbers = iter(range(sum(len(update) for update in batches)))
         numbered = [[(next(numbers), batch) for batch in update] for update in batches]
-        idle = [self.processes.idle(number for number, _ in update) for update in numbered]
+        idle = [self.processes.idle((number for number, _ in update), backward=True) for update in numbered]
         fillers = [batch for update, count in zip(numbered, idle, strict=True) for _, batch in update[:1] * count]
         mine = [batch for update in numbered for number, batch in update if own(number)]
         objective.prepare(experience, mine + fillers)
@@ -129,29 +125,23 @@ class Learner:
         for number, update in enumerate(numbered):
             if not update:
                 continue
-            self.optimizer.zero_grad(set_to_none=True)
-            gradients = _Gradients(self.parameters, alone=len(update) == 1 and self.processes.world == 1)
-            for place, batch in update:
-                if own(place):
-                    terms = objective.terms(experience, batch)
-                    loss = terms.loss.sum() / (each * len(steps))
-                    loss.backward()
-                    gradients.take()
-                    tally.add(place, float(loss.detach()), terms, number == 0)
-            for _ in range(idle[number]):
-                self._pass_for_nothing(experience, update[0][1])
-            gradients.put(self.processes)
+            here = [(place, batch) for place, batch in update if own(place)]
+            alone = len(update) == 1 and self.processes.world == 1
+            self.updates.begin(len(here) + idle[number], alone=alone)
+            for place, batch in here:
+                terms = objective.terms(experience, batch)
+                loss = terms.loss.sum() / (each * len(steps))
+                self.updates.backward(loss)
+                tally.add(place, float(loss.detach()), terms, number == 0)
+            for _ in range(idle[number]):  # the others need this process in their passes
+                self.updates.backward(objective.terms(experience, update[0][1]).loss.sum(), counts=False)
+            self.updates.finish()
             if number == 0:
                 self._check_gap(tally)
-            norms.append(self._step())
+            norms.append(self.updates.step())
+            self.ema.update(self.parameters)
             trained += len({sample for _, batch in update for sample in batch.samples})
         return tally.health(self.processes, norms, trained, params.clip_range)
-
-    def _pass_for_nothing(self, experience: Experience, batch: MicroBatch) -> None:
-        """Take part in a pass of the others, who need this process's share of the weights."""
-        self.objective.terms(experience, batch).loss.sum().backward()
-        for parameter in self.parameters.values():
-            parameter.grad = None
 
     def _check_gap(self, tally: _Tally) -> None:
         bound = self.params.max_ratio_gap or MAX_RATIO_GAP[self.params.dtype]
@@ -162,30 +152,15 @@ class Learner:
                 "not see what was sampled; choose policies.old_log_prob: recomputed, or raise policies.max_ratio_gap"
             )
 
-    def _step(self) -> float:
-        import torch
-
-        norm = float(torch.nn.utils.clip_grad_norm_(self.parameters.values(), self.params.max_grad_norm))
-        if not np.isfinite(norm):
-            raise NotFinite(
-                f"the gradient's norm is {norm}; the last checkpoint is good. Lower policies.learning_rate, "
-                "or check that the rewards are finite"
-            )
-        self.optimizer.step()
-        self.ema.update(self.parameters)
-        return norm
-
     def tensors(self) -> dict[str, torch.Tensor]:
         """Weights, averaged weights, optimiser moments and the random state of each rank, for a checkpoint."""
         import torch
 
-        state = self.optimizer.state
-        moments = {f"{name}|{key}": value for name, p in self.parameters.items() for key, value in state[p].items()}
         own = torch.get_rng_state()
         states = torch.zeros((self.processes.world, len(own)), dtype=own.dtype)
         states[self.processes.rank] = own
         rng = {str(rank): row for rank, row in enumerate(self.processes.sum(states))}
-        groups = {"weights": self.parameters, "ema": self.ema.shadow, "optimizer": moments, "rng": rng}
+        groups = {"weights": self.parameters, "ema": self.ema.shadow, "optimizer": self.updates.moments(), "rng": rng}
         return pack({**groups, "objective": self.objective.tensors()})
 
     def restore(self, tensors: dict[str, torch.Tensor], optimizer_steps: int) -> None:
@@ -199,45 +174,6 @@ class Learner:
         self.ema.steps = optimizer_steps
         for name, value in unpack(tensors, "objective").items():
             self.objective.tensors()[name].data.copy_(value)
-        for key, value in unpack(tensors, "optimizer").items():
-            name, _, moment = key.rpartition("|")
-            place = "cpu" if moment == "step" else self.parameters[name].device
-            self.optimizer.state[self.parameters[name]][moment] = value.to(place)
+        self.updates.restore(unpack(tensors, "optimizer"))
         states = unpack(tensors, "rng")
         torch.set_rng_state(states.get(str(self.processes.rank), states["0"]))
-
-
-class _Gradients:
-    """Sums micro-batches' gradients in fp64: then the sum does not depend on who computed which, and in what order."""
-
-    def __init__(self, parameters: dict[str, torch.nn.Parameter], *, alone: bool) -> None:
-        self.parameters = parameters
-        self.alone = alone  # one micro-batch in one process: its gradient is the sum
-        self.totals: dict[str, torch.Tensor] = {}
-
-    def take(self) -> None:
-        """Move the gradients of one backward pass into the sum."""
-        if self.alone:
-            return
-        for name, parameter in self.parameters.items():
-            if parameter.grad is None:
-                continue
-            if name in self.totals:
-                self.totals[name] += parameter.grad
-            else:
-                self.totals[name] = parameter.grad.double()
-            parameter.grad = None
-
-    def put(self, processes: Processes) -> None:
-        """Give each parameter the sum over micro-batches and processes."""
-        import torch
-
-        if self.alone:
-            return
-        for name, parameter in self.parameters.items():
-            total = self.totals.get(name)
-            if total is None:
-                if processes.world == 1:
-                    continue
-                total = torch.zeros_like(parameter, dtype=torch.float64)
-            parameter.grad = processes.sum(total).to(parameter.dtype)

@@ -24,12 +24,15 @@ class Processes:
     def __init__(self, device: str = "cpu") -> None:
         self.world = int(os.environ.get("WORLD_SIZE", "1"))
         self.rank = int(os.environ.get("RANK", "0")) if self.world > 1 else 0
-        self.sharded = sharding.is_asked_for() and self.world > 1
+        asked = sharding.asked_for()
+        self.sharded, self.zero = (self.world > 1 and asked == way for way in ("fsdp2", "zero2"))
         self._state: Any = None
         if self.world > 1:
             from accelerate import PartialState
 
-            self._state = PartialState(cpu=device == "cpu")
+            on_cpu = device == "cpu"
+            # accelerate's own way to a CPU leaves DeepSpeed out; with the backend named it does not ask for GPUs.
+            self._state = PartialState(backend="gloo") if on_cpu and self.zero else PartialState(cpu=on_cpu)
 
     @property
     def main(self) -> bool:
@@ -45,12 +48,13 @@ class Processes:
         """Whether the n-th piece of work is this process's."""
         return number % self.world == self.rank
 
-    def idle(self, numbers: Iterable[int]) -> int:
+    def idle(self, numbers: Iterable[int], *, backward: bool = False) -> int:
         """How many passes this process must run for nothing beside its own of these.
 
-        A sharded model is gathered from all processes for each pass, so that all run equally many. 0 else.
+        A sharded model is gathered from all processes for each pass, so that all run equally many; ZeRO-2 brings
+        together gradients in each pass with a ``backward``. 0 else.
         """
-        if not self.sharded:
+        if not (self.sharded or (self.zero and backward)):
             return 0
         counts = [0] * self.world
         for number in numbers:

@@ -1,4 +1,4 @@
-"""The frozen weights of a policy, shared out among its processes by FSDP2; the adapter stays whole on each.
+"""What a launch configuration asks to share out; and FSDP2, which shares out frozen weights, the adapter stays whole.
 
 What is shared out is gathered block by block for each pass and dropped after it. Frozen weights have no gradients to
 exchange, and those of the adapter are summed as without sharding, so the numbers do not change.
@@ -7,7 +7,8 @@ exchange, and those of the adapter are summed as without sharding, so the number
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Literal
 
 from paco_core.files import DataError
 
@@ -15,24 +16,40 @@ if TYPE_CHECKING:
     import torch
 
 
-def is_asked_for() -> bool:
-    """Whether the configuration of `accelerate launch` asks for FSDP2 (``launch/fsdp2.yaml``).
+def asked_for() -> Literal["fsdp2", "zero2"] | None:
+    """What the configuration of `accelerate launch` asks to share out: the frozen weights, or the optimiser.
 
     Raises:
-        DataError: when it asks for something that this trainer does not do.
+        DataError: when it asks for something that this trainer does not do, or that is not installed.
     """
     if os.environ.get("ACCELERATE_USE_DEEPSPEED") == "true":
-        raise DataError(
-            "policies are not trained through DeepSpeed: its engine would take over backward and step, where gradients "
-            "are summed in fp64; launch/fsdp2.yaml shares out the frozen weights as ZeRO-3 would"
-        )
+        return _zero2()
     if os.environ.get("ACCELERATE_USE_FSDP") != "true":
-        return False
+        return None
     if os.environ.get("FSDP_VERSION") != "2":
         raise DataError("fsdp_version: this trainer shards by FSDP2; use launch/fsdp2.yaml")
     if os.environ.get("FSDP_OFFLOAD_PARAMS", "false") == "true":
         raise DataError("fsdp_offload_params: weights are not offloaded here; set it to false")
-    return True
+    return "fsdp2"
+
+
+def _zero2() -> Literal["zero2"]:
+    given = {
+        name: os.environ.get(f"ACCELERATE_DEEPSPEED_{name}", "none").lower()
+        for name in ("ZERO_STAGE", "OFFLOAD_OPTIMIZER_DEVICE", "OFFLOAD_PARAM_DEVICE", "CONFIG_FILE")
+    }
+    if given["ZERO_STAGE"] != "2":
+        raise DataError(
+            f"zero_stage: {given['ZERO_STAGE']} is not done here, 2 is (launch/deepspeed-zero2.yaml); frozen weights, "
+            "which ZeRO-3 shares out beside, FSDP2 shares out (launch/fsdp2.yaml)"
+        )
+    if given["CONFIG_FILE"] != "none":
+        raise DataError("deepspeed_config_file: the trainer sets what DeepSpeed needs; use launch/deepspeed-zero2.yaml")
+    if not {given["OFFLOAD_OPTIMIZER_DEVICE"], given["OFFLOAD_PARAM_DEVICE"]} <= {"none"}:
+        raise DataError("offload_optimizer_device, offload_param_device: nothing is offloaded here; set them to none")
+    if find_spec("deepspeed") is None:
+        raise DataError("DeepSpeed is not installed here: `uv pip install 'paco[deepspeed]'`, or use launch/ddp.yaml")
+    return "zero2"
 
 
 def share_out(policy: Any) -> None:

@@ -30,7 +30,7 @@ from paco_core.grpo.figures import (
     save_references,
     write_log,
 )
-from paco_core.grpo.learner import Learner, NotFinite
+from paco_core.grpo.learner import Learner
 from paco_core.grpo.model_card import model_card
 from paco_core.grpo.optimizers import check_optimizer
 from paco_core.grpo.processes import Processes
@@ -38,6 +38,7 @@ from paco_core.grpo.sampler import noise_steps_of_epoch, prompts_of_epoch
 from paco_core.grpo.samples import Sampler
 from paco_core.grpo.scoring import PANEL_DIVERSITY, REFERENCE_DISTANCE, Reference, Scoring
 from paco_core.grpo.sizes import picture_size
+from paco_core.grpo.updates import NotFinite
 from paco_core.params import PoliciesParams, PolicyRecipe
 from paco_core.policies.base import Condition, NoiseKey, Policy, Size
 from paco_core.rewards.aggregation import aggregate

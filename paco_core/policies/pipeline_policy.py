@@ -40,6 +40,7 @@ class PipelinePolicy:
     ) -> None:
         self.pipeline, self.device, self.reference_size = pipeline, device, reference_size
         self.transformer, self.vae = pipeline.transformer, pipeline.vae
+        self.predictor: Any = self.transformer  # what a pass calls; an optimiser may put its engine around it
         self.encodings = encodings or Encodings()
         self.truncated = 0
         for part in (self.transformer, self.vae, *(getattr(pipeline, name) for name in self.text_encoders)):

@@ -126,7 +126,7 @@ class QwenImageEditPolicy(PipelinePolicy):
         longest = int(mask.sum(1).max())  # of these rows; others of the condition may be longer
         mask, dtype = mask[:, :longest], self.transformer.dtype
         shapes = [(1, *self.grid(size)), (1, *self.grid(self.reference_of(size)))]
-        predicted: torch.Tensor = self.transformer(
+        predicted: torch.Tensor = self.predictor(
             hidden_states=torch.cat([latents.to(dtype), reference.to(dtype)], dim=1),
             timestep=torch.full((len(latents),), sigma, device=self.device, dtype=dtype),
             encoder_hidden_states=condition.tensors[sized(name, size)][:, :longest],

@@ -10,8 +10,8 @@ import torch
 from grpo_toys import Brightness, ToyPolicy, params, recipe, record
 
 from paco_core.grpo.early_stop import collapsed
-from paco_core.grpo.learner import NotFinite
 from paco_core.grpo.trainer import Reports, Trainer
+from paco_core.grpo.updates import NotFinite
 from paco_core.params import EarlyStop
 
 RULE = EarlyStop(reward_rise=0.1, diversity_kept=0.5, patience=2)

@@ -20,7 +20,7 @@ from paco_core.grpo.trainer import Outcome
 #: after it takes its name, while older ones are removed, and while the finished adapter is written.
 KILLED_AT = {
     "sampling": ("paco_core.grpo.samples", "rollout", 7),
-    "updating": ("paco_core.grpo.learner", "Learner._step", 5),
+    "updating": ("paco_core.grpo.updates", "WholeUpdates.step", 5),
     "writing": ("safetensors.torch", "save_file", 2),
     "renaming": ("pathlib", "Path.rename", 2),
     "renamed": ("paco_core.grpo.checkpoint", "_finished", 3),

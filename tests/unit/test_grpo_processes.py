@@ -6,6 +6,7 @@ import json
 import multiprocessing
 import os
 import socket
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,13 @@ class Watching(Learner):
 
 #: What `accelerate launch --config_file launch/fsdp2.yaml` sets.
 FSDP2 = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2", "FSDP_RESHARD_AFTER_FORWARD": "true"}
+#: What `accelerate launch --config_file launch/deepspeed-zero2.yaml` sets, and how DeepSpeed is told to keep to a CPU.
+ZERO2 = {"ACCELERATE_USE_DEEPSPEED": "true", "ACCELERATE_DEEPSPEED_ZERO_STAGE": "2", "DS_ACCELERATOR": "cpu"}
+NEEDS_DEEPSPEED = pytest.mark.skipif(
+    find_spec("deepspeed") is None, reason="needs DeepSpeed: uv pip install 'paco[deepspeed]'"
+)
+#: What `accelerate launch --config_file launch/deepspeed-zero2.yaml` sets, and that DeepSpeed keeps to the CPU.
+ZERO2 = {"ACCELERATE_USE_DEEPSPEED": "true", "ACCELERATE_DEEPSPEED_ZERO_STAGE": "2", "DS_ACCELERATOR": "cpu"}
 #: Odd numbers of micro-batches and of evaluation batches: one of two ranks is idle where the other is not.
 ODD = {"train_batch": 5, "eval_seeds": [0], "eval_prompts": 3}
 
@@ -81,7 +89,7 @@ def train(
     world: int, model: Path, out: Path, env: dict[str, str] | None = None, changes: dict[str, Any] | None = None
 ) -> list[dict[str, Any]]:
     """What each rank saw."""
-    out.mkdir()
+    out.mkdir(exist_ok=True)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -143,10 +151,31 @@ def test_sharded_frozen_weights_change_no_number(tmp_path: Path, changes: dict[s
     assert adapters[0].keys() == adapters[1].keys()
 
 
+@pytest.mark.skipif(find_spec("deepspeed") is None, reason="needs DeepSpeed: uv pip install 'paco[deepspeed]'")
+@pytest.mark.parametrize("changes", [{}, {"loss": "nft"}], ids=["ppo", "nft"])
+def test_moments_shared_out_by_deepspeed_make_the_same_steps(tmp_path: Path, changes: dict[str, Any]) -> None:
+    """Also where a run goes on: the second epoch starts from the first one's checkpoint."""
+    model = tiny_flux(tmp_path / "flux")
+    (alone,) = train(1, model, tmp_path / "1", changes={**ODD, **changes})
+    train(2, model, tmp_path / "2", ZERO2, {**ODD, **changes, "epochs": 1})
+    for seen in train(2, model, tmp_path / "2", ZERO2, {**ODD, **changes}):
+        assert len(seen["advantages"]) == 1 and set(seen["held"].values()) == {"Parameter"}
+        for row, other in zip(figures(seen["rows"]), figures(alone["rows"]), strict=True):
+            assert {name: row[name] for name in other} == pytest.approx(other, rel=1e-3, abs=1e-5)
+    weights, other = (
+        load_file(next((tmp_path / n / "checkpoint").glob("*/epoch-00002/tensors.safetensors"))) for n in ("1", "2")
+    )
+    assert set(weights) <= set(other), "moments of every parameter, as without DeepSpeed"
+    for name, tensor in weights.items():  # steps are of 0.01, and sums in fp32 where they are in fp64 without it
+        assert torch.allclose(tensor.double(), other[name].double(), rtol=0, atol=2e-5), name
+
+
 @pytest.mark.parametrize(
     ("env", "message"),
     [
-        ({"ACCELERATE_USE_DEEPSPEED": "true"}, "not trained through DeepSpeed.*launch/fsdp2.yaml"),
+        ({**ZERO2, "ACCELERATE_DEEPSPEED_ZERO_STAGE": "3"}, "zero_stage: 3 is not done.*launch/fsdp2.yaml"),
+        ({**ZERO2, "ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE": "cpu"}, "offload_param_device.*set them to none"),
+        ({**ZERO2, "ACCELERATE_DEEPSPEED_CONFIG_FILE": "ds.json"}, "deepspeed_config_file.*deepspeed-zero2.yaml"),
         ({**FSDP2, "FSDP_VERSION": "1"}, "fsdp_version.*use launch/fsdp2.yaml"),
         ({**FSDP2, "FSDP_OFFLOAD_PARAMS": "true"}, "fsdp_offload_params.*set it to false"),
     ],
@@ -160,6 +189,14 @@ def test_sharding_of_another_kind_is_refused(
         Processes()
 
 
+def test_deepspeed_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("paco_core.grpo.sharding.find_spec", lambda _name: None)
+    for name, value in ZERO2.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(DataError, match=r"not installed here.*paco\[deepspeed\]"):
+        Processes()
+
+
 def test_one_process_alone_shards_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in FSDP2.items():
         monkeypatch.setenv(name, value)
@@ -167,6 +204,8 @@ def test_one_process_alone_shards_nothing(monkeypatch: pytest.MonkeyPatch) -> No
     two = alone_of(2)
     two.sharded = True
     assert two.idle(range(3)) == 0 and two.idle([1, 3]) == 2 and two.idle([]) == 0
+    two.sharded, two.zero = False, True
+    assert two.idle([1, 3]) == 0 and two.idle([1, 3], backward=True) == 2
 
 
 def alone_of(world: int) -> Processes:
