@@ -143,7 +143,7 @@ class Network:
         new = {key: image for key, image in zip(keys, images, strict=True) if key not in found}
         self.encoded += len(new)
         self.reused += len(keys) - len(new)
-        limit = min(self._pictures_at_once(list(new.values())), passes.share(len(new)))
+        limit = passes.share(len(new), self._pictures_at_once(list(new.values())))
         chunks = _chunks(list(new.items()), limit)
         encoded = passes.run(self._encode, [[image for _, image in chunk] for chunk in chunks])
         for chunk, visuals in zip(chunks, encoded, strict=True):

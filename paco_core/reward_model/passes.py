@@ -34,9 +34,11 @@ class Passes:
 
         return cls(torch.get_num_threads() if device.type == "cpu" else 1)
 
-    def share(self, items: int) -> int:
-        """Most items of one pass, for all of them to be shared out evenly."""
-        return max(1, -(-items // self.at_once))
+    def share(self, items: int, limit: int) -> int:
+        """Items of one pass, ``limit`` at most, for all of them to be shared out evenly: as many passes for each
+        thread, of one size. Passes of the largest size would leave one thread waiting for the other at the end."""
+        rounds = max(1, -(-items // (limit * self.at_once)))
+        return max(1, -(-items // (rounds * self.at_once)))
 
     def run(self, function: Callable[[Batch], Result], batches: Sequence[Batch]) -> Iterator[Result]:
         """What ``function`` gives for each batch, in order, without gradients."""

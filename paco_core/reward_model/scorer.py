@@ -108,7 +108,7 @@ class Scorer:
         if self.network.device.type != "cpu":
             return self.max_batch
         longest = max((row.length for row in rows), default=1)
-        return min(self.max_batch, max(1, CPU_TOKENS // longest), self.passes.share(len(rows)))
+        return self.passes.share(len(rows), min(self.max_batch, max(1, CPU_TOKENS // longest)))
 
     def score(self, queries: Sequence[PairQuery], on_batch: Callable[[int], None] | None = None) -> list[Score]:
         """P(Yes) of each query, in order; each distinct picture is encoded once.

@@ -209,6 +209,16 @@ def test_passes_run_at_the_same_time_and_raise_what_one_of_them_raises() -> None
         list(Passes(2).run(refuse, [0, 1]))
 
 
+def test_passes_are_shared_out_evenly() -> None:
+    assert Passes(2).share(48, limit=14) == 12  # 12, 12 | 12, 12 and not 14, 14 | 14, 6
+    assert Passes(2).share(30, limit=14) == 8 and Passes(2).share(20, limit=14) == 10
+    assert Passes(1).share(48, limit=14) == 12 and Passes(1).share(10, limit=14) == 10
+    assert Passes(2).share(0, limit=14) == Passes(2).share(1, limit=14) == 1
+    for items in range(1, 100):
+        size = Passes(3).share(items, limit=7)
+        assert size <= 7 and -(-items // size) <= 3 * -(-items // 21)
+
+
 def test_patches_are_embedded_as_the_convolution_embeds_them(scorer: Scorer) -> None:
     embed = scorer.network.model.model.visual.patch_embed
     patches = torch.randn(5, embed.proj.weight[0].numel())
