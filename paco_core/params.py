@@ -261,9 +261,8 @@ class ConsistencyRankParams(Section):
     source: str | None = None  # folder in ConsistencyRank-Bench's layout; None: the project's own held-out rankings
     template: Literal["theme", "plain"] | None = None  # None: the one that the reward was trained with
     clip: str | None
-    scored_elsewhere: dict[str, str] = Field(
-        default_factory=dict
-    )  # judge -> JSON Lines of its scores (DreamSim, a closed model)
+    dreamsim: str | None = None  # folder that paco_core.benchmarks.dreamsim_conversion wrote; None: not a judge
+    scored_elsewhere: dict[str, str] = Field(default_factory=dict)  # judge -> JSON Lines of its scores (a closed model)
     max_instances: Positive | None
     bootstrap: Positive
     seed: int

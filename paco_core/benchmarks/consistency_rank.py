@@ -20,10 +20,10 @@ from paco_core.benchmarks.statistics import LEVEL, Comparison, Estimate, compare
 from paco_core.files import DataError
 
 if TYPE_CHECKING:
+    import numpy as np
     import pandas as pd
     from PIL.Image import Image
 
-    from paco_core.benchmarks.clip_images import ClipImages
     from paco_core.reward_model.yes_probability import PairQuery, Score
 
 COLUMNS = ("instance_id", "prompt_id", "theme", "reference", "candidates", "ranking", "scores")
@@ -50,6 +50,12 @@ class Panels(Protocol):
     """Looks panels up by reference (``dataset.panels.PanelStore``)."""
 
     def panel(self, ref: str) -> Image: ...
+
+
+class Embedder(Protocol):
+    """Gives pictures embeddings of unit length, (N, width), float64."""
+
+    def embed(self, images: Sequence[Image]) -> np.ndarray: ...
 
 
 class PairScorer(Protocol):
@@ -152,10 +158,10 @@ def count_questions(instances: Sequence[Instance]) -> int:
     return len({(i.reference, candidate, i.theme) for i in instances for candidate in i.candidates})
 
 
-def judge_clip(label: str, clip: ClipImages, instances: Sequence[Instance], panels: Panels) -> Judgement:
-    """CLIP-I: cosine of the image embeddings of reference and candidate."""
+def judge_embeddings(label: str, embedder: Embedder, instances: Sequence[Instance], panels: Panels) -> Judgement:
+    """Cosine of the embeddings of reference and candidate: CLIP-I, DreamSim."""
     refs = sorted({ref for i in instances for ref in (i.reference, *i.candidates)})
-    vectors = dict(zip(refs, clip.embed([panels.panel(ref) for ref in refs]), strict=True))
+    vectors = dict(zip(refs, embedder.embed([panels.panel(ref) for ref in refs]), strict=True))
     scores = [tuple(float(vectors[i.reference] @ vectors[c]) for c in i.candidates) for i in instances]
     return Judgement(label, scores, asked=len(refs))
 

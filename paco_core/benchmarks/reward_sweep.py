@@ -178,7 +178,7 @@ class Sweep:
         judges = {"base": self._judge("Its base, untrained", Scorer.of(network))}
         if self.params.consistency_rank.clip is not None:
             clip = ClipImages(self.root / self.params.consistency_rank.clip)
-            judges["clip_i"] = bench.judge_clip("CLIP-I", clip, self.instances, self.panels)
+            judges["clip_i"] = bench.judge_embeddings("CLIP-I", clip, self.instances, self.panels)
         judges["random"] = bench.judge_randomly("Random order", self.instances, self.params.consistency_rank.seed)
         return judges
 

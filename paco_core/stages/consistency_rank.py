@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 def run(ctx: StageContext) -> None:
     from paco_core.benchmarks.clip_images import ClipImages
+    from paco_core.benchmarks.dreamsim import DreamSim
     from paco_core.benchmarks.public_rankings import judge_from_file
     from paco_core.benchmarks.published import CONSISTENCY_RANK
     from paco_core.benchmarks.ranking_tables import tables
@@ -39,7 +40,10 @@ def run(ctx: StageContext) -> None:
                 )
         if params.clip is not None:
             clip = ClipImages(ctx.model(params.clip))
-            judgements["clip_i"] = bench.judge_clip("CLIP-I, cosine of two pictures", clip, instances, panels)
+            judgements["clip_i"] = bench.judge_embeddings("CLIP-I, cosine of two pictures", clip, instances, panels)
+        if params.dreamsim is not None:
+            dreamsim = DreamSim(ctx.read(Path(params.dreamsim)))
+            judgements["dreamsim"] = bench.judge_embeddings("DreamSim", dreamsim, instances, panels)
         for label, file in params.scored_elsewhere.items():
             judgements[label] = judge_from_file(label, ctx.read(Path(file)), instances)
         judgements["random"] = bench.judge_randomly("Random order", instances, params.seed)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 from reward_project import fill, fill_benchmark
+from test_benchmarks_dreamsim import little
 
 from paco_core import paths
 from paco_core.context import open_stage
@@ -147,8 +148,10 @@ def test_both_benchmarks_write_their_tables(project: Path) -> None:
     shutil.copytree(project / "data" / "zoo" / "qwen2_5_vl", project / paths.REWARD_MERGED)
     tree = yaml.safe_load((project / "params.yaml").read_text())
     rows = [{"reference": f"grid0#{a}", "candidate": f"grid1#{b}", "score": a + b} for a in range(4) for b in range(4)]
-    write_jsonl(project / "data" / "dreamsim.jsonl", rows)
-    tree["consistency_rank"].update(clip=None, bootstrap=50, scored_elsewhere={"dreamsim": "data/dreamsim.jsonl"})
+    write_jsonl(project / "data" / "closed.jsonl", rows)
+    dreamsim = little(project / "data" / "external")
+    tree["consistency_rank"].update(clip=None, bootstrap=50, scored_elsewhere={"closed": "data/closed.jsonl"})
+    tree["consistency_rank"]["dreamsim"] = str(dreamsim.relative_to(project))
     tree["edit_reward"].update(clip=None, bootstrap=50, count=18)
     (project / "params.yaml").write_text(yaml.safe_dump(tree))
     for name, stage in (("consistency_rank", consistency_rank), ("edit_reward", edit_reward)):
@@ -162,4 +165,5 @@ def test_both_benchmarks_write_their_tables(project: Path) -> None:
             assert (project / "data" / name / file).is_file()
         assert "(published)" in (project / "data" / name / "results.md").read_text()
         assert not list((project / ".paco" / "benchmarks").iterdir())
-    assert "dreamsim.tau" in json.loads((project / paths.metrics_file("consistency_rank")).read_text())
+    figures = json.loads((project / paths.metrics_file("consistency_rank")).read_text())
+    assert {"dreamsim.tau", "closed.tau", "reward_minus_dreamsim.accuracy"} <= figures.keys()
