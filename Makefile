@@ -54,4 +54,4 @@ lock: setup
 	@uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header requirements.in -o requirements.txt
 
 clean:
-	@rm -rf .paco .dagster mlflow.db mlartifacts
+	@rm -rf .paco .dagster mlflow.db mlartifacts mlruns dvc_plots

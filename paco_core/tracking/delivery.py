@@ -206,7 +206,10 @@ class Delivery:
             [self.done.experiment_id], f"source_run_id = '{self.done.run_id}' AND name = '{event['name']}'"
         )
         model = known[0] if known else mlflow.create_external_model(
-            name=event["name"], source_run_id=self.done.run_id, tags=event["tags"]
+            name=event["name"],
+            source_run_id=self.done.run_id,
+            tags=event["tags"],
+            experiment_id=self.done.experiment_id,  # else it lands in "Default", where the search above finds nothing
         )  # fmt: skip
         self._client.set_tag(self.done.run_id, "paco.model_id", model.model_id)
 

@@ -84,6 +84,8 @@ def test_all_kinds_arrive_and_the_journal_goes(project: Path) -> None:
     assert history(project, run.info.run_id, "loss") == [(3, 1.0)]
     assert run.inputs.dataset_inputs[0].dataset.digest == "ab.dir" and run.data.tags["paco.model_id"]
     client = mlflow.MlflowClient(f"sqlite:///{project / 'mlflow.db'}")
+    (model,) = client.search_logged_models([run.info.experiment_id])
+    assert (model.model_id, model.name) == (run.data.tags["paco.model_id"], "paco-x")
     assert {i.path for i in client.list_artifacts(run.info.run_id)} == {"images", "notes", "page.html"}
     assert Path(client.download_artifacts(run.info.run_id, "page.html")).read_text() == "page"
     assert len(client.list_artifacts(run.info.run_id, "images")) == 2  # full size and small
