@@ -20,7 +20,7 @@ from paco_core.rewards import registry
 
 @dataclass(frozen=True)
 class Plan:
-    """What one training will do. ``passes`` are transformer passes of one sample."""
+    """What one training will do. ``passes`` are transformer passes of one sample; a guided step may take two."""
 
     images_an_epoch: int
     questions_a_picture: int  # distinct ones, to a reward model: the pairs of a set's panels, or two about an edit
@@ -51,15 +51,16 @@ class Plan:
         trained = len(recipe.train_steps) if recipe.train_steps else noisy
         if grpo.loss == "nft" and recipe.train_steps is None:
             trained = recipe.sampling_steps
+        each = policy_class(recipe.family).passes_a_step(recipe.guidance)
         common = min(recipe.noise_steps, default=0) if recipe.shared_noise else 0
         an_update = images // grpo.updates_per_epoch
         return cls(
             images_an_epoch=images,
             questions_a_picture=_questions(params, recipe),
             rollout_batches=-(-images // grpo.rollout_batch),
-            rollout_passes=images * (recipe.sampling_steps - common) + grpo.prompts_per_epoch * common,
-            trained_passes=images * trained,
-            untrained_passes=images * trained * _other_passes(grpo),
+            rollout_passes=each * (images * (recipe.sampling_steps - common) + grpo.prompts_per_epoch * common),
+            trained_passes=each * images * trained,
+            untrained_passes=each * images * trained * _other_passes(grpo),
             micro_batches=-(-an_update // grpo.train_batch) * trained,
             optimiser_steps=epochs * grpo.updates_per_epoch,
             evaluations=2 + max(0, epochs - 1) // grpo.eval_every,

@@ -79,6 +79,11 @@ class PipelinePolicy:
         """Pixels a token is high and wide: the VAE's factor times the 2 x 2 packing."""
         return int(self.pipeline.vae_scale_factor) * 2
 
+    @classmethod
+    def passes_a_step(cls, guidance: float) -> int:  # noqa: ARG003
+        """Transformer passes of one prediction."""
+        return 1
+
     def check_size(self, size: Size) -> None:
         if any(side <= 0 or side % self.multiple for side in size):
             near = [max(1, round(side / self.multiple)) * self.multiple for side in size]

@@ -40,6 +40,10 @@ class QwenImageEditPolicy(PipelinePolicy):
         super().__init__(pipeline, device, reference_size=reference_size, encodings=encodings)
         one_frame(self.vae)
 
+    @classmethod
+    def passes_a_step(cls, guidance: float) -> int:
+        return 2 if guidance > 1 else 1
+
     def encode(
         self,
         prompts: Sequence[str],
@@ -109,7 +113,7 @@ class QwenImageEditPolicy(PipelinePolicy):
         self, latents: torch.Tensor, sigma: float, condition: Condition, guidance: float, size: Size
     ) -> torch.Tensor:
         asked = self._predict(latents, sigma, condition, "text", size)
-        if guidance <= 1:
+        if self.passes_a_step(guidance) == 1:
             return asked
         unasked = self._predict(latents, sigma, condition, "negative", size)
         guided = unasked + guidance * (asked - unasked)

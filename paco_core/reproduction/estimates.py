@@ -43,8 +43,8 @@ def _relative_size(root: Path, params: Params, asked: Params, name: str) -> floa
     found, rule = architecture(root, asked.policies.recipes[name].model), asked.policies.recipes[name]
     if found is None:
         return 1.0
-    tokens = [(side // found.patch) ** 2 for side in (rule.train_size, params.policies.recipes[name].train_size)]
-    new, own = (found.pass_flops(count, rule.max_sequence_length) for count in tokens)
+    sides = rule.train_size, params.policies.recipes[name].train_size
+    new, own = (found.pass_flops(*found.tokens(rule, side)) for side in sides)
     return new / own
 
 

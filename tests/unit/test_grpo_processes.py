@@ -160,8 +160,8 @@ def test_moments_shared_out_by_deepspeed_make_the_same_steps(tmp_path: Path, cha
     train(2, model, tmp_path / "2", ZERO2, {**ODD, **changes, "epochs": 1})
     for seen in train(2, model, tmp_path / "2", ZERO2, {**ODD, **changes}):
         assert len(seen["advantages"]) == 1 and set(seen["held"].values()) == {"Parameter"}
-        for row, other in zip(figures(seen["rows"]), figures(alone["rows"]), strict=True):
-            assert {name: row[name] for name in other} == pytest.approx(other, rel=1e-3, abs=1e-5)
+        row, expected = figures(seen["rows"])[-1], figures(alone["rows"])[-1]
+        assert row == pytest.approx(expected, rel=1e-3, abs=1e-5)
     weights, other = (
         load_file(next((tmp_path / n / "checkpoint").glob("*/epoch-00002/tensors.safetensors"))) for n in ("1", "2")
     )
