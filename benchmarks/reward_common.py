@@ -141,6 +141,8 @@ def in_own_process(script: str, variant: dict[str, Any]) -> dict[str, Any]:
     """Measure one variant where nothing else has used memory before."""
     command = [sys.executable, script, *sys.argv[1:], "--one", json.dumps(variant)]
     done = subprocess.run(command, capture_output=True, text=True)
+    if "OutOfMemoryError" in done.stderr:
+        return {**variant, "pairs/s": "out of memory"}
     if done.returncode:
         raise SystemExit(f"{variant}: failed\n{done.stderr[-2000:]}")
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
@@ -149,6 +151,7 @@ def in_own_process(script: str, variant: dict[str, Any]) -> dict[str, Any]:
 
 def note(args: argparse.Namespace, rows: Sequence[dict[str, Any]]) -> None:
     """Print the rows as a table, and write them with date, machine and versions where ``--out`` says."""
+    import peft
     import torch
     import transformers
 
@@ -159,11 +162,13 @@ def note(args: argparse.Namespace, rows: Sequence[dict[str, Any]]) -> None:
         "device": f"{name}, {torch.get_num_threads()} threads" if args.device == "cpu" else name,
         "torch": torch.__version__,
         "transformers": transformers.__version__,
+        "peft": peft.__version__,
     }
     print(", ".join(f"{key} {value}" for key, value in {**where, **given}.items()))
-    columns = list(rows[0])
+    columns = list(dict.fromkeys(name for row in rows for name in row))
     print("| " + " | ".join(columns) + " |\n|" + "---|" * len(columns))
     for row in rows:
-        print("| " + " | ".join(f"{v:.4g}" if isinstance(v, float) else str(v) for v in row.values()) + " |")
+        cells = [row.get(name, "") for name in columns]
+        print("| " + " | ".join(f"{cell:.4g}" if isinstance(cell, float) else str(cell) for cell in cells) + " |")
     if args.out:
         args.out.write_text(json.dumps({**where, "given": given, "rows": list(rows)}, indent=2) + "\n")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paco_core.files import DataError
+from paco_core.files import DataError, read_json, write_json
 
 if TYPE_CHECKING:
     import torch
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 LANGUAGE, VISION = "model.language_model.", "model.visual.blocks."
 WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
+BASE = "base.json"  # what an adapter that was trained here knows of its base
+SAMPLED_ROWS = 16
 
 
 def target_pattern(model: torch.nn.Module, targets: Sequence[str], *, trained_vision: bool = False) -> str:
@@ -74,9 +77,23 @@ def attach(model: Any, lora: LoraParams, base: str, seed: int, *, trained_vision
     return wrapped
 
 
-def save(wrapped: Any, folder: Path) -> None:
-    """Write the adapter (config and safetensors) to ``folder``."""
+def base_digest(model: Any) -> str:
+    """Tells bases of one shape apart, whatever number format they are loaded in: from a sample of the weights."""
+    import torch
+
+    layers = model.model.language_model.layers
+    sampled = (model.lm_head, layers[0].self_attn.q_proj, layers[-1].self_attn.v_proj, layers[-1].mlp.down_proj)
+    digest = hashlib.md5(usedforsecurity=False)
+    for layer in sampled:
+        rows = layer.weight[:SAMPLED_ROWS].detach().to(torch.bfloat16).float()
+        digest.update(rows.cpu().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def save(wrapped: Any, folder: Path, base: str) -> None:
+    """Write the adapter (config and safetensors) to ``folder``, and the :func:`base_digest` of its base."""
     wrapped.save_pretrained(folder, safe_serialization=True)
+    write_json(folder / BASE, {"weights": base})
     (folder / "README.md").unlink(missing_ok=True)  # peft's empty model card
 
 
@@ -89,7 +106,8 @@ def load(model: Any, adapter: Path) -> Any:
     """Put a saved adapter onto ``model``.
 
     Raises:
-        DataError: when the folder is no adapter, or was made for another base (names or shapes differ).
+        DataError: when the folder is no adapter, or was made for another base (names or shapes differ, or the
+            weights, where the adapter knows those of its base).
     """
     from peft import LoraConfig, PeftModel
     from safetensors import safe_open
@@ -111,4 +129,9 @@ def load(model: Any, adapter: Path) -> Any:
                     f"{adapter}: made for base {owner!r}, not for this model: {key} has shape {shape}, "
                     f"the model has {found}"
                 )
+    if (adapter / BASE).is_file() and read_json(adapter / BASE)["weights"] != base_digest(model):
+        raise DataError(
+            f"{adapter}: made for base {owner!r}, not for this model: of the same shape, but with other weights; "
+            "name that base in reward.base"
+        )
     return PeftModel.from_pretrained(model, str(adapter))

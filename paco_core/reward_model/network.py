@@ -58,6 +58,7 @@ class Network:
         self.prompt = lru_cache(maxsize=8192)(self._prompt)
         self.features = FeatureCache()
         self.encoded = self.reused = 0  # pictures through the vision tower, and those whose features were kept
+        embed_patches_by_product(model.model.visual.patch_embed)
         self._read = LastPositions(model.model.language_model.layers[-1].mlp)
 
     @classmethod
@@ -98,7 +99,6 @@ class Network:
         if pixels is not None:
             bounds = processor.image_processor.size
             processor.image_processor.size = type(bounds)(shortest_edge=pixels[0], longest_edge=pixels[1])
-        embed_patches_by_product(model.model.visual.patch_embed)
         return cls(model.to(device).eval().requires_grad_(False), processor, source)
 
     @property

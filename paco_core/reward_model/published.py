@@ -49,6 +49,8 @@ def keep_adapter(root: Path, params: RewardParams, out: Path) -> Path | None:
         config["target_modules"] = sorted(names)
     (kept / lora.CONFIG).write_text(json.dumps(config, indent=2) + "\n")
     _copy_tensors(folder / lora.WEIGHTS, kept / lora.WEIGHTS, tensors)
+    if (folder / lora.BASE).is_file():
+        write_json(kept / lora.BASE, read_json(folder / lora.BASE))
     return kept
 
 
@@ -89,7 +91,7 @@ def _fetch(root: Path, weights: str) -> Path:
     from huggingface_hub import snapshot_download
 
     try:
-        return Path(snapshot_download(found, allow_patterns=[lora.CONFIG, lora.WEIGHTS]))
+        return Path(snapshot_download(found, allow_patterns=[lora.CONFIG, lora.WEIGHTS, lora.BASE]))
     except Exception as error:  # the hub's client raises many types; each becomes one clear error
         raise DataError(
             f"reward.weights {weights!r}: neither a folder of the project nor to be had from the hub ({error})"

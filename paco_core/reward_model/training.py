@@ -8,7 +8,6 @@ split among them, and the result is the same.
 from __future__ import annotations
 
 import csv
-import hashlib
 import math
 import shutil
 import time
@@ -161,6 +160,7 @@ class _Run:
         self.items = tokenise(network, examples, swap=params.swap)
         self.steps_per_epoch = math.ceil(math.ceil(len(examples) / params.batch_size) / params.accumulation)
         self.total_steps = self.steps_per_epoch * params.epochs
+        self.base = lora.base_digest(network.model)
         self.key = self._key()
 
     def to_the_end(self, say: Callable[[str], None]) -> TrainingReport:
@@ -313,10 +313,8 @@ class _Run:
 
     def _key(self) -> str:
         """What this run trains: parameters, examples, and the base's weights (a sample of them)."""
-        weights = self.network.model.lm_head.weight[:16].float().cpu().numpy().tobytes()
         pairs = [(example.id, example.instruction, example.answer) for example in self.examples]
-        sample = hashlib.md5(weights, usedforsecurity=False).hexdigest()
-        return digest([self.params.model_dump(exclude=NO_INFLUENCE), pairs, sample], 32)
+        return digest([self.params.model_dump(exclude=NO_INFLUENCE), pairs, self.base], 32)
 
     def _finish(self, wrapped: Any, weights: Mapping[str, torch.Tensor], done: Progressed) -> None:
         """Write the best adapter and the log; the checkpoint has served."""
@@ -326,7 +324,7 @@ class _Run:
         assert done.best is not None
         checkpoint.load_best(self.kept, done.best, weights)
         with atomic(self.out / ADAPTER) as part:
-            lora.save(wrapped, part)
+            lora.save(wrapped, part, self.base)
         write_log(self.out / LOG, done.log)
         shutil.rmtree(self.kept, ignore_errors=True)
 

@@ -185,6 +185,14 @@ def test_an_adapter_of_another_base_is_refused(base: Path, adapter: Path, tmp_pa
         merge(base, foreign, tmp_path / "merged", [reward_tiny.pairs(1)[0].query])
 
 
+def test_an_adapter_of_another_base_of_the_same_shape_is_refused(base: Path, adapter: Path, tmp_path: Path) -> None:
+    other = tiny_vlm.build(tmp_path / "other", seed=1)
+    with pytest.raises(DataError, match="made for base 'data/zoo/tiny', not for this model: of the same shape"):
+        merge(other, adapter, tmp_path / "merged", [reward_tiny.pairs(1)[0].query])
+    rounded = lora.base_digest(Network.load(base, dtype="bfloat16").model)
+    assert rounded == lora.base_digest(Network.load(base).model)  # the same base in another number format
+
+
 def table(tmp_path: Path, **changes: str) -> Path:
     row = {
         "pair_id": "p1", "prompt_id": "a", "theme": "red", "first": "g#0", "second": "g#1", "label": "Yes",

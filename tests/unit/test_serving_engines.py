@@ -91,8 +91,14 @@ def test_the_twenty_most_probable_tokens_give_the_same_scores(served: RewardEndp
 def test_200_at_once_equal_one_at_a_time(served: RewardEndpoint, expected: list[float]) -> None:
     with served.client(in_flight=200) as client:
         together = [score.value for score in client.score(questions(200))]
+        counts = client.counts
     with served.client(in_flight=1) as client:
         alone = [score.value for score in client.score(questions(200))]
+    furthest = max(abs(a - b) for a, b in zip(together, alone, strict=True))
+    print(
+        f"\n200 at once: {counts.requests} requests for {counts.distinct} distinct questions, {counts.encoded} panels;"
+    )
+    print(f"{sum(counts.failures.values())} failed; {furthest:.1e} at most from one at a time")
     assert together == pytest.approx(alone, abs=1e-5)
     assert together == pytest.approx(expected, abs=CLOSE[served.serving.engine])
 
