@@ -11,7 +11,7 @@ from typing import Any
 from paco_core import paths
 from paco_core.params import Params
 from paco_core.policies.base import policy_class
-from paco_core.report import charts, editors, edits, pictures, runs, sections
+from paco_core.report import charts, editors, edits, painters, pictures, runs, sections, trained
 from paco_core.report.figures import Figures
 from paco_core.report.runs import FoundRun, StageRun
 from paco_core.report.sections import Missing
@@ -70,8 +70,8 @@ def build(root: Path, params: Params, found: Mapping[str, FoundRun], made: datet
     recipes = params.policies.recipes
     editing = {name: recipe for name, recipe in recipes.items() if policy_class(recipe.family).edits}
     painting = {name: recipe for name, recipe in recipes.items() if name not in editing}
-    parts, lacking = sections.policies(root, painting, figures, curves)
-    edited, lacking_edits = editors.editors(root, editing, figures, curves)
+    parts, lacking = trained.parts(painters.PAINTERS, root, painting, figures, curves)
+    edited, lacking_edits = trained.parts(editors.EDITORS, root, editing, figures, curves)
     missing += [*lacking, *lacking_edits]
     view = {
         "params": params,
@@ -93,7 +93,7 @@ def build(root: Path, params: Params, found: Mapping[str, FoundRun], made: datet
         "reward_charts": reward,
         "policies": parts,
         "editors": edited,
-        "edits_published": editors.published(root) if edited else [],
+        "edits_published": editors.published(root, figures) if edited else [],
         "edit_measure": "gold_editing" if params.world == "storybook" else "editing",
         "ablation": sections.ablation(figures),
         "marker": charts.legend_marker,
@@ -171,7 +171,7 @@ class Tile:
     words: str
 
 
-def _hero(parts: list[sections.PolicyPart]) -> pictures.Sample | None:
+def _hero(parts: list[trained.PolicyPart]) -> pictures.Sample | None:
     """The first sample at the largest size."""
     shown: list[pictures.Sample] = next((s for part in parts for s in part.samples.values()), [])
     return shown[-1] if shown else None
@@ -182,7 +182,7 @@ def _measure_of(params: Params) -> str:
     return "gold_consistency" if params.world == "storybook" else "consistency"
 
 
-def _tiles(params: Params, parts: list[sections.PolicyPart], figures: Figures) -> list[Tile]:
+def _tiles(params: Params, parts: list[trained.PolicyPart], figures: Figures) -> list[Tile]:
     tiles = []
     rank = "consistency_rank"
     if f"{rank}.comparisons.reward - base.accuracy.mean" in figures.values:

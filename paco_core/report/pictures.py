@@ -67,14 +67,14 @@ class PairCard:
 
 @dataclass(frozen=True)
 class Sample:
-    """One prompt and seed at one size, before and after training, with what was measured of each."""
+    """One prompt and seed at one size, before and after training."""
 
-    theme: str
-    prompt: str
+    title: str  # the set's theme, or the instruction of an edit
     size: int
     before: Picture
     after: Picture
-    key: str
+    key: str  # of what was measured of each
+    reference: Picture | None  # what was to be edited
 
 
 def _choice_order(identity: str) -> str:
