@@ -173,7 +173,7 @@ def open_stage(name: str, item: str | None, root: Path) -> Iterator[StageContext
     signal.signal(signal.SIGTERM, _on_sigterm)
     label = f"{name}@{item}" if item else name
     recipe = present_recipe(root, label)
-    tags = {STAGE_TAG: label, "profile": params.profile}
+    tags = {STAGE_TAG: label, "profile": params.profile, "mlflow.source.name": label, "mlflow.source.type": "LOCAL"}
     if recipe is not None:
         tags[RECIPE_TAG] = recipe.digest
     with (

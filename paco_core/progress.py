@@ -9,6 +9,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 LINE_EVERY_S = 5.0
+SLOW = 0.1  # units a second; below it seconds a unit say more
 
 
 def _clock(seconds: float) -> str:
@@ -52,7 +53,8 @@ class Progress:
         remaining = f"{_clock(left)} left" if left != float("inf") else "time left unknown"
         if self.done >= self.total:
             remaining = f"took {_clock(spent)}"
-        return f"{self.label}: {self.done}/{self.total} {self.unit}, {rate:.3g} {self.unit}/s, {remaining}{tail}"
+        pace = f"{rate:.3g} {self.unit}/s" if rate >= SLOW or not rate else f"{1 / rate:.3g} s each"
+        return f"{self.label}: {self.done}/{self.total} {self.unit}, {pace}, {remaining}{tail}"
 
     def close(self) -> None:
         if self._bar is not None:

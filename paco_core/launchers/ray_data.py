@@ -12,6 +12,7 @@ import logging
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -22,7 +23,9 @@ P = TypeVar("P")
 R = TypeVar("R")
 ACTORS = "PACO_RAY_ACTORS"  # how many at most; by default as many as the cluster has room for
 LOOPBACK = "127.0.0.1"  # a cluster of our own listens to nobody else
-STARTS = 3  # Ray gives a node 30 s to start, too few on a busy machine, and no setting changes that
+# Ray gives a node's helper processes 15 s to start, too few on a busy machine, and no setting changes that
+# (github.com/ray-project/ray/issues/65983): a start that timed out is tried again for as long as this.
+START_WITHIN_S = 300.0
 MOST_BLOCKS = 512  # a block is what Ray hands to an actor at once, and does again when it dies
 
 
@@ -124,12 +127,11 @@ def connected(**here: Any) -> Iterator[Any]:
 def _connect(ray: Any, here: dict[str, Any]) -> None:
     address = os.environ.get("RAY_ADDRESS") or "local"
     given = {"include_dashboard": False, "_node_ip_address": LOOPBACK, **here} if address == "local" else {}
-    tries = STARTS if address == "local" else 1
     known = os.environ.get("PYTHONPATH")
     if address == "local":  # workers find what this process finds
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
     try:
-        _start(ray, address, tries, given)
+        _start(ray, address, given)
     finally:
         if known is None:
             os.environ.pop("PYTHONPATH", None)
@@ -137,13 +139,14 @@ def _connect(ray: Any, here: dict[str, Any]) -> None:
             os.environ["PYTHONPATH"] = known
 
 
-def _start(ray: Any, address: str, tries: int, given: dict[str, Any]) -> None:
-    for left in reversed(range(tries)):
+def _start(ray: Any, address: str, given: dict[str, Any]) -> None:
+    deadline = time.monotonic() + (START_WITHIN_S if address == "local" else 0.0)
+    while True:
         try:
             ray.init(address, log_to_driver=False, logging_level="ERROR", **given)
             return
         except Exception as error:  # Ray raises plain ones
             ray.shutdown()
-            if not left:
-                text = " ".join(str(error).split())[:300]
+            text = " ".join(str(error).split())[:300]
+            if "timed out" not in text or time.monotonic() > deadline:
                 raise DataError(f"no Ray cluster at {address} ({text}); RAY_ADDRESS chooses it") from None

@@ -13,6 +13,7 @@ from paco_core.tracking.journal import Delivered, Event, Journal
 
 JOURNAL_TAG = "paco.journal"
 BATCHED = {"metrics", "params", "tags"}
+CARRIERS = {"file", "image", "model"}
 METRICS_A_BATCH, OTHERS_A_BATCH = 1000, 100
 #: What asking again will not change.
 FINAL = {
@@ -62,7 +63,7 @@ class Delivery:
             self._attempts += 1
             self._deliver([event for event, _ in batch])
         except Exception as error:
-            stuck = first["kind"] in ("file", "image", "model") and self._attempts >= FILE_ATTEMPTS and self._answers()
+            stuck = self._attempts >= FILE_ATTEMPTS and self.is_stuck()
             if not (is_final(error) or stuck) or first["kind"] == "run":
                 raise
             if len(batch) > 1:  # one of them is to blame: one by one
@@ -93,8 +94,11 @@ class Delivery:
             self.journal.drop(event)
         self._attempts = 0
 
-    def _answers(self) -> bool:
-        """Whether the store itself is well: then it is the file that cannot be stored."""
+    def is_stuck(self) -> bool:
+        """Whether the store itself is well, and it is the file of the next event that cannot be stored."""
+        waiting = self.journal.waiting(self.done.offset, limit=1)
+        if not waiting or waiting[0][0]["kind"] not in CARRIERS or self._client is None:
+            return False
         try:
             self._client.get_run(self.done.run_id)
         except Exception:
@@ -198,7 +202,11 @@ class Delivery:
         )
 
     def _model(self, event: Event) -> None:
-        """An external model: MLflow knows it, DVC keeps the bytes."""
+        """An external model: MLflow knows it, DVC keeps the bytes.
+
+        It is put in the run's experiment by name: else MLflow takes the experiment "Default", whose artefacts only
+        a server can store where a server made the store.
+        """
         import mlflow
 
         mlflow.set_tracking_uri(self._uri)
@@ -209,7 +217,7 @@ class Delivery:
             name=event["name"],
             source_run_id=self.done.run_id,
             tags=event["tags"],
-            experiment_id=self.done.experiment_id,  # else it lands in "Default", where the search above finds nothing
+            experiment_id=self.done.experiment_id,
         )  # fmt: skip
         self._client.set_tag(self.done.run_id, "paco.model_id", model.model_id)
 

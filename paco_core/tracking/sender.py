@@ -140,13 +140,26 @@ def send_left_over(root: Path, patience_s: float = 60.0) -> Sent:
     with brief_requests():
         for journal in left_over(root):
             delivery, before = Delivery(journal), journal.count_waiting()
-            try:
-                while time.monotonic() < deadline and delivery.step():
-                    pass
-            except Exception as error:
+            if error := _deliver_all(delivery, deadline):
                 uri = without_secrets(str(journal.waiting(0, limit=1)[0][0].get("uri", "")))
                 problems.append(f"{journal.home.name}: MLflow at {uri} does not take it ({_short(error)})")
             problems += delivery.refused
             after = journal.count_waiting()
             runs, events, waiting = runs + (after < before), events + before - after, waiting + after
     return Sent(runs, events, waiting, tuple(problems))
+
+
+def _deliver_all(delivery: Delivery, deadline: float) -> Exception | None:
+    """Deliver until nothing waits; what the store does not answer, or answers too late.
+
+    A file that a store in good health does not take is asked again at once, and set aside by the delivery after some
+    attempts: each process that comes by would else ask once, and the run would never end.
+    """
+    while time.monotonic() < deadline:
+        try:
+            if not delivery.step():
+                break
+        except Exception as error:
+            if not delivery.is_stuck():
+                return error
+    return None

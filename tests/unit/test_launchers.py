@@ -12,7 +12,7 @@ from launcher_workers import Square
 
 from paco_core import launch, launchers
 from paco_core.files import DataError
-from paco_core.launchers import accelerated
+from paco_core.launchers import accelerated, ray_data
 from paco_core.params import ParamsError
 
 
@@ -53,6 +53,36 @@ def test_without_ray_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch)
     assert list(launchers.spread([], Square)) == [], "nothing to do needs nobody"
     with pytest.raises(DataError, match=r"needs Ray .*pip install 'paco\[ray\]'"):
         list(launchers.spread([1], Square))
+
+
+class SlowRay:
+    """A Ray whose node gets up at the third try, or never, or that refuses."""
+
+    def __init__(self, *errors: Exception) -> None:
+        self.errors, self.asked, self.ended = list(errors), 0, 0
+
+    def init(self, _address: str, **_given: object) -> None:
+        self.asked += 1
+        if self.errors:
+            raise self.errors.pop(0)
+
+    def shutdown(self) -> None:
+        self.ended += 1
+
+
+def test_a_ray_that_starts_slowly_is_tried_again_and_one_that_refuses_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    late = RuntimeError("The current node timed out during startup.")
+    slow = SlowRay(late, late)
+    ray_data._start(slow, "local", {})
+    assert (slow.asked, slow.ended) == (3, 2), "what was left of a start is ended before the next"
+    for address, error in (("local", ValueError("no such setting")), ("10.0.0.1:6379", late)):
+        wrong = SlowRay(error, late)
+        with pytest.raises(DataError, match=rf"no Ray cluster at {address} \({error}\); RAY_ADDRESS chooses it"):
+            ray_data._start(wrong, address, {})
+        assert wrong.asked == 1
+    monkeypatch.setattr(ray_data, "START_WITHIN_S", -1.0)
+    with pytest.raises(DataError, match="timed out"):
+        ray_data._start(SlowRay(late, late), "local", {})
 
 
 def test_accelerate_takes_the_place_of_a_training_and_of_nothing_else(

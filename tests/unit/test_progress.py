@@ -22,6 +22,14 @@ def test_a_line_tells_done_rate_and_time_left(clock: list[float]) -> None:
     assert said == ["grids: 20/100 pictures, 2 pictures/s, 0:40 left, loss 0.5"]
 
 
+def test_slow_units_are_told_in_seconds_each(clock: list[float]) -> None:
+    said: list[str] = []
+    bar = Progress(4, "policies", "epochs", said.append)
+    clock[0] += 113
+    bar.advance()
+    assert said == ["policies: 1/4 epochs, 113 s each, 5:39 left"]
+
+
 def test_lines_come_every_few_seconds_and_at_the_end(clock: list[float]) -> None:
     said: list[str] = []
     bar = Progress(4, "train", "steps", said.append)

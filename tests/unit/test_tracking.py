@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import textwrap
@@ -90,6 +91,37 @@ def test_all_kinds_arrive_and_the_journal_goes(project: Path) -> None:
     assert Path(client.download_artifacts(run.info.run_id, "page.html")).read_text() == "page"
     assert len(client.list_artifacts(run.info.run_id, "images")) == 2  # full size and small
     assert list((project / FOLDER).iterdir()) == []
+
+
+def test_models_belong_to_the_experiment_of_their_run(project: Path) -> None:
+    """Where `mlflow server` made the store, nobody but a server can store the files of "Default"."""
+    with sqlite3.connect(project / "mlflow.db") as store:
+        store.execute("update experiments set artifact_location = 'mlflow-artifacts:/0' where name = 'Default'")
+    said = list[str]()
+    with open_run(project, "paco/x", "x", {}, say=said.append) as tracker:
+        tracker.external_model("paco-x", Path("data/policies/x"), "cd")
+    run = only_run(project)
+    client = mlflow.MlflowClient(f"sqlite:///{project / 'mlflow.db'}")
+    (model,) = client.search_logged_models([run.info.experiment_id])
+    assert (model.name, model.tags["dvc.md5"], model.status) == ("paco-x", "cd", "READY")
+    assert run.info.status == "FINISHED" and said == []
+
+
+def test_a_file_that_a_healthy_store_never_takes_is_set_aside_and_the_run_ends(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_self: delivery.Delivery, _event: dict[str, Any]) -> None:
+        raise MlflowException("no place for this")
+
+    monkeypatch.setattr(delivery.Delivery, "_model", broken)
+    said = list[str]()
+    with open_run(project, "paco/x", "x", {}, say=said.append) as tracker:
+        tracker.external_model("paco-x", Path("data/policies/x"), "cd")
+        tracker.metrics({"loss": 1.0})
+    run = only_run(project)
+    assert run.info.status == "FINISHED" and run.data.metrics == {"loss": 1.0}
+    (kept,) = (project / FOLDER / "refused").glob("*/events.jsonl")
+    assert "no place for this" in kept.read_text() and "MLflow refused model" in said[-1]
 
 
 def test_a_store_that_goes_down_in_mid_run_gets_all_when_it_is_back(
