@@ -1,10 +1,20 @@
-"""What the Dagster face costs over the bare graph: ``python benchmarks/orchestration.py [--project DIR]``.
+"""What the Dagster face costs over the bare graph: ``python benchmarks/orchestration.py [PART ...]``, all by default.
 
-Builds small DVC projects in a temporary folder and times the real dvc and the real Dagster on them; the
-project's own code location is loaded from where this file lies. Prints a table and writes JSON beside it.
-``--project`` (by default where this file lies) is a project that ``dvc repro`` has run: its no-op is timed, and every
-asset is materialised once, unchanged, in an empty DAGSTER_HOME whose event log is weighed; both are NaN where
-something is out of date. ``--event-log`` weighs another DAGSTER_HOME instead, that of a person's runs say.
+======== ============================================================================================================
+load     seconds to load this project's code location
+overhead a forced run of a stage that does nothing: by ``dvc repro``, and as an asset
+sensor   first and idle tick of the sensor that mirrors ``dvc.lock``, over a chain of 200 stages
+stop     from the interrupt that Dagster sends on Terminate until step, DVC and stage are gone
+noop     ``dvc repro`` of the whole graph when there is nothing to do (needs a project that ``dvc repro`` has run)
+eventlog events and bytes that a full run writes: every asset with its checks, materialised once, unchanged (the same)
+eight    eight partitions at once, an MLflow server killed in mid-run, a Ray worker killed in mid-run: the seconds that
+outage   their tests take, which count what was lost
+ray
+======== ============================================================================================================
+
+Small DVC projects are made in a temporary folder; ``--project DIR`` (by default where this file lies) is one that
+``dvc repro`` has run. ``--event-log HOME`` weighs a DAGSTER_HOME of real runs instead of making one. Prints a table and
+writes JSON beside this file, where parts that were not run keep their figures.
 """
 
 from __future__ import annotations
@@ -13,6 +23,7 @@ import argparse
 import json
 import os
 import platform
+import re
 import signal
 import sqlite3
 import statistics
@@ -20,7 +31,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -40,6 +52,18 @@ defs = dg.Definitions(
     resources={{"dvc": DvcResource(project_dir=str(project.root), grace_seconds=8)}},
 )
 """
+
+
+@dataclass(frozen=True)
+class Given:
+    """What the command line says, and a folder for small projects."""
+
+    folder: Path
+    project: Path
+    event_log: Path | None
+
+
+Figures = Mapping[str, float]
 
 
 def project(root: Path, graph: str) -> Path:
@@ -75,22 +99,21 @@ def seconds(act: Callable[[], object], times: int = 3) -> float:
     return statistics.median(taken)
 
 
-def load_time() -> float:
-    """Seconds to import the code location and to build its repository, in a fresh process, interpreter excluded."""
+def load(_given: Given) -> Figures:
+    """In a fresh process, interpreter excluded."""
     code = (
         "import time; b = time.perf_counter(); import pipelines.definitions as d; d.defs.get_repository_def();"
         "print(time.perf_counter() - b)"
     )
-    return statistics.median(float(run(code, ROOT)) for _ in range(3))
+    return {"code_location_loads_s": statistics.median(float(run(code, ROOT)) for _ in range(3))}
 
 
 def dvc(root: Path, *arguments: str) -> None:
     subprocess.run([sys.executable, "-m", "dvc", *arguments], cwd=root, check=True, capture_output=True)
 
 
-def materialise_overhead(folder: Path) -> tuple[float, float]:
-    """A forced run of a stage that does nothing: by ``dvc repro`` alone, and as an asset in a running process."""
-    root = project(folder / "one", CHAIN)
+def overhead(given: Given) -> Figures:
+    root = project(given.folder / "one", CHAIN)
     dvc(root, "repro", "-q")
     bare = seconds(lambda: dvc(root, "--wait-for-lock", "repro", "--single-item", "--force", "-q", "first"))
     code = (
@@ -104,16 +127,17 @@ def materialise_overhead(folder: Path) -> tuple[float, float]:
         "        taken.append(time.perf_counter() - b)\n"
         "print('seconds', sorted(taken[1:])[1])"
     )
-    return bare, float(run(code, root).rsplit("seconds", 1)[1])
+    asset = float(run(code, root).rsplit("seconds", 1)[1])
+    return {"bare_dvc_repro_s": bare, "the_same_as_an_asset_s": asset, "overhead_s": asset - bare}
 
 
-def sensor_tick(folder: Path) -> tuple[float, float]:
-    """First tick (an empty instance learns all) and an idle one, over a chain of :data:`STAGES` stages."""
+def sensor(given: Given) -> Figures:
+    """First tick (an empty instance learns all) and an idle one."""
     links = [
         f"  s{n}:\n    cmd: cp out{n - 1} out{n}\n    deps: [out{n - 1}]\n    outs: [out{n}]\n"
         for n in range(1, STAGES)
     ]
-    root = project(folder / "many", CHAIN + "".join(links))
+    root = project(given.folder / "many", CHAIN + "".join(links))
     dvc(root, "repro", "-q")
     code = (
         "import time; from definitions import defs; import dagster as dg; r = defs.get_repository_def()\n"
@@ -125,57 +149,66 @@ def sensor_tick(folder: Path) -> tuple[float, float]:
         "        print(time.perf_counter() - b)"
     )
     first, idle = (float(line) for line in run(code, root).split())
-    return first, idle
+    return {"stages": STAGES, "first_sensor_tick_s": first, "idle_sensor_tick_s": idle}
 
 
-def stop_time(folder: Path) -> float:
-    """From the interrupt that Dagster sends on Terminate until the step, DVC and its stage are gone."""
-    root = project(folder / "long", LONG)
+def stop(given: Given) -> Figures:
+    root = project(given.folder / "long", LONG)
     code = (
         "from definitions import defs; import dagster as dg\n"
         "dg.materialize(list(defs.assets), resources=defs.resources, raise_on_error=False)"
     )
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    step = subprocess.Popen([sys.executable, "-c", code], cwd=root, env={**os.environ, "PATH": path}, **quiet)
+    env, null = {**os.environ, "PATH": path}, subprocess.DEVNULL
+    step = subprocess.Popen([sys.executable, "-c", code], cwd=root, env=env, stdout=null, stderr=null)
     while not (root / "begun").exists():
+        if step.poll() is not None:
+            raise SystemExit("the stage that was to be stopped ended by itself")
         time.sleep(0.02)
     began = time.perf_counter()
     step.send_signal(signal.SIGINT)
     step.wait()
-    return time.perf_counter() - began
+    return {"a_stopped_run_is_gone_after_s": time.perf_counter() - began}
 
 
-def up_to_date(root: Path) -> bool:
-    """Whether the whole graph has run and nothing changed since."""
+def needs_a_run(root: Path) -> None:
+    """The whole graph must have run, and nothing changed since."""
     told = subprocess.run([sys.executable, "-m", "dvc", "status", "--json"], cwd=root, capture_output=True, text=True)
-    return (root / "dvc.lock").is_file() and told.returncode == 0 and json.loads(told.stdout or "{}") == {}
+    if not (root / "dvc.lock").is_file() or told.returncode or json.loads(told.stdout or "{}"):
+        raise SystemExit(f"{root}: not up to date; run `dvc repro` there, or name another project with --project")
 
 
-def no_op(root: Path) -> float:
-    """``dvc repro`` of the whole graph when there is nothing to do."""
-    return seconds(lambda: dvc(root, "repro", "-q"))
+def noop(given: Given) -> Figures:
+    needs_a_run(given.project)
+    return {"dvc_no_op_s": seconds(lambda: dvc(given.project, "repro", "-q"))}
 
 
-def full_run(root: Path, home: Path) -> dict[str, int]:
-    """Every asset of the graph materialised once in an empty DAGSTER_HOME: what it wrote to the event log."""
+def eventlog(given: Given) -> Figures:
+    """Every asset, a run a partition, with all checks of the asset; nothing is made again."""
+    if given.event_log is not None:
+        return weigh(given.event_log)
+    needs_a_run(given.project)
+    home = given.folder / "home"
     home.mkdir()
+    (home / "dagster.yaml").write_text("telemetry: {enabled: false}\n")
     code = (
         "import logging; import dagster as dg; from pipelines.definitions import defs\n"
         "logging.disable(logging.CRITICAL)\n"
         "assets = [a for a in defs.assets if any('dvc/stage' in s.metadata for s in a.specs)]\n"
         "with dg.DagsterInstance.get() as instance:\n"
         "    for asset in assets:\n"
+        "        checks = [c for c in defs.asset_checks if c.check_key.asset_key == asset.key]\n"
         "        parts = asset.partitions_def.get_partition_keys() if asset.partitions_def else [None]\n"
         "        for key in parts:\n"
-        "            dg.materialize([asset], partition_key=key, instance=instance, resources=defs.resources)\n"
+        "            done = dg.materialize([asset, *checks], partition_key=key, instance=instance,"
+        " resources=defs.resources, raise_on_error=False)\n"
+        "            assert done.get_asset_materialization_events(), asset.key\n"
     )
-    (home / "dagster.yaml").write_text("telemetry: {enabled: false}\n")
-    run(code, root, DAGSTER_HOME=str(home), PYTHONPATH=str(root))
-    return event_log(home)
+    run(code, given.project, DAGSTER_HOME=str(home), PYTHONPATH=str(given.project))
+    return weigh(home)
 
 
-def event_log(home: Path) -> dict[str, int]:
+def weigh(home: Path) -> Figures:
     """Runs, events and bytes of events in a DAGSTER_HOME with SQLite storage."""
     runs = events = size = 0
     for store in (home / "history" / "runs").glob("*-*.db"):
@@ -187,40 +220,53 @@ def event_log(home: Path) -> dict[str, int]:
     return {"runs": runs, "events": events, "event_bytes": size}
 
 
+def timed_test(name: str, *tests: str) -> Callable[[Given], Figures]:
+    """A part that is a test: it fails where the test does, and tells how long it took, set-up included."""
+
+    def part(_given: Given) -> Figures:
+        command = [sys.executable, "-m", "pytest", "-q", *tests]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+        told = re.search(r"^(\d+) passed(, \d+ (deselected|warnings?))* in ([\d.]+)s", done.stdout, re.MULTILINE)
+        if done.returncode or told is None:
+            raise SystemExit(f"{name}: not all tests passed\n{done.stdout[-3000:]}")
+        return {f"{name}_tests_passed": int(told[1]), f"{name}_s": float(told[4])}
+
+    return part
+
+
+PARTS: dict[str, Callable[[Given], Figures]] = {
+    "load": load,
+    "overhead": overhead,
+    "sensor": sensor,
+    "stop": stop,
+    "noop": noop,
+    "eventlog": eventlog,
+    "eight": timed_test("eight_partitions", "tests/pipelines/test_dvc_parallel.py"),
+    "outage": timed_test("mlflow_outage", "tests/e2e/test_mlflow_outage.py", "-k", "killed_in_mid_run"),
+    "ray": timed_test("ray_kill", "tests/unit/test_launchers_ray.py", "-k", "killed"),
+}
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"some of: {', '.join(PARTS)}")
     parser.add_argument("--project", type=Path, default=ROOT, metavar="DIR", help="one that `dvc repro` has run")
     parser.add_argument("--event-log", type=Path, metavar="HOME", help="weigh this DAGSTER_HOME, not a run of our own")
     arguments = parser.parse_args()
-    found: dict[str, float] = {}
-
-    def tell(**figures: float) -> None:
-        for name, value in figures.items():
-            print(f"{name:32s} {value:12.2f}", flush=True)
-        found.update(figures)
-
-    tell(load_average_before=os.getloadavg()[0], code_location_loads_s=load_time())
-    with tempfile.TemporaryDirectory() as folder:
-        bare, asset = materialise_overhead(Path(folder))
-        tell(bare_dvc_repro_s=bare, the_same_as_an_asset_s=asset)
-        first, idle = sensor_tick(Path(folder))
-        tell(stages=STAGES, first_sensor_tick_s=first, idle_sensor_tick_s=idle)
-        tell(a_stopped_run_is_gone_after_s=stop_time(Path(folder)))
-    nothing = float("nan")
-    root, ready = arguments.project.resolve(), up_to_date(arguments.project)
-    if not ready:
-        print(f"{root}: not up to date; run `dvc repro` there, or name another with --project", file=sys.stderr)
-    tell(dvc_no_op_s=no_op(root) if ready else nothing)
-    with tempfile.TemporaryDirectory() as folder:
-        unknown = {"runs": nothing, "events": nothing, "event_bytes": nothing}
-        if arguments.event_log:
-            tell(**event_log(arguments.event_log))
-        else:
-            tell(**(full_run(root, Path(folder) / "home") if ready else unknown))
-    tell(load_average_after=os.getloadavg()[0])
-    machine = {"python": platform.python_version(), "cores": os.cpu_count()}
+    if unknown := set(arguments.parts) - PARTS.keys():
+        parser.error(f"no part {min(unknown)}; there are: {', '.join(PARTS)}")
     target = Path(__file__).with_suffix(".json")
-    target.write_text(json.dumps({"machine": machine, "figures": found}, indent=2) + "\n")
+    figures = json.loads(target.read_text())["figures"] if target.is_file() else {}
+    for name in arguments.parts or PARTS:
+        with tempfile.TemporaryDirectory() as folder:
+            load_average = os.getloadavg()[0]
+            found = PARTS[name](Given(Path(folder), arguments.project.resolve(), arguments.event_log))
+        print(f"{name} (load average before: {load_average:.1f})")
+        for figure, value in found.items():
+            print(f"  {figure:32s} {value:12.2f}", flush=True)
+        figures[name] = {**found, "load_average_before": load_average}
+        machine = {"python": platform.python_version(), "cores": os.cpu_count()}
+        target.write_text(json.dumps({"machine": machine, "figures": figures}, indent=2) + "\n")
 
 
 if __name__ == "__main__":

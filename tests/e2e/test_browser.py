@@ -170,9 +170,21 @@ def test_the_page_of_an_asset_run_in_the_terminal(ui: Ui, page: Any, tmp_path: P
     _shows(page, f"{ui.dagster}/assets/pairs", tmp_path / "asset.png", *texts)
 
 
+def _ended(ui: Ui, run: str) -> str:
+    return str(until(lambda: (s := ui.status(run)) in ("SUCCESS", "FAILURE", "CANCELED") and s))
+
+
+def test_a_run_shows_its_progress(ui: Ui, page: Any, tmp_path: Path) -> None:
+    """By force, so that the stage runs; what it makes is the same. The log is searched, as a person would."""
+    run = ui.launch("prompts", **{"dvc/force": "true"})
+    assert _ended(ui, run) == "SUCCESS"
+    _shows(page, f"{ui.dagster}/runs/{run}?logs=24/24", tmp_path / "progress.png", "prompts: 24/24 prompts")
+    _shows(page, f"{ui.dagster}/runs/{run}?logs=executed", tmp_path / "run.png", "prompts: executed in")
+
+
 def test_a_run_tells_what_was_saved(ui: Ui, page: Any, tmp_path: Path) -> None:
     run = ui.launch("pairs")
-    assert until(lambda: (s := ui.status(run)) in ("SUCCESS", "FAILURE", "CANCELED") and s) == "SUCCESS"
+    assert _ended(ui, run) == "SUCCESS"
     _shows(page, f"{ui.dagster}/runs/{run}", tmp_path / "run.png", "RUN_SUCCESS", "pairs: unchanged in")
 
 
@@ -193,7 +205,7 @@ def test_terminate_ends_the_stage_and_leaves_nothing(ui: Ui, dvc: Dvc) -> None:
     stage = until(lambda: _stage_of(ui.root, "grids") or (ui.status(run) in ("SUCCESS", "FAILURE") and -1))
     assert stage > 0, "the run ended before it could be stopped"
     assert ui.ask(TERMINATE, id=run)["terminateRun"]["__typename"] == "TerminateRunSuccess"
-    assert until(lambda: (s := ui.status(run)) in ("SUCCESS", "FAILURE", "CANCELED") and s) == "CANCELED"
+    assert _ended(ui, run) == "CANCELED"
     assert _stage_of(ui.root, "grids") is None
     assert not (ui.root / "data/grids/shard-0").exists(), "no half-written out"
     lock = json.loads((ui.root / ".dvc/tmp/rwlock").read_text())

@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +22,7 @@ from mlflow.protos.databricks_pb2 import INVALID_PARAMETER_VALUE
 from PIL import Image
 
 from paco_core import tracking
-from paco_core.tracking import delivery, open_run, send_left_over
+from paco_core.tracking import delivery, open_run, send_left_over, sender
 from paco_core.tracking.journal import FOLDER, Journal
 
 
@@ -162,6 +163,30 @@ def test_a_store_that_stays_down_is_not_waited_for_and_the_next_run_sends_all(
     runs = {run.info.run_name: run for run in client.search_runs([experiment.experiment_id])}
     assert runs["first"].info.status == "FINISHED" and runs["first"].data.metrics == {"loss": 1.0}
     assert runs["first"].info.end_time < runs["second"].info.start_time, "times are those of the telling"
+
+
+def test_a_store_that_hangs_stops_nothing_and_gets_all_once_it_moves(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moves, said = threading.Event(), list[str]()
+    real = delivery.Delivery._deliver
+
+    def hung(this: delivery.Delivery, events: list[dict[str, Any]]) -> None:
+        assert moves.wait(120)
+        real(this, events)
+
+    monkeypatch.setattr(delivery.Delivery, "_deliver", hung)
+    monkeypatch.setattr(sender, "START_S", 0.05)
+    monkeypatch.setattr(tracking, "PATIENCE_S", 0.05)
+    with open_run(project, "paco/x", "x", {}, say=said.append) as tracker:
+        for step in range(100):
+            tracker.metrics({"loss": float(step)}, step)
+    assert not moves.is_set() and "102 events of this run wait in" in said[-1]
+    moves.set()
+    until(lambda: send_left_over(project).waiting == 0 and not list((project / FOLDER).iterdir()))
+    run = only_run(project)
+    assert run.info.status == "FINISHED"
+    assert history(project, run.info.run_id, "loss") == [(s, float(s)) for s in range(100)]
 
 
 def test_lost_answers_double_nothing(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
