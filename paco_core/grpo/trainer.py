@@ -155,6 +155,8 @@ class Trainer:
         if self.processes.sharded:
             sharding.share_out(self.policy)
         self.learner = Learner(self.policy, params, self.processes)
+        if self.processes.world > 1:
+            self.reports.say(f"{self.processes.world} processes share the work of each epoch")
         with (
             Scoring(self.rewards, self.reference) as self.scoring,
             Scoring(self.test_rewards or {}, self.reference) as asked,
