@@ -67,17 +67,20 @@ def test_of_an_edit_one_trait_at_a_time_is_asked_and_never_the_questions_of_the_
     heard: set[tuple[bool, bool]] = set()
     for _ in range(300):
         edit = edited_panel(random_panel(rng), rng)
-        (heeded, kept) = sorted(
-            about_an_edit(edit, rng, bare=False).turns, key=lambda turn: "asks for" not in turn.question
-        )
-        for turn in (heeded, kept):
+        turns = sorted(about_an_edit(edit, rng, bare=False).turns, key=lambda turn: "asks for" not in turn.question)
+        heeded, *kept = turns
+        assert heeded.answer.startswith("Yes." if edit.followed else "No.")
+        for turn in turns:
             assert f"Instruction: '{edit.instruction}'. " in turn.question
             assert "remain consistent" not in turn.question and "accurately follow" not in turn.question
-        assert heeded.answer.startswith("Yes." if edit.followed else "No.")
-        other = next(trait for trait in TRAITS if f"show the same {NOUNS[trait]}?" in kept.question)
-        assert other != edit.trait
-        same = getattr(edit.before, other) == getattr(edit.after, other)
-        assert kept.answer.startswith("Yes." if same else "No.")
+        others = {
+            next(t for t in TRAITS if f" {NOUNS[t]} " in t_.question.split("'. ")[1].replace("?", " ")): t_
+            for t_ in kept
+        }
+        assert len(others) == 2 and edit.trait not in others
+        for other, turn in others.items():
+            same = getattr(edit.before, other) == getattr(edit.after, other)
+            assert turn.answer.startswith("Yes." if same else "No.")
         heard.add((edit.followed, same))
     assert len(heard) == 4
 

@@ -29,11 +29,14 @@ COMPARISONS = (
     "Is the {noun} the same in both pictures?",
     "Do the two images show the same {noun}?",
     "Do both pictures share the {noun}?",
+    "Do the two images match in {noun}?",
 )
 SHAPED_COMPARISONS = (
     'Given two subfigures generated based on the theme: "{theme}", do the two images show the same {noun}? '
     'Answer "Yes" and "No" first, and then provide detailed reasons.',
     'Do the two images show the same {noun}? Answer "Yes" and "No" first, and then provide detailed reasons.',
+    'Given two subfigures generated based on the theme: "{theme}", do the two images agree in {noun}? '
+    'Answer "Yes" and "No" first, and then provide detailed reasons.',
     "Do images meet the following criteria? The {noun} is the same in both images. "
     "Please answer Yes or No first, then provide detailed reasons.",
 )
@@ -41,7 +44,11 @@ SHAPED_COMPARISONS = (
 EDIT_OPENING = "Compare the edited image (second) with the original image (first). Instruction: '{instruction}'. "
 EDIT_CLOSING = " Answer 'Yes' or 'No' first, then provide detailed reasons."
 EDIT_HEEDED = "Does the edited image show the {noun} that the instruction asks for?"
-EDIT_KEPT = "Do the two images show the same {noun}?"
+EDIT_KEPT = (
+    "Do the two images show the same {noun}?",
+    "Does the edited image keep the {noun} of the original?",
+    "Is the {noun} as it was in the original image?",
+)
 CLAIM = "Do images meet the following criteria? {claim} Please answer Yes or No first, then provide detailed reasons."
 
 #: The reward instructions, so that the tokenizer knows their words; only `OVERALL` is ever asked, and
@@ -145,13 +152,14 @@ def edited_panel(first: Panel, rng: random.Random) -> Edit:
 
 
 def about_an_edit(edit: Edit, rng: random.Random, *, bare: bool) -> Dialogue:
-    """Whether the asked trait became what was asked for, and whether another trait is as it was."""
+    """Whether the asked trait became what was asked for, and whether two others are as they were."""
     shown, noun = str(getattr(edit.after, edit.trait)), NOUNS[edit.trait]
     opening = EDIT_OPENING.replace("{instruction}", edit.instruction)
     heeded = f"Yes. The {noun} is {shown}." if edit.followed else f"No. The {noun} is {shown}, not {edit.asked}."
     turns = [Turn(opening + EDIT_HEEDED.replace("{noun}", noun) + EDIT_CLOSING, heeded)]
-    other = rng.choice([trait for trait in VOCABULARY if trait != edit.trait])
-    turns.append(comparison(edit.before, edit.after, other, opening + EDIT_KEPT + EDIT_CLOSING))
+    for other in rng.sample([trait for trait in VOCABULARY if trait != edit.trait], 2):
+        question = opening + rng.choice(EDIT_KEPT) + EDIT_CLOSING
+        turns.append(comparison(edit.before, edit.after, other, question))
     rng.shuffle(turns)
     if bare:
         turns = [Turn(turn.question, turn.answer.split(" ")[0]) for turn in turns]

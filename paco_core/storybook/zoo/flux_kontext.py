@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import torch
     from diffusers import AutoencoderKL, FluxKontextPipeline
 
-SCHEDULE = Schedule(steps=1300, learning_rate=1e-2, warmup=40, checkpoint_every=200)
+SCHEDULE = Schedule(steps=4000, learning_rate=1e-2, warmup=40, checkpoint_every=200)
 MAX_LENGTH = 8  # words of an instruction, function words left out, and the end token
 
 
