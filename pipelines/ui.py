@@ -44,14 +44,15 @@ def servers(root: Path, dagster_port: int, mlflow_port: int) -> list[Server]:
     return chosen
 
 
-def environment(root: Path) -> dict[str, str]:
-    """Where Dagster keeps its storage, and no telemetry or background jobs of MLflow."""
+def environment(root: Path, running: Sequence[Server] = ()) -> dict[str, str]:
+    """Where Dagster keeps its storage, where links between the two lead, and no telemetry or jobs of MLflow."""
     home = Path(os.environ.get("DAGSTER_HOME") or root / ".dagster").resolve()
     home.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(root / "dagster.yaml", home / "dagster.yaml")
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     quiet = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "1"}
-    return {**os.environ, **quiet, "DAGSTER_HOME": str(home), "PATH": path}
+    pages = {f"PACO_{server.name.upper()}_URL": server.url for server in running}
+    return {**pages, **os.environ, **quiet, "DAGSTER_HOME": str(home), "PATH": path}
 
 
 def in_use(port: int) -> bool:
@@ -88,7 +89,7 @@ def serve(root: Path, dagster_port: int, mlflow_port: int) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):  # SIGINT too: a shell's background job starts with it ignored
         signal.signal(number, interrupt)
     try:
-        env = environment(root)
+        env = environment(root, chosen)
         for server in chosen:
             # A session of its own: Ctrl-C reaches this process only, which stops both in order.
             running.append(subprocess.Popen(server.command, cwd=root, env=env, start_new_session=True))

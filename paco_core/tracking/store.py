@@ -31,8 +31,9 @@ def without_secrets(uri: str) -> str:
 
 
 def run_url(uri: str, experiment_id: str, run_id: str) -> str:
-    """The page of a run: on the server itself, or where ``make ui`` shows a local store."""
-    base = without_secrets(uri) if uri.startswith(("http://", "https://")) else PAGES
+    """The page of a run: on the server itself; of a local store ``PACO_MLFLOW_URL``, or where ``make ui`` shows it."""
+    served = uri.startswith(("http://", "https://"))
+    base = without_secrets(uri) if served else os.environ.get("PACO_MLFLOW_URL", PAGES)
     return f"{base.rstrip('/')}/#/experiments/{experiment_id}/runs/{run_id}"
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from paco_core.tracking import dagster_url, run_url
 from pipelines import ui
 
 
@@ -34,6 +35,20 @@ def test_the_instance_gets_its_settings(tmp_path: Path, monkeypatch: pytest.Monk
     env = ui.environment(tmp_path)
     assert env["DAGSTER_HOME"] == str(tmp_path / ".dagster")
     assert (tmp_path / ".dagster" / "dagster.yaml").read_text() == "telemetry: {enabled: false}\n"
+
+
+def test_links_lead_to_the_ports_that_were_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("MLFLOW_TRACKING_URI", "PACO_DAGSTER_URL", "PACO_MLFLOW_URL"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "dagster.yaml").write_text("{}\n")
+    env = ui.environment(tmp_path, ui.servers(tmp_path, 3917, 5917))
+    for name in ("PACO_DAGSTER_URL", "PACO_MLFLOW_URL"):
+        monkeypatch.setenv(name, env[name])
+    assert dagster_url("ab") == "http://127.0.0.1:3917/runs/ab"
+    assert run_url("sqlite:///mlflow.db", "1", "cd") == "http://127.0.0.1:5917/#/experiments/1/runs/cd"
+    assert run_url("https://mlflow.example.org", "1", "cd").startswith("https://mlflow.example.org/#/")
+    monkeypatch.setenv("PACO_DAGSTER_URL", "https://dagster.example.org")
+    assert ui.environment(tmp_path, ui.servers(tmp_path, 1, 2))["PACO_DAGSTER_URL"] == "https://dagster.example.org"
 
 
 def test_a_port_in_use_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
