@@ -115,11 +115,24 @@ class WholeUpdates:
         return norm
 
     def moments(self) -> dict[str, torch.Tensor]:
-        state = self.optimizer.state
-        return {f"{name}|{key}": value for name, p in self.parameters.items() for key, value in state[p].items()}
+        import torch
+
+        # bitsandbytes counts steps in an int and shares quantisation maps among parameters; a file holds each by itself.
+        return {
+            f"{name}|{key}": value.clone() if key.startswith("qmap") else torch.as_tensor(value)
+            for name, parameter in self.parameters.items()
+            for key, value in self.optimizer.state[parameter].items()
+        }
 
     def restore(self, moments: dict[str, torch.Tensor]) -> None:
+        import torch
+
+        of_torch = isinstance(self.optimizer, torch.optim.AdamW)
         for key, value in moments.items():
             name, _, moment = key.rpartition("|")
-            place = "cpu" if moment == "step" else self.parameters[name].device
-            self.optimizer.state[self.parameters[name]][moment] = value.to(place)
+            parameter = self.parameters[name]
+            state = self.optimizer.state[parameter]
+            if moment == "step":
+                state[moment] = value.cpu() if of_torch else int(value)
+            else:
+                state[moment] = value.to(parameter.device)
