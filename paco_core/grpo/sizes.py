@@ -48,7 +48,7 @@ def token_pixels(model: Path) -> int | None:
 
 
 def refuse_sizes(records: Iterable[PromptRecord], recipe: PolicyRecipe, multiple: int) -> None:
-    """Find picture sizes that the model's packing cannot hold, before it is loaded.
+    """Find picture sizes that the model's packing or a record's panels do not divide, before it is loaded.
 
     Raises:
         DataError: naming the record, the size, and the nearest ones.
@@ -56,11 +56,13 @@ def refuse_sizes(records: Iterable[PromptRecord], recipe: PolicyRecipe, multiple
     for record in records:
         for side in dict.fromkeys([recipe.train_size, *recipe.eval_sizes]):
             high, wide = picture_size(record, side, recipe.record_size, multiple)
-            if high % multiple or wide % multiple:
-                near = [max(1, round(pixels / multiple)) * multiple for pixels in (high, wide)]
+            steps = [math.lcm(multiple, count) for count in record.grid]
+            if high % steps[0] or wide % steps[1]:
+                near = [max(1, round(pixels / step)) * step for pixels, step in zip((high, wide), steps, strict=True)]
                 raise DataError(
-                    f"record {record.idx}: a picture of {high} x {wide} does not divide into {multiple} px tokens; the "
-                    f"nearest that does is {near[0]} x {near[1]} (train_size, eval_sizes, or the record's own size)"
+                    f"record {record.idx}: a picture of {high} x {wide} does not divide into {multiple} px tokens and "
+                    f"{record.layout} panels; the nearest that does is {near[0]} x {near[1]} (train_size, eval_sizes, "
+                    "or the record's own size)"
                 )
 
 

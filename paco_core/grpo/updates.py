@@ -117,7 +117,7 @@ class WholeUpdates:
     def moments(self) -> dict[str, torch.Tensor]:
         import torch
 
-        # bitsandbytes counts steps in an int and shares quantisation maps among parameters; a file holds each by itself.
+        # bitsandbytes counts steps in an int and shares quantisation maps; a file of tensors holds each by itself.
         return {
             f"{name}|{key}": value.clone() if key.startswith("qmap") else torch.as_tensor(value)
             for name, parameter in self.parameters.items()

@@ -56,7 +56,7 @@ def test_good_input_gets_as_far_as_the_model(made: Path) -> None:
 @pytest.mark.parametrize("key", ["train_size", "eval_sizes"])
 def test_a_size_that_tokens_do_not_divide(made: Path, key: str) -> None:
     value: Any = 72 if key == "train_size" else [64, 72]
-    with pytest.raises(DataError, match=r"record \w+: a picture of 72 x 72 .* 16 px tokens; the nearest .* 64 x 64"):
+    with pytest.raises(DataError, match=r"record \w+: a picture of 72 x 72 .* 16 px tokens .* the nearest .* 64 x 64"):
         train(made, **{f"{RECIPE}.{key}": value})
 
 
@@ -66,6 +66,12 @@ def test_a_records_own_size_that_tokens_do_not_divide(made: Path) -> None:
         DataError, match="a picture of 64 x 72 does not divide into 16 px.*nearest that does is 64 x 64"
     ):
         train(made, **{f"{RECIPE}.record_size": "exact"})
+
+
+def test_a_size_that_panels_do_not_divide(made: Path) -> None:
+    write_prompts(made, [r.model_dump() for r in records_of(storybook_prompts(40, seed=0, layout="1x3"))])
+    with pytest.raises(DataError, match=r"picture of 64 x 64 .* and 1x3 panels; the nearest that does is 64 x 48"):
+        train(made)
 
 
 def test_what_a_configuration_says_of_tokens(made: Path) -> None:
