@@ -6,10 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paco_core.params import Params
+from paco_core.policies.base import policy_class
 
 #: Weights of public models in GB as stored (bf16), from their model cards.
 HUB_GB = {
     "black-forest-labs/FLUX.1-dev": 33.7,
+    "black-forest-labs/FLUX.1-Kontext-dev": 33.7,  # the same parts
+    "Qwen/Qwen-Image-Edit": 57.7,  # 20.4 B in the transformer, 8.3 B in the text encoder
     "Qwen/Qwen2.5-VL-7B-Instruct": 16.6,
     "hf-hub:laion/CLIP-ViT-H-14-laion2B-s32B-b79K": 3.9,
 }
@@ -101,22 +104,24 @@ def stage_costs(params: Params, root: Path) -> list[StageCost]:
     ]
     p = params.policies
     for name, recipe in p.recipes.items():
-        samples = p.epochs * p.prompts_per_epoch * p.group_size
-        unordered = panels * (panels - 1) // 2
-        evaluations = (p.epochs // p.eval_every + 1) * p.eval_prompts * len(p.eval_seeds) * len(recipe.eval_sizes)
+        family, epochs = policy_class(recipe.family), p.epochs if recipe.epochs is None else recipe.epochs
+        samples = epochs * p.prompts_per_epoch * p.group_size
+        asked = 2 if family.edits else panels * (panels - 1) // 2
+        passes = family.passes_a_step(recipe.guidance)
+        evaluations = (epochs // p.eval_every + 1) * p.eval_prompts * len(p.eval_seeds) * len(recipe.eval_sizes)
         table.append(
             StageCost(
                 f"policies@{name}",
-                f"{p.epochs} epochs, {samples} samples, {samples * unordered} scored pairs, "
-                f"{p.epochs * p.updates_per_epoch} optimiser steps, {evaluations} evaluation pictures",
+                f"{epochs} epochs, {samples} samples, {samples * asked} scored pairs, "
+                f"{epochs * p.updates_per_epoch} optimiser steps, {evaluations} evaluation pictures",
                 base + 2.5 * model_gb(root, recipe.model) + reward_gb,
                 seconds(
-                    samples * recipe.sampling_steps * s["rollout_step"]
-                    + samples * (unordered * s["score_pair"] + s["train_sample"])
-                    + evaluations * p.eval_steps * 2 * s["rollout_step"]
+                    passes * samples * (recipe.sampling_steps * s["rollout_step"] + s["train_sample"])
+                    + samples * asked * s["score_pair"]
+                    + passes * evaluations * p.eval_steps * 2 * s["rollout_step"]
                 ),
                 p.device,
-                "" if cpu else "published: 6.0 h on 8 x H100",
+                "" if cpu or family.edits else "published: 6.0 h on 8 x H100",
             )
         )
     bench = params.consistency_rank.max_instances or instances
