@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from pydantic import BaseModel
 
 from paco_core import launchers
-from paco_core.dataset.openai_chat import Chat, ChatCounts, ChatError, Notes, Question, Reply
+from paco_core.dataset.chat_protocol import Question, Reply
+from paco_core.dataset.openai_chat import Chat, ChatCounts, ChatError, Notes
 
 if TYPE_CHECKING:
     from paco_core.params import ChatParams

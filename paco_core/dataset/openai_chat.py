@@ -16,34 +16,37 @@ and asked for again. Every answer goes to the journal, so that a killed run asks
 from __future__ import annotations
 
 import asyncio
-import base64
-import hashlib
-import io
-import json
 import os
-import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from paco_core import launchers
+from paco_core.dataset.chat_protocol import (
+    Completion,
+    Question,
+    Rejection,
+    Reply,
+    Told,
+    Usage,
+    key_of,
+    messages_of,
+    read,
+)
 from paco_core.dataset.journal import Journal
-from paco_core.files import DataError, digest
+from paco_core.files import DataError
 
 if TYPE_CHECKING:
-    from PIL.Image import Image
-
     from paco_core.params import ChatParams
 
 T = TypeVar("T")
 A = TypeVar("A", bound=BaseModel)
 
 GIVE_UP_AFTER = 8  # questions in a row that came to nothing, or as many as are in flight together
-FENCE = re.compile(r"^\s*```(?:json)?\s*(.*?)\s*```\s*$", re.DOTALL)
 FATAL = {
     401: "is the key in {key} right?",
     403: "may the key in {key} use this model?",
@@ -53,48 +56,6 @@ FATAL = {
 
 class ChatError(DataError):
     """The endpoint cannot be worked with; what it answered so far lies in the journal."""
-
-
-@dataclass(frozen=True)
-class Rejection:
-    """Why there is no answer: a short name to count by, and the details."""
-
-    cause: str
-    detail: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.cause}: {self.detail}" if self.detail else self.cause
-
-
-@dataclass(frozen=True)
-class Question(Generic[A]):
-    """One question. Two with equal ids and equal contents are the same question.
-
-    Attributes:
-        answer: the form of the answer, a pydantic model closed to unknown keys and without default values (what
-            "strict" structured output asks for).
-        images: sent after the text, in this order, as lossless PNG.
-        fault: what else is wrong with an answer that has the form, or None.
-    """
-
-    id: str
-    text: str
-    answer: type[A]
-    system: str = ""
-    images: Sequence[Image] = ()
-    fault: Callable[[A], Rejection | None] = lambda _answer: None
-
-
-@dataclass(frozen=True)
-class Reply(Generic[A]):
-    """An answer, or None; and every rejection on the way to it, the last one being the cause of None.
-
-    Not ``served``: the endpoint was down, overloaded or broken, so that another run may bring an answer.
-    """
-
-    answer: A | None
-    rejected: tuple[Rejection, ...] = ()
-    served: bool = True
 
 
 @dataclass
@@ -123,39 +84,6 @@ class ChatCounts:
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": self.completion_tokens,
         }
-
-
-class _Message(BaseModel):
-    content: str | None = None
-    refusal: str | None = None
-
-
-class _Choice(BaseModel):
-    message: _Message
-    finish_reason: str | None = None
-
-
-class _Usage(BaseModel):
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-
-
-class _Completion(BaseModel):
-    """What is read of a chat completion."""
-
-    model: str = ""
-    choices: list[_Choice] = Field(min_length=1)
-    usage: _Usage | None = None
-
-
-class _Told(BaseModel):
-    """One line of the journal."""
-
-    key: str
-    id: str
-    model: str
-    content: str
-    finish: str | None
 
 
 class _NoAnswer(Exception):
@@ -193,10 +121,10 @@ class Chat:
         self._secret = os.environ.get(params.api_key_env, "") if params.api_key_env else "none"
         if not self._secret:
             raise ChatError(f"{params.base_url}: the environment variable {params.api_key_env} holds no key")
-        self._told: defaultdict[str, list[_Told]] = defaultdict(list)
+        self._told: defaultdict[str, list[Told]] = defaultdict(list)
         for number, row in enumerate(journal.rows, start=1):
             try:
-                told = _Told.model_validate(row)
+                told = Told.model_validate(row)
             except ValidationError:
                 raise ChatError(f"{journal.path}:{number}: not a line of a chat journal; remove it") from None
             self._told[told.key].append(told)
@@ -271,7 +199,7 @@ class Chat:
 
     async def ask(self, question: Question[A]) -> Reply[A]:
         """Ask until the answer is good, ``params.tries`` times at most, counting those in the journal."""
-        key, rejected = _key(self.params, question), list[Rejection]()
+        key, rejected = key_of(self.params, question), list[Rejection]()
         told = self._told[key]
         for number in range(self.params.tries):
             remembered = number < len(told)
@@ -282,7 +210,7 @@ class Chat:
                     self._count([*rejected, error.rejection])
                     return Reply(None, (*rejected, error.rejection), served=error.final)
             self.counts.remembered += remembered
-            answer = _read(question, told[number])
+            answer = read(question, told[number])
             if not isinstance(answer, Rejection):
                 self._count(rejected)
                 return Reply(answer, tuple(rejected))
@@ -294,9 +222,9 @@ class Chat:
         self.counts.rejected.update(rejection.cause for rejection in rejected)
 
     async def _request(
-        self, key: str, question: Question[A], told: Sequence[_Told], rejected: Sequence[Rejection]
-    ) -> _Told:
-        messages = await _messages(self.params, question)
+        self, key: str, question: Question[A], told: Sequence[Told], rejected: Sequence[Rejection]
+    ) -> Told:
+        messages = await messages_of(self.params, question)
         for before, fault in zip(told, rejected, strict=True):
             messages.append({"role": "assistant", "content": before.content or "(empty)"})
             messages.append({"role": "user", "content": f"This answer is rejected: {fault}. Answer again, rightly."})
@@ -311,16 +239,16 @@ class Chat:
                     raise self._given_up(error.rejection) from None
                 raise
         self._unserved = 0
-        choice, usage = found.choices[0], found.usage or _Usage()
+        choice, usage = found.choices[0], found.usage or Usage()
         self.counts.requests += 1
         self.counts.prompt_tokens += usage.prompt_tokens
         self.counts.completion_tokens += usage.completion_tokens
         finish = "refusal" if choice.message.refusal else choice.finish_reason
-        line = _Told(key=key, id=question.id, model=found.model, content=choice.message.content or "", finish=finish)
+        line = Told(key=key, id=question.id, model=found.model, content=choice.message.content or "", finish=finish)
         self.journal.append(line.model_dump())
         return line
 
-    async def _send(self, messages: list[dict[str, Any]], answer: type[BaseModel]) -> _Completion:
+    async def _send(self, messages: list[dict[str, Any]], answer: type[BaseModel]) -> Completion:
         import openai
 
         body: dict[str, Any] = {"model": self.params.model, "messages": messages}
@@ -332,7 +260,7 @@ class Chat:
         try:
             raw = await self._client.chat.completions.with_raw_response.create(**body, extra_body=self.params.options)
             self.counts.retries += raw.retries_taken
-            return _Completion.model_validate_json(raw.content)
+            return Completion.model_validate_json(raw.content)
         except openai.APIStatusError as error:
             again = _retried(error.status_code)
             self.counts.retries += self.params.retries if again else 0
@@ -376,45 +304,3 @@ class Chat:
 
 def _retried(status: int) -> bool:
     return status in (408, 409, 429) or status >= 500
-
-
-def _key(params: ChatParams, question: Question[Any]) -> str:
-    """Identity of a question: all that the model sees, and its id. Not where the model is served."""
-    pictures = [hashlib.sha256(f"{i.mode}{i.size}".encode() + i.tobytes()).hexdigest() for i in question.images]
-    schema = question.answer.model_json_schema()
-    return digest([params.model, params.options, question.id, question.system, question.text, schema, pictures], 24)
-
-
-async def _messages(params: ChatParams, question: Question[Any]) -> list[dict[str, Any]]:
-    text = question.text
-    if params.structured != "json_schema":
-        schema = json.dumps(question.answer.model_json_schema())
-        text += f"\n\nAnswer with one JSON object and nothing else. Its JSON schema: {schema}"
-    parts: list[dict[str, Any]] = [{"type": "text", "text": text}]
-    for image in question.images:
-        parts.append({"type": "image_url", "image_url": {"url": await asyncio.to_thread(_data_url, image)}})
-    system = [{"role": "system", "content": question.system}] if question.system else []
-    return [*system, {"role": "user", "content": parts if question.images else text}]
-
-
-def _data_url(image: Image) -> str:
-    buffer = io.BytesIO()
-    image.save(buffer, format="PNG")
-    return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"
-
-
-def _read(question: Question[A], told: _Told) -> A | Rejection:
-    """The answer in a reply, or what is wrong with it."""
-    if told.finish in ("refusal", "content_filter"):
-        return Rejection("refused")
-    if not told.content.strip():
-        return Rejection("empty_answer", f"finish reason {told.finish}")
-    fenced = FENCE.match(told.content)
-    try:
-        answer = question.answer.model_validate_json(fenced.group(1) if fenced else told.content)
-    except ValidationError as error:
-        fault = error.errors()[0]
-        if fault["type"] == "json_invalid":
-            return Rejection("cut_off" if told.finish == "length" else "no_json", fault["msg"])
-        return Rejection("wrong_form", f"{'.'.join(str(part) for part in fault['loc'])}: {fault['msg']}")
-    return question.fault(answer) or answer

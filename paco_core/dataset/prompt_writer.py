@@ -16,7 +16,8 @@ from pydantic import BaseModel, ConfigDict
 
 from paco_core.dataset import prompt_text
 from paco_core.dataset.categories import Subcategory, shares
-from paco_core.dataset.openai_chat import Chat, Question, Rejection
+from paco_core.dataset.chat_protocol import Question, Rejection
+from paco_core.dataset.openai_chat import Chat
 from paco_core.dataset.records import Dimension, PromptRecord
 from paco_core.files import DataError, digest
 

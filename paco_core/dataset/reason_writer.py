@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from paco_core.dataset.openai_chat import Chat, Question, Rejection, Reply
+from paco_core.dataset.chat_protocol import Question, Rejection, Reply
+from paco_core.dataset.openai_chat import Chat
 from paco_core.dataset.panels import PanelStore
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from typing import Any
 
 from PIL.Image import Image
 
+from paco_core.dataset.chat_protocol import Question
 from paco_core.dataset.grids import Generator
-from paco_core.dataset.openai_chat import Question
 from paco_core.dataset.text_to_image import Request, TextToImage
 from paco_core.files import DataError
 

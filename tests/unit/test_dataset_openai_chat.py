@@ -14,8 +14,9 @@ from chat_server import ChatServer, Raw, completion, text_of
 from PIL import Image
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from paco_core.dataset.chat_protocol import Question, Rejection, Reply
 from paco_core.dataset.journal import Journal
-from paco_core.dataset.openai_chat import Chat, ChatError, Question, Rejection, Reply
+from paco_core.dataset.openai_chat import Chat, ChatError
 from paco_core.files import DataError
 from paco_core.params import ChatParams
 

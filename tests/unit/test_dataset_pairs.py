@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 import yaml
 from dataset_world import draw_grids, rank_grids, records
+from pictures import bomb
 from PIL import Image
 
 from paco_core.dataset import checks
@@ -106,7 +107,7 @@ def imported(file: Path, count: int | None = None) -> Any:
 def test_imported_edits_name_the_line_of_each_that_is_left_out(tmp_path: Path) -> None:
     (tmp_path / "empty.png").write_bytes(b"")
     (tmp_path / "cut.png").write_bytes(b"\x89PNG\r\n\x1a\n")
-    (tmp_path / "huge.png").write_bytes(huge_png(30_000))
+    (tmp_path / "huge.png").write_bytes(bomb())
     bad = [{**GOOD, "edited": name} for name in ("none.png", "empty.png", "cut.png", "huge.png")]
     file = triples(tmp_path, [GOOD, *bad, GOOD, {**GOOD, "label": "Maybe"}, {"original": "a.png"}])
     found = imported(file)
@@ -117,18 +118,6 @@ def test_imported_edits_name_the_line_of_each_that_is_left_out(tmp_path: Path) -
     assert "cut.png: not a readable picture" in told["4"] and "huge.png: too many pixels" in told["5"]
     assert "label" in told["7"] and "edited" in told["8"]
     assert len(imported(triples(tmp_path, [GOOD, {**GOOD, "instruction": "More."}]), 1).pairs) == 1
-
-
-def huge_png(side: int) -> bytes:
-    """A PNG of a few bytes that claims to be ``side`` x ``side`` pixels."""
-    import struct
-    import zlib
-
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-    head = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + chunk(b"IDAT", b"") + chunk(b"IEND", b"")
 
 
 def test_a_file_of_edits_that_is_cut_off_or_holds_nothing_is_an_error(tmp_path: Path) -> None:

@@ -6,12 +6,11 @@ import base64
 import http.client
 import io
 import json
-import struct
-import zlib
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from pictures import bomb
 from PIL import Image
 from serving_fakes import NAME, FakeModel, panel, queries, served
 
@@ -27,17 +26,6 @@ def png(image: Image.Image) -> bytes:
     buffer = io.BytesIO()
     image.save(buffer, format="PNG")
     return buffer.getvalue()
-
-
-def bomb(side: int = 30_000) -> bytes:
-    """A PNG that claims ``side`` x ``side`` pixels in a few hundred bytes."""
-
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-    head = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
-    rows = chunk(b"IDAT", zlib.compress(bytes(100_000)))
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", head) + rows + chunk(b"IEND", b"")
 
 
 GOOD = url_of(png(panel(1)))

@@ -15,9 +15,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from pictures import bomb
 from PIL import Image
 from serving_fakes import diarist_launch, panel, queries, true_score
-from test_serving_app import BAD, GOOD, NAME, bomb, post, request, url_of
+from test_serving_app import BAD, GOOD, NAME, post, request, url_of
 
 from paco_core.params import ServingParams, load
 from paco_core.reward_model.yes_probability import PairQuery, Score

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
+from pictures import bomb
 from serving_fakes import (
     FakeModel,
     Scripted,
@@ -23,7 +24,7 @@ from serving_fakes import (
     silence,
     true_score,
 )
-from test_serving_app import GOOD, bomb, post, request, url_of
+from test_serving_app import GOOD, post, request, url_of
 
 from paco_core.params import load
 from paco_core.serving import endpoint, guard

@@ -21,8 +21,9 @@ from pydantic import BaseModel, ConfigDict
 from paco_core.dataset.annotation.agreement import kendall_tau
 from paco_core.dataset.annotation.assignment import places
 from paco_core.dataset.annotation.votes import Annotation, Task, Votes, adjudicate, unscored
+from paco_core.dataset.chat_protocol import Question, Rejection, Reply
 from paco_core.dataset.journal import Journal
-from paco_core.dataset.openai_chat import Chat, Question, Rejection, Reply
+from paco_core.dataset.openai_chat import Chat
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 from paco_core.storybook.drawing import draw
 from paco_core.storybook.prompts import KINDS, compose, place_marks, random_set
 from paco_core.storybook.world import SHARED_TRAITS, VOCABULARY, Panel
-from paco_core.storybook.zoo.fitting import Say, Schedule, fit
+from paco_core.storybook.zoo.fitting import Say, Schedule
+from paco_core.storybook.zoo.pipelines import fit_pipeline
 from paco_core.storybook.zoo.text import MAX_LENGTH, build_tokenizer
 
 if TYPE_CHECKING:
@@ -221,9 +222,6 @@ def build_flux(work: Path, out: Path, say: Say = print) -> None:
     import torch
     from diffusers import AutoencoderKL
 
-    from paco_core.files import atomic
-    from paco_core.storybook.zoo.muon import Muon
-
     vae = AutoencoderKL.from_pretrained(work.parent / "vae" / "final").eval()
     pool = LatentPool.build(vae, work, say)
     torch.manual_seed(0)
@@ -232,37 +230,16 @@ def build_flux(work: Path, out: Path, say: Say = print) -> None:
     count = sum(parameter.numel() for parameter in parts["transformer"].parameters())
     say(f"flux: transformer of {count / 1e6:.2f} M parameters, {math.prod(map(len, VOCABULARY.values()))} panels")
 
-    def export(_steps: int) -> None:
-        parts.eval()
-        with atomic(out) as part:
-            pipeline(dict(parts.items()), vae).save_pretrained(part)
-            halve(part / "transformer" / "diffusion_pytorch_model.safetensors")
-            halve(part / "vae" / "diffusion_pytorch_model.safetensors")
-        parts.train()
-
-    fit(
+    fit_pipeline(
         parts,
         lambda step: flow_loss(parts, tokenizer, pool, step),
         SCHEDULE,
         work,
-        "flux",
+        out,
         say,
-        after=export,
-        optimizer=Muon(parts, SCHEDULE.learning_rate, is_hidden),
+        hidden=is_hidden,
+        pipeline=lambda: pipeline(dict(parts.items()), vae),
     )
-    if not out.is_dir():  # the training was complete before this call
-        export(SCHEDULE.steps)
-
-
-def halve(file: Path) -> None:
-    """Store a safetensors file in float16; diffusers loads it as float32 unless told otherwise."""
-    from safetensors.torch import load_file, save_file
-
-    from paco_core.files import atomic
-
-    tensors = {name: tensor.half() for name, tensor in load_file(file).items()}
-    with atomic(file) as part:
-        save_file(tensors, part, metadata={"format": "pt"})
 
 
 def is_hidden(name: str, weight: torch.Tensor) -> bool:

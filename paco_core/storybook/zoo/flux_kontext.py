@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from paco_core.storybook.zoo import edits
 from paco_core.storybook.zoo.edits import EditPool
-from paco_core.storybook.zoo.fitting import Say, Schedule, fit
-from paco_core.storybook.zoo.flux import GUIDANCE, SHIFT, halve, is_hidden, shift_mu
+from paco_core.storybook.zoo.fitting import Say, Schedule
+from paco_core.storybook.zoo.flux import GUIDANCE, SHIFT, is_hidden, shift_mu
+from paco_core.storybook.zoo.pipelines import fit_pipeline
 from paco_core.storybook.zoo.text import build_tokenizer, grown, words_of
 
 if TYPE_CHECKING:
@@ -97,28 +98,22 @@ def build(work: Path, out: Path, flux: Path, say: Say = print) -> None:
     import torch
     from diffusers import AutoencoderKL
 
-    from paco_core.files import atomic
-    from paco_core.storybook.zoo.muon import Muon
-
     vae = AutoencoderKL.from_pretrained(flux / "vae").eval()
     pool = EditPool.build(lambda pixels: {"latents": encode(vae, pixels)}, work / "latents.safetensors", say)
     torch.manual_seed(0)
     parts = torch.nn.ModuleDict(parts_of(flux))
     words = tokenizer()
 
-    def export(_steps: int) -> None:
-        parts.eval()
-        with atomic(out) as part:
-            pipeline(dict(parts.items()), vae).save_pretrained(part)
-            for name in ("transformer", "vae"):
-                halve(part / name / "diffusion_pytorch_model.safetensors")
-        parts.train()
-
-    loss = lambda step: flow_loss(parts, words, pool, step)  # noqa: E731
-    optimizer = Muon(parts, SCHEDULE.learning_rate, is_hidden)
-    fit(parts, loss, SCHEDULE, work, "flux_kontext", say, after=export, optimizer=optimizer)
-    if not out.is_dir():  # the training was complete before this call
-        export(SCHEDULE.steps)
+    fit_pipeline(
+        parts,
+        lambda step: flow_loss(parts, words, pool, step),
+        SCHEDULE,
+        work,
+        out,
+        say,
+        hidden=is_hidden,
+        pipeline=lambda: pipeline(dict(parts.items()), vae),
+    )
 
 
 def encode(vae: Any, pixels: torch.Tensor) -> torch.Tensor:

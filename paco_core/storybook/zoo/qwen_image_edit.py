@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from paco_core.storybook.zoo import edits, qwen_reader, qwen_vae, vlm
 from paco_core.storybook.zoo.edits import EditPool
-from paco_core.storybook.zoo.fitting import Say, Schedule, fit
-from paco_core.storybook.zoo.flux import SHIFT, halve, shift_mu
+from paco_core.storybook.zoo.fitting import Say, Schedule
+from paco_core.storybook.zoo.flux import SHIFT, shift_mu
+from paco_core.storybook.zoo.pipelines import fit_pipeline
 from paco_core.storybook.zoo.qwen_reader import InstructionReader
 
 if TYPE_CHECKING:
@@ -89,9 +90,6 @@ def build(work: Path, out: Path, zoo_vlm: Path, say: Say = print) -> None:
     """Train (or go on training) the small Qwen-Image-Edit with the reader in ``zoo_vlm`` and save it to ``out``."""
     import torch
 
-    from paco_core.files import atomic
-    from paco_core.storybook.zoo.muon import Muon
-
     vae = qwen_vae.build_vae(work / "vae", say)
     tokenizer = qwen_reader.build_tokenizer(zoo_vlm, edits.instructions())
     model = qwen_reader.build_reader(zoo_vlm, tokenizer)
@@ -106,26 +104,17 @@ def build(work: Path, out: Path, zoo_vlm: Path, say: Say = print) -> None:
     count = sum(parameter.numel() for parameter in transformer.parameters())
     say(f"qwen_image_edit: transformer of {count / 1e6:.2f} M parameters")
 
-    def export(_steps: int) -> None:
-        with atomic(out) as part:
-            pipeline(transformer.eval(), vae, model, tokenizer).save_pretrained(part)
-            for name in ("transformer", "vae"):
-                halve(part / name / "diffusion_pytorch_model.safetensors")
-            halve(part / "text_encoder" / "model.safetensors")
-        transformer.train()
-
-    fit(
+    fit_pipeline(
         transformer,
         lambda step: flow_loss(transformer, reader, pool, step),
         SCHEDULE,
         work,
-        "qwen_image_edit",
+        out,
         say,
-        after=export,
-        optimizer=Muon(transformer, SCHEDULE.learning_rate, _is_hidden),
+        hidden=_is_hidden,
+        pipeline=lambda: pipeline(transformer, vae, model, tokenizer),
+        halved=("transformer", "vae", "text_encoder"),
     )
-    if not out.is_dir():  # the training was complete before this call
-        export(SCHEDULE.steps)
 
 
 def _is_hidden(name: str, weight: torch.Tensor) -> bool:
