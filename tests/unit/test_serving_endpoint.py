@@ -227,6 +227,11 @@ def test_other_machines_are_let_in_with_a_key_only(
     monkeypatch.delenv("PACO_API_KEY", raising=False)
     with pytest.raises(ServingError, match="PACO_API_KEY"):
         endpoint.up(model, serving.model_copy(update={"host": "0.0.0.0"}), model.parent)
+    monkeypatch.setenv("PACO_API_KEY", "not-to-be-told")
+    with RewardEndpoint.lease(model, serving.model_copy(update={"host": "0.0.0.0"}), model.parent) as served:
+        keeper = Path(f"/proc/{served.pid}/cmdline").read_bytes()
+        written = [path.read_bytes() for path in served.log.parent.rglob("*") if path.is_file()]
+    assert len(written) >= 3 and not any(b"not-to-be-told" in text for text in [keeper, *written])
 
 
 def test_the_fingerprint_is_dvcs(tmp_path: Path, model: Path) -> None:
