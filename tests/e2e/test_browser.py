@@ -176,10 +176,10 @@ def _ended(ui: Ui, run: str) -> str:
 
 def test_a_run_shows_its_progress(ui: Ui, page: Any, tmp_path: Path) -> None:
     """By force, so that the stage runs; what it makes is the same. The log is searched, as a person would."""
-    run = ui.launch("prompts", **{"dvc/force": "true"})
+    run = ui.launch("annotations", **{"dvc/force": "true"})
     assert _ended(ui, run) == "SUCCESS"
-    _shows(page, f"{ui.dagster}/runs/{run}?logs=24/24", tmp_path / "progress.png", "prompts: 24/24 prompts")
-    _shows(page, f"{ui.dagster}/runs/{run}?logs=executed", tmp_path / "run.png", "prompts: executed in")
+    _shows(page, f"{ui.dagster}/runs/{run}?logs=panels/s", tmp_path / "progress.png", " panels/s, took ")
+    _shows(page, f"{ui.dagster}/runs/{run}?logs=executed", tmp_path / "run.png", "annotations: executed in")
 
 
 def test_a_run_tells_what_was_saved(ui: Ui, page: Any, tmp_path: Path) -> None:
