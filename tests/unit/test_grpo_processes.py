@@ -36,11 +36,6 @@ class Watching(Learner):
 
 #: What `accelerate launch --config_file launch/fsdp2.yaml` sets.
 FSDP2 = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2", "FSDP_RESHARD_AFTER_FORWARD": "true"}
-#: What `accelerate launch --config_file launch/deepspeed-zero2.yaml` sets, and how DeepSpeed is told to keep to a CPU.
-ZERO2 = {"ACCELERATE_USE_DEEPSPEED": "true", "ACCELERATE_DEEPSPEED_ZERO_STAGE": "2", "DS_ACCELERATOR": "cpu"}
-NEEDS_DEEPSPEED = pytest.mark.skipif(
-    find_spec("deepspeed") is None, reason="needs DeepSpeed: uv pip install 'paco[deepspeed]'"
-)
 #: What `accelerate launch --config_file launch/deepspeed-zero2.yaml` sets, and that DeepSpeed keeps to the CPU.
 ZERO2 = {"ACCELERATE_USE_DEEPSPEED": "true", "ACCELERATE_DEEPSPEED_ZERO_STAGE": "2", "DS_ACCELERATOR": "cpu"}
 #: Odd numbers of micro-batches and of evaluation batches: one of two ranks is idle where the other is not.
