@@ -66,9 +66,12 @@ def stage_costs(params: Params, root: Path) -> list[StageCost]:
     def seconds(work: float) -> float | None:
         return START_UP_S + work if cpu else None
 
+    answered_in = {True: None, False: START_UP_S}  # an endpoint takes the time it takes
     reward_gb = model_gb(root, params.reward.base)
     table = [
-        StageCost("prompts", f"{params.prompts.count} prompts", base, START_UP_S, "cpu"),
+        StageCost(
+            "prompts", f"{params.prompts.count} prompts", base, answered_in[params.prompts.engine == "openai"], "cpu"
+        ),
         StageCost(
             "diverse_prompts",
             f"{params.prompts.count} -> {prompts} prompts",
@@ -88,7 +91,9 @@ def stage_costs(params: Params, root: Path) -> list[StageCost]:
         StageCost("annotations", f"{instances} rankings", base, seconds(instances / 400), "cpu"),
         StageCost("edit_prompts", f"{params.edit_prompts.count or 'all'} editing prompts", base, START_UP_S, "cpu"),
         StageCost("pairs", f"at most {pairs} pairs", base, START_UP_S, "cpu"),
-        StageCost("cot_labels", f"at most {pairs} answers", base, START_UP_S, "cpu"),
+        StageCost(
+            "cot_labels", f"at most {pairs} answers", base, answered_in[params.cot_labels.engine == "openai"], "cpu"
+        ),
     ]
     steps = params.reward.epochs * max(1, pairs // (params.reward.batch_size * params.reward.accumulation))
     table += [

@@ -93,9 +93,16 @@ def _endpoints(params: Params) -> dict[str, ChatParams]:
 
 def _missing_inputs(params: Params, root: Path) -> list[str]:
     """What must come from outside: files, answers of people, keys of endpoints."""
+    files = {
+        "prompts.source": params.prompts.source,
+        "annotations.file": params.annotations.file,
+        "edit_prompts.file": params.edit_prompts.file,
+        "pairs.editing.file": params.pairs.editing.file,
+    }
+    files |= {f"consistency_rank.scored_elsewhere.{k}": v for k, v in params.consistency_rank.scored_elsewhere.items()}
     problems = [
         f"{name}: {path} is missing; put the file there or name another"
-        for name, path in (("prompts.source", params.prompts.source), ("annotations.file", params.annotations.file))
+        for name, path in files.items()
         if path and not (root / path).is_file()
     ]
     if params.annotations.source == "people" and not (root / params.annotations.store).is_file():

@@ -78,5 +78,7 @@ def test_the_check_names_the_variable_of_a_missing_key(project: Path, monkeypatc
     monkeypatch.delenv("DEEPSEEK_API_KEY", raising=False)
     told = "prompts.endpoint: the environment variable DEEPSEEK_API_KEY holds no key for https://api.deepseek.com"
     assert told in preflight.check_project(project).problems
+    lost = "edit_prompts.file: data/external/edit_prompts.jsonl is missing; put the file there or name another"
+    assert lost in preflight.check_project(project).problems
     monkeypatch.setenv("DEEPSEEK_API_KEY", "k")
     assert told not in preflight.check_project(project).problems
