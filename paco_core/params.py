@@ -177,6 +177,7 @@ class PairsParams(Section):
     leakage: Literal["refuse", "report"] = "refuse"  # of benchmark prompts or pictures into training
     keep_out: str | None = None  # a folder in ConsistencyRank-Bench's layout that must not be trained on either
     imported: str | None = None  # a folder that `paco dataset import paco_dataset` made; its pairs are added
+    identical_share: Fraction = 0.0  # a panel beside itself for so many of the pairs from rankings: always Yes
     editing: EditingParams = EditingParams(source="storybook", count=0)
     seed: int
 

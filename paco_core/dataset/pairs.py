@@ -173,6 +173,7 @@ def split(instances: Sequence[Instance], params: PairsParams, *others: Sequence[
     kept = [i for i in instances if (i.prompt_id if by_prompt else i.instance_id) in rest]
     pairs, causes = to_pairs(kept, params.rule, confident=params.confident)
     dropped += causes
+    pairs += with_itself(pairs, params.identical_share, params.seed)
     divided = [_validation(group, params) for group in (pairs, *others) if group]
     parts = [[pair for group in divided for pair in group[n]] for n in (0, 1)]
     if params.balance:
@@ -182,6 +183,13 @@ def split(instances: Sequence[Instance], params: PairsParams, *others: Sequence[
     panels = {ref for i in benchmark for ref in (i.reference, *i.candidates)}
     leaked = sum(pair.first in panels or pair.second in panels for part in parts for pair in part)
     return Split(parts[0], parts[1], benchmark, +dropped, leaked)
+
+
+def with_itself(pairs: Sequence[Pair], share: float, seed: int) -> list[Pair]:
+    """Panels of the pairs, each beside itself: so many Yes for every pair there is, chosen by seed and id."""
+    prompts = {ref: pair.prompt_id for pair in pairs for ref in (pair.first, pair.second)}
+    chosen = sorted(prompts, key=lambda ref: _draw(f"{seed}|identical", ref))[: round(share * len(pairs))]
+    return [Pair(digest((ref, ref), 16), prompts[ref], ref, ref, YES) for ref in chosen]
 
 
 def _validation(pairs: Sequence[Pair], params: PairsParams) -> tuple[list[Pair], list[Pair]]:

@@ -68,17 +68,23 @@ def better(metric: str, new: Evaluation, old: Evaluation | None) -> bool:
 
 
 def evaluate(scorer: PairScorer, examples: Sequence[Example], symmetry_pairs: int = 256) -> Evaluation:
-    """Score ``examples``; the two symmetry figures use at most the first ``symmetry_pairs`` of them."""
+    """Score ``examples``.
+
+    The figures of symmetry and of identical pictures use at most the first ``symmetry_pairs`` whose pictures may stand
+    in either order: an edit turned round, or not made at all, is another question.
+    """
     import numpy as np
 
-    some = examples[:symmetry_pairs]
+    either_way = [number for number, example in enumerate(examples) if not example.ordered][:symmetry_pairs]
+    some = [examples[number] for number in either_way]
     queries = [example.query for example in examples] + [example.swapped for example in some]
     queries += [PairQuery(e.images[0], e.images[0], e.instruction) for e in some]
     values = np.array([score.value for score in scorer.score(queries)])
     scores, swapped, same = np.split(values, [len(examples), len(examples) + len(some)])
     labels = np.array([example.consistent for example in examples])
     valid = ~np.isnan(scores)
-    difference = (scores[: len(some)] - swapped)[~np.isnan(scores[: len(some)] - swapped)]
+    difference = scores[either_way] - swapped
+    difference = difference[~np.isnan(difference)]
     same = same[~np.isnan(same)]
     said, told = scores[valid] > 0.5, labels[valid]
     return Evaluation(

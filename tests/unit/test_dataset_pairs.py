@@ -69,6 +69,19 @@ def test_drawn_edits_are_pairs_with_their_own_question(ranked: tuple[Path, list[
     assert [report.name for check in checks.CHECKS["pairs"] if not (report := check(project / "data")).passed] == []
 
 
+def test_some_panels_stand_beside_themselves_and_are_consistent(ranked: tuple[Path, list[PromptRecord]]) -> None:
+    project, _ = ranked
+    run_pairs(project, editing={"count": 0}, identical_share=0.0, balance=False)
+    before = pd.concat(pd.read_parquet(project / f"data/pairs/{part}.parquet") for part in ("train", "validation"))
+    run_pairs(project, identical_share=0.1)
+    tables = [pd.read_parquet(project / f"data/pairs/{part}.parquet") for part in ("train", "validation")]
+    after = pd.concat(tables)
+    twice = after[after["first"] == after["second"]]
+    assert len(twice) == round(0.1 * len(before)) == len(after) - len(before) and set(twice["label"]) == {"Yes"}
+    assert len(set(twice["pair_id"])) == len(twice) and not set(tables[0]["prompt_id"]) & set(tables[1]["prompt_id"])
+    assert set(before["pair_id"]) < set(after["pair_id"])
+
+
 def test_an_edit_changes_what_it_says_and_a_broken_one_more() -> None:
     import random
 
@@ -166,7 +179,7 @@ def test_one_text_under_two_ids_is_one_prompt_and_equal_bytes_are_one_picture() 
 
 def test_a_pair_can_be_traced_to_grid_seed_and_prompt(ranked: tuple[Path, list[PromptRecord]]) -> None:
     project, prompts = ranked
-    run_pairs(project)
+    run_pairs(project, editing={"count": 0}, identical_share=0.0)
     table = pd.read_parquet(project / "data/pairs/train.parquet")
     index = PanelStore.below(project / "data/grids").grids.index
     known = {record.idx: record for record in prompts}

@@ -253,9 +253,10 @@ def test_evaluation_tells_position_bias_and_failures() -> None:
     wide, narrow, lost = (reward_tiny.picture(0, side) for side in (16, 4, 8))
     rows = [(wide, narrow, "Yes."), (wide, narrow, "No."), (narrow, wide, "Yes."), (lost, wide, "Yes.")]
     examples = [Example(str(n), (a, b), "?", answer) for n, (a, b, answer) in enumerate(rows)]
-    seen = evaluate(LeaningScorer(), examples)
-    assert seen.failed == 1 and seen.pairs == 4
-    assert seen.accuracy == pytest.approx(2 / 3)
+    edit = Example("edit", (narrow, wide), "?", "Yes.", ordered=True)  # turned round it is another question
+    seen = evaluate(LeaningScorer(), [edit, *examples])
+    assert seen.failed == 1 and seen.pairs == 5
+    assert seen.accuracy == pytest.approx(3 / 4)
     assert seen.position_bias == pytest.approx((0.3 + 0.3 - 0.3) / 3)
     assert seen.position_spread == pytest.approx(0.3)
     assert seen.identical_score == pytest.approx((0.9 + 0.9 + 0.6) / 3)

@@ -141,8 +141,10 @@ MEMBERS: dict[str, Member] = {
             "The vision tower first, with throw-away trait heads; then which traits two panels share, read by "
             "throw-away heads from inner states; then dialogues about one panel and about one trait of two "
             "panels, in the sentence shapes of the real instructions, then with reconstructions among the "
-            "pictures, and in the end mostly with what FLUX paints, as the recogniser reads it. Muon. Whether "
-            "two panels are consistent overall is never asked: that is left to the reward model.",
+            "pictures, and in the end mostly with what FLUX paints, as the recogniser reads it. Some pairs are one "
+            "picture twice, some a picture before and after an edit, with questions about one trait of it. Muon. "
+            "Whether two panels are consistent overall, or an edit as it should be, is never asked: that is left to "
+            "the reward model.",
             "Panels are read at 56 px (4 visual tokens); other sizes are scaled to it. Its language is "
             "the storybook's.",
         ),
