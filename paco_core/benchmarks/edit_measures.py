@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paco_core.dataset.edit_records import EditRecord
@@ -12,6 +13,7 @@ from paco_core.storybook.world import Panel
 if TYPE_CHECKING:
     import numpy as np
 
+    from paco_core.params import Params
     from paco_core.rewards.editing import Editing
     from paco_core.storybook.recogniser import Recogniser
 
@@ -73,3 +75,20 @@ class EditAnswers:
 
         found = self.editing.answers(batch)
         return {"editing": np.sqrt(np.prod(list(found.values()), axis=0)), **found}
+
+
+def answers(params: Params, judge: Path) -> EditAnswers:
+    """What ``judge``, the folder of a merged reward model, says of edits; it is asked in this process."""
+    from paco_core.reward_model.scorer import Scorer
+    from paco_core.rewards.editing import Editing
+
+    return EditAnswers(Editing(Scorer.configured(judge, params.reward)))
+
+
+def gold(params: Params, recogniser: Path) -> EditGold | None:
+    """The embedded world's truth about edits; None in the real world."""
+    if params.world != "storybook":
+        return None
+    from paco_core.storybook.recogniser import Recogniser
+
+    return EditGold(Recogniser.from_pretrained(recogniser))

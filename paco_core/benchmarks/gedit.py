@@ -6,6 +6,7 @@ for an English and a Chinese instruction about one picture stand or fall togethe
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from paco_core.benchmarks.results import jsonable
 from paco_core.benchmarks.t2is import Result as Changes
 from paco_core.benchmarks.t2is import summarise as paired
 from paco_core.benchmarks.tables import Table, difference, interval, number
-from paco_core.dataset.edit_records import EditRecord
+from paco_core.dataset.edit_records import EditRecord, of_part
 from paco_core.rewards.base import RewardBatch
 
 if TYPE_CHECKING:
@@ -34,6 +35,12 @@ MEASURES = {
     "edit_consistency": "P(Yes): the rest stayed",
     "edit_following": "P(Yes): the edit was made",
 }
+
+
+def unseen(records: Sequence[EditRecord], count: int, seed: int) -> list[EditRecord]:
+    """A random choice of ``count`` editing prompts that were held back from training, the same for equal seeds."""
+    held = sorted(of_part(records, "unseen"), key=lambda record: record.idx)
+    return random.Random(seed).sample(held, min(count, len(held)))
 
 
 def measure(

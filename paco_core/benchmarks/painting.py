@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from paco_core.policies.base import Policy
 
 BEFORE, AFTER = "before", "after"
-TEXT_TO_IMAGE = frozenset({"flux"})  # families that paint from a prompt alone
 TOKENS_A_PASS = 8192  # image and text tokens of one forward; batches shrink as pictures grow
 
 

@@ -16,11 +16,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from paco_core.dataset.edit_records import FILE, SHARD, EditRecord
 from paco_core.files import DataError, digest, read_jsonl, write_jsonl
-from paco_core.shards import encode_png, read_image, write_shard
+from paco_core.shards import decode_image, encode_png, read_image, write_shard
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+    from paco_core.dataset.records import PromptRecord
     from paco_core.params import EditPromptsParams
 
 
@@ -51,6 +52,11 @@ class EditPrompts:
         name = hashlib.md5(png, usedforsecurity=False).hexdigest()[:16]
         self.pictures[name], self._sizes[name] = png, image.size
         return name
+
+    def reference(self, record: PromptRecord) -> Image:
+        """The picture that a record is about, as :class:`References` gives it from disk."""
+        assert isinstance(record, EditRecord)
+        return decode_image(self.pictures[record.reference], record.reference)
 
     def add(self, idx: str, instruction: str, picture: str, **more: Any) -> None:
         """Add a record about a kept picture; it is for training until :meth:`hold_out`."""

@@ -4,54 +4,54 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paco_core import paths
-from paco_core.dataset.records import PromptRecord, read_prompts
-from paco_core.promotion import measuring
+from paco_core.dataset.records import read_prompts
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from paco_core.params import Params
+    from paco_core.promotion.measuring import Cases
     from paco_core.reward_model.yes_probability import PairQuery, Score
 
 DRAWN_PX = 64  # of a fresh panel that the storybook draws
 
 
-@dataclass(frozen=True)
-class Prompts:
-    """Prompts that a policy was not trained on."""
+def fresh(root: Path, params: Params, folder: Path, fixed: Cases, day: str) -> Cases:
+    """As many cases of the day as there are fixed ones.
 
-    fixed: list[PromptRecord]
-    fresh: list[PromptRecord]
-
-
-def prompts(root: Path, params: Params, folder: Path, day: str) -> Prompts:
-    """The fixed prompts of the benchmark, and as many fresh ones of the day.
-
-    The storybook writes new prompts; else they are drawn from those that the policy was not trained on.
-
-    Raises:
-        DataError: when no prompt is left.
+    The storybook makes new ones; else prompts are drawn from those that the policy in ``folder`` was not trained
+    on, and of edits there are none.
     """
+    if fixed.reference is not None:
+        return _fresh_edits(params, fixed, day)
     from paco_core.grpo.prompt_split import trained_ids
 
-    fixed = measuring.unseen_by_all(root, params, [folder])
     trained, seed = trained_ids(folder), _seed(day)
-    taken = {record.idx for record in fixed}
+    taken = {record.idx for record in fixed.records}
     if params.prompts.engine == "storybook":
         from paco_core.dataset.prompts import make_prompts
 
-        wanted = params.prompts.model_copy(update={"seed": seed, "count": 2 * len(fixed)})
+        wanted = params.prompts.model_copy(update={"seed": seed, "count": 2 * len(fixed.records)})
         pool = make_prompts(wanted, (params.grids.height, params.grids.width), root).records
     else:
         pool = read_prompts(root / paths.PROMPTS / "prompts.jsonl")
     themes = {record.theme for record in pool if record.idx in trained}
     unseen = [r for r in pool if r.idx not in trained | taken and r.theme not in themes]
-    return Prompts(fixed, random.Random(seed).sample(unseen, min(len(fixed), len(unseen))))
+    return replace(fixed, records=random.Random(seed).sample(unseen, min(len(fixed.records), len(unseen))))
+
+
+def _fresh_edits(params: Params, fixed: Cases, day: str) -> Cases:
+    if params.edit_prompts.source != "storybook":
+        return replace(fixed, records=[])
+    from paco_core.dataset.edit_prompts import drawn
+
+    made = drawn(len(fixed.records), params.edit_prompts.size, _seed(day))
+    return replace(fixed, records=made.records, reference=made.reference)
 
 
 def _seed(day: str) -> int:

@@ -189,14 +189,14 @@ def _policy(root: Path, params: Params, found: Subject, day: str, tracker: Track
     from paco_core.promotion import measuring
 
     judge = subject(root, REWARD).folder
-    chosen = cases.prompts(root, params, found.folder, day)
+    fixed = measuring.unseen_by_all(root, params, found.name, [found.folder])
     tables = []
-    for which, records in ((FIXED, chosen.fixed), (FRESH, chosen.fresh)):
-        if not records:
+    for which, chosen in ((FIXED, fixed), (FRESH, cases.fresh(root, params, found.folder, fixed, day))):
+        if not chosen.records:
             continue
-        painted = measuring.paint_policy(root, params, found.name, found.folder, records, params.t2is.seeds)
-        tables.append(measuring.measure_pictures(root, params, painted, judge).assign(set=which))
-        tracker.image(contact_sheet([p.image for p in painted[:16]], 8), f"{which}_prompts")
+        table, pictures = measuring.measure_policy(root, params, found.name, found.folder, judge, chosen)
+        tables.append(table.assign(set=which))
+        tracker.image(contact_sheet(pictures[:16], 8), f"{which}_prompts")
     return pd.concat(tables, ignore_index=True)
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import torch
     from PIL.Image import Image
 
-    from paco_core.params import LoraParams, PolicyLora
+    from paco_core.params import LoraParams, PoliciesParams, PolicyLora, PolicyRecipe
 
 Size = tuple[int, int]  # height and width in pixels
 
@@ -181,6 +181,11 @@ def policy_class(family: str) -> Any:
         raise DataError(f"policy family {family!r} is unknown; choose one of {', '.join(FAMILIES)}")
     module, name = FAMILIES[family].split(":")
     return getattr(import_module(module), name)
+
+
+def recipes_that_edit(params: PoliciesParams, *, edit: bool = True) -> dict[str, PolicyRecipe]:
+    """The recipes whose family changes pictures; with ``edit=False`` the others, which paint from a prompt alone."""
+    return {name: recipe for name, recipe in params.recipes.items() if policy_class(recipe.family).edits == edit}
 
 
 def load(

@@ -113,10 +113,8 @@ def _measure(root: Path, params: Params, name: str, folders: list[Path]) -> list
 
     if name == REWARD:
         return [measuring.measure_reward(root, params, folder) for folder in folders]
-    records = measuring.unseen_by_all(root, params, folders)
-    painted = [measuring.paint_policy(root, params, name, f, records, params.t2is.seeds) for f in folders]
-    judge = root / paths.REWARD_MERGED
-    return [measuring.measure_pictures(root, params, pictures, judge) for pictures in painted]
+    cases, judge = measuring.unseen_by_all(root, params, name, folders), root / paths.REWARD_MERGED
+    return [measuring.measure_policy(root, params, name, folder, judge, cases)[0] for folder in folders]
 
 
 def bytes_of(root: Path, version: Version) -> Path:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from paco_core.benchmarks.results import jsonable
 from paco_core.checks import CheckReport
+from paco_core.policies.base import policy_class
 from paco_core.promotion.measuring import pair_up
 from paco_core.promotion.paired import Paired, paired
 
@@ -26,11 +27,14 @@ class Rule:
 
 
 def rule_for(params: Params, name: str) -> Rule:
-    """Accuracy on held-out rankings for the reward; for a policy consistency, by truth where there is one."""
+    """Accuracy on held-out rankings for the reward; a policy's consistency or editing, by truth where there is one."""
     if name == "reward":
         return Rule("accuracy", ())
+    edits = policy_class(params.policies.recipes[name].family).edits
     if params.world == "storybook":
-        return Rule("gold_consistency", ("gold_following",))
+        return Rule("gold_editing", ("gold_kept",)) if edits else Rule("gold_consistency", ("gold_following",))
+    if edits:
+        return Rule("editing", ())
     terms = params.policies.recipes[name].rewards.terms
     return Rule("consistency", ("clip_t",) if "clip_t" in terms else ())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,48 +12,74 @@ from paco_core.files import DataError
 
 if TYPE_CHECKING:
     import pandas as pd
+    from PIL.Image import Image
 
     from paco_core.benchmarks.consistency_rank import PairScorer
     from paco_core.benchmarks.painting import Painted
     from paco_core.dataset.records import PromptRecord
+    from paco_core.grpo.scoring import Reference
     from paco_core.params import Params
 
 CASE = ["prompt_id", "unit"]  # unit: a seed, or a ranking instance
 
 
-def paint_policy(
-    root: Path, params: Params, name: str, folder: Path, records: Sequence[PromptRecord], seeds: Sequence[int]
-) -> list[Painted]:
-    """Pictures of every prompt and seed by the policy in ``folder``, at its largest evaluation size."""
+@dataclass(frozen=True)
+class Cases:
+    """Prompts that a policy was not trained on, painted ``steps`` steps with each seed; of edits, the pictures too."""
+
+    records: Sequence[PromptRecord]
+    seeds: Sequence[int]
+    steps: int
+    reference: Reference | None = None
+
+
+def measure_policy(
+    root: Path, params: Params, name: str, folder: Path, judge: Path, cases: Cases
+) -> tuple[pd.DataFrame, list[Image]]:
+    """The policy in ``folder`` on the cases, at its largest evaluation size.
+
+    Returns:
+        Columns prompt_id, unit (the seed) and one a measure; the pictures.
+    """
+    from paco_core.benchmarks import edit_measures, gedit, measures, t2is
+
+    painted = _painted(root, params, name, folder, cases)
+    recogniser = root / str(params.annotations.model)
+    if cases.reference is None:
+        table = t2is.measure(painted, measures.set_measures(root, params, judge), measures.gold(params, recogniser))
+    else:
+        answers, gold = edit_measures.answers(params, judge), edit_measures.gold(params, recogniser)
+        table = gedit.measure(painted, cases.reference, answers, gold).drop(columns=list(gedit.ABOUT))
+    table = table.drop(columns=["policy", "size", "when"]).rename(columns={"seed": "unit"})
+    return table, [p.image for p in painted]
+
+
+def _painted(root: Path, params: Params, name: str, folder: Path, cases: Cases) -> list[Painted]:
     from paco_core.benchmarks import painting
     from paco_core.policies.base import load
+    from paco_core.policies.encodings import FOLDER
 
     recipe, policies = params.policies.recipes[name], params.policies
     model = root / recipe.model if (root / recipe.model).is_dir() else recipe.model
-    policy = load(recipe.family, str(model), policies.device, policies.dtype)
-    policy.load_adapter(folder / "adapter")
-    return list(
-        painting.paint(
-            policy,
-            records,
-            seeds,
-            max(recipe.eval_sizes),
-            name=name,
-            when=painting.AFTER,
-            steps=params.t2is.steps,
-            guidance=recipe.guidance,
-            max_sequence_length=recipe.max_sequence_length,
-        )
+    policy = load(
+        recipe.family,
+        str(model),
+        policies.device,
+        policies.dtype,
+        reference_size=recipe.reference_size,
+        cache=root / FOLDER,
     )
-
-
-def measure_pictures(root: Path, params: Params, painted: Sequence[Painted], judge: Path) -> pd.DataFrame:
-    """Columns prompt_id, unit (the seed) and one a measure."""
-    from paco_core.benchmarks import measures, t2is
-
-    gold = measures.gold(params, root / str(params.annotations.model))
-    table = t2is.measure(painted, measures.set_measures(root, params, judge), gold)
-    return table.drop(columns=["policy", "size", "when"]).rename(columns={"seed": "unit"})
+    policy.load_adapter(folder / "adapter")
+    return painting.paint_sizes(
+        policy,
+        name,
+        recipe.model_copy(update={"eval_sizes": [max(recipe.eval_sizes)]}),
+        cases.records,
+        when=painting.AFTER,
+        seeds=cases.seeds,
+        steps=cases.steps,
+        reference=cases.reference,
+    )
 
 
 def measure_reward(root: Path, params: Params, folder: Path) -> pd.DataFrame:
@@ -94,16 +121,27 @@ def pair_up(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
     return both
 
 
-def unseen_by_all(root: Path, params: Params, folders: Sequence[Path]) -> list[PromptRecord]:
-    """Prompts that no version was trained on, ``t2is.prompts`` of them.
+def unseen_by_all(root: Path, params: Params, name: str, folders: Sequence[Path]) -> Cases:
+    """Cases of the policy's benchmark that no version in ``folders`` was trained on.
 
     Raises:
         DataError: when none is left.
     """
+    from paco_core.benchmarks import gedit
     from paco_core.benchmarks.painting import unseen_prompts
+    from paco_core.dataset.edit_records import read_edit_prompts
     from paco_core.dataset.records import read_prompts
     from paco_core.grpo.prompt_split import trained_ids
+    from paco_core.policies.base import policy_class
 
-    records = read_prompts(root / paths.PROMPTS / "prompts.jsonl")
     trained = {idx for folder in folders for idx in trained_ids(folder)}
-    return unseen_prompts(records, trained, params.t2is.prompts, params.t2is.seed)
+    if policy_class(params.policies.recipes[name].family).edits:
+        edits, reference = read_edit_prompts(root / paths.EDIT_PROMPTS)
+        left = [record for record in edits if record.idx not in trained]
+        chosen = gedit.unseen(left, params.gedit.prompts, params.gedit.seed)
+        if not chosen:
+            raise DataError(f"{name} was trained on every editing prompt; raise edit_prompts.unseen")
+        return Cases(chosen, params.gedit.seeds, params.gedit.steps, reference)
+    records = read_prompts(root / paths.PROMPTS / "prompts.jsonl")
+    unseen = unseen_prompts(records, trained, params.t2is.prompts, params.t2is.seed)
+    return Cases(unseen, params.t2is.seeds, params.t2is.steps)

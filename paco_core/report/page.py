@@ -10,7 +10,7 @@ from typing import Any
 
 from paco_core import paths
 from paco_core.params import Params
-from paco_core.policies.base import policy_class
+from paco_core.policies.base import recipes_that_edit
 from paco_core.report import charts, editors, edits, painters, pictures, runs, sections, trained
 from paco_core.report.figures import Figures
 from paco_core.report.runs import FoundRun, StageRun
@@ -67,9 +67,7 @@ def build(root: Path, params: Params, found: Mapping[str, FoundRun], made: datet
     judge = shown(sections.judge(root, figures))
     edit_judge = shown(edits.edit_judge(root, figures))
     reward = shown(sections.reward_charts(root, curves))
-    recipes = params.policies.recipes
-    editing = {name: recipe for name, recipe in recipes.items() if policy_class(recipe.family).edits}
-    painting = {name: recipe for name, recipe in recipes.items() if name not in editing}
+    painting, editing = (recipes_that_edit(params.policies, edit=edit) for edit in (False, True))
     parts, lacking = trained.parts(painters.PAINTERS, root, painting, figures, curves)
     edited, lacking_edits = trained.parts(editors.EDITORS, root, editing, figures, curves)
     missing += [*lacking, *lacking_edits]

@@ -13,6 +13,7 @@ from paco_core.benchmarks.cells import needed
 from paco_core.dataset.records import read_prompts
 from paco_core.files import DataError, atomic, folder_digest
 from paco_core.params import Params
+from paco_core.policies.base import policy_class
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,7 +36,7 @@ class Exam:
     def __init__(self, root: Path, params: Params, recipe: str) -> None:
         self.root, self.params, self.recipe = root, params, recipe
         rule = params.policies.recipes[recipe]
-        if rule.family not in painting.TEXT_TO_IMAGE:
+        if policy_class(rule.family).edits:
             raise DataError(
                 f"recipe {recipe}: family {rule.family} edits pictures; text-to-image alone is examined here"
             )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,7 +9,6 @@ from paco_core import paths
 from paco_core.files import write_json
 
 if TYPE_CHECKING:
-    from paco_core.benchmarks.edit_measures import EditAnswers, EditGold
     from paco_core.benchmarks.painting import Painted
     from paco_core.context import StageContext
     from paco_core.dataset.edit_records import EditRecord
@@ -20,23 +18,22 @@ SAMPLES, SHEET = 8, 12
 
 
 def _unseen(ctx: StageContext) -> tuple[list[EditRecord], Reference]:
-    """Editing prompts that were held back from training; a random choice, the same for equal seeds."""
-    from paco_core.dataset.edit_records import of_part, read_edit_prompts
+    """Editing prompts that were held back from training, and their pictures."""
+    from paco_core.benchmarks import gedit
+    from paco_core.dataset.edit_records import read_edit_prompts
 
-    params = ctx.params.gedit
     records, reference = read_edit_prompts(ctx.read(paths.EDIT_PROMPTS))
-    held = sorted(of_part(records, "unseen"), key=lambda record: record.idx)
-    return random.Random(params.seed).sample(held, min(params.prompts, len(held))), reference
+    return gedit.unseen(records, ctx.params.gedit.prompts, ctx.params.gedit.seed), reference
 
 
 def _paint(ctx: StageContext, records: list[EditRecord], reference: Reference) -> list[Painted]:
     """Every editing recipe, before and after training."""
     from paco_core.benchmarks import painting
-    from paco_core.policies.base import load, policy_class
+    from paco_core.policies.base import load, recipes_that_edit
     from paco_core.policies.encodings import FOLDER
 
     params, policies = ctx.params.gedit, ctx.params.policies
-    recipes = {n: r for n, r in policies.recipes.items() if policy_class(r.family).edits}
+    recipes = recipes_that_edit(policies)
     sizes = sum(len(recipe.eval_sizes) for recipe in recipes.values())
     painted: list[Painted] = []
     with ctx.progress(2 * len(records) * len(params.seeds) * sizes, "pictures") as progress:
@@ -63,24 +60,10 @@ def _paint(ctx: StageContext, records: list[EditRecord], reference: Reference) -
     return painted
 
 
-def _measures(ctx: StageContext) -> tuple[EditAnswers, EditGold | None]:
-    """The reward's two answers, told in this process, and the embedded world's truth."""
-    from paco_core.benchmarks.edit_measures import EditAnswers, EditGold
-    from paco_core.reward_model.scorer import Scorer
-    from paco_core.rewards.editing import Editing
-
-    answers = EditAnswers(Editing(Scorer.configured(ctx.read(paths.REWARD_MERGED), ctx.params.reward)))
-    if ctx.params.world != "storybook":
-        return answers, None
-    from paco_core.storybook.recogniser import Recogniser
-
-    return answers, EditGold(Recogniser.from_pretrained(ctx.read(Path(str(ctx.params.annotations.model)))))
-
-
 def run(ctx: StageContext) -> None:
     import pandas as pd
 
-    from paco_core.benchmarks import gedit, painting
+    from paco_core.benchmarks import edit_measures, gedit, painting
     from paco_core.benchmarks.published import GEDIT
     from paco_core.benchmarks.tables import write_tables
 
@@ -88,7 +71,9 @@ def run(ctx: StageContext) -> None:
     records, reference = _unseen(ctx)
     painted = _paint(ctx, records, reference)
     if painted:
-        table = gedit.measure(painted, reference, *_measures(ctx))
+        answers = edit_measures.answers(ctx.params, ctx.read(paths.REWARD_MERGED))
+        gold = edit_measures.gold(ctx.params, ctx.read(Path(str(ctx.params.annotations.model))))
+        table = gedit.measure(painted, reference, answers, gold)
     else:
         ctx.say("no recipe of policies.recipes edits pictures: there is nothing to measure")
         table = pd.DataFrame()

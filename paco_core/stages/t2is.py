@@ -19,10 +19,10 @@ def _paint(ctx: StageContext) -> list[Painted]:
     """Every text-to-image recipe, before and after training, on prompts that none of them was trained on."""
     from paco_core.benchmarks import painting
     from paco_core.grpo.prompt_split import trained_ids
-    from paco_core.policies.base import load
+    from paco_core.policies.base import load, recipes_that_edit
 
     params, policies = ctx.params.t2is, ctx.params.policies
-    recipes = {n: r for n, r in policies.recipes.items() if r.family in painting.TEXT_TO_IMAGE}
+    recipes = recipes_that_edit(policies, edit=False)
     folders = {name: ctx.read(paths.POLICIES / name) for name in recipes}
     trained = {idx for folder in folders.values() for idx in trained_ids(folder)}
     records = read_prompts(ctx.read(paths.PROMPTS) / "prompts.jsonl")

@@ -16,6 +16,8 @@ from paco_core.operations.alerts import FILE, alert
 from paco_core.operations.audit import audit, to_audit
 from paco_core.operations.reevaluation import Reevaluation, Subject
 from paco_core.params import PARAMS_FILE, load
+from paco_core.promotion.decision import rule_for
+from paco_core.promotion.measuring import unseen_by_all
 from paco_core.serving.process import hold
 from paco_core.serving.reaping import living, reap
 from paco_core.serving.registry import FOLDER, Registry
@@ -92,11 +94,34 @@ def test_fresh_prompts_are_neither_trained_on_nor_fixed(project: Path, tmp_path:
     write_prompts(project / paths.PROMPTS / "prompts.jsonl", records)
     trained = [record.idx for record in records[:10]]
     (project / "prompts.json").write_text(json.dumps({"trained": trained, "unseen": []}))
-    chosen = cases.prompts(project, params, project, "2026-01-05")
-    other = cases.prompts(project, params, project, "2026-01-06")
-    fixed, fresh = ({r.idx for r in part} for part in (chosen.fixed, chosen.fresh))
+    known, again = (unseen_by_all(project, params, NAME, [project]) for _ in range(2))
+    monday, tuesday = (cases.fresh(project, params, project, known, f"2026-01-0{day}") for day in (5, 6))
+    fixed, fresh, other = ({r.idx for r in part.records} for part in (known, monday, tuesday))
     assert len(fixed) == len(fresh) == 6 and not fresh & fixed and not fresh & set(trained)
-    assert fixed == {r.idx for r in other.fixed} and fresh != {r.idx for r in other.fresh}
+    assert fixed == {r.idx for r in again.records} and fresh != other
+
+
+def test_editing_policies_are_measured_on_pictures_that_were_held_back_and_on_new_ones(project: Path) -> None:
+    from paco_core import paths
+    from paco_core.dataset.edit_prompts import drawn
+
+    params = load(project / PARAMS_FILE)
+    editor = params.policies.recipes[NAME].model_copy(update={"family": "flux_kontext"})
+    policies = params.policies.model_copy(update={"recipes": {"kontext_edit": editor}})
+    params = params.model_copy(update={"policies": policies})
+    assert rule_for(params, "kontext_edit").measure == "gold_editing"
+    made = drawn(12, 32, seed=0)
+    made.hold_out(5, seed=0)
+    made.write(project / paths.EDIT_PROMPTS)
+    trained = [record.idx for record in made.records if record.part == "train"]
+    (project / "prompts.json").write_text(json.dumps({"trained": trained, "unseen": []}))
+    known = unseen_by_all(project, params, "kontext_edit", [project])
+    assert len(known.records) == 5 and not {r.idx for r in known.records} & set(trained)
+    monday, tuesday = (cases.fresh(project, params, project, known, f"2026-01-0{day}") for day in (5, 6))
+    shown = [[case.reference(r).tobytes() for r in case.records] for case in (known, monday, tuesday) if case.reference]
+    assert [len(set(pictures)) for pictures in shown] == [5, 5, 5] and len({p for part in shown for p in part}) == 15
+    imported = params.model_copy(update={"edit_prompts": params.edit_prompts.model_copy(update={"source": "file"})})
+    assert cases.fresh(project, imported, project, known, "2026-01-05").records == []
 
 
 # --- the audit --------------------------------------------------------------------------------------------

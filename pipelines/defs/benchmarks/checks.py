@@ -68,10 +68,9 @@ def policies_gain_edits() -> dg.AssetCheckResult:
 def _recipes(*, edits: bool) -> "list[tuple[str, PolicyRecipe]]":
     """The recipes that edit pictures, or those that paint sets, by name."""
     from paco_core.params import PARAMS_FILE, load
-    from paco_core.policies.base import policy_class
+    from paco_core.policies.base import recipes_that_edit
 
-    recipes = load(ROOT / PARAMS_FILE).policies.recipes
-    return [(name, recipe) for name, recipe in recipes.items() if policy_class(recipe.family).edits == edits]
+    return list(recipes_that_edit(load(ROOT / PARAMS_FILE).policies, edit=edits).items())
 
 
 def _drift_check(asset: str) -> dg.AssetChecksDefinition:
