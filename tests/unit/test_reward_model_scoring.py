@@ -225,3 +225,25 @@ def test_patches_are_embedded_as_the_convolution_embeds_them(scorer: Scorer) -> 
     with torch.no_grad():
         assert torch.allclose(embed(patches), type(embed).forward(embed, patches), atol=1e-5)
         assert embed.forward is not type(embed).forward
+
+
+class Trap:
+    """A pickle that leaves a trace where it is loaded."""
+
+    def __init__(self, trace: Path) -> None:
+        self.trace = trace
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.trace,)
+
+
+def test_weights_that_could_run_code_are_refused_unread(tmp_path: Path) -> None:
+    model, trace = tiny_vlm.build(tmp_path / "tiny"), tmp_path / "trace"
+    for file in model.glob("*.safetensors"):
+        file.unlink()
+    torch.save(Trap(trace), model / "pytorch_model.bin")
+    with pytest.raises(DataError, match="no safetensors"):
+        Scorer(model)
+    assert not trace.exists()
+    torch.load(model / "pytorch_model.bin", weights_only=False)
+    assert trace.exists(), "the trap works where somebody loads it"
