@@ -27,7 +27,7 @@ endif
 	@paco tour
 
 test: setup lint
-	@OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive python -m pytest -n 2 --dist loadgroup tests
+	@OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive python -m pytest -n 2 --no-loadscope-reorder tests
 
 lint: setup
 	@ruff check .
