@@ -76,7 +76,7 @@ def test_paco_dataset_loads_and_its_rows_hold_question_answer_and_pictures(made:
     for row in found["train"]:
         pair = want.loc[row["id"]]
         edit = isinstance(pair["instruction"], str)
-        question = Question(None if edit else pair["theme"], pair["instruction"] if edit else None)
+        question = Question(pair["theme"], pair["instruction"], pair["question"]) if edit else Question(pair["theme"])
         assert row["messages"][0] == {"role": "user", "content": "<image><image>" + question.text("theme")}
         assert row["messages"][1] == {"role": "assistant", "content": pair["answer"]}
         shown = [Image.open(tmp_path / "out" / name).convert("RGB").tobytes() for name in row["images"]]

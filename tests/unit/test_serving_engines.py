@@ -19,7 +19,7 @@ import test_serving_app as app
 from PIL import Image
 
 from paco_core.params import load
-from paco_core.reward_model.golden import write_golden
+from paco_core.reward_model.golden import read_golden, write_golden
 from paco_core.reward_model.instructions import render
 from paco_core.reward_model.scorer import Scorer
 from paco_core.reward_model.yes_probability import PairQuery, Score
@@ -116,7 +116,8 @@ def test_golden_pairs_tell_another_model(served: RewardEndpoint, folder: Path) -
     assert report.passed and report.metadata["model"] == served.model
     golden = (folder / "golden.json").read_bytes()
     try:
-        write_golden(folder, questions(1), [Score(0.99)])
+        known = read_golden(folder)[0]
+        write_golden(folder, [known.query], [Score((known.score + 0.5) % 1)])
         with pytest.raises(ServingError, match="golden pair 0 scores"):
             served.check_golden()
     finally:
