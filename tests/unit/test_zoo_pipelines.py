@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -25,6 +26,7 @@ class Saved:
         assert not self.parts.training, "dropout would be on"
         for name in ("transformer", "text_encoder"):
             (folder / name).mkdir(parents=True)
+            (folder / name / "config.json").write_text('{"_name_or_path": "/home/me/flux", "layers": 4}')
             save_file({k: v.contiguous() for k, v in self.parts.state_dict().items()}, folder / name / "m.safetensors")
 
 
@@ -49,6 +51,7 @@ def test_a_training_is_saved_halved_and_a_finished_one_is_not_trained_again(tmp_
     trained = train()
     half, whole = (load_file(out / name / "m.safetensors")["weight"] for name in ("transformer", "text_encoder"))
     assert steps == [0, 1, 2, 3] and torch.equal(whole, trained.weight)
+    assert json.loads((out / "transformer" / "config.json").read_text()) == {"layers": 4}
     assert half.dtype == torch.float16 and torch.equal(half, whole.half())
     shutil.rmtree(out)
     train()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paco_core.files import atomic
+from paco_core.files import atomic, read_json, write_json
 from paco_core.storybook.zoo.fitting import Say, Schedule, fit
 
 if TYPE_CHECKING:
@@ -41,12 +41,21 @@ def fit_pipeline(
             pipeline().save_pretrained(folder)
             for component in halved:
                 _halve(next((folder / component).glob("*.safetensors")))
+            for file in folder.rglob("config.json"):
+                _forget_origin(file)
         parts.train()
 
     optimizer = Muon(parts, schedule.learning_rate, hidden)
     fit(parts, loss_at, schedule, work, out.name, say, after=export, optimizer=optimizer)
     if not out.is_dir():  # the training was complete before this call
         export(schedule.steps)
+
+
+def _forget_origin(file: Path) -> None:
+    """Drop the path from which diffusers loaded a part: it means nothing on another machine."""
+    config = read_json(file)
+    if config.pop("_name_or_path", None) is not None:
+        write_json(file, config)
 
 
 def _halve(file: Path) -> None:
