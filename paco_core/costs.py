@@ -51,6 +51,11 @@ def model_gb(root: Path, model: str | None) -> float:
     return HUB_GB.get(model, 0.0)
 
 
+def _told_in(engine: str) -> float | None:
+    """Seconds of a stage that writes texts: an endpoint takes the time it takes."""
+    return None if engine == "openai" else START_UP_S
+
+
 def stage_costs(params: Params, root: Path) -> list[StageCost]:
     """Estimate of every stage, in the order of the graph."""
     base = 1.2  # GB: Python with torch, diffusers and transformers
@@ -66,12 +71,9 @@ def stage_costs(params: Params, root: Path) -> list[StageCost]:
     def seconds(work: float) -> float | None:
         return START_UP_S + work if cpu else None
 
-    answered_in = {True: None, False: START_UP_S}  # an endpoint takes the time it takes
     reward_gb = model_gb(root, params.reward.base)
     table = [
-        StageCost(
-            "prompts", f"{params.prompts.count} prompts", base, answered_in[params.prompts.engine == "openai"], "cpu"
-        ),
+        StageCost("prompts", f"{params.prompts.count} prompts", base, _told_in(params.prompts.engine), "cpu"),
         StageCost(
             "diverse_prompts",
             f"{params.prompts.count} -> {prompts} prompts",
@@ -91,9 +93,7 @@ def stage_costs(params: Params, root: Path) -> list[StageCost]:
         StageCost("annotations", f"{instances} rankings", base, seconds(instances / 400), "cpu"),
         StageCost("edit_prompts", f"{params.edit_prompts.count or 'all'} editing prompts", base, START_UP_S, "cpu"),
         StageCost("pairs", f"at most {pairs} pairs", base, START_UP_S, "cpu"),
-        StageCost(
-            "cot_labels", f"at most {pairs} answers", base, answered_in[params.cot_labels.engine == "openai"], "cpu"
-        ),
+        StageCost("cot_labels", f"at most {pairs} answers", base, _told_in(params.cot_labels.engine), "cpu"),
     ]
     steps = params.reward.epochs * max(1, pairs // (params.reward.batch_size * params.reward.accumulation))
     table += [

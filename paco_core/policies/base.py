@@ -188,6 +188,14 @@ def recipes_that_edit(params: PoliciesParams, *, edit: bool = True) -> dict[str,
     return {name: recipe for name, recipe in params.recipes.items() if policy_class(recipe.family).edits == edit}
 
 
+def load_recipe(recipe: PolicyRecipe, params: PoliciesParams, root: Path, *, cache: Path | None = None) -> Policy:
+    """Load the policy that a recipe names, from a folder of the project or from the hub; see :func:`load`."""
+    model = root / recipe.model if (root / recipe.model).is_dir() else recipe.model
+    return load(
+        recipe.family, str(model), params.device, params.dtype, reference_size=recipe.reference_size, cache=cache
+    )
+
+
 def load(
     family: str,
     model: str,

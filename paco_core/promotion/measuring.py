@@ -56,19 +56,11 @@ def measure_policy(
 
 def _painted(root: Path, params: Params, name: str, folder: Path, cases: Cases) -> list[Painted]:
     from paco_core.benchmarks import painting
-    from paco_core.policies.base import load
+    from paco_core.policies.base import load_recipe
     from paco_core.policies.encodings import FOLDER
 
-    recipe, policies = params.policies.recipes[name], params.policies
-    model = root / recipe.model if (root / recipe.model).is_dir() else recipe.model
-    policy = load(
-        recipe.family,
-        str(model),
-        policies.device,
-        policies.dtype,
-        reference_size=recipe.reference_size,
-        cache=root / FOLDER,
-    )
+    recipe = params.policies.recipes[name]
+    policy = load_recipe(recipe, params.policies, root, cache=root / FOLDER)
     policy.load_adapter(folder / "adapter")
     return painting.paint_sizes(
         policy,

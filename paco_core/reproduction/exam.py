@@ -13,7 +13,7 @@ from paco_core.benchmarks.cells import needed
 from paco_core.dataset.records import read_prompts
 from paco_core.files import DataError, atomic, folder_digest
 from paco_core.params import Params
-from paco_core.policies.base import policy_class
+from paco_core.policies.base import load_recipe, policy_class
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -98,11 +98,8 @@ class Exam:
             table.drop(columns=["policy", "when"]).to_parquet(part, index=False)
 
     def _policy(self, adapter: Path | None) -> Any:
-        from paco_core.policies.base import load
-
-        rule, policies = self.params.policies.recipes[self.recipe], self.params.policies
-        model = self.root / rule.model if (self.root / rule.model).is_dir() else rule.model
-        policy = load(rule.family, str(model), policies.device, policies.dtype)
+        policies = self.params.policies
+        policy = load_recipe(policies.recipes[self.recipe], policies, self.root)
         if adapter is not None:
             policy.load_adapter(adapter)
         return policy

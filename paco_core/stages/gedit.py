@@ -29,7 +29,7 @@ def _unseen(ctx: StageContext) -> tuple[list[EditRecord], Reference]:
 def _paint(ctx: StageContext, records: list[EditRecord], reference: Reference) -> list[Painted]:
     """Every editing recipe, before and after training."""
     from paco_core.benchmarks import painting
-    from paco_core.policies.base import load, recipes_that_edit
+    from paco_core.policies.base import load_recipe, recipes_that_edit
     from paco_core.policies.encodings import FOLDER
 
     params, policies = ctx.params.gedit, ctx.params.policies
@@ -38,16 +38,8 @@ def _paint(ctx: StageContext, records: list[EditRecord], reference: Reference) -
     painted: list[Painted] = []
     with ctx.progress(2 * len(records) * len(params.seeds) * sizes, "pictures") as progress:
         for name, recipe in recipes.items():
-            model = ctx.root / recipe.model if (ctx.root / recipe.model).is_dir() else recipe.model
             painted += painting.before_and_after(
-                load(
-                    recipe.family,
-                    str(model),
-                    policies.device,
-                    policies.dtype,
-                    reference_size=recipe.reference_size,
-                    cache=ctx.root / FOLDER,
-                ),
+                load_recipe(recipe, policies, ctx.root, cache=ctx.root / FOLDER),
                 name,
                 recipe,
                 ctx.read(paths.POLICIES / name) / "adapter",

@@ -19,7 +19,7 @@ def _paint(ctx: StageContext) -> list[Painted]:
     """Every text-to-image recipe, before and after training, on prompts that none of them was trained on."""
     from paco_core.benchmarks import painting
     from paco_core.grpo.prompt_split import trained_ids
-    from paco_core.policies.base import load, recipes_that_edit
+    from paco_core.policies.base import load_recipe, recipes_that_edit
 
     params, policies = ctx.params.t2is, ctx.params.policies
     recipes = recipes_that_edit(policies, edit=False)
@@ -31,9 +31,8 @@ def _paint(ctx: StageContext) -> list[Painted]:
     painted: list[Painted] = []
     with ctx.progress(2 * len(unseen) * len(params.seeds) * sizes, "pictures") as progress:
         for name, recipe in recipes.items():
-            model = ctx.root / recipe.model if (ctx.root / recipe.model).is_dir() else recipe.model
             painted += painting.before_and_after(
-                load(recipe.family, str(model), policies.device, policies.dtype),
+                load_recipe(recipe, policies, ctx.root),
                 name,
                 recipe,
                 folders[name] / "adapter",

@@ -102,15 +102,16 @@ def random_edit(rng: random.Random, *, broken: bool = False, unheeded: bool = Fa
     """An edit of a random trait of a random panel."""
     before = random_panel(rng)
     trait = rng.choice(list(VOCABULARY))
-    asked = _changed(before, trait, rng)
+    asked = changed(before, trait, rng)
     word, after = str(getattr(asked, trait)), asked
     if unheeded:
-        after = before if rng.random() < UNTOUCHED else _changed(before, trait, rng, word)
+        after = before if rng.random() < UNTOUCHED else changed(before, trait, rng, word)
     if broken:
-        after = _changed(after, rng.choice([t for t in KEPT if t != trait]), rng)
+        after = changed(after, rng.choice([t for t in KEPT if t != trait]), rng)
     return Edit(before, after, trait, word)
 
 
-def _changed(panel: Panel, trait: str, rng: random.Random, *also_not: str) -> Panel:
+def changed(panel: Panel, trait: str, rng: random.Random, *also_not: str) -> Panel:
+    """The panel with another word for a trait; none of ``also_not``."""
     others = [word for word in VOCABULARY[trait] if word not in (getattr(panel, trait), *also_not)]
     return panel.with_trait(trait, rng.choice(others))

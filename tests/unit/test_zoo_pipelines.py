@@ -26,7 +26,7 @@ class Saved:
         assert not self.parts.training, "dropout would be on"
         for name in ("transformer", "text_encoder"):
             (folder / name).mkdir(parents=True)
-            (folder / name / "config.json").write_text('{"_name_or_path": "/home/me/flux", "layers": 4}')
+            (folder / name / "config.json").write_text('{"_name_or_path": "elsewhere/flux", "layers": 4}')
             save_file({k: v.contiguous() for k, v in self.parts.state_dict().items()}, folder / name / "m.safetensors")
 
 

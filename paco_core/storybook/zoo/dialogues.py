@@ -12,7 +12,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from paco_core.storybook.editing import Edit
+from paco_core.storybook.editing import Edit, changed
 from paco_core.storybook.prompts import panel_text
 from paco_core.storybook.world import VOCABULARY, Panel
 
@@ -141,14 +141,11 @@ def two_pictures(
 def edited_panel(first: Panel, rng: random.Random) -> Edit:
     """An edit of one trait of ``first``: made, not made, or made wrong; every third changes another trait as well."""
     trait = rng.choice(list(VOCABULARY))
-    others = [word for word in VOCABULARY[trait] if word != getattr(first, trait)]
-    asked = rng.choice(others)
-    after = first.with_trait(trait, rng.choice([asked, asked, str(getattr(first, trait)), rng.choice(others)]))
+    asked, wrong = changed(first, trait, rng), changed(first, trait, rng)
+    after = rng.choice([asked, asked, first, wrong])
     if rng.random() < 1 / 3:
-        changed = rng.choice([other for other in VOCABULARY if other != trait])
-        words = [word for word in VOCABULARY[changed] if word != getattr(first, changed)]
-        after = after.with_trait(changed, rng.choice(words))
-    return Edit(first, after, trait, asked)
+        after = changed(after, rng.choice([other for other in VOCABULARY if other != trait]), rng)
+    return Edit(first, after, trait, str(getattr(asked, trait)))
 
 
 def about_an_edit(edit: Edit, rng: random.Random, *, bare: bool) -> Dialogue:

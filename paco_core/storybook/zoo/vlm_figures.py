@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from paco_core.storybook.editing import changed
 from paco_core.storybook.prompts import storybook_prompts
 from paco_core.storybook.world import SHARED_TRAITS, VOCABULARY, Panel, differing_traits, random_panel
 from paco_core.storybook.zoo import vlm
@@ -54,7 +55,7 @@ def pairs_by_trait(trait: str, count: int, rng: random.Random) -> list[Pair]:
     for row in range(count):
         first = random_panel(rng)
         second = second_panel(first, rng, 0.6).with_trait(trait, getattr(first, trait))
-        pairs.append((first, _changed(second, trait, rng) if row % 2 else second))
+        pairs.append((first, changed(second, trait, rng) if row % 2 else second))
     return pairs
 
 
@@ -66,14 +67,9 @@ def overall_pairs(count: int, rng: random.Random) -> list[Pair]:
         for trait in ("scene", "size"):
             second = second.with_trait(trait, rng.choice(VOCABULARY[trait]))
         for trait in rng.sample(list(SHARED_TRAITS), rng.choice((1, 1, 2)) if row % 2 else 0):
-            second = _changed(second, trait, rng)
+            second = changed(second, trait, rng)
         pairs.append((first, second))
     return pairs
-
-
-def _changed(panel: Panel, trait: str, rng: random.Random) -> Panel:
-    others = [word for word in VOCABULARY[trait] if word != getattr(panel, trait)]
-    return panel.with_trait(trait, rng.choice(others))
 
 
 def yes_probability(
