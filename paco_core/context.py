@@ -220,6 +220,7 @@ def stage_slice(params: Params, name: str) -> dict[str, Any]:
         "consistency_rank": ["consistency_rank", "reward"],
         "edit_reward": ["edit_reward", "reward"],
         "t2is": ["t2is", "policies"],
+        "gedit": ["gedit", "policies"],
     }.get(name, [name])
     tree = params.model_dump()
     return {"profile": params.profile, **{s: tree[s] for s in sections if s in tree}}

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from paco_core.params import Params
-from paco_core.policies.base import policy_class
+from paco_core.params import Params, PolicyRecipe
+from paco_core.policies.base import policy_class, recipes_that_edit
 
 #: Weights of public models in GB as stored (bf16), from their model cards.
 HUB_GB = {
@@ -54,6 +55,21 @@ def model_gb(root: Path, model: str | None) -> float:
 def _told_in(engine: str) -> float | None:
     """Seconds of a stage that writes texts: an endpoint takes the time it takes."""
     return None if engine == "openai" else START_UP_S
+
+
+def evaluations_of(epochs: int, every: int) -> int:
+    """Evaluations of a training: before it, every so many epochs, and after the last one."""
+    return 2 + max(0, epochs - 1) // every
+
+
+def _painted(recipes: Iterable[PolicyRecipe], cases: int, steps: int) -> tuple[int, int]:
+    """(pictures, transformer passes) of a benchmark that paints its cases at every size, before and after training."""
+    pictures = passes = 0
+    for recipe in recipes:
+        painted = 2 * cases * len(recipe.eval_sizes)
+        pictures += painted
+        passes += painted * steps * policy_class(recipe.family).passes_a_step(recipe.guidance)
+    return pictures, passes
 
 
 def stage_costs(params: Params, root: Path) -> list[StageCost]:
@@ -113,7 +129,7 @@ def stage_costs(params: Params, root: Path) -> list[StageCost]:
         samples = epochs * p.prompts_per_epoch * p.group_size
         asked = 2 if family.edits else panels * (panels - 1) // 2
         passes = family.passes_a_step(recipe.guidance)
-        evaluations = (epochs // p.eval_every + 1) * p.eval_prompts * len(p.eval_seeds) * len(recipe.eval_sizes)
+        evaluations = evaluations_of(epochs, p.eval_every) * p.eval_prompts * len(p.eval_seeds) * len(recipe.eval_sizes)
         table.append(
             StageCost(
                 f"policies@{name}",
@@ -130,7 +146,12 @@ def stage_costs(params: Params, root: Path) -> list[StageCost]:
             )
         )
     bench = params.consistency_rank.max_instances or instances
-    pictures = 2 * params.t2is.prompts * len(params.t2is.seeds) * 2
+    sets, set_passes = _painted(
+        recipes_that_edit(p, edit=False).values(), params.t2is.prompts * len(params.t2is.seeds), params.t2is.steps
+    )
+    edits, edit_passes = _painted(
+        recipes_that_edit(p).values(), params.gedit.prompts * len(params.gedit.seeds), params.gedit.steps
+    )
     table += [
         StageCost(
             "consistency_rank",
@@ -148,16 +169,16 @@ def stage_costs(params: Params, root: Path) -> list[StageCost]:
         ),
         StageCost(
             "t2is",
-            f"{pictures} pictures",
+            f"{sets} pictures",
             base + reward_gb,
-            seconds(pictures * params.t2is.steps * 2 * s["rollout_step"]),
+            seconds(set_passes * 2 * s["rollout_step"]),
             p.device,
         ),
         StageCost(
             "gedit",
-            f"at most {params.gedit.prompts} edits before and after, of each editing policy",
+            f"at most {edits} pictures",
             base + reward_gb,
-            seconds(2 * params.gedit.prompts * len(params.gedit.seeds) * params.gedit.steps * s["rollout_step"]),
+            seconds(edit_passes * 2 * s["rollout_step"]),
             p.device,
         ),
         StageCost("report", "1 page", base, START_UP_S, "cpu"),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from paco_core.costs import stage_costs
+from paco_core.costs import evaluations_of, stage_costs
 from paco_core.files import DataError
 from paco_core.grpo.footprint import H100_FLOPS, UTILISATION, architecture, footprint
 from paco_core.grpo.optimizers import check_optimizer
@@ -63,7 +63,7 @@ class Plan:
             untrained_passes=each * images * trained * _other_passes(grpo),
             micro_batches=-(-an_update // grpo.train_batch) * trained,
             optimiser_steps=epochs * grpo.updates_per_epoch,
-            evaluations=2 + max(0, epochs - 1) // grpo.eval_every,
+            evaluations=evaluations_of(epochs, grpo.eval_every),
             evaluation_images=grpo.eval_prompts * len(grpo.eval_seeds) * len(recipe.eval_sizes),
             epochs=epochs,
         )

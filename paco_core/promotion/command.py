@@ -100,7 +100,7 @@ def _decide(
     folders = [root / candidate.path, bytes_of(root, incumbent)]
     say(f"measures version {candidate.number} against the champion, version {incumbent.number}")
     ours, theirs = _measure(root, params, name, folders)
-    chosen = params.consistency_rank if name == REWARD else params.t2is
+    chosen = decisions.benchmark_of(params, name)
     return decisions.decide(
         name, rule, (candidate.number, candidate.md5, ours), (incumbent.number, incumbent.md5, theirs), found,
         resamples=chosen.bootstrap, seed=chosen.seed,

@@ -15,7 +15,7 @@ from paco_core.promotion.paired import Paired, paired
 if TYPE_CHECKING:
     import pandas as pd
 
-    from paco_core.params import Params
+    from paco_core.params import ConsistencyRankParams, GeditParams, Params, T2isParams
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,13 @@ def rule_for(params: Params, name: str) -> Rule:
         return Rule("editing", ())
     terms = params.policies.recipes[name].rewards.terms
     return Rule("consistency", ("clip_t",) if "clip_t" in terms else ())
+
+
+def benchmark_of(params: Params, name: str) -> ConsistencyRankParams | GeditParams | T2isParams:
+    """The parameters of the benchmark that measures the reward, or a policy."""
+    if name == "reward":
+        return params.consistency_rank
+    return params.gedit if policy_class(params.policies.recipes[name].family).edits else params.t2is
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import Any
 from paco_core import paths
 from paco_core.params import Params
 from paco_core.policies.base import recipes_that_edit
-from paco_core.report import charts, editors, edits, painters, pictures, runs, sections, trained
+from paco_core.report import charts, editors, edits, painters, pictures, runs, sections, tiles, trained
 from paco_core.report.figures import Figures
 from paco_core.report.runs import FoundRun, StageRun
 from paco_core.report.sections import Missing
@@ -20,6 +20,8 @@ from paco_core.tracking import flatten, git_state
 SHEET_ROWS, PAIRS = 6, 6
 TEMPLATES = Path(__file__).parent / "templates"
 STAGE_ROW_PX, GUTTER_PX = 58, 76
+#: What is told of a policy first, by the benchmark that measured it.
+HEADLINES = {"t2is": ("consistency", "gold_consistency", "gold_following"), "gedit": ("editing", "gold_editing")}
 
 
 @dataclass
@@ -92,16 +94,16 @@ def build(root: Path, params: Params, found: Mapping[str, FoundRun], made: datet
         "policies": parts,
         "editors": edited,
         "edits_published": editors.published(root, figures) if edited else [],
-        "edit_measure": "gold_editing" if params.world == "storybook" else "editing",
+        "edit_measure": tiles.measure_of(params, "editing"),
         "ablation": sections.ablation(figures),
         "marker": charts.legend_marker,
-        "sample_measure": _measure_of(params),
+        "sample_measure": tiles.measure_of(params, "consistency"),
         "parameters": _parameters(params),
         "versions": runs.versions(),
         "outs": runs.recorded_outs(root),
         "missing": missing,
         "hero": _hero(parts),
-        "tiles": _tiles(params, parts, figures),
+        "tiles": tiles.tiles(params, parts, edited, figures),
     }
     return Report(_render(view, figures), figures, curves, missing, _headline(params, figures))
 
@@ -158,58 +160,10 @@ def _parameters(params: Params) -> dict[str, dict[str, Any]]:
     return grouped
 
 
-@dataclass(frozen=True)
-class Tile:
-    """One headline: from a number to a number, in words."""
-
-    title: str
-    before: str
-    after: str
-    change: str
-    words: str
-
-
 def _hero(parts: list[trained.PolicyPart]) -> pictures.Sample | None:
     """The first sample at the largest size."""
     shown: list[pictures.Sample] = next((s for part in parts for s in part.samples.values()), [])
     return shown[-1] if shown else None
-
-
-def _measure_of(params: Params) -> str:
-    """What consistency is measured by: the gold metric where this world has one."""
-    return "gold_consistency" if params.world == "storybook" else "consistency"
-
-
-def _tiles(params: Params, parts: list[trained.PolicyPart], figures: Figures) -> list[Tile]:
-    tiles = []
-    rank = "consistency_rank"
-    if f"{rank}.comparisons.reward - base.accuracy.mean" in figures.values:
-        chance = figures.values[f"{rank}.methods.random.metrics.accuracy.mean"]
-        tiles.append(
-            Tile(
-                "The judge",
-                f"{rank}.methods.base.metrics.accuracy.mean",
-                f"{rank}.methods.reward.metrics.accuracy.mean",
-                f"{rank}.comparisons.reward - base.accuracy",
-                "of ranking places right on prompts it never saw, untrained and trained "
-                f"(a random order: {chance:.2f})",
-            )
-        )
-    for part in parts:
-        rows = [row for table in part.tables for row in table.rows]
-        for row in (row for row in rows if row.key.endswith(f".{_measure_of(params)}")):
-            relation = row.size / part.train_size
-            times = {1.0: "", 2.0: "twice "}.get(relation, f"{relation:g} times ")
-            tiles.append(
-                Tile(
-                    f"The painter at {row.size} px",
-                    f"{row.key}.before.mean",
-                    f"{row.key}.after.mean",
-                    f"{row.key}.change",
-                    f"of panel pairs belong together, before and after training, at {times}the size it trained at",
-                )
-            )
-    return tiles
 
 
 def _headline(params: Params, figures: Figures) -> dict[str, float]:
@@ -223,14 +177,11 @@ def _headline(params: Params, figures: Figures) -> dict[str, float]:
     }
     for name, recipe in params.policies.recipes.items():
         for size in recipe.eval_sizes:
-            for measure in ("consistency", "gold_consistency", "gold_following"):
-                key = f"t2is.policies.{name}.{size}.{measure}"
-                short = f"{name}.px{size}.{measure}"
-                wanted |= {f"{short}.before": f"{key}.before.mean", f"{short}.after": f"{key}.after.mean"}
-                wanted |= {f"{short}.change_low": f"{key}.change.low"}
-            for measure in ("editing", "gold_editing"):
-                key = f"gedit.policies.{name}.{size}.{measure}"
-                wanted |= {f"{name}.px{size}.{measure}.{end}": f"{key}.{end}.mean" for end in ("before", "after")}
+            for stage, measures in HEADLINES.items():
+                for measure in measures:
+                    key, short = f"{stage}.policies.{name}.{size}.{measure}", f"{name}.px{size}.{measure}"
+                    wanted |= {f"{short}.before": f"{key}.before.mean", f"{short}.after": f"{key}.after.mean"}
+                    wanted |= {f"{short}.change_low": f"{key}.change.low"}
     found = {short: figures.values.get(key) for short, key in wanted.items()}
     return {short: value for short, value in found.items() if value is not None}
 

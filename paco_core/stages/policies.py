@@ -1,4 +1,4 @@
-"""Adapter of the image generator, trained by GRPO against the served reward at low resolution."""
+"""Adapters of the image generators, trained by GRPO against the served reward at low resolution."""
 
 from __future__ import annotations
 

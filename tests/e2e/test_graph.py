@@ -23,6 +23,7 @@ from paco_core.operations.audit import audit
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 Dvc = Callable[..., subprocess.CompletedProcess[str]]
 TRAININGS = ("reward_lora", "policies")
+POLICIES = {"policies@flux_t2is": "flux", "policies@kontext_edit": "flux_kontext"}  # stage -> model family
 
 
 def changed_stages(dvc: Dvc) -> set[str]:
@@ -31,8 +32,9 @@ def changed_stages(dvc: Dvc) -> set[str]:
 
 def test_every_stage_ran_and_reported(smoke: Path) -> None:
     stages = set(yaml.safe_load((smoke / "dvc.lock").read_text())["stages"])
-    assert {"prompts", "grids@0", "grids@1", "policies@flux_t2is", "report"} <= stages
-    for name in ("pairs", "reward_lora", "policies-flux_t2is", "consistency_rank", "t2is", "report"):
+    assert {"prompts", "grids@0", "grids@1", *POLICIES, "report"} <= stages
+    trained = [stage.replace("@", "-") for stage in POLICIES]
+    for name in ("pairs", "reward_lora", *trained, "consistency_rank", "t2is", "gedit", "report"):
         assert json.loads((smoke / f"data/metrics/{name}.json").read_text()), name
 
 
@@ -48,21 +50,36 @@ def test_a_new_learning_rate_concerns_policies_and_what_follows(smoke: Path, dvc
     tree["policies"]["learning_rate"] *= 2
     (smoke / "params.yaml").write_text(yaml.safe_dump(tree))
     try:
-        assert changed_stages(dvc) == {"policies@flux_t2is"}
+        assert changed_stages(dvc) == set(POLICIES)
         plan = dvc("repro", "--dry").stdout
     finally:
         (smoke / "params.yaml").write_text(before)
     would_run = {line.split("'")[1] for line in plan.splitlines() if line.startswith("Running stage")}
-    assert would_run <= {"policies@flux_t2is", "t2is", "report"} and "policies@flux_t2is" in would_run
+    assert set(POLICIES) <= would_run <= {*POLICIES, "t2is", "gedit", "report"}
 
 
 def test_each_stage_has_one_finished_run_with_its_inputs(smoke: Path) -> None:
     client = mlflow.MlflowClient(f"sqlite:///{smoke / 'mlflow.db'}")
     experiments = {e.name: e.experiment_id for e in client.search_experiments()}
-    (run,) = client.search_runs([experiments["paco/policies/flux"]])
-    assert run.info.status == "FINISHED" and run.info.run_name == "policies/flux_t2is/smoke/seed0"
-    assert {d.dataset.name for d in run.inputs.dataset_inputs} >= {"reward_merged"}
-    assert client.get_metric_history(run.info.run_id, "reward_ratio"), "one value an epoch"
+    watched = {"flux": "reward_ratio", "flux_kontext": "reference_distance"}
+    prompts = {"flux": "diverse_prompts", "flux_kontext": "edit_prompts"}
+    for stage, family in POLICIES.items():
+        (run,) = client.search_runs([experiments[f"paco/policies/{family}"]])
+        assert run.info.status == "FINISHED" and run.info.run_name == f"{stage.replace('@', '/')}/smoke/seed0"
+        assert {d.dataset.name for d in run.inputs.dataset_inputs} >= {"reward_merged", prompts[family]}
+        assert client.get_metric_history(run.info.run_id, watched[family]), "one value an epoch"
+
+
+def test_an_editing_policy_stands_on_the_page_with_its_figures(smoke: Path) -> None:
+    told = json.loads((smoke / "data/report/metrics.json").read_text())["headline"]
+    measured = json.loads((smoke / "data/metrics/gedit.json").read_text())
+    for size in (64, 128):
+        for end in ("before", "after"):
+            key = f"kontext_edit.px{size}.gold_editing.{end}"
+            assert told[key] == measured[key]
+    html = (smoke / "data/report/index.html").read_text()
+    instructions = {sample["prompt"] for sample in json.loads((smoke / "data/gedit/samples/samples.json").read_text())}
+    assert instructions and all(text in html for text in instructions)
 
 
 def test_a_missing_out_is_made_again_and_nothing_else(smoke: Path, dvc: Dvc) -> None:

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from paco_core import cli, preflight, profiles
+from paco_core import cli, paths, preflight, profiles
+from paco_core.files import write_json
+from paco_core.tour import tour
 
 
 def paco(*args: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -61,9 +63,18 @@ def test_the_check_names_missing_models_and_little_memory(project: Path, monkeyp
     assert any(problem.startswith("memory: 0.5 GB") for problem in report.problems)
 
 
+def test_the_tour_tells_before_and_after_on_one_line(tmp_path: Path) -> None:
+    short = "kontext_edit.px64.gold_editing"
+    found = {"rank_accuracy": 0.83, f"{short}.before": 0.25, f"{short}.after": 0.5, f"{short}.change_low": 0.125}
+    write_json(tmp_path / paths.metrics_file("report"), found)
+    lines = [" ".join(line.split()) for line in tour(tmp_path).splitlines()]
+    assert lines[1:3] == ["rank_accuracy 0.830", f"{short} 0.250 -> 0.500 change at least +0.125 (95%)"]
+    assert any(line.startswith("file:///") for line in lines)
+
+
 def test_the_check_prices_every_stage(project: Path) -> None:
     text = preflight.check_project(project).text()
-    for stage in ("prompts", "grids", "reward_lora", "policies@flux_t2is", "consistency_rank", "report"):
+    for stage in ("prompts", "grids", "reward_lora", "policies@flux_t2is", "policies@kontext_edit", "report"):
         assert f"  {stage}" in text
     assert "optimiser steps" in text and "in all about" in text
 

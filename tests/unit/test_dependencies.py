@@ -109,6 +109,17 @@ def test_every_dep_exists_or_is_made_by_a_stage() -> None:
             assert made or (REPOSITORY / dep).exists(), f"{stage}: {dep}"
 
 
+def test_every_recipe_is_trained_and_its_model_is_an_input() -> None:
+    from paco_core import params
+    from paco_core.policies.base import recipes_that_edit
+
+    policies = params.load(REPOSITORY / params.PARAMS_FILE).policies
+    assert STAGES["policies"]["matrix"]["policy"] == list(policies.recipes)
+    for benchmark, edit in (("t2is", False), ("gedit", True)):
+        models = {recipe.model for recipe in recipes_that_edit(policies, edit=edit).values()}
+        assert models <= set(deps("policies")) & set(deps(benchmark))
+
+
 def test_the_page_shows_the_graph_as_declared() -> None:
     page = (REPOSITORY / "docs/reference/graph.md").read_text()
     told = subprocess.run(

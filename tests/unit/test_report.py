@@ -98,6 +98,10 @@ def test_every_number_equals_the_metrics_file(report: page.Report) -> None:
         assert text == text_of(figures[key], form), key
 
 
+def test_nothing_is_missing_of_a_finished_project(report: page.Report) -> None:
+    assert [missing.make for missing in report.missing] == []
+
+
 def test_headline_repeats_the_figures(report: page.Report) -> None:
     values = report.figures.values
     gain = report.headline["rank_accuracy_gain"]
@@ -151,7 +155,9 @@ def test_nothing_is_invented_where_nothing_ran(tmp_path: Path, repository: Path)
         "dvc repro consistency_rank",
         "dvc repro edit_reward",
         "dvc repro t2is",
+        "dvc repro gedit",
         "dvc repro policies@flux_t2is",
+        "dvc repro policies@kontext_edit",
     }
     assert all(missing.make in empty.html for missing in empty.missing)
     assert empty.headline == {} and empty.curves == {}

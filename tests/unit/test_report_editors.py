@@ -2,79 +2,46 @@
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-import pandas as pd
 import pytest
 import yaml
-from PIL import Image
+from fixture_edits import SHOWN, write_gedit
 
-from paco_core import paths
-from paco_core.benchmarks import gedit
-from paco_core.benchmarks.painting import AFTER, BEFORE, Painted, save_samples
 from paco_core.benchmarks.published import GEDIT
-from paco_core.dataset.edit_prompts import drawn
-from paco_core.dataset.edit_records import EditRecord
-from paco_core.files import write_json
 from paco_core.params import Params, parse
 from paco_core.report import page
-from paco_core.storybook.drawing import draw
-from paco_core.storybook.world import Panel
 
-ENDS = {"gold_editing": (0.3, 0.5), "gold_reached": (0.5, 0.6), "gold_kept": (0.8, 0.9), "editing": (0.4, 0.6)}
-
-
-def picture(record: Any, *, edited: bool = False) -> Image.Image:
-    assert isinstance(record, EditRecord) and record.before is not None
-    shown = Panel(**record.before)  # type: ignore[arg-type]
-    return draw(shown.with_trait(str(record.trait), str(record.word)) if edited else shown, 48, random.Random(1))
+SIZES = {"kontext_edit": (64, 128), "my_edit": (48,)}
 
 
 @pytest.fixture(scope="module")
 def params(repository: Path) -> Params:
+    """The project's policies, of the editors one of its own and another one of 48 px."""
     tree = yaml.safe_load((repository / "params.yaml").read_text())
-    rewards = {"terms": {"editing": {"weight": 1.0}}, "aggregator": "weighted_sum", "advantage_std": "group"}
-    recipe = tree["policies"]["recipes"]["flux_t2is"] | {"family": "flux_kontext", "rewards": rewards}
-    tree["policies"]["recipes"]["my_edit"] = recipe | {"eval_sizes": [48], "train_size": 48}
+    recipes = tree["policies"]["recipes"]
+    mine = recipes["kontext_edit"] | {"eval_sizes": [48], "train_size": 48}
+    tree["policies"]["recipes"] = {**{name: recipes[name] for name in ("flux_t2is", "kontext_edit")}, "my_edit": mine}
     return parse(tree)
-
-
-def write_gedit(root: Path) -> list[EditRecord]:
-    records, noise = drawn(6, 48, 0).records, np.random.default_rng(0)
-    painted, rows = [], []
-    for when in (BEFORE, AFTER):
-        for record in records:
-            painted.append(Painted("my_edit", 48, when, record, 0, picture(record, edited=when == AFTER)))
-            about = {"picture": record.reference, "task_type": record.task_name, "language": "en"}
-            identity = {"policy": "my_edit", "size": 48, "when": when, "prompt_id": record.idx, "seed": 0, **about}
-            rows.append(identity | {n: float(ends[when == AFTER] + noise.normal(0, 0.02)) for n, ends in ENDS.items()})
-    table = pd.DataFrame(rows)
-    result = gedit.summarise(table, seeds=[0], steps=4, resamples=50)
-    published = [{"model": r.model, "source": r.source, "figures": dict(r.figures)} for r in GEDIT]
-    (root / paths.GEDIT).mkdir(parents=True)
-    write_json(root / paths.GEDIT / "results.json", {**result.as_dict(), "published": published})
-    save_samples(root / paths.GEDIT / "samples", painted, table, 4, picture)
-    log = pd.DataFrame({"epoch": [0, 1, 2], "reward/editing": [np.nan, 0.4, 0.5]})
-    log["reference_distance"], log["eval/48/gold_editing"] = [np.nan, 0.2, 0.19], [0.3, np.nan, 0.5]
-    (root / paths.POLICIES / "my_edit").mkdir(parents=True)
-    log.to_csv(root / paths.POLICIES / "my_edit" / "training_log.csv", index=False)
-    return records
 
 
 def test_edits_stand_beside_their_pictures_and_instructions(params: Params, tmp_path: Path, repository: Path) -> None:
     (tmp_path / "dvc.yaml").write_bytes((repository / "dvc.yaml").read_bytes())
-    records = write_gedit(tmp_path)
+    records = write_gedit(tmp_path, SIZES)
     made = page.build(tmp_path, params, {})
     assert [m.what for m in made.missing if "edit" in m.path and "reward" not in m.path] == []
     section = made.html.partition('<section id="editor">')[2].partition("</section>")[0]
-    assert all(record.prompt in section for record in records[:4]) and records[4].prompt not in section
-    assert section.count("<figcaption>the picture</figcaption>") == 4
-    key = "gedit.policies.my_edit.48.gold_editing"
-    assert made.figures.values[f"{key}.after.mean"] == pytest.approx(0.5, abs=0.05)
-    assert made.headline["my_edit.px48.gold_editing.after"] == made.figures.values[f"{key}.after.mean"]
+    assert all(record.prompt in section for record in records[:SHOWN]) and records[SHOWN].prompt not in section
+    assert section.count("<figcaption>the picture</figcaption>") == SHOWN * sum(map(len, SIZES.values()))
+    for name, sizes in SIZES.items():
+        for size in sizes:
+            key, short = f"gedit.policies.{name}.{size}.gold_editing", f"{name}.px{size}.gold_editing"
+            assert made.figures.values[f"{key}.after.mean"] == pytest.approx(0.5, abs=0.05)
+            ends = {"before": "before.mean", "after": "after.mean", "change_low": "change.low"}
+            assert {end: made.headline[f"{short}.{end}"] for end in ends} == {
+                end: made.figures.values[f"{key}.{told}"] for end, told in ends.items()
+            }
+            assert f"{key}.change.mean" in made.html.partition("<main>")[0], "a tile at the top tells the change"
     assert section.count('<span class="tag">published</span>') == len(GEDIT) and "6.469" in section
     assert made.curves["my_edit.reference_distance"]["distance from the reference"][0] == (1.0, 0.2)
 

@@ -58,7 +58,7 @@ def champion_reward(context: dg.AssetExecutionContext) -> dg.MaterializeResult[A
 
 @dg.asset(
     key=["champion", "policies"],
-    deps=[dg.AssetDep("policies", partition_mapping=dg.IdentityPartitionMapping()), "t2is"],
+    deps=[dg.AssetDep("policies", partition_mapping=dg.IdentityPartitionMapping()), "t2is", "gedit"],
     partitions_def=POLICIES,
     group_name="operations",
     kinds={"mlflow"},
