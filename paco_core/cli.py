@@ -239,7 +239,7 @@ def _add_tables(verb: Callable[..., argparse.ArgumentParser]) -> None:
     sweep.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="other keys of params.yaml")
     sweep.add_argument("--name", default="alpha", help="folder below data/sweeps/ (default: alpha)")
 
-    reproduce = verb("reproduce", _reproduce, "train the paper's ablations in small, and write what came out")
+    reproduce = verb("reproduce", _reproduce, "train policies under several seeds and their ablations, and report")
     reproduce.add_argument("--variants", nargs="+", help="some of those that --list names (default: all)")
     reproduce.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     reproduce.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="other keys of params.yaml")

@@ -103,13 +103,7 @@ class Result:
                 f"tests over pictures. {self.failed} edits could not be scored."
             )
             found.append(Table(f"{policy}: before and after", ["measure", "before", "after", "change"], rows, [note]))
-        head = ["model", "semantic consistency", "perceptual quality", "overall"]
-        rows = [[f"{r.model} (published)", *(number(v) for v in r.figures.values())] for r in published]
-        note = (
-            "Published on GEdit-Bench, English, 0 to 10, told by another judge on other pictures: they stand here for "
-            "orientation and compare with no row above."
-        )
-        found.append(Table("GEdit-Bench (published)", head, rows, [note, *{r.source for r in published}]))
+        found.append(published_table(published))
         if self.by_task:
             names = [name for name in ("gold_editing", "editing") if name in self.by_task[0]]
             head = ["task type", "policy", "size", "edits", *(MEASURES[name] for name in names)]
@@ -119,6 +113,17 @@ class Result:
             ]
             found.append(Table("By task type", head, rows))
         return found
+
+
+def published_table(published: Sequence[PublishedRow]) -> Table:
+    """Rows from elsewhere, for orientation."""
+    head = ["model", "semantic consistency", "perceptual quality", "overall"]
+    rows = [[f"{r.model} (published)", *(number(v) for v in r.figures.values())] for r in published]
+    note = (
+        "Published on GEdit-Bench, English, 0 to 10, told by another judge on other pictures: they stand here for "
+        "orientation and compare with no row above."
+    )
+    return Table("GEdit-Bench (published)", head, rows, [note, *{r.source for r in published}])
 
 
 def _arrow(before: float, after: float) -> str:

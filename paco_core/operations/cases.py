@@ -14,8 +14,8 @@ from paco_core.dataset.records import read_prompts
 if TYPE_CHECKING:
     import pandas as pd
 
+    from paco_core.benchmarks.cases import Cases
     from paco_core.params import Params
-    from paco_core.promotion.measuring import Cases
     from paco_core.reward_model.yes_probability import PairQuery, Score
 
 DRAWN_PX = 64  # of a fresh panel that the storybook draws

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,23 +13,11 @@ if TYPE_CHECKING:
     import pandas as pd
     from PIL.Image import Image
 
+    from paco_core.benchmarks.cases import Cases
     from paco_core.benchmarks.consistency_rank import PairScorer
-    from paco_core.benchmarks.painting import Painted
-    from paco_core.dataset.records import PromptRecord
-    from paco_core.grpo.scoring import Reference
     from paco_core.params import Params
 
 CASE = ["prompt_id", "unit"]  # unit: a seed, or a ranking instance
-
-
-@dataclass(frozen=True)
-class Cases:
-    """Prompts that a policy was not trained on, painted ``steps`` steps with each seed; of edits, the pictures too."""
-
-    records: Sequence[PromptRecord]
-    seeds: Sequence[int]
-    steps: int
-    reference: Reference | None = None
 
 
 def measure_policy(
@@ -41,37 +28,20 @@ def measure_policy(
     Returns:
         Columns prompt_id, unit (the seed) and one a measure; the pictures.
     """
-    from paco_core.benchmarks import edit_measures, gedit, measures, t2is
-
-    painted = _painted(root, params, name, folder, cases)
-    recogniser = root / str(params.annotations.model)
-    if cases.reference is None:
-        table = t2is.measure(painted, measures.set_measures(root, params, judge), measures.gold(params, recogniser))
-    else:
-        answers, gold = edit_measures.answers(params, judge), edit_measures.gold(params, recogniser)
-        table = gedit.measure(painted, cases.reference, answers, gold).drop(columns=list(gedit.ABOUT))
-    table = table.drop(columns=["policy", "size", "when"]).rename(columns={"seed": "unit"})
-    return table, [p.image for p in painted]
-
-
-def _painted(root: Path, params: Params, name: str, folder: Path, cases: Cases) -> list[Painted]:
-    from paco_core.benchmarks import painting
+    from paco_core.benchmarks import gedit
+    from paco_core.benchmarks.cases import measuring
+    from paco_core.benchmarks.painting import AFTER
     from paco_core.policies.base import load_recipe
     from paco_core.policies.encodings import FOLDER
 
     recipe = params.policies.recipes[name]
     policy = load_recipe(recipe, params.policies, root, cache=root / FOLDER)
     policy.load_adapter(folder / "adapter")
-    return painting.paint_sizes(
-        policy,
-        name,
-        recipe.model_copy(update={"eval_sizes": [max(recipe.eval_sizes)]}),
-        cases.records,
-        when=painting.AFTER,
-        seeds=cases.seeds,
-        steps=cases.steps,
-        reference=cases.reference,
-    )
+    largest = recipe.model_copy(update={"eval_sizes": [max(recipe.eval_sizes)]})
+    painted = cases.painted_by(policy, name, largest, when=AFTER)
+    table = measuring(root, params, judge, cases)(painted)
+    table = table.drop(columns=["policy", "size", "when", *gedit.ABOUT], errors="ignore")
+    return table.rename(columns={"seed": "unit"}), [p.image for p in painted]
 
 
 def measure_reward(root: Path, params: Params, folder: Path) -> pd.DataFrame:
@@ -119,21 +89,7 @@ def unseen_by_all(root: Path, params: Params, name: str, folders: Sequence[Path]
     Raises:
         DataError: when none is left.
     """
-    from paco_core.benchmarks import gedit
-    from paco_core.benchmarks.painting import unseen_prompts
-    from paco_core.dataset.edit_records import read_edit_prompts
-    from paco_core.dataset.records import read_prompts
+    from paco_core.benchmarks.cases import unseen_cases
     from paco_core.grpo.prompt_split import trained_ids
-    from paco_core.policies.base import policy_class
 
-    trained = {idx for folder in folders for idx in trained_ids(folder)}
-    if policy_class(params.policies.recipes[name].family).edits:
-        edits, reference = read_edit_prompts(root / paths.EDIT_PROMPTS)
-        left = [record for record in edits if record.idx not in trained]
-        chosen = gedit.unseen(left, params.gedit.prompts, params.gedit.seed)
-        if not chosen:
-            raise DataError(f"{name} was trained on every editing prompt; raise edit_prompts.unseen")
-        return Cases(chosen, params.gedit.seeds, params.gedit.steps, reference)
-    records = read_prompts(root / paths.PROMPTS / "prompts.jsonl")
-    unseen = unseen_prompts(records, trained, params.t2is.prompts, params.t2is.seed)
-    return Cases(unseen, params.t2is.seeds, params.t2is.steps)
+    return unseen_cases(root, params, name, {idx for folder in folders for idx in trained_ids(folder)})

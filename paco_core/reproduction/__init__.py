@@ -1,1 +1,1 @@
-"""The paper's ablations in small: variants of a recipe trained under several seeds, measured alike, reported."""
+"""The policies and the paper's ablations in small: trained under several seeds, measured alike, reported."""

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 LAST_EPOCHS = 5  # whose mean stands for the end of a training
 #: Keys of the section ``policies`` that change no result.
 NO_INFLUENCE = {"recipes", "checkpoint_every", "keep_checkpoints"}
-FIELDS = ("variant", "seed", "run", "basis", "changes", "training", "settings")
+FIELDS = ("variant", "seed", "run", "basis", "examined", "changes", "training", "settings")
 Say = Callable[[str], None]
 
 
@@ -39,10 +39,15 @@ class Kept:
     seed: int
     run: str | None  # of MLflow, that trained it
     basis: str
+    examined: str  # key of the examination of its bare model
     changes: Mapping[str, Any]
     training: Mapping[str, Any]
     settings: Mapping[str, Any]
     folder: Path
+
+    @property
+    def recipe(self) -> str:
+        return str(self.settings["recipe"])
 
     @property
     def table(self) -> pd.DataFrame:
@@ -72,19 +77,20 @@ class Trainings:
     def __init__(self, root: Path, params: Params, recipe: str, out: Path, say: Say) -> None:
         self.root, self.params, self.recipe, self.out, self.say = root, params, recipe, out, say
         self.exam = Exam(root, params, recipe)
-        policies = params.policies
+        policies, numbers = params.policies, self.exam.numbers
         self.settings = {
             "profile": params.profile,
             "world": params.world,
             "recipe": recipe,
             "policies": policies.model_dump(exclude=NO_INFLUENCE | {"seed"}),
             recipe: policies.recipes[recipe].model_dump(),
-            "t2is": params.t2is.model_dump(exclude={"bootstrap"}),
+            "benchmark": self.exam.benchmark,
+            self.exam.benchmark: numbers.model_dump(exclude={"bootstrap"}),
             "threads": params.threads,
-            "prompts": len(self.exam.records),
+            "prompts": len(self.exam.cases.records),
         }
         self.examined = self.exam.identity()
-        trained_on = folder_digest(needed(root, paths.DIVERSE_PROMPTS))
+        trained_on = folder_digest(needed(root, paths.EDIT_PROMPTS if self.exam.edits else paths.DIVERSE_PROMPTS))
         self.basis = digest([{k: v for k, v in self.settings.items() if k != "threads"}, self.examined, trained_on])
 
     def key(self, variant: Variant, seed: int) -> str:
@@ -97,14 +103,18 @@ class Trainings:
         return path.is_file() and read_json(path)["key"] == self.key(variant, seed)
 
     def before(self, cell: OpenCell) -> None:
-        """Examine the bare model, once for all cells."""
+        """Examine the recipe's bare model, once for all cells."""
 
         def compute() -> dict[str, Any]:
-            with Progress(self.exam.pictures, "the bare model", "pictures", self.say) as progress:
+            with Progress(self.exam.pictures, f"{self.recipe} bare", "pictures", self.say) as progress:
                 self.exam.sit(None, cell.folder, progress.advance)
-            return {"basis": self.basis}
+            return {"recipe": self.recipe}
 
-        cell.once(digest(self.examined, 32), compute)
+        cell.once(self.examined_key, compute)
+
+    @property
+    def examined_key(self) -> str:
+        return digest(self.examined, 32)
 
     def compute(self, variant: Variant, seed: int, cell: OpenCell) -> dict[str, Any]:
         """Train, going on after a kill, and examine."""
@@ -116,6 +126,7 @@ class Trainings:
             "variant": variant.name,
             "seed": seed,
             "basis": self.basis,
+            "examined": self.examined_key,
             "changes": dict(variant.changes),
             "settings": self.settings,
             "training": _training(outcome, clock),

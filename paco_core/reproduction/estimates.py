@@ -8,16 +8,18 @@ from paco_core.costs import CPU_SECONDS, START_UP_S
 from paco_core.grpo.footprint import architecture
 from paco_core.grpo.plan import Plan
 from paco_core.params import Params
+from paco_core.policies.base import policy_class
+from paco_core.reproduction.exam import Exam
 from paco_core.reproduction.variants import Variant
 
 WITHOUT_BACKWARD = 1 / 3  # of a trained pass's time
 
 
-def seconds(root: Path, params: Params, variant: Variant, exam_pictures: int) -> float | None:
+def seconds(root: Path, params: Params, variant: Variant, exam: Exam) -> float | None:
     """Estimate for one seed on two cores with the small models; None where nobody measured (a GPU).
 
     Args:
-        exam_pictures: pictures that are painted afterwards to be measured.
+        exam: whose pictures are painted afterwards to be measured.
     """
     if params.policies.device != "cpu":
         return None
@@ -28,13 +30,14 @@ def seconds(root: Path, params: Params, variant: Variant, exam_pictures: int) ->
     trained = (work.trained_passes + WITHOUT_BACKWARD * work.untrained_passes) * unit["train_sample"]
     scored = work.images_an_epoch * work.questions_a_picture * unit["score_pair"]
     watched = work.evaluations * work.evaluation_images * params.policies.eval_steps
-    examined = exam_pictures * params.t2is.steps
+    examined = exam.pictures * exam.cases.steps
+    each = policy_class(rule.family).passes_a_step(rule.guidance)
     # Evaluations paint the small and the large size alike: half of them cost about three times as much.
     return (
         START_UP_S
         + work.epochs * ((passes + trained) * larger + scored)
-        + 2 * unit["rollout_step"] * (watched + examined)
-        + exam_pictures * work.questions_a_picture * unit["score_pair"] * len(rule.eval_sizes) / 2
+        + 2 * each * unit["rollout_step"] * (watched + examined)
+        + exam.pictures * work.questions_a_picture * unit["score_pair"] * len(rule.eval_sizes) / 2
     )
 
 

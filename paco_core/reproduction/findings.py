@@ -11,7 +11,8 @@ import numpy as np
 from paco_core.benchmarks.statistics import Estimate
 from paco_core.reproduction.summary import Change, Row, Summary
 
-LIFT, LOSS = 0.15, 0.03  # asked of the full recipe: gold consistency up by, gold following not down by more than
+LIFT = 0.15  # asked of a recipe that paints sets; of an editing one, that the interval lies above zero
+LOSS = 0.03  # of following the prompt or instruction, at most
 HELD, NOT_HELD, OPEN = "held", "not held", "not told apart"
 
 
@@ -28,21 +29,28 @@ class Finding:
 
 
 def findings(summary: Summary) -> list[Finding]:
-    """The claims that the finished variants allow to judge."""
-    full = summary.full
-    if full is None:
+    """The claims about a recipe that its finished variants allow to judge."""
+    plain = summary.plain
+    if plain is None:
         return []
     goal, size = _goal(summary), summary.sizes[-1]
-    found = [_lift(full, goal, size)]
+    found = [_lift(summary, plain, s) for s in summary.sizes if s in (summary.train_size, size)]
     if (high := summary.row("no_decoupling")) is not None:
-        found += [_same_quality(high, goal, size, summary.train_size), _less_time(full, high)]
-    if (plain := summary.row("no_log_tame")) is not None:
-        found += [_ratio(full, plain), _diversity(plain, size)]
+        found += [_same_quality(high, goal, size, summary.train_size), _less_time(plain, high)]
+    if (untamed := summary.row("no_log_tame")) is not None:
+        found += [_ratio(plain, untamed), _diversity(untamed, size)]
     return found
 
 
 def _goal(summary: Summary) -> str:
-    return "gold_consistency" if "gold_consistency" in summary.measures else "consistency"
+    gold, judged = ("gold_editing", "editing") if summary.edits else ("gold_consistency", "consistency")
+    return gold if gold in summary.measures else judged
+
+
+def _follows(summary: Summary) -> str | None:
+    """The measure of doing what was asked, which must not pay for the goal."""
+    known = ("gold_reached", "edit_following") if summary.edits else ("gold_following",)
+    return next((name for name in known if name in summary.measures), None)
 
 
 def signed(found: Estimate) -> str:
@@ -51,24 +59,40 @@ def signed(found: Estimate) -> str:
     return f"{found.mean:+.3f}" + ("" if math.isnan(found.low) else f" ({found.low:+.3f} to {found.high:+.3f})")
 
 
-def _lift(full: Row, goal: str, size: int) -> Finding:
-    change = full.measures[size][goal].change
-    claim = f"The full recipe lifts {_words(goal)} at {size} px by {LIFT:.2f} or more"
+def _lift(summary: Summary, plain: Row, size: int) -> Finding:
+    goal, follows = _goal(summary), _follows(summary)
+    change = plain.measures[size][goal].change
+    where = f"at {size} px" + (", its training size" if size == summary.train_size else "")
+    claim = f"{summary.recipe} lifts {_words(goal)} {where}" + ("" if summary.edits else f", by {LIFT:.2f} or more")
     evidence = f"{_words(goal)} {signed(change)}"
-    lifted, kept = change.mean >= LIFT, True
-    following = full.measures[size].get("gold_following")
-    if following is not None:
-        claim += f", and costs no more than {LOSS:.2f} of gold prompt following"
-        evidence += f", gold following {signed(following.change)}"
-        kept = following.change.mean >= -LOSS
-    return Finding(claim, HELD if lifted and kept else NOT_HELD, evidence)
+    verdict, why = _risen(change) if summary.edits else _risen_far(change)
+    if follows is not None:
+        claim += f", and costs no more than {LOSS:.2f} of {_words(follows)}"
+        cost = plain.measures[size][follows].change
+        evidence += f", {_words(follows)} {signed(cost)}"
+        if cost.mean < -LOSS:
+            verdict, why = NOT_HELD, [*why, f"{_words(follows)} fell by more than {LOSS:.2f}"]
+    return Finding(claim, verdict, "; ".join([evidence, *why]))
+
+
+def _risen_far(change: Estimate) -> tuple[str, list[str]]:
+    return (HELD, []) if change.mean >= LIFT else (NOT_HELD, [f"less than {LIFT:.2f}"])
+
+
+def _risen(change: Estimate) -> tuple[str, list[str]]:
+    """Up for certain, not up, or not told apart: by the interval."""
+    if change.low > 0:
+        return HELD, []
+    if change.mean <= 0:
+        return NOT_HELD, ["it did not rise"]
+    return OPEN, ["the interval reaches down to no change"]
 
 
 def _same_quality(high: Row, goal: str, size: int, low: int) -> Finding:
     claim = (
         f"Training at {low} px gives up no {_words(goal)} at {size} px against training there (paper: .493 and .452)"
     )
-    over = high.measures[size][goal].over_full
+    over = high.measures[size][goal].over_plain
     if over is None:
         return Finding(claim, OPEN, "the two share no training seed")
     verdict = NOT_HELD if over.low > 0 else HELD if over.high <= 0 else OPEN
@@ -93,9 +117,9 @@ def _ratio(full: Row, plain: Row) -> Finding:
 def _diversity(plain: Row, size: int) -> Finding:
     claim = "Without log-taming panels become alike (paper: nearly identical)"
     change: Change = plain.measures[size]["panel_diversity"]
-    if change.over_full is None:
+    if change.over_plain is None:
         return Finding(claim, OPEN, "the two share no training seed")
-    over = change.over_full
+    over = change.over_plain
     verdict = HELD if over.high < 0 else NOT_HELD if over.low > 0 else OPEN
     evidence = f"panel diversity {change.after.mean:.3f}, less the full recipe's: {signed(over)}"
     return Finding(claim, verdict, evidence)

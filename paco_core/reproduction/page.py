@@ -1,21 +1,23 @@
-"""The report as one self-contained HTML page: findings, intervals side by side, pictures, tables."""
+"""The report as one self-contained HTML page: findings, then a part for each recipe: intervals, pictures, tables."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from paco_core.benchmarks.statistics import Estimate
-from paco_core.benchmarks.tables import Table
+from paco_core.files import read_json
 from paco_core.report import charts
 from paco_core.report.charts import Axis
 from paco_core.report.pictures import Picture, read_png
-from paco_core.reproduction.cells import Kept
-from paco_core.reproduction.exam import PICTURES
-from paco_core.reproduction.findings import Finding, signed
+from paco_core.reproduction.exam import CAPTIONS, PICTURES, REFERENCE, SHOWN
+from paco_core.reproduction.findings import signed
 from paco_core.reproduction.summary import Summary
+
+if TYPE_CHECKING:
+    from paco_core.reproduction.report import Part
 
 TEMPLATES = Path(__file__).parent / "templates"
 PLOTTED = {
@@ -23,6 +25,10 @@ PLOTTED = {
     "gold_following": "Gold prompt following",
     "consistency": "Judge’s consistency",
     "panel_diversity": "Panel diversity",
+    "gold_editing": "Edited as asked, all else kept (gold)",
+    "gold_reached": "Asked trait reached (gold)",
+    "gold_kept": "Other traits kept (gold)",
+    "editing": "Editing reward",
 }
 
 
@@ -45,10 +51,28 @@ class Plot:
 
 @dataclass(frozen=True)
 class Strip:
-    """One painter: its pictures of the fixed prompts at one size."""
+    """One painter: its pictures of the fixed prompts at one size; or the pictures that were to be edited."""
 
-    variant: str
+    painter: str
     pictures: list[Picture]
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """What all painters made of the same prompts from the same noise, at one size."""
+
+    size: int
+    captions: list[str]
+    strips: list[Strip]
+
+
+@dataclass(frozen=True)
+class PartView:
+    """A part, and what is drawn of it."""
+
+    part: Part
+    plots: list[Plot]
+    sheets: list[Sheet]
 
 
 def plots(summary: Summary) -> list[Plot]:
@@ -73,39 +97,43 @@ def _mark(axis: Axis, found: Estimate) -> tuple[str, str]:
     return charts.whisker(axis, found.mean, found.low, found.high, "s1", guide=0.0), signed(found)
 
 
-def strips(summary: Summary, cells: Sequence[Kept], before: Path) -> dict[int, list[Strip]]:
-    """By size, the bare model's pictures and each variant's under its first seed: equal prompts, equal noise."""
-    found: dict[int, list[Strip]] = {}
-    firsts = {cell.variant: cell for cell in reversed(cells)}
-    painters = [("before training", before), *((row.variant, firsts[row.variant].folder) for row in summary.rows)]
-    for size in summary.sizes:
-        for variant, folder in painters:
-            files = sorted((folder / PICTURES / str(size)).glob("*.png"))
-            shown = [Picture.of(read_png(f), f"{variant}, {size} px, prompt {f.stem}") for f in files]
-            found.setdefault(size, []).append(Strip(variant, shown))
-    return found
+def sheets(part: Part) -> list[Sheet]:
+    """By size: the pictures to edit, if any, the bare model's, and each variant's under its first seed."""
+    captions: dict[str, str] = read_json(part.before / PICTURES / CAPTIONS)
+    firsts = {cell.variant: cell for cell in reversed(part.cells)}
+    painters = [(row.variant, firsts[row.variant].folder) for row in part.summary.rows]
+    reference = part.before / PICTURES / REFERENCE
+    made = []
+    for size in part.summary.sizes:
+        places = [
+            (name, folder / PICTURES / str(size)) for name, folder in [("before training", part.before), *painters]
+        ]
+        if reference.is_dir():
+            places.insert(0, ("picture to edit", reference))
+        strips = [
+            Strip(
+                name,
+                [
+                    Picture.of(read_png(folder / f"{idx}.png"), f"{name}, {size} px: {text}")
+                    for idx, text in captions.items()
+                ],
+            )
+            for name, folder in places
+        ]
+        made.append(Sheet(size, list(captions.values()), strips))
+    return made
 
 
-def render(
-    summary: Summary, said: Sequence[Finding], tables: Sequence[Table], cells: Sequence[Kept], before: Path
-) -> str:
-    """The page.
-
-    Args:
-        before: folder of the bare model's examination.
-    """
+def render(name: str, parts: Sequence[Part]) -> str:
+    """The page."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
 
-    from paco_core.reproduction.report import basis
-
     view: dict[str, Any] = {
-        "summary": summary,
-        "basis": basis(summary),
-        "findings": said,
-        "plots": plots(summary),
-        "strips": strips(summary, cells, before),
-        "tables": tables,
+        "name": name,
+        "parts": [PartView(part, plots(part.summary), sheets(part)) for part in parts],
+        "findings": [found for part in parts for found in part.findings],
+        "columns": SHOWN,
         "style": (Path(charts.__file__).parent / "templates" / "style.css").read_text(),
     }
     env = Environment(loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True)

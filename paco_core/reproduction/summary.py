@@ -1,4 +1,4 @@
-"""From kept cells to the table: what each variant gains over the bare model, and how it compares with the full recipe.
+"""From kept cells to a recipe's table: what each variant gains over its bare model, and over the recipe as it is.
 
 Pictures before and after share prompt and noise, variants share prompts, noise and training seeds, so every
 difference is taken case by case. Intervals are for other prompts and other training seeds (both drawn anew).
@@ -16,25 +16,23 @@ from paco_core.benchmarks.results import jsonable
 from paco_core.benchmarks.statistics import Estimate, crossed_estimate
 from paco_core.files import DataError
 from paco_core.reproduction.cells import Kept
-from paco_core.reproduction.variants import FULL, VARIANTS
+from paco_core.reproduction.variants import VARIANTS, plain_of
 
 if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
-    Table = NDArray[np.float64]  # (training seeds, prompts)
-
-CASE = ["size", "prompt_id", "seed"]
+    Table = NDArray[np.float64]  # (groups of cases,)
 
 
 @dataclass(frozen=True)
 class Change:
-    """One measure at one size: before training, after it, the change, and the change less the full recipe's."""
+    """One measure at one size: before training, after it, the change, and the change less the plain recipe's."""
 
     before: Estimate
     after: Estimate
     change: Estimate
-    over_full: Estimate | None  # None for the full recipe, and where they share no seed
+    over_plain: Estimate | None  # None for the plain recipe, and where they share no seed
 
     def as_dict(self) -> dict[str, Any]:
         return {name: None if found is None else found.as_dict() for name, found in vars(self).items()}
@@ -74,9 +72,9 @@ class Row:
 
 @dataclass(frozen=True)
 class Summary:
-    """The rows, and what they rest on."""
+    """One recipe's rows, and what they rest on."""
 
-    name: str
+    recipe: str
     rows: list[Row]
     settings: Mapping[str, Any]
     resamples: int
@@ -84,11 +82,16 @@ class Summary:
     @property
     def train_size(self) -> int:
         """Of the recipe as it is."""
-        return int(self.settings[self.settings["recipe"]]["train_size"])
+        return int(self.settings[self.recipe]["train_size"])
 
     @property
-    def full(self) -> Row | None:
-        return self.row(FULL)
+    def plain(self) -> Row | None:
+        """The recipe as it is."""
+        return self.row(plain_of(self.recipe))
+
+    @property
+    def edits(self) -> bool:
+        return self.settings["benchmark"] == "gedit"
 
     def row(self, variant: str) -> Row | None:
         return next((row for row in self.rows if row.variant == variant), None)
@@ -104,7 +107,6 @@ class Summary:
     def as_dict(self) -> dict[str, Any]:
         tree: dict[str, Any] = jsonable(
             {
-                "name": self.name,
                 "settings": dict(self.settings),
                 "resamples": self.resamples,
                 "variants": {row.variant: row.as_dict() for row in self.rows},
@@ -113,15 +115,24 @@ class Summary:
         return tree
 
 
-def of_one_basis(cells: Sequence[Kept]) -> list[Kept]:
-    """The cells, when they can stand in one table.
+def by_recipe(cells: Sequence[Kept]) -> dict[str, list[Kept]]:
+    """The cells of each recipe, which can stand in one table.
 
     Raises:
-        DataError: when there is none, when they rest on different settings or data, or when a variant meant
-            something else at the time; naming folders.
+        DataError: when there is none, when those of a recipe rest on different settings or data, or when a variant
+            meant something else at the time; naming folders.
     """
     if not cells:
         raise DataError("no cell is finished yet; run `paco reproduce`")
+    found: dict[str, list[Kept]] = {}
+    for cell in cells:
+        found.setdefault(cell.recipe, []).append(cell)
+    for part in found.values():
+        _refuse_mixed(part)
+    return found
+
+
+def _refuse_mixed(cells: Sequence[Kept]) -> None:
     meant = {variant.name: jsonable(dict(variant.changes)) for variant in VARIANTS}
     other = [cell for cell in cells if dict(cell.changes) != meant[cell.variant]]
     if other:
@@ -135,32 +146,31 @@ def of_one_basis(cells: Sequence[Kept]) -> list[Kept]:
             f"the cells in {cells[0].folder.parent} rest on different settings, prompts, reward or models ({groups}); "
             "remove those that are out of date, or give another --name"
         )
-    return list(cells)
 
 
-def summarise(name: str, cells: Sequence[Kept], before: pd.DataFrame, resamples: int, seed: int = 0) -> Summary:
-    """The rows of kept cells.
+def summarise(recipe: str, cells: Sequence[Kept], before: pd.DataFrame, resamples: int, seed: int = 0) -> Summary:
+    """The rows of a recipe's kept cells.
 
     Args:
         before: the bare model's table.
     """
-    tables = {(cell.variant, cell.seed): _by_prompt(cell.table) for cell in cells}
-    bare = _by_prompt(before)
+    tables = {(cell.variant, cell.seed): _by_group(cell.table) for cell in cells}
+    bare, plain = _by_group(before), plain_of(recipe)
     draws = {"resamples": resamples, "seed": seed}
     rows = []
     for variant in VARIANTS:
         mine = [cell for cell in cells if cell.variant == variant.name]
         if not mine:
             continue
-        common = [cell.seed for cell in mine if (FULL, cell.seed) in tables and variant.name != FULL]
+        common = [cell.seed for cell in mine if (plain, cell.seed) in tables and variant.name != plain]
         measures: dict[int, dict[str, Change]] = {}
         for size, measure in bare:
             after = np.stack([tables[variant.name, cell.seed][size, measure] for cell in mine])
             base = bare[size, measure]
             over = None
             if common:
-                own, full = (np.stack([tables[v, s][size, measure] for s in common]) for v in (variant.name, FULL))
-                over = crossed_estimate(own - full, **draws)
+                own, other = (np.stack([tables[v, s][size, measure] for s in common]) for v in (variant.name, plain))
+                over = crossed_estimate(own - other, **draws)
             measures.setdefault(size, {})[measure] = Change(
                 crossed_estimate(base, **draws),
                 crossed_estimate(after, **draws),
@@ -169,13 +179,13 @@ def summarise(name: str, cells: Sequence[Kept], before: pd.DataFrame, resamples:
             )
         trainings, runs = {c.seed: c.training for c in mine}, {c.seed: c.run for c in mine}
         rows.append(Row(variant.name, variant.title, variant.changes, measures, trainings, runs))
-    return Summary(name, rows, cells[0].settings, resamples)
+    return Summary(recipe, rows, cells[0].settings, resamples)
 
 
-def _by_prompt(table: pd.DataFrame) -> dict[tuple[int, str], Table]:
-    """(size, measure) -> mean over the painting's seeds of each prompt, prompts in sorted order."""
+def _by_group(table: pd.DataFrame) -> dict[tuple[int, str], Table]:
+    """(size, measure) -> mean of each group (a prompt, or a source picture) over its cases, groups in sorted order."""
     found: dict[tuple[int, str], Table] = {}
     for size, rows in table.groupby("size", sort=True):
-        means = rows.drop(columns=["size", "seed"]).groupby("prompt_id", sort=True).mean()
+        means = rows.drop(columns=["size", "prompt_id", "seed"]).groupby("group", sort=True).mean()
         found |= {(int(str(size)), str(name)): means[name].to_numpy(dtype=np.float64) for name in means.columns}
     return found

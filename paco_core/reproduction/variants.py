@@ -1,8 +1,8 @@
-"""What is varied: each variant is a recipe of ``params.yaml`` with some keys changed."""
+"""What is trained: each variant is a recipe of ``params.yaml``, as it is or with some keys changed."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,7 +46,8 @@ def _aggregated(name: str, title: str, aggregator: str | None = None) -> Variant
     return Variant(name, title, {"recipe.rewards.aggregator": aggregator or name})
 
 
-#: The paper's ablation in small (full, high resolution, no log-tame), then what else the trainer offers.
+#: The paper's ablation in small (full, high resolution, no log-tame), then what else the trainer offers,
+#: then the other policies.
 VARIANTS: tuple[Variant, ...] = (
     Variant(FULL, "The recipe as it is: low training size, log-tamed rewards, PPO's loss on flow-SDE noise"),
     Variant("no_decoupling", "Trained at the size it is evaluated at", {"recipe.train_size": LARGEST}),
@@ -68,22 +69,26 @@ VARIANTS: tuple[Variant, ...] = (
             "recipe.shared_noise": False,  # without noise steps a group of one noise would be one picture
         },
     ),
+    Variant("kontext", "The editing policy as it is: FLUX Kontext, rewarded for edits", recipe="kontext_edit"),
+    Variant("qwen", "The editing policy as it is: Qwen-Image-Edit, rewarded for edits", recipe="qwen_edit"),
 )
 
 
-def chosen(names: Sequence[str] | None) -> list[Variant]:
-    """Variants by name, in the order of the table; all of the first recipe when None.
+def chosen(names: Sequence[str] | None, recipes: Collection[str]) -> list[Variant]:
+    """Variants by name, in the order of the table; when None, all whose recipe is one of ``recipes``.
 
     Raises:
-        DataError: naming an unknown one; when they are of several recipes, which no table compares.
+        DataError: naming an unknown one.
     """
+    if names is None:
+        return [variant for variant in VARIANTS if variant.recipe in recipes]
     known = {variant.name: variant for variant in VARIANTS}
-    unknown = [name for name in names or () if name not in known]
+    unknown = [name for name in names if name not in known]
     if unknown:
         raise DataError(f"no variant {', '.join(map(repr, unknown))}; there are: {', '.join(known)}")
-    if names is None:
-        return [variant for variant in VARIANTS if variant.recipe == VARIANTS[0].recipe]
-    found = [variant for variant in VARIANTS if variant.name in names]
-    if len(recipes := dict.fromkeys(variant.recipe for variant in found)) > 1:
-        raise DataError(f"a table compares variants of one recipe; these are of {', '.join(recipes)}")
-    return found
+    return [variant for variant in VARIANTS if variant.name in names]
+
+
+def plain_of(recipe: str) -> str:
+    """The variant that changes nothing of its recipe: what the others are compared with."""
+    return next(variant.name for variant in VARIANTS if variant.recipe == recipe and not variant.changes)
