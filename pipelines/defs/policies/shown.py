@@ -11,7 +11,8 @@ SHOWN_PROMPTS = 6
 
 
 def policy(data: Path, item: str) -> dict[str, Any]:
-    """Evaluations on unseen prompts, newest first, and pictures before (above) and after training."""
+    """Evaluations on unseen prompts, newest first, and pictures before (above) and after training; of edits, what
+    they are about on top."""
     import pandas as pd
     from PIL import Image
 
@@ -23,8 +24,11 @@ def policy(data: Path, item: str) -> dict[str, Any]:
     before = sorted((folder / "samples" / "before").rglob("*.png"))[:SHOWN_PROMPTS]
     after = [folder / "samples" / "after" / path.relative_to(folder / "samples" / "before") for path in before]
     if before and all(path.is_file() for path in after):
-        images = [Image.open(path) for path in (*before, *after)]
-        shown["contact_sheet"] = pictures(images, len(before), f"{item}: before above after")
+        about = [folder / "samples" / "reference" / f"{path.stem.rpartition('-')[0]}.png" for path in before]
+        edits = all(path.is_file() for path in about)
+        images = [Image.open(path) for path in ((*about, *before, *after) if edits else (*before, *after))]
+        words = "reference, before, after" if edits else "before above after"
+        shown["contact_sheet"] = pictures(images, len(before), f"{item}: {words}")
     return shown
 
 
