@@ -46,8 +46,8 @@ def tiles(params: Params, painted: list[PolicyPart], edited: list[PolicyPart], f
         what = "of panel pairs belong together"
         found += _change_tiles(part, measure_of(params, "consistency"), "The painter", what)
     for part in edited:
-        what = "of edits did what was asked and changed nothing else"
-        found += _change_tiles(part, measure_of(params, "editing"), f"The editor {part.name}", what)
+        what = "of its edits did what was asked and changed nothing else"
+        found += _change_tiles(part, measure_of(params, "editing"), part.name, what)
     return found
 
 
