@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paco_core.files import DataError
+from paco_core.imports import uncollected
 
 if TYPE_CHECKING:
     import numpy as np
@@ -18,6 +19,7 @@ BATCH = 256
 class ClipImages:
     """The image tower of an open_clip model, from a folder or an open_clip name (``hf-hub:...``)."""
 
+    @uncollected()
     def __init__(self, model: str | Path, device: str = "cpu") -> None:
         """Load the model.
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from paco_core.dataset.records import PromptRecord
 from paco_core.files import DataError
+from paco_core.imports import uncollected
 
 if TYPE_CHECKING:
     import numpy as np
@@ -69,6 +70,7 @@ def embed_prompts(
     return PromptEmbeddings(np.concatenate(rows), by_theme, cut)
 
 
+@uncollected()
 def load_encoder(kind: str, model: str | Path, device: str = "cpu") -> TextEncoder:
     """An encoder from a folder, or by a name on a hub.
 

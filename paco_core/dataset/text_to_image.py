@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from paco_core.dataset.prompt_embeddings import PromptEmbeddings
 from paco_core.files import DataError
+from paco_core.imports import uncollected
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -40,6 +41,7 @@ class TextToImage:
         self._embeddings: PromptEmbeddings | None = None
 
     @classmethod
+    @uncollected()
     def load(cls, model: str | Path, params: GridsParams) -> TextToImage:
         """Load from a folder or hub id.
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from paco_core.files import DataError
+from paco_core.imports import uncollected
 from paco_core.policies import adapters
 from paco_core.policies.base import NoiseKey, Size, without_bars
 from paco_core.policies.encodings import Encodings, fingerprint
@@ -48,6 +49,7 @@ class PipelinePolicy:
                 part.requires_grad_(False).eval()
 
     @classmethod
+    @uncollected()
     def load(
         cls, model: str, device: str, dtype: str, *, reference_size: int | None = None, cache: Path | None = None
     ) -> Self:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from paco_core.files import DataError
+from paco_core.imports import uncollected
 from paco_core.reward_model.features import FeatureCache, Visual
 from paco_core.reward_model.instructions import chat
 from paco_core.reward_model.passes import LastPositions, Passes, embed_patches_by_product
@@ -62,6 +63,7 @@ class Network:
         self._read = LastPositions(model.model.language_model.layers[-1].mlp)
 
     @classmethod
+    @uncollected()
     def load(
         cls,
         folder: str | Path,

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paco_core.files import DataError
+from paco_core.imports import uncollected
 
 if TYPE_CHECKING:
     import torch
@@ -22,6 +23,7 @@ class OpenClip:
         DataError: when the folder holds no open_clip model.
     """
 
+    @uncollected()
     def __init__(self, model: str, device: str) -> None:
         import open_clip
 

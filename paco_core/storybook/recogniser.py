@@ -14,6 +14,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paco_core.imports import uncollected
 from paco_core.storybook.world import SHARED_TRAITS, VOCABULARY, Panel
 
 if TYPE_CHECKING:
@@ -126,6 +127,7 @@ class Recogniser:
         self.device = device
 
     @classmethod
+    @uncollected()
     def from_pretrained(cls, folder: str | Path, device: str = "cpu") -> Recogniser:
         """Load ``config.json`` and ``model.safetensors`` of ``folder``.
 

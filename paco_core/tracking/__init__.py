@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paco_core.imports import uncollected
 from paco_core.tracking.journal import Event, Journal
 from paco_core.tracking.sender import Sender, Sent, brief_requests, send_left_over, unsent
 from paco_core.tracking.store import (
@@ -148,7 +149,8 @@ def open_run(
     import logging
 
     logging.getLogger("alembic").setLevel(logging.WARNING)  # first use prints a line a migration else
-    import mlflow  # noqa: F401  (here, for imports in two threads at once may meet half-loaded modules)
+    with uncollected():
+        import mlflow  # noqa: F401  (here, for imports in two threads at once may meet half-loaded modules)
 
     journal = Journal.begin(root)
     sender = Sender(journal, uri, root, say)
@@ -186,7 +188,8 @@ def open_run(
 @contextmanager
 def _joined_by_others(sender: Sender, tracker: Tracker) -> Iterator[None]:
     before = os.environ.get("MLFLOW_RUN_ID")
-    sender.start()
+    with uncollected():  # the first request imports the store
+        sender.start()
     if tracker.run_id is not None:
         os.environ["MLFLOW_RUN_ID"] = tracker.run_id
     try:

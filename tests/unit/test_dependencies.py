@@ -21,6 +21,7 @@ INFRASTRUCTURE = {
     "paco_core/cli.py",
     "paco_core/context.py",
     "paco_core/checks.py",
+    "paco_core/imports.py",
     "paco_core/launch.py",
     "paco_core/params.py",
     "paco_core/params_base.py",

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import PlainTextResponse
 
+from paco_core.imports import uncollected
 from paco_core.reward_model.yes_probability import PairQuery
 from paco_core.serving.cache import ScoreCache
 from paco_core.serving.description import Health, ModelList, answers, chat_operation, describe, refused
@@ -198,13 +199,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     from paco_core.serving.engines.answering import Answerer
 
     folder = Path(args.model)
-    scorer = Scorer(
-        folder if folder.exists() else args.model,
-        device=args.device,
-        dtype=args.dtype,
-        threads=args.threads,
-        max_batch=args.max_batch,
-    )
+    with uncollected():
+        scorer = Scorer(
+            folder if folder.exists() else args.model,
+            device=args.device,
+            dtype=args.dtype,
+            threads=args.threads,
+            max_batch=args.max_batch,
+        )
     answerer = Answerer(scorer)
     server = Server(
         answerer,
