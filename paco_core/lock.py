@@ -248,14 +248,13 @@ def present_recipe(root: Path, label: str) -> Recipe | None:
     stage = stage_definition(root, label)
     if stage is None:
         return None
-    lock, disk = Lock.read(root), Disk(root)
+    disk = Disk(root)
     deps: dict[str, str] = {}
     for dep in map(str, stage.get("deps") or []):
         if not (root / dep).exists():
             return None
-        recorded = lock.md5_of(dep)
-        md5 = recorded if recorded and disk.size(dep) > HASHED_BYTES else disk.md5(dep)
-        deps[dep] = str(md5)
+        recorded = Lock.read(root).md5_of(dep) if disk.size(dep) > HASHED_BYTES else None
+        deps[dep] = str(recorded or disk.md5(dep))
     wanted: dict[str, list[str]] = {}
     for entry in stage.get("params") or []:
         parts = entry.items() if isinstance(entry, Mapping) else [("params.yaml", [entry])]
