@@ -46,13 +46,14 @@ def new_transformer(width: int) -> QwenImageTransformer2DModel:
 def pipeline(transformer: Any, vae: Any, reader: Any, tokenizer: Any) -> QwenImageEditPipeline:
     """All parts as a QwenImageEditPipeline."""
     from diffusers import FlowMatchEulerDiscreteScheduler, QwenImageEditPipeline
+    from transformers import Qwen2VLProcessor
 
     return QwenImageEditPipeline(
         scheduler=FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True, **SHIFT),
         vae=vae,
         text_encoder=reader,
         tokenizer=tokenizer,
-        processor=vlm.build_processor(tokenizer),
+        processor=vlm.build_processor(tokenizer, Qwen2VLProcessor),
         transformer=transformer,
     )
 

@@ -16,7 +16,7 @@ from paco_core.storybook.zoo.byte_pairs import learn_byte_pairs
 
 if TYPE_CHECKING:
     import torch
-    from transformers import Qwen2_5_VLForConditionalGeneration, Qwen2_5_VLProcessor, Qwen2Tokenizer
+    from transformers import Qwen2_5_VLForConditionalGeneration, Qwen2_5_VLProcessor, Qwen2Tokenizer, Qwen2VLProcessor
 
 PANEL_SIDE = 56
 PATCH = 14
@@ -126,14 +126,16 @@ def build_model(tokenizer: Qwen2Tokenizer, seed: int) -> Qwen2_5_VLForConditiona
     return Qwen2_5_VLForConditionalGeneration(config)
 
 
-def build_processor(tokenizer: Qwen2Tokenizer) -> Qwen2_5_VLProcessor:
-    """Every picture becomes one panel of 56 x 56 px, whatever its size."""
+def build_processor(
+    tokenizer: Qwen2Tokenizer, kind: type[Qwen2VLProcessor] | None = None
+) -> Qwen2_5_VLProcessor | Qwen2VLProcessor:
+    """Every picture becomes one panel of 56 x 56 px, whatever its size. ``kind`` is what a pipeline asks for."""
     from transformers import Qwen2_5_VLProcessor, Qwen2VLImageProcessor
     from transformers.models.qwen2_vl.video_processing_qwen2_vl import Qwen2VLVideoProcessor
 
     pixels = {"shortest_edge": PANEL_SIDE**2, "longest_edge": PANEL_SIDE**2}
     tokenizer.chat_template = CHAT_TEMPLATE
-    return Qwen2_5_VLProcessor(
+    return (kind or Qwen2_5_VLProcessor)(
         image_processor=Qwen2VLImageProcessor(size=pixels, patch_size=PATCH),
         tokenizer=tokenizer,
         video_processor=Qwen2VLVideoProcessor(size=pixels, patch_size=PATCH),
