@@ -72,6 +72,22 @@ def _painted(recipes: Iterable[PolicyRecipe], cases: int, steps: int) -> tuple[i
     return pictures, passes
 
 
+def _edits(root: Path, params: Params, base: float) -> StageCost:
+    """The base editors' pictures of the training edit prompts."""
+    edits, count = params.edits, params.edit_prompts.count or 0
+    prompts = max(0, count - params.edit_prompts.unseen)
+    pictures = len(edits.painters) * prompts * len(edits.seeds)
+    passes = sum(policy_class(p.family).passes_a_step(p.guidance) for p in edits.painters)
+    work = passes * prompts * len(edits.seeds) * edits.steps * CPU_SECONDS["rollout_step"]
+    return StageCost(
+        "edits",
+        f"{pictures} pictures of {edits.size} x {edits.size}, {edits.steps} steps",
+        base + max((model_gb(root, painter.model) for painter in edits.painters), default=0.0),
+        START_UP_S + work if edits.device == "cpu" else None,
+        edits.device,
+    )
+
+
 def stage_costs(params: Params, root: Path) -> list[StageCost]:
     """Estimate of every stage, in the order of the graph."""
     base = 1.2  # GB: Python with torch, diffusers and transformers
@@ -108,6 +124,7 @@ def stage_costs(params: Params, root: Path) -> list[StageCost]:
         StageCost("rankings", f"{instances} instances", base, START_UP_S, "cpu"),
         StageCost("annotations", f"{instances} rankings", base, seconds(instances / 400), "cpu"),
         StageCost("edit_prompts", f"{params.edit_prompts.count or 'all'} editing prompts", base, START_UP_S, "cpu"),
+        _edits(root, params, base),
         StageCost("pairs", f"at most {pairs} pairs", base, START_UP_S, "cpu"),
         StageCost("cot_labels", f"at most {pairs} answers", base, _told_in(params.cot_labels.engine), "cpu"),
     ]

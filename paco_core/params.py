@@ -14,11 +14,17 @@ import yaml
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from paco_core.params_base import Fraction, LoraParams, PolicyLora, Positive, Section
+from paco_core.params_edits import EditingParams, EditPromptsParams, EditQuestion, EditsParams, Painter
 from paco_core.params_policies import EarlyStop, PoliciesParams, PolicyRecipe, RewardSet, RewardTerm
 
 __all__ = [
     "EarlyStop",
+    "EditPromptsParams",
+    "EditQuestion",
+    "EditingParams",
+    "EditsParams",
     "LoraParams",
+    "Painter",
     "Params",
     "PoliciesParams",
     "PolicyLora",
@@ -117,52 +123,6 @@ class AnnotationsParams(Section):
     def _source_has_what_it_needs(self) -> AnnotationsParams:
         if self.source == "judge" and self.endpoint is None:
             raise ValueError("source 'judge' needs endpoint: base_url, model and api_key_env")
-        return self
-
-
-EditQuestion = Literal["edit_consistency", "edit_following"]  # templates of reward_model/instructions.py
-
-
-class EditingParams(Section):
-    source: Literal["storybook", "import"]
-    count: Annotated[int, Field(ge=0)] | None  # null: all of the file
-    questions: list[EditQuestion] = Field(default=["edit_consistency"], min_length=1)  # of drawn edits, in turns
-    broken_share: Fraction = 0.0  # of drawn edits that change more than was asked; the paper has none
-    unheeded_share: Fraction = 0.0  # of drawn edits that do not what was asked; the paper has none
-    size: Annotated[int, Field(ge=16)] = 32  # pixels of a drawn picture's side
-    file: str | None = None  # JSON Lines of original, edited, instruction, for the source "import"
-    seed: int = 0
-
-    @model_validator(mode="after")
-    def _count_or_file(self) -> EditingParams:
-        if self.source == "storybook" and self.count is None:
-            raise ValueError("source 'storybook' needs count: how many edits to draw (0 for none)")
-        if self.source == "import" and not self.file:
-            raise ValueError("source 'import' needs file: JSON Lines of original, edited, instruction")
-        return self
-
-
-class EditPromptsParams(Section):
-    """What editing policies are trained on and watched on."""
-
-    source: Literal["storybook", "file"]
-    count: Positive | None  # drawn edits, or rows of the file; null: all of the file
-    unseen: Positive  # pictures that no policy is trained on
-    size: Annotated[int, Field(ge=16)] = 64  # pixels of a drawn picture's side
-    file: str | None = (
-        None  # JSON Lines of instruction, input_image and, if known, key, task_type, instruction_language
-    )
-    seed: int = 0
-
-    @model_validator(mode="after")
-    def _source_has_what_it_needs(self) -> EditPromptsParams:
-        if self.source == "file" and not self.file:
-            raise ValueError("source 'file' needs file: JSON Lines of instruction and input_image")
-        if self.source == "storybook":
-            if self.count is None:
-                raise ValueError("source 'storybook' needs count: how many edits to draw")
-            if self.unseen >= self.count:
-                raise ValueError(f"unseen={self.unseen} holds back all of count={self.count}; choose fewer")
         return self
 
 
@@ -304,6 +264,7 @@ class Params(Section):
     grid_shards: Annotated[list[int], Field(min_length=1)]
     annotations: AnnotationsParams
     edit_prompts: EditPromptsParams
+    edits: EditsParams
     pairs: PairsParams
     cot_labels: ReasonsParams
     reward: RewardParams
@@ -313,6 +274,15 @@ class Params(Section):
     edit_reward: EditRewardParams
     t2is: T2isParams
     gedit: GeditParams
+
+    @model_validator(mode="after")
+    def _painted_edits_can_be_labelled(self) -> Params:
+        if self.edits.painters and (self.world != "storybook" or self.edit_prompts.source != "storybook"):
+            raise ValueError(
+                "edits.painters paint what only the embedded world can label (world and edit_prompts.source: "
+                "storybook); elsewhere leave painters empty and import labelled triples (pairs.editing.source: import)"
+            )
+        return self
 
 
 def _known_keys(model: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:

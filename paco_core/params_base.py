@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 Positive = Annotated[int, Field(gt=0)]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+Family = Literal["flux", "flux_kontext", "qwen_image_edit"]  # of a policy: policies/base.py
 
 
 class Section(BaseModel):

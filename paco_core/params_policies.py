@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from paco_core.params_base import Fraction, PolicyLora, Positive, Section
+from paco_core.params_base import Family, Fraction, PolicyLora, Positive, Section
 
 FUNCTION = r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"  # module:function
 
@@ -44,7 +44,7 @@ class RewardSet(Section):
 
 
 class PolicyRecipe(Section):
-    family: Literal["flux", "flux_kontext", "qwen_image_edit"]
+    family: Family
     model: str
     start: str | None = None  # LoRA to go on from: folder, or hub id; null = a fresh adapter
     epochs: Annotated[int, Field(ge=0)] | None = None  # null = policies.epochs; 0 = evaluate the start only

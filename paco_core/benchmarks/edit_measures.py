@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paco_core.dataset.edit_records import EditRecord
-from paco_core.files import DataError
+from paco_core.dataset.edit_records import asked_of
 from paco_core.rewards.base import RewardBatch
 from paco_core.storybook.world import Panel
 
@@ -16,20 +15,6 @@ if TYPE_CHECKING:
     from paco_core.params import Params
     from paco_core.rewards.editing import Editing
     from paco_core.storybook.recogniser import Recogniser
-
-
-def asked_of(record: object) -> tuple[dict[str, str], str, str]:
-    """(traits of the reference picture, trait to change, word that it is to become) of a drawn editing prompt.
-
-    Raises:
-        DataError: when the record is not one of the embedded world's.
-    """
-    if isinstance(record, EditRecord) and record.before and record.trait and record.word:
-        return record.before, record.trait, record.word
-    raise DataError(
-        f"prompt {getattr(record, 'idx', record)}: tells not what its picture shows and what is to become of it; "
-        "only drawn editing prompts have a gold metric (edit_prompts.source: storybook, or world: real)"
-    )
 
 
 class EditGold:

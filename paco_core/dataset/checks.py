@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from paco_core.checks import CheckReport
 from paco_core.dataset import prompt_text
-from paco_core.dataset.edit_records import read_edit_prompts
+from paco_core.dataset.edit_records import of_part, read_edit_prompts
 from paco_core.dataset.grids import shard_of
 from paco_core.dataset.leakage import grids_of, leakage, picture_md5s
+from paco_core.dataset.painted_edits import read_painted
 from paco_core.dataset.pairs import IMBALANCE
 from paco_core.dataset.rankings import expected_instances
 from paco_core.dataset.reasons import fault
@@ -71,6 +72,28 @@ def edit_prompts_are_held_apart(data: Path) -> CheckReport:
         "ERROR",
         f"{len(train)} editing prompts to train on, {len(unseen)} unseen; {len(shared)} pictures in both",
         {"train": len(train), "unseen": len(unseen), "pictures_in_both": len(shared)},
+    )
+
+
+def painted_edits_are_of_training_prompts(data: Path) -> CheckReport:
+    """No painted edit is of an unseen prompt, no id comes twice, and a sample of the pictures opens."""
+    name = "painted_edits_are_of_training_prompts"
+    try:
+        records, _ = read_edit_prompts(data / "edit_prompts")
+        edits, pictures = read_painted(data / "edits")
+        for edit in edits[:SAMPLED_PICTURES]:
+            pictures.read(edit.id)
+    except DataError as error:
+        return _failed(name, str(error))
+    trained = {record.idx for record in of_part(records, "train")}
+    strange = [edit.id for edit in edits if edit.prompt_id not in trained]
+    repeated = len(edits) - len({edit.id for edit in edits})
+    return CheckReport(
+        name,
+        not strange and not repeated,
+        "ERROR",
+        f"{len(edits)} painted edits; {len(strange)} of prompts that are not for training, {repeated} ids twice",
+        {"painted": len(edits), "strange": len(strange), "repeated": repeated},
     )
 
 

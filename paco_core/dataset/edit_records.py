@@ -113,3 +113,17 @@ def read_edit_prompts(folder: Path) -> tuple[list[EditRecord], References]:
 
 def of_part(records: Sequence[EditRecord], part: Part) -> list[EditRecord]:
     return [record for record in records if record.part == part]
+
+
+def asked_of(record: object) -> tuple[dict[str, str], str, str]:
+    """(traits of the reference picture, trait to change, word that it is to become) of a drawn editing prompt.
+
+    Raises:
+        DataError: when the record is not one of the embedded world's.
+    """
+    if isinstance(record, EditRecord) and record.before and record.trait and record.word:
+        return record.before, record.trait, record.word
+    raise DataError(
+        f"prompt {getattr(record, 'idx', record)}: tells not what its picture shows and what is to become of it; "
+        "only drawn editing prompts have a gold metric (edit_prompts.source: storybook, or world: real)"
+    )

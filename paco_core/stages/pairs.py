@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 from paco_core import paths
 from paco_core.dataset import pairs
 from paco_core.dataset.annotation.votes import from_table
+from paco_core.dataset.edit_records import read_edit_prompts
 from paco_core.dataset.editing import editing_pairs
 from paco_core.dataset.imported_pairs import ImportedPairs, imported_pairs
 from paco_core.dataset.leakage import Held, leakage, picture_md5s
+from paco_core.dataset.painted_edits import add_painted
 from paco_core.dataset.panels import PanelStore
 from paco_core.dataset.records import parse_ref, read_prompts
 from paco_core.files import DataError, write_json
@@ -35,6 +37,8 @@ def run(ctx: StageContext) -> None:
     md5s = picture_md5s(ShardReader.below(ctx.read(paths.GRIDS)).index)
     imported = imported_pairs(ctx.root / params.imported if params.imported else None)
     editing = editing_pairs(params.editing, ctx.root)
+    edits = read_edit_prompts(ctx.read(paths.EDIT_PROMPTS))
+    painted = add_painted(editing, ctx.read(paths.EDITS), *edits, params.editing.questions)
     for place, cause in editing.rejected[:PLACES_SHOWN]:
         ctx.say(f"editing triple left out: {place}: {cause}")
     joined, unranked = pairs.join(instances, {row.instance_id: row for row in annotations})
@@ -55,6 +59,7 @@ def run(ctx: StageContext) -> None:
         )
     figures = {
         "unranked_instances": unranked,
+        "painted_edits": painted,
         **found.metrics(),
         "leaked_prompts": len(leaked.prompts),
         "leaked_pictures": len(leaked.pictures),

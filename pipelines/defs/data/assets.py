@@ -50,6 +50,12 @@ def edit_prompts(context: dg.AssetExecutionContext, dvc: DvcResource) -> dg.Mate
     return dvc.reproduce(context, TRANSLATOR).result()
 
 
+@dvc_asset("edits", project=PROJECT, translator=TRANSLATOR)
+def edits(context: dg.AssetExecutionContext, dvc: DvcResource) -> dg.MaterializeResult[Any]:
+    """The reward model learns from them what edits look like that a model painted, not only a drawing program."""
+    return dvc.reproduce(context, TRANSLATOR).result()
+
+
 @dvc_asset("pairs", project=PROJECT, translator=TRANSLATOR)
 def pairs(context: dg.AssetExecutionContext, dvc: DvcResource) -> dg.MaterializeResult[Any]:
     """The held-out rankings of the benchmark are split off by prompt, before any pair is made."""

@@ -33,6 +33,13 @@ def edit_prompts_are_held_apart() -> dg.AssetCheckResult:
     return told(checks.edit_prompts_are_held_apart(DATA))
 
 
+@dg.asset_check(asset="edits", blocking=True, description="Every painted edit is of a training prompt; pictures open")
+def painted_edits_are_of_training_prompts() -> dg.AssetCheckResult:
+    from paco_core.dataset import checks
+
+    return told(checks.painted_edits_are_of_training_prompts(DATA))
+
+
 @dg.asset_check(asset="grids", blocking=True, description="Every prompt has its grids, and pictures open")
 def grids_are_complete(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
     """In the run of one shard that shard: the others may not be painted yet. By itself all of them."""

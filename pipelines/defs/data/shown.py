@@ -36,6 +36,21 @@ def grids(data: Path, item: str) -> dict[str, Any]:
     return {"contact_sheet": pictures([reader.read(name) for name in chosen], COLUMNS, f"shard {item}")}
 
 
+def edits(data: Path, _item: str) -> dict[str, Any]:
+    """References, each beside what a base editor made of it."""
+    from paco_core.dataset.edit_records import read_edit_prompts
+    from paco_core.dataset.painted_edits import read_painted
+
+    records, reference = read_edit_prompts(data / "edit_prompts")
+    known = {record.idx: record for record in records}
+    painted, reader = read_painted(data / "edits")
+    if not painted:
+        return {}
+    chosen = painted[:: max(1, len(painted) // SHEET)][:SHEET]
+    shown = [picture for edit in chosen for picture in (reference(known[edit.prompt_id]), reader.read(edit.id))]
+    return {"reference_and_painted": pictures(shown, COLUMNS, "reference and painted edit, in turns")}
+
+
 def least_certain_rankings(data: Path, _item: str) -> dict[str, Any]:
     """Rankings whose best and worst candidate lie closest: the annotator could hardly tell them apart."""
     import pandas as pd
@@ -76,6 +91,7 @@ def answers(data: Path, _item: str) -> dict[str, Any]:
 SHOWN = {
     "diverse_prompts": diversity,
     "grids": grids,
+    "edits": edits,
     "annotations": least_certain_rankings,
     "pairs": one_sided_prompts,
     "cot_labels": answers,
