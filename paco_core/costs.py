@@ -142,7 +142,7 @@ def stage_costs(params: Params, root: Path) -> list[StageCost]:
     ]
     p = params.policies
     for name, recipe in p.recipes.items():
-        family, epochs = policy_class(recipe.family), p.epochs if recipe.epochs is None else recipe.epochs
+        family, epochs = policy_class(recipe.family), p.of(recipe).epochs
         samples = epochs * p.prompts_per_epoch * p.group_size
         asked = 2 if family.edits else panels * (panels - 1) // 2
         passes = family.passes_a_step(recipe.guidance)

@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from paco_core.params_base import Family, Fraction, PolicyLora, Positive, Section
 
+Loss = Literal["ppo", "grpo_guard", "nft"]
 FUNCTION = r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"  # module:function
 
 
@@ -48,6 +49,7 @@ class PolicyRecipe(Section):
     model: str
     start: str | None = None  # LoRA to go on from: folder, or hub id; null = a fresh adapter
     epochs: Annotated[int, Field(ge=0)] | None = None  # null = policies.epochs; 0 = evaluate the start only
+    loss: Loss | None = None  # null = policies.loss
     reference_size: Positive | None = None  # side that reference pictures are brought to; null = the picture's own
     train_size: Positive
     eval_sizes: list[Positive] = Field(min_length=1)
@@ -125,7 +127,7 @@ class PoliciesParams(Section):
     optimizer: Literal["adamw", "adamw_8bit"] = "adamw"
     max_grad_norm: Annotated[float, Field(gt=0)]
     lora: PolicyLora
-    loss: Literal["ppo", "grpo_guard", "nft"]
+    loss: Loss
     old_log_prob: Literal["rollout", "recomputed"] = "rollout"
     max_ratio_gap: Annotated[float, Field(gt=0)] | None = None  # null: 1e-4 in float32, 0.05 in bfloat16
     clip_range: Annotated[float, Field(gt=0)]
@@ -163,19 +165,25 @@ class PoliciesParams(Section):
     @model_validator(mode="after")
     def _steps_fit_the_loss(self) -> PoliciesParams:
         for name, recipe in self.recipes.items():
-            if self.loss != "nft" and not recipe.noise_steps:
+            loss = recipe.loss or self.loss
+            if loss != "nft" and not recipe.noise_steps:
                 raise ValueError(
-                    f"recipes.{name}: loss {self.loss} learns from noisy steps and there are none; "
+                    f"recipes.{name}: loss {loss} learns from noisy steps and there are none; "
                     "name some in noise_steps, or choose loss nft"
                 )
-            allowed = range(recipe.sampling_steps) if self.loss == "nft" else recipe.noise_steps
+            allowed = range(recipe.sampling_steps) if loss == "nft" else recipe.noise_steps
             wrong = [s for s in recipe.train_steps or [] if s not in allowed]
             if wrong or recipe.train_steps == []:
-                kind = "sampling" if self.loss == "nft" else "noise"
+                kind = "sampling" if loss == "nft" else "noise"
                 raise ValueError(
                     f"recipes.{name}: train_steps {wrong or []} are not among the {kind} steps; "
                     f"choose from {list(allowed)}"
                 )
-        if self.loss == "nft" and self.old_log_prob == "recomputed":
-            raise ValueError("loss nft uses no log-probabilities: leave old_log_prob at 'rollout'")
+            if loss == "nft" and self.old_log_prob == "recomputed":
+                raise ValueError(f"recipes.{name}: loss nft uses no log-probabilities: leave old_log_prob at 'rollout'")
         return self
+
+    def of(self, recipe: PolicyRecipe) -> PoliciesParams:
+        """These settings with those that the recipe has of its own in place."""
+        own = {name: getattr(recipe, name) for name in ("epochs", "loss") if getattr(recipe, name) is not None}
+        return self.model_copy(update=own)

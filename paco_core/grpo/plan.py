@@ -45,7 +45,7 @@ class Plan:
         if policy not in grpo.recipes:
             raise DataError(f"no recipe {policy!r} in policies.recipes; there are: {', '.join(grpo.recipes)}")
         recipe = grpo.recipes[policy]
-        epochs = grpo.epochs if recipe.epochs is None else recipe.epochs
+        grpo = grpo.of(recipe)
         images = grpo.prompts_per_epoch * grpo.group_size
         noisy = recipe.num_noise_steps or len(recipe.noise_steps)
         trained = len(recipe.train_steps) if recipe.train_steps else noisy
@@ -62,10 +62,10 @@ class Plan:
             trained_passes=each * images * trained,
             untrained_passes=each * images * trained * _other_passes(grpo),
             micro_batches=-(-an_update // grpo.train_batch) * trained,
-            optimiser_steps=epochs * grpo.updates_per_epoch,
-            evaluations=evaluations_of(epochs, grpo.eval_every),
+            optimiser_steps=grpo.epochs * grpo.updates_per_epoch,
+            evaluations=evaluations_of(grpo.epochs, grpo.eval_every),
             evaluation_images=grpo.eval_prompts * len(grpo.eval_seeds) * len(recipe.eval_sizes),
-            epochs=epochs,
+            epochs=grpo.epochs,
         )
 
 
@@ -150,7 +150,8 @@ def _resources(params: Params, policy: str, root: Path, done: Plan, processes: i
     if found is None:
         return ["memory               unknown: the model is not here and not known by heart"]
     passes = done.rollout_passes + done.untrained_passes, done.trained_passes
-    need = footprint(found, grpo, grpo.recipes[policy], passes)
+    recipe = params.policies.recipes[policy]
+    need = footprint(found, params.policies.of(recipe), recipe, passes)
     lines = [
         f"memory               about {need.memory_gb:.2g} GB a process: weights {need.weights_gb:.2g}, "
         f"adapter, average and optimiser {need.adapter_gb:.2g}, "
@@ -181,8 +182,8 @@ def plan(params: Params, policy: str, root: Path = Path(), processes: int = 1) -
     """
     done = Plan.of(params, policy)
     refuse_impossible(params, policy, root, processes)
-    grpo = params.policies
-    recipe = grpo.recipes[policy]
+    recipe = params.policies.recipes[policy]
+    grpo = params.policies.of(recipe)
     asks = done.images_an_epoch * done.questions_a_picture
     noise = f"noise at {recipe.noise_steps}" if recipe.noise_steps else "no noise"
     if recipe.num_noise_steps:

@@ -110,9 +110,8 @@ class Trainer:
     processes: Processes = field(default_factory=Processes)
     reference: Reference | None = None
 
-    @property
-    def epochs(self) -> int:
-        return self.params.epochs if self.recipe.epochs is None else self.recipe.epochs
+    def __post_init__(self) -> None:
+        self.params = self.params.of(self.recipe)
 
     def digest(self) -> str:
         """Digest of everything that an epoch's result depends on."""
@@ -233,7 +232,7 @@ class Trainer:
             start, stopped = found.epoch, found.notes["stopped"]
             rows = [{k: math.nan if v is None else v for k, v in row.items()} for row in found.notes["rows"]]
             self.learner.restore(found.tensors, found.notes["optimizer_steps"])
-            self.reports.say(f"goes on after epoch {start} of {self.epochs}")
+            self.reports.say(f"goes on after epoch {start} of {self.params.epochs}")
         else:
             before = self._evaluate(0)
             rows.append({"epoch": 0.0, **self._told(before, 0)})
@@ -241,17 +240,17 @@ class Trainer:
                 save_pictures(out / "samples" / "before", before, self.unseen, self.params.eval_seeds)
                 if self.reference is not None:
                     save_references(out / "samples" / "reference", self.unseen, self.reference)
-        for epoch in range(start, self.epochs):
+        for epoch in range(start, self.params.epochs):
             if stopped:
                 break
             stopped = self._one_epoch(epoch, rows)
             done = epoch + 1
-            if done % self.params.checkpoint_every == 0 or done == self.epochs or stopped:
+            if done % self.params.checkpoint_every == 0 or done == self.params.epochs or stopped:
                 self._save(store, done, rows, stopped)
             if self.processes.main:
                 write_log(out / "training_log.csv", rows)
         if stopped:
-            self.reports.say(f"stopped after epoch {int(rows[-1]['epoch'])} of {self.epochs}: {stopped}")
+            self.reports.say(f"stopped after epoch {int(rows[-1]['epoch'])} of {self.params.epochs}: {stopped}")
         return self._finish(out, rows, start, stopped)
 
     def _one_epoch(self, epoch: int, rows: list[Row]) -> str | None:
@@ -264,7 +263,7 @@ class Trainer:
                 raise
             rows.append({"epoch": float(done)})
             return str(error)
-        if done % self.params.eval_every == 0 and done < self.epochs:
+        if done % self.params.eval_every == 0 and done < self.params.epochs:
             with self.learner.ema.applied(self.learner.parameters):
                 row |= evaluation_row(self._evaluate(done).metrics, self.recipe.eval_sizes)
         rows.append(row)

@@ -136,8 +136,7 @@ class Trainings:
         from paco_core.grpo.trainer import Reports
         from paco_core.stages.policies import train
 
-        grpo, rule = params.policies, params.policies.recipes[self.recipe]
-        epochs = grpo.epochs if rule.epochs is None else rule.epochs
+        grpo = params.policies.of(params.policies.recipes[self.recipe])
         samples = grpo.prompts_per_epoch * grpo.group_size
 
         def metrics(values: Mapping[str, float], epoch: int) -> None:
@@ -145,7 +144,7 @@ class Trainings:
             cell.tracker.metrics(told, epoch * grpo.updates_per_epoch)
             clock.note(epoch, values)
 
-        with Progress(epochs, label, "epochs", self.say) as progress:
+        with Progress(grpo.epochs, label, "epochs", self.say) as progress:
             reports = Reports(
                 say=self.say,
                 metrics=metrics,

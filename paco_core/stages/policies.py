@@ -156,12 +156,11 @@ def assist(params: Params, item: str | None, root: Path) -> None:
 def run(ctx: StageContext) -> None:
     from paco_core.grpo.trainer import Reports
 
-    params, name = ctx.params.policies, str(ctx.item)
-    recipe = _recipe(ctx.params, name)
+    name = str(ctx.item)
+    params = ctx.params.policies.of(_recipe(ctx.params, name))
     out = ctx.keep(paths.POLICIES / name)
     samples, updates = params.prompts_per_epoch * params.group_size, params.updates_per_epoch
-    epochs = params.epochs if recipe.epochs is None else recipe.epochs
-    with ctx.progress(epochs, "epochs") as progress:
+    with ctx.progress(params.epochs, "epochs") as progress:
         reports = Reports(
             say=ctx.say,
             metrics=lambda values, epoch: ctx.tracker.metrics(

@@ -101,6 +101,27 @@ def test_an_unknown_profile_lists_the_known_ones(project: Path) -> None:
         profiles.use(project, "papre")
 
 
+def test_a_recipe_has_settings_of_its_own(tree: Any) -> None:
+    recipe = tree["policies"]["recipes"]["flux_t2is"]
+    recipe.update(loss="nft", epochs=3, noise_steps=[], dynamics="ode", shared_noise=False)
+    policies = params.parse(tree).policies
+    own = policies.of(policies.recipes["flux_t2is"])
+    assert (own.loss, own.epochs, own.learning_rate) == ("nft", 3, policies.learning_rate)
+    assert policies.loss == "ppo"
+
+
+def test_a_loss_of_its_own_must_fit_the_noise_steps(tree: Any) -> None:
+    tree["policies"]["recipes"]["flux_t2is"].update(loss="grpo_guard", noise_steps=[], dynamics="ode")
+    with pytest.raises(ParamsError, match="flux_t2is: loss grpo_guard learns from noisy steps and there are none"):
+        params.parse(tree)
+
+
+def test_painted_edits_must_be_ones_that_can_be_labelled(tree: Any) -> None:
+    tree["edit_prompts"].update(source="file", file="edits.jsonl", count=None)
+    with pytest.raises(ParamsError, match=r"edits\.painters paint what only the embedded world can label"):
+        params.parse(tree)
+
+
 def test_the_reference_page_lists_every_key(repository: Path, tree: Any) -> None:
     page = (repository / "docs/reference/parameters.md").read_text()
     missing = [key for key, value in flatten(tree).items() if f"| `{key}` | {value} |" not in page]
