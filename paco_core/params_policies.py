@@ -50,6 +50,7 @@ class PolicyRecipe(Section):
     start: str | None = None  # LoRA to go on from: folder, or hub id; null = a fresh adapter
     epochs: Annotated[int, Field(ge=0)] | None = None  # null = policies.epochs; 0 = evaluate the start only
     loss: Loss | None = None  # null = policies.loss
+    learning_rate: Annotated[float, Field(gt=0)] | None = None  # null = policies.learning_rate
     reference_size: Positive | None = None  # side that reference pictures are brought to; null = the picture's own
     train_size: Positive
     eval_sizes: list[Positive] = Field(min_length=1)
@@ -185,5 +186,5 @@ class PoliciesParams(Section):
 
     def of(self, recipe: PolicyRecipe) -> PoliciesParams:
         """These settings with those that the recipe has of its own in place."""
-        own = {name: getattr(recipe, name) for name in ("epochs", "loss") if getattr(recipe, name) is not None}
-        return self.model_copy(update=own)
+        own = {name: getattr(recipe, name) for name in ("epochs", "learning_rate", "loss")}
+        return self.model_copy(update={name: value for name, value in own.items() if value is not None})

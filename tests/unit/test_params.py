@@ -103,10 +103,10 @@ def test_an_unknown_profile_lists_the_known_ones(project: Path) -> None:
 
 def test_a_recipe_has_settings_of_its_own(tree: Any) -> None:
     recipe = tree["policies"]["recipes"]["flux_t2is"]
-    recipe.update(loss="nft", epochs=3, noise_steps=[], dynamics="ode", shared_noise=False)
+    recipe.update(loss="nft", epochs=3, learning_rate=0.01, noise_steps=[], dynamics="ode", shared_noise=False)
     policies = params.parse(tree).policies
     own = policies.of(policies.recipes["flux_t2is"])
-    assert (own.loss, own.epochs, own.learning_rate) == ("nft", 3, policies.learning_rate)
+    assert (own.loss, own.epochs, own.learning_rate, own.seed) == ("nft", 3, 0.01, policies.seed)
     assert policies.loss == "ppo"
 
 

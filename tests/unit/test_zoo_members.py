@@ -11,7 +11,7 @@ import pytest
 from paco_core.storybook.world import VOCABULARY
 
 ZOO = Path(__file__).parents[2] / "data" / "zoo"
-MEMBERS = ("flux", "qwen2_5_vl", "clip", "recogniser", "flux_kontext")
+MEMBERS = ("flux", "qwen2_5_vl", "clip", "recogniser", "flux_kontext", "qwen_image_edit")
 LIMIT_MB = 60
 
 #: The instruction strings that a reward model is asked with, filled in.

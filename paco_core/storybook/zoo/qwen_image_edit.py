@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import torch
     from diffusers import QwenImageEditPipeline, QwenImageTransformer2DModel
 
-SCHEDULE = Schedule(steps=2400, learning_rate=2e-2, warmup=60, checkpoint_every=200)
+SCHEDULE = Schedule(steps=5000, learning_rate=2e-2, warmup=60, checkpoint_every=200)
 EMPTY_SHARE = 0.1  # of the training instructions
 
 
