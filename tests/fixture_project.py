@@ -28,7 +28,7 @@ from paco_core.storybook.reasons import answer, true_reasons
 from paco_core.storybook.world import SHARED_TRAITS, VOCABULARY, Panel
 
 SEEDS = (0, 1, 2, 3)
-EDITORS = ("kontext_edit",)  # of params.yaml
+EDITORS = ("kontext_edit", "qwen_edit")  # of params.yaml
 MEASURES = {
     "consistency": (0.45, 0.8),
     "clip_t": (0.28, 0.29),
@@ -234,7 +234,7 @@ def found_runs() -> dict[str, FoundRun]:
     seconds = {
         "prompts": 1.6, "diverse_prompts": 7.4, "grids@0": 28.1, "grids@1": 27.7, "rankings": 2.2,
         "annotations": 4.1, "pairs": 2.4, "cot_labels": 2.6, "reward_lora": 93.4, "reward_merged": 11.8,
-        "policies@flux_t2is": 251.3, "policies@kontext_edit": 92.1, "consistency_rank": 24.9, "edit_reward": 9.8,
-        "t2is": 44.0, "gedit": 31.5,
+        "policies@flux_t2is": 251.3, "policies@kontext_edit": 92.1, "policies@qwen_edit": 120.4,
+        "consistency_rank": 24.9, "edit_reward": 9.8, "t2is": 44.0, "gedit": 31.5,
     }  # fmt: skip
     return {label: FoundRun(value, None) for label, value in seconds.items()}

@@ -84,6 +84,7 @@ SHOWN = {
     "reward_merged": {"golden_pairs", "contact_sheet"},
     "policies@flux_t2is": {"evaluations", "contact_sheet"},
     "policies@kontext_edit": {"evaluations", "contact_sheet"},
+    "policies@qwen_edit": {"evaluations", "contact_sheet"},
     "consistency_rank": {"worst_rankings"},
     "t2is": {"least_gain_in_gold_consistency", "contact_sheet"},
     "gedit": {"least_gain_in_gold_editing", "contact_sheet"},

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import mlflow
@@ -23,7 +24,11 @@ from paco_core.operations.audit import audit
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 Dvc = Callable[..., subprocess.CompletedProcess[str]]
 TRAININGS = ("reward_lora", "policies")
-POLICIES = {"policies@flux_t2is": "flux", "policies@kontext_edit": "flux_kontext"}  # stage -> model family
+POLICIES = {  # stage -> model family
+    "policies@flux_t2is": "flux",
+    "policies@kontext_edit": "flux_kontext",
+    "policies@qwen_edit": "qwen_image_edit",
+}
 
 
 def changed_stages(dvc: Dvc) -> set[str]:
@@ -61,22 +66,22 @@ def test_a_new_learning_rate_concerns_policies_and_what_follows(smoke: Path, dvc
 def test_each_stage_has_one_finished_run_with_its_inputs(smoke: Path) -> None:
     client = mlflow.MlflowClient(f"sqlite:///{smoke / 'mlflow.db'}")
     experiments = {e.name: e.experiment_id for e in client.search_experiments()}
-    watched = {"flux": "reward_ratio", "flux_kontext": "reference_distance"}
-    prompts = {"flux": "diverse_prompts", "flux_kontext": "edit_prompts"}
     for stage, family in POLICIES.items():
+        prompts, watched = (
+            ("diverse_prompts", "reward_ratio") if family == "flux" else ("edit_prompts", "reward/editing")
+        )
         (run,) = client.search_runs([experiments[f"paco/policies/{family}"]])
         assert run.info.status == "FINISHED" and run.info.run_name == f"{stage.replace('@', '/')}/smoke/seed0"
-        assert {d.dataset.name for d in run.inputs.dataset_inputs} >= {"reward_merged", prompts[family]}
-        assert client.get_metric_history(run.info.run_id, watched[family]), "one value an epoch"
+        assert {d.dataset.name for d in run.inputs.dataset_inputs} >= {"reward_merged", prompts}
+        assert client.get_metric_history(run.info.run_id, watched), "one value an epoch"
 
 
-def test_an_editing_policy_stands_on_the_page_with_its_figures(smoke: Path) -> None:
+def test_editing_policies_stand_on_the_page_with_their_figures(smoke: Path) -> None:
     told = json.loads((smoke / "data/report/metrics.json").read_text())["headline"]
     measured = json.loads((smoke / "data/metrics/gedit.json").read_text())
-    for size in (64, 128):
-        for end in ("before", "after"):
-            key = f"kontext_edit.px{size}.gold_editing.{end}"
-            assert told[key] == measured[key]
+    for name, size, end in product(("kontext_edit", "qwen_edit"), (64, 128), ("before", "after")):
+        key = f"{name}.px{size}.gold_editing.{end}"
+        assert told[key] == measured[key]
     html = (smoke / "data/report/index.html").read_text()
     instructions = {sample["prompt"] for sample in json.loads((smoke / "data/gedit/samples/samples.json").read_text())}
     assert instructions and all(text in html for text in instructions)

@@ -158,6 +158,7 @@ def test_nothing_is_invented_where_nothing_ran(tmp_path: Path, repository: Path)
         "dvc repro gedit",
         "dvc repro policies@flux_t2is",
         "dvc repro policies@kontext_edit",
+        "dvc repro policies@qwen_edit",
     }
     assert all(missing.make in empty.html for missing in empty.missing)
     assert empty.headline == {} and empty.curves == {}
