@@ -8,7 +8,9 @@ from pathlib import Path
 from hypothesis import HealthCheck, settings
 
 from paco_core.dataset.annotation.votes import Annotation, to_table
+from paco_core.dataset.edit_prompts import drawn
 from paco_core.dataset.grids import Finished, GridJob, Recipe, grid_jobs, shard_of, write_grids
+from paco_core.dataset.painted_edits import write_painted
 from paco_core.dataset.prompts import make_prompts
 from paco_core.dataset.rankings import instances
 from paco_core.dataset.records import PromptRecord, write_prompts
@@ -38,7 +40,7 @@ def draw_grids(data: Path, prompts: list[PromptRecord], shards: int = 2) -> None
 
 
 def rank_grids(data: Path) -> None:
-    """Ranking instances of the grids, and one annotator's rankings whose scores are drawn from the ids."""
+    """Ranking instances of the grids, one annotator's rankings with scores drawn from the ids, and no painted edits."""
     table = instances(ShardReader.below(data / "grids").index)
     votes = []
     for instance_id, candidates in zip(table["instance_id"], table["candidates"], strict=True):
@@ -49,6 +51,10 @@ def rank_grids(data: Path) -> None:
     for name, frame in (("rankings/instances", table), ("annotations/rankings", to_table(votes))):
         (data / name).parent.mkdir(parents=True, exist_ok=True)
         frame.to_parquet(data / f"{name}.parquet", index=False)
+    prompts = drawn(2, 32, seed=0)
+    prompts.hold_out(1, seed=0)
+    prompts.write(data / "edit_prompts")
+    write_painted(data / "edits", [], {})
 
 
 def _drawn(job: GridJob) -> bytes:
