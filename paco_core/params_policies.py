@@ -180,11 +180,14 @@ class PoliciesParams(Section):
                     f"recipes.{name}: train_steps {wrong or []} are not among the {kind} steps; "
                     f"choose from {list(allowed)}"
                 )
-            if loss == "nft" and self.old_log_prob == "recomputed":
-                raise ValueError(f"recipes.{name}: loss nft uses no log-probabilities: leave old_log_prob at 'rollout'")
+        if self.loss == "nft" and self.old_log_prob == "recomputed":
+            raise ValueError("loss nft uses no log-probabilities: leave old_log_prob at 'rollout'")
         return self
 
     def of(self, recipe: PolicyRecipe) -> PoliciesParams:
         """These settings with those that the recipe has of its own in place."""
-        own = {name: getattr(recipe, name) for name in ("epochs", "learning_rate", "loss")}
-        return self.model_copy(update={name: value for name, value in own.items() if value is not None})
+        names = [name for name in ("epochs", "learning_rate", "loss") if getattr(recipe, name) is not None]
+        own = {name: getattr(recipe, name) for name in names}
+        if recipe.loss == "nft":
+            own["old_log_prob"] = "rollout"  # it uses no log-probabilities
+        return self.model_copy(update=own)
