@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ContextDecorator
 
 
-@contextmanager
-def uncollected() -> Iterator[None]:
+class uncollected(ContextDecorator):
     """Import libraries and load models with the cyclic collector at rest; also a decorator.
 
     What an import makes stays until the process ends, and yet the collector walks through all of it again and again
     as it grows: a quarter of the time that torch, transformers and diffusers take to import. What was made counts as
     old afterwards, so that no young collection has to walk through it either.
+
+    A class, not a generator: a decorated function is sent to workers of Ray, and no generator can be pickled.
     """
-    if not gc.isenabled():  # an outer block does it
-        yield
-        return
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.freeze()  # moves all to the permanent generation without a walk,
-        gc.unfreeze()  # and this to the oldest one
-        gc.enable()
+
+    def __init__(self) -> None:
+        self._outermost: list[bool] = []  # of each block that was entered; a decorated function may call itself
+
+    def __enter__(self) -> None:
+        self._outermost.append(gc.isenabled())
+        gc.disable()
+
+    def __exit__(self, *_error: object) -> None:
+        if self._outermost.pop():
+            gc.freeze()  # moves all to the permanent generation without a walk,
+            gc.unfreeze()  # and this to the oldest one
+            gc.enable()

@@ -9,8 +9,10 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import cloudpickle
 import pytest
 
+from paco_core.dataset.text_to_image import TextToImage
 from paco_core.imports import uncollected
 from paco_core.launch import stage_names
 
@@ -72,3 +74,7 @@ def test_the_collector_works_again_after_a_failed_load() -> None:
     with pytest.raises(OSError, match="no model there"):
         load()
     assert gc.isenabled()
+
+
+def test_a_loader_can_be_sent_to_another_process() -> None:
+    assert cloudpickle.loads(cloudpickle.dumps(TextToImage.load)).__qualname__ == "TextToImage.load"
