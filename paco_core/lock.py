@@ -248,13 +248,12 @@ def present_recipe(root: Path, label: str) -> Recipe | None:
     stage = stage_definition(root, label)
     if stage is None:
         return None
-    disk = Disk(root)
-    deps: dict[str, str] = {}
-    for dep in map(str, stage.get("deps") or []):
-        if not (root / dep).exists():
-            return None
-        recorded = Lock.read(root).md5_of(dep) if disk.size(dep) > HASHED_BYTES else None
-        deps[dep] = str(recorded or disk.md5(dep))
+    disk, names = Disk(root), [str(dep) for dep in stage.get("deps") or []]
+    if not all((root / dep).exists() for dep in names):
+        return None
+    large = {dep for dep in names if disk.size(dep) > HASHED_BYTES}
+    lock = Lock.read(root) if large else None  # a large file by itself: read only where it is needed
+    deps = {dep: str((lock.md5_of(dep) if lock and dep in large else None) or disk.md5(dep)) for dep in names}
     wanted: dict[str, list[str]] = {}
     for entry in stage.get("params") or []:
         parts = entry.items() if isinstance(entry, Mapping) else [("params.yaml", [entry])]

@@ -12,9 +12,9 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
-from paco_core.dataset.records import Dimension, PromptRecord
+from paco_core.dataset.records import Dimension, PromptRecord, validated
 from paco_core.files import DataError, read_jsonl
 from paco_core.shards import ShardReader
 
@@ -95,11 +95,7 @@ def read_edit_prompts(folder: Path) -> tuple[list[EditRecord], References]:
     """
     path, records, seen = folder / FILE, list[EditRecord](), set[str]()
     for number, row in read_jsonl(path):
-        try:
-            record = EditRecord.model_validate(row)
-        except ValidationError as error:
-            fault = error.errors()[0]
-            raise DataError(f"{path}:{number}: {'.'.join(map(str, fault['loc']))}: {fault['msg']}") from None
+        record = validated(EditRecord, row, f"{path}:{number}")
         if record.idx in seen:
             raise DataError(f"{path}:{number}: idx {record.idx} stood already on an earlier line")
         seen.add(record.idx)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
     from paco_core.params import EditingParams
+    from paco_core.storybook.editing import Edit
 
 SHARD = "pictures"  # folder of the pairs' own pictures, below data/pairs
 LAYOUT = "1x1"
@@ -74,6 +75,12 @@ class EditingPairs:
         prompt_id = self.rows[source]["prompt_id"]
         self.pairs.append(Pair(pair_id, prompt_id, first, second, label, instruction, answer, question=question))
         return True
+
+    def ask(self, original: Image, edited: Image, edit: Edit, question: EditQuestion) -> bool:
+        """Add a question about an edit of which all is known, with its true answer; False when it is there already."""
+        answer = edit.answer(question)
+        label = YES if answer.startswith(YES) else NO
+        return self.add(original, edited, edit.instruction, label, answer, question)
 
     def _picture(self, image: Image, source: str | None) -> str:
         png = encode_png(image)
@@ -134,9 +141,7 @@ def _drawn(params: EditingParams) -> EditingPairs:
         broken, unheeded = rng.random() < params.broken_share, rng.random() < params.unheeded_share
         edit = random_edit(rng, broken=broken, unheeded=unheeded)
         question = params.questions[seed % len(params.questions)]
-        answer = edit.answer(question)
-        label = YES if answer.startswith(YES) else NO
-        found.add(*edit.draw(params.size, seed), edit.instruction, label, answer, question)
+        found.ask(*edit.draw(params.size, seed), edit, question)
         seed += 1
     return found
 

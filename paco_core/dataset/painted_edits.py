@@ -11,9 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from paco_core.dataset.edit_records import EditRecord, asked_of
+from paco_core.dataset.records import validated
 from paco_core.files import DataError, digest, read_jsonl, write_jsonl
 from paco_core.shards import ShardReader, encode_png, write_shard
 
@@ -67,13 +68,8 @@ def read_painted(folder: Path) -> tuple[list[PaintedEdit], ShardReader]:
     Raises:
         DataError: naming file and line of a record that is no valid one.
     """
-    path, edits = folder / FILE, list[PaintedEdit]()
-    for number, row in read_jsonl(path):
-        try:
-            edits.append(PaintedEdit.model_validate(row))
-        except ValidationError as error:
-            fault = error.errors()[0]
-            raise DataError(f"{path}:{number}: {'.'.join(map(str, fault['loc']))}: {fault['msg']}") from None
+    path = folder / FILE
+    edits = [validated(PaintedEdit, row, f"{path}:{number}") for number, row in read_jsonl(path)]
     return edits, ShardReader([folder / SHARD] if edits else [])
 
 
@@ -106,9 +102,7 @@ def add_painted(
         original, picture = reference(record), pictures.read(painted.id)
         for question, edit in _questions(record, painted):
             if question in questions:
-                answer = edit.answer(question)
-                label = "Yes" if answer.startswith("Yes") else "No"
-                count += found.add(original, picture, edit.instruction, label, answer, question)
+                count += found.ask(original, picture, edit, question)
     return count
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -17,6 +17,7 @@ from paco_core.files import DataError, read_jsonl, write_jsonl
 
 #: The public records know three dimensions, and three of 298 records a fourth, "Surroundings".
 Dimension = Literal["Style", "Identity", "Logic", "Surroundings"]
+Record = TypeVar("Record", bound=BaseModel)
 
 
 class PromptRecord(BaseModel):
@@ -41,6 +42,22 @@ class PromptRecord(BaseModel):
         return int(rows), int(columns)
 
 
+def validated(kind: type[Record], row: Any, place: str) -> Record:
+    """A row as a record of its kind.
+
+    Args:
+        place: file and line, for the message.
+
+    Raises:
+        DataError: naming place and key of a row that is no valid one.
+    """
+    try:
+        return kind.model_validate(row)
+    except ValidationError as error:
+        fault = error.errors()[0]
+        raise DataError(f"{place}: {'.'.join(map(str, fault['loc']))}: {fault['msg']}") from None
+
+
 def read_prompts(path: Path, check: Callable[[PromptRecord], object] = lambda _record: None) -> list[PromptRecord]:
     """Read T2IS records from JSON Lines.
 
@@ -53,12 +70,7 @@ def read_prompts(path: Path, check: Callable[[PromptRecord], object] = lambda _r
     records: list[PromptRecord] = []
     seen: dict[str, int] = {}
     for number, row in read_jsonl(path):
-        try:
-            record = PromptRecord.model_validate(row)
-        except ValidationError as error:
-            fault = error.errors()[0]
-            key = ".".join(str(part) for part in fault["loc"])
-            raise DataError(f"{path}:{number}: {key}: {fault['msg']}") from None
+        record = validated(PromptRecord, row, f"{path}:{number}")
         if record.idx in seen:
             raise DataError(f"{path}:{number}: idx {record.idx} stood already on line {seen[record.idx]}")
         try:

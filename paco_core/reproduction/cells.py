@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -65,6 +65,14 @@ def kept_cells(out: Path) -> list[Kept]:
         except KeyError as error:
             raise DataError(f"{path}: has no {error}; remove it and run `paco reproduce` again") from None
     return sorted((c for c in found if c.variant in names), key=lambda c: (names.index(c.variant), c.seed))
+
+
+def of_recipes(cells: Sequence[Kept]) -> dict[str, list[Kept]]:
+    """The cells of each recipe, in their order."""
+    found: dict[str, list[Kept]] = {}
+    for cell in cells:
+        found.setdefault(cell.recipe, []).append(cell)
+    return found
 
 
 class Trainings:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +19,7 @@ from paco_core.benchmarks.tables import Table
 from paco_core.files import DataError
 from paco_core.params import PARAMS_FILE, Params, load
 from paco_core.reproduction import estimates, report
-from paco_core.reproduction.cells import Kept, Trainings, kept_cells
+from paco_core.reproduction.cells import Kept, Trainings, kept_cells, of_recipes
 from paco_core.reproduction.exam import ABOUT, read_table
 from paco_core.reproduction.variants import VARIANTS, Variant, chosen
 from paco_core.serving.process import hold, locked
@@ -52,10 +52,15 @@ def listing(root: Path, wish: Wish) -> str:
             ", ".join(f"{key}: {value}" for key, value in variant.changes.items()) or "nothing",
             ", ".join(str(cell.seed) for cell in kept if cell.variant == variant.name) or "none",
         ]
-        for variant in (VARIANTS if wish.variants is None else chosen(wish.variants, recipes))
+        for variant in _told(wish, recipes)
     ]
     head = ["variant", "recipe", "what it is", "changes", "kept"]
     return Table(f"Variants, and seeds kept in {FOLDER / wish.name}", head, rows).markdown()
+
+
+def _told(wish: Wish, recipes: Collection[str]) -> Sequence[Variant]:
+    """The variants to tell of: those of absent recipes, too, unless some are named."""
+    return VARIANTS if wish.variants is None else chosen(wish.variants, recipes)
 
 
 def report_only(root: Path, wish: Wish) -> str:
@@ -66,7 +71,7 @@ def report_only(root: Path, wish: Wish) -> str:
     """
     params = changed(load(root / PARAMS_FILE), changes_of(wish.changes))
     out = root / FOLDER / wish.name
-    names = [v.name for v in (VARIANTS if wish.variants is None else chosen(wish.variants, params.policies.recipes))]
+    names = [variant.name for variant in _told(wish, params.policies.recipes)]
     with _writing(out):
         return report.write(out, [cell for cell in kept_cells(out) if cell.variant in names], params)
 
@@ -192,11 +197,8 @@ class _Table:
 
         Cells of a recipe that this command was not asked for stay in the report, when they go together.
         """
-        found: dict[str, list[Kept]] = {}
-        for cell in (cells := kept_cells(self.out)):
-            found.setdefault(cell.recipe, []).append(cell)
-        fitting = []
-        for recipe, part in found.items():
+        cells, fitting = kept_cells(self.out), list[Kept]()
+        for recipe, part in of_recipes(cells).items():
             if recipe in self.trainings:
                 fitting += [cell for cell in part if cell.basis == self.trainings[recipe].basis]
             elif report.go_together(self.out, part):

@@ -15,7 +15,7 @@ import numpy as np
 from paco_core.benchmarks.results import jsonable
 from paco_core.benchmarks.statistics import Estimate, crossed_estimate
 from paco_core.files import DataError
-from paco_core.reproduction.cells import Kept
+from paco_core.reproduction.cells import Kept, of_recipes
 from paco_core.reproduction.variants import VARIANTS, plain_of
 
 if TYPE_CHECKING:
@@ -124,9 +124,7 @@ def by_recipe(cells: Sequence[Kept]) -> dict[str, list[Kept]]:
     """
     if not cells:
         raise DataError("no cell is finished yet; run `paco reproduce`")
-    found: dict[str, list[Kept]] = {}
-    for cell in cells:
-        found.setdefault(cell.recipe, []).append(cell)
+    found = of_recipes(cells)
     for part in found.values():
         _refuse_mixed(part)
     return found

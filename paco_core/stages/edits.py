@@ -13,19 +13,19 @@ from paco_core.dataset.painted_edits import PaintedEdit, write_painted
 if TYPE_CHECKING:
     from paco_core.benchmarks.painting import Painted
     from paco_core.context import StageContext
+    from paco_core.dataset.edit_records import EditRecord
+    from paco_core.grpo.scoring import Reference
 
 SHOWN = 8
 
 
-def _paint(ctx: StageContext) -> list[Painted]:
+def _paint(ctx: StageContext, trained: list[EditRecord], reference: Reference) -> list[Painted]:
     """Every training prompt by every painter, from every seed."""
     from paco_core.benchmarks import painting
     from paco_core.policies import base
     from paco_core.policies.encodings import FOLDER
 
     params = ctx.params.edits
-    records, reference = read_edit_prompts(ctx.read(paths.EDIT_PROMPTS))
-    trained = of_part(records, "train")
     painted: list[Painted] = []
     with ctx.progress(len(params.painters) * len(trained) * len(params.seeds), "pictures") as progress:
         for painter in params.painters:
@@ -59,9 +59,8 @@ def _read(ctx: StageContext, painted: list[Painted]) -> list[PaintedEdit]:
     ]
 
 
-def _show(ctx: StageContext, painted: list[Painted]) -> None:
+def _show(ctx: StageContext, painted: list[Painted], reference: Reference) -> None:
     """Some prompts, each reference beside what every painter made of it."""
-    _, reference = read_edit_prompts(ctx.read(paths.EDIT_PROMPTS))
     by_prompt: dict[str, list[Painted]] = {}
     for p in painted:
         by_prompt.setdefault(p.record.idx, []).append(p)
@@ -70,10 +69,11 @@ def _show(ctx: StageContext, painted: list[Painted]) -> None:
 
 
 def run(ctx: StageContext) -> None:
-    painted = _paint(ctx) if ctx.params.edits.painters else []
+    records, reference = read_edit_prompts(ctx.read(paths.EDIT_PROMPTS))
+    painted = _paint(ctx, of_part(records, "train"), reference) if ctx.params.edits.painters else []
     edits = _read(ctx, painted) if painted else []
     if painted:
-        _show(ctx, painted)
+        _show(ctx, painted, reference)
     else:
         ctx.say("edits.painters names no editor: nothing is painted")
     with ctx.writing(paths.EDITS) as out:
