@@ -7,6 +7,8 @@ export PATH := $(BIN):$(PATH)
 export DAGSTER_HOME := $(CURDIR)/.dagster
 # uv trusts only the certificates it carries unless told otherwise: behind a company's proxy that fails.
 export UV_SYSTEM_CERTS ?= 1
+# Stages of the demo that run at a time. They share the processor; on one GPU they would share its memory: JOBS=1.
+JOBS ?= 2
 
 .PHONY: help setup demo test lint ui zoo vllm lock clean
 
@@ -23,7 +25,7 @@ ifdef PROFILE
 	@paco profile use $(PROFILE)
 endif
 	@paco check
-	@dvc repro
+	@python -m pipelines.repro --jobs $(JOBS)
 	@paco tour
 
 test: setup lint

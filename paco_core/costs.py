@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from paco_core.params import Params, PolicyRecipe
 from paco_core.policies.base import policy_class, recipes_that_edit
+
+if TYPE_CHECKING:
+    from paco_core.grpo.plan import Plan
 
 #: Weights of public models in GB as stored (bf16), from their model cards.
 HUB_GB = {
@@ -26,6 +30,7 @@ CPU_SECONDS = {
     "score_pair": 0.007,
     "train_sample": 0.01,
 }
+WITHOUT_BACKWARD = 1 / 3  # of a trained pass's time
 START_UP_S = 6.0  # imports, MLflow and model loading of one stage
 PAIRS_AN_INSTANCE = 1.05  # rule top1_bottom1: two, less duplicates, contradictions and what is left to balance
 
@@ -62,6 +67,18 @@ def evaluations_of(epochs: int, every: int) -> int:
     return 2 + max(0, epochs - 1) // every
 
 
+def training_seconds(done: Plan, larger: float = 1.0) -> float:
+    """Seconds of a training's epochs with the small models, without its evaluations.
+
+    Args:
+        larger: work of a transformer pass over that of one at 64 x 64 pixels.
+    """
+    trained = done.trained_passes + WITHOUT_BACKWARD * done.untrained_passes
+    passes = done.rollout_passes * CPU_SECONDS["rollout_step"] + trained * CPU_SECONDS["train_sample"]
+    scored = done.images_an_epoch * done.questions_a_picture * CPU_SECONDS["score_pair"]
+    return done.epochs * (passes * larger + scored)
+
+
 def _painted(recipes: Iterable[PolicyRecipe], cases: int, steps: int) -> tuple[int, int]:
     """(pictures, transformer passes) of a benchmark that paints its cases at every size, before and after training."""
     pictures = passes = 0
@@ -90,6 +107,8 @@ def _edits(root: Path, params: Params, base: float) -> StageCost:
 
 def stage_costs(params: Params, root: Path) -> list[StageCost]:
     """Estimate of every stage, in the order of the graph."""
+    from paco_core.grpo.plan import Plan
+
     base = 1.2  # GB: Python with torch, diffusers and transformers
     prompts = params.diverse_prompts.target or params.prompts.count
     pictures = prompts * len(params.grids.seeds)
@@ -142,22 +161,17 @@ def stage_costs(params: Params, root: Path) -> list[StageCost]:
     ]
     p = params.policies
     for name, recipe in p.recipes.items():
-        family, epochs = policy_class(recipe.family), p.of(recipe).epochs
-        samples = epochs * p.prompts_per_epoch * p.group_size
-        asked = 2 if family.edits else panels * (panels - 1) // 2
-        passes = family.passes_a_step(recipe.guidance)
-        evaluations = evaluations_of(epochs, p.eval_every) * p.eval_prompts * len(p.eval_seeds) * len(recipe.eval_sizes)
+        done, family = Plan.of(params, name), policy_class(recipe.family)
+        samples, evaluations = done.epochs * done.images_an_epoch, done.evaluations * done.evaluation_images
+        asked = samples * done.questions_a_picture
+        painted = family.passes_a_step(recipe.guidance) * evaluations * p.eval_steps * 2 * s["rollout_step"]
         table.append(
             StageCost(
                 f"policies@{name}",
-                f"{epochs} epochs, {samples} samples, {samples * asked} scored pairs, "
-                f"{epochs * p.updates_per_epoch} optimiser steps, {evaluations} evaluation pictures",
+                f"{done.epochs} epochs, {samples} samples, {asked} scored pairs, "
+                f"{done.optimiser_steps} optimiser steps, {evaluations} evaluation pictures",
                 base + 2.5 * model_gb(root, recipe.model) + reward_gb,
-                seconds(
-                    passes * samples * (recipe.sampling_steps * s["rollout_step"] + s["train_sample"])
-                    + samples * asked * s["score_pair"]
-                    + passes * evaluations * p.eval_steps * 2 * s["rollout_step"]
-                ),
+                seconds(training_seconds(done) + painted),
                 p.device,
                 "" if cpu or family.edits else "published: 6.0 h on 8 x H100",
             )

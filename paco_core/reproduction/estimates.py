@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from paco_core.costs import CPU_SECONDS, START_UP_S
+from paco_core.costs import CPU_SECONDS, START_UP_S, training_seconds
 from paco_core.grpo.footprint import architecture
 from paco_core.grpo.plan import Plan
 from paco_core.params import Params
 from paco_core.policies.base import policy_class
 from paco_core.reproduction.exam import Exam
 from paco_core.reproduction.variants import Variant
-
-WITHOUT_BACKWARD = 1 / 3  # of a trained pass's time
 
 
 def seconds(root: Path, params: Params, variant: Variant, exam: Exam) -> float | None:
@@ -26,16 +24,13 @@ def seconds(root: Path, params: Params, variant: Variant, exam: Exam) -> float |
     asked = variant.applied(params, 0)
     work, rule, unit = Plan.of(asked, variant.recipe), asked.policies.recipes[variant.recipe], CPU_SECONDS
     larger = _relative_size(root, params, asked, variant.recipe)
-    passes = work.rollout_passes * unit["rollout_step"]
-    trained = (work.trained_passes + WITHOUT_BACKWARD * work.untrained_passes) * unit["train_sample"]
-    scored = work.images_an_epoch * work.questions_a_picture * unit["score_pair"]
     watched = work.evaluations * work.evaluation_images * params.policies.eval_steps
     examined = exam.pictures * exam.cases.steps
     each = policy_class(rule.family).passes_a_step(rule.guidance)
     # Evaluations paint the small and the large size alike: half of them cost about three times as much.
     return (
         START_UP_S
-        + work.epochs * ((passes + trained) * larger + scored)
+        + training_seconds(work, larger)
         + 2 * each * unit["rollout_step"] * (watched + examined)
         + exam.pictures * work.questions_a_picture * unit["score_pair"] * len(rule.eval_sizes) / 2
     )

@@ -1,0 +1,134 @@
+"""Several stages at a time through ``python -m pipelines.repro``: the graph of a plain ``dvc repro``, sooner."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import graphs
+import pytest
+
+from pipelines import repro
+from pipelines.dvc import DvcProject
+
+# `left` and `right` wait for each other: neither ends unless both run at once.
+MEET = """
+import pathlib, sys, time
+name, other = sys.argv[1:]
+pathlib.Path(f"{name}.up").touch()
+end = time.monotonic() + 120
+while not pathlib.Path(f"{other}.up").exists():
+    assert time.monotonic() < end, f"{name} is alone"
+    time.sleep(0.02)
+pathlib.Path(f"{name}.out").write_text(pathlib.Path("first.out").read_text() + name)
+"""
+DIAMOND = """
+stages:
+  first:
+    cmd: python put.py first.out ${a.text}
+    params: [a.text]
+    outs: [first.out]
+  left:
+    cmd: python meet.py left right
+    deps: [first.out]
+    outs: [left.out]
+  right:
+    cmd: python meet.py right left
+    deps: [first.out]
+    outs: [right.out]
+  last:
+    cmd: python put.py last.out left.out right.out
+    deps: [left.out, right.out]
+    outs: [last.out]
+"""
+FAILING = """
+stages:
+  bad:
+    cmd: python stage.py
+    deps: [stage.py]
+    outs: [bad.out]
+  good:
+    cmd: python put.py good.out good
+    outs: [good.out]
+  after:
+    cmd: python put.py after.out bad.out
+    deps: [bad.out]
+    outs: [after.out]
+"""
+WAITING = """
+import os, pathlib, time
+pathlib.Path("pid.part").write_text(str(os.getpid()))
+pathlib.Path("pid.part").rename("pid")
+while not pathlib.Path("go").exists():
+    time.sleep(0.02)
+pathlib.Path("bad.out").write_text("made")
+"""
+DEADLINE_S = 120.0
+
+
+def test_stages_that_do_not_need_each_other_run_at_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    root = graphs.make(tmp_path / "project", DIAMOND, meet__py=MEET)
+    assert repro.reproduce(root, jobs=2) == 0
+    said = capfd.readouterr().out
+    assert [line for line in said.splitlines() if "didn't change" in line] != [], "the plain dvc repro came last"
+    assert said.index("[first] done") < said.index("[left] done") < said.index("[last] done")
+    assert (root / "last.out").read_text() == "helloleft" + "helloright"
+    assert graphs.changed(root, DvcProject(root)) == set()
+
+
+def test_only_what_is_out_of_date_is_started(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    root = graphs.make_chain(tmp_path / "project")
+    graphs.dvc(root, "repro", "-q")
+    assert repro.out_of_date(DvcProject(root)) == {}
+    assert repro.reproduce(root, jobs=2) == 0
+    assert "done in" not in capfd.readouterr().out
+    graphs.dvc(root, "remove", "b")
+    (root / "dvc.yaml").write_text(graphs.CHAIN)
+    assert repro.out_of_date(DvcProject(root)) == {"b": set(), "c": {"b"}}
+
+
+def test_after_a_failure_nothing_starts_and_the_next_run_goes_on(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    root = graphs.make(tmp_path / "project", FAILING, stage__py="raise SystemExit('no ink')")
+    assert repro.reproduce(root, jobs=2) == 1
+    said = capfd.readouterr().out
+    assert "[bad] no ink" in said and "[bad] FAILED" in said and "bad failed; what is finished is kept" in said
+    assert (root / "good.out").is_file() and not (root / "after.out").exists()
+    assert "good" in DvcProject(root).lock(), "what ran beside the failure is kept"
+    (root / "stage.py").write_text("open('bad.out', 'w').write('made')")
+    assert repro.reproduce(root, jobs=2) == 0
+    assert "[good]" not in capfd.readouterr().out and (root / "after.out").read_text() == "made"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stop_reaches_every_stage(tmp_path: Path, number: signal.Signals) -> None:
+    root = graphs.make(tmp_path / "project", FAILING, stage__py=WAITING)
+    env = {**os.environ, "PYTHONPATH": str(Path(repro.__file__).parent.parent)}
+    run = subprocess.Popen(
+        [sys.executable, "-m", "pipelines.repro"], cwd=root, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    end = time.monotonic() + DEADLINE_S
+    while not (root / "pid").exists():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    run.send_signal(number)
+    said = run.communicate(timeout=DEADLINE_S)[0].decode()
+    ours = [line for line in said.splitlines() if not line.startswith("[")]
+    assert (run.returncode, ours) == (1, ["repro: stopped; the next run goes on from here"])
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((root / "pid").read_text()), 0)
+    (root / "go").touch()
+    assert repro.reproduce(root, jobs=2) == 0
+    assert (root / "after.out").read_text() == "made"
+
+
+def test_a_malformed_graph_is_told_in_a_line(tmp_path: Path) -> None:
+    root = graphs.make(tmp_path / "project", "stages: {a: {outs: [a]}}")
+    env = {**os.environ, "PYTHONPATH": str(Path(repro.__file__).parent.parent)}
+    done = subprocess.run([sys.executable, "-m", "pipelines.repro"], cwd=root, env=env, capture_output=True, text=True)
+    assert done.returncode == 1 and done.stderr.startswith("repro: ") and "cmd is missing" in done.stderr
