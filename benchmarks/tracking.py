@@ -1,4 +1,4 @@
-"""What telling a figure costs a training: with the store up, with it down, and how fast it is sent afterwards.
+"""What telling figures costs: a stage, a training with the store up and down, and how fast they are sent afterwards.
 
     python benchmarks/tracking.py [--figures 2000]
 
@@ -10,12 +10,41 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
 
+import psutil
+
 from paco_core.files import write_json
 from paco_core.tracking import open_run, send_left_over
+from paco_core.tracking.post import Address
+
+STAGE = "from pathlib import Path; from paco_core.tracking import open_run\nwith open_run(Path(), 'x', 'x', {}): pass"
+
+
+def stage(root: Path, tracking: str) -> dict[str, float]:
+    """A process that opens a run and ends it: how long it takes, and its own processor seconds."""
+    began = time.perf_counter()
+    environment = {**os.environ, "PACO_TRACKING": tracking, "PYTHONPATH": str(Path(__file__).parents[1])}
+    child = subprocess.Popen([sys.executable, "-c", STAGE], cwd=root, env=environment)
+    _, status, used = os.wait4(child.pid, 0)
+    child.returncode = os.waitstatus_to_exitcode(status)
+    if child.returncode:
+        raise SystemExit("the stage failed")
+    return {
+        "wall_s": round(time.perf_counter() - began, 3),
+        "cpu_s": round(used.ru_utime + used.ru_stime, 3),
+    }
+
+
+def courier(root: Path) -> dict[str, float]:
+    """What the process that sends has used so far, its imports included."""
+    process = psutil.Process(int(Address.of(root, os.environ).file.read_text().split()[1]))
+    used = process.cpu_times()
+    return {"cpu_s": round(used.user + used.system, 3), "memory_mb": round(process.memory_info().rss / 1e6)}
 
 
 def told(root: Path, figures: int) -> tuple[list[float], float]:
@@ -30,16 +59,29 @@ def told(root: Path, figures: int) -> tuple[list[float], float]:
     return calls, time.perf_counter() - closing
 
 
+def wait_for_courier(root: Path) -> None:
+    """Until it has gone: it would send what is to be measured."""
+    while Address.of(root, os.environ).is_served():
+        time.sleep(0.1)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--figures", type=int, default=2000)
     figures = parser.parse_args().figures
     os.environ.pop("MLFLOW_TRACKING_URI", None)
-    rows = {}
+    os.environ["PACO_COURIER_IDLE_S"] = "3"
+    rows: dict[str, dict[str, float]] = {}
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
+        os.chdir(root)  # as the stages: a courier serves one working directory
         told(root, 1)  # makes the store
+        wait_for_courier(root)
+        for name, tracking in (("stage, untracked", "off"), ("stage, first", ""), ("stage, second", "")):
+            rows[name] = stage(root, tracking)
+        rows["its courier"] = courier(root)
         for name in ("store up", "server down"):
+            wait_for_courier(root)
             if name == "server down":
                 os.environ["MLFLOW_TRACKING_URI"] = "http://127.0.0.1:9"  # nobody listens on the discard port
             calls, closing = told(root, figures)
@@ -49,6 +91,7 @@ def main() -> None:
                 "call_us_p99": round(statistics.quantiles(micros, n=100)[98], 1),
                 "closing_s": round(closing, 3),
             }
+        wait_for_courier(root)
         journal = next((root / ".paco/tracking").glob("*/events.jsonl"))
         size = journal.stat().st_size
         store = f"sqlite:///{root / 'mlflow.db'}"

@@ -6,6 +6,8 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ os.environ.update(
     TRANSFORMERS_OFFLINE="1",
     MLFLOW_DISABLE_TELEMETRY="true",
     DO_NOT_TRACK="1",
+    PACO_COURIER_IDLE_S="2",  # no process outlives its test by more
 )
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -62,6 +65,49 @@ def mlflow_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     code = f"import mlflow; mlflow.MlflowClient('sqlite:///{store}').search_experiments()"
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
     return store
+
+
+class CourierThread:
+    """Stands in for the process that sends to MLflow: the same code, where a test can put an outage in its way."""
+
+    def __init__(self, address: Any) -> None:
+        self._address, self._stop = address, threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def poll(self) -> int | None:
+        return None if self._thread.is_alive() else 0
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join(10)
+
+    def _run(self) -> None:
+        from paco_core.tracking import brief_requests, courier, tracking_uri
+
+        held = courier.lock(self._address.file)
+        if held is not None:
+            with held, brief_requests():
+                courier.Courier(self._address, tracking_uri(self._address.root)).run(600, self._stop.is_set)
+
+
+@pytest.fixture(autouse=True)
+def courier_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Stages that a test runs in its own process are served by a thread; those it starts have their own couriers."""
+    from paco_core.tracking import post
+
+    started: list[CourierThread] = []
+
+    def start(address: Any, _environment: Mapping[str, str]) -> CourierThread:
+        import mlflow.store.tracking.sqlalchemy_store  # noqa: F401  (imports in two threads may meet half-loaded modules)
+
+        started.append(CourierThread(address))
+        return started[-1]
+
+    monkeypatch.setattr(post, "start", start)
+    yield
+    for courier in started:
+        courier.stop()
 
 
 @pytest.fixture

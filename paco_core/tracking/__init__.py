@@ -1,8 +1,9 @@
 """One MLflow run a stage: opened by the stage process, ended FINISHED, FAILED or KILLED, never left running.
 
 The store is a SQLite file in the project unless ``MLFLOW_TRACKING_URI`` says otherwise. What a stage tells
-goes to a journal on disk first and from there to the store (:mod:`paco_core.tracking.journal`), so that a
-server that is slow or down stops nothing and loses nothing.
+goes to a journal on disk (:mod:`paco_core.tracking.journal`), and another process brings it to the store
+(:mod:`paco_core.tracking.courier`): a server that is slow or down stops nothing and loses nothing, and no stage
+pays for importing MLflow.
 """
 
 from __future__ import annotations
@@ -14,9 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paco_core.imports import uncollected
-from paco_core.tracking.journal import Event, Journal
-from paco_core.tracking.sender import Sender, Sent, brief_requests, send_left_over, unsent
+from paco_core.tracking.journal import Delivered, Event, Journal
+from paco_core.tracking.post import Post
 from paco_core.tracking.store import (
     artifact_location,
     dagster_url,
@@ -26,6 +26,7 @@ from paco_core.tracking.store import (
     tracking_uri,
     without_secrets,
 )
+from paco_core.tracking.sync import Sent, brief_requests, send_left_over, unsent
 from paco_core.tracking.system import SystemMetrics, is_wanted
 
 if TYPE_CHECKING:
@@ -62,22 +63,23 @@ class Terminated(SystemExit):
 class Tracker:
     """What a stage may tell MLflow. Every method takes plain values, writes to disk and returns at once."""
 
-    def __init__(self, uri: str, journal: Journal | None, sender: Sender | None) -> None:
+    def __init__(self, uri: str, journal: Journal | None, post: Post | None) -> None:
         self.uri = uri
-        self._journal, self._sender = journal, sender
+        self._journal, self._post = journal, post
 
     @property
     def run_id(self) -> str | None:
-        """The run's id, None while the store has not created it yet."""
-        return self._sender.delivery.done.run_id if self._sender else None
+        """The run's id, None where the store has not created it yet; the first to ask waits a little for it."""
+        return self._delivered().run_id
 
     @property
     def url(self) -> str | None:
-        """The run's page, None while the store has not created it yet."""
-        done = self._sender.delivery.done if self._sender else None
-        return (
-            run_url(self.uri, done.experiment_id, done.run_id) if done and done.run_id and done.experiment_id else None
-        )
+        """The run's page, None where the store has not created it yet; the first to ask waits a little for it."""
+        done = self._delivered()
+        return run_url(self.uri, done.experiment_id, done.run_id) if done.run_id and done.experiment_id else None
+
+    def _delivered(self) -> Delivered:
+        return self._post.delivered() if self._post else Delivered()
 
     def _tell(self, event: Event) -> None:
         if self._journal is not None:
@@ -139,22 +141,15 @@ def open_run(
 ) -> Iterator[Tracker]:
     """Open a run and end it by what happened: FINISHED, KILLED on SIGTERM or Ctrl-C, FAILED else.
 
-    ``MLFLOW_RUN_ID`` is set while the run is open, so that the MLflow integrations of accelerate and
-    transformers join it instead of starting a second one. With ``PACO_TRACKING=off`` nothing is told.
+    With ``PACO_TRACKING=off`` nothing is told.
     """
     uri = tracking_uri(root)
     if os.environ.get(SWITCH, "").lower() == "off":
         yield Tracker(uri, None, None)
         return
-    import logging
-
-    logging.getLogger("alembic").setLevel(logging.WARNING)  # first use prints a line a migration else
-    with uncollected():
-        import mlflow  # noqa: F401  (here, for imports in two threads at once may meet half-loaded modules)
-
     journal = Journal.begin(root)
-    sender = Sender(journal, uri, root, say)
-    tracker = Tracker(uri, journal, sender)
+    post = Post(journal, root, say)
+    tracker = Tracker(uri, journal, post)
     journal.append(
         {
             "kind": "run",
@@ -162,50 +157,24 @@ def open_run(
             "name": name,
             "uri": uri,
             "artifacts": artifact_location(root),
+            "courier": post.address.key,
             "tags": {**git_state(root), **tags},
         }
     )
-    with brief_requests(), _joined_by_others(sender, tracker):
-        system = SystemMetrics(tracker.metrics) if is_wanted() else None
-        if system is not None:
-            system.start()
-        status, patience = "FAILED", PATIENCE_S
-        try:
-            yield tracker
-            status = "FINISHED"
-        except (Terminated, KeyboardInterrupt):
-            status, patience = "KILLED", HASTE_S
-            raise
-        finally:
-            if system is not None:
-                system.stop()
-            journal.append({"kind": "end", "status": status})
-            _close(sender, patience, say)
-    if status == "FINISHED":
-        _help_others(root, say)
-
-
-@contextmanager
-def _joined_by_others(sender: Sender, tracker: Tracker) -> Iterator[None]:
-    before = os.environ.get("MLFLOW_RUN_ID")
-    with uncollected():  # the first request imports the store
-        sender.start()
-    if tracker.run_id is not None:
-        os.environ["MLFLOW_RUN_ID"] = tracker.run_id
+    post.open()
+    system = SystemMetrics(tracker.metrics) if is_wanted() else None
+    if system is not None:
+        system.start()
+    status, patience = "FAILED", PATIENCE_S
     try:
-        yield
+        yield tracker
+        status = "FINISHED"
+    except (Terminated, KeyboardInterrupt):
+        status, patience = "KILLED", HASTE_S
+        raise
     finally:
-        os.environ.pop("MLFLOW_RUN_ID", None) if before is None else os.environ.update(MLFLOW_RUN_ID=before)
-
-
-def _close(sender: Sender, patience_s: float, say: Callable[[str], None]) -> None:
-    waiting = sender.close(patience_s)
-    if waiting:
-        say(f"{waiting} events of this run wait in {sender.journal.home}; the next stage, or `paco sync`, sends them")
-
-
-def _help_others(root: Path, say: Callable[[str], None]) -> None:
-    """Send what an earlier process could not."""
-    sent = send_left_over(root, HASTE_S)
-    if sent.runs:
-        say(f"MLflow: {sent.text()}")
+        if system is not None:
+            system.stop()
+        journal.append({"kind": "end", "status": status})
+        if waiting := post.close(patience):
+            say(f"{waiting} events of this run wait in {journal.home}; the next stage, or `paco sync`, sends them")

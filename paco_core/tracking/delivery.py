@@ -6,10 +6,12 @@ carry the time at which they were told, and MLflow stores an equal (key, step, t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from paco_core.tracking.journal import Delivered, Event, Journal
+from paco_core.tracking.store import without_secrets
 
 JOURNAL_TAG = "paco.journal"
 BATCHED = {"metrics", "params", "tags"}
@@ -20,6 +22,11 @@ FINAL = {
     "INVALID_PARAMETER_VALUE", "BAD_REQUEST", "RESOURCE_DOES_NOT_EXIST", "RESOURCE_ALREADY_EXISTS", "NOT_IMPLEMENTED",
 }  # fmt: skip
 FILE_ATTEMPTS = 5
+
+
+def short(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text[:200]}"
 
 
 def is_final(error: Exception) -> bool:
@@ -36,13 +43,17 @@ def is_final(error: Exception) -> bool:
 
 
 class Delivery:
-    """Delivers one journal, a request or two at a time."""
+    """Delivers one journal, a request or two at a time.
 
-    def __init__(self, journal: Journal) -> None:
-        self.journal = journal
+    Args:
+        say: is told what people should know: what the store refuses, and when it does not answer or does again.
+    """
+
+    def __init__(self, journal: Journal, say: Callable[[str], None]) -> None:
+        self.journal, self._say = journal, say
         self.done = journal.delivered()
-        self.refused: list[str] = []
         self._attempts = 0
+        self._failing = False
         self._resumed = self.done.offset > 0
         self._client: Any = None
 
@@ -85,10 +96,28 @@ class Delivery:
 
     def _refuse(self, event: Event, error: Exception) -> None:
         home = self.journal.refuse(event, f"{type(error).__name__}: {error}")
-        self.refused.append(f"MLflow refused {event['kind']} ({str(error)[:300]}); it is kept in {home}")
+        self._say(f"MLflow refused {event['kind']} ({str(error)[:300]}); it is kept in {home}")
+
+    def note_outage(self, error: Exception, size: int) -> None:
+        """Note that :meth:`step` found no answer; the journal had ``size`` bytes when it began."""
+        if not self._failing:
+            self._say(
+                f"MLflow at {self.store()} does not take figures now ({short(error)}); "
+                f"they are kept in {self.journal.home} and sent later"
+            )
+        self._failing, self.done.failed_at = True, size
+        self.journal.mark(self.done)
+
+    def store(self) -> str:
+        """The store's URI, as it may be shown."""
+        return without_secrets(str((self.journal.header() or {}).get("uri", "")))
 
     def _advance(self, batch: list[tuple[Event, int]]) -> None:
-        self.done.offset = batch[-1][1]
+        """Say first, mark then: the writer may go as soon as all is marked."""
+        if self._failing:
+            self._say(f"MLflow at {self.store()} answers again")
+            self._failing = False
+        self.done.offset, self.done.failed_at = batch[-1][1], None
         self.journal.mark(self.done)
         for event, _ in batch:
             self.journal.drop(event)
@@ -113,16 +142,13 @@ class Delivery:
             self._start(first)
             return
         if self._client is None:
-            self._connect(self._header())
+            self._connect(self.journal.waiting(0, limit=1)[0][0])
         if self.done.run_id is None:
             raise RuntimeError(f"{self.journal.events}: the first event names no run")
         if first["kind"] in BATCHED:
             self._log_batch(events)
         else:
             getattr(self, f"_{first['kind']}")(first)
-
-    def _header(self) -> Event:
-        return self.journal.waiting(0, limit=1)[0][0]
 
     def _connect(self, header: Event) -> None:
         import mlflow

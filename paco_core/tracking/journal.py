@@ -1,9 +1,9 @@
 """What a run has to tell, kept on disk until a store has it: an append-only file of JSON lines.
 
 ``.paco/tracking/<id>/`` holds ``events.jsonl``, ``files/`` (pictures and artefacts on their way),
-``delivered.json`` (how far the store has got) and ``alive``, which is locked while its writer or a
-deliverer works on it. The folder goes when all is delivered. What a store refuses for good is kept in
-``.paco/tracking/refused/<id>/``.
+``delivered.json`` (how far the store has got), ``said.jsonl`` (what the deliverer wants the writer to show), and
+two files that are locked: ``alive`` while its writer lives, ``delivering`` by the one who brings it to the store.
+The folder goes when all is delivered. What a store refuses for good is kept in ``.paco/tracking/refused/<id>/``.
 """
 
 from __future__ import annotations
@@ -16,63 +16,72 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from paco_core.files import read_json, write_json
+from paco_core.files import write_json
 
 FOLDER = Path(".paco") / "tracking"
 REFUSED = "refused"
+HIDDEN = "."  # before the name of a folder that is no journal yet
+GONE = ".gone-"  # or none any more
 
 Event = dict[str, Any]
 
 
 @dataclass
 class Delivered:
-    """How far a store has got: bytes of ``events.jsonl``, and the run that they went to."""
+    """How far a store has got: bytes of ``events.jsonl``, and the run that they went to.
+
+    ``failed_at`` is how many bytes the journal had when the store last left an attempt without an answer; None
+    once it answers again.
+    """
 
     offset: int = 0
     run_id: str | None = None
     experiment_id: str | None = None
+    failed_at: int | None = None
 
 
 class Journal:
     """One run's events. The writer appends; one deliverer at a time reads on from where the last one got."""
 
     def __init__(self, home: Path) -> None:
-        self.home, self.events = home, home / "events.jsonl"
+        self.home = home
         self._lock = threading.Lock()
         self._alive: IO[bytes] | None = None
+        self._delivering: IO[bytes] | None = None
+
+    @property
+    def events(self) -> Path:
+        return self.home / "events.jsonl"
 
     @classmethod
     def begin(cls, root: Path) -> Journal:
-        """A new journal, owned by this process until :meth:`release`."""
+        """A new journal, whose writer this process is until :meth:`leave`. Nobody sees it before it is locked."""
         name = f"{time.strftime('%Y%m%dT%H%M%S')}-{uuid.uuid4().hex[:8]}"
-        home = root / FOLDER / name
-        home.mkdir(parents=True, mode=0o700)
-        journal = cls(home)
-        journal.own()
+        journal = cls(root / FOLDER / f"{HIDDEN}{name}")
+        journal.home.mkdir(parents=True, mode=0o700)
+        journal._alive = locked(journal.home / "alive")
+        journal.home = journal.home.rename(root / FOLDER / name)
         return journal
 
-    def own(self) -> bool:
-        """Lock the journal; False when another process works on it."""
-        stream = (self.home / "alive").open("ab")
-        try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            stream.close()
-            return False
-        self._alive = stream
-        return True
-
-    def release(self) -> None:
-        """Leave the journal to others; a journal that is delivered to its end is removed."""
+    def leave(self) -> None:
+        """The writer goes: what is delivered to its end is removed, the rest is left to others."""
         if self.is_done():
-            shutil.rmtree(self.home, ignore_errors=True)
+            self.remove()
         if self._alive is not None:
             self._alive.close()
             self._alive = None
+
+    def remove(self) -> None:
+        """Take the journal away, in one step for all who may look at it."""
+        gone = self.home.with_name(f"{GONE}{self.home.name}")
+        with suppress(FileNotFoundError):  # another one was faster
+            self.home.rename(gone)
+        shutil.rmtree(gone, ignore_errors=True)
 
     # --- the writer ----------------------------------------------------------------------------------
 
@@ -96,9 +105,59 @@ class Journal:
 
     # --- the deliverer -------------------------------------------------------------------------------
 
+    def reserve(self) -> bool:
+        """Become the deliverer, until :meth:`free`; False when another one is at it."""
+        self._delivering = locked(self.home / "delivering")
+        return self._delivering is not None
+
+    def free(self) -> None:
+        if self._delivering is not None:
+            self._delivering.close()
+            self._delivering = None
+
+    def is_left(self) -> bool:
+        """Whether the writer has gone.
+
+        A writer that was killed told no end: the run then ends KILLED with the last thing that it told.
+
+        Raises:
+            FileNotFoundError: when the journal has gone.
+        """
+        stream = locked(self.home / "alive")
+        if stream is None:
+            return False
+        with stream:
+            _end_of_the_killed(self)
+        return True
+
+    def say(self, line: str) -> None:
+        """Have the writer show a line."""
+        with (self.home / "said.jsonl").open("a") as stream:
+            stream.write(json.dumps(line) + "\n")
+
+    def said(self, offset: int) -> tuple[list[str], int]:
+        """The lines behind ``offset``, and the offset behind them."""
+        path = self.home / "said.jsonl"
+        if not path.is_file():
+            return [], offset
+        with path.open("rb") as stream:
+            stream.seek(offset)
+            whole = [line for line in stream if line.endswith(b"\n")]
+        return [json.loads(line) for line in whole], offset + sum(map(len, whole))
+
+    def header(self) -> Event | None:
+        """The first event, which opens the run; None while there is none."""
+        return next((event for event, _ in self.waiting(0, limit=1)), None)
+
+    def size(self) -> int:
+        """Bytes of all events."""
+        return self.events.stat().st_size if self.events.is_file() else 0
+
     def delivered(self) -> Delivered:
-        path = self.home / "delivered.json"
-        return Delivered(**read_json(path)) if path.is_file() else Delivered()
+        try:
+            return Delivered(**json.loads((self.home / "delivered.json").read_bytes()))
+        except FileNotFoundError:
+            return Delivered()
 
     def mark(self, delivered: Delivered) -> None:
         write_json(self.home / "delivered.json", asdict(delivered))
@@ -117,14 +176,17 @@ class Journal:
                 found.append((json.loads(line), offset))
         return found
 
+    def has_ended(self) -> bool:
+        """Whether the run's end is told."""
+        if not (size := self.size()):
+            return False
+        with self.events.open("rb") as stream:
+            stream.seek(max(0, size - 4096))
+            return b'"kind": "end"' in stream.readlines()[-1]
+
     def is_done(self) -> bool:
         """Whether the run's end is delivered."""
-        events = self.events
-        if not events.is_file() or self.delivered().offset < events.stat().st_size:
-            return False
-        with events.open("rb") as stream:
-            stream.seek(max(0, events.stat().st_size - 4096))
-            return b'"kind": "end"' in stream.readlines()[-1]
+        return self.has_ended() and self.delivered().offset >= self.size()
 
     def count_waiting(self) -> int:
         """How many events the store does not have yet."""
@@ -154,37 +216,45 @@ class Journal:
             shutil.rmtree((self.home / str(name)).parent, ignore_errors=True)
 
 
-def left_over(root: Path) -> Iterator[Journal]:
-    """Journals whose writer has gone, oldest first, each owned while it is looked at.
+def journals(root: Path) -> list[Journal]:
+    """All that lie on disk, oldest first, those of running stages included."""
+    homes = (path for path in (root / FOLDER).glob("*") if path.is_dir())
+    return [Journal(path) for path in sorted(homes) if path.name != REFUSED and not path.name.startswith(HIDDEN)]
 
-    A writer that was killed told no end: the run then ends KILLED with the last thing that it told.
-    """
-    folder = root / FOLDER
-    for home in sorted(p for p in folder.glob("*") if p.is_dir() and p.name != REFUSED):
-        journal = Journal(home)
-        if not journal.own():
-            continue
-        try:
-            _end_of_the_killed(journal)
-            yield journal
-        finally:
-            journal.release()
+
+def left_over(root: Path) -> Iterator[Journal]:
+    """Journals whose writer has gone, oldest first."""
+    for gone in (root / FOLDER).glob(f"{GONE}*"):  # by somebody who was killed
+        shutil.rmtree(gone, ignore_errors=True)
+    for journal in journals(root):
+        with suppress(FileNotFoundError):
+            if journal.is_left() and journal.home.exists():
+                yield journal
+
+
+def locked(path: Path) -> IO[bytes] | None:
+    """The file, locked until it is closed; None when another process holds it."""
+    stream = path.open("ab")
+    try:
+        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        stream.close()
+        return None
+    return stream
 
 
 def _end_of_the_killed(journal: Journal) -> None:
     """Cut a torn last line off, and end a run that told no end."""
-    if not journal.events.is_file() or not journal.events.stat().st_size:
-        shutil.rmtree(journal.home, ignore_errors=True)
-        return
     whole, last = 0, b""
-    with journal.events.open("rb") as stream:
-        for line in stream:
-            if line.endswith(b"\n"):
-                whole, last = whole + len(line), line
-    os.truncate(journal.events, whole)
+    if journal.events.is_file():
+        with journal.events.open("rb") as stream:
+            for line in stream:
+                if line.endswith(b"\n"):
+                    whole, last = whole + len(line), line
     if not last:
-        shutil.rmtree(journal.home, ignore_errors=True)
+        journal.remove()
         return
+    os.truncate(journal.events, whole)
     event = json.loads(last)
     if event["kind"] != "end":
         journal.append({"kind": "end", "status": "KILLED", "time": event["time"]})

@@ -1,4 +1,7 @@
-"""A real MLflow server, killed in mid-run and started again: the run goes on and the store ends up complete."""
+"""A real MLflow server, killed in mid-run and started again: the run goes on and the store ends up complete.
+
+What sends is the process that sends for stages, not the thread that stands in for it elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +21,9 @@ import pytest
 from PIL import Image
 
 from paco_core import tracking
-from paco_core.tracking import open_run, send_left_over
+from paco_core.tracking import open_run, post, send_left_over
 from paco_core.tracking.journal import FOLDER
+from paco_core.tracking.post import start
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
@@ -60,6 +64,11 @@ class Server:
             os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
             self.process = None
+
+
+@pytest.fixture(autouse=True)
+def real_courier(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(post, "start", start)
 
 
 @pytest.fixture

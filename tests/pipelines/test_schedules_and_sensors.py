@@ -58,9 +58,7 @@ def test_housekeeping_reaps_and_sends(project: Path, monkeypatch: pytest.MonkeyP
     lease.parent.mkdir(parents=True)
     lease.touch()
     monkeypatch.setattr(tracking, "PATIENCE_S", 0.0)
-    monkeypatch.setattr(tracking.Sender, "start", lambda _self: None)  # the store cannot be reached
-    monkeypatch.setattr(tracking.Sender, "close", lambda this, _s: this.journal.release() or 1)
-    monkeypatch.setattr(tracking, "send_left_over", lambda *_args: tracking.Sent(0, 0, 0, ()))
+    monkeypatch.setattr(tracking.post, "start", lambda *_args: None)  # nobody sends
     monkeypatch.setenv("MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING", "false")
     with tracking.open_run(project, "paco/x", "x", {}, say=lambda _line: None) as tracker:
         tracker.metrics({"loss": 1.0})

@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import signal
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 import mlflow
@@ -38,7 +38,6 @@ def test_an_exception_ends_the_run_failed(project: Path) -> None:
     with pytest.raises(RuntimeError), open_stage("prompts", None, project):
         raise RuntimeError
     assert [run.info.status for run in runs(project)] == ["FAILED"]
-    assert "MLFLOW_RUN_ID" not in os.environ
 
 
 def test_sigterm_ends_the_run_killed_and_leaves_no_half_out(project: Path) -> None:
@@ -58,7 +57,10 @@ def test_sigterm_ends_the_run_killed_and_leaves_no_half_out(project: Path) -> No
     assert stage.stdout is not None and stage.stdout.readline() == "ready\n"
     stage.send_signal(signal.SIGTERM)
     assert stage.wait(60) == 143
-    send_left_over(project)  # what a busy machine could not send in the seconds that a killed stage has
+    deadline = time.monotonic() + 120
+    while send_left_over(project).waiting:  # what a busy machine could not send in the seconds that a killed stage has
+        assert time.monotonic() < deadline, "the courier is still at it"
+        time.sleep(0.1)
     assert [run.info.status for run in runs(project)] == ["KILLED"]
     assert list((project / "data").iterdir()) == []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,7 +17,10 @@ from paco_core.dataset.text_to_image import TextToImage
 from paco_core.imports import uncollected
 from paco_core.launch import stage_names
 
-HEAVY = {"accelerate", "diffusers", "matplotlib", "mlflow", "open_clip", "peft", "scipy", "torch", "transformers"}
+HEAVY = {
+    "accelerate", "diffusers", "matplotlib", "mlflow", "open_clip", "peft", "scipy", "sqlalchemy", "torch",
+    "transformers",
+}  # fmt: skip
 #: Imports every stage, then runs the one that needs no library, and says what is loaded.
 RUN = """
 import importlib, json, sys
@@ -43,12 +47,13 @@ def walks() -> Iterator[list[int]]:
     gc.callbacks.remove(watch)
 
 
-def test_no_library_is_imported_before_a_stage_needs_it(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PACO_TRACKING", "off")
+def test_no_library_is_imported_before_a_stage_needs_it(project: Path) -> None:
     done = subprocess.run([sys.executable, "-c", RUN, *stage_names()], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
     assert set(json.loads(done.stdout.splitlines()[-1])) & HEAVY == set()
     assert (project / "data/prompts/prompts.jsonl").is_file()
+    with sqlite3.connect(project / "mlflow.db") as store:
+        assert store.execute("select name, status from runs").fetchall() == [("prompts/storybook/seed0", "FINISHED")]
 
 
 def test_what_is_made_meanwhile_is_walked_through_neither_then_nor_as_young(walks: list[int]) -> None:

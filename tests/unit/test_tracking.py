@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import sqlite3
 import subprocess
@@ -11,6 +10,7 @@ import sys
 import textwrap
 import threading
 import time
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,15 +22,16 @@ from mlflow.protos.databricks_pb2 import INVALID_PARAMETER_VALUE
 from PIL import Image
 
 from paco_core import tracking
-from paco_core.tracking import delivery, open_run, send_left_over, sender
+from paco_core.tracking import delivery, open_run, post, send_left_over
 from paco_core.tracking.journal import FOLDER, Journal
+from paco_core.tracking.system import SystemMetrics
 
 
 @pytest.fixture(autouse=True)
 def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING", "false")
     monkeypatch.setattr(tracking, "PATIENCE_S", 200.0)  # none of it is spent but on a busy machine
-    monkeypatch.setattr(sender, "START_S", 100.0)
+    monkeypatch.setattr(post, "START_S", 100.0)
 
 
 def only_run(project: Path) -> Any:
@@ -80,9 +81,9 @@ def test_all_kinds_arrive_and_the_journal_goes(project: Path) -> None:
         tracker.text("words", "notes/a.txt")
         tracker.dataset("grids", "data/grids", "ab.dir")
         tracker.external_model("paco-x", Path("data/policies/x"), "cd")
-        assert os.environ["MLFLOW_RUN_ID"] == tracker.run_id
         (project / "page.html").write_text("changed later")
     run = only_run(project)
+    assert run.info.run_id == tracker.run_id and str(tracker.url).endswith(f"/runs/{tracker.run_id}")
     assert run.info.status == "FINISHED" and run.data.params == {"grpo.lr": "0.1"}
     assert history(project, run.info.run_id, "loss") == [(3, 1.0)]
     assert run.inputs.dataset_inputs[0].dataset.digest == "ab.dir" and run.data.tags["paco.model_id"]
@@ -153,12 +154,12 @@ def test_a_store_that_stays_down_is_not_waited_for_and_the_next_run_sends_all(
     with open_run(project, "paco/x", "first", {}, say=said.append) as tracker:
         tracker.metrics({"loss": 1.0}, 0)
         tracker.image(Image.new("RGB", (8, 8)), "sheet", 0)
-        assert tracker.run_id is None and tracker.url is None and "MLFLOW_RUN_ID" not in os.environ
+        assert tracker.run_id is None and tracker.url is None
     assert "wait in" in said[-1] and len(list((project / FOLDER).iterdir())) == 1
     outage.down = False
     with open_run(project, "paco/x", "second", {}, say=said.append):
-        pass
-    assert "1 runs brought up to date" in said[-1] and list((project / FOLDER).iterdir()) == []
+        until(lambda: "1 runs brought up to date (4 events)" in said[-1])
+    assert list((project / FOLDER).iterdir()) == []
     client = mlflow.MlflowClient(f"sqlite:///{project / 'mlflow.db'}")
     (experiment,) = client.search_experiments(filter_string="name = 'paco/x'")
     runs = {run.info.run_name: run for run in client.search_runs([experiment.experiment_id])}
@@ -177,7 +178,6 @@ def test_a_store_that_hangs_stops_nothing_and_gets_all_once_it_moves(
         real(this, events)
 
     monkeypatch.setattr(delivery.Delivery, "_deliver", hung)
-    monkeypatch.setattr(sender, "START_S", 0.05)
     monkeypatch.setattr(tracking, "PATIENCE_S", 0.05)
     with open_run(project, "paco/x", "x", {}, say=said.append) as tracker:
         for step in range(100):
@@ -234,7 +234,7 @@ def test_kill_minus_nine_loses_nothing_that_was_told(project: Path) -> None:
     code = f"""
         from pathlib import Path
         from paco_core import tracking
-        tracking.Sender.start = lambda self: None  # nothing is sent before the kill
+        tracking.post.start = lambda *_args: None  # nothing is sent before the kill
         with tracking.open_run(Path({str(project)!r}), "paco/x", "x", {{}}) as tracker:
             for step in range(100):
                 tracker.metrics({{"loss": float(step)}}, step)
@@ -273,6 +273,57 @@ def test_the_machine_is_sampled_at_least_once(project: Path, monkeypatch: pytest
     assert only_run(project).data.metrics["system/system_memory_usage_megabytes"] > 0
 
 
+class FakeDriver(types.ModuleType):
+    """Stands in for `pynvml`: two GPUs, the second of which cannot tell its power."""
+
+    class NVMLError(Exception):
+        pass
+
+    def nvmlInit(self) -> None: ...
+
+    def nvmlDeviceGetCount(self) -> int:
+        return 2
+
+    def nvmlDeviceGetHandleByIndex(self, number: int) -> int:
+        return number
+
+    def nvmlDeviceGetMemoryInfo(self, _gpu: int) -> types.SimpleNamespace:
+        return types.SimpleNamespace(used=20e9, total=80e9)
+
+    def nvmlDeviceGetUtilizationRates(self, _gpu: int) -> types.SimpleNamespace:
+        return types.SimpleNamespace(gpu=93)
+
+    def nvmlDeviceGetPowerUsage(self, gpu: int) -> int:
+        if gpu:
+            raise self.NVMLError
+        return 350_000
+
+    def nvmlDeviceGetEnforcedPowerLimit(self, _gpu: int) -> int:
+        return 700_000
+
+
+def test_the_machine_is_described_as_mlflow_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = FakeDriver("pynvml")
+    monkeypatch.setitem(sys.modules, "pynvml", driver)
+    from mlflow.system_metrics.metrics import cpu_monitor, disk_monitor, gpu_monitor, network_monitor
+
+    monkeypatch.setattr(gpu_monitor, "pynvml", driver, raising=False)
+    theirs: dict[str, float] = {}
+    machine = (cpu_monitor.CPUMonitor(), disk_monitor.DiskMonitor(), network_monitor.NetworkMonitor())
+    for monitor in (*machine, gpu_monitor.GPUMonitor()):
+        monitor.collect_metrics()
+        theirs |= {f"system/{name}": value for name, value in monitor.aggregate_metrics().items()}
+    told: list[dict[str, float]] = []
+    ours = SystemMetrics(lambda values, _step: told.append(dict(values)))
+    ours.start()
+    ours.stop()
+    assert told[0].keys() == theirs.keys() and "system/gpu_1_power_usage_watts" not in theirs
+    gpus = {name: value for name, value in theirs.items() if "gpu_" in name}
+    assert {name: told[0][name] for name in gpus} == gpus and gpus["system/gpu_0_power_usage_percentage"] == 50
+    for name in ("system_memory_usage_megabytes", "disk_usage_megabytes"):
+        assert told[0][f"system/{name}"] == pytest.approx(theirs[f"system/{name}"], rel=0.5)
+
+
 def test_secrets_of_a_uri_are_not_shown() -> None:
     assert tracking.without_secrets("https://me:key@example.org/a") == "https://example.org/a"
     assert tracking.run_url("https://me:key@example.org/", "1", "ab") == "https://example.org/#/experiments/1/runs/ab"
@@ -282,6 +333,5 @@ def test_secrets_of_a_uri_are_not_shown() -> None:
 def test_a_journal_that_never_began_is_removed(project: Path) -> None:
     journal = Journal.begin(project)
     (journal.home / "events.jsonl").write_text('{"kind": "ru')
-    assert journal._alive is not None
-    journal._alive.close()
+    journal.leave()
     assert send_left_over(project).waiting == 0 and not journal.home.exists()

@@ -1,0 +1,153 @@
+"""The stage's side of the post: has a courier run, shows what it says, and waits for what it delivers."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from paco_core.tracking.journal import Delivered, Journal
+
+FOLDER = Path(".paco") / "couriers"
+LOOK_S, POLL_S = 0.25, 0.02  # between two looks at a courier; while the stage waits for one
+START_S = 10.0  # the first who asks for the run's id waits this long, unless the store refuses before
+RESTART_S = 2.0  # between two couriers of one stage
+#: Variables that lead to a store or open it: a courier has one environment, and serves the stages that share it.
+KEYS = ("MLFLOW_", "AWS_", "AZURE_", "DATABRICKS_", "GOOGLE_")
+
+
+@dataclass(frozen=True)
+class Address:
+    """Which courier serves a project in an environment: the one that holds the lock on :attr:`file`.
+
+    It serves the same code and the same way to the store; ``key`` is a digest of both and shows no value. What
+    Python prints when a courier fails lands in the same file.
+    """
+
+    root: Path
+    key: str
+
+    @classmethod
+    def of(cls, root: Path, environment: Mapping[str, str]) -> Address:
+        digest = hashlib.sha256(os.fsencode(Path.cwd()))  # the URI of a store may be relative
+        for source in sorted(Path(__file__).parent.glob("*.py")):
+            digest.update(source.read_bytes())
+        for name in sorted(name for name in environment if name.startswith(KEYS)):
+            digest.update(b"\0" + os.fsencode(f"{name}={environment[name]}"))
+        return cls(root.resolve(), digest.hexdigest()[:16])
+
+    @property
+    def file(self) -> Path:
+        return self.root / FOLDER / f"{self.key}.lock"
+
+    def is_served(self) -> bool:
+        """Whether a courier lives."""
+        try:
+            with self.file.open("rb") as stream:
+                fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except FileNotFoundError:
+            return False
+        except BlockingIOError:
+            return True
+        return False
+
+
+def start(address: Address, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """Start a courier that outlives this process and holds none of its pipes."""
+    address.file.parent.mkdir(parents=True, mode=0o700, exist_ok=True)
+    code = str(Path(__file__).parents[2])  # where this paco_core lies
+    path = os.pathsep.join([code, *filter(None, [environment.get("PYTHONPATH")])])
+    with address.file.open("ab") as complaints:
+        return subprocess.Popen(
+            [sys.executable, "-P", "-m", "paco_core.tracking.courier", str(address.root)],
+            env={**environment, "PYTHONPATH": path},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=complaints,
+            start_new_session=True,
+        )
+
+
+class Post:
+    """Brings one journal on its way while its stage runs."""
+
+    def __init__(self, journal: Journal, root: Path, say: Callable[[str], None]) -> None:
+        self._environment = dict(os.environ)
+        self.address = Address.of(root, self._environment)
+        self._journal, self._say = journal, say
+        self._courier: subprocess.Popen[bytes] | None = None
+        self._started = -RESTART_S
+        self._broken = False
+        self._shown = 0  # bytes of what couriers said
+        self._known = Delivered()
+        self._asked = False
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="post", daemon=True)
+
+    def open(self) -> None:
+        """Have a courier from now on."""
+        self._call()
+        self._thread.start()
+
+    def delivered(self) -> Delivered:
+        """How far the store has got. The first call waits for the run's id, at most ``START_S`` seconds."""
+        deadline = time.monotonic() + (0.0 if self._asked else START_S)
+        self._asked = True
+        while self._known.run_id is None and not self._closed.is_set():
+            self._known = self._journal.delivered()
+            if self._known.failed_at is not None or self._broken or time.monotonic() > deadline:
+                break
+            time.sleep(POLL_S)
+        return self._known
+
+    def close(self, patience_s: float) -> int:
+        """Wait until all is delivered, at most ``patience_s``; how many events still wait.
+
+        A store that did not answer is asked once more and not waited for.
+        """
+        size = self._journal.size()
+        deadline = time.monotonic() + patience_s
+        while not (self._journal.is_done() or self._broken or time.monotonic() > deadline):
+            failed_at = self._journal.delivered().failed_at
+            if failed_at is not None and failed_at >= size:
+                break
+            time.sleep(POLL_S)
+        self._closed.set()
+        self._thread.join()
+        self._show()
+        self._known = self._journal.delivered()
+        waiting = self._journal.count_waiting()
+        self._journal.leave()
+        return waiting
+
+    def _watch(self) -> None:
+        while not self._closed.wait(LOOK_S):
+            self._show()
+            self._call()
+
+    def _show(self) -> None:
+        lines, self._shown = self._journal.said(self._shown)
+        for line in lines:
+            self._say(line)
+
+    def _call(self) -> None:
+        """Start a courier where none lives: none came yet, the last one was killed, or went just before we came."""
+        ended = None if self._courier is None else self._courier.poll()
+        if self._broken or (self._courier is not None and ended is None) or self.address.is_served():
+            return
+        if ended is not None and ended > 0:
+            self._broken = True
+            self._say(
+                f"nothing is sent to MLflow: the process for it ended with {ended}, see {self.address.file}; "
+                f"figures are kept in {self._journal.home}"
+            )
+        elif time.monotonic() - self._started >= RESTART_S:
+            self._started = time.monotonic()
+            self._courier = start(self.address, self._environment)

@@ -1,0 +1,191 @@
+"""One process sends for all stages: it comes when it is needed, may die at any time, and goes by itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import mlflow
+import pytest
+
+from paco_core import tracking
+from paco_core.tracking import open_run, post, send_left_over, unsent
+from paco_core.tracking.journal import FOLDER, Journal, locked
+from paco_core.tracking.post import Address
+from paco_core.tracking.post import start as start_process
+
+Couriers = list[subprocess.Popen[bytes]]
+
+
+@pytest.fixture(autouse=True)
+def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING", "false")
+    monkeypatch.setattr(tracking, "PATIENCE_S", 200.0)  # none of it is spent but on a busy machine
+    monkeypatch.setattr(post, "START_S", 100.0)
+
+
+@pytest.fixture
+def couriers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Couriers]:
+    """The real processes that this test's stages started; they end with the test."""
+    started: Couriers = []
+
+    def start(address: Address, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+        started.append(start_process(address, environment))
+        return started[-1]
+
+    monkeypatch.setattr(post, "start", start)
+    yield started
+    for courier in started:
+        courier.kill()
+        courier.wait()
+
+
+def until(condition: Callable[[], bool], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "nothing happened in time"
+        time.sleep(0.02)
+
+
+def runs(project: Path) -> dict[str, Any]:
+    client = mlflow.MlflowClient(f"sqlite:///{project / 'mlflow.db'}")
+    return {
+        run.info.run_name: run for run in client.search_runs([e.experiment_id for e in client.search_experiments()])
+    }
+
+
+def losses(project: Path, run_id: str) -> list[tuple[int, float]]:
+    client = mlflow.MlflowClient(f"sqlite:///{project / 'mlflow.db'}")
+    return [(m.step, m.value) for m in client.get_metric_history(run_id, "loss")]
+
+
+def test_a_killed_courier_is_replaced_and_nothing_is_doubled(project: Path, couriers: Couriers) -> None:
+    with open_run(project, "paco/x", "x", {}) as tracker:
+        (home,) = (project / FOLDER).iterdir()
+        begun = (home / "events.jsonl").stat().st_size
+        for step in range(5000):
+            tracker.metrics({"loss": float(step)}, step)
+        until(lambda: Journal(home).delivered().offset > begun)
+        couriers[0].kill()  # in the middle of its work
+        until(lambda: len(couriers) == 2)
+    run = runs(project)["x"]
+    assert run.info.status == "FINISHED" and tracker.run_id == run.info.run_id
+    assert losses(project, run.info.run_id) == [(step, float(step)) for step in range(5000)]
+    assert unsent(project) == 0
+
+
+def test_a_killed_stage_ends_killed_and_its_courier_goes_with_the_project(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PACO_COURIER_IDLE_S", "600")
+    code = f"""
+        from pathlib import Path
+        from paco_core.tracking import open_run
+        with open_run(Path({str(project)!r}), "paco/x", "x", {{}}) as tracker:
+            for step in range(100):
+                tracker.metrics({{"loss": float(step)}}, step)
+            print(tracker.run_id, flush=True)
+            input()
+    """
+    stage = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert stage.stdout is not None
+    run_id = stage.stdout.readline().strip()
+    stage.send_signal(signal.SIGKILL)
+    stage.communicate(timeout=60)  # returns at once only where nobody else holds the pipes
+    address = Address.of(project, os.environ)
+    assert address.is_served()
+    pid = int(address.file.read_text().split()[1])
+    until(lambda: unsent(project) == 0)
+    run = runs(project)["x"]
+    assert (run.info.run_id, run.info.status) == (run_id, "KILLED")
+    assert len(losses(project, run_id)) == 100
+    shutil.rmtree(project / ".paco")
+    until(lambda: not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text().split()[2])
+
+
+def test_a_courier_asks_a_dead_server_once_for_what_was_left_and_goes(
+    project: Path, couriers: Couriers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")  # nobody listens on the discard port
+    monkeypatch.setenv("PACO_COURIER_IDLE_S", "0.2")
+    said: list[str] = []
+    with open_run(project, "paco/x", "x", {}, say=said.append) as tracker:
+        assert tracker.run_id is None, "the store has refused, nobody waits for more"
+    assert "does not take figures now" in said[0] and "2 events of this run wait in" in said[1]
+    assert couriers[0].wait(60) == 0 and unsent(project) == 1
+    assert send_left_over(project).waiting == 2
+
+
+def test_who_finds_a_courier_that_goes_starts_another_one(project: Path) -> None:
+    address = Address.of(project, os.environ)
+    address.file.parent.mkdir(parents=True)
+    going = locked(address.file)
+    assert going is not None and address.is_served()
+    with open_run(project, "paco/x", "x", {}):
+        assert Address.of(project, os.environ) == address
+        going.close()
+    assert runs(project)["x"].info.status == "FINISHED"
+
+
+def test_a_courier_that_cannot_run_is_told_of_and_not_waited_for(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(post, "start", lambda *_args: subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"]))
+    said: list[str] = []
+    with open_run(project, "paco/x", "x", {}, say=said.append) as tracker:
+        assert tracker.run_id is None
+    assert "ended with 3, see" in said[0] and "2 events of this run wait in" in said[1] and len(said) == 2
+    assert send_left_over(project).waiting == 0 and runs(project)["x"].info.status == "FINISHED"
+
+
+def test_a_journal_that_nobody_can_read_stops_no_other(project: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    torn = Journal.begin(project)
+    header = {"uri": tracking.tracking_uri(project), "kind": "run"}
+    (torn.home / "events.jsonl").write_text(json.dumps(header) + "\n\0\0\0\n")
+    torn.leave()
+    with open_run(project, "paco/x", "x", {}) as tracker:
+        assert tracker.run_id
+    assert runs(project)["x"].info.status == "FINISHED"
+    assert torn.home.is_dir() and "JSONDecodeError" in capfd.readouterr().err
+
+
+def test_a_courier_serves_one_environment_and_shows_nothing_of_it(project: Path) -> None:
+    ours = Address.of(project, {"MLFLOW_TRACKING_PASSWORD": "hunter2", "HOME": "/a"})
+    assert ours == Address.of(project, {"HOME": "/b", "MLFLOW_TRACKING_PASSWORD": "hunter2"})
+    others = [{"MLFLOW_TRACKING_PASSWORD": "hunter3"}, {}, {"AWS_SESSION_TOKEN": "x"}]
+    assert len({ours.key, *(Address.of(project, other).key for other in others)}) == 4
+    assert re.fullmatch("[0-9a-f]{16}", ours.key)
+
+
+def test_one_courier_serves_all_stages_but_those_with_other_credentials(
+    project: Path, couriers: Couriers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_run(project, "paco/x", "first", {}) as first, open_run(project, "paco/x", "second", {}) as second:
+        assert first.run_id and second.run_id
+    with open_run(project, "paco/x", "third", {}):
+        pass
+    assert len([courier for courier in couriers if courier.poll() is None]) == 1
+    monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "hunter2")
+    with open_run(project, "paco/x", "fourth", {}):
+        pass
+    assert len([courier for courier in couriers if courier.poll() is None]) == 2
+    assert [run.info.status for run in runs(project).values()] == ["FINISHED"] * 4
+    files = [*(project / post.FOLDER).iterdir()]
+    assert len(files) == 2 and not any("hunter2" in str(file) + file.read_text() for file in files)
+    assert (project / post.FOLDER).stat().st_mode & 0o077 == 0
