@@ -90,15 +90,16 @@ def reproduce(root: Path, jobs: int, say: Say = say) -> int:
         DvcProjectError: for a malformed ``dvc.yaml``, ``params.yaml`` or ``dvc.lock``.
         KeyboardInterrupt: after a signal, when the stages under way have ended.
     """
-    waiting = out_of_date(DvcProject(root)) if jobs > 1 else {}
-    order = TopologicalSorter(waiting)
+    project = DvcProject(root)
+    place = {name: number for number, name in enumerate(project.stages)}
+    order = TopologicalSorter(out_of_date(project) if jobs > 1 else {})
     order.prepare()
     ready: list[str] = []
     running: list[_Running] = []
     failed: list[str] = []
     try:
         while (order.is_active() and not failed) or running:
-            ready += order.get_ready()
+            ready = sorted([*ready, *order.get_ready()], key=place.__getitem__)  # as dvc.yaml lists them
             while ready and len(running) < jobs and not failed:
                 running.append(_Running(root, ready.pop(0), say))
             for stage in [stage for stage in running if stage.ended()]:
