@@ -25,7 +25,7 @@ os.environ.update(
     TRANSFORMERS_OFFLINE="1",
     MLFLOW_DISABLE_TELEMETRY="true",
     DO_NOT_TRACK="1",
-    PACO_COURIER_IDLE_S="2",  # no process outlives its test by more
+    PACO_COURIER_IDLE_S="5",  # no process outlives its test by more
 )
 REPOSITORY = Path(__file__).resolve().parent.parent
 

@@ -7,6 +7,7 @@ on from what is marked as delivered.
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
@@ -68,7 +69,7 @@ class Courier:
     def __init__(self, address: Address, uri: str) -> None:
         self._address, self._uri = address, uri
         self._parcels: dict[str, Parcel] = {}
-        self._hopeless: set[str] = set()
+        self._resting: dict[str, float] = {}  # names, and when they are looked at again
 
     def run(self, idle_s: float, is_gone: Callable[[], bool]) -> None:
         """Deliver until nothing has come for ``idle_s`` seconds, or the project ``is_gone``."""
@@ -93,24 +94,29 @@ class Courier:
             try:
                 parcel = self._parcels.get(journal.home.name) or self._take(journal)
                 worked = (parcel is not None and self._attend(parcel)) or worked
-            except Exception:  # a journal that nobody can read must not stop the others
+            except Exception:  # one that nobody can read, or a full disk: it must not stop the others
+                parcel = self._parcels.get(journal.home.name)
                 self._put_down(journal)
                 if journal.home.exists():  # else its writer took it away in this moment
-                    self._hopeless.add(journal.home.name)
+                    lives = parcel is not None and not parcel.left
+                    self._resting[journal.home.name] = time.monotonic() + PAUSES_S[-1] if lives else math.inf
                     traceback.print_exc()
         return worked
 
     def _take(self, journal: Journal) -> Parcel | None:
         """Take a journal on, where it is this courier's and no other deliverer is at it."""
-        name, header = journal.home.name, journal.header() or {}
+        name = journal.home.name
+        if time.monotonic() < self._resting.get(name, 0.0):
+            return None
+        header = journal.header() or {}
         ours = header.get("courier") == self._address.key
-        if name in self._hopeless or not (ours or header.get("uri") == self._uri):
+        if not (ours or header.get("uri") == self._uri):
             return None
         left = journal.is_left()
         if not (ours or left) or not journal.reserve():
             return None
         if not left:
-            self._hopeless.clear()
+            self._resting.clear()
         delivery = Delivery(journal, lambda line: self._say(journal, line))
         self._parcels[name] = Parcel(journal, delivery, left, journal.count_waiting())
         return self._parcels[name]
@@ -127,7 +133,7 @@ class Courier:
                 self._say(journal, f"MLflow: {Sent(1, parcel.before, 0, ()).text()}")
         elif parcel.is_hopeless():
             self._put_down(journal)
-            self._hopeless.add(journal.home.name)
+            self._resting[journal.home.name] = math.inf
         return worked
 
     def _attempt(self, parcel: Parcel) -> bool:
@@ -144,7 +150,7 @@ class Courier:
             return False
         if parcel.failures:
             parcel.failures, parcel.failed_at, parcel.next_attempt = 0, -1, 0.0
-            self._hopeless.clear()  # the store answers again
+            self._resting.clear()  # the store answers again
         return worked
 
     def _put_down(self, journal: Journal) -> None:

@@ -143,11 +143,14 @@ class Post:
         if self._broken or (self._courier is not None and ended is None) or self.address.is_served():
             return
         if ended is not None and ended > 0:
-            self._broken = True
-            self._say(
-                f"nothing is sent to MLflow: the process for it ended with {ended}, see {self.address.file}; "
-                f"figures are kept in {self._journal.home}"
-            )
+            self._do_without(f"the process for it ended with {ended}, see {self.address.file}")
         elif time.monotonic() - self._started >= RESTART_S:
             self._started = time.monotonic()
-            self._courier = start(self.address, self._environment)
+            try:
+                self._courier = start(self.address, self._environment)
+            except OSError as error:  # no memory, no space: the stage goes on
+                self._do_without(f"the process for it cannot be started ({error})")
+
+    def _do_without(self, reason: str) -> None:
+        self._broken = True
+        self._say(f"nothing is sent to MLflow: {reason}; figures are kept in {self._journal.home}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -83,14 +84,14 @@ def test_a_killed_courier_is_replaced_and_nothing_is_doubled(project: Path, cour
     with open_run(project, "paco/x", "x", {}) as tracker:
         (home,) = (project / FOLDER).iterdir()
         begun = (home / "events.jsonl").stat().st_size
-        for step in range(5000):
+        for step in range(3000):
             tracker.metrics({"loss": float(step)}, step)
         until(lambda: Journal(home).delivered().offset > begun)
         couriers[0].kill()  # in the middle of its work
         until(lambda: len(couriers) == 2)
     run = runs(project)["x"]
     assert run.info.status == "FINISHED" and tracker.run_id == run.info.run_id
-    assert losses(project, run.info.run_id) == [(step, float(step)) for step in range(5000)]
+    assert losses(project, run.info.run_id) == [(step, float(step)) for step in range(3000)]
     assert unsent(project) == 0
 
 
@@ -100,7 +101,8 @@ def test_a_killed_stage_ends_killed_and_its_courier_goes_with_the_project(
     monkeypatch.setenv("PACO_COURIER_IDLE_S", "600")
     code = f"""
         from pathlib import Path
-        from paco_core.tracking import open_run
+        from paco_core.tracking import open_run, post
+        post.START_S = 100.0
         with open_run(Path({str(project)!r}), "paco/x", "x", {{}}) as tracker:
             for step in range(100):
                 tracker.metrics({{"loss": float(step)}}, step)
@@ -153,26 +155,37 @@ def test_who_finds_a_courier_that_goes_starts_another_one(project: Path) -> None
     assert runs(project)["x"].info.status == "FINISHED"
 
 
+def fails(*_args: object) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"])
+
+
+def has_no_space(*_args: object) -> subprocess.Popen[bytes]:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize(("start", "reason"), [(fails, "ended with 3, see"), (has_no_space, "No space left")])
 def test_a_courier_that_cannot_run_is_told_of_and_not_waited_for(
-    project: Path, monkeypatch: pytest.MonkeyPatch
+    project: Path, monkeypatch: pytest.MonkeyPatch, start: Callable[..., Any], reason: str
 ) -> None:
-    monkeypatch.setattr(post, "start", lambda *_args: subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"]))
+    monkeypatch.setattr(post, "start", start)
     said: list[str] = []
     with open_run(project, "paco/x", "x", {}, say=said.append) as tracker:
         assert tracker.run_id is None
-    assert "ended with 3, see" in said[0] and "2 events of this run wait in" in said[1] and len(said) == 2
+    assert reason in said[0] and "2 events of this run wait in" in said[1] and len(said) == 2
     assert send_left_over(project).waiting == 0 and runs(project)["x"].info.status == "FINISHED"
 
 
 def test_a_journal_that_nobody_can_read_stops_no_other(project: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    torn = Journal.begin(project)
-    header = {"uri": tracking.tracking_uri(project), "kind": "run"}
-    (torn.home / "events.jsonl").write_text(json.dumps(header) + "\n\0\0\0\n")
-    torn.leave()
+    torn = Journal.begin(project), Journal.begin(project)
+    header = json.dumps({"uri": tracking.tracking_uri(project), "kind": "run"})
+    for journal, first in zip(torn, (header, "\0\0\0"), strict=True):
+        journal.events.write_text(f"{first}\n\0\0\0\n")
+        journal._alive.close()  # type: ignore[union-attr]  (its writer was killed)
     with open_run(project, "paco/x", "x", {}) as tracker:
         assert tracker.run_id
     assert runs(project)["x"].info.status == "FINISHED"
-    assert torn.home.is_dir() and "JSONDecodeError" in capfd.readouterr().err
+    assert all(journal.home.is_dir() for journal in torn)
+    assert capfd.readouterr().err.count("JSONDecodeError: ") == 2, "each is told of once"
 
 
 def test_a_courier_serves_one_environment_and_shows_nothing_of_it(project: Path) -> None:
