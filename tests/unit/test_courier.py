@@ -141,6 +141,7 @@ def test_a_courier_asks_a_dead_server_once_for_what_was_left_and_goes(
         assert tracker.run_id is None, "the store has refused, nobody waits for more"
     assert "does not take figures now" in said[0] and "2 events of this run wait in" in said[1]
     assert couriers[0].wait(60) == 0 and unsent(project) == 1
+    assert [*(project / post.FOLDER).iterdir()] == []
     assert send_left_over(project).waiting == 2
 
 
@@ -185,7 +186,8 @@ def test_a_journal_that_nobody_can_read_stops_no_other(project: Path, capfd: pyt
         assert tracker.run_id
     assert runs(project)["x"].info.status == "FINISHED"
     assert all(journal.home.is_dir() for journal in torn)
-    assert capfd.readouterr().err.count("JSONDecodeError: ") == 2, "each is told of once"
+    complaints = capfd.readouterr().err.count("JSONDecodeError: ")
+    assert 2 <= complaints <= 4, "of each at the courier's start and the stage's, not at every look"
 
 
 def test_a_courier_serves_one_environment_and_shows_nothing_of_it(project: Path) -> None:
