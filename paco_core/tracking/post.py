@@ -17,7 +17,7 @@ from paco_core.tracking.journal import Delivered, Journal
 
 FOLDER = Path(".paco") / "couriers"
 LOOK_S, POLL_S = 0.25, 0.02  # between two looks at a courier; while the stage waits for one
-START_S = 10.0  # the first who asks for the run's id waits this long, unless the store refuses before
+START_S = 30.0  # the first who asks for the run's id waits this long, unless the store refuses before
 RESTART_S = 2.0  # between two couriers of one stage
 #: Variables that lead to a store or open it: a courier has one environment, and serves the stages that share it.
 KEYS = ("MLFLOW_", "AWS_", "AZURE_", "DATABRICKS_", "GOOGLE_")
