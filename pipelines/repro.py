@@ -11,21 +11,19 @@ import argparse
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
 from graphlib import TopologicalSorter
 from pathlib import Path
 
-from pipelines.dvc.process import end_group
+from pipelines.dvc.process import DVC, end_group, interrupt_on, search_path
 from pipelines.dvc.project import DvcProject
 from pipelines.dvc.state import ProjectState
 from pipelines.dvc.templating import DvcProjectError
 from pipelines.dvc.tidying import release_dead_locks
 
 GRACE_SECONDS = 8.0
-DVC = (sys.executable, "-m", "dvc")
 Say = Callable[[str], None]
 
 
@@ -77,8 +75,7 @@ class _Running:
 
 
 def _environment() -> dict[str, str]:
-    """This interpreter comes first on the path: ``python`` in a ``cmd`` means the one that runs this."""
-    return {**os.environ, "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])}
+    return {**os.environ, "PATH": search_path()}
 
 
 def reproduce(root: Path, jobs: int, say: Say = say) -> int:
@@ -117,10 +114,6 @@ def reproduce(root: Path, jobs: int, say: Say = say) -> int:
     return subprocess.run([*DVC, "repro"], cwd=root, env=_environment()).returncode
 
 
-def _interrupt(_number: int, _frame: object) -> None:
-    raise KeyboardInterrupt
-
-
 def main() -> None:
     """``python -m pipelines.repro [--jobs 2]``, from the project root."""
     parser = argparse.ArgumentParser(prog="python -m pipelines.repro", description=__doc__)
@@ -128,8 +121,7 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.jobs < 1:
         parser.error(f"--jobs {arguments.jobs}: at least 1")
-    for number in (signal.SIGINT, signal.SIGTERM):  # SIGINT too: a shell's background job starts with it ignored
-        signal.signal(number, _interrupt)
+    interrupt_on(signal.SIGINT, signal.SIGTERM)  # SIGINT too: a shell's background job starts with it ignored
     try:
         raise SystemExit(reproduce(Path.cwd(), arguments.jobs))
     except DvcProjectError as error:

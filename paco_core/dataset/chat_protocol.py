@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError
 
+from paco_core.dataset.records import first_fault
 from paco_core.files import digest
 
 if TYPE_CHECKING:
@@ -139,5 +140,5 @@ def read(question: Question[A], told: Told) -> A | Rejection:
         fault = error.errors()[0]
         if fault["type"] == "json_invalid":
             return Rejection("cut_off" if told.finish == "length" else "no_json", fault["msg"])
-        return Rejection("wrong_form", f"{'.'.join(str(part) for part in fault['loc'])}: {fault['msg']}")
+        return Rejection("wrong_form", first_fault(error))
     return question.fault(answer) or answer

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from paco_core.dataset.edit_records import FILE, SHARD, EditRecord
+from paco_core.dataset.records import first_fault
 from paco_core.files import DataError, digest, read_jsonl, write_jsonl
 from paco_core.shards import decode_image, encode_png, read_image, write_shard
 
@@ -134,8 +135,7 @@ def read_rows(file: Path, limit: int | None = None) -> EditPrompts:
         try:
             given = EditRow.model_validate(row)
         except ValidationError as error:
-            wrong = error.errors()[0]
-            found.rejected.append((place, f"record: {'.'.join(map(str, wrong['loc']))}: {wrong['msg']}"))
+            found.rejected.append((place, f"record: {first_fault(error)}"))
             continue
         try:
             name = found.picture(read_image(file.parent / given.input_image))

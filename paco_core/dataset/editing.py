@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from paco_core.dataset.pairs import NO, YES, Pair
-from paco_core.dataset.records import panel_ref
+from paco_core.dataset.records import first_fault, panel_ref
 from paco_core.files import DataError, digest, read_jsonl
 from paco_core.params import EditQuestion
 from paco_core.shards import encode_png, read_image, write_shard
@@ -170,5 +170,4 @@ def _records(file: Path, rejected: list[tuple[str, str]]) -> Iterator[tuple[str,
         try:
             yield place, TripleRecord.model_validate(row)
         except ValidationError as error:
-            wrong = error.errors()[0]
-            rejected.append((place, f"record: {'.'.join(map(str, wrong['loc']))}: {wrong['msg']}"))
+            rejected.append((place, f"record: {first_fault(error)}"))

@@ -42,6 +42,12 @@ class PromptRecord(BaseModel):
         return int(rows), int(columns)
 
 
+def first_fault(error: ValidationError) -> str:
+    """The first thing that is wrong, as ``key: what``."""
+    fault = error.errors()[0]
+    return f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}"
+
+
 def validated(kind: type[Record], row: Any, place: str) -> Record:
     """A row as a record of its kind.
 
@@ -54,8 +60,7 @@ def validated(kind: type[Record], row: Any, place: str) -> Record:
     try:
         return kind.model_validate(row)
     except ValidationError as error:
-        fault = error.errors()[0]
-        raise DataError(f"{place}: {'.'.join(map(str, fault['loc']))}: {fault['msg']}") from None
+        raise DataError(f"{place}: {first_fault(error)}") from None
 
 
 def read_prompts(path: Path, check: Callable[[PromptRecord], object] = lambda _record: None) -> list[PromptRecord]:

@@ -16,13 +16,13 @@ from pathlib import Path
 from paco_core import paths
 from paco_core.benchmarks.cells import Cells, OpenCell, cell_folder, changed, changes_of
 from paco_core.benchmarks.tables import Table
+from paco_core.file_locks import hold, locked
 from paco_core.files import DataError
 from paco_core.params import PARAMS_FILE, Params, load
 from paco_core.reproduction import estimates, report
 from paco_core.reproduction.cells import Kept, Trainings, kept_cells, of_recipes
 from paco_core.reproduction.exam import ABOUT, read_table
 from paco_core.reproduction.variants import VARIANTS, Variant, chosen
-from paco_core.serving.process import hold, locked
 from paco_core.tracking import Terminated, Tracker
 
 EXPERIMENT = "paco/reproduce"

@@ -1,17 +1,14 @@
-"""Ports, locks and processes of servers."""
+"""Ports and processes of servers."""
 
 from __future__ import annotations
 
 import errno
-import fcntl
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
 
+from paco_core.file_locks import hold
 from paco_core.files import DataError
 from paco_core.serving.engines import Launch
 
@@ -64,35 +61,6 @@ def port_holder(port: int) -> str:
         except OSError:  # it has ended, or belongs to somebody else
             continue
     return "another process (of another user, perhaps)"
-
-
-@contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Hold a file lock; waits for its present holder. Released by the kernel when this process dies."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("ab") as stream:
-        fcntl.flock(stream, fcntl.LOCK_EX)
-        yield
-
-
-def hold(path: Path) -> IO[bytes]:
-    """Open and lock a file of one's own for as long as the stream stays open."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    stream = path.open("ab")
-    fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    return stream
-
-
-def is_held(path: Path) -> bool:
-    """Does some process hold the lock of this file?"""
-    try:
-        with path.open("rb") as stream:
-            fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return False
-    except BlockingIOError:
-        return True
-    return False
 
 
 def spawn_keeper(launch: Launch, bound: socket.socket | None, home: Path, lock: Path) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from paco_core.serving.process import is_held
+from paco_core.file_locks import is_held
 from paco_core.serving.registry import Registry
 
 

@@ -18,9 +18,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
 
+from paco_core.file_locks import hold, is_held, locked
 from paco_core.files import read_json, write_json
 from paco_core.serving.engines import Launch
-from paco_core.serving.process import ServingError, bind, hold, is_held, locked, spawn_keeper
+from paco_core.serving.process import ServingError, bind, spawn_keeper
 from paco_core.serving.transport import API_KEY
 
 FOLDER = Path(".paco") / "serving"

@@ -18,9 +18,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from paco_core.file_locks import try_hold
 from paco_core.imports import uncollected
 from paco_core.tracking.delivery import Delivery
-from paco_core.tracking.journal import Journal, journals, locked
+from paco_core.tracking.journal import Journal, journals
 from paco_core.tracking.post import Address
 from paco_core.tracking.store import tracking_uri
 from paco_core.tracking.sync import Sent, brief_requests
@@ -170,7 +171,7 @@ def lock(file: Path) -> IO[bytes] | None:
     """The lock of an address, held until it is closed; None when another courier holds it."""
     deadline = time.monotonic() + TAKEOVER_S
     file.parent.mkdir(parents=True, mode=0o700, exist_ok=True)
-    while (held := locked(file)) is None and time.monotonic() < deadline:
+    while (held := try_hold(file)) is None and time.monotonic() < deadline:
         time.sleep(POLL_S)
     return held
 

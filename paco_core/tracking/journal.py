@@ -8,7 +8,6 @@ The folder goes when all is delivered. What a store refuses for good is kept in 
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
@@ -21,6 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from paco_core.file_locks import try_hold
 from paco_core.files import write_json
 
 FOLDER = Path(".paco") / "tracking"
@@ -64,7 +64,7 @@ class Journal:
         name = f"{time.strftime('%Y%m%dT%H%M%S')}-{uuid.uuid4().hex[:8]}"
         journal = cls(root / FOLDER / f"{HIDDEN}{name}")
         journal.home.mkdir(parents=True, mode=0o700)
-        journal._alive = locked(journal.home / "alive")
+        journal._alive = try_hold(journal.home / "alive")
         journal.home = journal.home.rename(root / FOLDER / name)
         return journal
 
@@ -107,7 +107,7 @@ class Journal:
 
     def reserve(self) -> bool:
         """Become the deliverer, until :meth:`free`; False when another one is at it."""
-        self._delivering = locked(self.home / "delivering")
+        self._delivering = try_hold(self.home / "delivering")
         return self._delivering is not None
 
     def free(self) -> None:
@@ -123,7 +123,7 @@ class Journal:
         Raises:
             FileNotFoundError: when the journal has gone.
         """
-        stream = locked(self.home / "alive")
+        stream = try_hold(self.home / "alive")
         if stream is None:
             return False
         with stream:
@@ -230,17 +230,6 @@ def left_over(root: Path) -> Iterator[Journal]:
         with suppress(FileNotFoundError):
             if journal.is_left() and journal.home.exists():
                 yield journal
-
-
-def locked(path: Path) -> IO[bytes] | None:
-    """The file, locked until it is closed; None when another process holds it."""
-    stream = path.open("ab")
-    try:
-        fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        stream.close()
-        return None
-    return stream
 
 
 def _end_of_the_killed(journal: Journal) -> None:

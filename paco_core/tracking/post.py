@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import subprocess
@@ -13,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from paco_core.file_locks import is_held
 from paco_core.tracking.journal import Delivered, Journal
 
 FOLDER = Path(".paco") / "couriers"
@@ -49,14 +49,7 @@ class Address:
 
     def is_served(self) -> bool:
         """Whether a courier lives."""
-        try:
-            with self.file.open("rb") as stream:
-                fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except FileNotFoundError:
-            return False
-        except BlockingIOError:
-            return True
-        return False
+        return is_held(self.file)
 
 
 def start(address: Address, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:

@@ -20,6 +20,24 @@ _FIRST_LINES, _LAST_LINES = 50, 400
 _ENDS = ((signal.SIGINT, 0.6), (signal.SIGTERM, 0.4))  # and the share of the grace that each gets
 
 
+DVC = (sys.executable, "-m", "dvc")  # of this interpreter
+
+
+def search_path() -> str:
+    """``PATH`` with this interpreter first: ``python`` in a ``cmd`` then means the one that runs this."""
+    return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+
+
+def interrupt_on(*numbers: signal.Signals) -> None:
+    """Have these signals raise KeyboardInterrupt, so that what runs is ended in order."""
+
+    def interrupt(_number: int, _frame: object) -> None:
+        raise KeyboardInterrupt
+
+    for number in numbers:
+        signal.signal(number, interrupt)
+
+
 @dataclass(frozen=True)
 class Completed:
     """How a process ended, with the first and last lines of what it said."""

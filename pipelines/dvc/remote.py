@@ -12,15 +12,11 @@ import signal
 import sys
 from pathlib import Path
 
-from pipelines.dvc.process import Completed, run_group
+from pipelines.dvc.process import Completed, interrupt_on, run_group
 from pipelines.dvc.project import DvcProject
 from pipelines.dvc.tidying import tidy_up
 
 STOPPED = 128 + signal.SIGTERM
-
-
-def _on_sigterm(_signal: int, _frame: object) -> None:
-    raise KeyboardInterrupt
 
 
 def main(argv: list[str]) -> int:
@@ -32,7 +28,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("command", nargs=argparse.REMAINDER)
     arguments = parser.parse_args(argv)
     project = DvcProject(Path.cwd())
-    signal.signal(signal.SIGTERM, _on_sigterm)
+    interrupt_on(signal.SIGTERM)
 
     def stopped(done: Completed) -> None:
         for line in tidy_up(project, project.stages[arguments.stage], done):

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import Any, Literal
 
 import dagster as dg
@@ -18,7 +16,7 @@ from dagster import PipesSession, PipesTempFileContextInjector, PipesTempFileMes
 from pydantic import Field
 
 from pipelines.dvc.gates import failed_gates
-from pipelines.dvc.process import Completed, began, run_group
+from pipelines.dvc.process import DVC, Completed, began, run_group, search_path
 from pipelines.dvc.project import DvcProject, LockEntry, Stage
 from pipelines.dvc.state import data_version
 from pipelines.dvc.templating import DvcProjectError
@@ -160,12 +158,11 @@ class DvcResource(dg.ConfigurableResource[Any]):
 
     @property
     def dvc(self) -> list[str]:
-        return self.executable or [sys.executable, "-m", "dvc"]
+        return self.executable or [*DVC]
 
     def environment(self, session: PipesSession) -> dict[str, str]:
         """This interpreter comes first on the path: ``python`` in a ``cmd`` means the one that runs Dagster."""
-        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-        return {**os.environ, "PATH": path, **session.get_bootstrap_env_vars()}
+        return {**os.environ, "PATH": search_path(), **session.get_bootstrap_env_vars()}
 
 
 class DvcStageMessages(PipesTempFileMessageReader):

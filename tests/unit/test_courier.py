@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -20,10 +19,12 @@ from typing import Any
 import mlflow
 import psutil
 import pytest
+from waiting import until
 
 from paco_core import tracking
+from paco_core.file_locks import try_hold
 from paco_core.tracking import open_run, post, send_left_over, unsent
-from paco_core.tracking.journal import FOLDER, Journal, locked
+from paco_core.tracking.journal import FOLDER, Journal
 from paco_core.tracking.post import Address
 from paco_core.tracking.post import start as start_process
 
@@ -52,13 +53,6 @@ def couriers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Couriers]:
     for courier in started:
         courier.kill()
         courier.wait()
-
-
-def until(condition: Callable[[], bool], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "nothing happened in time"
-        time.sleep(0.02)
 
 
 def runs_on(pid: int) -> bool:
@@ -148,7 +142,7 @@ def test_a_courier_asks_a_dead_server_once_for_what_was_left_and_goes(
 def test_who_finds_a_courier_that_goes_starts_another_one(project: Path) -> None:
     address = Address.of(project, os.environ)
     address.file.parent.mkdir(parents=True)
-    going = locked(address.file)
+    going = try_hold(address.file)
     assert going is not None and address.is_served()
     with open_run(project, "paco/x", "x", {}):
         assert Address.of(project, os.environ) == address

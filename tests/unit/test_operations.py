@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from paco_core.file_locks import hold
 from paco_core.operations import cases, reevaluation
 from paco_core.operations.alerts import FILE, alert
 from paco_core.operations.audit import audit, to_audit
@@ -18,7 +19,6 @@ from paco_core.operations.reevaluation import Reevaluation, Subject
 from paco_core.params import PARAMS_FILE, load
 from paco_core.promotion.decision import rule_for
 from paco_core.promotion.measuring import unseen_by_all
-from paco_core.serving.process import hold
 from paco_core.serving.reaping import living, reap
 from paco_core.serving.registry import FOLDER, Registry
 

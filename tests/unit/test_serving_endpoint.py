@@ -17,11 +17,12 @@ from pathlib import Path
 import pytest
 from serving_fakes import fake_launch
 
+from paco_core.file_locks import is_held
 from paco_core.params import ServingParams, load
 from paco_core.serving import endpoint
 from paco_core.serving.endpoint import RewardEndpoint, dvc_md5, fingerprint, served_name
 from paco_core.serving.engines import vllm
-from paco_core.serving.process import ServingError, is_held
+from paco_core.serving.process import ServingError
 from paco_core.serving.registry import Registry
 
 LIMIT_S = 120

@@ -11,7 +11,6 @@ import textwrap
 import threading
 import time
 import types
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ import pytest
 from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import INVALID_PARAMETER_VALUE
 from PIL import Image
+from waiting import until
 
 from paco_core import tracking
 from paco_core.tracking import delivery, open_run, post, send_left_over
@@ -62,13 +62,6 @@ class Outage:
                 raise MlflowException("API request failed with timeout exception")
 
         monkeypatch.setattr(delivery.Delivery, "_deliver", flaky)
-
-
-def until(condition: Callable[[], bool], seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "nothing happened in time"
-        time.sleep(0.02)
 
 
 def test_all_kinds_arrive_and_the_journal_goes(project: Path) -> None:
