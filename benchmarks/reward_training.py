@@ -76,7 +76,7 @@ def every_position(net: Any) -> Any:
     def losses(items: list[Any]) -> Any:
         rows = rows_of(net, items)
         answers = answers_of(rows, net.device)
-        logits = net.model.lm_head(net.states(rows)).float()
+        logits = net.model.lm_head(net.prefill(rows)[0]).float()
         return answer_loss(logits[answers.row, answers.position], answers, "weighted", 0.1)
 
     return losses

@@ -100,8 +100,7 @@ def answer_module(network: Network, wrapped: Any, kind: LossKind, alpha: float, 
         def forward(self, items: Sequence[Item]) -> torch.Tensor:
             rows = rows_of(network, items, trained_vision=trained_vision)
             answers = answers_of(rows, network.device)
-            states = network.states(rows)
-            logits = network.model.lm_head(states[answers.row, answers.position])
+            logits = network.model.lm_head(network.states(rows, answers.row, answers.position))
             return answer_loss(logits, answers, kind, alpha)
 
     return AnswerLoss()

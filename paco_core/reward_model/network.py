@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -18,7 +19,7 @@ from paco_core.files import DataError
 from paco_core.imports import uncollected
 from paco_core.reward_model.features import FeatureCache, Visual
 from paco_core.reward_model.instructions import chat
-from paco_core.reward_model.passes import LastPositions, Passes, embed_patches_by_product
+from paco_core.reward_model.passes import Passes, ReadPositions, embed_patches_by_product
 from paco_core.reward_model.yes_probability import answer_tokens
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class Network:
         self.features = FeatureCache()
         self.encoded = self.reused = 0  # pictures through the vision tower, and those whose features were kept
         embed_patches_by_product(model.model.visual.patch_embed)
-        self._read = LastPositions(model.model.language_model.layers[-1].mlp)
+        self._read = ReadPositions(model.model.language_model.layers[-1].mlp)
 
     @classmethod
     @uncollected()
@@ -178,10 +179,13 @@ class Network:
     def row(self, first: Visual, second: Visual, instruction: str, answer: torch.Tensor | None = None) -> Row:
         return Row(self.prompt(instruction, (first.grid, second.grid)), (first, second), answer)
 
-    def states(self, rows: Sequence[Row]) -> torch.Tensor:
-        """Last hidden states (rows, longest, hidden); what lies behind a row's length is meaningless."""
-        states: torch.Tensor = self._forward(rows, use_cache=False).last_hidden_state
-        return states
+    def states(self, rows: Sequence[Row], row: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
+        """Last hidden states (m, hidden) of rows at the places (``row``, ``position``), int64 (m,) each."""
+        # A checkpointed layer is run again after this block: it would see all positions then.
+        whole = self.model.is_gradient_checkpointing
+        with nullcontext() if whole else self._read.only(row, position):
+            states: torch.Tensor = self._forward(rows, use_cache=False).last_hidden_state
+        return states[row, position]
 
     def prefill(self, rows: Sequence[Row]) -> tuple[torch.Tensor, Any]:
         """Hidden states and key-value cache of rows of one length, to go on from with :meth:`step`."""
@@ -227,9 +231,7 @@ class Network:
         import torch
 
         last = torch.tensor([len(row.prompt.ids) - 1 for row in rows], device=self.device)
-        with self._read.only(last):
-            states = self.states(rows)
-        logits: torch.Tensor = self.model.lm_head(states[torch.arange(len(rows), device=states.device), last])
+        logits: torch.Tensor = self.model.lm_head(self.states(rows, torch.arange(len(rows), device=self.device), last))
         return logits.float()
 
 

@@ -62,34 +62,44 @@ class Passes:
             torch.set_num_threads(threads)  # lone passes, and threads to come, use all of them again
 
 
-class LastPositions:
-    """Lets the last layer's MLP see only the position of each row that is read; a hook, so the model stays as it is.
+class ReadPositions:
+    """Lets the last layer's MLP see only the positions that are read; hooks, so the model stays as it is.
 
-    The layer adds what the MLP gives, (rows, 1, hidden), to every position: right at the one that is read, and
-    meaningless at the others, which nothing reads after the last layer.
+    To the other positions, which nothing reads after the last layer, the layer adds zero: their states are meaningless.
     """
 
     def __init__(self, mlp: torch.nn.Module) -> None:
         self._here = threading.local()
         mlp.register_forward_pre_hook(self._pick)
+        mlp.register_forward_hook(self._place)
 
     def _pick(self, _module: Any, inputs: tuple[torch.Tensor]) -> tuple[torch.Tensor] | None:
-        import torch
-
-        last = getattr(self._here, "last", None)
-        if last is None:
+        places = getattr(self._here, "places", None)
+        if places is None:
             return None
         (states,) = inputs
-        return (states[torch.arange(len(last), device=last.device), last][:, None],)
+        self._here.shape = states.shape
+        return (states.flatten(0, 1).index_select(0, self._flat(places)),)
+
+    def _flat(self, places: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        row, position = places
+        return row * self._here.shape[1] + position
+
+    def _place(self, _module: Any, _inputs: Any, picked: torch.Tensor) -> torch.Tensor | None:
+        places = getattr(self._here, "places", None)
+        if places is None:
+            return None
+        whole = picked.new_zeros(self._here.shape).flatten(0, 1)
+        return whole.index_copy(0, self._flat(places), picked).view(self._here.shape)
 
     @contextmanager
-    def only(self, last: torch.Tensor) -> Iterator[None]:
-        """Within, forwards of this thread are read at positions ``last``, int64 (rows,), only."""
-        self._here.last = last
+    def only(self, row: torch.Tensor, position: torch.Tensor) -> Iterator[None]:
+        """Within, forwards of this thread are read at these places only; int64 (m,) each, no place twice."""
+        self._here.places = row, position
         try:
             yield
         finally:
-            self._here.last = None
+            self._here.places = None
 
 
 def embed_patches_by_product(embed: Any) -> None:

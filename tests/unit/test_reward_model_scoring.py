@@ -182,8 +182,9 @@ def test_only_the_position_that_is_read_passes_the_last_mlp(scorer: Scorer) -> N
     scorer.score(queries()[:2])
     for hook in hooks:
         hook.remove()
-    assert all(rows == 2 for rows, _, _ in seen)
-    assert [positions == 1 for _, positions, _ in seen] == [False] * (len(layers) - 1) + [True]
+    hidden = scorer.network.model.config.text_config.hidden_size
+    assert all(len(shape) == 3 and shape[0] == 2 for shape in seen[:-1])
+    assert len(seen) == len(layers) and seen[-1] == (2, hidden)
 
 
 def test_passes_side_by_side_give_what_one_after_the_other_gives(scorer: Scorer) -> None:

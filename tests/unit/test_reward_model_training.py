@@ -80,6 +80,32 @@ def test_accumulation_gives_the_same_gradient(base: Path) -> None:
         torch.testing.assert_close(gradient, grads[1][name], rtol=0, atol=1e-6)
 
 
+def test_passing_only_answers_through_the_last_mlp_changes_no_loss_and_no_gradient(base: Path) -> None:
+    def passed(whole: bool) -> tuple[torch.Tensor, dict[str, Any], int]:
+        """Losses, gradients, and how many positions the last layer's MLP saw."""
+        network = Network.load(base)
+        wrapped = lora.attach(network.model, params().lora, "tiny", 0)
+        for tensor in lora.tensors(wrapped).values():
+            torch.nn.init.normal_(tensor, std=0.1, generator=torch.Generator().manual_seed(tensor.numel()))
+        seen: list[int] = []
+        mlp = network.model.model.language_model.layers[-1].mlp
+        mlp.register_forward_pre_hook(lambda _module, inputs: seen.append(inputs[0].shape[:-1].numel()))
+        if whole:
+            network.states = lambda rows, row, place: network.prefill(rows)[0][row, place]  # type: ignore[method-assign]
+        losses = answer_module(network, wrapped, "weighted", 0.1)(tokenise(network, examples))
+        losses.sum().backward()
+        (positions,) = seen
+        return losses.detach(), {name: tensor.grad for name, tensor in lora.tensors(wrapped).items()}, positions
+
+    examples = reward_tiny.pairs(4)
+    losses, gradients, answers = passed(whole=False)
+    expected, expected_gradients, positions = passed(whole=True)
+    assert answers == sum(len(item.answer) for item in tokenise(Network.load(base), examples)) < positions
+    torch.testing.assert_close(losses, expected, rtol=1e-5, atol=1e-6)
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(gradient, expected_gradients[name], rtol=1e-4, atol=1e-6)
+
+
 def test_one_batch_and_four_micro_batches_train_alike(base: Path, tmp_path: Path) -> None:
     examples = reward_tiny.pairs(8)
     for name, changes in {"one": {"batch_size": 8}, "four": {"batch_size": 2, "accumulation": 4}}.items():
