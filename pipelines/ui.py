@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pipelines.dvc.process import interrupt_on, search_path
+
 HOST = "127.0.0.1"
 GRACE_SECONDS = 15.0
 
@@ -49,10 +51,9 @@ def environment(root: Path, running: Sequence[Server] = ()) -> dict[str, str]:
     home = Path(os.environ.get("DAGSTER_HOME") or root / ".dagster").resolve()
     home.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(root / "dagster.yaml", home / "dagster.yaml")
-    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     quiet = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "1"}
     pages = {f"PACO_{server.name.upper()}_URL": server.url for server in running}
-    return {**pages, **os.environ, **quiet, "DAGSTER_HOME": str(home), "PATH": path}
+    return {**pages, **os.environ, **quiet, "DAGSTER_HOME": str(home), "PATH": search_path()}
 
 
 def in_use(port: int) -> bool:
@@ -83,11 +84,7 @@ def serve(root: Path, dagster_port: int, mlflow_port: int) -> int:
             return 1
     running: list[subprocess.Popen[bytes]] = []
 
-    def interrupt(_number: int, _frame: object) -> None:
-        raise KeyboardInterrupt
-
-    for number in (signal.SIGINT, signal.SIGTERM):  # SIGINT too: a shell's background job starts with it ignored
-        signal.signal(number, interrupt)
+    interrupt_on(signal.SIGINT, signal.SIGTERM)  # SIGINT too: a shell's background job starts with it ignored
     try:
         env = environment(root, chosen)
         for server in chosen:

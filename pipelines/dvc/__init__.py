@@ -1,14 +1,22 @@
-"""Dagster assets from a DVC project: edges, partitions and versions come from ``dvc.yaml`` and ``dvc.lock``."""
+"""Dagster assets from a DVC project: edges, partitions and versions come from ``dvc.yaml`` and ``dvc.lock``.
+
+Dagster is imported with the first name that needs it: ``python -m pipelines.repro`` reads the graph without.
+"""
 
 from __future__ import annotations
 
-from pipelines.dvc.assets import build_dvc_assets, dvc_asset
-from pipelines.dvc.checks import build_in_sync_checks
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from pipelines.dvc.project import DvcProject
-from pipelines.dvc.resource import DvcResource, Reproduction
-from pipelines.dvc.sensor import build_dvc_lock_sensor
 from pipelines.dvc.templating import DvcProjectError
-from pipelines.dvc.translator import DagsterDvcTranslator
+
+if TYPE_CHECKING:
+    from pipelines.dvc.assets import build_dvc_assets, dvc_asset
+    from pipelines.dvc.checks import build_in_sync_checks
+    from pipelines.dvc.resource import DvcResource, Reproduction
+    from pipelines.dvc.sensor import build_dvc_lock_sensor
+    from pipelines.dvc.translator import DagsterDvcTranslator
 
 __all__ = [
     "DagsterDvcTranslator",
@@ -21,3 +29,18 @@ __all__ = [
     "build_in_sync_checks",
     "dvc_asset",
 ]
+_WITH_DAGSTER = {
+    "DagsterDvcTranslator": "translator",
+    "DvcResource": "resource",
+    "Reproduction": "resource",
+    "build_dvc_assets": "assets",
+    "build_dvc_lock_sensor": "sensor",
+    "build_in_sync_checks": "checks",
+    "dvc_asset": "assets",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WITH_DAGSTER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_WITH_DAGSTER[name]}"), name)

@@ -29,10 +29,18 @@ def search_path() -> str:
 
 
 def interrupt_on(*numbers: signal.Signals) -> None:
-    """Have these signals raise KeyboardInterrupt, so that what runs is ended in order."""
+    """Have the first of these signals raise KeyboardInterrupt, so that what runs is ended in order.
+
+    Those that follow are ignored: they must not cut that short.
+    """
+
+    interrupted = False
 
     def interrupt(_number: int, _frame: object) -> None:
-        raise KeyboardInterrupt
+        nonlocal interrupted
+        if not interrupted:
+            interrupted = True
+            raise KeyboardInterrupt
 
     for number in numbers:
         signal.signal(number, interrupt)
