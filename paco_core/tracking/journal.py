@@ -14,7 +14,6 @@ import shutil
 import threading
 import time
 import uuid
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -29,6 +28,10 @@ HIDDEN = "."  # before the name of a folder that is no journal yet
 GONE = ".gone-"  # or none any more
 
 Event = dict[str, Any]
+
+
+class DamagedJournal(ValueError):
+    """A line of a journal is no event; the text names the file and the place."""
 
 
 @dataclass
@@ -122,6 +125,7 @@ class Journal:
 
         Raises:
             FileNotFoundError: when the journal has gone.
+            DamagedJournal: when the last thing that it told cannot be read.
         """
         stream = try_hold(self.home / "alive")
         if stream is None:
@@ -163,7 +167,11 @@ class Journal:
         write_json(self.home / "delivered.json", asdict(delivered))
 
     def waiting(self, offset: int, limit: int = 1000) -> list[tuple[Event, int]]:
-        """The next events behind ``offset``, each with the offset behind it; a torn last line is no event yet."""
+        """The next events behind ``offset``, each with the offset behind it; a torn last line is no event yet.
+
+        Raises:
+            DamagedJournal: when a line is no event.
+        """
         if not self.events.is_file():
             return []
         found: list[tuple[Event, int]] = []
@@ -172,8 +180,9 @@ class Journal:
             for line in stream:
                 if not line.endswith(b"\n") or len(found) == limit:
                     break
+                event = _event(line, self.events, offset)
                 offset += len(line)
-                found.append((json.loads(line), offset))
+                found.append((event, offset))
         return found
 
     def has_ended(self) -> bool:
@@ -222,14 +231,18 @@ def journals(root: Path) -> list[Journal]:
     return [Journal(path) for path in sorted(homes) if path.name != REFUSED and not path.name.startswith(HIDDEN)]
 
 
-def left_over(root: Path) -> Iterator[Journal]:
-    """Journals whose writer has gone, oldest first."""
-    for gone in (root / FOLDER).glob(f"{GONE}*"):  # by somebody who was killed
+def _event(line: bytes, path: Path, offset: int) -> Event:
+    try:
+        event: Event = json.loads(line)
+    except ValueError as error:
+        raise DamagedJournal(f"{path}, byte {offset}: no event ({error})") from None
+    return event
+
+
+def sweep(root: Path) -> None:
+    """Remove what somebody who was killed had taken away."""
+    for gone in (root / FOLDER).glob(f"{GONE}*"):
         shutil.rmtree(gone, ignore_errors=True)
-    for journal in journals(root):
-        with suppress(FileNotFoundError):
-            if journal.is_left() and journal.home.exists():
-                yield journal
 
 
 def _end_of_the_killed(journal: Journal) -> None:
@@ -244,6 +257,6 @@ def _end_of_the_killed(journal: Journal) -> None:
         journal.remove()
         return
     os.truncate(journal.events, whole)
-    event = json.loads(last)
+    event = _event(last, journal.events, whole - len(last))
     if event["kind"] != "end":
         journal.append({"kind": "end", "status": "KILLED", "time": event["time"]})

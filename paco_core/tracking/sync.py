@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from paco_core.tracking.delivery import Delivery, short
-from paco_core.tracking.journal import Journal, journals, left_over
+from paco_core.tracking.journal import DamagedJournal, Journal, journals, sweep
 
 #: MLflow asks seven times over minutes by itself; here the journal does the waiting.
 HTTP = {
@@ -59,9 +59,12 @@ def send_left_over(root: Path, patience_s: float = 60.0) -> Sent:
     runs = events = waiting = 0
     problems: list[str] = []
     deadline = time.monotonic() + patience_s
+    sweep(root)
     with brief_requests():
-        for journal in left_over(root):
-            with suppress(FileNotFoundError):  # a courier was faster
+        for journal in journals(root):
+            try:
+                if not (journal.is_left() and journal.home.exists()):
+                    continue
                 before = journal.count_waiting()
                 if journal.reserve():
                     problems += _deliver(journal, deadline)
@@ -69,6 +72,11 @@ def send_left_over(root: Path, patience_s: float = 60.0) -> Sent:
                 runs, events, waiting = runs + (after < before), events + before - after, waiting + after
                 if journal.is_done():
                     journal.remove()
+            except FileNotFoundError:
+                pass  # a courier was faster
+            except DamagedJournal as error:
+                problems.append(f"{error}; it stays there, and stops no other: mend the line or remove the folder")
+            finally:
                 journal.free()
     return Sent(runs, events, waiting, tuple(problems))
 
@@ -85,6 +93,8 @@ def _deliver(journal: Journal, deadline: float) -> list[str]:
         try:
             if not delivery.step():
                 break
+        except DamagedJournal:
+            raise
         except Exception as error:
             if not delivery.is_stuck():
                 uri = delivery.store()

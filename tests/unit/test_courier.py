@@ -180,8 +180,12 @@ def test_a_journal_that_nobody_can_read_stops_no_other(project: Path, capfd: pyt
         assert tracker.run_id
     assert runs(project)["x"].info.status == "FINISHED"
     assert all(journal.home.is_dir() for journal in torn)
-    complaints = capfd.readouterr().err.count("JSONDecodeError: ")
+    complaints = capfd.readouterr().err.count("DamagedJournal: ")
     assert 2 <= complaints <= 4, "of each at the courier's start and the stage's, not at every look"
+    problems = sorted(send_left_over(project).problems)
+    assert len(problems) == 2
+    for journal, problem in zip(sorted(torn, key=lambda journal: journal.home), problems, strict=True):
+        assert problem.startswith(f"{journal.events}, byte ") and "stops no other" in problem
 
 
 def test_a_courier_serves_one_environment_and_shows_nothing_of_it(project: Path) -> None:
