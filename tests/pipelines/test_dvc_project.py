@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import graphs
@@ -10,6 +11,8 @@ import pytest
 from pipelines.dvc import DvcProject, DvcProjectError
 from pipelines.dvc.hashing import Workspace
 from pipelines.dvc.templating import Variables, read_data
+
+REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -130,3 +133,12 @@ def test_ignored_files_do_not_count(tmp_path: Path) -> None:
     (tmp_path / ".dvcignore").write_text(".gitignore\n")
     assert Workspace(tmp_path).md5("data") == before
     assert Workspace(tmp_path).md5("absent") is None
+
+
+@pytest.mark.skipif(not (REPOSITORY / ".git").exists(), reason="no git checkout")
+def test_git_ignores_every_out_that_dvc_keeps() -> None:
+    """Else DVC writes the entry during the first run, and git shows a changed file."""
+    kept = {out.path for stage in DvcProject(REPOSITORY).stages.values() for out in stage.outs if out.cache}
+    command = ["git", "check-ignore", "--no-index", "--stdin"]
+    ignored = subprocess.run(command, cwd=REPOSITORY, input="\n".join(kept), capture_output=True, text=True).stdout
+    assert kept - set(ignored.splitlines()) == set()
