@@ -1,7 +1,7 @@
 """Training pairs per second and peak memory, with and without the head trick and the vision cache.
 
-The head trick: only answer positions go through the language-model head. The vision cache: features of the
-frozen tower are computed once a picture. Each variant runs in a process of its own.
+The head trick: only answer positions go through the last layer's MLP and the language-model head. The vision cache:
+features of the frozen tower are computed once a picture. Each variant runs in a process of its own.
 
     python benchmarks/reward_training.py
     python benchmarks/reward_training.py --model 7b --device cuda --dtype bfloat16 --rank 32 --batch 8 \\
@@ -69,7 +69,7 @@ def measure(args: argparse.Namespace, variant: dict[str, Any]) -> dict[str, Any]
 
 
 def every_position(net: Any) -> Any:
-    """The loss as it is without the trick: logits of every position, in float32."""
+    """The loss as it is without the trick: the last MLP and logits at every position, in float32."""
     from paco_core.reward_model.items import answers_of, rows_of
     from paco_core.reward_model.loss import answer_loss
 

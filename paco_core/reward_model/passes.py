@@ -78,19 +78,15 @@ class ReadPositions:
         if places is None:
             return None
         (states,) = inputs
-        self._here.shape = states.shape
-        return (states.flatten(0, 1).index_select(0, self._flat(places)),)
-
-    def _flat(self, places: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
         row, position = places
-        return row * self._here.shape[1] + position
+        self._here.shape, self._here.flat = states.shape, row * states.shape[1] + position
+        return (states.flatten(0, 1).index_select(0, self._here.flat),)
 
     def _place(self, _module: Any, _inputs: Any, picked: torch.Tensor) -> torch.Tensor | None:
-        places = getattr(self._here, "places", None)
-        if places is None:
+        if getattr(self._here, "places", None) is None:
             return None
-        whole = picked.new_zeros(self._here.shape).flatten(0, 1)
-        return whole.index_copy(0, self._flat(places), picked).view(self._here.shape)
+        whole = picked.new_zeros(self._here.shape)
+        return whole.flatten(0, 1).index_copy(0, self._here.flat, picked).view(whole.shape)
 
     @contextmanager
     def only(self, row: torch.Tensor, position: torch.Tensor) -> Iterator[None]:

@@ -18,8 +18,6 @@ from typing import IO, TextIO
 
 _FIRST_LINES, _LAST_LINES = 50, 400
 _ENDS = ((signal.SIGINT, 0.6), (signal.SIGTERM, 0.4))  # and the share of the grace that each gets
-
-
 DVC = (sys.executable, "-m", "dvc")  # of this interpreter
 
 
@@ -33,7 +31,6 @@ def interrupt_on(*numbers: signal.Signals) -> None:
 
     Those that follow are ignored: they must not cut that short.
     """
-
     interrupted = False
 
     def interrupt(_number: int, _frame: object) -> None:

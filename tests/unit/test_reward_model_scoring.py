@@ -183,7 +183,7 @@ def test_only_the_position_that_is_read_passes_the_last_mlp(scorer: Scorer) -> N
     for hook in hooks:
         hook.remove()
     hidden = scorer.network.model.config.text_config.hidden_size
-    assert all(len(shape) == 3 and shape[0] == 2 for shape in seen[:-1])
+    assert all(len(shape) == 3 and shape[0] == 2 and shape[1] > 1 for shape in seen[:-1])
     assert len(seen) == len(layers) and seen[-1] == (2, hidden)
 
 
