@@ -11,6 +11,7 @@ import yaml
 
 from paco_core import files, graph
 from paco_core.files import DataError
+from paco_core.imports import uncollected
 
 
 @dataclass(frozen=True)
@@ -43,9 +44,10 @@ def finished_runs(uri: str, profile: str) -> dict[str, FoundRun]:
 
     Empty where the store does not answer: the page then says that times are unknown.
     """
-    from mlflow.exceptions import MlflowException
-
     from paco_core.tracking import brief_requests
+
+    with uncollected():
+        from mlflow.exceptions import MlflowException
 
     try:
         with brief_requests():

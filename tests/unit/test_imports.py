@@ -81,5 +81,17 @@ def test_the_collector_works_again_after_a_failed_load() -> None:
     assert gc.isenabled()
 
 
+def test_a_process_ends_without_a_walk_through_what_it_imported() -> None:
+    ending = """
+import atexit, gc
+atexit.register(lambda: print(gc.get_freeze_count() > len(made)))
+from paco_core.imports import uncollected
+with uncollected():
+    made = [[number] for number in range(1000)]
+"""
+    done = subprocess.run([sys.executable, "-c", ending], capture_output=True, text=True)
+    assert done.stdout == "True\n", done.stderr
+
+
 def test_a_loader_can_be_sent_to_another_process() -> None:
     assert cloudpickle.loads(cloudpickle.dumps(TextToImage.load)).__qualname__ == "TextToImage.load"
