@@ -53,7 +53,7 @@ vllm: setup
 	@.venv-vllm/bin/python -c "import vllm; print('vLLM', vllm.__version__, 'is ready: set serving.engine to vllm')"
 
 lock: setup
-	@uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header requirements.in -o requirements.txt
+	@uv pip compile --quiet --universal --fork-strategy fewest --python-version 3.11 --generate-hashes --no-emit-index-url --no-header requirements.in -o requirements.txt
 
 clean:
 	@rm -rf .paco .dagster mlflow.db mlartifacts mlruns dvc_plots
