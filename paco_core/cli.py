@@ -325,6 +325,8 @@ def _parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> None:
     """Entry point: exit 0 when it worked, 1 with one clear message when input or data are at fault."""
     args = _parser().parse_args(argv)
+    if (root := str(project_root())) not in sys.path:
+        sys.path.append(root)  # where rewards of the user's own lie; `python -m paco_core` looks there anyway
     from paco_core.files import DataError
     from paco_core.params import ParamsError
 

@@ -23,13 +23,13 @@ from pipelines.defs.serving import assets as serving
 from pipelines.defs.serving import checks as serving_checks
 from pipelines.dvc import build_in_sync_checks
 
-# Source links are a beta feature of Dagster, which says so once an asset.
-warnings.filterwarnings("ignore", category=dg.BetaWarning)
+with warnings.catch_warnings(action="ignore", category=dg.BetaWarning):  # source links: it says so once an asset
+    assets = dg.with_source_code_references(
+        dg.load_assets_from_modules([data, reward, serving, policies, benchmarks, operations])
+    )
 
 defs = dg.Definitions(
-    assets=dg.with_source_code_references(
-        dg.load_assets_from_modules([data, reward, serving, policies, benchmarks, operations])
-    ),
+    assets=assets,
     asset_checks=[
         *dg.load_asset_checks_from_modules(
             [data_checks, reward_checks, serving_checks, policy_checks, benchmark_checks]

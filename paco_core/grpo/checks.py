@@ -54,12 +54,15 @@ def collapse(rows: Sequence[Row], sizes: Sequence[int]) -> CheckReport:
     )
 
 
-def ratio_before_update(rows: Sequence[Row], dtype: str) -> CheckReport:
-    """Before an update the trained pass must find the rollout's log-probabilities."""
+def ratio_before_update(rows: Sequence[Row], loss: str, dtype: str) -> CheckReport:
+    """Before an update the trained pass must find the rollout's log-probabilities; ``nft`` compares none."""
+    name = "ratio_is_one_before_update"
+    if loss == "nft":
+        return CheckReport(name, True, "ERROR", "loss nft compares no log-probabilities: it has no ratio")
     gaps = [row["update/ratio_gap"] for row in rows if "update/ratio_gap" in row]
     largest, bound = max(gaps, default=math.nan), RATIO_GAP[dtype]
     return CheckReport(
-        "ratio_is_one_before_update",
+        name,
         largest < bound,
         "ERROR",
         f"largest |log p - log p_old| before an update is {largest:.2g} over {len(gaps)} epochs; "

@@ -41,10 +41,14 @@ class Transition:
 
 @dataclass(frozen=True)
 class Dynamics:
-    """How a noisy step moves (``transition``) and how likely a move was (``log_prob``, (N,))."""
+    """How a noisy step moves (``transition``) and how likely a move was (``log_prob``, (N,)).
+
+    ``error_weight``: by what, at a standard deviation, ``log_prob`` multiplies the squared error.
+    """
 
     transition: Callable[[torch.Tensor, torch.Tensor, Step], Transition]
     log_prob: Callable[[torch.Tensor, Transition], torch.Tensor]
+    error_weight: Callable[[float], float]
 
 
 def _element_mean(value: torch.Tensor) -> torch.Tensor:
@@ -57,9 +61,19 @@ def gaussian_log_prob(x_next: torch.Tensor, transition: Transition) -> torch.Ten
     return _element_mean(-0.5 * residual**2) - math.log(transition.std) - 0.5 * math.log(2 * math.pi)
 
 
+def gaussian_error_weight(std: float) -> float:
+    """1 / (2 std^2)."""
+    return 1.0 / (2.0 * std**2)
+
+
 def squared_error_log_prob(x_next: torch.Tensor, transition: Transition) -> torch.Tensor:
     """-mean((x' - mean)^2), as CPS defines it (arXiv 2509.05952): (N,)."""
     return _element_mean(-((x_next - transition.mean) ** 2))
+
+
+def unit_error_weight(_std: float) -> float:
+    """1: CPS leaves the standard deviation out of its log-probability."""
+    return 1.0
 
 
 def flow_sde(x: torch.Tensor, v: torch.Tensor, step: Step) -> Transition:
@@ -90,9 +104,9 @@ def dance_sde(x: torch.Tensor, v: torch.Tensor, step: Step) -> Transition:
 
 
 DYNAMICS = {
-    "flow_sde": Dynamics(flow_sde, gaussian_log_prob),
-    "cps": Dynamics(cps, squared_error_log_prob),
-    "dance_sde": Dynamics(dance_sde, gaussian_log_prob),
+    "flow_sde": Dynamics(flow_sde, gaussian_log_prob, gaussian_error_weight),
+    "cps": Dynamics(cps, squared_error_log_prob, unit_error_weight),
+    "dance_sde": Dynamics(dance_sde, gaussian_log_prob, gaussian_error_weight),
 }
 
 

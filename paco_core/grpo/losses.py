@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LossInputs:
-    """One trained step of N samples: new and old log-probabilities (N,), advantages (N,)."""
+    """One trained step of N samples: new and old log-probabilities (N,), advantages (N,).
+
+    ``error_weight``: what the dynamics' log-probability multiplies the squared error by at this step.
+    """
 
     log_prob: torch.Tensor
     old_log_prob: torch.Tensor
@@ -27,6 +30,7 @@ class LossInputs:
     clip_range: float
     step: Step
     transition: Transition
+    error_weight: float
     old_mean: torch.Tensor | None = None  # mean of the rollout's transition, where a loss needs it
 
 
@@ -61,7 +65,8 @@ def ppo(inputs: LossInputs) -> LossTerms:
 def grpo_guard(inputs: LossInputs) -> LossTerms:
     """Ratio freed of its drift and step scale, sample by sample (GRPO-Guard, arXiv 2510.22319).
 
-    rho = exp((log p - log p_old + mean((mu - mu_old)^2) / (2 s^2)) s), loss divided by -d.
+    rho = exp((log p - log p_old + mean((mu - mu_old)^2) / (2 s^2)) s), loss divided by -d. Here log p is the
+    Gaussian's, whatever the dynamics takes for its log-probability: CPS leaves out 1 / (2 s^2).
 
     Raises:
         ValueError: when the rollout kept no mean.
@@ -69,8 +74,9 @@ def grpo_guard(inputs: LossInputs) -> LossTerms:
     if inputs.old_mean is None:
         raise ValueError("grpo_guard needs the rollout's means; the rollout was told to keep none")
     std = inputs.transition.std
-    drift = ((inputs.transition.mean - inputs.old_mean) ** 2).flatten(1).mean(dim=1) / (2.0 * std**2)
-    ratio = ((inputs.log_prob - inputs.old_log_prob + drift) * std).exp()
+    drift = ((inputs.transition.mean - inputs.old_mean) ** 2).flatten(1).mean(dim=1)
+    moved = (inputs.log_prob - inputs.old_log_prob) / inputs.error_weight  # of the squared error
+    ratio = ((moved + drift) / (2.0 * std)).exp()
     return LossTerms(_clipped(ratio, inputs.advantages, inputs.clip_range) / -inputs.step.d, ratio)
 
 

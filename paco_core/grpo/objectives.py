@@ -139,6 +139,7 @@ class TransitionObjective:
                 clip_range=self.params.clip_range,
                 step=step,
                 transition=transition,
+                error_weight=dynamics.error_weight(transition.std),
                 old_mean=kept.mean,
             )
         )

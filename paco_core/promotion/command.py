@@ -42,9 +42,10 @@ def gates(root: Path, params: Params, name: str) -> list[CheckReport]:
     from paco_core.grpo import checks as policy_checks
 
     log = policy_checks.read_log(root / paths.POLICIES / name / "training_log.csv")
+    recipe = params.policies.recipes[name]
     return [
-        policy_checks.collapse(log, params.policies.recipes[name].eval_sizes),
-        policy_checks.ratio_before_update(log, params.policies.dtype),
+        policy_checks.collapse(log, recipe.eval_sizes),
+        policy_checks.ratio_before_update(log, params.policies.of(recipe).loss, params.policies.dtype),
     ]
 
 

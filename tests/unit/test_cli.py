@@ -43,6 +43,15 @@ def test_an_unknown_stage_lists_the_known_ones(project: Path) -> None:
     assert done.returncode == 1 and "no stage 'promts'; stages: " in done.stderr
 
 
+def test_a_reward_of_the_users_own_is_found_in_the_projects_folder(project: Path) -> None:
+    (project / "my_rewards.py").write_text("def brightness(batch):\n    return [0.5] * len(batch)\n")
+    text = (project / "params.yaml").read_text()
+    (project / "params.yaml").write_text(text.replace("          clip_t:", '          "my_rewards:brightness":', 1))
+    script = "from paco_core.cli import main; main(['plan', 'flux_t2is'])"  # as the console script: not from here
+    done = subprocess.run([sys.executable, "-P", "-c", script], cwd=project, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_full_disk_is_said_plainly(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

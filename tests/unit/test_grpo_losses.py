@@ -22,6 +22,7 @@ def inputs(log_prob: list[float], old: list[float], advantages: list[float]) -> 
         1e-4,
         STEP,
         Transition(torch.zeros(len(old), 1, 1), 0.5),
+        2.0,
         torch.zeros(len(old), 1, 1),
     )
 
@@ -41,10 +42,11 @@ def test_ppo_gradient_vanishes_where_the_ratio_went_its_way_already() -> None:
     assert gradient.tolist() == pytest.approx(expected, rel=1e-5)
 
 
-def test_guard_equals_the_analytic_ratio_of_each_sample() -> None:
+@pytest.mark.parametrize("name", DYNAMICS)
+def test_guard_equals_the_analytic_ratio_of_each_sample(name: str) -> None:
     torch.manual_seed(0)
     x, v, moved = torch.randn(3, 4, 2), torch.randn(3, 4, 2), torch.randn(3, 4, 2) * 0.1
-    dynamics = DYNAMICS["flow_sde"]
+    dynamics = DYNAMICS[name]
     old, new = dynamics.transition(x, v, STEP), dynamics.transition(x, v + moved, STEP)
     noise = torch.randn(3, 4, 2)
     after = old.mean + old.std * noise
@@ -57,6 +59,7 @@ def test_guard_equals_the_analytic_ratio_of_each_sample() -> None:
             10.0,
             STEP,
             Transition(new.mean[rows], new.std),
+            dynamics.error_weight(new.std),
             old.mean[rows],
         )
         return LOSSES["grpo_guard"].function(given).ratio

@@ -74,6 +74,17 @@ def test_adapter_holds_the_averaged_weights(tmp_path: Path) -> None:
     assert any(not torch.equal(saved[n], p.detach()) for n, p in given.policy.trainable().items())
 
 
+def test_the_average_moves_by_updates_whatever_the_size_of_a_pass(tmp_path: Path) -> None:
+    """Peers moved it at every micro-batch: its reach then hung on memory."""
+    few, many = (trainer(params=params(epochs=2, train_batch=size, ema_decay=0.9)) for size in (24, 4))
+    for given, name in ((few, "few"), (many, "many")):
+        given.run(tmp_path / name)
+    assert few.learner.ema.steps == many.learner.ema.steps == 2 * few.params.updates_per_epoch
+    for name, shadow in few.learner.ema.shadow.items():
+        assert torch.allclose(shadow, many.learner.ema.shadow[name], atol=1e-5), name
+        assert not torch.equal(shadow, few.learner.parameters[name]), "an average, not the weights"
+
+
 def test_resume_gives_the_uninterrupted_run(tmp_path: Path) -> None:
     whole = trainer(params=params(checkpoint_every=2)).run(tmp_path / "whole")
     child = f"""

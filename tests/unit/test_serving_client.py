@@ -7,6 +7,7 @@ import math
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
@@ -15,8 +16,10 @@ from serving_fakes import (
     FakeModel,
     Scripted,
     completion,
+    fake_server,
     half,
     hang_up,
+    listening,
     panel,
     queries,
     reply,
@@ -26,9 +29,11 @@ from serving_fakes import (
 )
 
 from paco_core.files import DataError
+from paco_core.reward_model.network import picture_key
 from paco_core.reward_model.yes_probability import PairQuery, Score, in_both_orders
 from paco_core.serving.cache import ScoreCache, question_key
 from paco_core.serving.client import RewardClient
+from paco_core.serving.engines.transformers_app import build_app
 from paco_core.serving.process import ServingError
 from paco_core.serving.transport import Patience
 
@@ -74,6 +79,22 @@ def test_two_calls_in_a_row_and_calls_from_event_loops() -> None:
             assert [s.value for s in client.score(queries(5))] == pytest.approx(expected)
         for _ in range(2):
             assert [s.value for s in asyncio.run(client.score_async(queries(5)))] == pytest.approx(expected)
+
+
+def test_every_call_uses_the_same_few_connections() -> None:
+    app, ports = build_app(fake_server(FakeModel())), set()
+
+    async def watched(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http" and scope["method"] == "POST":
+            ports.add(scope["client"][1])
+        await app(scope, receive, send)
+
+    asked = queries(24)
+    with listening(watched, 0) as url, RewardClient(url, NAME, in_flight=2) as client:
+        for first in range(0, 24, 8):
+            client.score(asked[first : first + 4])
+            asyncio.run(client.score_async(asked[first + 4 : first + 8]))
+    assert client.counts.requests == 24 and len(ports) <= 2
 
 
 def test_many_at_once_equal_one_at_a_time() -> None:
@@ -172,6 +193,13 @@ def test_cache_key_depends_on_every_part() -> None:
     ]
     keys = {question_key(*five) for five in parts}
     assert len(keys) == len(parts)
+
+
+def test_pictures_of_equal_bytes_but_another_size_or_mode_are_other_pictures() -> None:
+    pixels = bytes(range(24))
+    pictures = [Image.frombytes(mode, size, pixels) for mode, size in (("L", (6, 4)), ("L", (4, 6)), ("RGB", (4, 2)))]
+    assert len({picture.tobytes() for picture in pictures}) == 1
+    assert len({picture_key(picture) for picture in pictures}) == 3
 
 
 def test_a_score_of_one_engine_or_number_format_is_never_taken_for_anothers(tmp_path: Path) -> None:

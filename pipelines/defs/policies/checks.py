@@ -28,7 +28,10 @@ def no_collapse(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
 def ratio_is_one_before_update(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
     from paco_core.grpo import checks
 
-    return _of_each(context, lambda log, params, _name: checks.ratio_before_update(log, params.dtype))
+    return _of_each(
+        context,
+        lambda log, params, name: checks.ratio_before_update(log, params.of(params.recipes[name]).loss, params.dtype),
+    )
 
 
 def _of_each(
