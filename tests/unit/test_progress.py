@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import io
+import sys
+
 import pytest
 
 from paco_core import progress
@@ -44,3 +47,19 @@ def test_without_a_listener_nothing_is_told(clock: list[float], capsys: pytest.C
     with Progress(2, "quiet", "steps") as bar:
         assert list(bar.track("ab")) == ["a", "b"]
     assert capsys.readouterr() == ("", "") and bar.done == 2
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_shows_a_bar_with_rate_and_time_left_and_no_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", shown := Terminal())
+    said: list[str] = []
+    with Progress(4, "grids@0", "pictures", said.append) as counting:
+        assert "grids@0:   0%" in shown.getvalue() and "0/4" in shown.getvalue()
+        counting.advance(3, note="loss 0.5")
+        for part in ("75%", "3/4", "pictures/s", "loss 0.5"):
+            assert part in str(counting._bar)
+    assert said == []
