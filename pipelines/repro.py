@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import signal
 import subprocess
 import threading
@@ -24,6 +25,12 @@ from pipelines.dvc.templating import DvcProjectError
 from pipelines.dvc.tidying import release_dead_locks
 
 GRACE_SECONDS = 8.0
+#: What DVC prints around a stage that goes well. ``--quiet`` would hide its errors, too: a full disk, a missing file.
+_CHATTER = re.compile(
+    r"Running stage '.*':$|> |(Generating|Updating) lock file '|Stage '.*' didn't change, skipping$"
+    r"|To track the changes with git, run:$|\tgit add |To enable auto staging, run:$|\tdvc config core\.autostage true$"
+    r"|Use `dvc push` to send your updates|Data and pipelines are up to date\.$"
+)
 Say = Callable[[str], None]
 
 
@@ -49,7 +56,7 @@ class _Running:
         self.name, self._say, self._began = name, say, time.monotonic()
         # A session of its own: Ctrl-C reaches this process only, which ends the stages in order.
         self.child = subprocess.Popen(
-            [*DVC, "--wait-for-lock", "repro", "--quiet", "--single-item", name],
+            [*DVC, "--wait-for-lock", "repro", "--single-item", name],
             cwd=root, env=_environment(), start_new_session=True,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
@@ -59,7 +66,8 @@ class _Running:
     def _tell(self) -> None:
         assert self.child.stdout is not None
         for line in self.child.stdout:
-            if text := line.decode(errors="replace").rstrip():
+            text = line.decode(errors="replace").rstrip()
+            if text and not _CHATTER.match(text):
                 self._say(f"[{self.name}] {text}")
 
     def ended(self) -> bool:

@@ -59,6 +59,13 @@ stages:
     deps: [bad.out]
     outs: [after.out]
 """
+LACKING = """
+stages:
+  bad:
+    cmd: python put.py bad.out nowhere.txt
+    deps: [nowhere.txt]
+    outs: [bad.out]
+"""
 WAITING = """
 import os, pathlib, time
 pathlib.Path("pid.part").write_text(str(os.getpid()))
@@ -103,6 +110,28 @@ def test_after_a_failure_nothing_starts_and_the_next_run_goes_on(
     (root / "stage.py").write_text("open('bad.out', 'w').write('made')")
     assert repro.reproduce(root, jobs=2) == 0
     assert "[good]" not in capfd.readouterr().out and (root / "after.out").read_text() == "made"
+
+
+def test_the_reason_is_dvcs_own_where_the_stage_has_none(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    root = graphs.make(tmp_path / "project", LACKING)
+    assert repro.reproduce(root, jobs=2) == 1
+    said = [line for line in capfd.readouterr().out.splitlines() if line.startswith("[bad]")]
+    (reason,) = [line for line in said if "ERROR: failed to reproduce 'bad'" in line]
+    assert "nowhere.txt" in reason and said[-1].startswith("[bad] FAILED (dvc ended with 255)")
+
+
+@pytest.mark.parametrize("git", [False, True])
+def test_a_stage_that_goes_well_is_told_without_the_chatter_of_dvc(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], git: bool
+) -> None:
+    root = graphs.make_chain(tmp_path / "project")
+    if git:  # then DVC tells what to add to it
+        subprocess.run(["git", "init", "-q"], cwd=root, check=True)
+        (root / ".dvc/config").write_text("[core]\n    analytics = false\n    check_update = false\n")
+    (root / "put.py").write_text(graphs.PUT + "print('put', target)")
+    assert repro.reproduce(root, jobs=2) == 0
+    said = [line.partition(" in ")[0] for line in capfd.readouterr().out.splitlines() if line.startswith("[")]
+    assert said == [f"[{name}] {text}" for name in "abc" for text in (f"put {name}.out", "done")]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
