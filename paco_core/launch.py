@@ -10,6 +10,7 @@ from pathlib import Path
 from paco_core import files, launchers
 from paco_core.context import open_stage
 from paco_core.params import PARAMS_FILE, ParamsError, load
+from paco_core.stage_lock import only_run
 
 STAGES = Path(__file__).parent / "stages"
 SECONDS = Path(".paco") / "seconds"  # outside the outs: time is no result
@@ -25,7 +26,7 @@ def run_stage(name: str, item: str | None, root: Path) -> None:
 
     Raises:
         ParamsError: for an unknown stage or launcher, or invalid parameters.
-        DataError: when an input is missing or malformed.
+        DataError: when an input is missing or malformed, or another process runs this stage.
     """
     if name not in stage_names():
         raise ParamsError(f"no stage {name!r}; stages: {', '.join(stage_names())}")
@@ -38,9 +39,10 @@ def run_stage(name: str, item: str | None, root: Path) -> None:
 
         accelerated.become(name, item, root, load(root / PARAMS_FILE).policies.device)
     began = time.monotonic()
-    with open_stage(name, item, root) as context:
+    label = f"{name}@{item}" if item else name
+    with only_run(root, label), open_stage(name, item, root) as context:
         importlib.import_module(f"paco_core.stages.{name}").run(context)
-    files.write_json(root / SECONDS / f"{context.label}.json", {"seconds": round(time.monotonic() - began, 2)})
+    files.write_json(root / SECONDS / f"{label}.json", {"seconds": round(time.monotonic() - began, 2)})
 
 
 def _trains_together(name: str) -> bool:

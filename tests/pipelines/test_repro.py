@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import graphs
 import pytest
 
+from paco_core.file_locks import is_held
+from paco_core.stage_lock import lock_file
 from pipelines import repro
 from pipelines.dvc import DvcProject
+from pipelines.dvc.process import DVC, search_path
 
 # `left` and `right` wait for each other: neither ends unless both run at once.
 MEET = """
@@ -74,7 +79,15 @@ while not pathlib.Path("go").exists():
     time.sleep(0.02)
 pathlib.Path("bad.out").write_text("made")
 """
+#: As paco's own stages: one process at a time.
+ALONE = """
+from pathlib import Path
+from paco_core.stage_lock import only_run
+with only_run(Path.cwd(), "bad"):
+    exec(Path("waiting.py").read_text())
+"""
 DEADLINE_S = 120.0
+CODE = str(Path(repro.__file__).parent.parent)
 
 
 def test_stages_that_do_not_need_each_other_run_at_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -134,17 +147,68 @@ def test_a_stage_that_goes_well_is_told_without_the_chatter_of_dvc(
     assert said == [f"[{name}] {text}" for name in "abc" for text in (f"put {name}.out", "done")]
 
 
+def until(condition: Callable[[], bool]) -> None:
+    end = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < end, "nothing happened in time"
+        time.sleep(0.02)
+
+
+def holders(root: Path) -> set[int]:
+    """The processes for which DVC locked what they write."""
+    try:
+        locks = json.loads((root / ".dvc/tmp/rwlock").read_text())
+    except ValueError:  # it is being written
+        return {-1}
+    return {lock["pid"] for lock in locks.get("write", {}).values()}
+
+
+def test_after_kill_9_of_the_whole_run_the_next_one_says_who_still_runs(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    root = graphs.make(tmp_path / "project", FAILING, stage__py=WAITING)
+    run = subprocess.Popen([sys.executable, "-m", "pipelines.repro"], cwd=root, env={**os.environ, "PYTHONPATH": CODE})
+    until(lambda: (root / "pid").exists() and "good" in DvcProject(root).lock() and len(holders(root)) == 1)
+    run.kill()
+    assert run.wait() == -signal.SIGKILL
+    (orphan,) = holders(root)
+    assert repro.reproduce(root, jobs=2) == 1
+    said = capfd.readouterr().out
+    assert "[bad] ERROR: failed to reproduce 'bad'" in said and f"(PID {orphan}): " in said
+    (root / "go").touch()
+    until(lambda: holders(root) == set())
+    assert repro.reproduce(root, jobs=2) == 0
+    assert (root / "after.out").read_text() == "made"
+
+
+def test_after_kill_9_of_dvc_its_stage_is_not_started_a_second_time(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", CODE)
+    root = graphs.make(tmp_path / "project", FAILING, stage__py=ALONE, waiting__py=WAITING)
+    environment = {**os.environ, "PATH": search_path()}
+    run = subprocess.Popen([*DVC, "repro", "--single-item", "bad"], cwd=root, env=environment)
+    until((root / "pid").exists)
+    run.kill()
+    assert run.wait() == -signal.SIGKILL
+    orphan = int((root / "pid").read_text())
+    assert repro.reproduce(root, jobs=2) == 1
+    assert f"stage bad still runs as process {orphan} (started by a run" in capfd.readouterr().out
+    os.kill(orphan, signal.SIGTERM)  # as the message says
+    until(lambda: not is_held(lock_file(root, "bad")))
+    (root / "go").touch()
+    assert repro.reproduce(root, jobs=2) == 0
+    assert (root / "after.out").read_text() == "made"
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_stop_reaches_every_stage(tmp_path: Path, number: signal.Signals) -> None:
     root = graphs.make(tmp_path / "project", FAILING, stage__py=WAITING)
-    env = {**os.environ, "PYTHONPATH": str(Path(repro.__file__).parent.parent)}
+    env = {**os.environ, "PYTHONPATH": CODE}
     run = subprocess.Popen(
         [sys.executable, "-m", "pipelines.repro"], cwd=root, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
-    end = time.monotonic() + DEADLINE_S
-    while not (root / "pid").exists():
-        assert time.monotonic() < end
-        time.sleep(0.02)
+    until((root / "pid").exists)
     run.send_signal(number)
     run.send_signal(number)  # an impatient one: it cuts nothing short
     said = run.communicate(timeout=DEADLINE_S)[0].decode()
@@ -159,6 +223,6 @@ def test_a_stop_reaches_every_stage(tmp_path: Path, number: signal.Signals) -> N
 
 def test_a_malformed_graph_is_told_in_a_line(tmp_path: Path) -> None:
     root = graphs.make(tmp_path / "project", "stages: {a: {outs: [a]}}")
-    env = {**os.environ, "PYTHONPATH": str(Path(repro.__file__).parent.parent)}
+    env = {**os.environ, "PYTHONPATH": CODE}
     done = subprocess.run([sys.executable, "-m", "pipelines.repro"], cwd=root, env=env, capture_output=True, text=True)
     assert done.returncode == 1 and done.stderr.startswith("repro: ") and "cmd is missing" in done.stderr

@@ -28,6 +28,7 @@ INFRASTRUCTURE = {
     "paco_core/params_policies.py",
     "paco_core/paths.py",
     "paco_core/progress.py",
+    "paco_core/stage_lock.py",
 }
 INFRASTRUCTURE_ROOMS = ("paco_core/tracking/", "paco_core/launchers/")
 
