@@ -9,6 +9,9 @@ export DAGSTER_HOME := $(CURDIR)/.dagster
 export UV_SYSTEM_CERTS ?= 1
 # Stages of the demo that run at a time. They share the processor; on one GPU they would share its memory: JOBS=1.
 JOBS ?= 2
+# Where `make ui` listens.
+DAGSTER_PORT ?= 3000
+MLFLOW_PORT ?= 5000
 
 .PHONY: help setup demo test lint ui zoo vllm lock clean
 
@@ -38,7 +41,7 @@ lint: setup
 	@lint-imports --no-cache
 
 ui: setup
-	@python -m pipelines.ui
+	@python -m pipelines.ui --dagster-port $(DAGSTER_PORT) --mlflow-port $(MLFLOW_PORT)
 
 zoo: setup
 	@paco zoo build

@@ -61,6 +61,17 @@ def in_use(port: int) -> bool:
         return probe.connect_ex((HOST, port)) == 0
 
 
+def busy(server: Server) -> str:
+    """What to say where the port of a server is taken."""
+    from paco_core.serving.process import port_holder  # late: only then
+
+    way_out = f"make ui {server.name.upper()}_PORT={server.port + 1}"
+    return (
+        f"{server.name}: port {server.port} of {HOST} is in use by {port_holder(server.port)}. If that is an earlier "
+        f"`make ui`, it is up already; otherwise end it, or choose another port: `{way_out}`"
+    )
+
+
 def stop(running: Sequence[subprocess.Popen[bytes]]) -> None:
     """End the servers: SIGTERM to each parent, which ends its children; SIGKILL to groups that stay."""
     for process in running:
@@ -80,7 +91,7 @@ def serve(root: Path, dagster_port: int, mlflow_port: int) -> int:
     chosen = servers(root, dagster_port, mlflow_port)
     for server in chosen:
         if in_use(server.port):
-            print(f"{server.name}: port {server.port} of {HOST} is in use; is it already up?", file=sys.stderr)
+            print(busy(server), file=sys.stderr)
             return 1
     running: list[subprocess.Popen[bytes]] = []
 

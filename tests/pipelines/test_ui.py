@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import subprocess
@@ -51,13 +52,29 @@ def test_links_lead_to_the_ports_that_were_chosen(tmp_path: Path, monkeypatch: p
     assert ui.environment(tmp_path, ui.servers(tmp_path, 1, 2))["PACO_DAGSTER_URL"] == "https://dagster.example.org"
 
 
-def test_a_port_in_use_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_port_in_use_is_told_with_its_process_and_a_way_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     with socket.socket() as taken:
         taken.bind((ui.HOST, 0))
         taken.listen()
         port = taken.getsockname()[1]
-        assert ui.serve(tmp_path, port, _free_port()) == 1
-    assert f"port {port} of 127.0.0.1 is in use" in capsys.readouterr().err
+        assert ui.serve(tmp_path, port, _free_port()) == ui.serve(tmp_path, _free_port(), port) == 1
+    dagster, mlflow = capsys.readouterr().err.splitlines()
+    for line, name in ((dagster, "Dagster"), (mlflow, "MLflow")):
+        assert line.startswith(f"{name}: port {port} of 127.0.0.1 is in use by process {os.getpid()} (")
+        assert line.endswith(f"choose another port: `make ui {name.upper()}_PORT={port + 1}`")
+
+
+def test_make_hands_the_ports_on(repository: Path) -> None:
+    def command(*ports: str) -> str:
+        make = ["make", "--dry-run", "--no-print-directory", "ui", *ports]
+        return subprocess.run(make, cwd=repository, capture_output=True, text=True, check=True).stdout.splitlines()[-1]
+
+    assert command() == "python -m pipelines.ui --dagster-port 3000 --mlflow-port 5000"
+    assert command("DAGSTER_PORT=3100").endswith("--dagster-port 3100 --mlflow-port 5000")
+    assert command("MLFLOW_PORT=5100").endswith("--dagster-port 3000 --mlflow-port 5100")
 
 
 FAKE = """
