@@ -237,4 +237,5 @@ def found_runs() -> dict[str, FoundRun]:
         "policies@flux_t2is": 251.3, "policies@kontext_edit": 92.1, "policies@qwen_edit": 120.4,
         "consistency_rank": 24.9, "edit_reward": 9.8, "t2is": 44.0, "gedit": 31.5,
     }  # fmt: skip
-    return {label: FoundRun(value, None) for label, value in seconds.items()}
+    pages = "http://127.0.0.1:5000/#/experiments/1/runs"
+    return {label: FoundRun(value, None, f"{pages}/{label}") for label, value in seconds.items()}

@@ -18,7 +18,8 @@ from paco_core.imports import uncollected
 class StageRun:
     """A stage of the graph with its last finished run.
 
-    ``seconds`` is the sum over the items of a matrix stage, None when no finished run is known.
+    ``seconds`` is the sum over the items of a matrix stage, None when no finished run is known; ``pages`` are the
+    addresses of their runs in MLflow.
     """
 
     name: str
@@ -28,6 +29,7 @@ class StageRun:
     seconds: float | None
     recorded: bool  # dvc.lock knows its outs
     commit: str | None
+    pages: tuple[str, ...]
     needs: tuple[int, ...]  # positions of the stages whose outs it reads
 
 
@@ -37,6 +39,7 @@ class FoundRun:
 
     seconds: float
     commit: str | None
+    page: str = ""  # its address in MLflow
 
 
 def finished_runs(uri: str, profile: str) -> dict[str, FoundRun]:
@@ -59,6 +62,8 @@ def finished_runs(uri: str, profile: str) -> dict[str, FoundRun]:
 def _finished_runs(uri: str, profile: str) -> dict[str, FoundRun]:
     import mlflow
 
+    from paco_core.tracking import run_url
+
     client = mlflow.MlflowClient(uri)
     experiments = [e.experiment_id for e in client.search_experiments() if e.name.startswith("paco/")]
     if not experiments:
@@ -74,7 +79,8 @@ def _finished_runs(uri: str, profile: str) -> dict[str, FoundRun]:
         label = run.data.tags.get("dvc.stage")
         if label is not None and run.info.end_time is not None:
             seconds = (run.info.end_time - run.info.start_time) / 1000
-            found.setdefault(label, FoundRun(seconds, run.data.tags.get("git.commit")))
+            page = run_url(uri, run.info.experiment_id, run.info.run_id)
+            found.setdefault(label, FoundRun(seconds, run.data.tags.get("git.commit"), page))
     return found
 
 
@@ -99,7 +105,7 @@ def stage_runs(root: Path, found: Mapping[str, FoundRun]) -> list[StageRun]:
     lock = _recorded(root)
     rows = []
     for name, stage in stages.items():
-        runs = [run for label, run in found.items() if label.split("@")[0] == name]
+        runs = [run for label, run in sorted(found.items()) if label.split("@")[0] == name]
         rows.append(
             StageRun(
                 name=name,
@@ -109,6 +115,7 @@ def stage_runs(root: Path, found: Mapping[str, FoundRun]) -> list[StageRun]:
                 seconds=sum(run.seconds for run in runs) if runs else None,
                 recorded=any(entry.split("@")[0] == name for entry in lock),
                 commit=next((run.commit for run in runs if run.commit), None),
+                pages=tuple(run.page for run in runs if run.page),
                 needs=needs[name],
             )
         )

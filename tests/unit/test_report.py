@@ -128,6 +128,11 @@ def test_all_stages_with_their_times(report: page.Report) -> None:
     assert values["seconds.total"] == pytest.approx(sum(known))
 
 
+def test_every_time_leads_to_its_run(report: page.Report) -> None:
+    found = re.findall(r'<a href="http://127.0.0.1:5000/#/experiments/1/runs/([^"]+)">', report.html)
+    assert sorted(found) == sorted(found_runs())
+
+
 def test_stage_needs_follow_the_graph(finished: Path) -> None:
     stages = stage_runs(finished, {})
     names = [stage.name for stage in stages]
