@@ -22,11 +22,12 @@ GRACE_SECONDS = 15.0
 
 @dataclass(frozen=True)
 class Server:
-    """A server to keep: what starts it, where it listens, and which signal reaches all of it."""
+    """A server to keep: what starts it, where it listens, and what has to end well before it starts."""
 
     name: str
     command: Sequence[str]
     port: int
+    before: Sequence[str] = ()
 
     @property
     def url(self) -> str:
@@ -42,7 +43,8 @@ def servers(root: Path, dagster_port: int, mlflow_port: int) -> list[Server]:
     if not store.startswith(("http://", "https://")):
         where = ["--backend-store-uri", store, "--artifacts-destination", str(root / "mlartifacts")]
         listen = ["--host", HOST, "--port", str(mlflow_port), "--workers", "1"]
-        chosen.append(Server("MLflow", [*python, "mlflow", "server", *where, *listen], mlflow_port))
+        before = [*python, "paco_core.tracking.prepare", store]
+        chosen.append(Server("MLflow", [*python, "mlflow", "server", *where, *listen], mlflow_port, before))
     return chosen
 
 
@@ -99,6 +101,9 @@ def serve(root: Path, dagster_port: int, mlflow_port: int) -> int:
     try:
         env = environment(root, chosen)
         for server in chosen:
+            if server.before and subprocess.run(server.before, cwd=root, env=env).returncode != 0:
+                print(f"{server.name} cannot start; the reason is above", file=sys.stderr)
+                return 1
             # A session of its own: Ctrl-C reaches this process only, which stops both in order.
             running.append(subprocess.Popen(server.command, cwd=root, env=env, start_new_session=True))
             print(f"{server.name} on {server.url}", file=sys.stderr, flush=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paco_core.files import DataError
-from paco_core.tracking import brief_requests, run_url, tracking_uri
+from paco_core.tracking import brief_requests, connect, run_url, tracking_uri
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -48,10 +48,8 @@ class Runs:
     """Reads runs of one store."""
 
     def __init__(self, root: Path) -> None:
-        import mlflow
-
         self._uri = tracking_uri(root)
-        self._client = mlflow.MlflowClient(self._uri)
+        self._client = connect(self._uri)
         self._experiments = {e.experiment_id: e.name for e in self._client.search_experiments()}
 
     def find(self, text: str) -> ComparedRun:

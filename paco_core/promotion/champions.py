@@ -12,7 +12,7 @@ from paco_core import paths
 from paco_core.files import DataError
 from paco_core.lock import Lock
 from paco_core.provenance.chain import Provenance
-from paco_core.tracking import brief_requests, tracking_uri
+from paco_core.tracking import brief_requests, connect, tracking_uri
 
 CHAMPION, CHALLENGER = "champion", "challenger"
 ALIASES = (CHAMPION, CHALLENGER)
@@ -48,9 +48,7 @@ class Version:
         Raises:
             DataError: when the registry's run does not hold it.
         """
-        import mlflow
-
-        client = mlflow.MlflowClient(self.uri)
+        client = connect(self.uri)
         try:
             with brief_requests():
                 file = client.download_artifacts(str(self.run_id), PROVENANCE_FILE)
@@ -65,10 +63,8 @@ class Champions:
     """The registry of a project. Every method raises what MLflow raises when the store does not answer."""
 
     def __init__(self, root: Path) -> None:
-        import mlflow
-
         self.root, self.uri = root, tracking_uri(root)
-        self._client = mlflow.MlflowClient(self.uri)
+        self._client = connect(self.uri)
 
     def names(self) -> list[str]:
         """``reward`` and the policies that have versions."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from paco_core.provenance import records
 from paco_core.provenance.chain import ENDPOINT_TAG, RECIPE_TAG, STAGE_TAG, Run
-from paco_core.tracking import brief_requests, run_url, tracking_uri
+from paco_core.tracking import brief_requests, connect, run_url, tracking_uri
 
 
 class RunFinder:
@@ -41,9 +41,7 @@ class RunFinder:
 
     def _find(self, stage: str, recipe: str) -> Run | None:
         if self._client is None:
-            import mlflow
-
-            self._client = mlflow.MlflowClient(self._uri)
+            self._client = connect(self._uri)
             known = self._client.search_experiments()
             self._experiments = [e.experiment_id for e in known if e.name.startswith("paco/")]
         if not self._experiments:

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paco_core.tracking.database import connect
 from paco_core.tracking.journal import Delivered, Event, Journal
 from paco_core.tracking.post import Post
 from paco_core.tracking.store import (
@@ -37,6 +38,7 @@ __all__ = [
     "Terminated",
     "Tracker",
     "brief_requests",
+    "connect",
     "dagster_url",
     "flatten",
     "git_state",

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from paco_core.files import DataError
+from paco_core.tracking import database
 from paco_core.tracking.journal import Delivered, Event, Journal
 from paco_core.tracking.store import without_secrets
 
@@ -25,7 +27,10 @@ FILE_ATTEMPTS = 5
 
 
 def short(error: Exception) -> str:
+    """One line; what names its remedy is told in full."""
     text = " ".join(str(error).split())
+    if isinstance(error, DataError):
+        return text
     return f"{type(error).__name__}: {text[:200]}"
 
 
@@ -70,6 +75,8 @@ class Delivery:
         batch = [waiting[0]]
         if first["kind"] in BATCHED:
             batch = _batch(waiting)
+        if self._client is None:  # a store that cannot be opened refuses nothing
+            self._connect(self.journal.waiting(0, limit=1)[0][0])
         try:
             self._attempts += 1
             self._deliver([event for event, _ in batch])
@@ -141,8 +148,6 @@ class Delivery:
         if first["kind"] == "run":
             self._start(first)
             return
-        if self._client is None:
-            self._connect(self.journal.waiting(0, limit=1)[0][0])
         if self.done.run_id is None:
             raise RuntimeError(f"{self.journal.events}: the first event names no run")
         if first["kind"] in BATCHED:
@@ -151,15 +156,11 @@ class Delivery:
             getattr(self, f"_{first['kind']}")(first)
 
     def _connect(self, header: Event) -> None:
-        import mlflow
-
         self._uri = header["uri"]
-        self._client = mlflow.MlflowClient(self._uri)
+        self._client = database.connect(self._uri)
 
     def _start(self, event: Event) -> None:
         """Create the run, or find the one whose creation was answered to nobody."""
-        if self._client is None:
-            self._connect(event)
         experiment = self._client.get_experiment_by_name(event["experiment"])
         experiment_id = self._create_experiment(event) if experiment is None else experiment.experiment_id
         name = self.journal.home.name
