@@ -45,26 +45,25 @@ class FoundRun:
 def finished_runs(uri: str, profile: str) -> dict[str, FoundRun]:
     """The last finished run of each ``dvc.stage`` label (``grids@0``) under a profile.
 
-    Empty where the store does not answer: the page then says that times are unknown.
+    Empty where the store does not answer or cannot be used: the page then says that times are unknown.
     """
     from paco_core.tracking import brief_requests
 
     with uncollected():
         from mlflow.exceptions import MlflowException
+        from sqlalchemy.exc import SQLAlchemyError
 
     try:
         with brief_requests():
             return _finished_runs(uri, profile)
-    except MlflowException:
+    except (MlflowException, SQLAlchemyError, DataError, OSError):  # a damaged or locked file, a full disk
         return {}
 
 
 def _finished_runs(uri: str, profile: str) -> dict[str, FoundRun]:
-    import mlflow
+    from paco_core.tracking import connect, run_url
 
-    from paco_core.tracking import run_url
-
-    client = mlflow.MlflowClient(uri)
+    client = connect(uri)
     experiments = [e.experiment_id for e in client.search_experiments() if e.name.startswith("paco/")]
     if not experiments:
         return {}

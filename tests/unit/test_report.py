@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import sqlite3
+from contextlib import closing
 from datetime import UTC, datetime
 from html.parser import HTMLParser
 from itertools import pairwise
@@ -16,7 +18,7 @@ from fixture_project import found_runs, write_project
 from paco_core.params import load
 from paco_core.report import charts, edits, page
 from paco_core.report.figures import Figures, duration, text_of
-from paco_core.report.runs import stage_runs
+from paco_core.report.runs import finished_runs, stage_runs
 
 MADE = datetime(2026, 1, 2, 3, 4, tzinfo=UTC)
 LOADING = {"img", "script", "link", "iframe", "source", "video", "audio", "object", "embed", "use", "image"}
@@ -237,3 +239,17 @@ def test_gaps_and_single_points_draw() -> None:
     assert "nan" not in svg and "a: 1 at 0, 3 at 2" in svg
     assert "<svg" in charts.line_chart([charts.Line("a", [5], [1.0])], title="t", x_label="x")
     assert "nothing was logged" in charts.line_chart([charts.Line("a", [0], [nan])], title="t", x_label="x")
+
+
+def test_times_are_unknown_where_the_store_cannot_be_used(tmp_path: Path, mlflow_template: Path) -> None:
+    damaged, unfinished, locked = tmp_path / "damaged.db", tmp_path / "unfinished.db", tmp_path / "locked.db"
+    damaged.write_bytes(b"no database" * 1000)
+    with closing(sqlite3.connect(unfinished)) as store:
+        store.execute("CREATE TABLE webhooks (id INTEGER)")  # the first tables of MLflow stand, some later one too
+    for store_file in (damaged, unfinished):
+        assert finished_runs(f"sqlite:///{store_file}", "smoke") == {}
+    shutil.copy(mlflow_template, locked)
+    with closing(sqlite3.connect(locked)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        assert finished_runs(f"sqlite:///{locked}?timeout=0.1", "smoke") == {}
+    assert finished_runs(f"sqlite:///{tmp_path}", "smoke") == {}, "a folder is no store"
