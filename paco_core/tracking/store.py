@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
 STORE, ARTIFACTS = "mlflow.db", "mlartifacts"
 PAGES = "http://127.0.0.1:5000"  # where `make ui` shows a local store
@@ -26,8 +26,8 @@ def artifact_location(root: Path) -> str | None:
 
 def without_secrets(uri: str) -> str:
     """A URI that may be shown: user and password are left out."""
-    parts = urlsplit(uri)
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+    netloc = urlsplit(uri).netloc
+    return uri.replace(netloc, netloc.rpartition("@")[2], 1)  # put together again, it would lose slashes
 
 
 def run_url(uri: str, experiment_id: str, run_id: str) -> str:

@@ -319,6 +319,9 @@ def test_the_machine_is_described_as_mlflow_does(monkeypatch: pytest.MonkeyPatch
 
 def test_secrets_of_a_uri_are_not_shown() -> None:
     assert tracking.without_secrets("https://me:key@example.org/a") == "https://example.org/a"
+    assert tracking.without_secrets("postgresql://me:k@y@host:5432/db?a=b@c") == "postgresql://host:5432/db?a=b@c"
+    for uri in ("sqlite:////tmp/x/mlflow.db", "sqlite:///a.db", "sqlite:///a@b.db", "sqlite://", "file:///a", "./runs"):
+        assert tracking.without_secrets(uri) == uri
     assert tracking.run_url("https://me:key@example.org/", "1", "ab") == "https://example.org/#/experiments/1/runs/ab"
     assert tracking.run_url("sqlite:////tmp/mlflow.db", "1", "ab").startswith("http://127.0.0.1:5000/#/")
 
