@@ -58,7 +58,7 @@ class StageContext:
         """
         full = self.root / path
         if not full.exists():
-            owner = next((n for p, n in paths.PRODUCERS.items() if path == p or p in path.parents), None)
+            owner = paths.producer(path)
             hint = f"; it is made by `dvc repro {owner}`" if owner else ""
             raise DataError(f"stage {self.label}: input {path} is missing{hint}")
         md5 = self.recipe.deps.get(path.as_posix()) if self.recipe else None

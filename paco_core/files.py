@@ -7,10 +7,15 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from paco_core import paths
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 class DataError(ValueError):
@@ -109,6 +114,30 @@ def read_jsonl(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             if not isinstance(row, dict):
                 raise DataError(f"{path}:{number}: expected a JSON object, found {type(row).__name__}")
             yield number, row
+
+
+def read_table(path: Path, columns: Sequence[str] | None = None, *, remedy: str | None = None) -> pd.DataFrame:
+    """Read a Parquet table.
+
+    Args:
+        columns: these only; all when None.
+        remedy: how to get the file whole again, where that is neither its stage's work nor another copy.
+
+    Raises:
+        DataError: when the file is missing, empty, cut off or damaged, with what makes it anew.
+    """
+    import pandas as pd
+
+    stage = paths.producer(path)
+    remedy = remedy or (f"run `dvc repro {stage}`" if stage else "put a whole copy in its place")
+    try:
+        return pd.read_parquet(path, columns=None if columns is None else list(columns))
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such file; {remedy}") from None
+    except Exception as error:  # a damaged file makes pyarrow raise many types
+        size = path.stat().st_size if path.is_file() else 0
+        cause = f"{size} bytes, {error}" if size else "it is empty"
+        raise DataError(f"{path}: no readable Parquet file ({cause}); is it cut off? {remedy}") from None
 
 
 def digest(value: Any, length: int = 12) -> str:

@@ -35,6 +35,12 @@ PRODUCERS = {
 }  # fmt: skip
 
 
+def producer(path: Path) -> str | None:
+    """The stage that makes a path, absolute or relative to the root; None for what comes from elsewhere."""
+    tails = (Path(*place.parts[-2:]) for place in (path, *path.parents))
+    return next((PRODUCERS[tail] for tail in tails if tail in PRODUCERS), None)
+
+
 def metrics_file(stage: str, item: str | None = None) -> Path:
     """The metrics file of a stage, or of one item of a matrix stage."""
     return METRICS / (f"{stage}-{item}.json" if item else f"{stage}.json")

@@ -15,7 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paco_core.files import DataError
+from paco_core.files import DataError, read_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -138,14 +138,14 @@ class ShardReader:
 
     @cached_property
     def index(self) -> pd.DataFrame:
-        """All index rows, with a column ``folder``, indexed by id."""
+        """All index rows, with a column ``folder``, indexed by id.
+
+        Raises:
+            DataError: when an index is missing or damaged, or an id lies in two shards.
+        """
         import pandas as pd
 
-        frames = []
-        for folder in self.folders:
-            if not (folder / INDEX).is_file():
-                raise DataError(f"{folder / INDEX}: missing; run `dvc repro grids`")
-            frames.append(pd.read_parquet(folder / INDEX).assign(folder=str(folder)))
+        frames = [read_table(folder / INDEX).assign(folder=str(folder)) for folder in self.folders]
         table = pd.concat(frames, ignore_index=True)
         repeated = table["id"][table["id"].duplicated()]
         if len(repeated):

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from paco_core.benchmarks.ranking_metrics import METRICS, TIE_RULE, RankMetrics, rank_metrics
 from paco_core.benchmarks.results import flat, jsonable
 from paco_core.benchmarks.statistics import LEVEL, Comparison, Estimate, compare, estimate
-from paco_core.files import DataError
+from paco_core.files import DataError, read_table
 
 if TYPE_CHECKING:
     import numpy as np
@@ -78,13 +78,9 @@ def read_instances(path: Path, limit: int | None = None, seed: int = 0) -> list[
     """Read held-out rankings; with ``limit``, a random choice of that many, the same for equal seeds.
 
     Raises:
-        DataError: when the file is missing, lacks a column, is empty, or holds an invalid ranking.
+        DataError: when the file is missing or damaged, lacks a column, is empty, or holds an invalid ranking.
     """
-    import pandas as pd
-
-    if not path.is_file():
-        raise DataError(f"{path}: no such file; run `dvc repro pairs`")
-    table = pd.read_parquet(path)
+    table = read_table(path)
     if missing := [name for name in COLUMNS if name not in table.columns]:
         raise DataError(f"{path}: column {missing[0]!r} is missing; found {', '.join(table.columns)}")
     if table.empty:

@@ -18,11 +18,11 @@ from paco_core.dataset.pairs import IMBALANCE
 from paco_core.dataset.rankings import expected_instances
 from paco_core.dataset.reasons import fault
 from paco_core.dataset.records import PromptRecord, read_prompts
-from paco_core.files import DataError, read_json
+from paco_core.files import DataError, read_json, read_table
 from paco_core.shards import TAR, ShardReader
 
 if TYPE_CHECKING:
-    import pandas as pd
+    pass
 
 SAMPLED_PICTURES = 64
 FAILED_SHARE = 0.05  # of the pairs may have no answer
@@ -134,7 +134,7 @@ def rankings_are_complete(data: Path) -> CheckReport:
     name = "rankings_are_complete"
     try:
         index = ShardReader.below(data / "grids").index.reset_index(drop=True)
-        table = _table(data / "rankings" / "instances.parquet")
+        table = read_table(data / "rankings" / "instances.parquet")
     except DataError as error:
         return _failed(name, str(error))
     counts = Counter(table["prompt_id"])
@@ -159,8 +159,8 @@ def annotations_order_all_candidates(data: Path) -> CheckReport:
     """Every ranking orders each candidate once (else the next stages wait), and every instance is ranked."""
     name = "annotations_order_all_candidates"
     try:
-        instances = _table(data / "rankings" / "instances.parquet")
-        rankings = _table(data / "annotations" / "rankings.parquet")
+        instances = read_table(data / "rankings" / "instances.parquet")
+        rankings = read_table(data / "annotations" / "rankings.parquet")
     except DataError as error:
         return _failed(name, str(error))
     sizes = {key: len(refs) for key, refs in zip(instances["instance_id"], instances["candidates"], strict=True)}
@@ -199,7 +199,7 @@ def labels_are_balanced(data: Path) -> CheckReport:
     """The larger class of the training pairs exceeds the smaller one by 3% at most."""
     name = "labels_are_balanced"
     try:
-        labels = Counter(_table(data / "pairs" / "train.parquet")["label"])
+        labels = Counter(read_table(data / "pairs" / "train.parquet")["label"])
     except DataError as error:
         return _failed(name, str(error), "WARN")
     yes, no = labels["Yes"], labels["No"]
@@ -217,8 +217,8 @@ def benchmark_is_held_out(data: Path) -> CheckReport:
     name, pairs = "benchmark_is_held_out", data / "pairs"
     try:
         found = leakage(
-            _table(pairs / "benchmark.parquet"),
-            {part: _table(pairs / f"{part}.parquet") for part in PARTS},
+            read_table(pairs / "benchmark.parquet"),
+            {part: read_table(pairs / f"{part}.parquet") for part in PARTS},
             {record.idx: record.prompt for record in read_prompts(data / "diverse_prompts" / "prompts.jsonl")},
             picture_md5s(ShardReader.below(data / "grids", pairs).index),
         )
@@ -244,10 +244,10 @@ def answers_agree_with_labels(data: Path) -> CheckReport:
     wrong = missing = answers = failed = 0
     try:
         for part in PARTS:
-            labelled = _table(data / "cot_labels" / f"{part}.parquet")
-            rejected = _table(data / "cot_labels" / f"{part}_failed.parquet")
+            labelled = read_table(data / "cot_labels" / f"{part}.parquet")
+            rejected = read_table(data / "cot_labels" / f"{part}_failed.parquet")
             ids = set(labelled["pair_id"]) | set(rejected["pair_id"])
-            missing += len(set(_table(data / "pairs" / f"{part}.parquet")["pair_id"]) - ids)
+            missing += len(set(read_table(data / "pairs" / f"{part}.parquet")["pair_id"]) - ids)
             rows = zip(labelled["answer"], labelled["label"], strict=True)
             wrong += sum(fault(text, label) is not None for text, label in rows)
             answers, failed = answers + len(labelled), failed + len(rejected)
@@ -305,17 +305,6 @@ def _md5(reader: ShardReader, row: dict[Hashable, Any]) -> str:
     with (Path(row["folder"]) / TAR).open("rb") as tar:
         tar.seek(row["offset"])
         return hashlib.md5(tar.read(row["size"]), usedforsecurity=False).hexdigest()
-
-
-def _table(path: Path) -> pd.DataFrame:
-    import pandas as pd
-
-    if not path.is_file():
-        raise DataError(f"{path}: no such file; run `dvc repro {path.parent.name}`")
-    try:
-        return pd.read_parquet(path)
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path}: not a readable Parquet file ({error}); run `dvc repro {path.parent.name}`") from None
 
 
 def _failed(name: str, description: str, severity: str = "ERROR") -> CheckReport:

@@ -9,7 +9,7 @@ from typing import Any
 
 from paco_core.dataset.leakage import picture_md5s
 from paco_core.dataset.pairs import COLUMNS, NO, QUESTION, YES, Pair
-from paco_core.files import DataError
+from paco_core.files import DataError, read_table
 from paco_core.shards import ShardReader
 
 PICTURES, SHARD = "pictures", "imported"
@@ -33,10 +33,8 @@ def imported_pairs(folder: Path | None) -> ImportedPairs:
     """All pairs of a folder, whatever its split was: they are split anew, with the project's own.
 
     Raises:
-        DataError: when there are no pairs, a column is missing, or a label is neither Yes nor No.
+        DataError: when there are no pairs, a table is damaged, a column is missing, or a label is neither Yes nor No.
     """
-    import pandas as pd
-
     if folder is None:
         return ImportedPairs()
     tables = [file for file in sorted(folder.glob("*.parquet")) if file.name != "benchmark.parquet"]
@@ -47,7 +45,7 @@ def imported_pairs(folder: Path | None) -> ImportedPairs:
     found = ImportedPairs(source=folder / PICTURES)
     found.md5s = picture_md5s(ShardReader([folder / PICTURES]).index)
     for file in tables:
-        table = pd.read_parquet(file)
+        table = read_table(file, remedy=f"remove {folder} and import it again with `paco dataset import`")
         if missing := [name for name in COLUMNS if name not in table]:
             raise DataError(f"{file}: column {missing[0]!r} is missing")
         for row in table.reindex(columns=[*COLUMNS, QUESTION]).to_dict("records"):

@@ -10,7 +10,7 @@ from paco_core.dataset.panels import PanelStore
 from paco_core.dataset.records import parse_ref, read_prompts
 from paco_core.exchange import card, imported, rank_bench, sharegpt, tables
 from paco_core.exchange.panel_files import PanelWriter
-from paco_core.files import DataError, atomic, read_json, write_text
+from paco_core.files import DataError, atomic, read_json, read_table, write_text
 from paco_core.params import PARAMS_FILE, load
 
 if TYPE_CHECKING:
@@ -31,8 +31,8 @@ def export(root: Path, form: str, folder: Path, licence: str) -> str:
         raise DataError(f"{folder} exists already; name a new folder")
     params = load(root / PARAMS_FILE)
     panels = PanelStore.below(root / paths.GRIDS, root / paths.PAIRS)
-    benchmark = _table(root / paths.PAIRS / "benchmark.parquet")
-    pairs = {split: _table(root / paths.COT_LABELS / f"{split}.parquet") for split in SPLITS}
+    benchmark = read_table(root / paths.PAIRS / "benchmark.parquet")
+    pairs = {split: read_table(root / paths.COT_LABELS / f"{split}.parquet") for split in SPLITS}
     with atomic(folder) as part:
         part.mkdir()
         pictures = PanelWriter(part, panels.panel)
@@ -85,23 +85,15 @@ def trace(root: Path, wanted: str) -> str:
 
 def _refs(root: Path, wanted: str) -> list[tuple[str, str]]:
     for split in SPLITS:
-        for row in _rows(_table(root / paths.PAIRS / f"{split}.parquet"), "pair_id", wanted):
+        for row in _rows(read_table(root / paths.PAIRS / f"{split}.parquet"), "pair_id", wanted):
             return [("first", row["first"]), ("second", row["second"])]
-    for row in _rows(_table(root / paths.RANKINGS / "instances.parquet"), "instance_id", wanted):
+    for row in _rows(read_table(root / paths.RANKINGS / "instances.parquet"), "instance_id", wanted):
         return [("reference", row["reference"]), *(("candidate", ref) for ref in row["candidates"])]
     raise DataError(f"{wanted}: no pair and no ranking instance has this id")
 
 
 def _rows(table: pd.DataFrame, column: str, value: str) -> list[dict[Any, Any]]:
     return table[table[column] == value].to_dict("records")
-
-
-def _table(path: Path) -> pd.DataFrame:
-    import pandas as pd
-
-    if not path.is_file():
-        raise DataError(f"{path}: no such file; run `dvc repro {path.parent.name}`")
-    return pd.read_parquet(path)
 
 
 def _figures(root: Path) -> card.Figures:

@@ -17,7 +17,7 @@ import numpy as np
 
 from paco_core import paths
 from paco_core.checks import CheckReport
-from paco_core.files import atomic
+from paco_core.files import atomic, read_table
 from paco_core.params import PARAMS_FILE, Params, load
 from paco_core.promotion.champions import CHAMPION, REWARD, Champions, out_of
 from paco_core.promotion.command import bytes_of
@@ -135,10 +135,8 @@ def table_file(root: Path, name: str, now: datetime) -> Path:
 
 def last_table(root: Path, name: str) -> pd.DataFrame | None:
     """The table of the last time."""
-    import pandas as pd
-
     files = sorted((root / FOLDER / name).glob("*.parquet"))
-    return pd.read_parquet(files[-1]) if files else None
+    return read_table(files[-1], remedy="delete it: then the time before is the last") if files else None
 
 
 def _paired(now: pd.DataFrame, before: pd.DataFrame, measure: str) -> Paired | None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from paco_core import paths
+from paco_core.files import read_table
 from paco_core.params import Params
 from paco_core.policies.base import recipes_that_edit
 from paco_core.report import charts, editors, edits, painters, pictures, runs, sections, tiles, trained
@@ -109,12 +110,10 @@ def build(root: Path, params: Params, found: Mapping[str, FoundRun], made: datet
 
 
 def _themes(root: Path) -> dict[str, str]:
-    import pandas as pd
-
     path = root / paths.COT_LABELS / "train.parquet"
     if not path.is_file():
         return {}
-    table = pd.read_parquet(path, columns=["prompt_id", "theme"]).drop_duplicates("prompt_id")
+    table = read_table(path, columns=["prompt_id", "theme"]).drop_duplicates("prompt_id")
     return dict(zip(table["prompt_id"].astype(str), table["theme"].astype(str), strict=True))
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paco_core.dataset.panels import PanelStore
+from paco_core.files import read_table
 from paco_core.shards import ShardReader, decode_image, encode_png
 
 if TYPE_CHECKING:
@@ -98,10 +99,8 @@ def contact_sheet(grids: Path, themes: dict[str, str], rows: int) -> list[SheetR
 
 def pair_cards(labels: Path, grids: Path, count: int) -> list[PairCard]:
     """``count`` labelled pairs of panels, Yes and No in turn, each of another prompt: a fixed random choice."""
-    import pandas as pd
-
     panels = PanelStore.below(grids)
-    rows = [row for row in pd.read_parquet(labels).to_dict("records") if not isinstance(row.get("instruction"), str)]
+    rows = [row for row in read_table(labels).to_dict("records") if not isinstance(row.get("instruction"), str)]
     rows.sort(key=lambda row: _choice_order(str(row["pair_id"])))
     queues = {label: [row for row in rows if row["label"] == label] for label in LABELS}
     cards: list[PairCard] = []

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paco_core import paths
+from paco_core import files, paths
 from paco_core.benchmarks import gedit, painting
 from paco_core.benchmarks.cases import measuring, unseen_cases
 from paco_core.benchmarks.cells import needed
 from paco_core.dataset.edit_records import EditRecord
 from paco_core.dataset.records import read_prompts
-from paco_core.files import DataError, atomic, folder_digest, write_json
+from paco_core.files import atomic, folder_digest, write_json
 from paco_core.params import GeditParams, Params, T2isParams
 from paco_core.policies.base import load_recipe, policy_class
 from paco_core.policies.encodings import FOLDER as ENCODINGS
@@ -120,11 +120,7 @@ def read_table(folder: Path) -> pd.DataFrame:
     """Columns size, prompt_id, group, seed (of the painting's noise) and one a measure.
 
     Raises:
-        DataError: when it is missing.
+        DataError: when it is missing or damaged.
     """
-    import pandas as pd
-
-    path = folder / TABLE
-    if not path.is_file():
-        raise DataError(f"{path}: missing; remove {folder / 'result.json'} and run `paco reproduce` again")
-    return pd.read_parquet(path)
+    again = f"remove {folder / 'result.json'} and run `paco reproduce` again"
+    return files.read_table(folder / TABLE, remedy=again)

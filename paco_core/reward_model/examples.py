@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from paco_core.files import DataError
+from paco_core.files import DataError, read_table
 from paco_core.reward_model.instructions import render
 from paco_core.reward_model.yes_probability import NO, YES, PairQuery
 
@@ -68,14 +68,10 @@ def read_examples(
         answers: "reasons" as they stand in the table, or the "decision" alone ("Yes." or "No.").
 
     Raises:
-        DataError: naming the table and the pair, when a column is missing, a label is neither Yes nor No, an
-            answer contradicts its label, or a picture is missing.
+        DataError: naming the table and the pair, when it cannot be read, a column is missing, a label is neither
+            Yes nor No, an answer contradicts its label, or a picture is missing.
     """
-    import pandas as pd
-
-    if not table.is_file():
-        raise DataError(f"{table}: no such file; run `dvc repro cot_labels`")
-    frame = pd.read_parquet(table)
+    frame = read_table(table)
     missing = [name for name in COLUMNS if name not in frame]
     if missing:
         raise DataError(f"{table}: column {', '.join(missing)} is missing; it has {', '.join(map(str, frame))}")

@@ -15,9 +15,7 @@ if TYPE_CHECKING:
 
 
 def run(ctx: StageContext) -> None:
-    import pandas as pd
-
-    instances = pd.read_parquet(ctx.read(paths.RANKINGS) / "instances.parquet")
+    instances = files.read_table(ctx.read(paths.RANKINGS) / "instances.parquet")
     panels = PanelStore.below(ctx.read(paths.GRIDS))
     with ctx.progress(*workload(instances, ctx.params.annotations)) as progress:
         votes = annotate(Task(instances, panels, ctx.params.annotations, ctx.root, progress.advance, ctx.say))

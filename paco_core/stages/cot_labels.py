@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING
 from paco_core import paths
 from paco_core.dataset.panels import PanelStore
 from paco_core.dataset.reasons import explain
+from paco_core.files import read_table
 
 if TYPE_CHECKING:
     from paco_core.context import StageContext
 
 
 def run(ctx: StageContext) -> None:
-    import pandas as pd
-
     source = ctx.read(paths.PAIRS)
-    tables = {part: pd.read_parquet(source / f"{part}.parquet") for part in ("train", "validation")}
+    tables = {part: read_table(source / f"{part}.parquet") for part in ("train", "validation")}
     panels, params = PanelStore.below(ctx.read(paths.GRIDS), source), ctx.params.cot_labels
     unit = "panels" if params.engine == "storybook" else "pairs"
     shown = [set(table["first"]) | set(table["second"]) if unit == "panels" else table for table in tables.values()]

@@ -15,7 +15,7 @@ from paco_core.dataset.leakage import Held, leakage, picture_md5s
 from paco_core.dataset.painted_edits import add_painted
 from paco_core.dataset.panels import PanelStore
 from paco_core.dataset.records import parse_ref, read_prompts
-from paco_core.files import DataError, write_json
+from paco_core.files import DataError, read_table, write_json
 from paco_core.shards import ShardReader
 
 if TYPE_CHECKING:
@@ -28,11 +28,9 @@ PLACES_SHOWN = 5
 
 
 def run(ctx: StageContext) -> None:
-    import pandas as pd
-
     params = ctx.params.pairs
-    instances = pd.read_parquet(ctx.read(paths.RANKINGS) / "instances.parquet")
-    annotations = from_table(pd.read_parquet(ctx.read(paths.ANNOTATIONS) / "rankings.parquet"))
+    instances = read_table(ctx.read(paths.RANKINGS) / "instances.parquet")
+    annotations = from_table(read_table(ctx.read(paths.ANNOTATIONS) / "rankings.parquet"))
     prompts = read_prompts(ctx.read(paths.DIVERSE_PROMPTS) / "prompts.jsonl")
     md5s = picture_md5s(ShardReader.below(ctx.read(paths.GRIDS)).index)
     imported = imported_pairs(ctx.root / params.imported if params.imported else None)

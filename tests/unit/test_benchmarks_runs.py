@@ -116,7 +116,8 @@ def test_held_out_rankings_are_read_and_sampled_repeatably(tmp_path: Path) -> No
 
 
 def test_bad_rankings_are_named(tmp_path: Path) -> None:
-    path = tmp_path / "benchmark.parquet"
+    path = tmp_path / "data/pairs/benchmark.parquet"
+    path.parent.mkdir(parents=True)
     with pytest.raises(DataError, match="dvc repro pairs"):
         consistency_rank.read_instances(path)
     with pytest.raises(DataError, match="instance i0: ranking"):

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from safetensors import SafetensorError
 
@@ -57,6 +59,49 @@ def test_a_cut_off_line_names_file_and_line(tmp_path: Path) -> None:
     path.write_text('{"a": 1}\n{"a": ')
     with pytest.raises(DataError, match=r"rows\.jsonl:2: not valid JSON.*cut off"):
         list(files.read_jsonl(path))
+
+
+def table(path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pd.DataFrame({"id": [f"i{n}" for n in range(40)], "number": range(40)}).to_parquet(path, index=False)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda path: path.write_bytes(path.read_bytes()[:-9]), r"no readable Parquet file \(\d+ bytes, .*cut off"),
+        (lambda path: path.write_bytes(path.read_bytes()[:3]), r"no readable Parquet file \(3 bytes, .*cut off"),
+        (lambda path: path.write_bytes(b""), r"no readable Parquet file \(it is empty\)"),
+        (lambda path: path.unlink(), "no such file"),
+    ],
+)
+def test_a_damaged_table_says_which_file_and_what_makes_it_anew(
+    tmp_path: Path, damage: Callable[[Path], object], said: str
+) -> None:
+    made = table(tmp_path / "data/grids/shard-0/index.parquet")
+    assert list(files.read_table(made, ["number"])) == ["number"] and len(files.read_table(made)) == 40
+    damage(made)
+    with pytest.raises(DataError, match=rf"data/grids/shard-0/index\.parquet: {said}.* run `dvc repro grids`"):
+        files.read_table(made)
+    brought = table(tmp_path / "brought.parquet")
+    damage(brought)
+    with pytest.raises(DataError, match=rf"brought\.parquet: {said}.* put a whole copy in its place"):
+        files.read_table(brought)
+    with pytest.raises(DataError, match="fetch it again"):
+        files.read_table(brought, remedy="fetch it again")
+
+
+def test_every_byte_of_a_table_may_be_wrong(tmp_path: Path) -> None:
+    """pyarrow answers damage with a dozen types of error; each becomes one that names the file."""
+    path = table(tmp_path / "data/rankings/instances.parquet")
+    whole = path.read_bytes()
+    for place in range(4, len(whole), 29):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :])
+        try:
+            files.read_table(path)
+        except DataError as error:
+            assert "instances.parquet" in str(error) and "dvc repro rankings" in str(error)
 
 
 def test_nan_is_refused_in_json(tmp_path: Path) -> None:

@@ -10,12 +10,10 @@ from paco_core import paths
 from paco_core.dataset.annotation.agreement import agreement
 from paco_core.dataset.annotation.people import from_answers
 from paco_core.dataset.annotation.store import AnswerStore
-from paco_core.files import DataError
+from paco_core.files import DataError, read_table
 from paco_core.params import PARAMS_FILE, load
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from paco_core.dataset.annotation.desk import Desk
 
 ANNOTATORS, OVERLAP = 1, 1
@@ -68,16 +66,8 @@ def open_desk(root: Path, store: AnswerStore, wish: Wish) -> Desk:
         raise DataError(f"--overlap {overlap}: each instance needs that many annotators, there are {people}")
     store.recruit(people)
     count = store.setting("instances", wish.instances)
-    return Desk(store, _instances(root), PanelStore.below(root / paths.GRIDS), overlap, count)
-
-
-def _instances(root: Path) -> pd.DataFrame:
-    import pandas as pd
-
-    file = root / paths.RANKINGS / "instances.parquet"
-    if not file.is_file():
-        raise DataError(f"{paths.RANKINGS / 'instances.parquet'}: no such file; run `dvc repro rankings`")
-    return pd.read_parquet(file)
+    instances = read_table(root / paths.RANKINGS / "instances.parquet")
+    return Desk(store, instances, PanelStore.below(root / paths.GRIDS), overlap, count)
 
 
 def _welcome(desk: Desk, path: Path, address: str) -> str:
@@ -101,7 +91,7 @@ def export(root: Path, folder: Path, address: str | None) -> str:
     from paco_core.dataset.annotation import assignment, label_studio
     from paco_core.dataset.panels import PanelStore
 
-    table, votes = _instances(root), []
+    table, votes = read_table(root / paths.RANKINGS / "instances.parquet"), []
     path = root / load(root / PARAMS_FILE).annotations.store
     if path.is_file():
         with AnswerStore(path) as store:

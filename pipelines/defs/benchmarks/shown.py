@@ -7,6 +7,7 @@ from typing import Any
 
 import dagster as dg
 
+from paco_core.files import read_table
 from pipelines.defs.tables import pictures, table
 
 SHOWN_PROMPTS = 6
@@ -14,21 +15,18 @@ SHOWN_PROMPTS = 6
 
 def worst_rankings(data: Path, _item: str) -> dict[str, Any]:
     """The instances that the trained reward ordered worst."""
-    import pandas as pd
-
-    found = pd.read_parquet(data / "consistency_rank" / "per_instance.parquet")
+    found = read_table(data / "consistency_rank" / "per_instance.parquet")
     found = found[found["method"] == "reward"].sort_values(["accuracy", "tau"], kind="stable")
     return {"worst_rankings": table(found[["instance_id", "prompt_id", "accuracy", "tau", "scores", "ranking"]])}
 
 
 def lost_consistency(data: Path, _item: str) -> dict[str, Any]:
     """The prompts on which training helped least, and pictures before (above) and after."""
-    import pandas as pd
     from PIL import Image
 
     from paco_core.files import read_json
 
-    found = pd.read_parquet(data / "t2is" / "per_prompt.parquet")
+    found = read_table(data / "t2is" / "per_prompt.parquet")
     measure = "gold_consistency" if "gold_consistency" in found else "consistency"
     cases = found.pivot_table(measure, ["policy", "size", "prompt_id", "seed"], "when").reset_index()
     cases["change"] = cases["after"] - cases["before"]
@@ -44,14 +42,13 @@ def lost_consistency(data: Path, _item: str) -> dict[str, Any]:
 
 def lost_edits(data: Path, _item: str) -> dict[str, Any]:
     """The edits that training helped least, and pictures: references, before, after."""
-    import pandas as pd
     from PIL import Image
 
     from paco_core.files import read_json
 
     if not (data / "gedit" / "samples" / "samples.json").is_file():
         return {}  # no policy edits
-    found = pd.read_parquet(data / "gedit" / "per_prompt.parquet")
+    found = read_table(data / "gedit" / "per_prompt.parquet")
     measure = "gold_editing" if "gold_editing" in found else "editing"
     cases = found.pivot_table(measure, ["policy", "size", "task_type", "prompt_id", "seed"], "when").reset_index()
     cases["change"] = cases["after"] - cases["before"]

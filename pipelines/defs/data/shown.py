@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from paco_core.files import read_table
 from pipelines.defs.tables import chart, pictures, table
 
 SHEET, COLUMNS = 12, 6
@@ -13,12 +14,10 @@ PARTS = ("train", "validation")
 
 def diversity(data: Path, _item: str) -> dict[str, Any]:
     """Both charts, and the kept prompts with the nearest neighbour among the kept: the least diverse of the subset."""
-    import pandas as pd
-
     from paco_core.dataset.records import read_prompts
 
     themes = {record.idx: record.theme for record in read_prompts(data / "diverse_prompts" / "prompts.jsonl")}
-    found = pd.read_parquet(data / "diverse_prompts" / "neighbours.parquet")
+    found = read_table(data / "diverse_prompts" / "neighbours.parquet")
     found = found[found["idx"].isin(themes)].sort_values("nearest_after", ascending=False, kind="stable")
     return {
         **{name: chart(data / "diverse_prompts" / f"{name}.png") for name in ("nearest_similarity", "graph")},
@@ -53,9 +52,7 @@ def edits(data: Path, _item: str) -> dict[str, Any]:
 
 def least_certain_rankings(data: Path, _item: str) -> dict[str, Any]:
     """Rankings whose best and worst candidate lie closest: the annotator could hardly tell them apart."""
-    import pandas as pd
-
-    found = pd.read_parquet(data / "annotations" / "rankings.parquet")
+    found = read_table(data / "annotations" / "rankings.parquet")
     if "scores" not in found or found["scores"].map(lambda scores: scores is None or len(scores) == 0).any():
         return {"rankings": table(found)}
     spread = found["scores"].map(lambda scores: float(max(scores) - min(scores)))
@@ -66,7 +63,7 @@ def one_sided_prompts(data: Path, _item: str) -> dict[str, Any]:
     """The training prompts whose pairs are most one-sided."""
     import pandas as pd
 
-    found = pd.read_parquet(data / "pairs" / "train.parquet")
+    found = read_table(data / "pairs" / "train.parquet")
     counts = pd.crosstab([found["prompt_id"], found["theme"]], found["label"]).reset_index()
     yes = found["label"].eq("Yes").groupby(found["prompt_id"]).mean()
     counts["yes_share"] = counts["prompt_id"].map(yes)
@@ -79,10 +76,8 @@ def answers(data: Path, _item: str) -> dict[str, Any]:
     import pandas as pd
 
     folder = data / "cot_labels"
-    failed = pd.concat([pd.read_parquet(folder / f"{part}_failed.parquet").assign(part=part) for part in PARTS])
-    shown: dict[str, Any] = {
-        "answers": table(pd.read_parquet(folder / "train.parquet")[["theme", "label", "answer"]], 5)
-    }
+    failed = pd.concat([read_table(folder / f"{part}_failed.parquet").assign(part=part) for part in PARTS])
+    shown: dict[str, Any] = {"answers": table(read_table(folder / "train.parquet")[["theme", "label", "answer"]], 5)}
     if len(failed):
         shown["without_answer"] = table(failed[["part", "pair_id", "label", "cause"]])
     return shown
