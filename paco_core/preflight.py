@@ -8,7 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from paco_core.costs import StageCost, stage_costs
-from paco_core.params import PARAMS_FILE, ChatParams, Params, load
+from paco_core.files import DataError
+from paco_core.params import PARAMS_FILE, ChatParams, Params, PolicyRecipe, RewardSet, load
+from paco_core.policies.base import policy_class
+from paco_core.rewards import registry
 
 DISK_GB = {"storybook": 1.0, "real": 200.0}
 
@@ -69,14 +72,39 @@ def _models(params: Params) -> dict[str, str]:
         found["annotations.model"] = params.annotations.model
     if params.reward.weights:
         found["reward.weights"] = params.reward.weights
+    if params.cot_labels.engine == "storybook" and params.cot_labels.model:
+        found["cot_labels.model"] = params.cot_labels.model
+    found |= {f"edits.painters.{n}.model": painter.model for n, painter in enumerate(params.edits.painters)}
     if params.consistency_rank.clip:
         found["consistency_rank.clip"] = params.consistency_rank.clip
     for name, recipe in params.policies.recipes.items():
         found[f"policies.recipes.{name}.model"] = recipe.model
-        for reward, term in recipe.rewards.terms.items():
-            if term.model:
-                found[f"policies.recipes.{name}.rewards.terms.{reward}.model"] = term.model
+        if recipe.start:
+            found[f"policies.recipes.{name}.start"] = recipe.start
+        for key, rewards in _reward_sets(recipe):
+            for reward, term in rewards.terms.items():
+                if term.model:
+                    found[f"policies.recipes.{name}.{key}.terms.{reward}.model"] = term.model
     return found
+
+
+def _reward_sets(recipe: PolicyRecipe) -> list[tuple[str, RewardSet]]:
+    """What is rewarded in training, and in evaluation where that has rewards of its own, by the recipe's keys."""
+    both = [("rewards", recipe.rewards), ("test_rewards", recipe.test_rewards)]
+    return [(key, rewards) for key, rewards in both if rewards is not None]
+
+
+def _wrong_rewards(params: Params) -> list[str]:
+    """Rewards that no policy could be trained with; the stage itself would refuse them after all stages before it."""
+    problems = []
+    for name, recipe in params.policies.recipes.items():
+        edits = bool(policy_class(recipe.family).edits)
+        for key, rewards in _reward_sets(recipe):
+            try:
+                registry.check(rewards, edits=edits)
+            except DataError as error:
+                problems.append(f"policies.recipes.{name}.{key}: {error}")
+    return problems
 
 
 def _endpoints(params: Params) -> dict[str, ChatParams]:
@@ -107,10 +135,19 @@ def _missing_inputs(params: Params, root: Path) -> list[str]:
     ]
     if params.annotations.source == "people" and not (root / params.annotations.store).is_file():
         problems.append(f"annotations.store: {params.annotations.store} is missing; `paco annotate` makes it")
-    benchmarks = {"consistency_rank": params.consistency_rank.source, "edit_reward": params.edit_reward.source}
+    readers = {"annotations": params.annotations.source == "recogniser" and not params.annotations.model}
+    readers["cot_labels"] = params.cot_labels.engine == "storybook" and not params.cot_labels.model
+    problems += [f"{stage}.model: null; name the recogniser's folder" for stage, lost in readers.items() if lost]
+    folders = {
+        "pairs.keep_out": (params.pairs.keep_out, "put the benchmark there"),
+        "pairs.imported": (params.pairs.imported, "make it with `paco dataset import`"),
+        "consistency_rank.source": (params.consistency_rank.source, "put the benchmark there"),
+        "consistency_rank.dreamsim": (params.consistency_rank.dreamsim, "put the converted weights there"),
+        "edit_reward.source": (params.edit_reward.source, "put the benchmark there"),
+    }
     problems += [
-        f"{stage}.source: folder {folder} is missing; put the benchmark there or name another"
-        for stage, folder in benchmarks.items()
+        f"{key}: folder {folder} is missing; {remedy} or name another"
+        for key, (folder, remedy) in folders.items()
         if folder and not (root / folder).is_dir()
     ]
     return problems + [
@@ -130,10 +167,12 @@ def check_project(root: Path) -> Preflight:
     report = Preflight(params.profile, stage_costs(params, root))
     for key, model in _models(params).items():
         if model.startswith(("data/", ".", "/")) and not (root / model).is_dir():
-            report.problems.append(f"{key}: folder {model} is missing; restore it with `git checkout -- {model}`")
+            ours = model.startswith("data/zoo/")
+            remedy = f"restore it with `git checkout -- {model}`" if ours else "put the model there or name another"
+            report.problems.append(f"{key}: folder {model} is missing; {remedy}")
         elif not (root / model).is_dir():
             report.remarks.append(f"{key}: {model} is no folder here, it will be loaded from a hub")
-    report.problems += _missing_inputs(params, root)
+    report.problems += _missing_inputs(params, root) + _wrong_rewards(params)
     free = shutil.disk_usage(root).free / 1e9
     if free < DISK_GB[params.world]:
         report.problems.append(f"disk: {free:.1f} GB free, about {DISK_GB[params.world]:.0f} GB needed")

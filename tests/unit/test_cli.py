@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from paco_core import cli, paths, preflight, profiles
 from paco_core.files import write_json
@@ -102,3 +103,73 @@ def test_the_check_names_the_variable_of_a_missing_key(project: Path, monkeypatc
     assert lost in preflight.check_project(project).problems
     monkeypatch.setenv("DEEPSEEK_API_KEY", "k")
     assert told not in preflight.check_project(project).problems
+
+
+def changed(project: Path, key: str, value: object) -> list[str]:
+    """Problems that the check finds in the project when one key of its parameters has another value."""
+    tree = yaml.safe_load((project / "params.yaml").read_text())
+    *path, last = [int(part) if part.isdigit() else part for part in key.split(".")]
+    section = tree
+    for part in path:
+        section = section[part]
+    section[last] = value
+    (project / "params.yaml").write_text(yaml.safe_dump(tree))
+    return preflight.check_project(project).problems
+
+
+def test_the_check_refuses_a_misspelt_reward_before_anything_is_trained(project: Path) -> None:
+    terms = {"consistencyy": {"weight": 1.0}}
+    told = changed(project, "policies.recipes.flux_t2is.rewards.terms", terms)
+    assert any("flux_t2is.rewards: reward 'consistencyy' is unknown; choose among consistency" in one for one in told)
+
+
+def test_the_check_refuses_a_reward_of_other_pictures_and_one_that_only_evaluates(project: Path) -> None:
+    told = changed(project, "policies.recipes.kontext_edit.rewards.terms", {"clip_i": {"weight": 1.0}})
+    assert any("kontext_edit.rewards: reward clip_i does not fit this policy" in one for one in told)
+    asked = {"terms": {"mine": {"weight": 1.0, "reward": "no_such:thing"}}, "aggregator": "rank"}
+    told = changed(project, "policies.recipes.flux_t2is.test_rewards", {**asked, "advantage_std": "group"})
+    assert any("flux_t2is.test_rewards: 'no_such:thing': module 'no_such' cannot be" in one for one in told)
+
+
+def test_the_command_finds_rewards_in_the_project_s_folder(project: Path) -> None:
+    """The script `paco` starts elsewhere than `python -m paco_core`, which the stages are started with."""
+    (project / "my_own_rewards.py").write_text("def red(batch):\n    return [0.0] * len(batch)\n")
+    mine = {"red": {"weight": 1.0, "reward": "my_own_rewards:red"}}
+    changed(project, "policies.recipes.flux_t2is.rewards.terms", mine)
+    script = "import sys; sys.path.remove(''); from paco_core.cli import main; main(['check'])"
+    done = subprocess.run([sys.executable, "-c", script], cwd=project, capture_output=True, text=True)
+    assert "problem: grids.model" in done.stdout and "my_own_rewards" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "remedy"),
+    [
+        ("edits.painters.1.model", "data/zoo/nope", "restore it with `git checkout -- data/zoo/nope`"),
+        ("cot_labels.model", "data/zoo/nope", "restore it with `git checkout -- data/zoo/nope`"),
+        ("policies.recipes.flux_t2is.start", "./lora", "put the model there or name another"),
+        ("pairs.keep_out", "data/external/bench", "put the benchmark there or name another"),
+        ("pairs.imported", "data/external/pairs", "make it with `paco dataset import` or name another"),
+        ("consistency_rank.dreamsim", "data/external/sim", "put the converted weights there or name another"),
+    ],
+)
+def test_the_check_names_every_folder_that_is_missing(project: Path, key: str, value: str, remedy: str) -> None:
+    assert f"{key}: folder {value} is missing; {remedy}" in changed(project, key, value)
+    (project / value).mkdir(parents=True)
+    assert not [problem for problem in preflight.check_project(project).problems if problem.startswith(f"{key}:")]
+
+
+@pytest.mark.parametrize("stage", ["annotations", "cot_labels"])
+def test_the_check_asks_for_the_recogniser_where_it_is_used(project: Path, stage: str) -> None:
+    assert f"{stage}.model: null; name the recogniser's folder" in changed(project, f"{stage}.model", None)
+
+
+def test_the_check_loads_no_heavy_library(project: Path) -> None:
+    code = """
+import sys
+from pathlib import Path
+from paco_core.preflight import check_project
+check_project(Path.cwd())
+heavy = {"torch", "mlflow", "diffusers", "transformers", "pandas"} & set(sys.modules)
+assert not heavy, heavy
+"""
+    subprocess.run([sys.executable, "-c", code], cwd=project, check=True, capture_output=True)
