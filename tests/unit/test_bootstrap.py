@@ -1,0 +1,146 @@
+"""Setting up: what is in the way is told before anything is fetched, and what was interrupted heals."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+PREREQUISITES = ("requirements.txt", "pyproject.toml", "tools/bootstrap.py")
+
+
+@pytest.fixture
+def bootstrap(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The script, as if it lay in an empty project on a roomy disk; nothing that it starts is run."""
+    spec = importlib.util.spec_from_file_location("bootstrap", repository / "tools/bootstrap.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    (tmp_path / "tools").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(module, "__file__", str(tmp_path / "tools/bootstrap.py"))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _path: SimpleNamespace(free=50e9))
+    return module
+
+
+class Started(list[str]):
+    """Commands that would have been run; those with ``broken`` among their words fail."""
+
+    def __init__(self, module: Any, monkeypatch: pytest.MonkeyPatch, *broken: str) -> None:
+        super().__init__()
+        self._broken = broken
+        monkeypatch.setattr(module.subprocess, "run", self._run)
+
+    def _run(self, command: tuple[str, ...], **_how: Any) -> SimpleNamespace:
+        self.append(" ".join(command))
+        if "venv" in command:
+            Path(command[-1]).mkdir(exist_ok=True)
+        return SimpleNamespace(returncode=int(any(words in self[-1] for words in self._broken)))
+
+
+def test_an_old_python_is_told_before_anything_is_started(bootstrap: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    started = Started(bootstrap, monkeypatch)
+    monkeypatch.setattr(bootstrap.sys, "version_info", (3, 9, 1))
+    with pytest.raises(SystemExit, match=r"Python 3\.9 found, 3\.11, 3\.12 or 3\.13 needed; .*PYTHON=python3\.12"):
+        bootstrap.main()
+    assert not started
+
+
+def test_a_small_disk_is_told_before_anything_is_started(bootstrap: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    started = Started(bootstrap, monkeypatch)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _path: SimpleNamespace(free=4e9))
+    with pytest.raises(SystemExit, match=r"4\.0 GB free below .*, 9 GB needed"):
+        bootstrap.main()
+    assert not started
+
+
+def test_what_lies_in_the_environment_already_is_counted(
+    bootstrap: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Started(bootstrap, monkeypatch)
+    (tmp_path / ".venv").mkdir()
+    with (tmp_path / ".venv/torch.so").open("wb") as weights:
+        weights.truncate(6 * 10**9)  # holes: takes no room
+    monkeypatch.setattr(shutil, "disk_usage", lambda _path: SimpleNamespace(free=4e9))
+    bootstrap.main()
+    monkeypatch.setattr(shutil, "disk_usage", lambda _path: SimpleNamespace(free=2e9))
+    with pytest.raises(SystemExit, match=r"2\.0 GB free below .*, 3 GB needed"):
+        bootstrap.main()
+
+
+@pytest.mark.parametrize(("broken", "made"), [(("pip --version",), True), ((), False)])
+def test_an_environment_without_pip_is_made_anew_and_a_whole_one_is_kept(
+    bootstrap: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: tuple[str, ...], made: bool
+) -> None:
+    (tmp_path / ".venv").mkdir()
+    started = Started(bootstrap, monkeypatch, *broken)
+    bootstrap.main()
+    assert (f"{sys.executable} -m venv --clear .venv" in started) is made
+    assert (tmp_path / ".venv/.ready").is_file()
+    assert any("uv pip install" in command and "--require-hashes -r requirements.txt" in command for command in started)
+
+
+def test_a_real_environment_that_lost_its_pip_heals(bootstrap: Any, tmp_path: Path) -> None:
+    python = ".venv/bin/python"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", ".venv"], check=True)  # an interrupted one is so
+    (tmp_path / ".venv/left-over").write_text("")
+    bootstrap.make_environment(python)
+    assert subprocess.run([python, "-m", "pip", "--version"], capture_output=True).returncode == 0
+    assert not (tmp_path / ".venv/left-over").exists()
+    (tmp_path / ".venv/kept").write_text("")
+    bootstrap.make_environment(python)
+    assert (tmp_path / ".venv/kept").exists()
+
+
+def test_pip_stands_in_for_uv_and_what_fails_is_named(bootstrap: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path(".venv").mkdir()
+    started = Started(bootstrap, monkeypatch, "uv pip install")
+    bootstrap.main()
+    assert any("-m pip install --quiet --require-hashes" in command for command in started)
+    Started(bootstrap, monkeypatch, "--require-hashes")
+    with pytest.raises(SystemExit, match=r"`.*-m pip install --quiet --require-hashes` did not succeed"):
+        bootstrap.main()
+
+
+def test_make_runs_nothing_when_nothing_changed(repository: Path, tmp_path: Path) -> None:
+    for name in ("Makefile", *PREREQUISITES):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(repository / name, tmp_path / name)
+
+    def up_to_date() -> bool:
+        return subprocess.run(["make", "-q", "setup"], cwd=tmp_path, capture_output=True).returncode == 0
+
+    assert not up_to_date()
+    (tmp_path / ".venv").mkdir()
+    (tmp_path / ".venv/.ready").write_text("")
+    assert up_to_date()
+    for name in PREREQUISITES:
+        later = (tmp_path / ".venv/.ready").stat().st_mtime + 5
+        os.utime(tmp_path / name, (later, later))
+        assert not up_to_date(), name
+        os.utime(tmp_path / ".venv/.ready", (later + 1, later + 1))
+        assert up_to_date()
+
+
+def test_every_package_is_pinned_once_by_version_and_hash(repository: Path) -> None:
+    text = (repository / "requirements.txt").read_text()
+    assert not re.search(r"^\s*(-i|--(extra-)?index-url|--find-links|-f)\b", text, re.MULTILINE), (
+        "an index is a machine's"
+    )
+    entries = [one for one in re.split(r"\n(?=\S)", text) if one and not one.startswith("#")]
+    names = Counter[str]()
+    for entry in entries:
+        pinned = re.match(r"([A-Za-z0-9._-]+)(\[[^\]]+\])?==[^\s;]+", entry)
+        assert pinned, f"no version: {entry.splitlines()[0]}"
+        assert re.search(r"--hash=sha256:[0-9a-f]{64}", entry), f"no hash: {pinned[0]}"
+        names[re.sub(r"[-_.]+", "-", pinned[1].lower())] += 1
+    assert len(names) > 100 and not [name for name, times in names.items() if times > 1]
