@@ -6,7 +6,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from paco_core.checks import CheckReport
 from paco_core.dataset import prompt_text
@@ -20,9 +20,6 @@ from paco_core.dataset.reasons import fault
 from paco_core.dataset.records import PromptRecord, read_prompts
 from paco_core.files import DataError, read_json, read_table
 from paco_core.shards import TAR, ShardReader
-
-if TYPE_CHECKING:
-    pass
 
 SAMPLED_PICTURES = 64
 FAILED_SHARE = 0.05  # of the pairs may have no answer
