@@ -6,15 +6,19 @@ import sys
 
 from paco_core.files import DataError
 from paco_core.imports import uncollected
-from paco_core.tracking import database
+from paco_core.tracking import database, without_secrets
+from paco_core.tracking.delivery import short
 
 
 def main(uri: str) -> None:
+    with uncollected():
+        from sqlalchemy.exc import SQLAlchemyError
+
     try:
         with uncollected():
             database.prepare(uri)
-    except DataError as error:
-        raise SystemExit(str(error)) from None
+    except (DataError, SQLAlchemyError, OSError) as error:
+        raise SystemExit(f"MLflow at {without_secrets(uri)} cannot be used: {short(error)}") from None
 
 
 if __name__ == "__main__":
