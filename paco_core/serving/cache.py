@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import os
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -11,6 +13,7 @@ from pathlib import Path
 from paco_core.files import DataError
 
 CHUNK = 500  # keys a statement
+WAIT_S = 30.0  # for another process that writes
 
 
 def question_key(model: str, reckoning: str, instruction: str, first: str, second: str) -> bytes:
@@ -34,7 +37,7 @@ class ScoreCache:
     def _open(self) -> Iterator[sqlite3.Connection]:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            with closing(sqlite3.connect(self.path, timeout=30.0)) as connection, connection:
+            with closing(sqlite3.connect(self.path, timeout=WAIT_S)) as connection, connection:
                 connection.execute("PRAGMA journal_mode=WAL")
                 connection.execute("PRAGMA synchronous=NORMAL")
                 connection.execute(
@@ -45,13 +48,24 @@ class ScoreCache:
                 )
                 yield connection
         except sqlite3.DatabaseError as error:
-            raise DataError(f"{self.path}: not a usable score cache ({error}); delete it and run again") from None
+            raise self._told(error) from None
+
+    def _told(self, error: sqlite3.DatabaseError) -> Exception:
+        """The same with its remedy: what is no fault of the file must not cost the scores in it."""
+        code = getattr(error, "sqlite_errorcode", 0)
+        kind = code & 0xFF  # the lower byte; the others tell it in more detail
+        if kind == sqlite3.SQLITE_FULL or code == sqlite3.SQLITE_IOERR_SHMSIZE:  # the latter: for the file `-shm`
+            return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
+        if kind in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+            return DataError(f"{self.path}: in use by another process for {WAIT_S:g} s ({error}); wait and run again")
+        return DataError(f"{self.path}: not a usable score cache ({error}); delete it and run again")
 
     def get(self, model: str, keys: Sequence[bytes]) -> dict[bytes, float]:
         """The known ones among ``keys``; counts them for ``model``.
 
         Raises:
-            DataError: when the file is damaged.
+            DataError: when the file is damaged, or another process keeps it.
+            OSError: ENOSPC naming the file when the disk is full.
         """
         found: dict[bytes, float] = {}
         with self._open() as connection:
@@ -68,7 +82,11 @@ class ScoreCache:
         return found
 
     def lookups(self, model: str) -> tuple[int, int]:
-        """How many questions of a model were known so far, and how many were not; by all clients of this file."""
+        """How many questions of a model were known so far, and how many were not; by all clients of this file.
+
+        Raises:
+            DataError, OSError: as :meth:`get`.
+        """
         if not self.path.is_file():
             return 0, 0
         with self._open() as connection:
@@ -76,6 +94,10 @@ class ScoreCache:
         return (row[0], row[1]) if row else (0, 0)
 
     def put(self, scores: Mapping[bytes, float]) -> None:
-        """Keep scores."""
+        """Keep scores.
+
+        Raises:
+            DataError, OSError: as :meth:`get`.
+        """
         with self._open() as connection:
             connection.executemany("INSERT OR REPLACE INTO scores VALUES (?, ?)", scores.items())

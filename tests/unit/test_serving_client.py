@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import math
+import sqlite3
 import threading
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +34,7 @@ from serving_fakes import (
 from paco_core.files import DataError
 from paco_core.reward_model.network import picture_key
 from paco_core.reward_model.yes_probability import PairQuery, Score, in_both_orders
+from paco_core.serving import cache
 from paco_core.serving.cache import ScoreCache, question_key
 from paco_core.serving.client import RewardClient
 from paco_core.serving.engines.transformers_app import build_app
@@ -217,6 +221,40 @@ def test_a_damaged_cache_is_named(tmp_path: Path) -> None:
     file.write_bytes(b"no database" * 1000)
     with pytest.raises(DataError, match=r"scores\.db.*delete it"):
         ScoreCache(file).get(NAME, [b"k"])
+
+
+def test_a_full_disk_is_not_blamed_on_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, real = tmp_path / "scores.db", sqlite3.connect
+    ScoreCache(file).put({b"a": 0.5})
+
+    def limited(*args: Any, **settings: Any) -> sqlite3.Connection:
+        connection = real(*args, **settings)
+        connection.execute("PRAGMA max_page_count=8")
+        return connection
+
+    monkeypatch.setattr(sqlite3, "connect", limited)
+    with pytest.raises(OSError, match="No space left") as raised:
+        ScoreCache(file).put({b"%d" % number: 0.5 for number in range(10_000)})
+    assert (raised.value.errno, raised.value.filename) == (errno.ENOSPC, str(file))
+    assert ScoreCache(file).get(NAME, [b"a", b"1"]) == {b"a": 0.5}
+    error = sqlite3.OperationalError("disk I/O error")  # how it is told where the log's index finds no space
+    error.sqlite_errorcode = sqlite3.SQLITE_IOERR_SHMSIZE
+    with pytest.raises(OSError, match="No space left"), ScoreCache(file)._open():
+        raise error
+
+
+def test_a_cache_in_use_is_waited_for_and_not_to_be_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "scores.db"
+    ScoreCache(file).put({b"a": 0.5})
+    monkeypatch.setattr(cache, "WAIT_S", 0.1)
+    with closing(sqlite3.connect(file, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(DataError, match=r"scores\.db: in use by another process.*wait") as raised:
+            ScoreCache(file).put({b"b": 0.5})
+        assert "delete" not in str(raised.value)
+        other.execute("COMMIT")
+    ScoreCache(file).put({b"b": 0.5})
+    assert ScoreCache(file).get(NAME, [b"a", b"b"]) == {b"a": 0.5, b"b": 0.5}
 
 
 def test_failures_are_nan_with_their_cause_and_not_cached(tmp_path: Path) -> None:
