@@ -1,10 +1,11 @@
-"""Importing big libraries without looking for garbage meanwhile."""
+"""Importing big libraries and loading models: no looking for garbage meanwhile, no bars between our own lines."""
 
 from __future__ import annotations
 
 import atexit
 import gc
-from contextlib import ContextDecorator
+from collections.abc import Iterator
+from contextlib import ContextDecorator, contextmanager
 
 
 class uncollected(ContextDecorator):
@@ -32,3 +33,19 @@ class uncollected(ContextDecorator):
             gc.enable()
             atexit.unregister(gc.freeze)
             atexit.register(gc.freeze)
+
+
+@contextmanager
+def without_bars() -> Iterator[None]:
+    """No progress bars of the libraries while weights load; whatever was set before returns."""
+    from diffusers.utils import logging as diffusers_logging
+    from transformers.utils import logging as transformers_logging
+
+    shown = [log for log in (diffusers_logging, transformers_logging) if log.is_progress_bar_enabled()]
+    for log in shown:
+        log.disable_progress_bar()
+    try:
+        yield
+    finally:
+        for log in shown:
+            log.enable_progress_bar()

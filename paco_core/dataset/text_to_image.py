@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from paco_core.dataset.prompt_embeddings import PromptEmbeddings
 from paco_core.files import DataError
-from paco_core.imports import uncollected
+from paco_core.imports import uncollected, without_bars
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -52,9 +52,10 @@ class TextToImage:
         from diffusers import DiffusionPipeline
 
         try:
-            pipeline = DiffusionPipeline.from_pretrained(
-                str(model), dtype=getattr(torch, params.dtype), use_safetensors=True
-            )
+            with without_bars():
+                pipeline = DiffusionPipeline.from_pretrained(
+                    str(model), dtype=getattr(torch, params.dtype), use_safetensors=True
+                )
         except (OSError, ValueError) as error:
             raise DataError(f"{model}: no diffusers pipeline there ({str(error).splitlines()[0]})") from None
         wanted = {"prompt", "height", "width", "num_inference_steps", "generator"}

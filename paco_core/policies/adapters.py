@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
@@ -86,7 +87,8 @@ def add_copy(transformer: torch.nn.Module, name: str) -> None:
     """Attach a frozen copy of the trained adapter; the trained one stays the active one."""
     import torch
 
-    with torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Already found a `peft_config`")  # so it has: that is the trained one
         transformer.add_adapter(deepcopy(transformer.peft_config[TRAINED]), adapter_name=name)
     trained = tensors(transformer, TRAINED)
     for key, parameter in tensors(transformer, name).items():

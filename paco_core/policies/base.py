@@ -6,8 +6,8 @@ A family is one file with a class that follows :class:`Policy`, and one line in 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -153,22 +153,6 @@ class Policy(Protocol):
 
     def enable_gradient_checkpointing(self) -> None:
         """Trade computation for memory in trained passes."""
-
-
-@contextmanager
-def without_bars() -> Iterator[None]:
-    """No progress bars of the libraries while weights load; whatever was set before returns."""
-    from diffusers.utils import logging as diffusers_logging
-    from transformers.utils import logging as transformers_logging
-
-    shown = [log for log in (diffusers_logging, transformers_logging) if log.is_progress_bar_enabled()]
-    for log in shown:
-        log.disable_progress_bar()
-    try:
-        yield
-    finally:
-        for log in shown:
-            log.enable_progress_bar()
 
 
 def policy_class(family: str) -> Any:

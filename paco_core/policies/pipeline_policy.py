@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from paco_core.files import DataError
-from paco_core.imports import uncollected
+from paco_core.imports import uncollected, without_bars
 from paco_core.policies import adapters
-from paco_core.policies.base import NoiseKey, Size, without_bars
+from paco_core.policies.base import NoiseKey, Size
 from paco_core.policies.encodings import Encodings, fingerprint
 
 if TYPE_CHECKING:
@@ -204,7 +204,14 @@ class PipelinePolicy:
         return adapters.using(self.transformer, name)
 
     def load_adapter(self, folder: Path) -> None:
-        self.pipeline.load_lora_weights(str(folder))
+        from diffusers.utils import logging
+
+        told = logging.get_verbosity()
+        logging.set_verbosity_error()  # else it warns that the text encoders have no adapter: none of ours has
+        try:
+            self.pipeline.load_lora_weights(str(folder))
+        finally:
+            logging.set_verbosity(told)
 
     def save_adapter(self, folder: Path) -> None:
         from peft.utils import get_peft_model_state_dict
