@@ -8,7 +8,9 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
 
@@ -19,7 +21,9 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
+from paco_core.file_locks import is_held
 from paco_core.operations.audit import audit
+from paco_core.stage_lock import lock_file
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 Dvc = Callable[..., subprocess.CompletedProcess[str]]
@@ -172,3 +176,52 @@ def test_a_stage_struck_at_the_worst_moment_leaves_no_half_out(smoke: Path, dvc:
     assert changed_stages(dvc) == set(), "what is left over is no part of the data"
     for left_over in (smoke / "data").rglob(".*.part"):
         shutil.rmtree(left_over)
+
+
+def kill_9(root: Path, dvc: Dvc, stage: str, ready: Callable[[], bool]) -> None:
+    """Run a stage through DVC, and kill its process with signal 9 once it is under way and ``ready``."""
+    lock = lock_file(root, stage)
+    earlier = lock.read_text()  # the process of its finished run
+    with ThreadPoolExecutor(1) as pool:
+        run = pool.submit(dvc, "repro", "--force", "--single-item", stage)
+        end = time.monotonic() + 240
+        while not (is_held(lock) and lock.read_text() not in ("", earlier) and ready()):
+            assert not run.done() and time.monotonic() < end, f"{stage} could not be killed in time"
+            time.sleep(0.01)
+        os.kill(int(lock.read_text().split()[0]), signal.SIGKILL)
+        done = run.result()
+    assert done.returncode and f"ERROR: failed to reproduce '{stage}'" in done.stderr
+    assert not is_held(lock)
+
+
+def test_a_cheap_stage_killed_is_run_again(smoke: Path, dvc: Dvc) -> None:
+    kill_9(smoke, dvc, "rankings", lambda: True)
+    assert not (smoke / "data/rankings").exists() and "rankings" in changed_stages(dvc)
+    done = dvc("repro", "--force", "--single-item", "rankings")  # by force, or DVC takes the out from its run cache
+    assert done.returncode == 0 and "Running stage 'rankings'" in done.stdout, done.stderr[-3000:]
+    assert changed_stages(dvc) == set()
+
+
+def test_a_training_killed_goes_on_from_its_checkpoint(smoke: Path, dvc: Dvc) -> None:
+    """Last of all: it leaves a second run in MLflow. What the graph made before is put back."""
+    stage, out, aside = "policies@flux_t2is", smoke / "data/policies/flux_t2is", smoke / ".paco/aside"
+    kept = ("dvc.lock", "data/metrics/policies-flux_t2is.json", f"data/runs/{stage}.json")
+    before = {name: (smoke / name).read_bytes() for name in kept}
+    out.rename(aside)  # it would go on from the last checkpoint of the finished run
+    try:
+        kill_9(smoke, dvc, stage, lambda: any(out.glob("checkpoint/*/epoch-00001/state.json")))
+        assert not (out / "adapter").exists(), "it was in its second and last epoch"
+        done = dvc("repro", "--single-item", stage)
+        assert done.returncode == 0 and "goes on after epoch 1 of 2" in done.stderr, done.stderr[-3000:]
+        assert stage not in changed_stages(dvc), "the lock tells what lies there"
+        names = [sorted(p.relative_to(made).as_posix() for p in made.rglob("*")) for made in (out, aside)]
+        assert names[0] == names[1], "nothing is missing, and nothing half-written is left"
+        logs = [pd.read_csv(made / "training_log.csv") for made in (out, aside)]
+        pd.testing.assert_frame_equal(*logs, rtol=1e-4, atol=1e-5)
+        assert all((smoke / name).is_file() for name in kept)
+    finally:
+        shutil.rmtree(out, ignore_errors=True)
+        aside.rename(out)
+        for name, content in before.items():
+            (smoke / name).write_bytes(content)
+    assert changed_stages(dvc) == set()
