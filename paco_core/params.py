@@ -333,16 +333,28 @@ def parse(raw: Any, source: str = PARAMS_FILE) -> Params:
         raise ParamsError(explain(error, source)) from None
 
 
+def read_text(path: Path) -> str:
+    """The text of a parameter file.
+
+    Raises:
+        ParamsError: naming file and byte, when it is not UTF-8.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ParamsError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start}); save it as UTF-8") from None
+
+
 def load(path: Path) -> Params:
     """Read and validate a parameter file.
 
     Raises:
-        ParamsError: when the file is missing, is no YAML, or holds an invalid value.
+        ParamsError: when the file is missing, is no UTF-8 text or no YAML, or holds an invalid value.
     """
     if not path.is_file():
         raise ParamsError(f"{path}: no such file; run inside the project, or `paco profile use storybook`")
     try:
-        raw = yaml.safe_load(path.read_text())
+        raw = yaml.safe_load(read_text(path))
     except yaml.YAMLError as error:
         raise ParamsError(f"{path}: not valid YAML: {error}") from None
     return parse(raw, str(path.name))

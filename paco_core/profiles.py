@@ -39,9 +39,9 @@ def resolve(root: Path, name: str) -> Any:
     yaml = YAML()
     yaml.preserve_quotes = True
     yaml.width = 110
-    tree = yaml.load((root / "profiles" / f"{BASE}.yaml").read_text())
+    tree = yaml.load(params.read_text(root / "profiles" / f"{BASE}.yaml"))
     if name != BASE:
-        _overlay(tree, yaml.load((root / "profiles" / f"{name}.yaml").read_text()), "")
+        _overlay(tree, yaml.load(params.read_text(root / "profiles" / f"{name}.yaml")), "")
     params.parse(_plain(tree), f"profiles/{name}.yaml")
     return tree
 
@@ -60,6 +60,6 @@ def use(root: Path, name: str) -> str:
     tree = resolve(root, name)
     yaml = YAML()
     yaml.width = 110
-    with atomic(root / params.PARAMS_FILE) as part, part.open("w") as out:
+    with atomic(root / params.PARAMS_FILE) as part, part.open("w", encoding="utf-8") as out:
         yaml.dump(tree, out)
     return f"params.yaml now holds the profile {name!r}; `paco check` says what it needs, `dvc repro` runs it"

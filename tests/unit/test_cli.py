@@ -53,6 +53,19 @@ def test_a_reward_of_the_users_own_is_found_in_the_projects_folder(project: Path
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize("action", ["build", "check"])
+def test_an_unknown_member_of_the_zoo_lists_the_known_ones(project: Path, action: str) -> None:
+    done = paco("zoo", action, "nope", cwd=project)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert "paco zoo: the zoo has no member 'nope'; choose among " in done.stderr and "flux_kontext" in done.stderr
+
+
+def test_a_member_that_learns_from_another_asks_for_it(project: Path) -> None:
+    done = paco("zoo", "build", "flux_kontext", cwd=project)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert "data/zoo/flux: not there, and others learn from it; run `paco zoo build flux`" in done.stderr
+
+
 def test_a_full_disk_is_said_plainly(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -86,6 +86,17 @@ def test_broken_yaml_is_named(tmp_path: Path) -> None:
         params.load(tmp_path / "params.yaml")
 
 
+def test_a_file_that_is_not_utf_8_is_named_with_the_byte(project: Path) -> None:
+    text = (project / "params.yaml").read_text()
+    (project / "params.yaml").write_bytes(f"# é\n{text}".encode("latin-1"))
+    with pytest.raises(ParamsError, match=r"params\.yaml: not UTF-8 text \(invalid continuation byte at byte 2\)"):
+        params.load(project / "params.yaml")
+    smoke = project / "profiles/smoke.yaml"
+    smoke.write_bytes(smoke.read_bytes() + "# é\n".encode("latin-1"))
+    with pytest.raises(ParamsError, match=r"profiles/smoke\.yaml: not UTF-8 text"):
+        profiles.use(project, "smoke")
+
+
 def test_using_a_profile_changes_only_what_it_names(project: Path) -> None:
     before = params.load(project / "params.yaml")
     profiles.use(project, "smoke")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from paco_core.files import read_json, write_json
+from paco_core.files import DataError, read_json, write_json
 from paco_core.storybook.zoo.card import Card, write_card
 from paco_core.storybook.zoo.fitting import Say
 
@@ -63,7 +63,7 @@ def _qwen_image_edit(work: Path, zoo: Path, say: Say) -> None:
 def _built(zoo: Path, member: str) -> Path:
     """Folder of a member from which another one learns."""
     if not (zoo / member).is_dir():
-        raise FileNotFoundError(f"{zoo / member}: not there, and others learn from it; run `paco zoo build {member}`")
+        raise DataError(f"{zoo / member}: not there, and others learn from it; run `paco zoo build {member}`")
     return zoo / member
 
 
@@ -206,14 +206,14 @@ def build(
     ``work_dir``; with ``resume`` an interrupted training goes on from its last one.
 
     Raises:
-        ValueError: for a name that is no member.
+        DataError: for a name that is no member, or one that learns from another which is not built yet.
     """
     import shutil
 
     from paco_core.storybook.zoo.check import measure
 
     if unknown := [member for member in members if member not in MEMBERS]:
-        raise ValueError(f"the zoo has no member {unknown[0]!r}; choose among {', '.join(MEMBERS)}")
+        raise DataError(f"the zoo has no member {unknown[0]!r}; choose among {', '.join(MEMBERS)}")
     chosen = [name for name in MEMBERS if name in members or not members]
     if not resume:
         for name in [*chosen, "vae"]:

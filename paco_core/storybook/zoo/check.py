@@ -52,10 +52,10 @@ def check(members: Sequence[str], zoo_dir: Path) -> list[CheckReport]:
     """Measure members (all when empty) and compare each figure with the member's ``card.json``.
 
     Raises:
-        ValueError: for a name that is no member.
+        DataError: for a name that is no member.
     """
     if unknown := [member for member in members if member not in MEASURES]:
-        raise ValueError(f"the zoo has no member {unknown[0]!r}; choose among {', '.join(MEASURES)}")
+        raise DataError(f"the zoo has no member {unknown[0]!r}; choose among {', '.join(MEASURES)}")
     return [_check_member(member, zoo_dir) for member in members or MEASURES]
 
 
