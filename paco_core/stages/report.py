@@ -18,6 +18,7 @@ INPUTS = (
     paths.CONSISTENCY_RANK,
     paths.EDIT_REWARD,
     paths.T2IS,
+    paths.GEDIT,
 )
 
 

@@ -103,6 +103,12 @@ def test_every_stage_has_its_file_and_every_file_its_stage() -> None:
     assert files == set(STAGES)
 
 
+def test_the_report_logs_every_out_that_it_depends_on() -> None:
+    from paco_core.stages.report import INPUTS
+
+    assert [path.as_posix() for path in INPUTS] == [dep for dep in deps("report") if dep.startswith("data/")]
+
+
 def test_every_dep_exists_or_is_made_by_a_stage() -> None:
     outs = [str(next(iter(o)) if isinstance(o, dict) else o) for s in STAGES.values() for o in s.get("outs", [])]
     for stage in STAGES:
