@@ -67,7 +67,24 @@ def test_a_new_learning_rate_concerns_policies_and_what_follows(smoke: Path, dvc
     assert set(POLICIES) <= would_run <= {*POLICIES, "t2is", "gedit", "report"}
 
 
-def test_each_stage_has_one_finished_run_with_its_inputs(smoke: Path) -> None:
+def test_each_stage_has_a_finished_run_with_its_inputs(smoke: Path) -> None:
+    """By its tag, as the report finds it; what it logged as read has the md5s that dvc.lock records."""
+    client = mlflow.MlflowClient(f"sqlite:///{smoke / 'mlflow.db'}")
+    found = client.search_runs([e.experiment_id for e in client.search_experiments()], order_by=["start_time"])
+    stages = yaml.safe_load((smoke / "dvc.lock").read_text())["stages"]
+    outs = {Path(out["path"]).parts[1] for stage in stages.values() for out in stage["outs"]}
+    for label, stage in stages.items():
+        runs = [run for run in found if run.data.tags.get("dvc.stage") == label and run.info.status == "FINISHED"]
+        assert runs, label
+        name = str(runs[0].info.run_name)
+        assert name.startswith(f"{label.replace('@', '/')}/smoke"), label
+        deps = {dep["path"].removeprefix("data/"): dep["md5"] for dep in stage.get("deps", ())}
+        logged = {given.dataset.name: given.dataset.digest for given in runs[0].inputs.dataset_inputs}
+        assert logged.items() <= deps.items(), label
+        assert bool(logged) == any(Path(dep).parts[0] in outs for dep in deps), label
+
+
+def test_each_policy_has_one_finished_run_with_a_value_an_epoch(smoke: Path) -> None:
     client = mlflow.MlflowClient(f"sqlite:///{smoke / 'mlflow.db'}")
     experiments = {e.name: e.experiment_id for e in client.search_experiments()}
     for stage, family in POLICIES.items():
