@@ -7,6 +7,8 @@ key is an error that names the nearest valid one, so that a typo never trains th
 from __future__ import annotations
 
 import difflib
+import json
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -322,13 +324,16 @@ def explain(error: ValidationError, source: str) -> str:
 def parse(raw: Any, source: str = PARAMS_FILE) -> Params:
     """Validate a loaded YAML tree.
 
+    Strictly: no text or truth value where a number belongs, no number for a truth value. And as JSON: pydantic's
+    strictness allows a list for a tuple, and a mapping for a section, only in what was read from a file.
+
     Raises:
         ParamsError: naming every offending key and, for unknown ones, the nearest valid key.
     """
     if not isinstance(raw, dict):
         raise ParamsError(f"{source}: expected a mapping of sections, found {type(raw).__name__}")
     try:
-        return Params.model_validate(raw)
+        return Params.model_validate_json(json.dumps(raw, default=str), strict=True)
     except ValidationError as error:
         raise ParamsError(explain(error, source)) from None
 
@@ -345,6 +350,24 @@ def read_text(path: Path) -> str:
         raise ParamsError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start}); save it as UTF-8") from None
 
 
+class _Loader(yaml.SafeLoader):
+    """Reads ``1e-05`` as a number, as DVC and YAML 1.2 do; to YAML 1.1 it is a word."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
+)
+
+
+def read_yaml(text: str) -> Any:
+    """What a parameter file, or the value of one key, says.
+
+    Raises:
+        yaml.YAMLError: when it is no YAML.
+    """
+    return yaml.load(text, _Loader)  # noqa: S506 (it is a SafeLoader)
+
+
 def load(path: Path) -> Params:
     """Read and validate a parameter file.
 
@@ -354,7 +377,7 @@ def load(path: Path) -> Params:
     if not path.is_file():
         raise ParamsError(f"{path}: no such file; run inside the project, or `paco profile use storybook`")
     try:
-        raw = yaml.safe_load(read_text(path))
+        raw = read_yaml(read_text(path))
     except yaml.YAMLError as error:
         raise ParamsError(f"{path}: not valid YAML: {error}") from None
     return parse(raw, str(path.name))

@@ -1,4 +1,4 @@
-"""What the models of ``params.yaml`` share: a strict section, bounded numbers, LoRA."""
+"""What the models of ``params.yaml`` share: a closed section, bounded numbers, LoRA."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Family = Literal["flux", "flux_kontext", "qwen_image_edit"]  # of a policy: poli
 
 
 class Section(BaseModel):
-    """A section of the file: strict, immutable, closed to unknown keys."""
+    """A section of the file: immutable, closed to unknown keys; params.py reads it strictly."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
 

@@ -15,7 +15,7 @@ from typing import Any
 from paco_core import paths
 from paco_core.benchmarks.results import jsonable
 from paco_core.files import DataError, read_json, write_json
-from paco_core.params import Params, parse
+from paco_core.params import Params, parse, read_yaml
 from paco_core.tracking import Tracker, open_run
 
 RESULT = "result.json"
@@ -92,14 +92,12 @@ def changes_of(texts: Sequence[str]) -> dict[str, Any]:
     Raises:
         DataError: when one has no ``=``.
     """
-    import yaml
-
     found: dict[str, Any] = {}
     for text in texts:
         key, equals, value = text.partition("=")
         if not equals:
             raise DataError(f"--set {text!r}: expected key=value, as in reward.epochs=1")
-        found[key] = yaml.safe_load(value)
+        found[key] = read_yaml(value)
     return found
 
 

@@ -56,6 +56,41 @@ def test_a_missing_key_and_a_wrong_type_are_both_named(tree: Any) -> None:
     assert "grids.steps" in str(raised.value) and "'ten'" in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "expected"),
+    [
+        ("prompts.count", True, "integer"),
+        ("prompts.count", "400", "integer"),
+        ("reward.alpha", True, "number"),
+        ("reward.learning_rate", "fast", "number"),
+        ("pairs.balance", "yes", "boolean"),
+        ("pairs.balance", 1, "boolean"),
+        ("prompts.source", 5, "string"),
+    ],
+)
+def test_a_value_of_another_type_is_refused_with_its_key(tree: Any, key: str, value: Any, expected: str) -> None:
+    section, name = key.split(".")
+    tree[section][name] = value
+    with pytest.raises(ParamsError) as raised:
+        params.parse(tree)
+    assert f"{key}: Input should be a valid {expected} (got {value!r})" in str(raised.value)
+
+
+def test_whole_numbers_lists_and_powers_of_ten_are_taken(project: Path) -> None:
+    """DVC writes 1e-05 when `dvc exp run -S` sets it, which YAML 1.1 takes for a word."""
+    text = (project / "params.yaml").read_text()
+    for old, new in (
+        ("learning_rate: 1.0e-3", "learning_rate: 1e-05"),
+        ("guidance: 3.5", "guidance: 3"),
+        ("exclude: []", "exclude: [ann]"),
+    ):
+        assert old in text
+        text = text.replace(old, new, 1)
+    (project / "params.yaml").write_text(text)
+    found = params.load(project / "params.yaml")
+    assert (found.reward.learning_rate, found.grids.guidance, found.annotations.exclude) == (1e-5, 3.0, ("ann",))
+
+
 def test_a_noise_step_outside_the_schedule_is_refused_with_valid_numbers(tree: Any) -> None:
     recipe = tree["policies"]["recipes"]["flux_t2is"]
     recipe["noise_steps"] = [recipe["sampling_steps"] - 1]
