@@ -34,10 +34,10 @@ def _profile(args: argparse.Namespace) -> None:
         print(profiles.use(root, args.name))
 
 
-def _check(_args: argparse.Namespace) -> None:
+def _check(args: argparse.Namespace) -> None:
     from paco_core.preflight import check_project
 
-    report = check_project(project_root())
+    report = check_project(project_root(), args.profile)
     print(report.text())
     if not report.passed:
         raise SystemExit(1)
@@ -273,7 +273,10 @@ def _parser() -> argparse.ArgumentParser:
     actions.add_parser("list")
     actions.add_parser("use").add_argument("name")
 
-    verb("check", _check, "check parameters, data, disk and memory; print what each stage needs and costs")
+    check = verb("check", _check, "check parameters, data, disk and memory; print what each stage needs and costs")
+    check.add_argument(
+        "--profile", metavar="NAME", help="check this profile instead of params.yaml, which stays as it is"
+    )
 
     serve = verb("serve", _serve, "start, show or stop a server of the reward model")
     actions = serve.add_subparsers(dest="action", required=True)

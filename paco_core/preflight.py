@@ -7,8 +7,10 @@ import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from paco_core import profiles
 from paco_core.costs import StageCost, stage_costs
 from paco_core.files import DataError
+from paco_core.lock import Lock
 from paco_core.params import PARAMS_FILE, ChatParams, Params, PolicyRecipe, RewardSet, load
 from paco_core.policies.base import policy_class
 from paco_core.rewards import registry
@@ -157,13 +159,24 @@ def _missing_inputs(params: Params, root: Path) -> list[str]:
     ]
 
 
-def check_project(root: Path) -> Preflight:
-    """Check a project against its parameters.
+def _lost_outs(root: Path) -> list[str]:
+    """Outs that ``dvc.lock`` records and that are not here; a stage that reads one would stop."""
+    return [
+        f"{out}: recorded in dvc.lock, but not here; `dvc checkout {out}` brings it back from the cache, "
+        f"else `dvc repro {entry.stage}` makes it anew"
+        for entry in Lock.read(root).entries.values()
+        for out in entry.outs
+        if not (root / out).exists()
+    ]
+
+
+def check_project(root: Path, profile: str | None = None) -> Preflight:
+    """Check a project against ``params.yaml``, or against a profile that is not in use.
 
     Raises:
-        ParamsError: when ``params.yaml`` is invalid (there is nothing to check then).
+        ParamsError: when the parameters are invalid, or no profile is called so (there is nothing to check then).
     """
-    params = load(root / PARAMS_FILE)
+    params = load(root / PARAMS_FILE) if profile is None else profiles.read(root, profile)
     report = Preflight(params.profile, stage_costs(params, root))
     for key, model in _models(params).items():
         if model.startswith(("data/", ".", "/")) and not (root / model).is_dir():
@@ -173,6 +186,7 @@ def check_project(root: Path) -> Preflight:
         elif not (root / model).is_dir():
             report.remarks.append(f"{key}: {model} is no folder here, it will be loaded from a hub")
     report.problems += _missing_inputs(params, root) + _wrong_rewards(params)
+    report.remarks += _lost_outs(root)
     free = shutil.disk_usage(root).free / 1e9
     if free < DISK_GB[params.world]:
         report.problems.append(f"disk: {free:.1f} GB free, about {DISK_GB[params.world]:.0f} GB needed")

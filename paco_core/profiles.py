@@ -28,6 +28,15 @@ def _overlay(base: Any, changes: Any, where: str) -> None:
             base[key] = copy.deepcopy(value)
 
 
+def read(root: Path, name: str) -> params.Params:
+    """The parameters of a profile, which need not be the one in use.
+
+    Raises:
+        ParamsError: for an unknown profile or an invalid result.
+    """
+    return params.parse(_plain(resolve(root, name)), f"profiles/{name}.yaml")
+
+
 def resolve(root: Path, name: str) -> Any:
     """The complete tree of a profile: the storybook profile with the profile's keys laid over it.
 

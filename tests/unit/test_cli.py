@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -42,15 +43,6 @@ def test_bad_parameters_end_with_one_clear_line(project: Path) -> None:
 def test_an_unknown_stage_lists_the_known_ones(project: Path) -> None:
     done = paco("run", "promts", cwd=project)
     assert done.returncode == 1 and "no stage 'promts'; stages: " in done.stderr
-
-
-def test_a_reward_of_the_users_own_is_found_in_the_projects_folder(project: Path) -> None:
-    (project / "my_rewards.py").write_text("def brightness(batch):\n    return [0.5] * len(batch)\n")
-    text = (project / "params.yaml").read_text()
-    (project / "params.yaml").write_text(text.replace("          clip_t:", '          "my_rewards:brightness":', 1))
-    script = "from paco_core.cli import main; main(['plan', 'flux_t2is'])"  # as the console script: not from here
-    done = subprocess.run([sys.executable, "-P", "-c", script], cwd=project, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("action", ["build", "check"])
@@ -100,6 +92,22 @@ def test_the_check_prices_every_stage(project: Path) -> None:
     for stage in ("prompts", "grids", "reward_lora", "policies@flux_t2is", "policies@kontext_edit", "report"):
         assert f"  {stage}" in text
     assert "optimiser steps" in text and "in all about" in text
+
+
+def test_the_check_looks_at_a_profile_that_is_not_in_use(project: Path) -> None:
+    before = (project / "params.yaml").read_bytes()
+    done = paco("check", "--profile", "paper", cwd=project)
+    assert done.returncode == 1 and done.stdout.startswith("profile paper: what each stage would do")
+    assert (project / "params.yaml").read_bytes() == before
+    done = paco("check", "--profile", "papr", cwd=project)
+    assert done.returncode == 1 and "no profile 'papr' in profiles/; available: " in done.stderr
+
+
+def test_the_check_remarks_on_outs_that_are_lost(project: Path) -> None:
+    lost = {"cmd": "python -m paco_core run pairs", "outs": [{"path": "data/pairs", "hash": "md5", "md5": "0.dir"}]}
+    (project / "dvc.lock").write_text(json.dumps({"schema": "2.0", "stages": {"pairs": lost}}))
+    (told,) = [r for r in preflight.check_project(project).remarks if r.startswith("data/pairs: ")]
+    assert "recorded in dvc.lock, but not here; `dvc checkout data/pairs`" in told and "`dvc repro pairs`" in told
 
 
 def test_the_check_passes_on_this_project(repository: Path) -> None:
