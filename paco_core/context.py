@@ -48,7 +48,7 @@ class StageContext:
 
     @property
     def label(self) -> str:
-        return f"{self.name}@{self.item}" if self.item else self.name
+        return stage_label(self.name, self.item)
 
     def read(self, path: Path) -> Path:
         """The absolute path of an input of this stage; logged as a data set with its DVC md5.
@@ -171,7 +171,7 @@ def open_stage(name: str, item: str | None, root: Path) -> Iterator[StageContext
     os.environ.setdefault("OMP_NUM_THREADS", str(params.threads))
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     signal.signal(signal.SIGTERM, _on_sigterm)
-    label = f"{name}@{item}" if item else name
+    label = stage_label(name, item)
     recipe = present_recipe(root, label)
     tags = {STAGE_TAG: label, "profile": params.profile, "mlflow.source.name": label, "mlflow.source.type": "LOCAL"}
     if recipe is not None:
@@ -201,6 +201,11 @@ def experiment(params: Params, name: str, item: str | None) -> str:
     """One experiment a family of runs that can be compared: a stage; policies by their model family."""
     recipe = params.policies.recipes.get(item) if name == "policies" and item else None
     return f"paco/{name}/{recipe.family}" if recipe else f"paco/{name}"
+
+
+def stage_label(name: str, item: str | None) -> str:
+    """What DVC calls a stage, or one item of it: ``grids@0``."""
+    return f"{name}@{item}" if item else name
 
 
 def run_name(params: Params, name: str, item: str | None) -> str:

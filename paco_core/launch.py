@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from paco_core import files, launchers
-from paco_core.context import open_stage
+from paco_core.context import open_stage, stage_label
 from paco_core.params import PARAMS_FILE, ParamsError, load
 from paco_core.stage_lock import only_run
 
@@ -39,7 +39,7 @@ def run_stage(name: str, item: str | None, root: Path) -> None:
 
         accelerated.become(name, item, root, load(root / PARAMS_FILE).policies.device)
     began = time.monotonic()
-    label = f"{name}@{item}" if item else name
+    label = stage_label(name, item)
     with only_run(root, label), open_stage(name, item, root) as context:
         importlib.import_module(f"paco_core.stages.{name}").run(context)
     files.write_json(root / SECONDS / f"{label}.json", {"seconds": round(time.monotonic() - began, 2)})

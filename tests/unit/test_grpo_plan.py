@@ -103,7 +103,7 @@ def test_the_papers_scale_is_estimated_without_its_weights(repository: Path) -> 
     """FLUX.1-dev: 11.9 B parameters, of which 11.8 B lie in its blocks."""
     dev = KNOWN["black-forest-labs/FLUX.1-dev"]
     assert dev.parameters == pytest.approx(11.8e9, rel=0.02)
-    paper = parse(profiles._plain(profiles.resolve(repository, "paper")))
+    paper = profiles.read(repository, "paper")
     need = footprint(dev, paper.policies, paper.policies.recipes["flux_t2is"], (6720, 672))
     assert 23 < need.weights_gb < 25 and 30 < need.memory_gb < 45
     text = plan(paper, "flux_t2is", repository, processes=7)

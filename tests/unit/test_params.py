@@ -24,7 +24,7 @@ def test_the_default_is_the_storybook_profile(repository: Path) -> None:
 
 @pytest.mark.parametrize("name", ["storybook", "smoke", "paper"])
 def test_every_profile_is_valid(repository: Path, name: str) -> None:
-    assert params.parse(profiles._plain(profiles.resolve(repository, name))).profile == name
+    assert profiles.read(repository, name).profile == name
 
 
 @pytest.mark.parametrize(
