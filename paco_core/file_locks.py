@@ -46,13 +46,24 @@ def hold(path: Path) -> IO[bytes]:
     return stream
 
 
+@contextmanager
+def shared(path: Path) -> Iterator[bool]:
+    """Keep whoever would take the lock of this file out of the block; False when one holds it already."""
+    try:
+        stream = path.open("rb")
+    except FileNotFoundError:
+        yield True
+        return
+    with stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+
+
 def is_held(path: Path) -> bool:
     """Does some process hold the lock of this file?"""
-    try:
-        with path.open("rb") as stream:
-            fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except FileNotFoundError:
-        return False
-    except BlockingIOError:
-        return True
-    return False
+    with shared(path) as free:
+        return not free

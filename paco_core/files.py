@@ -1,4 +1,4 @@
-"""Files that are either whole or absent: atomic writing, free-space checks, JSON Lines."""
+"""Files that are either whole or absent: atomic writing, free-space checks; JSON Lines, tables and YAML read."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +16,9 @@ from paco_core import paths
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+COLON = "found unexpected ':'"  # the YAML parser in C on [http://host:80], which the one in Python takes
 
 
 class DataError(ValueError):
@@ -140,6 +143,45 @@ def read_table(path: Path, columns: Sequence[str] | None = None, *, remedy: str 
         raise DataError(f"{path}: no readable Parquet file ({cause}); is it cut off? {remedy}") from None
 
 
+def parse_yaml(text: str) -> Any:
+    """What a text in YAML 1.2 says, as DVC reads it: ``1e-05`` is a number, an unquoted ``yes`` a word.
+
+    Raises:
+        DataError: when it is no YAML, or has a key twice.
+    """
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import MarkedYAMLError, YAMLError
+
+    try:
+        return YAML(typ="safe").load(text)
+    except MarkedYAMLError as error:
+        hint = "; a text with a colon inside brackets needs quotes" if error.problem == COLON else ""
+        raise DataError(f"not valid YAML (line {error.problem_mark.line + 1}: {error.problem}{hint})") from None
+    except YAMLError as error:  # a character that YAML does not know
+        raise DataError(f"not valid YAML ({' '.join(str(error).split())[:300]})") from None
+
+
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+def read_yaml(path: Path, read: Callable[[Path], str] = _text) -> dict[str, Any]:
+    """A mapping in a YAML file.
+
+    Raises:
+        DataError: when the file is missing or holds no mapping.
+    """
+    try:
+        tree = parse_yaml(read(path))
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such file") from None
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from None
+    if not isinstance(tree, Mapping):
+        raise DataError(f"{path}: expected a mapping, found {type(tree).__name__}")
+    return dict(tree)
+
+
 def digest(value: Any, length: int = 12) -> str:
     """Short content digest (SHA-256 of canonical JSON), for ids that are stable from run to run."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
@@ -178,18 +220,3 @@ def settle_safetensors(path: Path) -> None:
         )
         stream.seek(8)
         stream.write(text.encode().ljust(size))
-
-
-def recorded_md5(root: Path, path: Path) -> str | None:
-    """The md5 that ``dvc.lock`` records for an out, or None where it records none."""
-    import yaml
-
-    lock = root / "dvc.lock"
-    if not lock.is_file():
-        return None
-    stages = (yaml.safe_load(lock.read_text()) or {}).get("stages", {})
-    for stage in stages.values():
-        for out in stage.get("outs", []):
-            if out["path"] == path.as_posix():
-                return str(out.get("md5"))
-    return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import yaml
+from paco_core.files import read_yaml
 
 
 def edges(stages: dict[str, Any]) -> list[tuple[str, str]]:
@@ -30,7 +30,7 @@ def _inside(path: str, folder: str) -> bool:
 
 def mermaid(dvc_yaml: Path) -> str:
     """A Mermaid flow chart, stages grouped as in Dagster."""
-    stages = yaml.safe_load(dvc_yaml.read_text())["stages"]
+    stages = read_yaml(dvc_yaml)["stages"]
     groups: dict[str, list[str]] = {}
     for name, stage in stages.items():
         group = stage.get("meta", {}).get("dagster", {}).get("group", "other")

@@ -10,35 +10,18 @@ import configparser
 import hashlib
 import json
 import os
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from paco_core.files import DataError, digest
+from paco_core.file_locks import shared
+from paco_core.files import DataError, digest, read_yaml
 
 HASHED_BYTES = 2 << 30  # a stage that starts takes larger inputs at dvc.lock's word
 LOCK_FILE, GRAPH_FILE = "dvc.lock", "dvc.yaml"
-
-
-def read_yaml(path: Path) -> dict[str, Any]:
-    """A mapping from YAML 1.2, as DVC reads it: ``1e-05`` is a number.
-
-    Raises:
-        DataError: when the file is missing or holds no mapping.
-    """
-    from ruamel.yaml import YAML
-    from ruamel.yaml.error import YAMLError
-
-    try:
-        tree = YAML(typ="safe").load(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise DataError(f"{path}: no such file") from None
-    except YAMLError as error:
-        raise DataError(f"{path}: not valid YAML ({' '.join(str(error).split())[:300]})") from None
-    if not isinstance(tree, Mapping):
-        raise DataError(f"{path}: expected a mapping, found {type(tree).__name__}")
-    return dict(tree)
+POLL_S, SETTLED_S = 0.05, 2.0
 
 
 @dataclass(frozen=True)
@@ -80,7 +63,7 @@ class Lock:
         path = root / LOCK_FILE
         if not path.is_file():
             return cls()
-        stages = read_yaml(path).get("stages") or {}
+        stages = read_yaml(path, _whole_text).get("stages") or {}
         return cls({name: _entry(name, tree) for name, tree in stages.items()})
 
     def maker(self, path: str) -> Entry | None:
@@ -102,6 +85,27 @@ class Lock:
         """The recorded md5 of an out."""
         entry = self.maker(path)
         return entry.outs.get(path) if entry else None
+
+
+def _whole_text(file: Path) -> str:
+    """The text of ``dvc.lock`` between two writings, or one that has not changed for two seconds.
+
+    DVC cuts the file and writes it anew, which takes up to half a second: another stage's run may be at it just now,
+    and a part of the file is often valid YAML, too. DVC holds its own lock meanwhile; a ``dvc push`` holds it for as
+    long as it takes, and writes nothing.
+    """
+    writer = file.parent / ".dvc" / "tmp" / "lock"
+    seen, since = b"", time.monotonic()
+    while True:
+        with shared(writer) as quiet:
+            data = file.read_bytes()
+        if quiet:
+            return data.decode()
+        if data != seen:
+            seen, since = data, time.monotonic()
+        elif data and time.monotonic() - since >= SETTLED_S:
+            return data.decode()
+        time.sleep(POLL_S)
 
 
 def _entry(name: str, tree: Mapping[str, Any]) -> Entry:

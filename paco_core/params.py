@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import difflib
 import json
-import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
+from paco_core.files import DataError, parse_yaml
 from paco_core.params_base import Fraction, LoraParams, PolicyLora, Positive, Section
 from paco_core.params_edits import EditingParams, EditPromptsParams, EditQuestion, EditsParams, Painter
 from paco_core.params_policies import EarlyStop, PoliciesParams, PolicyRecipe, RewardSet, RewardTerm
@@ -350,22 +349,16 @@ def read_text(path: Path) -> str:
         raise ParamsError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start}); save it as UTF-8") from None
 
 
-class _Loader(yaml.SafeLoader):
-    """Reads ``1e-05`` as a number, as DVC and YAML 1.2 do; to YAML 1.1 it is a word."""
-
-
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
-)
-
-
-def read_yaml(text: str) -> Any:
-    """What a parameter file, or the value of one key, says.
+def tree_of(text: str, path: Path) -> Any:
+    """What the text of a parameter file says.
 
     Raises:
-        yaml.YAMLError: when it is no YAML.
+        ParamsError: naming file and line, when it is no YAML.
     """
-    return yaml.load(text, _Loader)  # noqa: S506 (it is a SafeLoader)
+    try:
+        return parse_yaml(text)
+    except DataError as error:
+        raise ParamsError(f"{path}: {error}") from None
 
 
 def load(path: Path) -> Params:
@@ -376,8 +369,4 @@ def load(path: Path) -> Params:
     """
     if not path.is_file():
         raise ParamsError(f"{path}: no such file; run inside the project, or `paco profile use storybook`")
-    try:
-        raw = read_yaml(read_text(path))
-    except yaml.YAMLError as error:
-        raise ParamsError(f"{path}: not valid YAML: {error}") from None
-    return parse(raw, str(path.name))
+    return parse(tree_of(read_text(path), path), str(path.name))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ruamel.yaml import YAML
+from ruamel.yaml.representer import RoundTripRepresenter
 
 from paco_core import params
 from paco_core.files import atomic
@@ -45,14 +46,38 @@ def resolve(root: Path, name: str) -> Any:
     """
     if name not in available(root):
         raise ParamsError(f"no profile {name!r} in profiles/; available: {', '.join(available(root))}")
-    yaml = YAML()
-    yaml.preserve_quotes = True
-    yaml.width = 110
-    tree = yaml.load(params.read_text(root / "profiles" / f"{BASE}.yaml"))
+    tree = _document(root / "profiles" / f"{BASE}.yaml")
     if name != BASE:
-        _overlay(tree, yaml.load(params.read_text(root / "profiles" / f"{name}.yaml")), "")
+        _overlay(tree, _document(root / "profiles" / f"{name}.yaml"), "")
     params.parse(_plain(tree), f"profiles/{name}.yaml")
     return tree
+
+
+def _document(path: Path) -> Any:
+    """A profile with its comments and quotes, to be written again."""
+    text = params.read_text(path)
+    if not isinstance(params.tree_of(text, path), dict):  # and where it is no YAML, one line instead of twenty
+        raise ParamsError(f"{path}: expected a mapping of sections")
+    return _writer().load(text)
+
+
+class _AsRead(RoundTripRepresenter):
+    """``null`` stays ``null``, which ruamel would leave out."""
+
+
+_AsRead.add_representer(
+    type(None), lambda representer, _: representer.represent_scalar("tag:yaml.org,2002:null", "null")
+)
+
+
+def _writer() -> YAML:
+    """Keeps what it does not change as it stood, so that git shows what a profile changes and nothing else."""
+    yaml = YAML()
+    yaml.Representer = _AsRead
+    yaml.preserve_quotes = True
+    yaml.width = 160
+    yaml.indent(mapping=2, sequence=4, offset=2)
+    return yaml
 
 
 def _plain(tree: Any) -> Any:
@@ -67,8 +92,6 @@ def _plain(tree: Any) -> Any:
 def use(root: Path, name: str) -> str:
     """Write ``params.yaml`` from a profile; returns a line that says what happened."""
     tree = resolve(root, name)
-    yaml = YAML()
-    yaml.width = 110
     with atomic(root / params.PARAMS_FILE) as part, part.open("w", encoding="utf-8") as out:
-        yaml.dump(tree, out)
+        _writer().dump(tree, out)
     return f"params.yaml now holds the profile {name!r}; `paco check` says what it needs, `dvc repro` runs it"

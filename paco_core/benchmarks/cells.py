@@ -14,8 +14,8 @@ from typing import Any
 
 from paco_core import paths
 from paco_core.benchmarks.results import jsonable
-from paco_core.files import DataError, read_json, write_json
-from paco_core.params import Params, parse, read_yaml
+from paco_core.files import DataError, parse_yaml, read_json, write_json
+from paco_core.params import Params, parse
 from paco_core.tracking import Tracker, open_run
 
 RESULT = "result.json"
@@ -90,14 +90,17 @@ def changes_of(texts: Sequence[str]) -> dict[str, Any]:
     """``key=value`` texts as dotted keys and values, read as YAML.
 
     Raises:
-        DataError: when one has no ``=``.
+        DataError: when one has no ``=``, or a value that is no YAML.
     """
     found: dict[str, Any] = {}
     for text in texts:
         key, equals, value = text.partition("=")
         if not equals:
             raise DataError(f"--set {text!r}: expected key=value, as in reward.epochs=1")
-        found[key] = read_yaml(value)
+        try:
+            found[key] = parse_yaml(value)
+        except DataError as error:
+            raise DataError(f"--set {text!r}: {error}") from None
     return found
 
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from paco_core.files import recorded_md5
+from paco_core.lock import Lock
 from paco_core.params import ServingParams
 from paco_core.reward_model.golden import FILE as GOLDEN_FILE
 from paco_core.reward_model.golden import read_golden
@@ -55,7 +55,7 @@ def fingerprint(folder: Path, root: Path | None = None) -> str:
     """
     if root is not None and folder.is_relative_to(root):
         size = sum(p.stat().st_size for p in folder.rglob("*") if p.is_file())
-        recorded = recorded_md5(root, folder.relative_to(root)) if size > HASHED_BYTES else None
+        recorded = Lock.read(root).md5_of(folder.relative_to(root).as_posix()) if size > HASHED_BYTES else None
         if recorded:
             return recorded.removesuffix(".dir")
     return dvc_md5(folder)

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import dagster as dg
-import yaml
 
 from pipelines.defs.graph import ROOT
 from pipelines.dvc import DvcResource
+from pipelines.dvc.templating import DvcProjectError, read_data
 
 VARIABLE, CONFIG = "PACO_CLUSTER", "PACO_CLUSTER_CONFIG"
 CLUSTERS = ("slurm", "kubernetes")
@@ -35,12 +35,12 @@ def resources(root: Path = ROOT) -> dict[str, Any]:
         raise dg.DagsterInvalidDefinitionError(f"{VARIABLE}={cluster}: no such cluster; {valid}")
     file = root / os.environ.get(CONFIG, f"launch/{cluster}.yaml")
     try:
-        given: dict[str, Any] = yaml.safe_load(file.read_text()) or {}
+        given: dict[str, Any] = read_data(file)
         kind = _kind(cluster)
         if unknown := given.keys() - kind.model_fields.keys():
             raise ValueError(f"no such setting: {', '.join(sorted(unknown))}; valid: {', '.join(kind.model_fields)}")
         return {"dvc": kind(**{**here, **given})}
-    except (OSError, yaml.YAMLError, TypeError, ValueError) as error:
+    except (DvcProjectError, TypeError, ValueError) as error:
         text = " ".join(str(error).split())[:1000]
         raise dg.DagsterInvalidDefinitionError(f"{file}: no configuration for {cluster} ({text})") from None
 

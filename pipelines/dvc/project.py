@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.dvc.hashing import Workspace, digest, parsing_style
+from pipelines.dvc.lockfile import whole_text
 from pipelines.dvc.templating import (
     MISSING,
     PARAMS_FILE,
@@ -264,7 +265,7 @@ class DvcProject:
         path = self.root / "dvc.lock"
         if not path.is_file():
             return {}
-        recorded = read_data(path).get("stages") or {}
+        recorded = read_data(path, whole_text).get("stages") or {}
         return {name: _entry(recorded[name], stage) for name, stage in self.stages.items() if name in recorded}
 
 

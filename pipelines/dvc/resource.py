@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
@@ -19,7 +17,6 @@ from pipelines.dvc.gates import failed_gates
 from pipelines.dvc.process import DVC, Completed, began, run_group, search_path
 from pipelines.dvc.project import DvcProject, LockEntry, Stage
 from pipelines.dvc.state import data_version
-from pipelines.dvc.templating import DvcProjectError
 from pipelines.dvc.tidying import tidy_up
 from pipelines.dvc.translator import STAGE_KEY, DagsterDvcTranslator, stage_of
 
@@ -28,7 +25,6 @@ LOCK_DIGEST_TAG = "dvc/lock_digest"
 FORCE_TAG = "dvc/force"
 DESPITE_TAG = "dvc/despite_checks"
 FAILURE_CHARACTERS = 4000
-_LOCK_READS = 30
 _EVENTS_READ = 200
 
 
@@ -124,11 +120,11 @@ class DvcResource(dg.ConfigurableResource[Any]):
     ) -> Reproduction:
         project = DvcProject(self.project_dir)
         stage = _stage(context, project, translator)
-        before = _settled(project, stage, needed=False)
+        before = project.lock().get(stage.name)
         command = [*self.dvc, "--wait-for-lock", *verb, stage.name]
         context.log.info("%s", " ".join(command))
         done, reported = self.execute(context, project, stage, command, dict(extras or {}))
-        after = _settled(project, stage, needed=True) if done.returncode == 0 else None
+        after = project.lock().get(stage.name) if done.returncode == 0 else None
         if after is None:
             raise _failure(stage, done)
         metadata = _described(context, project, stage, translator)
@@ -184,18 +180,6 @@ def _ask_gates(context: dg.AssetExecutionContext, project: DvcProject, translato
     if failed := failed_gates(context.instance, project, stage, translator, context.run_id):
         text = f"stage {stage.name} is held back; the run tag {DESPITE_TAG} = true runs it all the same\n"
         raise dg.Failure(text + "\n".join(failed), allow_retries=False)
-
-
-def _settled(project: DvcProject, stage: Stage, needed: bool) -> LockEntry | None:
-    """The stage's lock entry. DVC rewrites ``dvc.lock`` in place: another stage's run may be at it just now."""
-    for attempt in range(_LOCK_READS):
-        with suppress(DvcProjectError):
-            entry = project.lock().get(stage.name)
-            whole = entry is not None and all(out.path in entry.outs for out in stage.outs)
-            if whole or not needed:
-                return entry
-        time.sleep(0.1 * (attempt < _LOCK_READS - 1))
-    return None
 
 
 def _reproduction(

@@ -11,7 +11,7 @@ import json
 import re
 import shlex
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ class DvcProjectError(Exception):
     """A DVC project that cannot be read; the message names the file, the stage and the key."""
 
 
-def read_data(path: Path) -> dict[str, Any]:
+def read_data(path: Path, read: Callable[[Path], str] = Path.read_text) -> dict[str, Any]:
     """A YAML, JSON or TOML file that holds a mapping; an empty file is an empty mapping.
 
     YAML is read with the library and the version (1.2) that DVC uses: ``1e-3`` is a number, ``on`` a word.
@@ -35,7 +35,7 @@ def read_data(path: Path) -> dict[str, Any]:
         DvcProjectError: when the file is missing, malformed, of another kind, or no mapping.
     """
     try:
-        text = path.read_text()
+        text = read(path)
     except OSError as error:
         raise DvcProjectError(f"{path}: cannot be read ({error.strerror})") from error
     try:

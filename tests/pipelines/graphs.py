@@ -117,7 +117,7 @@ stages:
     outs: [out]
   b:
     cmd: python put.py b ${flags[0].name}
-    vars: [deep.json:flags]
+    vars: ["deep.json:flags"]
     deps: [out/a]
     outs: [b]
   c:
@@ -162,7 +162,7 @@ artifacts:
 stages:
   first:
     cmd: python put.py raw/one 1 && python put.py raw/two 2
-    params: [settings.toml:]
+    params: [{settings.toml: null}]
     outs: [raw]
     meta: {owner: someone}
   grow:

@@ -10,6 +10,7 @@ from safetensors import SafetensorError
 
 from paco_core import files
 from paco_core.files import DataError
+from paco_core.lock import Lock
 
 
 def test_an_interrupted_writer_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
@@ -128,9 +129,29 @@ def test_the_folder_digest_sees_names_and_contents(tmp_path: Path) -> None:
 
 
 def test_the_recorded_md5_comes_from_the_lock(tmp_path: Path) -> None:
-    assert files.recorded_md5(tmp_path, Path("data/a")) is None
+    assert Lock.read(tmp_path).md5_of("data/a") is None
     (tmp_path / "dvc.lock").write_text("stages:\n  a:\n    outs:\n    - path: data/a\n      md5: abc.dir\n")
-    assert files.recorded_md5(tmp_path, Path("data/a")) == "abc.dir"
+    assert Lock.read(tmp_path).md5_of("data/a") == "abc.dir"
+
+
+def test_yaml_is_read_as_dvc_reads_it(tmp_path: Path) -> None:
+    """YAML 1.2, and a key that stands there twice is no silent winner."""
+    tree = files.parse_yaml("a: 1e-05\nb: yes\nc: 012\nd: [on, ~]")
+    assert tree == {"a": 1e-5, "b": "yes", "c": 12, "d": ["on", None]}
+    (tmp_path / "twice.yaml").write_text("a: 1\nb: 2\na: 3\n")
+    with pytest.raises(DataError, match=r'twice\.yaml: not valid YAML \(line 3: found duplicate key "a"'):
+        files.read_yaml(tmp_path / "twice.yaml")
+    with pytest.raises(DataError, match=r"not valid YAML \(line 2: did not find expected"):
+        files.parse_yaml("a: [1\nb: 2")
+    with pytest.raises(DataError, match=r"unexpected ':'; a text with a colon inside brackets needs quotes\)"):
+        files.parse_yaml("a: [http://127.0.0.1:80]")
+    with pytest.raises(DataError, match="not valid YAML .*control characters are not allowed"):
+        files.parse_yaml("a: \0")
+    with pytest.raises(DataError, match="no such file"):
+        files.read_yaml(tmp_path / "none.yaml")
+    (tmp_path / "list.yaml").write_text("- 1\n")
+    with pytest.raises(DataError, match="expected a mapping, found list"):
+        files.read_yaml(tmp_path / "list.yaml")
 
 
 def test_the_metadata_of_weights_is_sorted_and_the_tensors_stay(tmp_path: Path) -> None:

@@ -121,6 +121,15 @@ def test_broken_yaml_is_named(tmp_path: Path) -> None:
         params.load(tmp_path / "params.yaml")
 
 
+@pytest.mark.parametrize(("text", "said"), [("a: [1", "not valid YAML"), ("- 1", "a mapping of sections")])
+def test_a_broken_profile_is_named_and_params_stay(project: Path, text: str, said: str) -> None:
+    before = (project / "params.yaml").read_text()
+    (project / "profiles/mine.yaml").write_text(text)
+    with pytest.raises(ParamsError, match=rf"profiles/mine\.yaml: .*{said}"):
+        profiles.use(project, "mine")
+    assert (project / "params.yaml").read_text() == before
+
+
 def test_a_file_that_is_not_utf_8_is_named_with_the_byte(project: Path) -> None:
     text = (project / "params.yaml").read_text()
     (project / "params.yaml").write_bytes(f"# é\n{text}".encode("latin-1"))
@@ -140,6 +149,7 @@ def test_using_a_profile_changes_only_what_it_names(project: Path) -> None:
     assert "# " in (project / "params.yaml").read_text(), "comments are kept"
     profiles.use(project, "storybook")
     assert params.load(project / "params.yaml") == before
+    assert (project / "params.yaml").read_bytes() == (project / "profiles/storybook.yaml").read_bytes()
 
 
 def test_an_unknown_profile_lists_the_known_ones(project: Path) -> None:
