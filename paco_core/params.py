@@ -204,6 +204,7 @@ class ServingParams(Section):
     requests_in_flight: Positive
     start_timeout_s: Positive
     request_timeout_s: Positive
+    linger_s: Annotated[float, Field(ge=0)] = 0  # a server without users waits so long for the next one
     max_failed_share: Fraction
     wait_for_server_s: Annotated[float, Field(ge=0)] = 0  # pause so long while the server is down; 0 = stop
     both_orders: bool = False  # a pair's score is the mean over both orders of its pictures

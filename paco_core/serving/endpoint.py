@@ -1,4 +1,4 @@
-"""The endpoint of a reward model: named by its weights, shared by whoever needs it, gone with the last user.
+"""The endpoint of a reward model: named by its weights, shared by whoever needs it, gone soon after the last user.
 
 A server's name carries the fingerprint of the folder that it serves, so that no policy is ever trained
 against the wrong reward: ``paco-reward@<first 12 digits of the folder's md5>``.
@@ -86,6 +86,7 @@ def recipe(folder: Path, name: str, serving: ServingParams, root: Path) -> Recip
         serving.host,
         serving.port,
         serving.dtype,
+        serving.linger_s,
         lambda host, port, descriptor: launch(model, name, host, port, descriptor, serving, root),
     )
 
@@ -122,8 +123,9 @@ class RewardEndpoint:
     def lease(cls, folder: Path, serving: ServingParams, root: Path, *, wait: bool = True) -> Iterator[RewardEndpoint]:
         """Use a server of the model in ``folder``: the living one of its name, else a new private one.
 
-        A private server ends with its last lease, also when its holders are killed. With ``wait=False``
-        the block begins while the server still loads; call :meth:`ready` before the first question.
+        A private server waits ``serving.linger_s`` for the next lease and ends, also when its holders are killed; a
+        block that fails does not have it wait. With ``wait=False`` the block begins while the server still loads; call
+        :meth:`ready` before the first question.
 
         Raises:
             ServingError: when the server cannot start, or is not what its name says.
@@ -131,13 +133,15 @@ class RewardEndpoint:
         registry = Registry(root)
         name = served_name(fingerprint(folder, root))
         record, lease = registry.join(name, recipe(folder, name, serving, root))
+        linger_s = 0.0
         try:
             endpoint = _endpoint(record, folder, serving, registry)
             if wait:
                 endpoint.ready()
             yield endpoint
+            linger_s = serving.linger_s
         finally:
-            registry.leave(name, lease)
+            registry.leave(name, lease, linger_s)
 
     def ready(self) -> None:
         """Wait until the server answers under its name and scores the golden pairs as when they were written.
@@ -267,7 +271,7 @@ def gateway(serving: ServingParams, root: Path) -> str:
     """Put all models that are served in this project, now or later, behind one port; says which."""
     registry = Registry(root)
     start = Recipe(
-        GATEWAY, "", serving.host, serving.gateway_port, "", lambda _h, _p, fd: launch_gateway(fd, serving, root)
+        GATEWAY, "", serving.host, serving.gateway_port, "", 0.0, lambda _h, _p, fd: launch_gateway(fd, serving, root)
     )
     before = registry.living(GATEWAY)
     record, lease = registry.join(GATEWAY, start, stay=True)
@@ -287,7 +291,7 @@ def status(root: Path) -> str:
     registry = Registry(root)
     lines = []
     for record in filter(None, map(registry.living, registry.names())):
-        kept = "until `paco serve down`" if registry.is_kept(record.name) else "until its last lease ends"
+        kept = "until `paco serve down`" if registry.is_kept(record.name) else "until nobody leases it"
         age, leases = int(time.time() - record.started), registry.leases(record.name)
         lines.append(
             f"{record.name}  {record.url}  {record.engine}  process {record.pid}  up {age} s  {leases} leases  {kept}"

@@ -1,11 +1,11 @@
-"""Keeps one server: runs it in a process group of its own and ends it when nobody leases it any more.
+"""Keeps one server: runs it in a process group of its own and ends it when nobody has leased it for a while.
 
 A lease is a file below ``home/leases`` that its holder has locked. The kernel drops the lock when the
 holder dies, however it dies, so that a killed trainer never leaves a server behind. A file ``home/stay``
 keeps a server that people started. The keeper's own death ends the server too (parent-death signal).
 
 A script of the standard library only: it is started by path and must cost no import time.
-Arguments: home, lock file of the registry, descriptor to pass on or "-", then the server's command.
+Arguments: home, lock file of the registry, seconds to linger, descriptor to pass on or "-", then the server's command.
 """
 
 from __future__ import annotations
@@ -70,10 +70,13 @@ def _retire(home: Path, lock: Path) -> bool:
         return True
 
 
-def _watch(server: subprocess.Popen[bytes], home: Path, lock: Path) -> None:
-    """Return when the server has ended or nobody wants it."""
+def _watch(server: subprocess.Popen[bytes], home: Path, lock: Path, linger_s: float) -> None:
+    """Return when the server has ended, or nobody has wanted it for ``linger_s`` seconds."""
+    last_wanted = time.monotonic()
     while server.poll() is None:
-        if not is_wanted(home) and _retire(home, lock):
+        if is_wanted(home):
+            last_wanted = time.monotonic()
+        elif time.monotonic() - last_wanted >= linger_s and _retire(home, lock):
             return
         time.sleep(WATCH_S)
 
@@ -92,7 +95,7 @@ def _end(server: subprocess.Popen[bytes]) -> None:
 
 
 def main(argv: list[str]) -> int:
-    home, lock, descriptor, command = Path(argv[0]), Path(argv[1]), argv[2], argv[3:]
+    home, lock, linger_s, descriptor, command = Path(argv[0]), Path(argv[1]), float(argv[2]), argv[3], argv[4:]
     signal.signal(signal.SIGTERM, _stop)
     signal.signal(signal.SIGINT, _stop)
     keeper = os.getpid()
@@ -105,7 +108,7 @@ def main(argv: list[str]) -> int:
     if descriptor != "-":
         os.close(int(descriptor))
     try:
-        _watch(server, home, lock)
+        _watch(server, home, lock, linger_s)
     except Stopped:
         pass
     finally:

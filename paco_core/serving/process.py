@@ -63,7 +63,7 @@ def port_holder(port: int) -> str:
     return "another process (of another user, perhaps)"
 
 
-def spawn_keeper(launch: Launch, bound: socket.socket | None, home: Path, lock: Path) -> int:
+def spawn_keeper(launch: Launch, bound: socket.socket | None, home: Path, lock: Path, linger_s: float) -> int:
     """Start an engine under a keeper (:mod:`paco_core.serving.keeper`), which takes over ``bound``.
 
     Returns the keeper's process id.
@@ -71,7 +71,7 @@ def spawn_keeper(launch: Launch, bound: socket.socket | None, home: Path, lock: 
     """
     descriptors = () if bound is None else (bound.fileno(),)
     with hold(home / "alive") as alive, (home / "server.log").open("wb") as log:
-        command = [sys.executable, str(Path(__file__).with_name("keeper.py")), str(home), str(lock)]
+        command = [sys.executable, str(Path(__file__).with_name("keeper.py")), str(home), str(lock), str(linger_s)]
         command += [*map(str, descriptors or "-"), *launch.command]
         keeper = subprocess.Popen(
             command,

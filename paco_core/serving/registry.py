@@ -44,13 +44,17 @@ class Record:
 
 @dataclass(frozen=True)
 class Recipe:
-    """How to start a server where none of its name lives: ``launch(host, port, descriptor)`` gives the command."""
+    """How to start a server where none of its name lives: ``launch(host, port, descriptor)`` gives the command.
+
+    It ends when nobody has leased it for ``linger_s`` seconds.
+    """
 
     engine: str
     model: str
     host: str
     port: int
     dtype: str
+    linger_s: float
     launch: Callable[[str, int, int], Launch]
 
 
@@ -133,17 +137,17 @@ class Registry:
             start = recipe.launch(host, port, bound.fileno())
             if not start.inherits:
                 bound.close()
-            pid = spawn_keeper(start, bound if start.inherits else None, home, self._lock)
+            pid = spawn_keeper(start, bound if start.inherits else None, home, self._lock, recipe.linger_s)
         address = f"[{host}]" if ":" in host else host
         record = Record(name, f"http://{address}:{port}", pid, recipe.engine, recipe.model, time.time(), recipe.dtype)
         write_json(home / "server.json", asdict(record))
         return record
 
-    def leave(self, name: str, lease: IO[bytes]) -> None:
-        """Give a lease back; the last one out stops the server, unless people keep it."""
+    def leave(self, name: str, lease: IO[bytes], linger_s: float = 0.0) -> None:
+        """Give a lease back; the last one out stops the server, unless people keep it or its keeper lingers."""
         with self.guard():
             release(lease)
-            if self.is_kept(name) or self.leases(name):
+            if linger_s or self.is_kept(name) or self.leases(name):
                 return
             record = self._retire(name)
         if record is not None:

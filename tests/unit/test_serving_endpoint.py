@@ -30,7 +30,7 @@ LIMIT_S = 120
 
 @pytest.fixture
 def serving(repository: Path) -> ServingParams:
-    return load(repository / "params.yaml").serving
+    return load(repository / "params.yaml").serving.model_copy(update={"linger_s": 0})
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ from paco_core.serving import endpoint
 from paco_core.serving.endpoint import RewardEndpoint
 endpoint.launch = fake_launch("serve")
 root = Path(sys.argv[2])
-serving = load(Path(sys.argv[1]).parents[1] / "params.yaml").serving
+serving = load(Path(sys.argv[1]).parents[1] / "params.yaml").serving.model_copy(update={"linger_s": 0})
 with RewardEndpoint.lease(root / "model", serving, root) as served:
     print(served.url, served.pid, flush=True)
     sys.stdin.read()
@@ -154,6 +154,22 @@ def test_threads_share_a_server_and_it_ends_with_the_last(model: Path, serving: 
     for thread in threads:
         thread.join()
     assert len(urls) == 2 and len(set(urls)) == 1 and not answers(urls[0])
+
+
+def test_a_server_waits_for_its_next_user_and_then_ends(model: Path, serving: ServingParams, fake: None) -> None:
+    home = Registry(model.parent).home(served_name(fingerprint(model)))
+    patient = serving.model_copy(update={"linger_s": 3600})
+    with RewardEndpoint.lease(model, patient, model.parent) as first:
+        pass
+    with RewardEndpoint.lease(model, patient, model.parent) as second:
+        assert second.pid == first.pid and second.url == first.url
+    with pytest.raises(RuntimeError), RewardEndpoint.lease(model, patient, model.parent):
+        raise RuntimeError("a stage that fails has nothing to wait for")
+    assert not is_held(home / "alive")
+    with RewardEndpoint.lease(model, serving.model_copy(update={"linger_s": 0.5}), model.parent) as third:
+        pass
+    assert third.pid != first.pid
+    until(lambda: not is_held(home / "alive"))
 
 
 def test_up_status_logs_down(model: Path, serving: ServingParams, fake: None) -> None:
