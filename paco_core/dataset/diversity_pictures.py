@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from paco_core.dataset.categories import category
 from paco_core.dataset.diversify import Diversified
 from paco_core.dataset.records import PromptRecord
+from paco_core.imports import uncollected
 
 if TYPE_CHECKING:
     import numpy as np
@@ -66,9 +67,11 @@ def shown_part(embeddings: np.ndarray, found: Diversified, most: int = SHOWN) ->
 
 def graph(embeddings: np.ndarray, records: Sequence[PromptRecord], found: Diversified) -> Image.Image:
     """The similarity graph, or a part of it: filled dots are kept, hollow ones left out, lines join similar prompts."""
-    import networkx as nx
     import numpy as np
-    from matplotlib.figure import Figure
+
+    with uncollected():
+        import networkx as nx
+        from matplotlib.figure import Figure
 
     nodes = shown_part(embeddings, found)
     similar = embeddings[nodes] @ embeddings[nodes].T

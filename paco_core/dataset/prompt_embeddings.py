@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import gc
 import inspect
+import weakref
 from collections.abc import Hashable, Sequence
 from typing import Any
 
@@ -68,10 +69,13 @@ class PromptEmbeddings:
 
     def drop_encoders(self) -> None:
         """Free the text encoders' memory; prompts not encoded before cannot be painted any more."""
-        for name in self._pipeline.components:
-            if name.startswith("text_encoder"):
-                setattr(self._pipeline, name, None)
-        gc.collect()
+        loaded = [name for name, part in self._pipeline.components.items() if part is not None]
+        parts = [name for name in loaded if name.startswith("text_encoder")]
+        dropped = [weakref.ref(getattr(self._pipeline, name)) for name in parts]
+        for name in parts:
+            setattr(self._pipeline, name, None)
+        if any(encoder() is not None for encoder in dropped):  # a hook may refer to it in a circle
+            gc.collect()
 
     def shapes(self, prompt: str) -> Hashable:
         """Sizes of a prompt's embeddings; only prompts of equal sizes fit into one batch."""

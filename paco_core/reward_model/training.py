@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paco_core.files import DataError, atomic, digest
+from paco_core.imports import uncollected
 from paco_core.progress import Progress
 from paco_core.reward_model import checkpoint, lora
 from paco_core.reward_model.batches import epoch_batches, learning_rate_at
@@ -114,7 +115,8 @@ def _one_rank(
     say: Callable[[str], None] | None = None,
 ) -> TrainingReport:
     """One process's part of a training; the callbacks belong to the first process."""
-    from accelerate import Accelerator
+    with uncollected():
+        from accelerate import Accelerator
 
     accelerator = Accelerator(cpu=params.device == "cpu")
     network = Network.load(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from paco_core.file_locks import locked
 from paco_core.files import DataError, atomic
+from paco_core.imports import uncollected
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
@@ -24,6 +25,7 @@ LOCK = Path(".paco") / "store.lock"  # beside the store
 DAMAGED = {sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 
 
+@uncollected()
 def connect(uri: str) -> Any:
     """MLflow's client of a store, which is made before where it is a SQLite file that is missing.
 
@@ -37,6 +39,7 @@ def connect(uri: str) -> Any:
     return mlflow.MlflowClient(uri)
 
 
+@uncollected()
 def prepare(uri: str) -> None:
     """Make the SQLite file of a store where it is missing, and look whether MLflow can use it; else do nothing.
 
