@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paco_core.files import atomic, read_json, write_json
+from paco_core.files import atomic
 from paco_core.progress import Progress
 
 if TYPE_CHECKING:
     import torch
 
+CHECKPOINT = "checkpoint.safetensors"
 Say = Callable[[str], None]
 
 
@@ -54,7 +55,8 @@ def fit(
 
     Args:
         loss_at: step number -> scalar loss with a graph.
-        after: called at every checkpoint with the number of steps done (to export, to measure).
+        after: called at every checkpoint with the number of steps done (to export, to measure), and once where the
+            training was complete already: who was killed in it goes on with it.
         optimizer: AdamW when none is given; its rate follows the schedule in any case.
     """
     import torch
@@ -64,6 +66,8 @@ def fit(
         weights, lr=schedule.learning_rate, betas=(0.9, 0.98), weight_decay=schedule.weight_decay
     )
     start = _restore(model, optimizer, folder)
+    if start == schedule.steps and after is not None:
+        after(start)
     running = math.nan
     label = f"{label} from step {start}" if start else label
     with Progress(schedule.steps - start, label, "steps", say) as progress:
@@ -91,18 +95,19 @@ def _save(model: torch.nn.Module, optimizer: torch.optim.Optimizer, folder: Path
     tensors = {f"model.{name}": value.detach().contiguous().clone() for name, value in model.state_dict().items()}
     for index, state in optimizer.state_dict()["state"].items():
         tensors |= {f"optimizer.{index}.{name}": value.contiguous() for name, value in state.items()}
-    with atomic(folder / "checkpoint.safetensors") as part:
-        save_file(tensors, part)
-    write_json(folder / "checkpoint.json", {"steps": steps})
+    with atomic(folder / CHECKPOINT) as part:
+        save_file(tensors, part, {"steps": str(steps)})  # in one file: a kill between two would repeat steps
 
 
 def _restore(model: torch.nn.Module, optimizer: torch.optim.Optimizer, folder: Path) -> int:
     """Load a checkpoint if there is one; returns the number of steps that are already done."""
-    from safetensors.torch import load_file
+    from safetensors import safe_open
 
-    if not (folder / "checkpoint.json").is_file():
+    if not (folder / CHECKPOINT).is_file():
         return 0
-    tensors = load_file(folder / "checkpoint.safetensors")
+    with safe_open(folder / CHECKPOINT, "pt") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no mapping)
+        steps = int(file.metadata()["steps"])
     model.load_state_dict({name[6:]: value for name, value in tensors.items() if name.startswith("model.")})
     state: dict[int, dict[str, torch.Tensor]] = {}
     for name, value in tensors.items():
@@ -110,4 +115,4 @@ def _restore(model: torch.nn.Module, optimizer: torch.optim.Optimizer, folder: P
             _, index, moment = name.split(".")
             state.setdefault(int(index), {})[moment] = value
     optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
-    return int(read_json(folder / "checkpoint.json")["steps"])
+    return steps

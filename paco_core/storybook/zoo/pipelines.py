@@ -47,8 +47,6 @@ def fit_pipeline(
 
     optimizer = Muon(parts, schedule.learning_rate, hidden)
     fit(parts, loss_at, schedule, work, out.name, say, after=export, optimizer=optimizer)
-    if not out.is_dir():  # the training was complete before this call
-        export(schedule.steps)
 
 
 def _forget_origin(file: Path) -> None:
