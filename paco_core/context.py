@@ -118,6 +118,7 @@ class StageContext:
             mlflow_run=self.tracker.run_id,
             mlflow_url=self.tracker.url,
             started=self.started.isoformat(timespec="seconds"),
+            seconds=round((datetime.now(UTC) - self.started).total_seconds(), 1),
             profile=self.params.profile,
             git_commit=git.get("git.commit"),
             git_dirty=git["git.dirty"] == "true" if git else None,

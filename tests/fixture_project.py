@@ -20,7 +20,7 @@ from paco_core.benchmarks.painting import AFTER, BEFORE, Painted, save_samples
 from paco_core.benchmarks.published import CONSISTENCY_RANK, EDIT_REWARD
 from paco_core.dataset.records import PromptRecord, panel_ref
 from paco_core.files import write_json
-from paco_core.report.runs import FoundRun
+from paco_core.provenance.chain import Run
 from paco_core.shards import encode_png, write_shard
 from paco_core.storybook.drawing import draw, tile
 from paco_core.storybook.prompts import StorybookPrompt, storybook_prompts
@@ -229,8 +229,8 @@ def write_project(root: Path) -> None:
     write_gedit(root, dict.fromkeys(EDITORS, (64, 128)))
 
 
-def found_runs() -> dict[str, FoundRun]:
-    """Finished runs as the tracking store would tell them; one stage has none."""
+def found_runs() -> dict[str, Run]:
+    """Runs as their stages recorded them; one stage has none."""
     seconds = {
         "prompts": 1.6, "diverse_prompts": 7.4, "grids@0": 28.1, "grids@1": 27.7, "rankings": 2.2,
         "annotations": 4.1, "pairs": 2.4, "cot_labels": 2.6, "reward_lora": 93.4, "reward_merged": 11.8,
@@ -238,4 +238,4 @@ def found_runs() -> dict[str, FoundRun]:
         "consistency_rank": 24.9, "edit_reward": 9.8, "t2is": 44.0, "gedit": 31.5,
     }  # fmt: skip
     pages = "http://127.0.0.1:5000/#/experiments/1/runs"
-    return {label: FoundRun(value, None, f"{pages}/{label}") for label, value in seconds.items()}
+    return {label: Run(seconds=value, mlflow_url=f"{pages}/{label}") for label, value in seconds.items()}

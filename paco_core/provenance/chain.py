@@ -20,6 +20,7 @@ class Run:
     mlflow_run: str | None = None
     mlflow_url: str | None = None
     started: str | None = None  # ISO 8601, UTC
+    seconds: float | None = None  # from there to its last figure
     profile: str | None = None
     git_commit: str | None = None
     git_dirty: bool | None = None

@@ -62,6 +62,7 @@ class RunFinder:
             mlflow_run=run.info.run_id,
             mlflow_url=run_url(self._uri, run.info.experiment_id, run.info.run_id),
             started=datetime.fromtimestamp(run.info.start_time / 1000, UTC).isoformat(timespec="seconds"),
+            seconds=(run.info.end_time - run.info.start_time) / 1000,
             profile=tags.get("profile"),
             git_commit=tags.get("git.commit"),
             git_dirty=None if dirty is None else dirty == "true",

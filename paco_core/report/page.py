@@ -10,11 +10,13 @@ from typing import Any
 
 from paco_core import paths
 from paco_core.files import read_table
+from paco_core.lock import Lock
 from paco_core.params import Params
 from paco_core.policies.base import recipes_that_edit
+from paco_core.provenance.chain import Run
 from paco_core.report import charts, editors, edits, painters, pictures, runs, sections, tiles, trained
 from paco_core.report.figures import Figures
-from paco_core.report.runs import FoundRun, StageRun
+from paco_core.report.runs import StageRun
 from paco_core.report.sections import Missing
 from paco_core.tracking import flatten, git_state
 
@@ -45,11 +47,11 @@ class Report:
         }
 
 
-def build(root: Path, params: Params, found: Mapping[str, FoundRun], made: datetime | None = None) -> Report:
+def build(root: Path, params: Params, found: Mapping[str, Run], made: datetime | None = None) -> Report:
     """Read the outs below ``root`` and write the page about them.
 
     Args:
-        found: last finished run of each stage (``runs.finished_runs``).
+        found: the run that made the outs of each stage (``runs.recorded_runs``).
         made: the time that the page states; now when None.
     """
     figures = Figures()
@@ -63,7 +65,8 @@ def build(root: Path, params: Params, found: Mapping[str, FoundRun], made: datet
             return None
         return part
 
-    stages = runs.stage_runs(root, found)
+    lock = Lock.read(root)
+    stages = runs.stage_runs(root, lock, found)
     themes = _themes(root)
     sheet = shown(_sheet(root, themes))
     cards = shown(_cards(root))
@@ -101,7 +104,7 @@ def build(root: Path, params: Params, found: Mapping[str, FoundRun], made: datet
         "sample_measure": tiles.measure_of(params, "consistency"),
         "parameters": _parameters(params),
         "versions": runs.versions(),
-        "outs": runs.recorded_outs(root),
+        "outs": runs.recorded_outs(lock),
         "missing": missing,
         "hero": _hero(parts),
         "tiles": tiles.tiles(params, parts, edited, figures),

@@ -1,4 +1,4 @@
-"""What ran, when and how long: the graph of ``dvc.yaml`` joined with the tracked runs of its stages."""
+"""What ran, when and how long: the graph of ``dvc.yaml`` joined with the runs that its stages recorded."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from paco_core import files, graph
-from paco_core.files import DataError
-from paco_core.imports import uncollected
+from paco_core.files import read_yaml
+from paco_core.lock import GRAPH_FILE, Lock
+from paco_core.provenance import records
+from paco_core.provenance.chain import Run
 
 
 @dataclass(frozen=True)
 class StageRun:
-    """A stage of the graph with its last finished run.
+    """A stage of the graph with the run that made its outs.
 
-    ``seconds`` is the sum over the items of a matrix stage, None when no finished run is known; ``pages`` are the
-    addresses of their runs in MLflow.
+    ``seconds`` is the sum over the items of a matrix stage, None when none is known; ``pages`` are the addresses of
+    their runs in MLflow.
     """
 
     name: str
@@ -33,75 +33,29 @@ class StageRun:
     needs: tuple[int, ...]  # positions of the stages whose outs it reads
 
 
-@dataclass(frozen=True)
-class FoundRun:
-    """The last finished run of one stage or item."""
+def recorded_runs(root: Path) -> dict[str, Run]:
+    """The run that made the present outs of each stage or item (``grids@0``), where a record of it lies here.
 
-    seconds: float
-    commit: str | None
-    page: str = ""  # its address in MLflow
-
-
-def finished_runs(uri: str, profile: str) -> dict[str, FoundRun]:
-    """The last finished run of each ``dvc.stage`` label (``grids@0``) under a profile.
-
-    Empty where the store does not answer or cannot be used: the page then says that times are unknown.
+    Raises:
+        DataError: when a record, or ``dvc.lock``, is damaged.
     """
-    from paco_core.tracking import brief_requests
-
-    with uncollected():
-        from mlflow.exceptions import MlflowException
-        from sqlalchemy.exc import SQLAlchemyError
-
-    try:
-        with brief_requests():
-            return _finished_runs(uri, profile)
-    except (MlflowException, SQLAlchemyError, DataError, OSError):  # a damaged or locked file, a full disk
-        return {}
-
-
-def _finished_runs(uri: str, profile: str) -> dict[str, FoundRun]:
-    from paco_core.tracking import connect, run_url
-
-    client = connect(uri)
-    experiments = [e.experiment_id for e in client.search_experiments() if e.name.startswith("paco/")]
-    if not experiments:
-        return {}
-    runs = client.search_runs(
-        experiments,
-        filter_string=f"attributes.status = 'FINISHED' and tags.profile = '{profile}'",
-        order_by=["attributes.start_time DESC"],
-        max_results=1000,
-    )
-    found: dict[str, FoundRun] = {}
-    for run in runs:
-        label = run.data.tags.get("dvc.stage")
-        if label is not None and run.info.end_time is not None:
-            seconds = (run.info.end_time - run.info.start_time) / 1000
-            page = run_url(uri, run.info.experiment_id, run.info.run_id)
-            found.setdefault(label, FoundRun(seconds, run.data.tags.get("git.commit"), page))
+    found = {}
+    for label, entry in Lock.read(root).entries.items():
+        if run := records.recorded(root, label, entry.recipe.digest):
+            found[label] = run
     return found
 
 
-def _recorded(root: Path) -> set[str]:
-    lock = root / "dvc.lock"
-    if not lock.is_file():
-        return set()
-    return set((yaml.safe_load(lock.read_text()) or {}).get("stages") or {})
-
-
-def stage_runs(root: Path, found: Mapping[str, FoundRun]) -> list[StageRun]:
-    """The stages in the order of ``dvc.yaml``.
+def stage_runs(root: Path, lock: Lock, found: Mapping[str, Run]) -> list[StageRun]:
+    """The stages in the order of ``dvc.yaml``; ``lock`` knows which have outs.
 
     Raises:
         DataError: when there is no ``dvc.yaml`` at the root.
     """
-    if not (root / "dvc.yaml").is_file():
-        raise DataError(f"{root / 'dvc.yaml'}: no such file; the report is made inside the project")
-    stages: dict[str, Any] = yaml.safe_load((root / "dvc.yaml").read_text())["stages"]
+    stages: dict[str, Any] = read_yaml(root / GRAPH_FILE)["stages"]
     names = list(stages)
-    needs = {name: tuple(names.index(a) for a, b in graph.edges(stages) if b == name) for name in names}
-    lock = _recorded(root)
+    edges = graph.edges(stages)
+    needs = {name: tuple(names.index(a) for a, b in edges if b == name) for name in names}
     rows = []
     for name, stage in stages.items():
         runs = [run for label, run in sorted(found.items()) if label.split("@")[0] == name]
@@ -111,24 +65,20 @@ def stage_runs(root: Path, found: Mapping[str, FoundRun]) -> list[StageRun]:
                 about=str(stage.get("desc", "")),
                 group=str(stage.get("meta", {}).get("dagster", {}).get("group", "")),
                 parts=max(1, len(runs)),
-                seconds=sum(run.seconds for run in runs) if runs else None,
-                recorded=any(entry.split("@")[0] == name for entry in lock),
-                commit=next((run.commit for run in runs if run.commit), None),
-                pages=tuple(run.page for run in runs if run.page),
+                seconds=sum(known) if (known := [run.seconds for run in runs if run.seconds is not None]) else None,
+                recorded=any(entry.split("@")[0] == name for entry in lock.entries),
+                commit=next((run.git_commit for run in runs if run.git_commit), None),
+                pages=tuple(run.mlflow_url for run in runs if run.mlflow_url),
                 needs=needs[name],
             )
         )
     return rows
 
 
-def recorded_outs(root: Path) -> list[tuple[str, str]]:
+def recorded_outs(lock: Lock) -> list[tuple[str, str]]:
     """(path, md5) of every out that ``dvc.lock`` records: the exact data behind the page."""
-    lock = root / "dvc.lock"
-    if not lock.is_file():
-        return []
-    stages = (yaml.safe_load(lock.read_text()) or {}).get("stages") or {}
-    outs = {str(o["path"]): str(o.get("md5", "")) for s in stages.values() for o in s.get("outs", [])}
-    return sorted((path, md5) for path, md5 in outs.items() if path != "data/report" and md5)
+    outs = [out for entry in lock.entries.values() for out in entry.outs.items()]
+    return sorted((path, md5) for path, md5 in outs if path != "data/report" and md5)
 
 
 def versions() -> dict[str, str]:

@@ -28,7 +28,7 @@ def run(ctx: StageContext) -> None:
     for path in INPUTS:  # the page says itself what is missing
         if (ctx.root / path).exists():
             ctx.read(path)
-    report = page.build(ctx.root, ctx.params, runs.finished_runs(ctx.tracker.uri, ctx.params.profile))
+    report = page.build(ctx.root, ctx.params, runs.recorded_runs(ctx.root))
     with ctx.writing(paths.REPORT) as out:
         out.mkdir()
         (out / "index.html").write_text(report.html, encoding="utf-8")

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import sqlite3
-from contextlib import closing
 from datetime import UTC, datetime
 from html.parser import HTMLParser
 from itertools import pairwise
@@ -15,10 +13,13 @@ from pathlib import Path
 import pytest
 from fixture_project import found_runs, write_project
 
+from paco_core.lock import Lock
 from paco_core.params import load
+from paco_core.provenance import records
+from paco_core.provenance.chain import Run
 from paco_core.report import charts, edits, page
 from paco_core.report.figures import Figures, duration, text_of
-from paco_core.report.runs import finished_runs, stage_runs
+from paco_core.report.runs import recorded_runs, stage_runs
 
 MADE = datetime(2026, 1, 2, 3, 4, tzinfo=UTC)
 LOADING = {"img", "script", "link", "iframe", "source", "video", "audio", "object", "embed", "use", "image"}
@@ -136,7 +137,7 @@ def test_every_time_leads_to_its_run(report: page.Report) -> None:
 
 
 def test_stage_needs_follow_the_graph(finished: Path) -> None:
-    stages = stage_runs(finished, {})
+    stages = stage_runs(finished, Lock.read(finished), {})
     names = [stage.name for stage in stages]
     needs = {stage.name: {names[n] for n in stage.needs} for stage in stages}
     assert needs["reward_merged"] >= {"reward_lora"}
@@ -241,15 +242,12 @@ def test_gaps_and_single_points_draw() -> None:
     assert "nothing was logged" in charts.line_chart([charts.Line("a", [0], [nan])], title="t", x_label="x")
 
 
-def test_times_are_unknown_where_the_store_cannot_be_used(tmp_path: Path, mlflow_template: Path) -> None:
-    damaged, unfinished, locked = tmp_path / "damaged.db", tmp_path / "unfinished.db", tmp_path / "locked.db"
-    damaged.write_bytes(b"no database" * 1000)
-    with closing(sqlite3.connect(unfinished)) as store:
-        store.execute("CREATE TABLE webhooks (id INTEGER)")  # the first tables of MLflow stand, some later one too
-    for store_file in (damaged, unfinished):
-        assert finished_runs(f"sqlite:///{store_file}", "smoke") == {}
-    shutil.copy(mlflow_template, locked)
-    with closing(sqlite3.connect(locked)) as other:
-        other.execute("BEGIN EXCLUSIVE")
-        assert finished_runs(f"sqlite:///{locked}?timeout=0.1", "smoke") == {}
-    assert finished_runs(f"sqlite:///{tmp_path}", "smoke") == {}, "a folder is no store"
+def test_a_time_is_that_of_the_run_that_made_what_lies_here(tmp_path: Path) -> None:
+    assert recorded_runs(tmp_path) == {}
+    lock = "stages:\n  prompts:\n    cmd: x\n    deps:\n    - path: a.py\n      md5: {}\n"
+    (tmp_path / "dvc.lock").write_text(lock.format("1234"))
+    made = Run(seconds=3.5, mlflow_url="http://127.0.0.1:5000/#/experiments/1/runs/ab")
+    records.keep(tmp_path, "prompts", Lock.read(tmp_path).entries["prompts"].recipe.digest, made)
+    assert recorded_runs(tmp_path) == {"prompts": made}
+    (tmp_path / "dvc.lock").write_text(lock.format("5678"))
+    assert recorded_runs(tmp_path) == {}, "another version: who made it is not told here"
