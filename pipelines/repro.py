@@ -1,8 +1,8 @@
 """``dvc repro`` with several stages at a time: ``python -m pipelines.repro --jobs 2``.
 
 DVC runs one stage after another, and a stage of ours hardly uses more than one core. Here each stage that is not up to
-date is a ``dvc repro --single-item`` of its own and starts as soon as all that it reads is made; the plain
-``dvc repro`` at the end has the last word.
+date is a ``dvc repro --single-item`` of its own and starts as soon as all that it reads is made; stages that could only
+run one after another share one. The plain ``dvc repro`` at the end has the last word.
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable
-from graphlib import TopologicalSorter
+from collections.abc import Callable, Mapping, Sequence, Set
 from pathlib import Path
 
 from pipelines.dvc.process import DVC, end_group, interrupt_on, search_path
@@ -24,24 +23,41 @@ from pipelines.dvc.state import ProjectState
 from pipelines.dvc.templating import DvcProjectError
 from pipelines.dvc.tidying import release_dead_locks
 
-GRACE_SECONDS = 8.0
+GRACE_SECONDS, POLL_SECONDS = 8.0, 0.02
 #: What DVC prints around a stage that goes well. ``--quiet`` would hide its errors, too: a full disk, a missing file.
 _CHATTER = re.compile(
     r"Running stage '.*':$|> |(Generating|Updating) lock file '|Stage '.*' didn't change, skipping$"
     r"|To track the changes with git, run:$|\tgit add |To enable auto staging, run:$|\tdvc config core\.autostage true$"
     r"|Use `dvc push` to send your updates|Data and pipelines are up to date\.$"
 )
+_TURNS_TO = re.compile(r"(Running stage|ERROR: failed to reproduce) '(?P<name>[^']*)'")  # one may fail before it runs
 Say = Callable[[str], None]
 
 
 def out_of_date(project: DvcProject) -> dict[str, set[str]]:
-    """Each stage that has to run or reads what such a one makes, with those of them that it waits for."""
+    """Each stage that has to run or reads what such a one makes, with those of them that it waits for.
+
+    In the order of ``dvc.yaml``.
+    """
     found: dict[str, set[str]] = {}
     for state in ProjectState(project).all():  # producers first
         name = state.stage.name
         before = {upstream for upstream in project.upstream[name] if upstream in found}
         if before or not state.in_sync:
             found[name] = before
+    return {name: found[name] for name in project.stages if name in found}
+
+
+def ready(waits: Mapping[str, Set[str]], done: Set[str]) -> list[str]:
+    """Stages not done of which all that they wait for is."""
+    return [name for name, before in waits.items() if name not in done and before <= done]
+
+
+def chain(waits: Mapping[str, Set[str]], done: Set[str]) -> list[str]:
+    """The stages that follow one another with never a second one that could run beside."""
+    found: list[str] = []
+    while len(following := ready(waits, done | set(found))) == 1:
+        found += following
     return found
 
 
@@ -50,13 +66,14 @@ def say(line: str) -> None:
 
 
 class _Running:
-    """A stage under way; its lines are told with its name before them."""
+    """A DVC at work on stages, one after another; their lines are told with the stage's name before them."""
 
-    def __init__(self, root: Path, name: str, say: Say) -> None:
-        self.name, self._say, self._began = name, say, time.monotonic()
+    def __init__(self, root: Path, names: Sequence[str], say: Say) -> None:
+        self.names, self.name = names, names[0]
+        self._say, self._began = say, time.monotonic()
         # A session of its own: Ctrl-C reaches this process only, which ends the stages in order.
         self.child = subprocess.Popen(
-            [*DVC, "--wait-for-lock", "repro", "--single-item", name],
+            [*DVC, "--wait-for-lock", "repro", "--single-item", *names],
             cwd=root, env=_environment(), start_new_session=True,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
@@ -67,6 +84,9 @@ class _Running:
         assert self.child.stdout is not None
         for line in self.child.stdout:
             text = line.decode(errors="replace").rstrip()
+            if (turns_to := _TURNS_TO.match(text)) and turns_to["name"] != self.name:
+                self._tell_end("done")
+                self.name, self._began = turns_to["name"], time.monotonic()
             if text and not _CHATTER.match(text):
                 self._say(f"[{self.name}] {text}")
 
@@ -77,9 +97,11 @@ class _Running:
         if self.child.returncode < 0:  # killed by another hand: its children are orphans
             end_group(self.child, GRACE_SECONDS)
         self._pump.join(5)  # a server that the stage left behind may hold the pipe open
-        how = "done" if self.child.returncode == 0 else f"FAILED (dvc ended with {self.child.returncode})"
-        self._say(f"[{self.name}] {how} in {time.monotonic() - self._began:.0f} s")
+        self._tell_end("done" if self.child.returncode == 0 else f"FAILED (dvc ended with {self.child.returncode})")
         return True
+
+    def _tell_end(self, how: str) -> None:
+        self._say(f"[{self.name}] {how} in {time.monotonic() - self._began:.0f} s")
 
 
 def _environment() -> dict[str, str]:
@@ -96,30 +118,35 @@ def reproduce(root: Path, jobs: int, say: Say = say) -> int:
         KeyboardInterrupt: after a signal, when the stages under way have ended.
     """
     project = DvcProject(root)
-    place = {name: number for number, name in enumerate(project.stages)}
-    order = TopologicalSorter(out_of_date(project) if jobs > 1 else {})
-    order.prepare()
-    ready: list[str] = []
+    waits = out_of_date(project) if jobs > 1 else {}
+    done: set[str] = set()
     running: list[_Running] = []
     failed: list[str] = []
     try:
-        while (order.is_active() and not failed) or running:
-            ready = sorted([*ready, *order.get_ready()], key=place.__getitem__)  # as dvc.yaml lists them
-            while ready and len(running) < jobs and not failed:
-                running.append(_Running(root, ready.pop(0), say))
-            for stage in [stage for stage in running if stage.ended()]:
-                running.remove(stage)
-                failed += [stage.name] if stage.child.returncode else []
-                order.done(stage.name)
-            time.sleep(0.1)
+        while (len(done) < len(waits) and not failed) or running:
+            if not failed:
+                running += [_Running(root, names, say) for names in _next(waits, done, running, jobs)]
+            for dvc in [dvc for dvc in running if dvc.ended()]:
+                running.remove(dvc)
+                failed += [dvc.name] if dvc.child.returncode else []
+                done.update(dvc.names)
+            time.sleep(POLL_SECONDS)
     finally:
-        for stage in running:
-            end_group(stage.child, GRACE_SECONDS)
+        for dvc in running:
+            end_group(dvc.child, GRACE_SECONDS)
             release_dead_locks(root)  # those of a DVC that had to be killed
     if failed:
         say(f"{', '.join(failed)} failed; what is finished is kept, and the next run goes on from there")
         return 1
     return subprocess.run([*DVC, "repro"], cwd=root, env=_environment()).returncode
+
+
+def _next(waits: Mapping[str, Set[str]], done: Set[str], running: Sequence[_Running], jobs: int) -> list[list[str]]:
+    """What to start now, stages of one DVC together."""
+    if not running and (alone := chain(waits, done)):
+        return [alone]
+    taken = {name for dvc in running for name in dvc.names}
+    return [[name] for name in ready(waits, done) if name not in taken][: jobs - len(running)]
 
 
 def main() -> None:

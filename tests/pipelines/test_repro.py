@@ -86,6 +86,35 @@ from paco_core.stage_lock import only_run
 with only_run(Path.cwd(), "bad"):
     exec(Path("waiting.py").read_text())
 """
+#: Tells which DVC has it run: each leads a session. Between it and the stage may be a shell.
+CALLED = """
+import os, sys
+open(sys.argv[1], "w").write(str(os.getsid(0)))
+"""
+#: `split` can only come after `second`; then there are two.
+FORKED = """
+stages:
+  first:
+    cmd: python called.py first.out
+    outs: [first.out]
+  second:
+    cmd: python called.py second.out
+    deps: [first.out]
+    outs: [second.out]
+  split:
+    matrix: {of: [0, 1]}
+    cmd: python called.py split${item.of}.out
+    deps: [second.out]
+    outs: ["split${item.of}.out"]
+  third:
+    cmd: python called.py third.out
+    deps: [split0.out, split1.out]
+    outs: [third.out]
+  last:
+    cmd: python called.py last.out
+    deps: [third.out, %s]
+    outs: [last.out]
+"""
 DEADLINE_S = 120.0
 CODE = str(Path(repro.__file__).parent.parent)
 
@@ -98,6 +127,23 @@ def test_stages_that_do_not_need_each_other_run_at_once(tmp_path: Path, capfd: p
     assert said.index("[first] done") < said.index("[left] done") < said.index("[last] done")
     assert (root / "last.out").read_text() == "helloleft" + "helloright"
     assert graphs.changed(root, DvcProject(root)) == set()
+
+
+def test_stages_that_could_only_follow_one_another_share_a_dvc(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    root = graphs.make(tmp_path / "project", FORKED % "nowhere.txt", called__py=CALLED)
+    assert repro.chain(repro.out_of_date(DvcProject(root)), set()) == ["first", "second"]
+    assert repro.reproduce(root, jobs=2) == 1
+    said = capfd.readouterr().out
+    told = [line.split(" in ")[0] for line in said.splitlines() if " in " in line and line.startswith("[")]
+    assert told[:2] == ["[first] done", "[second] done"] and set(told[2:4]) == {"[split@0] done", "[split@1] done"}
+    assert told[4] == "[third] done" and told[5].startswith("[last] FAILED") and "last failed; what is finished" in said
+    called = {name: (root / f"{name}.out").read_text() for name in ("first", "second", "split0", "split1", "third")}
+    assert called["first"] == called["second"] and len(set(called.values())) == 4
+    (root / "nowhere.txt").touch()
+    assert repro.reproduce(root, jobs=2) == 0
+    assert "[third]" not in capfd.readouterr().out and (root / "last.out").is_file()
 
 
 def test_only_what_is_out_of_date_is_started(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -194,7 +240,7 @@ def test_after_kill_9_of_dvc_its_stage_is_not_started_a_second_time(
     orphan = int((root / "pid").read_text())
     assert repro.reproduce(root, jobs=2) == 1
     assert f"stage bad still runs as process {orphan} (started by a run" in capfd.readouterr().out
-    os.kill(orphan, signal.SIGTERM)  # as the message says
+    os.kill(orphan, signal.SIGKILL)  # whoever started these tests may have SIGTERM ignored
     until(lambda: not is_held(lock_file(root, "bad")))
     (root / "go").touch()
     assert repro.reproduce(root, jobs=2) == 0
