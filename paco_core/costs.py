@@ -31,7 +31,7 @@ CPU_SECONDS = {
     "train_sample": 0.01,
 }
 WITHOUT_BACKWARD = 1 / 3  # of a trained pass's time
-START_UP_S = 6.0  # imports, MLflow and model loading of one stage
+START_UP_S, LIGHT_S = 5.0, 2.0  # a stage's imports, MLflow and the loading of models; of a stage without models
 PAIRS_AN_INSTANCE = 1.05  # rule top1_bottom1: two, less duplicates, contradictions and what is left to balance
 
 
@@ -59,7 +59,7 @@ def model_gb(root: Path, model: str | None) -> float:
 
 def _told_in(engine: str) -> float | None:
     """Seconds of a stage that writes texts: an endpoint takes the time it takes."""
-    return None if engine == "openai" else START_UP_S
+    return None if engine == "openai" else LIGHT_S
 
 
 def evaluations_of(epochs: int, every: int) -> int:
@@ -140,11 +140,11 @@ def stage_costs(params: Params, root: Path) -> list[StageCost]:
             params.grids.device,
             f"{len(params.grid_shards)} shards",
         ),
-        StageCost("rankings", f"{instances} instances", base, START_UP_S, "cpu"),
+        StageCost("rankings", f"{instances} instances", base, LIGHT_S, "cpu"),
         StageCost("annotations", f"{instances} rankings", base, seconds(instances / 400), "cpu"),
-        StageCost("edit_prompts", f"{params.edit_prompts.count or 'all'} editing prompts", base, START_UP_S, "cpu"),
+        StageCost("edit_prompts", f"{params.edit_prompts.count or 'all'} editing prompts", base, LIGHT_S, "cpu"),
         _edits(root, params, base),
-        StageCost("pairs", f"at most {pairs} pairs", base, START_UP_S, "cpu"),
+        StageCost("pairs", f"at most {pairs} pairs", base, LIGHT_S, "cpu"),
         StageCost("cot_labels", f"at most {pairs} answers", base, _told_in(params.cot_labels.engine), "cpu"),
     ]
     steps = params.reward.epochs * max(1, pairs // (params.reward.batch_size * params.reward.accumulation))
@@ -212,6 +212,6 @@ def stage_costs(params: Params, root: Path) -> list[StageCost]:
             seconds(edit_passes * 2 * s["rollout_step"]),
             p.device,
         ),
-        StageCost("report", "1 page", base, START_UP_S, "cpu"),
+        StageCost("report", "1 page", base, LIGHT_S, "cpu"),
     ]
     return table

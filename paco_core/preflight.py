@@ -43,7 +43,7 @@ class Preflight:
             )
         known = [cost.seconds for cost in self.costs if cost.seconds is not None]
         if len(known) == len(self.costs):
-            lines.append(f"  in all about {_duration(sum(known))} on two cores")
+            lines.append(f"  in all about {_duration(sum(known))} one after another; `make demo` runs two at a time")
         lines += [f"remark: {remark}" for remark in self.remarks]
         lines += [f"problem: {problem}" for problem in self.problems]
         lines.append("check passed" if self.passed else f"check failed: {len(self.problems)} problem(s)")
