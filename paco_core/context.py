@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paco_core import files, paths
+from paco_core import files, paths, telling
 from paco_core.files import DataError
 from paco_core.lock import Recipe, present_recipe
 from paco_core.params import PARAMS_FILE, Params, load
@@ -107,9 +107,10 @@ class StageContext:
         """
         self._reported = {**dict(metrics), **notes}
         clean = {k: None if isinstance(v, float) and math.isnan(v) else v for k, v in metrics.items()}
-        files.write_json(self.root / paths.metrics_file(self.name, self.item), clean)
+        file = paths.metrics_file(self.name, self.item)
+        files.write_json(self.root / file, clean)
         self.tracker.metrics({f"{self.name}/{k}": float(v) for k, v in metrics.items()})
-        self.say(f"{self.label}: " + ", ".join(f"{k} {_short(v)}" for k, v in metrics.items()))
+        self.say(f"{self.label}: {telling.line(metrics, file.as_posix())}")
 
     def run(self) -> Run:
         """What is known of this stage's run: recorded beside its outs, never in them."""
@@ -138,10 +139,6 @@ class StageContext:
 
 def _link(url: str | None, otherwise: str) -> Any:
     return {"type": "url", "raw_value": url} if url else otherwise
-
-
-def _short(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 @contextmanager

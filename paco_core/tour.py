@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from paco_core import paths
+from paco_core import paths, telling
 from paco_core.files import read_json
 
 NEXT = """
@@ -27,21 +25,7 @@ def tour(root: Path) -> str:
         DataError: when the report has not been made yet.
     """
     figures = read_json(root / paths.metrics_file("report"))
-    told = _paired(figures)
+    told = telling.told(figures)
     width = max(map(len, told), default=0)
     lines = ["the run's figures", *(f"  {key:<{width}}  {text}" for key, text in told.items())]
     return "\n".join(lines) + "\n" + NEXT.format(report=f"{(root / paths.REPORT / 'index.html').resolve().as_uri()}")
-
-
-def _paired(figures: Mapping[str, Any]) -> dict[str, str]:
-    """Figures as text; those before and after a training on one line, with the lower end of the change's interval."""
-    told: dict[str, str] = {}
-    for key, value in figures.items():
-        name, _, end = key.rpartition(".")
-        if end == "after" and f"{name}.before" in figures:
-            lowest = figures.get(f"{name}.change_low")
-            sure = "" if lowest is None else f"   change at least {lowest:+.3f} (95%)"
-            told[name] = f"{figures[f'{name}.before']:.3f} -> {value:.3f}{sure}"
-        elif end not in ("before", "change_low"):
-            told[key] = f"{value:.3f}" if isinstance(value, float) else str(value)
-    return told

@@ -88,7 +88,7 @@ class _Running:
                 self._tell_end("done")
                 self.name, self._began = turns_to["name"], time.monotonic()
             if text and not _CHATTER.match(text):
-                self._say(f"[{self.name}] {text}")
+                self._say(f"[{self.name}] {text.removeprefix(f'{self.name}: ')}")  # a stage may say its name itself
 
     def ended(self) -> bool:
         """Whether DVC is gone; says so once all that the stage said is told."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from paco_core import cli, paths, preflight, profiles
+from paco_core import cli, paths, preflight, profiles, telling
 from paco_core.files import write_json
 from paco_core.tour import tour
 
@@ -83,8 +83,18 @@ def test_the_tour_tells_before_and_after_on_one_line(tmp_path: Path) -> None:
     found = {"rank_accuracy": 0.83, f"{short}.before": 0.25, f"{short}.after": 0.5, f"{short}.change_low": 0.125}
     write_json(tmp_path / paths.metrics_file("report"), found)
     lines = [" ".join(line.split()) for line in tour(tmp_path).splitlines()]
-    assert lines[1:3] == ["rank_accuracy 0.830", f"{short} 0.250 -> 0.500 change at least +0.125 (95%)"]
+    assert lines[1:3] == ["rank_accuracy 0.83", f"{short} 0.25 -> 0.5 (change at least +0.125, 95%)"]
     assert any(line.startswith("file:///") for line in lines)
+
+
+def test_a_line_tells_the_first_figures_and_where_the_others_stand() -> None:
+    few = {"pairs": 3, "max_abs_difference": 1.5263e-05, "tau": float("nan"), "loss.before": 2.0}
+    assert telling.line(few, "m.json") == "pairs 3, max_abs_difference 1.526e-05, tau nan, loss.before 2"
+    ends = {"before": 0.5, "after": 0.25, "change": -0.25, "change_low": -0.5, "change_high": 0.0, "change_p": 0.5}
+    many = {f"{size}.{end}": value for size in range(10) for end, value in ends.items()}
+    line = telling.line(many, "m.json")
+    assert line.startswith("0 0.5 -> 0.25 (change at least -0.500, 95%), 1 0.5 -> 0.25 ")
+    assert line.endswith(", 7 0.5 -> 0.25 (change at least -0.500, 95%); 2 more in m.json")
 
 
 def test_the_check_prices_every_stage(project: Path) -> None:

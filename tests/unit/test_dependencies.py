@@ -29,6 +29,7 @@ INFRASTRUCTURE = {
     "paco_core/paths.py",
     "paco_core/progress.py",
     "paco_core/stage_lock.py",
+    "paco_core/telling.py",
 }
 INFRASTRUCTURE_ROOMS = ("paco_core/tracking/", "paco_core/launchers/")
 

@@ -1,0 +1,34 @@
+"""A stage's figures as text for people: what a terminal and a log can show of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+FIGURES_IN_A_LINE = 8
+_ENDS = ("before", "change", "change_low", "change_high", "change_p")  # told with their `after`
+
+
+def told(figures: Mapping[str, Any]) -> dict[str, str]:
+    """Figures as text; those before and after a training together, with the lower end of the change's interval."""
+    found: dict[str, str] = {}
+    for key, value in figures.items():
+        name, _, end = key.rpartition(".")
+        if end == "after" and f"{name}.before" in figures:
+            lowest = figures.get(f"{name}.change_low")
+            sure = "" if lowest is None else f" (change at least {lowest:+.3f}, 95%)"
+            found[name] = f"{_short(figures[f'{name}.before'])} -> {_short(value)}{sure}"
+        elif end not in _ENDS or f"{name}.after" not in figures:
+            found[key] = _short(value)
+    return found
+
+
+def line(figures: Mapping[str, Any], file: str) -> str:
+    """The first figures in one line, and where the others stand."""
+    texts = [f"{key} {text}" for key, text in told(figures).items()]
+    more = len(texts) - FIGURES_IN_A_LINE
+    return ", ".join(texts[:FIGURES_IN_A_LINE]) + (f"; {more} more in {file}" if more > 0 else "")
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
