@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 #: machines, what a sampler paints differs by more, PSNR is in dB.
 TOLERANCES = {"psnr": 0.5, "gold": 0.08}
 DEFAULT_TOLERANCE = 0.03
+SIZES = (64, 96, 128, 192)  # of the grids that FLUX learnt to paint, in pixels
 GUIDANCE = {"flux_kontext": 3.5, "qwen_image_edit": 1.0}  # of the editors: what Kontext was trained with; one pass
 
 
@@ -104,7 +105,7 @@ def _vlm(zoo_dir: Path) -> dict[str, float]:
 
 
 def _flux(zoo_dir: Path) -> dict[str, float]:
-    """Reconstruction in dB, and what the recogniser reads in 2x2 grids of unseen prompts at two sizes."""
+    """Reconstruction in dB, and what the recogniser reads in 2x2 grids of unseen prompts."""
     from diffusers import FluxPipeline
 
     from paco_core.storybook.recogniser import Recogniser
@@ -114,7 +115,7 @@ def _flux(zoo_dir: Path) -> dict[str, float]:
     pipeline.set_progress_bar_config(disable=True)
     recogniser = Recogniser.from_pretrained(zoo_dir / "recogniser")
     figures = {f"psnr_{size}px": psnr(pipeline.vae, size) for size in (32, 64)}
-    for size in (64, 128, 192):
+    for size in SIZES:
         consistency, following = paint_and_read(pipeline, recogniser, size)
         figures |= {f"gold_consistency_{size}px": consistency, f"gold_following_{size}px": following}
     return figures
