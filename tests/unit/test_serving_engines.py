@@ -60,7 +60,7 @@ def expected(folder: Path) -> list[float]:
 @pytest.fixture(scope="module", params=["transformers", "vllm"])
 def served(request: pytest.FixtureRequest, repository: Path, folder: Path) -> Iterator[RewardEndpoint]:
     settings = {"engine": request.param, "start_timeout_s": START_S, "request_timeout_s": 120, "score_cache": None}
-    settings |= {"threads": 1, "max_model_len": 1024}
+    settings |= {"threads": 1, "linger_s": 0}  # else the second engine would join the server of the first
     if request.param == "vllm":
         python = Path(os.environ.get("PACO_VLLM_PYTHON", repository / PYTHON))
         if not python.is_file():
@@ -69,6 +69,7 @@ def served(request: pytest.FixtureRequest, repository: Path, folder: Path) -> It
     serving = load(repository / "params.yaml").serving.model_copy(update=settings)
     with RewardEndpoint.lease(folder, serving, folder.parent, wait=False) as endpoint:
         endpoint.ready()
+        assert endpoint.engine == request.param
         yield endpoint
 
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from paco_core.files import DataError
+from paco_core.files import DataError, read_json
 from paco_core.params import ServingParams
 from paco_core.serving.engines.media import Media
 from paco_core.serving.engines.pictures import MAX_PIXELS
@@ -32,13 +32,23 @@ def command(model: str, name: str, host: str, port: int, serving: ServingParams,
     """The command line of the server: released settings (PaCo-RL) with what ``params.yaml`` says."""
     line = [str(interpreter(serving, root)), "-m", "vllm.entrypoints.openai.api_server"]
     line += ["--model", model, "--served-model-name", name, "--host", host, "--port", str(port)]
-    line += ["--dtype", serving.dtype, "--max-model-len", str(serving.max_model_len)]
+    longest = min(serving.max_model_len, _window(Path(model)) or serving.max_model_len)
+    line += ["--dtype", serving.dtype, "--max-model-len", str(longest)]
     line += ["--limit-mm-per-prompt", '{"image": 2, "video": 0}', "--max-num-seqs", str(serving.max_batch)]
     line += ["--enable-prefix-caching", "--load-format", "safetensors", *_places(serving)]
     if serving.device == "cpu":
         return [*line, "--enforce-eager"]
     line += ["--tensor-parallel-size", str(serving.tensor_parallel)]
     return [*line, "--gpu-memory-utilization", str(serving.gpu_share)]
+
+
+def _window(folder: Path) -> int | None:
+    """The longest text that a model was made for, in tokens: vLLM refuses to serve it for a longer one."""
+    if not (folder / "config.json").is_file():  # a name of a hub
+        return None
+    config = read_json(folder / "config.json")
+    longest = config.get("text_config", config).get("max_position_embeddings")
+    return None if longest is None else int(longest)
 
 
 def _places(serving: ServingParams) -> list[str]:
