@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 FIGURES_IN_A_LINE = 8
-_ENDS = ("before", "change", "change_low", "change_high", "change_p")  # told with their `after`
+_WITH_AFTER = ("before", "change", "change_low", "change_high", "change_p")
 
 
 def told(figures: Mapping[str, Any]) -> dict[str, str]:
@@ -14,11 +14,12 @@ def told(figures: Mapping[str, Any]) -> dict[str, str]:
     found: dict[str, str] = {}
     for key, value in figures.items():
         name, _, end = key.rpartition(".")
-        if end == "after" and f"{name}.before" in figures:
+        paired = f"{name}.before" in figures and f"{name}.after" in figures
+        if paired and end == "after":
             lowest = figures.get(f"{name}.change_low")
             sure = "" if lowest is None else f" (change at least {lowest:+.3f}, 95%)"
             found[name] = f"{_short(figures[f'{name}.before'])} -> {_short(value)}{sure}"
-        elif end not in _ENDS or f"{name}.after" not in figures:
+        elif not (paired and end in _WITH_AFTER):
             found[key] = _short(value)
     return found
 
