@@ -47,10 +47,11 @@ class Report:
         }
 
 
-def build(root: Path, params: Params, found: Mapping[str, Run], made: datetime | None = None) -> Report:
+def build(root: Path, params: Params, lock: Lock, found: Mapping[str, Run], made: datetime | None = None) -> Report:
     """Read the outs below ``root`` and write the page about them.
 
     Args:
+        lock: what DVC recorded of the stages: which have outs, and their md5s.
         found: the run that made the outs of each stage (``runs.recorded_runs``).
         made: the time that the page states; now when None.
     """
@@ -65,7 +66,6 @@ def build(root: Path, params: Params, found: Mapping[str, Run], made: datetime |
             return None
         return part
 
-    lock = Lock.read(root)
     stages = runs.stage_runs(root, lock, found)
     themes = _themes(root)
     sheet = shown(_sheet(root, themes))

@@ -33,14 +33,14 @@ class StageRun:
     needs: tuple[int, ...]  # positions of the stages whose outs it reads
 
 
-def recorded_runs(root: Path) -> dict[str, Run]:
+def recorded_runs(root: Path, lock: Lock) -> dict[str, Run]:
     """The run that made the present outs of each stage or item (``grids@0``), where a record of it lies here.
 
     Raises:
-        DataError: when a record, or ``dvc.lock``, is damaged.
+        DataError: when a record is damaged.
     """
     found = {}
-    for label, entry in Lock.read(root).entries.items():
+    for label, entry in lock.entries.items():
         if run := records.recorded(root, label, entry.recipe.digest):
             found[label] = run
     return found

@@ -133,15 +133,15 @@ class RewardEndpoint:
         registry = Registry(root)
         name = served_name(fingerprint(folder, root))
         record, lease = registry.join(name, recipe(folder, name, serving, root))
-        linger_s = 0.0
+        went_well = False
         try:
             endpoint = _endpoint(record, folder, serving, registry)
             if wait:
                 endpoint.ready()
             yield endpoint
-            linger_s = serving.linger_s
+            went_well = True
         finally:
-            registry.leave(name, lease, linger_s)
+            registry.leave(name, lease, lingers=went_well and serving.linger_s > 0)
 
     def ready(self) -> None:
         """Wait until the server answers under its name and scores the golden pairs as when they were written.

@@ -143,11 +143,11 @@ class Registry:
         write_json(home / "server.json", asdict(record))
         return record
 
-    def leave(self, name: str, lease: IO[bytes], linger_s: float = 0.0) -> None:
-        """Give a lease back; the last one out stops the server, unless people keep it or its keeper lingers."""
+    def leave(self, name: str, lease: IO[bytes], *, lingers: bool = False) -> None:
+        """Give a lease back; the last one out stops the server, unless people keep it or it lingers for the next."""
         with self.guard():
             release(lease)
-            if linger_s or self.is_kept(name) or self.leases(name):
+            if lingers or self.is_kept(name) or self.leases(name):
                 return
             record = self._retire(name)
         if record is not None:

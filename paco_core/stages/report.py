@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from paco_core import paths
 from paco_core.files import write_json
+from paco_core.lock import Lock
 
 if TYPE_CHECKING:
     from paco_core.context import StageContext
@@ -28,7 +29,8 @@ def run(ctx: StageContext) -> None:
     for path in INPUTS:  # the page says itself what is missing
         if (ctx.root / path).exists():
             ctx.read(path)
-    report = page.build(ctx.root, ctx.params, runs.recorded_runs(ctx.root))
+    lock = Lock.read(ctx.root)
+    report = page.build(ctx.root, ctx.params, lock, runs.recorded_runs(ctx.root, lock))
     with ctx.writing(paths.REPORT) as out:
         out.mkdir()
         (out / "index.html").write_text(report.html, encoding="utf-8")

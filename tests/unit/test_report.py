@@ -36,7 +36,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> Path
 
 @pytest.fixture(scope="module")
 def report(finished: Path) -> page.Report:
-    return page.build(finished, load(finished / "params.yaml"), found_runs(), MADE)
+    return page.build(finished, load(finished / "params.yaml"), Lock.read(finished), found_runs(), MADE)
 
 
 class Reader(HTMLParser):
@@ -147,14 +147,14 @@ def test_stage_needs_follow_the_graph(finished: Path) -> None:
 
 
 def test_equal_data_give_an_equal_page(report: page.Report, finished: Path) -> None:
-    again = page.build(finished, load(finished / "params.yaml"), found_runs(), MADE)
+    again = page.build(finished, load(finished / "params.yaml"), Lock.read(finished), found_runs(), MADE)
     assert again.html == report.html and again.metrics() == report.metrics()
 
 
 def test_nothing_is_invented_where_nothing_ran(tmp_path: Path, repository: Path) -> None:
     for name in ("params.yaml", "dvc.yaml"):
         shutil.copy(repository / name, tmp_path / name)
-    empty = page.build(tmp_path, load(tmp_path / "params.yaml"), {}, MADE)
+    empty = page.build(tmp_path, load(tmp_path / "params.yaml"), Lock.read(tmp_path), {}, MADE)
     made_by = {missing.make for missing in empty.missing}
     assert made_by == {
         "dvc repro grids",
@@ -204,7 +204,7 @@ def test_text_from_data_is_escaped(finished: Path, tmp_path: Path) -> None:
     table = pd.read_parquet(path)
     table["theme"] = "<script>alert(1)</script>"
     table.to_parquet(path)
-    html = page.build(root, load(root / "params.yaml"), {}, MADE).html
+    html = page.build(root, load(root / "params.yaml"), Lock.read(root), {}, MADE).html
     assert "<script" not in html and "&lt;script&gt;" in html
 
 
@@ -243,11 +243,11 @@ def test_gaps_and_single_points_draw() -> None:
 
 
 def test_a_time_is_that_of_the_run_that_made_what_lies_here(tmp_path: Path) -> None:
-    assert recorded_runs(tmp_path) == {}
+    assert recorded_runs(tmp_path, Lock.read(tmp_path)) == {}
     lock = "stages:\n  prompts:\n    cmd: x\n    deps:\n    - path: a.py\n      md5: {}\n"
     (tmp_path / "dvc.lock").write_text(lock.format("1234"))
     made = Run(seconds=3.5, mlflow_url="http://127.0.0.1:5000/#/experiments/1/runs/ab")
     records.keep(tmp_path, "prompts", Lock.read(tmp_path).entries["prompts"].recipe.digest, made)
-    assert recorded_runs(tmp_path) == {"prompts": made}
+    assert recorded_runs(tmp_path, Lock.read(tmp_path)) == {"prompts": made}
     (tmp_path / "dvc.lock").write_text(lock.format("5678"))
-    assert recorded_runs(tmp_path) == {}, "another version: who made it is not told here"
+    assert recorded_runs(tmp_path, Lock.read(tmp_path)) == {}, "another version: who made it is not told here"

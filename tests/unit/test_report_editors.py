@@ -9,6 +9,7 @@ import yaml
 from fixture_edits import SHOWN, write_gedit
 
 from paco_core.benchmarks.published import GEDIT
+from paco_core.lock import Lock
 from paco_core.params import Params, parse
 from paco_core.report import page
 
@@ -28,7 +29,7 @@ def params(repository: Path) -> Params:
 def test_edits_stand_beside_their_pictures_and_instructions(params: Params, tmp_path: Path, repository: Path) -> None:
     (tmp_path / "dvc.yaml").write_bytes((repository / "dvc.yaml").read_bytes())
     records = write_gedit(tmp_path, SIZES)
-    made = page.build(tmp_path, params, {})
+    made = page.build(tmp_path, params, Lock.read(tmp_path), {})
     assert [m.what for m in made.missing if "edit" in m.path and "reward" not in m.path] == []
     section = made.html.partition('<section id="editor">')[2].partition("</section>")[0]
     assert all(record.prompt in section for record in records[:SHOWN]) and records[SHOWN].prompt not in section
@@ -48,7 +49,7 @@ def test_edits_stand_beside_their_pictures_and_instructions(params: Params, tmp_
 
 def test_what_is_missing_of_an_editing_policy_is_named(params: Params, tmp_path: Path, repository: Path) -> None:
     (tmp_path / "dvc.yaml").write_bytes((repository / "dvc.yaml").read_bytes())
-    made = page.build(tmp_path, params, {})
+    made = page.build(tmp_path, params, Lock.read(tmp_path), {})
     commands = {m.make for m in made.missing}
     assert {"dvc repro gedit", "dvc repro policies@my_edit"} <= commands
     assert "my_edit has not been trained yet" in made.html

@@ -32,8 +32,7 @@ def command(model: str, name: str, host: str, port: int, serving: ServingParams,
     """The command line of the server: released settings (PaCo-RL) with what ``params.yaml`` says."""
     line = [str(interpreter(serving, root)), "-m", "vllm.entrypoints.openai.api_server"]
     line += ["--model", model, "--served-model-name", name, "--host", host, "--port", str(port)]
-    longest = min(serving.max_model_len, _window(Path(model)) or serving.max_model_len)
-    line += ["--dtype", serving.dtype, "--max-model-len", str(longest)]
+    line += ["--dtype", serving.dtype, "--max-model-len", str(_longest(Path(model), serving))]
     line += ["--limit-mm-per-prompt", '{"image": 2, "video": 0}', "--max-num-seqs", str(serving.max_batch)]
     line += ["--enable-prefix-caching", "--load-format", "safetensors", *_places(serving)]
     if serving.device == "cpu":
@@ -42,13 +41,13 @@ def command(model: str, name: str, host: str, port: int, serving: ServingParams,
     return [*line, "--gpu-memory-utilization", str(serving.gpu_share)]
 
 
-def _window(folder: Path) -> int | None:
-    """The longest text that a model was made for, in tokens: vLLM refuses to serve it for a longer one."""
+def _longest(folder: Path, serving: ServingParams) -> int:
+    """Tokens of the longest question: vLLM serves no model for longer texts than it was made for."""
     if not (folder / "config.json").is_file():  # a name of a hub
-        return None
+        return serving.max_model_len
     config = read_json(folder / "config.json")
-    longest = config.get("text_config", config).get("max_position_embeddings")
-    return None if longest is None else int(longest)
+    window = config.get("text_config", config).get("max_position_embeddings", serving.max_model_len)
+    return min(serving.max_model_len, int(window))
 
 
 def _places(serving: ServingParams) -> list[str]:
