@@ -1,5 +1,6 @@
 # make demo   the whole graph, for real, on this machine
 # make test   everything that is checked
+# make faults kills, full disks, damaged files and hostile requests; ends with a table
 # make ui     Dagster on 127.0.0.1:3000 and MLflow on 127.0.0.1:5000, until Ctrl-C
 PYTHON ?= python3
 BIN := $(CURDIR)/.venv/bin
@@ -13,7 +14,7 @@ JOBS ?= 2
 DAGSTER_PORT ?= 3000
 MLFLOW_PORT ?= 5000
 
-.PHONY: help setup demo test lint ui zoo vllm lock clean
+.PHONY: help setup demo test faults lint ui zoo vllm lock clean
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -33,6 +34,11 @@ endif
 
 test: setup lint
 	@OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive python -m pytest -n 2 --no-loadscope-reorder tests
+
+# The table goes to this file; docs/reference/reliability.md explains it.
+FAULTS ?= .paco/faults.md
+faults: setup
+	@OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive python -m pytest -n 2 --no-loadscope-reorder tests/faults --faults=$(FAULTS)
 
 lint: setup
 	@ruff check .
@@ -58,5 +64,7 @@ vllm: setup
 lock: setup
 	@uv pip compile --quiet --universal --fork-strategy fewest --python-version 3.11 --generate-hashes --no-emit-index-url --no-header requirements.in -o requirements.txt
 
+# What was trained (.paco/checkpoints), what people answered (answers/) and DVC's cache stay.
 clean:
-	@rm -rf .paco .dagster mlflow.db mlartifacts mlruns dvc_plots
+	@[ ! -d .paco ] || find .paco -mindepth 1 -maxdepth 1 ! -name checkpoints ! -name remote -exec rm -rf {} +
+	@rm -rf .dagster mlflow.db mlartifacts mlruns dvc_plots

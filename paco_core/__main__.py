@@ -1,6 +1,6 @@
 """``python -m paco_core`` = ``paco``."""
 
-from paco_core.cli import main
+from paco_core.cli.commands import main
 
 if __name__ == "__main__":
     main()

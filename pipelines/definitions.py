@@ -7,29 +7,24 @@ import warnings
 import dagster as dg
 
 from pipelines.defs import schedules
-from pipelines.defs.benchmarks import assets as benchmarks
 from pipelines.defs.benchmarks import checks as benchmark_checks
-from pipelines.defs.data import assets as data
 from pipelines.defs.data import checks as data_checks
 from pipelines.defs.graph import PROJECT
 from pipelines.defs.operations import assets as operations
-from pipelines.defs.policies import assets as policies
 from pipelines.defs.policies import checks as policy_checks
 from pipelines.defs.resources import resources
-from pipelines.defs.reward import assets as reward
 from pipelines.defs.reward import checks as reward_checks
 from pipelines.defs.sensors import sensors
 from pipelines.defs.serving import assets as serving
 from pipelines.defs.serving import checks as serving_checks
+from pipelines.defs.stages import ASSETS
 from pipelines.dvc import build_in_sync_checks
 
 with warnings.catch_warnings(action="ignore", category=dg.BetaWarning):  # source links: it says so once an asset
-    assets = dg.with_source_code_references(
-        dg.load_assets_from_modules([data, reward, serving, policies, benchmarks, operations])
-    )
+    others = dg.with_source_code_references(dg.load_assets_from_modules([serving, operations]))
 
 defs = dg.Definitions(
-    assets=assets,
+    assets=[*ASSETS, *others],
     asset_checks=[
         *dg.load_asset_checks_from_modules(
             [data_checks, reward_checks, serving_checks, policy_checks, benchmark_checks]
@@ -40,4 +35,8 @@ defs = dg.Definitions(
     schedules=schedules.SCHEDULES,
     sensors=sensors(),
     resources=resources(),
+    executor=dg.multiprocess_executor.configured(
+        # A process a step, forked from one that has the definitions: a run of everything has seventy steps.
+        {"start_method": {"forkserver": {"preload_modules": ["pipelines.definitions"]}}}
+    ),
 )

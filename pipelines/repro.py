@@ -17,10 +17,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence, Set
 from pathlib import Path
 
-from pipelines.dvc.process import DVC, end_group, interrupt_on, search_path
-from pipelines.dvc.project import DvcProject
-from pipelines.dvc.state import ProjectState
-from pipelines.dvc.templating import DvcProjectError
+from dvc_project.errors import DvcProjectError
+from dvc_project.project import DvcProject
+from dvc_project.state import ProjectState
+from pipelines.defs.code import present_code
+from pipelines.dvc.half_written import put_aside
+from pipelines.dvc.process import DVC, end_group, forget_group, interrupt_on, search_path, start_group
 from pipelines.dvc.tidying import release_dead_locks
 
 GRACE_SECONDS, POLL_SECONDS = 8.0, 0.02
@@ -71,10 +73,9 @@ class _Running:
     def __init__(self, root: Path, names: Sequence[str], say: Say) -> None:
         self.names, self.name = names, names[0]
         self._say, self._began = say, time.monotonic()
-        # A session of its own: Ctrl-C reaches this process only, which ends the stages in order.
-        self.child = subprocess.Popen(
+        self.child = start_group(
             [*DVC, "--wait-for-lock", "repro", "--single-item", *names],
-            cwd=root, env=_environment(), start_new_session=True,
+            cwd=root, env=_environment(),
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
         self._pump = threading.Thread(target=self._tell, daemon=True)
@@ -96,6 +97,7 @@ class _Running:
             return False
         if self.child.returncode < 0:  # killed by another hand: its children are orphans
             end_group(self.child, GRACE_SECONDS)
+        forget_group(self.child)
         self._pump.join(5)  # a server that the stage left behind may hold the pipe open
         self._tell_end("done" if self.child.returncode == 0 else f"FAILED (dvc ended with {self.child.returncode})")
         return True
@@ -117,7 +119,9 @@ def reproduce(root: Path, jobs: int, say: Say = say) -> int:
         DvcProjectError: for a malformed ``dvc.yaml``, ``params.yaml`` or ``dvc.lock``.
         KeyboardInterrupt: after a signal, when the stages under way have ended.
     """
-    project = DvcProject(root)
+    for line in put_aside(root):
+        say(line)
+    project = DvcProject(root, present_code)
     waits = out_of_date(project) if jobs > 1 else {}
     done: set[str] = set()
     running: list[_Running] = []
@@ -138,7 +142,19 @@ def reproduce(root: Path, jobs: int, say: Say = say) -> int:
     if failed:
         say(f"{', '.join(failed)} failed; what is finished is kept, and the next run goes on from there")
         return 1
-    return subprocess.run([*DVC, "repro"], cwd=root, env=_environment()).returncode
+    return _plainly(root)
+
+
+def _plainly(root: Path) -> int:
+    """``dvc repro``; its exit status."""
+    dvc = start_group([*DVC, "repro"], cwd=root, env=_environment())
+    try:
+        return dvc.wait()
+    except BaseException:
+        end_group(dvc, GRACE_SECONDS)
+        raise
+    finally:
+        forget_group(dvc)
 
 
 def _next(waits: Mapping[str, Set[str]], done: Set[str], running: Sequence[_Running], jobs: int) -> list[list[str]]:

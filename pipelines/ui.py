@@ -1,4 +1,8 @@
-"""Dagster and MLflow side by side until Ctrl-C: ``python -m pipelines.ui``."""
+"""Dagster and MLflow side by side until Ctrl-C: ``python -m pipelines.ui``.
+
+Dagster is three processes, as in any deployment of it: the code server that holds the definitions, the webserver (ours,
+with the guard before it) and the daemon. ``dagster dev`` is not used: its webserver lets any web page start runs.
+"""
 
 from __future__ import annotations
 
@@ -9,43 +13,80 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from pipelines.dvc.process import interrupt_on, search_path
+import yaml
+
+from paco_core.runtime.tracking.store import tracking_uri
+from pipelines.dvc.process import interrupt_on, search_path, start_group
 
 HOST = "127.0.0.1"
 GRACE_SECONDS = 15.0
+PATIENCE_SECONDS = 300.0  # a busy machine takes long to import things
+POLL_SECONDS = 0.1
+LOCATION, DEFINITIONS = "paco", "pipelines.definitions"  # as in workspace.yaml
 
 
 @dataclass(frozen=True)
 class Server:
-    """A server to keep: what starts it, where it listens, and what has to end well before it starts."""
+    """A process to keep: what starts it, and what has to end well before it starts.
+
+    A server has a ``port`` of this machine that people use, or a ``socket`` that the processes after it use. Those wait
+    until it answers there.
+    """
 
     name: str
     command: Sequence[str]
-    port: int
+    port: int = 0  # 0: none
     before: Sequence[str] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)  # beside that of all
+    socket: Path | None = None
 
     @property
     def url(self) -> str:
         return f"http://{HOST}:{self.port}"
 
+    def answers(self) -> bool:
+        """Whether something accepts connections there; a process without an address has nothing to wait for."""
+        if self.socket is not None:
+            with socket.socket(socket.AF_UNIX) as probe:
+                return probe.connect_ex(str(self.socket)) == 0
+        return not self.port or in_use(self.port)
 
-def servers(root: Path, dagster_port: int, mlflow_port: int) -> list[Server]:
-    """Dagster, and MLflow unless ``MLFLOW_TRACKING_URI`` names a server that runs elsewhere."""
+
+def servers(root: Path, dagster_port: int, mlflow_port: int, runtime: Path) -> list[Server]:
+    """MLflow, unless ``MLFLOW_TRACKING_URI`` names a server that runs elsewhere, and Dagster, in order of starting.
+
+    ``runtime`` is a folder of this process, where the code server's socket and the workspace that names it lie.
+    """
     python = [sys.executable, "-m"]
-    dagster = [*python, "dagster", "dev", "-w", "workspace.yaml", "-h", HOST, "-p", str(dagster_port)]
-    chosen = [Server("Dagster", dagster, dagster_port)]
-    store = os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{root / 'mlflow.db'}"
+    chosen = []
+    store = tracking_uri(root)
     if not store.startswith(("http://", "https://")):
-        where = ["--backend-store-uri", store, "--artifacts-destination", str(root / "mlartifacts")]
+        where = ["--artifacts-destination", str(root / "mlartifacts")]
         listen = ["--host", HOST, "--port", str(mlflow_port), "--workers", "1"]
-        before = [*python, "paco_core.tracking.prepare", store]
-        chosen.append(Server("MLflow", [*python, "mlflow", "server", *where, *listen], mlflow_port, before))
-    return chosen
+        before = [*python, "paco_core.runtime.tracking.prepare"]
+        hidden = {"MLFLOW_BACKEND_STORE_URI": store}  # it may hold a password, and everybody sees arguments
+        command = [*python, "mlflow", "server", *where, *listen]
+        chosen.append(Server("MLflow", command, mlflow_port, before=before, environment=hidden))
+    code, workspace = runtime / "code.sock", runtime / "workspace.yaml"
+    location = {"grpc_server": {"socket": str(code), "location_name": LOCATION}}
+    workspace.write_text(yaml.safe_dump({"load_from": [location]}))
+    holds = ["-m", DEFINITIONS, "--location-name", LOCATION, "--inject-env-vars-from-instance", "--socket", str(code)]
+    serves = [*python, "dagster", "code-server", "start", *holds, "--log-level", "warning"]
+    page = ["--workspace", str(workspace), "--host", HOST, "--port", str(dagster_port)]
+    # It warns, on a new instance, that it passes over older events, of which there are none.
+    works = [str(Path(sys.executable).with_name("dagster-daemon")), "run", "-w", str(workspace), "--log-level", "error"]
+    return [
+        *chosen,
+        Server("the code server", serves, socket=code, before=[*python, "pipelines.instance.prepare"]),
+        Server("Dagster", [*python, "pipelines.webserver", *page], dagster_port),
+        Server("the daemon", works),
+    ]
 
 
 def environment(root: Path, running: Sequence[Server] = ()) -> dict[str, str]:
@@ -54,7 +95,7 @@ def environment(root: Path, running: Sequence[Server] = ()) -> dict[str, str]:
     home.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(root / "dagster.yaml", home / "dagster.yaml")
     quiet = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "1"}
-    pages = {f"PACO_{server.name.upper()}_URL": server.url for server in running}
+    pages = {f"PACO_{server.name.upper()}_URL": server.url for server in running if server.port}
     return {**pages, **os.environ, **quiet, "DAGSTER_HOME": str(home), "PATH": search_path()}
 
 
@@ -65,7 +106,7 @@ def in_use(port: int) -> bool:
 
 def busy(server: Server) -> str:
     """What to say where the port of a server is taken."""
-    from paco_core.serving.process import port_holder  # late: only then
+    from paco_core.serving.servers.process import port_holder  # late: only then
 
     way_out = f"make ui {server.name.upper()}_PORT={server.port + 1}"
     return (
@@ -89,12 +130,18 @@ def stop(running: Sequence[subprocess.Popen[bytes]]) -> None:
 
 
 def serve(root: Path, dagster_port: int, mlflow_port: int) -> int:
-    """Run both until a signal, or until one ends; the exit status."""
-    chosen = servers(root, dagster_port, mlflow_port)
-    for server in chosen:
-        if in_use(server.port):
-            print(busy(server), file=sys.stderr)
-            return 1
+    """Run them until a signal, or until one ends; the exit status."""
+    # /tmp and not the project: the path of a socket has at most 107 characters
+    with tempfile.TemporaryDirectory(prefix="paco-ui-") as runtime:
+        chosen = servers(root, dagster_port, mlflow_port, Path(runtime))
+        for server in chosen:
+            if server.port and in_use(server.port):
+                print(busy(server), file=sys.stderr)
+                return 1
+        return _keep(root, chosen)
+
+
+def _keep(root: Path, chosen: Sequence[Server]) -> int:
     running: list[subprocess.Popen[bytes]] = []
 
     interrupt_on(signal.SIGINT, signal.SIGTERM)  # SIGINT too: a shell's background job starts with it ignored
@@ -104,13 +151,16 @@ def serve(root: Path, dagster_port: int, mlflow_port: int) -> int:
             if server.before and subprocess.run(server.before, cwd=root, env=env).returncode != 0:
                 print(f"{server.name} cannot start; the reason is above", file=sys.stderr)
                 return 1
-            # A session of its own: Ctrl-C reaches this process only, which stops both in order.
-            running.append(subprocess.Popen(server.command, cwd=root, env=env, start_new_session=True))
-            print(f"{server.name} on {server.url}", file=sys.stderr, flush=True)
-        while all(process.poll() is None for process in running):
-            time.sleep(0.2)
-        ended = next(s for s, p in zip(chosen, running, strict=True) if p.poll() is not None)
-        print(f"{ended.name} ended by itself; its last words are above", file=sys.stderr)
+            running.append(start_group(server.command, cwd=root, env={**env, **server.environment}))
+            if server.socket is not None and not _await([server], chosen, running):
+                return 1
+        pages = [server for server in chosen if server.port]
+        if not _await(pages, chosen, running):
+            return 1
+        for page in pages:
+            print(f"{page.name} on {page.url}", file=sys.stderr, flush=True)
+        while not _ended(chosen, running):
+            time.sleep(POLL_SECONDS)
         return 1
     except KeyboardInterrupt:
         print("stopping", file=sys.stderr, flush=True)
@@ -118,6 +168,29 @@ def serve(root: Path, dagster_port: int, mlflow_port: int) -> int:
     finally:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second Ctrl-C must not leave a server behind
         stop(running)
+
+
+def _await(awaited: Sequence[Server], chosen: Sequence[Server], running: Sequence[subprocess.Popen[bytes]]) -> bool:
+    """Whether all of them come to answer; says which does not."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not all(server.answers() for server in awaited):
+        if _ended(chosen, running):
+            return False
+        if time.monotonic() > deadline:
+            names = ", ".join(server.name for server in awaited if not server.answers())
+            print(f"{names}: no answer after {PATIENCE_SECONDS:.0f} s", file=sys.stderr)
+            return False
+        time.sleep(POLL_SECONDS)
+    return True
+
+
+def _ended(chosen: Sequence[Server], running: Sequence[subprocess.Popen[bytes]]) -> bool:
+    """Whether one of those that run ended by itself; says which."""
+    for server, process in zip(chosen, running, strict=False):  # the last ones may not have started
+        if process.poll() is not None:
+            print(f"{server.name} ended by itself; its last words are above", file=sys.stderr)
+            return True
+    return False
 
 
 def main() -> None:

@@ -25,9 +25,13 @@ os.environ.update(
     TRANSFORMERS_OFFLINE="1",
     MLFLOW_DISABLE_TELEMETRY="true",
     DO_NOT_TRACK="1",
-    PACO_COURIER_IDLE_S="5",  # no process outlives its test by more
+    PACO_SENDER_IDLE_S="5",  # no process outlives its test by more
 )
 REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--faults", metavar="FILE", help="run the whole fault suite, and write its table to this file")
 
 
 class WholeFiles(LoadScopeScheduling):
@@ -67,7 +71,7 @@ def mlflow_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return store
 
 
-class CourierThread:
+class SenderThread:
     """Stands in for the process that sends to MLflow: the same code, where a test can put an outage in its way."""
 
     def __init__(self, address: Any) -> None:
@@ -83,31 +87,31 @@ class CourierThread:
         self._thread.join(10)
 
     def _run(self) -> None:
-        from paco_core.tracking import brief_requests, courier, tracking_uri
+        from paco_core.runtime.tracking import brief_requests, sender, tracking_uri
 
-        held = courier.lock(self._address.file)
+        held = sender.lock(self._address.file)
         if held is not None:
             with held, brief_requests():
-                courier.Courier(self._address, tracking_uri(self._address.root)).run(600, self._stop.is_set)
+                sender.Sender(self._address, tracking_uri(self._address.root)).run(600, self._stop.is_set)
 
 
 @pytest.fixture(autouse=True)
-def courier_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Stages that a test runs in its own process are served by a thread; those it starts have their own couriers."""
-    from paco_core.tracking import post
+def sender_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Stages that a test runs in its own process are served by a thread; those it starts have their own senders."""
+    from paco_core.runtime.tracking import outbox
 
-    started: list[CourierThread] = []
+    started: list[SenderThread] = []
 
-    def start(address: Any, _environment: Mapping[str, str]) -> CourierThread:
+    def start(address: Any, _environment: Mapping[str, str]) -> SenderThread:
         import mlflow.store.tracking.sqlalchemy_store  # noqa: F401  (imports in two threads may meet half-loaded modules)
 
-        started.append(CourierThread(address))
+        started.append(SenderThread(address))
         return started[-1]
 
-    monkeypatch.setattr(post, "start", start)
+    monkeypatch.setattr(outbox, "start", start)
     yield
-    for courier in started:
-        courier.stop()
+    for sender in started:
+        sender.stop()
 
 
 @pytest.fixture

@@ -81,7 +81,7 @@ def main():
         run(*pip, *pinned)
     run(*pip, "--no-deps", "--no-build-isolation", "--editable", ".")
     # MLflow takes seconds to make its tables; the first stage would wait for them. What fails here is told there.
-    succeeds(python, "-m", "paco_core.tracking.prepare", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    succeeds(python, "-m", "paco_core.runtime.tracking.prepare", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     with open(os.path.join(VENV, ".ready"), "w") as ready:
         ready.write("made from requirements.txt\n")
     print("ready: .venv")

@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paco_core import paths
 from paco_core.benchmarks.painting import Painted, paint_sizes, unseen_prompts
-from paco_core.files import DataError
+from paco_core.io import paths
+from paco_core.io.files import DataError
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from paco_core.dataset.records import PromptRecord
+    from paco_core.config.params import Params, PolicyRecipe
+    from paco_core.data.records.records import PromptRecord
     from paco_core.grpo.scoring import Reference
-    from paco_core.params import Params, PolicyRecipe
     from paco_core.policies.base import Policy
 
 
@@ -59,8 +59,8 @@ def unseen_cases(root: Path, params: Params, name: str, trained: Collection[str]
         DataError: when none is left, or the graph has not made the prompts yet.
     """
     from paco_core.benchmarks import gedit
-    from paco_core.dataset.edit_records import read_edit_prompts
-    from paco_core.dataset.records import read_prompts
+    from paco_core.data.records.edit_records import read_edit_prompts
+    from paco_core.data.records.records import read_prompts
     from paco_core.policies.base import policy_class
 
     if policy_class(params.policies.recipes[name].family).edits:

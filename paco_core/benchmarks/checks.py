@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from paco_core.checks import CheckReport
-from paco_core.files import read_json
+from paco_core.io.check_report import CheckReport
+from paco_core.io.files import read_json
 
 RANKING_GAIN = 0.10  # accuracy of the trained reward above its base
 GOLD_GAIN = 0.15  # gold consistency after training above before, at the training size

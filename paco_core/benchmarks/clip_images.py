@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paco_core.files import DataError
-from paco_core.imports import uncollected
+from paco_core.io.files import DataError
+from paco_core.io.imports import uncollected
 
 if TYPE_CHECKING:
     import numpy as np

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any, Protocol
 from paco_core.benchmarks.ranking_metrics import METRICS, TIE_RULE, RankMetrics, rank_metrics
 from paco_core.benchmarks.results import flat, jsonable
 from paco_core.benchmarks.statistics import LEVEL, Comparison, Estimate, compare, estimate
-from paco_core.files import DataError, read_table
+from paco_core.io.files import DataError, read_table
 
 if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
     from PIL.Image import Image
 
-    from paco_core.reward_model.yes_probability import PairQuery, Score
+    from paco_core.reward_model.yes_probability import PairScorer
 
 COLUMNS = ("instance_id", "prompt_id", "theme", "reference", "candidates", "ranking", "scores")
 ASK_BATCH = 256  # pairs a call, so that progress shows
@@ -58,12 +58,6 @@ class Embedder(Protocol):
     def embed(self, images: Sequence[Image]) -> np.ndarray: ...
 
 
-class PairScorer(Protocol):
-    """Answers questions about pairs: the scorer in this process, or the HTTP client."""
-
-    def score(self, queries: Sequence[PairQuery]) -> list[Score]: ...
-
-
 @dataclass
 class Judgement:
     """A judge's scores, one tuple an instance, one number a candidate, NaN where it failed, with causes."""
@@ -80,9 +74,7 @@ def read_instances(path: Path, limit: int | None = None, seed: int = 0) -> list[
     Raises:
         DataError: when the file is missing or damaged, lacks a column, is empty, or holds an invalid ranking.
     """
-    table = read_table(path)
-    if missing := [name for name in COLUMNS if name not in table.columns]:
-        raise DataError(f"{path}: column {missing[0]!r} is missing; found {', '.join(table.columns)}")
+    table = read_table(path, require=COLUMNS)
     if table.empty:
         raise DataError(f"{path}: holds no ranking; raise pairs.benchmark_share and run `dvc repro pairs`")
     return choose(instances_of(table, path), limit, seed)
@@ -108,13 +100,18 @@ def choose(instances: Sequence[Instance], limit: int | None, seed: int) -> list[
 def _instance(
     path: Path, instance_id: object, prompt_id: object, theme: object, reference: object, *lists: Any
 ) -> Instance:
-    candidates, ranking = tuple(map(str, lists[0])), tuple(map(int, lists[1]))
+    try:
+        candidates, ranking = tuple(map(str, lists[0])), tuple(map(int, lists[1]))
+        scores = tuple(math.nan if score is None else float(score) for score in lists[2])  # Parquet has null for NaN
+    except (TypeError, ValueError) as error:
+        raise DataError(
+            f"{path}: instance {instance_id}: candidates, ranking or scores are no lists of what is expected ({error})"
+        ) from None
     if sorted(ranking) != list(range(len(candidates))):
         raise DataError(
             f"{path}: instance {instance_id}: ranking {list(ranking)} does not order its "
             f"{len(candidates)} candidates; run `dvc repro pairs`"
         )
-    scores = tuple(math.nan if score is None else float(score) for score in lists[2])  # Parquet has null for NaN
     return Instance(str(instance_id), str(prompt_id), str(theme), str(reference), candidates, ranking, scores)
 
 

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paco_core.files import DataError, read_json, write_json
+from paco_core.io.files import DataError, read_json, write_json
 
 if TYPE_CHECKING:
     import numpy as np

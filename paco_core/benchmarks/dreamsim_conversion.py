@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paco_core.benchmarks.dreamsim import PROJECTION, Branch, write_branches
-from paco_core.files import DataError, atomic, read_json
+from paco_core.io.files import DataError, atomic, read_json
 
 if TYPE_CHECKING:
     import torch

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paco_core.benchmarks.edit_reward import DIMENSIONS, Case
-from paco_core.files import DataError, digest
-from paco_core.shards import decode_image
+from paco_core.io.files import DataError, digest, inside
+from paco_core.io.shards import decode_image, read_image
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -51,13 +52,13 @@ def read_public(source: Path) -> list[Case]:
         reader = _Pictures(file)
         for row, entry in enumerate(reader.entries()):
             place = f"{file}: row {row}"
-            keys, dimension = list(entry["key"]), entry["dimension"]
-            if len(keys) != 2:
+            keys, dimension = entry["key"], entry["dimension"]
+            if not isinstance(keys, list) or len(keys) != 2:
                 raise DataError(f"{place}: key is {keys!r}, expected two")
             if dimension not in DIMENSIONS:
                 raise DataError(f"{place}: dimension {dimension!r} is none of {', '.join(DIMENSIONS)}")
-            if not entry["instruction"]:
-                raise DataError(f"{place}: the instruction is empty")
+            if not isinstance(entry["instruction"], str) or not entry["instruction"]:
+                raise DataError(f"{place}: the instruction is empty or no text")
             cases.append(
                 Case(
                     id=" > ".join(map(str, keys)),
@@ -78,41 +79,53 @@ class _Pictures:
         from pyarrow import parquet
 
         self.path = path
-        try:
+        with self._whole():
             self.file = parquet.ParquetFile(path)
-        except Exception as error:  # pyarrow raises several types
-            raise DataError(f"{path}: not a readable Parquet file ({error})") from None
         names = self.file.schema_arrow.names
         if missing := [name for name in COLUMNS if name not in names]:
             raise DataError(f"{path}: column {', '.join(missing)} is missing; it has {', '.join(names)}")
         self._group = -1
         self._rows: Sequence[dict[str, Any]] = ()
 
+    @contextmanager
+    def _whole(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # pyarrow raises several types
+            cause = " ".join(str(error).split())
+            raise DataError(f"{self.path}: not a readable Parquet file ({cause}); put a whole copy there") from None
+
     def entries(self) -> list[dict[str, Any]]:
         """All rows without their pictures."""
         columns = [name for name in COLUMNS if not name.endswith(("_image", "_images"))]
-        rows: list[dict[str, Any]] = self.file.read(columns=columns).to_pylist()
+        with self._whole():
+            rows: list[dict[str, Any]] = self.file.read(columns=columns).to_pylist()
         return rows
 
     def pictures(self, row: int, place: str) -> Callable[[], tuple[Image, Image, Image]]:
         def read() -> tuple[Image, Image, Image]:
             entry = self._row(row)
-            stored = [entry["input_image"], *(entry["output_images"] or ())]
-            if len(stored) != 3:
-                raise DataError(f"{place}: {len(stored) - 1} edited pictures, expected two")
+            edited = entry["output_images"] if isinstance(entry["output_images"], list) else []
+            if len(edited) != 2:
+                raise DataError(f"{place}: {len(edited)} edited pictures, expected two")
+            stored = [entry["input_image"], *edited]
             source, better, worse = (self._decode(picture, place) for picture in stored)
             return source, better, worse
 
         return read
 
-    def _decode(self, stored: dict[str, Any] | None, place: str) -> Image:
-        data = (stored or {}).get("bytes")
-        if data is None and (name := (stored or {}).get("path")):
-            file = self.path.parent / Path(name).name
-            data = file.read_bytes() if file.is_file() else None
-        if data is None:
-            raise DataError(f"{place}: a picture is missing")
-        return decode_image(data, place)
+    def _decode(self, stored: object, place: str) -> Image:
+        """A picture from its bytes; where there are none, from the file of its name beside the table."""
+        picture = stored if isinstance(stored, dict) else {}
+        data = picture.get("bytes")
+        if isinstance(data, bytes):
+            return decode_image(data, place)
+        if not isinstance(name := picture.get("path"), str):
+            raise DataError(f"{place}: a picture is missing, expected {{bytes, path}}")
+        try:
+            return read_image(inside(self.path.parent, Path(name).name))
+        except DataError as error:
+            raise DataError(f"{place}: {error}") from None
 
     def _row(self, row: int) -> dict[str, Any]:
         start = 0
@@ -121,7 +134,8 @@ class _Pictures:
             if row < start + size:
                 if group != self._group:
                     columns = ["input_image", "output_images"]
-                    self._rows, self._group = self.file.read_row_group(group, columns=columns).to_pylist(), group
+                    with self._whole():
+                        self._rows, self._group = self.file.read_row_group(group, columns=columns).to_pylist(), group
                 return self._rows[row - start]
             start += size
         raise DataError(f"{self.path}: no row {row}")

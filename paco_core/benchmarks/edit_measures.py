@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paco_core.dataset.edit_records import asked_of
+from paco_core.data.records.edit_records import asked_of
 from paco_core.rewards.base import RewardBatch
 from paco_core.storybook.world import Panel
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from paco_core.params import Params
+    from paco_core.config.params import Params
     from paco_core.rewards.editing import Editing
     from paco_core.storybook.recogniser import Recogniser
 

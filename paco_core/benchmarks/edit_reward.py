@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from paco_core.benchmarks.remembered import PairScorer
 from paco_core.benchmarks.results import flat, jsonable
 from paco_core.benchmarks.statistics import LEVEL, Comparison, Estimate, macro_compare, macro_estimate
 from paco_core.benchmarks.tables import Table, difference, interval, number
+from paco_core.reward_model.yes_probability import PairScorer
 
 if TYPE_CHECKING:
     import pandas as pd

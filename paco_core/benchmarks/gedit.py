@@ -18,7 +18,7 @@ from paco_core.benchmarks.results import jsonable
 from paco_core.benchmarks.t2is import Result as Changes
 from paco_core.benchmarks.t2is import summarise as paired
 from paco_core.benchmarks.tables import Table, difference, interval, number
-from paco_core.dataset.edit_records import EditRecord, of_part
+from paco_core.data.records.edit_records import EditRecord, of_part
 from paco_core.rewards.base import RewardBatch
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def published_table(published: Sequence[PublishedRow]) -> Table:
     head = ["model", "semantic consistency", "perceptual quality", "overall"]
     rows = [[f"{r.model} (published)", *(number(v) for v in r.figures.values())] for r in published]
     note = (
-        "Published on GEdit-Bench, English, 0 to 10, told by another judge on other pictures: they stand here for "
+        "Published on GEdit-Bench, English, 0 to 10, given by another judge on other pictures: they stand here for "
         "orientation and compare with no row above."
     )
     return Table("GEdit-Bench (published)", head, rows, [note, *{r.source for r in published}])

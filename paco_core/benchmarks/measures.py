@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from paco_core.benchmarks.set_measures import Gold
-    from paco_core.params import Params
+    from paco_core.config.params import Params
     from paco_core.rewards.base import RewardFunction
 
 
@@ -18,15 +18,16 @@ def set_measures(root: Path, params: Params, judge: Path) -> list[RewardFunction
         judge: folder of a merged reward model; it is asked in this process.
     """
     from paco_core.benchmarks.set_measures import PanelDiversity
-    from paco_core.params import RewardTerm
+    from paco_core.policies.base import recipes_that_edit
     from paco_core.reward_model.scorer import Scorer
-    from paco_core.rewards import registry
+    from paco_core.rewards import clip_t
+    from paco_core.rewards.consistency import Consistency
+    from paco_core.rewards.sources import Sources
 
-    recipes = params.policies.recipes.values()
-    makings = registry.Makings({None: Scorer.configured(judge, params.reward)}, root)
-    measures = [registry.build("consistency", RewardTerm(weight=1.0), makings), PanelDiversity()]
+    recipes = recipes_that_edit(params.policies, edit=False).values()
+    measures: list[RewardFunction] = [Consistency(Scorer.configured(judge, params.reward)), PanelDiversity()]
     term = next((r.rewards.terms["clip_t"] for r in recipes if "clip_t" in r.rewards.terms), None)
-    return [*measures, registry.build("clip_t", term, makings)] if term else measures
+    return [*measures, clip_t.build(term, Sources(root=root))] if term else measures
 
 
 def gold(params: Params, recogniser: Path) -> Gold | None:

@@ -10,18 +10,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paco_core.benchmarks.results import jsonable
-from paco_core.dataset.records import PromptRecord
-from paco_core.dataset.subfigures import cut
-from paco_core.files import DataError, write_json
+from paco_core.data.records.records import PromptRecord
+from paco_core.data.records.subfigures import cut
+from paco_core.io.files import DataError, write_json
 from paco_core.policies.base import NoiseKey
 
 if TYPE_CHECKING:
     import pandas as pd
     from PIL.Image import Image
 
+    from paco_core.config.params import PolicyRecipe
     from paco_core.grpo.scoring import Reference
     from paco_core.grpo.sizes import RecordSize
-    from paco_core.params import PolicyRecipe
     from paco_core.policies.base import Policy
 
 BEFORE, AFTER = "before", "after"
@@ -82,6 +82,10 @@ def paint(
     advance: Callable[[int], object] = lambda _count: None,
 ) -> Iterator[Painted]:
     """One picture a prompt and seed by the ODE; noise depends on prompt id and seed alone.
+
+    Batches are as large as :data:`TOKENS_A_PASS` allows and not filled up, so that a picture may differ by rounding
+    (one level in 255, :mod:`paco_core.data.grids.text_to_image`) with the number of pictures painted in one call.
+    Pictures before and after a training are painted in equal batches.
 
     Args:
         size: scale of the pictures, the side of a square one.

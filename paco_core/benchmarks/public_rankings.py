@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paco_core.benchmarks.consistency_rank import Instance, Judgement, choose, instances_of
-from paco_core.files import DataError, read_jsonl
+from paco_core.io.files import DataError, read_jsonl
 
 if TYPE_CHECKING:
     from paco_core.exchange.rank_bench import RankBench
@@ -43,7 +44,7 @@ def judge_from_file(label: str, path: Path, instances: Sequence[Instance]) -> Ju
     for number, row in read_jsonl(path):
         pair = (_text(path, number, row, "reference"), _text(path, number, row, "candidate"))
         score = row.get("score")
-        if isinstance(score, bool) or not isinstance(score, int | float) or not math.isfinite(score):
+        if isinstance(score, bool) or not isinstance(score, int | float) or not abs(score) <= sys.float_info.max:
             raise DataError(f"{path}:{number}: score {score!r} is no finite number")
         known[pair] = float(score)
     judged = Judgement(label, [], asked=len(known))

@@ -9,7 +9,7 @@ from html import escape
 from pathlib import Path
 
 from paco_core.benchmarks.statistics import Comparison, Estimate
-from paco_core.files import write_text
+from paco_core.io.files import write_text
 
 STYLE = (
     "body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:72rem;padding:0 1rem;color:#1b1b1f;"

@@ -10,9 +10,10 @@ from typing import Any
 
 import yaml
 
-from paco_core.params import Params
+from dvc_project.yaml import parse_yaml
+from paco_core.config.params import Params
+from paco_core.io.files import DataError
 
-LOADED = {"parquet": "parquet", "paco_dataset": "json"}  # format -> loader of `datasets`
 RULES = {
     "top1_bottom1": "the candidate ranked first is consistent with the reference, the last is not",
     "top2_bottom2": "the two candidates ranked first are consistent with the reference, the last two are not",
@@ -47,10 +48,17 @@ class Figures:
 
 
 def generator_licence(root: Path, model: str) -> str:
-    """The licence that the generator's own card states, in the words of that card."""
+    """The licence that the generator's own card states, in the words of that card.
+
+    Raises:
+        DataError: when the card's head is no YAML.
+    """
     card = root / model / "README.md"
     if card.is_file() and (parts := card.read_text(encoding="utf-8").split("---"))[0] == "" and len(parts) > 2:
-        head = yaml.safe_load(parts[1])
+        try:
+            head = parse_yaml(parts[1])
+        except DataError as error:
+            raise DataError(f"{card}: {error}") from None
         if isinstance(head, dict) and isinstance(head.get("license"), str):
             return str(head["license"])
     return "unknown"

@@ -15,11 +15,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from paco_core.dataset.pairs import COLUMNS, QUESTION
-from paco_core.dataset.records import panel_ref
+from paco_core.data.pairs.pairs import COLUMNS, QUESTION
+from paco_core.data.records.records import panel_ref
 from paco_core.exchange import rank_bench, sharegpt
 from paco_core.exchange.panel_files import PictureFiles
-from paco_core.files import DataError, atomic, digest, write_json, write_jsonl
+from paco_core.io.files import DataError, atomic, digest, write_json, write_jsonl
 
 PICTURES = "pictures"
 Say = Callable[[str], object]

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paco_core.files import DataError
-from paco_core.shards import encode_png, image_size, read_image, write_shard
+from paco_core.io.files import inside
+from paco_core.io.shards import encode_png, image_size, read_image, write_shard
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -26,27 +26,17 @@ class PanelWriter:
     written: set[str] = field(default_factory=set)
 
     def write(self, ref: str, name: str) -> str:
-        """Write the panel ``ref`` to ``name``, a path relative to the folder; returns that name."""
+        """Write the panel ``ref`` to ``name``, a path below the folder; returns that name.
+
+        Raises:
+            DataError: when the name leads out of the folder.
+        """
         if name not in self.written:
-            path = self.folder / name
+            path = inside(self.folder, name)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(encode_png(self.panel(ref)))
             self.written.add(name)
         return name
-
-
-def inside(folder: Path, name: object) -> Path:
-    """The file of that name below a folder.
-
-    Raises:
-        DataError: when the name is none, or leads out of the folder.
-    """
-    if not isinstance(name, str) or not name:
-        raise DataError(f"{name!r} is no file name")
-    path = (folder / name).resolve()
-    if not path.is_relative_to(folder.resolve()):
-        raise DataError(f"{name!r} leads out of {folder}")
-    return folder / name
 
 
 @dataclass

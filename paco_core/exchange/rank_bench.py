@@ -18,12 +18,12 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paco_core.dataset.leakage import Held, normalised
-from paco_core.dataset.pairs import BENCHMARK_COLUMNS
-from paco_core.dataset.records import PromptRecord, parse_ref
-from paco_core.exchange.panel_files import PanelWriter, inside
-from paco_core.files import DataError, digest, read_jsonl, write_jsonl
-from paco_core.shards import image_size, read_image
+from paco_core.data.pairs.leakage import Held, normalised
+from paco_core.data.pairs.pairs import BENCHMARK_COLUMNS
+from paco_core.data.records.records import PromptRecord, parse_ref
+from paco_core.exchange.panel_files import PanelWriter
+from paco_core.io.files import DataError, Names, checked_name, digest, inside, read_jsonl, write_jsonl
+from paco_core.io.shards import image_size, read_image
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -108,15 +108,17 @@ def panel_digest(image: Image) -> str:
 
 
 def read(folder: Path) -> RankBench:
-    """Read a benchmark; rankings that cannot be used are counted as rejected, with file and line.
+    """Read a benchmark; prompts and rankings that cannot be used are counted as rejected, with file and line.
 
     Raises:
         DataError: when a file is missing or a line of it is no JSON, or no ranking can be used.
     """
     import pandas as pd
 
-    prompts = {str(row.get("idx")): row for _, row in read_jsonl(folder / PROMPTS)}
-    found = RankBench(folder, pd.DataFrame(), {key: str(row.get("prompt", "")) for key, row in prompts.items()})
+    rejected: list[tuple[str, str]] = []
+    prompts = _prompts(folder / PROMPTS, rejected)
+    texts = {key: str(row.get("prompt", "")) for key, row in prompts.items()}
+    found = RankBench(folder, pd.DataFrame(), texts, rejected)
     size_of = cache(lambda name: image_size(inside(folder / IMAGES, name)))
     sizes: dict[str, tuple[int, int]] = {}
     rows, seen = [], set()
@@ -132,9 +134,25 @@ def read(folder: Path) -> RankBench:
         seen.add(row[0])
         rows.append(row)
     if not rows:
-        first = f", e.g. {': '.join(found.rejected[0])}" if found.rejected else ""
-        raise DataError(f"{folder / RANKS}: none of its {len(found.rejected)} rankings can be used{first}")
+        own = [one for one in found.rejected if one[0].startswith(f"{folder / RANKS}:")]
+        first = f", e.g. {': '.join(own[0])}" if own else ""
+        raise DataError(f"{folder / RANKS}: none of its {len(own)} rankings can be used{first}")
     found.table = pd.DataFrame(rows, columns=list(BENCHMARK_COLUMNS))
+    return found
+
+
+def _prompts(file: Path, rejected: list[tuple[str, str]]) -> dict[str, dict[str, Any]]:
+    """The prompts by id, which is the name of a folder of pictures."""
+    found, names = dict[str, dict[str, Any]](), Names()
+    for number, row in read_jsonl(file):
+        given = row.get("idx")
+        try:
+            name = checked_name(str(given) if isinstance(given, int) else given)
+            names.add(name, number)
+        except DataError as error:
+            rejected.append((f"{file}:{number}", f"prompt: idx {error}"))
+            continue
+        found[name] = row
     return found
 
 
@@ -149,9 +167,11 @@ def _row(
     candidates, ranked = raw.get("comp_images"), raw.get("rank_images")
     if not isinstance(candidates, list) or not isinstance(ranked, list) or len(candidates) < 2:
         raise DataError("record: comp_images and rank_images must be lists of two or more names")
-    if len(set(map(str, candidates))) != len(candidates) or sorted(map(str, ranked)) != sorted(map(str, candidates)):
+    if not all(isinstance(picture, str) for picture in (*candidates, *ranked)):
+        raise DataError("record: comp_images and rank_images must name pictures by texts")
+    if len(set(candidates)) != len(candidates) or sorted(ranked) != sorted(candidates):
         raise DataError(f"ranking: rank_images {ranked} does not order each of comp_images {candidates} once")
-    if name not in prompts:
+    if not isinstance(name, str) or name not in prompts:
         raise DataError(f"prompt: {PROMPTS} has none with idx {name!r}")
     theme = prompts[name].get("theme") or prompts[name].get("prompt")
     if not isinstance(theme, str) or not theme:

@@ -12,18 +12,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paco_core.dataset.records import parse_ref
-from paco_core.exchange.panel_files import PanelWriter, inside
+from paco_core.data.records.records import parse_ref
+from paco_core.exchange.panel_files import PanelWriter
 from paco_core.exchange.questions import Question, parse_question
-from paco_core.files import DataError, read_json, read_jsonl, write_json, write_jsonl
+from paco_core.io.files import DataError, checked_name, inside, read_json, read_jsonl, write_json, write_jsonl
+from paco_core.io.shards import image_size
 from paco_core.reward_model.examples import opening
-from paco_core.shards import image_size
 
 if TYPE_CHECKING:
     import pandas as pd
 
 IMAGE = "<image>"
 INFO = "dataset_info.json"
+RANKED = "benchmark"  # the file of an import that holds rankings, not pairs
 TAGS = {"role_tag": "role", "content_tag": "content", "user_tag": "user", "assistant_tag": "assistant"}
 
 
@@ -77,22 +78,37 @@ def read(folder: Path, rejected: list[tuple[str, str]]) -> Iterator[Row]:
     """The rows of every registered file that can be used; the others go to ``rejected`` as (file:line, cause).
 
     Raises:
-        DataError: when ``dataset_info.json`` is missing or registers no ShareGPT file, or a line is no JSON.
+        DataError: when ``dataset_info.json`` is missing, registers no ShareGPT file, one outside the folder, or two
+            under names that become one; or a line is no JSON.
     """
-    info = read_json(folder / INFO)
-    files = {
-        re.sub(r"\W+", "_", name.removeprefix("paco_")): entry["file_name"]  # it names a file of the import
-        for name, entry in (info.items() if isinstance(info, dict) else ())
-        if isinstance(entry, dict) and entry.get("formatting") == "sharegpt" and "file_name" in entry
-    }
-    if not files:
-        raise DataError(f"{folder / INFO}: registers no ShareGPT file (formatting: sharegpt, file_name: ...)")
-    for split, name in files.items():
-        for place, raw in _lines(inside(folder, name)):
+    for split, file in _files(folder).items():
+        for place, raw in _lines(file):
             try:
                 yield _parsed(folder, split, raw)
             except DataError as error:
                 rejected.append((place, str(error)))
+
+
+def _files(folder: Path) -> dict[str, Path]:
+    """The registered files by split, which names a file of the import."""
+    info, found, named = read_json(folder / INFO), dict[str, Path](), dict[str, str]()
+    for name, entry in info.items() if isinstance(info, dict) else ():
+        if not isinstance(entry, dict) or entry.get("formatting") != "sharegpt" or "file_name" not in entry:
+            continue
+        split = re.sub(r"\W+", "_", name.removeprefix("paco_"), flags=re.ASCII)
+        try:
+            checked_name(split)
+            file = inside(folder, entry["file_name"])
+        except DataError as error:
+            raise DataError(f"{folder / INFO}: {name}: {error}") from None
+        if split.lower() == RANKED or split.lower() in named:
+            other = named.get(split.lower(), "the rankings of an import")
+            raise DataError(f"{folder / INFO}: {name}: its pairs and {other} would lie in one file, {split}.parquet")
+        named[split.lower()] = name
+        found[split] = file
+    if not found:
+        raise DataError(f"{folder / INFO}: registers no ShareGPT file (formatting: sharegpt, file_name: ...)")
+    return found
 
 
 def _lines(file: Path) -> Iterator[tuple[str, Any]]:

@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paco_core.shards import encode_png
+from paco_core.io.shards import encode_png
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paco_core.files import DataError
+from paco_core.io.files import DataError
 
 if TYPE_CHECKING:
     import torch
@@ -39,6 +39,10 @@ def _finished(folder: Path) -> list[Path]:
     return sorted((p for p in folder.glob("epoch-*") if (p / STATE).is_file()), reverse=True)
 
 
+def _name(epoch: int) -> str:
+    return f"epoch-{epoch:05d}"
+
+
 def save(folder: Path, checkpoint: Checkpoint, keep: int = 1) -> None:
     """Write a checkpoint, then remove all but the newest ``keep``.
 
@@ -51,7 +55,7 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int = 1) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for left_over in folder.glob(".epoch-*.part"):
         shutil.rmtree(left_over)
-    target = folder / f"epoch-{checkpoint.epoch:05d}"
+    target = folder / _name(checkpoint.epoch)
     part = folder / f".{target.name}.part"
     part.mkdir()
     try:
@@ -73,8 +77,8 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int = 1) -> None:
         shutil.rmtree(old)
 
 
-def latest(folder: Path, recipe: str) -> Checkpoint | None:
-    """The newest checkpoint of this recipe; None when there is none.
+def latest(folder: Path, recipe: str, epochs: int) -> Checkpoint | None:
+    """The newest checkpoint of this recipe that has at most ``epochs`` epochs; None when there is none.
 
     Raises:
         DataError: when the newest checkpoint of this recipe is damaged, saying how to start afresh.
@@ -85,10 +89,12 @@ def latest(folder: Path, recipe: str) -> Checkpoint | None:
     for place in _finished(folder):
         try:
             state = json.loads((place / STATE).read_text())
-            if state["recipe"] != recipe:
+            if state["recipe"] != recipe or state["epoch"] > epochs:
                 continue
-            return Checkpoint(recipe, state["epoch"], load_file(place / TENSORS), state["notes"])
-        except (OSError, KeyError, json.JSONDecodeError, SafetensorError) as error:
+            if place.name != _name(state["epoch"]):
+                raise ValueError(f"{STATE} is of epoch {state['epoch']!r}")
+            return Checkpoint(recipe, state["epoch"], load_file(place / TENSORS), dict(state["notes"]))
+        except (OSError, KeyError, TypeError, ValueError, RecursionError, SafetensorError) as error:
             raise DataError(f"{place}: checkpoint is damaged ({error}); remove it to start afresh") from None
     return None
 

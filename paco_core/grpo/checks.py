@@ -7,8 +7,8 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from paco_core.checks import CheckReport
-from paco_core.files import DataError
+from paco_core.io.check_report import CheckReport
+from paco_core.io.files import DataError
 
 Row = Mapping[str, float]
 RATIO_GAP = {"float32": 1e-6, "bfloat16": 1e-2}  # largest |log p - log p_old| that rounding explains

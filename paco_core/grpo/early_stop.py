@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from paco_core.config.params import EarlyStop
 from paco_core.grpo.scoring import PANEL_DIVERSITY, REFERENCE_DISTANCE
-from paco_core.params import EarlyStop
 
 
 def collapsed(rows: Sequence[Mapping[str, float]], weights: Mapping[str, float], rule: EarlyStop) -> str | None:

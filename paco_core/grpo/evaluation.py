@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from paco_core.dataset.records import PromptRecord
-from paco_core.dataset.subfigures import cut
+from paco_core.data.records.records import PromptRecord
+from paco_core.data.records.subfigures import cut
 from paco_core.grpo.processes import Processes
 from paco_core.grpo.rollout import Sampling, rollout
 from paco_core.grpo.scoring import Scores, Scoring

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
-from paco_core.dataset.records import PromptRecord
-from paco_core.files import atomic
+from paco_core.data.records.records import PromptRecord
 from paco_core.grpo.advantages import Advantages
 from paco_core.grpo.evaluation import Evaluation
 from paco_core.grpo.scoring import Reference, Scores
+from paco_core.io.files import atomic
 from paco_core.rewards.aggregation import Aggregate
 
 Row = dict[str, float]

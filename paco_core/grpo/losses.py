@@ -72,7 +72,7 @@ def grpo_guard(inputs: LossInputs) -> LossTerms:
         ValueError: when the rollout kept no mean.
     """
     if inputs.old_mean is None:
-        raise ValueError("grpo_guard needs the rollout's means; the rollout was told to keep none")
+        raise ValueError("grpo_guard needs the rollout's means; the rollout kept none")
     std = inputs.transition.std
     drift = ((inputs.transition.mean - inputs.old_mean) ** 2).flatten(1).mean(dim=1)
     moved = (inputs.log_prob - inputs.old_log_prob) / inputs.error_weight  # of the squared error

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import yaml
 
-from paco_core.params import PoliciesParams, PolicyRecipe
+from paco_core.config.params import PoliciesParams, PolicyRecipe
 from paco_core.policies.base import policy_class
 
 

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
+from paco_core.config.params import PoliciesParams
 from paco_core.grpo.dynamics import DYNAMICS
 from paco_core.grpo.experience import Experience, MicroBatch
 from paco_core.grpo.losses import (
@@ -23,7 +24,6 @@ from paco_core.grpo.losses import (
     nft,
 )
 from paco_core.grpo.rollout import Kept, Sampling
-from paco_core.params import PoliciesParams
 from paco_core.policies.base import Policy
 
 if TYPE_CHECKING:

@@ -6,11 +6,21 @@ from collections.abc import Iterable
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from paco_core.files import DataError
-from paco_core.params import PoliciesParams
+from paco_core.config.params import PoliciesParams
+from paco_core.io.files import DataError
 
 if TYPE_CHECKING:
     import torch
+
+
+class NotFinite(RuntimeError):
+    """A gradient is not finite; no weight has been changed by it."""
+
+    def __init__(self, norm: float) -> None:
+        super().__init__(
+            f"the gradient's norm is {norm}; the last checkpoint is good. Lower policies.learning_rate, "
+            "or check that the rewards are finite"
+        )
 
 
 def check_optimizer(name: str) -> None:

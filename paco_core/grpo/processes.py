@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from paco_core.grpo import sharding
+from paco_core.runtime.launchers import rendezvous
 
 if TYPE_CHECKING:
     import torch
@@ -32,7 +33,8 @@ class Processes:
 
             on_cpu = device == "cpu"
             # accelerate's own way to a CPU leaves DeepSpeed out; with the backend named it does not ask for GPUs.
-            self._state = PartialState(backend="gloo") if on_cpu and self.zero else PartialState(cpu=on_cpu)
+            meeting = rendezvous.arguments()
+            self._state = PartialState(backend="gloo") if on_cpu and self.zero else PartialState(cpu=on_cpu, **meeting)
 
     @property
     def main(self) -> bool:

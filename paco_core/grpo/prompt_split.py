@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from paco_core.dataset.edit_records import EditRecord, of_part
-from paco_core.dataset.records import PromptRecord
-from paco_core.files import DataError, read_json, write_json
+from paco_core.data.records.edit_records import EditRecord, of_part
+from paco_core.data.records.records import PromptRecord
+from paco_core.io.files import DataError, read_json, write_json
 
 FILE = "prompts.json"
 

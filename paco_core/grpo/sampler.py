@@ -1,54 +1,157 @@
-"""Which prompts an epoch trains on, as a pure function of the epoch, so that resuming needs no state."""
+"""One epoch's pictures: rolled out in batches of one size, each handed to the scorers before the next is begun."""
 
 from __future__ import annotations
 
-import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from paco_core.files import DataError
+import numpy as np
+
+from paco_core.config.params import PoliciesParams, PolicyRecipe
+from paco_core.data.records.records import PromptRecord
+from paco_core.grpo.epoch_prompts import share
+from paco_core.grpo.experience import Bucket
+from paco_core.grpo.objectives import Objective
+from paco_core.grpo.processes import Processes
+from paco_core.grpo.rollout import Kept, Sampling, Trajectory, rollout
+from paco_core.grpo.scoring import Scores, Scoring
+from paco_core.grpo.sizes import buckets, picture_size
+from paco_core.io.files import DataError
+from paco_core.policies.base import Condition, NoiseKey, Policy, Size
+
+if TYPE_CHECKING:
+    import torch
 
 
-def prompts_of_epoch(available: int, count: int, epoch: int, seed: int) -> list[int]:
-    """Indices of ``count`` distinct prompts for epoch 0, 1, ...
+@dataclass(frozen=True)
+class Batch:
+    """Samples rolled out together: their size and their places in the epoch."""
 
-    Epochs deal out one shuffled deck after another, so that every prompt is met equally often.
+    size: Size
+    places: list[int]
 
-    Raises:
-        DataError: when fewer prompts are there than one epoch needs.
-    """
-    if available < count:
-        raise DataError(
-            f"prompts_per_epoch={count}, but only {available} training prompts are there; "
-            f"choose at most {available} or make more prompts"
+
+class Sampler:
+    """Rolls out the groups of an epoch, this process's share of the batches."""
+
+    def __init__(
+        self,
+        policy: Policy,
+        params: PoliciesParams,
+        recipe: PolicyRecipe,
+        records: Sequence[PromptRecord],
+        condition: Condition,
+        objective: Objective,
+        scoring: Scoring,
+        processes: Processes,
+    ) -> None:
+        self.policy, self.params, self.recipe, self.records = policy, params, recipe, records
+        self.condition, self.objective, self.scoring, self.processes = condition, objective, scoring, processes
+        if scoring.groupwise and processes.world > 1 and params.rollout_batch % params.group_size:
+            near = max(1, round(params.rollout_batch / params.group_size)) * params.group_size
+            raise DataError(
+                f"reward {scoring.groupwise[0]} looks at whole groups, and policies.rollout_batch="
+                f"{params.rollout_batch} tears groups of {params.group_size} apart between processes; choose {near}"
+            )
+        sizes = {picture_size(r, recipe.train_size, recipe.record_size, policy.multiple) for r in records}
+        self._sampling = {size: self._sampling_of(size) for size in sizes}
+
+    def _sampling_of(self, size: Size) -> Sampling:
+        recipe = self.recipe
+        return Sampling.of(
+            self.policy,
+            size,
+            recipe.sampling_steps,
+            recipe.guidance,
+            noise_steps=recipe.noise_steps,
+            noise_level=recipe.noise_level,
+            dynamics=recipe.dynamics,
+            shared_noise=recipe.shared_noise,
+            keeps=self.objective.keeps,
+            train_steps=recipe.train_steps or (),
         )
-    deals = available // count
-    deck = list(range(available))
-    random.Random(f"{seed}|{epoch // deals}").shuffle(deck)
-    start = (epoch % deals) * count
-    return deck[start : start + count]
 
+    def batches(self, rows: Sequence[int]) -> list[Batch]:
+        """How the samples of an epoch are cut, by picture size."""
+        recipe = self.recipe
+        sizes = [
+            picture_size(self.records[row], recipe.train_size, recipe.record_size, self.policy.multiple) for row in rows
+        ]
+        each = self.params.rollout_batch
+        return [
+            Batch(size, places[start : start + each])
+            for size, places in buckets(sizes).items()
+            for start in range(0, len(places), each)
+        ]
 
-def noise_steps_of_epoch(candidates: Sequence[int], count: int | None, epoch: int, seed: int) -> list[int]:
-    """The noise steps of epoch 0, 1, ...: all of ``candidates``, or ``count`` of them drawn anew for each epoch."""
-    if count is None:
-        return list(candidates)
-    return sorted(random.Random(f"noise steps|{seed}|{epoch}").sample(list(candidates), count))
+    def sample(
+        self, rows: Sequence[int], keys: Sequence[NoiseKey], noise_steps: Sequence[int]
+    ) -> tuple[list[Bucket], Callable[[], Scores]]:
+        """Roll out all groups; the second result waits for their scores.
 
+        Args:
+            rows: row of the condition for each sample, group after group.
+            keys: names the noise of each sample.
+            noise_steps: steps of this epoch that are noisy.
 
-def share(batches: int, rank: int, world: int) -> range:
-    """The rollout batches of one process.
+        Raises:
+            DataError: when the processes cannot share the batches evenly.
+        """
+        batches = self.batches(rows)
+        samplings = {size: s.with_noise_at(noise_steps) for size, s in self._sampling.items()}
+        scoring, done = self.scoring.round(), {}
+        own = share(len(batches), self.processes.rank, self.processes.world)
+        for number in own:
+            batch = batches[number]
+            took = [rows[place] for place in batch.places]
+            part = rollout(
+                self.policy, self.condition, took, [keys[place] for place in batch.places], samplings[batch.size]
+            )
+            images = self.policy.decode(part.latents, batch.size)
+            scoring.add([self.records[row] for row in took], images)
+            done[number] = part
+        pending = scoring.pending()
+        places = [place for number in own for place in batches[number].places]
+        found = [self._bucket(size, samplings[size], batches, done) for size in dict.fromkeys(b.size for b in batches)]
+        return found, lambda: pending.result().spread(places, len(rows), self.processes)
 
-    Batches are cut before they are dealt, so that what a batch holds, and with it every rounding, does not
-    depend on the number of processes.
+    def _bucket(self, size: Size, sampling: Sampling, batches: Sequence[Batch], done: dict[int, Trajectory]) -> Bucket:
+        """What all processes kept of one size; micro-batches of an update may come from any of them."""
+        numbers = [number for number, batch in enumerate(batches) if batch.size == size]
+        own = [number for number in numbers if number in done]
+        lengths = {number: len(batches[number].places) for number in numbers}
+        samples = np.array([place for number in numbers for place in batches[number].places])
+        latent = self.policy.noise(size, [NoiseKey("shape", 0, 0)]).shape[1:] if self.processes.world > 1 else ()
 
-    Raises:
-        DataError: when they cannot be dealt evenly, naming the numbers of processes that can.
-    """
-    if batches % world:
-        valid = [n for n in range(1, batches + 1) if batches % n == 0]
-        raise DataError(
-            f"{batches} rollout batches an epoch cannot be shared evenly by {world} processes; valid numbers of "
-            f"processes: {valid}, or change policies.rollout_batch"
-        )
-    each = batches // world
-    return range(rank * each, (rank + 1) * each)
+        def joined(parts: list[torch.Tensor], shape: Sequence[int] = latent) -> torch.Tensor:
+            return self._joined(dict(zip(own, parts, strict=True)), lengths, shape)
+
+        kept: dict[int, Kept] = {}
+        for position, step in enumerate(filter(sampling.is_trained, sampling.noise_steps)):
+            parts = [done[number].kept[position] for number in own]
+            kept[step] = Kept(
+                step,
+                joined([part.before for part in parts]),
+                joined([part.after for part in parts]),
+                joined([part.log_prob for part in parts if part.log_prob is not None], ())
+                if "log_prob" in sampling.keeps
+                else None,
+                joined([part.mean for part in parts if part.mean is not None]) if "mean" in sampling.keeps else None,
+            )
+        clean = joined([done[number].latents for number in own]) if self.objective.keeps_clean else None
+        return Bucket(sampling, samples, kept, clean)
+
+    def _joined(self, parts: dict[int, torch.Tensor], lengths: dict[int, int], shape: Sequence[int]) -> torch.Tensor:
+        """Rows of all batches in their order, with the rows of other processes in their places."""
+        import torch
+
+        if self.processes.world == 1:
+            return torch.cat([parts[number] for number in lengths])
+        whole = torch.zeros((sum(lengths.values()), *shape), device=self.policy.device)
+        end = 0
+        for number, length in lengths.items():
+            end += length
+            if number in parts:
+                whole[end - length : end] = parts[number]
+        return self.processes.sum(whole)

@@ -10,7 +10,7 @@ import os
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal
 
-from paco_core.files import DataError
+from paco_core.io.files import DataError
 
 if TYPE_CHECKING:
     import torch

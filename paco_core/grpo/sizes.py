@@ -7,12 +7,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from paco_core.dataset.records import PromptRecord
-from paco_core.files import DataError, read_json
+from paco_core.data.records.records import PromptRecord
+from paco_core.io.files import DataError, read_json
 from paco_core.policies.base import Size
 
 if TYPE_CHECKING:
-    from paco_core.params import PolicyRecipe
+    from paco_core.config.params import PolicyRecipe
 
 RecordSize = Literal["aspect", "exact", "ignore"]
 

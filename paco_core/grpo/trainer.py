@@ -6,17 +6,18 @@ import math
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paco_core.dataset.records import PromptRecord
-from paco_core.files import DataError, atomic, digest, settle_safetensors
-from paco_core.grpo import checkpoint as checkpoints
+from paco_core.config.params import PoliciesParams, PolicyRecipe
+from paco_core.data.records.records import PromptRecord
 from paco_core.grpo import sharding
 from paco_core.grpo.advantages import Advantages, advantages
-from paco_core.grpo.checkpoint import Checkpoint
+from paco_core.grpo.checkpoint import Checkpoint, latest, save
 from paco_core.grpo.early_stop import collapsed
+from paco_core.grpo.epoch_prompts import noise_steps_of_epoch, prompts_of_epoch
 from paco_core.grpo.evaluation import Combined, Evaluation, Evaluator, Gold, beside, sheet
 from paco_core.grpo.experience import Experience
 from paco_core.grpo.figures import (
@@ -32,29 +33,29 @@ from paco_core.grpo.figures import (
 )
 from paco_core.grpo.learner import Learner
 from paco_core.grpo.model_card import model_card
-from paco_core.grpo.optimizers import check_optimizer
+from paco_core.grpo.optimizers import NotFinite, check_optimizer
 from paco_core.grpo.processes import Processes
-from paco_core.grpo.sampler import noise_steps_of_epoch, prompts_of_epoch
-from paco_core.grpo.samples import Sampler
+from paco_core.grpo.sampler import Sampler
 from paco_core.grpo.scoring import PANEL_DIVERSITY, REFERENCE_DISTANCE, Reference, Scoring
 from paco_core.grpo.sizes import picture_size
-from paco_core.grpo.updates import NotFinite
-from paco_core.params import PoliciesParams, PolicyRecipe
+from paco_core.io.files import DataError, atomic, digest, settle_safetensors
 from paco_core.policies.base import Condition, NoiseKey, Policy, Size
 from paco_core.rewards.aggregation import aggregate
 from paco_core.rewards.base import RewardFunction
+from paco_core.runtime.checkpoints import alone
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 SHEET_PICTURES = 16
+BEFORE = "samples-before"  # beside the checkpoints: a run that goes on does not paint them again
 #: Settings that do not change what an epoch computes: a run may go on when they were changed.
 NOT_THE_RECIPE = {"recipes", "epochs", "checkpoint_every", "keep_checkpoints"}
 
 
 @dataclass(frozen=True)
 class Reports:
-    """Where a training tells what happens; the defaults keep quiet."""
+    """Callbacks for progress and metrics; no-ops by default."""
 
     say: Callable[[str], None] = lambda _line: None
     metrics: Callable[[Mapping[str, float], int], None] = lambda _values, _epoch: None
@@ -90,7 +91,7 @@ class Outcome:
 
 @dataclass
 class Trainer:
-    """Trains one policy by one recipe. ``identity`` names models and data by content, for checkpoints.
+    """Trains one policy by one recipe. ``identity`` names models, data and code by content, for checkpoints.
 
     ``test_rewards`` answer the recipe's ``test_rewards`` at evaluations; without them the training's do.
     ``reference`` gives the picture that a record is about, where the policy edits.
@@ -125,8 +126,11 @@ class Trainer:
             }
         )
 
-    def run(self, out: Path) -> Outcome:
-        """Train into ``out`` (adapter/, training_log.csv, samples/, checkpoint/), going on where it left off.
+    def run(self, out: Path, checkpoints: Path) -> Outcome:
+        """Train into ``out`` (adapter/, training_log.csv, samples/), going on where a run of this identity left off.
+
+        Args:
+            checkpoints: where those of this training and of others like it lie, a folder an identity.
 
         Raises:
             DataError: when prompts are too few, shared by training and evaluation, or sizes do not fit; when too
@@ -188,7 +192,10 @@ class Trainer:
                 else Combined({n: t.weight for n, t in test.terms.items()}, test.aggregator, test.tame_delta),
                 self.processes,
             )
-            return self._epochs(out)
+            store = checkpoints / self.digest()
+            with alone(store) if self.processes.main else nullcontext():
+                self.processes.wait()  # until the first one is at it, no other reads where to go on from
+                return self._epochs(out, store)
 
     def _encoded(self, records: Sequence[PromptRecord], sides: Sequence[int]) -> Condition:
         """Prompts, and the reference pictures of edits at every size that will be painted; one row a record."""
@@ -218,28 +225,27 @@ class Trainer:
             for size in self._sizes(records, sides):
                 self.policy.check_size(size)
 
-    def _epochs(self, out: Path) -> Outcome:
-        store = out / "checkpoint" / self.digest()
-        if self.processes.main:
-            for other in (p for p in store.parent.glob("*") if p != store):
-                self.reports.say(f"checkpoint {other.name} is of another configuration: training starts afresh")
-                shutil.rmtree(other)
-        self.processes.wait()
-        found = checkpoints.latest(store, self.digest())
+    def _epochs(self, out: Path, store: Path) -> Outcome:
+        found = latest(store, self.digest(), self.params.epochs)
         rows: list[Row] = []
         start, stopped = 0, None
+        if found is None or not (store / BEFORE).is_dir():
+            before = self._evaluate(0)
+            rows.append({"epoch": 0.0, **self._told(before, 0)})
+            if self.processes.main:
+                save_pictures(store / BEFORE, before, self.unseen, self.params.eval_seeds)
         if found is not None:
             start, stopped = found.epoch, found.notes["stopped"]
             rows = [{k: math.nan if v is None else v for k, v in row.items()} for row in found.notes["rows"]]
             self.learner.restore(found.tensors, found.notes["optimizer_steps"])
             self.reports.say(f"goes on after epoch {start} of {self.params.epochs}")
-        else:
-            before = self._evaluate(0)
-            rows.append({"epoch": 0.0, **self._told(before, 0)})
-            if self.processes.main:
-                save_pictures(out / "samples" / "before", before, self.unseen, self.params.eval_seeds)
-                if self.reference is not None:
-                    save_references(out / "samples" / "reference", self.unseen, self.reference)
+            if (
+                start
+                and start < self.params.epochs
+                and evaluated(rows[-1]) == {}
+                and start % self.params.eval_every == 0
+            ):
+                self._evaluate_midway(start, rows[-1])  # it was the last epoch of a shorter training
         for epoch in range(start, self.params.epochs):
             if stopped:
                 break
@@ -247,11 +253,9 @@ class Trainer:
             done = epoch + 1
             if done % self.params.checkpoint_every == 0 or done == self.params.epochs or stopped:
                 self._save(store, done, rows, stopped)
-            if self.processes.main:
-                write_log(out / "training_log.csv", rows)
         if stopped:
             self.reports.say(f"stopped after epoch {int(rows[-1]['epoch'])} of {self.params.epochs}: {stopped}")
-        return self._finish(out, rows, start, stopped)
+        return self._finish(out, store, rows, start, stopped)
 
     def _one_epoch(self, epoch: int, rows: list[Row]) -> str | None:
         """Train, evaluate where it is due, tell; why to stop, or None."""
@@ -264,8 +268,7 @@ class Trainer:
             rows.append({"epoch": float(done)})
             return str(error)
         if done % self.params.eval_every == 0 and done < self.params.epochs:
-            with self.learner.ema.applied(self.learner.parameters):
-                row |= evaluation_row(self._evaluate(done).metrics, self.recipe.eval_sizes)
+            self._evaluate_midway(done, row)
         rows.append(row)
         if self.processes.main:
             self.reports.metrics({k: v for k, v in {**row, **seconds}.items() if k != "epoch"}, done)
@@ -273,15 +276,19 @@ class Trainer:
         weights = {name: term.weight for name, term in self.recipe.rewards.terms.items()}
         return None if rule is None else collapsed(rows, weights, rule)
 
+    def _evaluate_midway(self, epoch: int, row: Row) -> None:
+        with self.learner.ema.applied(self.learner.parameters):
+            row |= evaluation_row(self._evaluate(epoch).metrics, self.recipe.eval_sizes)
+
     def _save(self, store: Path, done: int, rows: list[Row], stopped: str | None) -> None:
         plain = [{k: None if math.isnan(v) else v for k, v in row.items()} for row in rows]
         notes = {"rows": plain, "optimizer_steps": self.learner.ema.steps, "stopped": stopped}
         tensors = self.learner.tensors()
         if self.processes.main:
             kept = Checkpoint(self.digest(), done, tensors, notes)
-            checkpoints.save(store, kept, keep=self.params.keep_checkpoints)
+            save(store, kept, keep=self.params.keep_checkpoints)
 
-    def _finish(self, out: Path, rows: list[Row], start: int, stopped: str | None) -> Outcome:
+    def _finish(self, out: Path, store: Path, rows: list[Row], start: int, stopped: str | None) -> Outcome:
         with self.learner.ema.applied(self.learner.parameters):
             last = int(rows[-1]["epoch"])
             after = self._evaluate(last)
@@ -297,7 +304,12 @@ class Trainer:
                     card = model_card(self.params, self.recipe, outcome.before, outcome.after, last)
                     (part / "README.md").write_text(card, encoding="utf-8")
         if self.processes.main:
-            save_pictures(out / "samples" / "after", after, self.unseen, self.params.eval_seeds)
+            samples = out / "samples"
+            save_pictures(samples / "after", after, self.unseen, self.params.eval_seeds)
+            with atomic(samples / "before") as part:
+                shutil.copytree(store / BEFORE, part)
+            if self.reference is not None:
+                save_references(samples / "reference", self.unseen, self.reference)
             write_log(out / "training_log.csv", rows)
         self.processes.wait()
         return outcome
@@ -364,7 +376,7 @@ class Trainer:
 
     def _refuse_failures(self, given: Advantages, samples: int) -> None:
         if given.failed > self.max_failed_share * samples:
-            causes = ", ".join(f"{k} x {cause}" for cause, k in self.scoring.failures().items()) or "no cause told"
+            causes = ", ".join(f"{k} x {cause}" for cause, k in self.scoring.failures().items()) or "no cause given"
             raise DataError(
                 f"{given.failed} of {samples} samples could not be scored, more than "
                 f"max_failed_share={self.max_failed_share}: {causes}"

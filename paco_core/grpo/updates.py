@@ -6,23 +6,15 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from paco_core.config.params import PoliciesParams
 from paco_core.grpo import optimizers
+from paco_core.grpo.optimizers import NotFinite
 from paco_core.grpo.processes import Processes
-from paco_core.params import PoliciesParams
+from paco_core.grpo.zero import SharedUpdates
 from paco_core.policies.base import Policy
 
 if TYPE_CHECKING:
     import torch
-
-
-class NotFinite(RuntimeError):
-    """A gradient is not finite; no weight has been changed by it."""
-
-    def __init__(self, norm: float) -> None:
-        super().__init__(
-            f"the gradient's norm is {norm}; the last checkpoint is good. Lower policies.learning_rate, "
-            "or check that the rewards are finite"
-        )
 
 
 class Updates(Protocol):
@@ -56,8 +48,6 @@ def build(policy: Policy, params: PoliciesParams, processes: Processes) -> Updat
     parameters = policy.trainable()
     optimizer = optimizers.build(parameters.values(), params)
     if processes.zero:
-        from paco_core.grpo.zero import SharedUpdates
-
         return SharedUpdates(policy, parameters, optimizer, params, processes.world)
     return WholeUpdates(parameters, optimizer, params, processes)
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from paco_core.files import DataError
-from paco_core.grpo.updates import NotFinite
-from paco_core.params import PoliciesParams
+from paco_core.config.params import PoliciesParams
+from paco_core.grpo.optimizers import NotFinite
+from paco_core.io.files import DataError
 from paco_core.policies.base import Policy
 
 if TYPE_CHECKING:

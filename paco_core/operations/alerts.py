@@ -11,6 +11,8 @@ import os
 from datetime import UTC, datetime
 from pathlib import Path
 
+from paco_core.io.secrets import redacted
+
 FILE = Path(".paco") / "alerts.jsonl"
 WEBHOOK = "PACO_ALERT_WEBHOOK"
 TIMEOUT_S, CHARACTERS = 10.0, 2000
@@ -18,7 +20,8 @@ TIMEOUT_S, CHARACTERS = 10.0, 2000
 
 def alert(root: Path, title: str, text: str, link: str | None = None) -> str:
     """Tell it; says where it was told. A webhook that fails loses nothing: the line is on disk before."""
-    entry = {"time": datetime.now(UTC).isoformat(timespec="seconds"), "title": title, "text": text[:CHARACTERS]}
+    shown = redacted(text)[:CHARACTERS]
+    entry = {"time": datetime.now(UTC).isoformat(timespec="seconds"), "title": redacted(title), "text": shown}
     if link:
         entry["link"] = link
     file = root / FILE
@@ -37,4 +40,4 @@ def _post(url: str, entry: dict[str, str]) -> str:
         answer = httpx.post(url, json={"text": words}, timeout=TIMEOUT_S)
     except httpx.HTTPError as error:
         return f"the webhook did not answer ({type(error).__name__})"
-    return "told the webhook" if answer.is_success else f"the webhook answered {answer.status_code}"
+    return "sent to the webhook" if answer.is_success else f"the webhook answered {answer.status_code}"

@@ -15,10 +15,14 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from paco_core.checks import CheckReport
-from paco_core.files import DataError
-from paco_core.lock import Disk, Entry, Lock, present_recipe, stage_definition
-from paco_core.tracking import open_run
+from dvc_project.hashing import Workspace
+from dvc_project.lockfile import Entry, Lock
+from dvc_project.project import stages_of
+from paco_core.io.check_report import CheckReport
+from paco_core.io.files import DataError
+from paco_core.runtime.code.inputs import present_inputs
+from paco_core.runtime.code.stage_code import StageCodes, is_code, recorded
+from paco_core.runtime.tracking import open_run
 
 FOLDER = Path(".paco") / "audit"
 #: Its page tells when it was made and how long stages took.
@@ -67,20 +71,19 @@ def to_audit(root: Path, lock: Lock, only: Collection[str] = ()) -> tuple[list[E
 
     Without ``only`` those that need a GPU pool are left out.
     """
-    chosen, skipped = [], {}
+    chosen, skipped, codes = [], {}, StageCodes.present(root)
     for label, entry in lock.entries.items():
-        definition = stage_definition(root, label)
-        settings = (definition or {}).get("meta", {}).get("dagster", {})
-        recipe = present_recipe(root, label)
+        stage = codes.graph.get(label)
+        inputs = present_inputs(root, label, codes.of(stage.group, stage.item)) if stage else None
         if only and label not in only:
             skipped[label] = "was not asked for"
-        elif definition is None:
+        elif stage is None:
             skipped[label] = "no longer in dvc.yaml"
-        elif settings.get("pool") and not only:
-            skipped[label] = f"needs the pool {settings['pool']}"
+        elif stage.dagster.get("pool") and not only:
+            skipped[label] = f"needs the pool {stage.dagster['pool']}"
         elif label in NEVER_EQUAL:
             skipped[label] = "holds times"
-        elif recipe is None or recipe.digest != entry.recipe.digest:
+        elif inputs is None or inputs.digest != entry.inputs.digest:
             skipped[label] = "its code, parameters or inputs have changed since"
         else:
             chosen.append(entry)
@@ -117,14 +120,14 @@ def _again(root: Path, entry: Entry) -> tuple[list[Audited], str | None]:
     aside = root / FOLDER / entry.stage.replace("@", "-")
     shutil.rmtree(aside, ignore_errors=True)
     _lay_out(root, aside, entry)
-    command = shlex.split(entry.cmd)
+    command = shlex.split(entry.command)
     if command[0] == "python":
         command[0] = sys.executable
     path = os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])
     quiet = {"PACO_TRACKING": "off", "PYTHONPATH": path}
     env = {k: v for k, v in os.environ.items() if not k.startswith("DAGSTER_PIPES")} | quiet
     done = subprocess.run(command, cwd=aside, env=env, capture_output=True, text=True)
-    disk = Disk(aside)
+    disk = Workspace(aside)
     made = [Audited(entry.stage, out, entry.outs[out], disk.md5(out)) for out in outs]
     problem = None if done.returncode == 0 else done.stderr.strip()[-1000:]
     if problem is None and all(a.agrees for a in made):
@@ -134,11 +137,9 @@ def _again(root: Path, entry: Entry) -> tuple[list[Audited], str | None]:
 
 def _data_outs(root: Path, entry: Entry) -> list[str]:
     """Outs without metrics and plots, which may hold seconds."""
-    definition = stage_definition(root, entry.stage) or {}
-    told = {
-        str(next(iter(o)) if isinstance(o, dict) else o) for k in ("metrics", "plots") for o in definition.get(k, [])
-    }
-    return [out for out in entry.outs if out not in told and "/metrics/" not in out]
+    stage = stages_of(root).get(entry.stage)
+    figures = stage.figures if stage else ()
+    return [out for out in entry.outs if out not in figures and "/metrics/" not in out]
 
 
 def _lay_out(root: Path, aside: Path, entry: Entry) -> None:
@@ -147,9 +148,15 @@ def _lay_out(root: Path, aside: Path, entry: Entry) -> None:
     for path in root.iterdir():
         if path.name not in (".paco", ".dvc", ".git", "data", "mlflow.db", "mlartifacts", ".dagster"):
             (aside / path.name).symlink_to(path)
-    for dep in entry.recipe.deps:
+    named = [path for dep, md5 in entry.inputs.deps.items() if is_code(dep) for path in recorded(root, dep, md5).files]
+    for dep in [*(dep for dep in entry.inputs.deps if not is_code(dep)), *named]:
         if dep.startswith("data/"):
             (aside / dep).parent.mkdir(parents=True, exist_ok=True)
             if not (aside / dep).exists():
                 (aside / dep).symlink_to(root / dep)
-    (aside / "data").mkdir(exist_ok=True)
+    # What stages further up were made of: a policy tells it in its provenance.
+    for path in (root / "data" / "code", *(root / ".dvc" / name for name in ("cache", "config", "config.local"))):
+        place = aside / path.relative_to(root)
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists():
+            place.symlink_to(path)

@@ -8,14 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paco_core import paths
-from paco_core.dataset.records import read_prompts
+from paco_core.data.records.records import read_prompts
+from paco_core.io import paths
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from paco_core.benchmarks.cases import Cases
-    from paco_core.params import Params
+    from paco_core.config.params import Params
     from paco_core.reward_model.yes_probability import PairQuery, Score
 
 DRAWN_PX = 64  # of a fresh panel that the storybook draws
@@ -34,7 +34,7 @@ def fresh(root: Path, params: Params, folder: Path, fixed: Cases, day: str) -> C
     trained, seed = trained_ids(folder), _seed(day)
     taken = {record.idx for record in fixed.records}
     if params.prompts.engine == "storybook":
-        from paco_core.dataset.prompts import make_prompts
+        from paco_core.data.prompts.prompts import make_prompts
 
         wanted = params.prompts.model_copy(update={"seed": seed, "count": 2 * len(fixed.records)})
         pool = make_prompts(wanted, (params.grids.height, params.grids.width), root).records
@@ -48,7 +48,7 @@ def fresh(root: Path, params: Params, folder: Path, fixed: Cases, day: str) -> C
 def _fresh_edits(params: Params, fixed: Cases, day: str) -> Cases:
     if params.edit_prompts.source != "storybook":
         return replace(fixed, records=[])
-    from paco_core.dataset.edit_prompts import drawn
+    from paco_core.data.prompts.edit_prompts import drawn
 
     made = drawn(len(fixed.records), params.edit_prompts.size, _seed(day))
     return replace(fixed, records=made.records, reference=made.reference)

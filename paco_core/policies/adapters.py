@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
-from paco_core.files import DataError
+from paco_core.io.files import DataError
 
 if TYPE_CHECKING:
     import torch
 
-    from paco_core.params import LoraParams, PolicyLora
+    from paco_core.config.params import LoraParams, PolicyLora
 
 
 TRAINED = "default"  # peft's name for the adapter that is trained

@@ -13,13 +13,15 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from paco_core.files import DataError
+from paco_core.io.files import DataError
+from paco_core.runtime.code.closure import PACKAGE
+from paco_core.runtime.code.stage_code import digest_of
 
 if TYPE_CHECKING:
     import torch
     from PIL.Image import Image
 
-    from paco_core.params import LoraParams, PoliciesParams, PolicyLora, PolicyRecipe
+    from paco_core.config.params import LoraParams, PoliciesParams, PolicyLora, PolicyRecipe
 
 Size = tuple[int, int]  # height and width in pixels
 
@@ -199,5 +201,8 @@ def load(
     Raises:
         DataError: when the family is unknown, or the model's pipeline class is not the family's.
     """
-    policy: Policy = policy_class(family).load(model, device, dtype, reference_size=reference_size, cache=cache)
+    kind = policy_class(family)
+    if cache is not None:  # what other code encoded is not taken for this code's
+        cache = cache / digest_of(PACKAGE.parent, kind.__module__, frozenset({family}))
+    policy: Policy = kind.load(model, device, dtype, reference_size=reference_size, cache=cache)
     return policy

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paco_core.files import digest
+from paco_core.io.files import digest
+from paco_core.io.project import owner_root
 
 if TYPE_CHECKING:
     import torch
@@ -21,7 +22,13 @@ if TYPE_CHECKING:
 
 Tensors = dict[str, "torch.Tensor"]
 FOLDER = Path(".paco") / "encodings"  # outside the outs, which DVC deletes before a run
+READ_BYTES = 64 << 20  # larger files are told apart by size and time
 NOT_ENCODING = {"transformer", "scheduler"}  # parts of a pipeline that no encoding depends on
+
+
+def cache_folder(root: Path) -> Path:
+    """Where a project and its experiments keep encodings."""
+    return owner_root(root) / FOLDER
 
 
 def picture_digest(picture: Image) -> str:
@@ -31,17 +38,26 @@ def picture_digest(picture: Image) -> str:
 
 
 def fingerprint(model: Path, dtype: str, device: str) -> str:
-    """Digest of a pipeline folder's encoders by file names, sizes and times, as DVC's own state has them.
+    """Digest of a pipeline folder's encoders by names and contents of their files.
 
-    Half-precision weights of 10 GB are not read for it; a file that was written again is another one.
+    Of files of more than :data:`READ_BYTES` size and time count, as in DVC's own state: half-precision weights of
+    10 GB are not read for it. Small ones are checked out anew, with a new time, for each experiment of DVC.
     """
     files = (path for path in sorted(model.rglob("*")) if path.is_file())
     stats = [
-        (path.relative_to(model).as_posix(), (stat := path.stat()).st_size, stat.st_mtime_ns)
+        (path.relative_to(model).as_posix(), _identity(path))
         for path in files
         if path.relative_to(model).parts[0] not in NOT_ENCODING and path.parent != model
     ]
     return digest([stats, dtype, device.partition(":")[0]], 32)
+
+
+def _identity(path: Path) -> str | tuple[int, int]:
+    stat = path.stat()
+    if stat.st_size > READ_BYTES:
+        return stat.st_size, stat.st_mtime_ns
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "md5").hexdigest()
 
 
 @dataclass(frozen=True)

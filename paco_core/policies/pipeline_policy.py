@@ -12,8 +12,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from paco_core.files import DataError
-from paco_core.imports import uncollected, without_bars
+from paco_core.io.files import DataError
+from paco_core.io.imports import uncollected, without_bars
 from paco_core.policies import adapters
 from paco_core.policies.base import NoiseKey, Size
 from paco_core.policies.encodings import Encodings, fingerprint
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import torch
     from PIL.Image import Image
 
-    from paco_core.params import LoraParams, PolicyLora
+    from paco_core.config.params import LoraParams, PolicyLora
 
 DECODE_BATCH = 64
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paco_core import paths
-from paco_core.files import read_json
+from paco_core.io import paths
+from paco_core.io.files import read_json
 from paco_core.report.curves import Chart, by_size, keep, line
 from paco_core.report.figures import Figures
 from paco_core.report.trained import Curves, Kind, Measure

@@ -8,17 +8,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from paco_core import paths
-from paco_core.files import read_table
-from paco_core.lock import Lock
-from paco_core.params import Params
+from dvc_project.lockfile import Lock
+from paco_core.config.params import PARAMS_FILE, Params
+from paco_core.io import paths
+from paco_core.io.files import read_table
 from paco_core.policies.base import recipes_that_edit
-from paco_core.provenance.chain import Run
 from paco_core.report import charts, editors, edits, painters, pictures, runs, sections, tiles, trained
 from paco_core.report.figures import Figures
 from paco_core.report.runs import StageRun
 from paco_core.report.sections import Missing
-from paco_core.tracking import flatten, git_state
+from paco_core.runtime.provenance.chain import Run
+from paco_core.runtime.tracking import flatten, git_state
 
 SHEET_ROWS, PAIRS = 6, 6
 TEMPLATES = Path(__file__).parent / "templates"
@@ -102,7 +102,7 @@ def build(root: Path, params: Params, lock: Lock, found: Mapping[str, Run], made
         "ablation": sections.ablation(figures),
         "marker": charts.legend_marker,
         "sample_measure": tiles.measure_of(params, "consistency"),
-        "parameters": _parameters(params),
+        "parameters": _parameters(lock),
         "versions": runs.versions(),
         "outs": runs.recorded_outs(lock),
         "missing": missing,
@@ -150,16 +150,14 @@ def _timing(stages: list[StageRun], figures: Figures) -> Timing:
     return Timing({name: max(1.0, round(100 * s / longest, 1)) for name, s in seconds.items()}, len(seconds))
 
 
-def _parameters(params: Params) -> dict[str, dict[str, Any]]:
-    """Every parameter by section; top-level numbers under "general"."""
-    tree = params.model_dump()
+def _parameters(lock: Lock) -> dict[str, dict[str, Any]]:
+    """Every parameter that made what the page shows, by section; top-level ones under "general"."""
     grouped: dict[str, dict[str, Any]] = {"general": {}}
-    for name, value in tree.items():
-        if isinstance(value, dict):
-            grouped[name] = flatten(value)
-        else:
-            grouped["general"][name] = value
-    return grouped
+    for entry in lock.entries.values():
+        for key, value in flatten(entry.inputs.params.get(PARAMS_FILE, {})).items():
+            section, _, name = key.partition(".")
+            grouped.setdefault(section if name else "general", {})[name or section] = value
+    return {section: dict(sorted(values.items())) for section, values in grouped.items() if values}
 
 
 def _hero(parts: list[trained.PolicyPart]) -> pictures.Sample | None:

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paco_core.dataset.panels import PanelStore
-from paco_core.files import read_table
-from paco_core.shards import ShardReader, decode_image, encode_png
+from paco_core.data.records.panels import PanelStore
+from paco_core.io.files import read_table
+from paco_core.io.shards import GRID_COLUMNS, ShardReader, decode_image, encode_png
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -85,7 +85,7 @@ def _choice_order(identity: str) -> str:
 
 def contact_sheet(grids: Path, themes: dict[str, str], rows: int) -> list[SheetRow]:
     """Grids of ``rows`` prompts, every seed of each; a fixed random choice of prompts, not the best ones."""
-    reader = ShardReader.below(grids)
+    reader = ShardReader.below(grids, require=GRID_COLUMNS)
     prompts = sorted(reader.index["prompt_id"].astype(str).unique(), key=_choice_order)
     named = [p for p in prompts if p in themes] or prompts
     sheet = []

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from paco_core import files, graph
-from paco_core.files import read_yaml
-from paco_core.lock import GRAPH_FILE, Lock
-from paco_core.provenance import records
-from paco_core.provenance.chain import Run
+from dvc_project.lockfile import Lock
+from dvc_project.project import GRAPH_FILE, stages_of
+from paco_core.io.files import DataError
+from paco_core.runtime import graph
+from paco_core.runtime.provenance import records
+from paco_core.runtime.provenance.chain import Run
 
 
 @dataclass(frozen=True)
@@ -41,29 +41,30 @@ def recorded_runs(root: Path, lock: Lock) -> dict[str, Run]:
     """
     found = {}
     for label, entry in lock.entries.items():
-        if run := records.recorded(root, label, entry.recipe.digest):
+        if run := records.recorded(root, label, entry.inputs.digest):
             found[label] = run
     return found
 
 
 def stage_runs(root: Path, lock: Lock, found: Mapping[str, Run]) -> list[StageRun]:
-    """The stages in the order of ``dvc.yaml``; ``lock`` knows which have outs.
+    """The stages in the order of ``dvc.yaml``, bookkeeping left out; ``lock`` knows which have outs.
 
     Raises:
         DataError: when there is no ``dvc.yaml`` at the root.
     """
-    stages: dict[str, Any] = read_yaml(root / GRAPH_FILE)["stages"]
-    names = list(stages)
-    edges = graph.edges(stages)
-    needs = {name: tuple(names.index(a) for a, b in edges if b == name) for name in names}
+    if not (declared := stages_of(root)):
+        raise DataError(f"{root / GRAPH_FILE}: no stages there")
+    stages = {stage.group: stage for stage in declared.values() if stage.dagster.get("group")}
+    names, edges = list(stages), graph.edges(declared.values())
+    needs = {name: tuple(names.index(a) for a, b in edges if b == name and a in stages) for name in names}
     rows = []
     for name, stage in stages.items():
         runs = [run for label, run in sorted(found.items()) if label.split("@")[0] == name]
         rows.append(
             StageRun(
                 name=name,
-                about=str(stage.get("desc", "")),
-                group=str(stage.get("meta", {}).get("dagster", {}).get("group", "")),
+                about=(stage.desc or "").partition(". ")[0],
+                group=str(stage.dagster["group"]),
                 parts=max(1, len(runs)),
                 seconds=sum(known) if (known := [run.seconds for run in runs if run.seconds is not None]) else None,
                 recorded=any(entry.split("@")[0] == name for entry in lock.entries),
@@ -103,12 +104,3 @@ def versions() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             found[name] = "not installed as a package"
     return found
-
-
-def notes_of(root: Path, stage: str) -> dict[str, Any]:
-    """The metrics file of a stage, empty where there is none."""
-    path = root / "data" / "metrics" / f"{stage}.json"
-    if not path.is_file():
-        return {}
-    content: dict[str, Any] = files.read_json(path)
-    return content

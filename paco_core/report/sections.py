@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paco_core import paths
 from paco_core.benchmarks.published import T2IS_ABLATION, PublishedRow
-from paco_core.files import read_json
+from paco_core.io import paths
+from paco_core.io.files import read_json
 from paco_core.report import charts
 from paco_core.report.charts import Axis
 from paco_core.report.curves import Chart, keep, line, read_log

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from paco_core.params import Params
+from paco_core.config.params import Params
 from paco_core.report.figures import Figures
 from paco_core.report.trained import PolicyPart
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from paco_core import paths
-from paco_core.files import read_json
-from paco_core.params import PolicyRecipe
+from paco_core.config.params import PolicyRecipe
+from paco_core.io import paths
+from paco_core.io.files import inside, read_json
 from paco_core.report import charts
 from paco_core.report.charts import Axis
 from paco_core.report.curves import Chart, read_log
@@ -164,7 +164,7 @@ def _sample(folder: Path, before: Mapping[str, Any], after: Mapping[str, Any], k
     text = before["prompt"] if edited else before["theme"]
 
     def picture(file: str, what: str) -> Picture:
-        return Picture.of(read_png(folder / file), f"{what}: {text}")
+        return Picture.of(read_png(inside(folder, file)), f"{what}: {text}")
 
     return Sample(
         title=text,

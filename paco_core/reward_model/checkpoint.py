@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paco_core.files import atomic, read_json, write_json
+from paco_core.io.files import DataError, atomic, read_json, write_json
 from paco_core.reward_model.evaluation import Evaluation
 
 if TYPE_CHECKING:
@@ -86,15 +86,31 @@ def save(folder: Path, key: str, done: Progressed, weights: Mapping[str, torch.T
 
 
 def restore(folder: Path, key: str, weights: Mapping[str, torch.Tensor], optimizer: Any) -> Progressed | None:
-    """Load the state into ``weights`` and ``optimizer``; None when there is none for this ``key``."""
-    import torch
-    from safetensors.torch import load_file
+    """Load the state into ``weights`` and ``optimizer``; None when there is none for this ``key``.
+
+    Raises:
+        DataError: when it is damaged, saying how to start afresh.
+    """
+    from safetensors import SafetensorError
 
     if not (folder / STATE).is_file():
         return None
     state = read_json(folder / STATE)
-    if state["key"] != key:
-        return None
+    try:
+        return _restored(folder, state, weights, optimizer) if state["key"] == key else None
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, OSError, SafetensorError) as error:
+        raise DataError(f"{folder}: checkpoint is damaged ({error!r}); remove it to start afresh") from None
+
+
+def _restored(
+    folder: Path, state: Mapping[str, Any], weights: Mapping[str, torch.Tensor], optimizer: Any
+) -> Progressed:
+    import torch
+    from safetensors.torch import load_file
+
+    best = None if state["best"] is None else _best(state["best"])
+    epoch, within, step = (_count(state[name]) for name in ("epoch", "within", "step"))
+    done = Progressed(epoch, within, step, [dict(row) for row in state["log"]], best)
     entries: dict[str, dict[str, torch.Tensor]] = {name: {} for name in weights}
     for label, value in load_file(folder / state["tensors"]).items():
         entry, name = label.split("/", 1)
@@ -103,8 +119,13 @@ def restore(folder: Path, key: str, weights: Mapping[str, torch.Tensor], optimiz
         for name, tensor in weights.items():
             tensor.copy_(entries[name].pop("weight"))
             optimizer.state[tensor] = {k: v if k == "step" else v.to(tensor) for k, v in entries[name].items()}
-    best = None if state["best"] is None else _best(state["best"])
-    return Progressed(int(state["epoch"]), int(state["within"]), int(state["step"]), list(state["log"]), best)
+    return done
+
+
+def _count(value: object) -> int:
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{value!r} is no count")
+    return value
 
 
 def _save_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:

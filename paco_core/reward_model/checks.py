@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from paco_core.checks import CheckReport
-from paco_core.files import read_json
+from paco_core.io.check_report import CheckReport
+from paco_core.io.files import read_json
 
 
 def merged_equals_adapter(metrics: Path) -> CheckReport:

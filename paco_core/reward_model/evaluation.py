@@ -5,21 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from paco_core.reward_model.examples import Example
-from paco_core.reward_model.yes_probability import PairQuery, Score
+from paco_core.reward_model.yes_probability import PairQuery, PairScorer
 
 if TYPE_CHECKING:
     import numpy as np
 
 BINS = 10
-
-
-class PairScorer(Protocol):
-    """Anything that scores pairs in order."""
-
-    def score(self, queries: Sequence[PairQuery]) -> list[Score]: ...
 
 
 @dataclass(frozen=True)

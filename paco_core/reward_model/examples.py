@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from paco_core.files import DataError, read_table
+from paco_core.io.files import DataError, read_table
 from paco_core.reward_model.instructions import render
 from paco_core.reward_model.yes_probability import NO, YES, PairQuery
 
@@ -71,16 +71,15 @@ def read_examples(
         DataError: naming the table and the pair, when it cannot be read, a column is missing, a label is neither
             Yes nor No, an answer contradicts its label, or a picture is missing.
     """
-    frame = read_table(table)
-    missing = [name for name in COLUMNS if name not in frame]
-    if missing:
-        raise DataError(f"{table}: column {', '.join(missing)} is missing; it has {', '.join(map(str, frame))}")
+    frame = read_table(table, require=COLUMNS)
     frame = frame.reindex(columns=[*COLUMNS, "instruction", "question"])
     once = cache(panel)  # pictures in several pairs are held once
     examples = []
     for pair_id, theme, first, second, label, answer, edit, asked in frame.itertuples(index=False):
         if label not in (YES, NO):
             raise DataError(f"{table}: pair {pair_id}: label {label!r} is neither Yes nor No")
+        if not isinstance(answer, str):
+            raise DataError(f"{table}: pair {pair_id}: answer {answer!r} is no text")
         if opening(answer) != label:
             raise DataError(f"{table}: pair {pair_id}: label {label} but its answer is {answer[:40]!r}")
         if isinstance(edit, str):
@@ -90,9 +89,9 @@ def read_examples(
                     f"{table}: pair {pair_id}: question {question!r} is none of {', '.join(EDIT_TEMPLATES)}"
                 )
             instruction = render(question, instruction=edit)
-        else:
-            instruction = render(template, theme=theme)
         try:
+            if not isinstance(edit, str):
+                instruction = render(template, theme=theme if isinstance(theme, str) else None)
             images = (once(first), once(second))
         except DataError as error:
             raise DataError(f"{table}: pair {pair_id}: {error}") from None

@@ -5,13 +5,14 @@ Whoever serves the folder asks them first: a server that answers otherwise serve
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from paco_core.files import DataError, read_json, write_json
+from paco_core.io.files import DataError, read_json, write_json
+from paco_core.io.shards import encode_png, read_image
 from paco_core.reward_model.yes_probability import PairQuery, Score
-from paco_core.shards import decode_image, encode_png
 
 FILE, FOLDER = "golden.json", "golden"
 TOLERANCE = 0.02  # bfloat16 and another engine's kernels move a score by less
@@ -42,18 +43,27 @@ def read_golden(folder: Path) -> list[Golden]:
     """The golden pairs of a model folder.
 
     Raises:
-        DataError: when the file is missing or names a picture that is not there.
+        DataError: when the file is missing or damaged, or names a picture that is not there.
     """
     path = folder / FILE
     content = read_json(path)
-    golden = []
-    for number, pair in enumerate(content["pairs"]):
-        pictures = []
-        for side in ("first", "second"):
-            file = folder / pair[side]
-            if not file.is_file():
-                raise DataError(f"{path}: pair {number} names {pair[side]}, which is missing")
-            pictures.append(decode_image(file.read_bytes(), str(file)))
-        query = PairQuery(pictures[0], pictures[1], pair["instruction"])
-        golden.append(Golden(query, float(pair["score"]), float(content["tolerance"])))
-    return golden
+    try:
+        tolerance = float(content["tolerance"])
+        return [_golden(folder, number, pair, tolerance) for number, pair in enumerate(content["pairs"])]
+    except DataError:
+        raise
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataError(f"{path}: not what `dvc repro reward_merged` writes ({error!r}); run it") from None
+
+
+def _golden(folder: Path, number: int, pair: Mapping[str, Any], tolerance: float) -> Golden:
+    names = [pair[side] for side in ("first", "second")]
+    if missing := [name for name in names if not (folder / name).is_file()]:
+        raise DataError(
+            f"{folder / FILE}: pair {number} names {missing[0]}, which is missing; run `dvc repro reward_merged`"
+        )
+    first, second = (read_image(folder / name) for name in names)
+    score = float(pair["score"])
+    if not 0.0 <= score <= 1.0:
+        raise ValueError(f"a score of {score}")
+    return Golden(PairQuery(first, second, str(pair["instruction"])), score, tolerance)

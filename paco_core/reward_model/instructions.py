@@ -10,7 +10,7 @@ import difflib
 import string
 from typing import Any
 
-from paco_core.files import DataError
+from paco_core.io.files import DataError
 
 _COMPARE = (
     "Compare the edited image (second) with the original image (first). Instruction: '{instruction}'. "

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from paco_core.io.files import DataError
 from paco_core.reward_model.examples import Example
 from paco_core.reward_model.loss import Answers, LossKind, answer_loss
 from paco_core.reward_model.network import Network, Prompt, Row
@@ -40,13 +41,19 @@ def tokenise(network: Network, examples: Sequence[Example], *, swap: bool = Fals
     """Items in the order of the examples; pictures are not encoded here, only measured.
 
     With ``swap``, items whose pictures may stand in either order know both.
+
+    Raises:
+        DataError: naming the pair that the model cannot read.
     """
     items = []
     for example in examples:
-        grids = tuple(network.grid(image) for image in example.images)
-        other = network.prompt(example.instruction, grids[::-1]) if swap and not example.ordered else None
-        prompt = network.prompt(example.instruction, grids)
-        items.append(Item(example.images, prompt, answer_ids(network, example.answer), other))
+        answer = answer_ids(network, example.answer)
+        try:
+            prompt = network.question(example.query, len(answer))
+            turned = network.question(example.swapped, len(answer)) if swap and not example.ordered else None
+        except DataError as error:
+            raise DataError(f"pair {example.id}: {error}") from None
+        items.append(Item(example.images, prompt, answer, turned))
     return items
 
 

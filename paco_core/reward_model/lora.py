@@ -8,12 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paco_core.files import DataError, read_json, write_json
+from paco_core.io.files import DataError, read_json, write_json
+from paco_core.reward_model.damaged import reading
 
 if TYPE_CHECKING:
     import torch
 
-    from paco_core.params import LoraParams
+    from paco_core.config.params import LoraParams
 
 LANGUAGE, VISION = "model.language_model.", "model.visual.blocks."
 WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
@@ -106,15 +107,23 @@ def load(model: Any, adapter: Path) -> Any:
     """Put a saved adapter onto ``model``.
 
     Raises:
-        DataError: when the folder is no adapter, or was made for another base (names or shapes differ, or the
-            weights, where the adapter knows those of its base).
+        DataError: when the folder is no adapter or is damaged, or was made for another base (names or shapes differ,
+            or the weights, where the adapter knows those of its base).
     """
-    from peft import LoraConfig, PeftModel
-    from safetensors import safe_open
+    from peft import PeftModel
 
     for name in (CONFIG, WEIGHTS):
         if not (adapter / name).is_file():
             raise DataError(f"{adapter}: no adapter there ({name} is missing); run `dvc repro reward_lora`")
+    with reading(adapter):
+        _refuse_other_base(model, adapter)
+        return PeftModel.from_pretrained(model, str(adapter))
+
+
+def _refuse_other_base(model: Any, adapter: Path) -> None:
+    from peft import LoraConfig
+    from safetensors import safe_open
+
     linears = {name: module for name, module in model.named_modules() if hasattr(module, "in_features")}
     owner = LoraConfig.from_pretrained(str(adapter)).base_model_name_or_path
     with safe_open(adapter / WEIGHTS, framework="pt") as stored:
@@ -134,4 +143,3 @@ def load(model: Any, adapter: Path) -> Any:
             f"{adapter}: made for base {owner!r}, not for this model: of the same shape, but with other weights; "
             "name that base in reward.base"
         )
-    return PeftModel.from_pretrained(model, str(adapter))

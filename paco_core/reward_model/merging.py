@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paco_core.files import DataError, write_json
+from paco_core.io.files import DataError, write_json
 from paco_core.reward_model import lora
 from paco_core.reward_model.network import Network
 from paco_core.reward_model.scorer import Scorer

@@ -2,7 +2,8 @@
 
 Pictures go through the frozen vision tower once each and are kept; question and answer go through the
 language model with those features put in place; only the positions that are read go through the head.
-Rows are padded at the right, where causal attention never looks, so that no mask is needed.
+Rows are padded at the right, where causal attention never looks, so that no mask is needed. What is scored is
+padded to whole steps (:mod:`paco_core.reward_model.shapes`), so that a score does not depend on its neighbours.
 """
 
 from __future__ import annotations
@@ -13,21 +14,23 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from paco_core.files import DataError
-from paco_core.imports import uncollected
+from paco_core.io.files import DataError
+from paco_core.io.imports import uncollected
+from paco_core.reward_model.damaged import reading
 from paco_core.reward_model.features import FeatureCache, Visual
 from paco_core.reward_model.instructions import chat
 from paco_core.reward_model.passes import Passes, ReadPositions, embed_patches_by_product
-from paco_core.reward_model.yes_probability import answer_tokens
+from paco_core.reward_model.shapes import PATCH_STEP, chunks, whole
+from paco_core.reward_model.yes_probability import PairQuery, answer_tokens
 
 if TYPE_CHECKING:
     import torch
     from PIL import Image
 
-T = TypeVar("T")
 PATCHES_AT_ONCE = 65_536  # patches through the vision tower in one pass
+NARROWEST = 200  # times the shorter side of a picture: longer ones Qwen's processor does not take
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,7 @@ class Network:
         self.yes_id, self.no_id = answer_tokens(processor.tokenizer, name)
         self.prompt = lru_cache(maxsize=8192)(self._prompt)
         self.features = FeatureCache()
+        self.window = int(model.config.text_config.max_position_embeddings)  # tokens of a question and its answer
         self.encoded = self.reused = 0  # pictures through the vision tower, and those whose features were kept
         embed_patches_by_product(model.model.visual.patch_embed)
         self._read = ReadPositions(model.model.language_model.layers[-1].mlp)
@@ -79,7 +83,7 @@ class Network:
             pixels: least and most pixels of a picture after resizing; the folder's own bounds when None.
 
         Raises:
-            DataError: when the folder is none, holds another kind of model, or cannot be a reward base.
+            DataError: when the folder is none or damaged, holds another kind of model, or cannot be a reward base.
         """
         import torch
         from transformers import AutoConfig, AutoProcessor, Qwen2_5_VLForConditionalGeneration
@@ -92,13 +96,14 @@ class Network:
             raise DataError(
                 f"{folder}: its weights are no safetensors; other formats can run code when they are loaded"
             )
-        kind = AutoConfig.from_pretrained(source).model_type
-        if kind != "qwen2_5_vl":
-            raise DataError(f"{source}: its model type is {kind!r}, a reward model needs 'qwen2_5_vl'")
-        model = Qwen2_5_VLForConditionalGeneration.from_pretrained(
-            source, dtype=getattr(torch, dtype), use_safetensors=True, trust_remote_code=False
-        )
-        processor = AutoProcessor.from_pretrained(source)
+        with reading(folder):
+            kind = AutoConfig.from_pretrained(source).model_type
+            if kind != "qwen2_5_vl":
+                raise DataError(f"{source}: its model type is {kind!r}, a reward model needs 'qwen2_5_vl'")
+            model = Qwen2_5_VLForConditionalGeneration.from_pretrained(
+                source, dtype=getattr(torch, dtype), use_safetensors=True, trust_remote_code=False
+            )
+            processor = AutoProcessor.from_pretrained(source)
         if pixels is not None:
             bounds = processor.image_processor.size
             processor.image_processor.size = type(bounds)(shortest_edge=pixels[0], longest_edge=pixels[1])
@@ -107,6 +112,23 @@ class Network:
     @property
     def device(self) -> torch.device:
         return self.model.device  # type: ignore[no-any-return]
+
+    def question(self, query: PairQuery, answer: int = 1) -> Prompt:
+        """A question about a pair, before its pictures are encoded.
+
+        Args:
+            answer: tokens to be answered with.
+
+        Raises:
+            DataError: when the model cannot read it: a picture is too narrow, the instruction holds an image token,
+                or there are more tokens than the model was made for.
+        """
+        prompt = self.prompt(query.instruction, (self.grid(query.first), self.grid(query.second)))
+        if len(prompt.ids) + answer > self.window:
+            raise DataError(
+                f"the question, its pictures and the answer exceed the model's window of {self.window} tokens"
+            )
+        return prompt
 
     def _prompt(self, instruction: str, grids: tuple[tuple[int, int, int], ...]) -> Prompt:
         """Tokens and rotary positions of an instruction about pictures of these patch grids."""
@@ -125,9 +147,15 @@ class Network:
         return Prompt(ids, positions[:, 0])
 
     def grid(self, image: Image.Image) -> tuple[int, int, int]:
-        """Patches (time, height, width) of a picture, by its size alone."""
+        """Patches (time, height, width) of a picture, by its size alone.
+
+        Raises:
+            DataError: when the picture is too narrow.
+        """
         from transformers.models.qwen2_vl.image_processing_qwen2_vl import smart_resize
 
+        if max(image.size) > NARROWEST * min(image.size):
+            raise DataError(f"a picture's longer side is more than {NARROWEST} times its shorter one")
         given = self.processor.image_processor
         patch, bounds = given.patch_size, given.size
         high, wide = smart_resize(
@@ -135,10 +163,13 @@ class Network:
         )
         return 1, high // patch, wide // patch
 
-    def look(self, images: Sequence[Image.Image], passes: Passes | None = None) -> list[Visual]:
+    def look(
+        self, images: Sequence[Image.Image], passes: Passes | None = None, at_once: int | None = None
+    ) -> list[Visual]:
         """Vision features of pictures, without gradients; each distinct picture passes the tower once.
 
-        They are kept in ``features``, as far as they fit there.
+        They are kept in ``features``, as far as they fit there. ``at_once``: pictures of one pass; as many as are
+        quickest when None.
         """
         passes = passes or Passes(1)
         keys = [picture_key(image) for image in images]
@@ -146,11 +177,11 @@ class Network:
         new = {key: image for key, image in zip(keys, images, strict=True) if key not in found}
         self.encoded += len(new)
         self.reused += len(keys) - len(new)
-        limit = passes.share(len(new), self._pictures_at_once(list(new.values())))
-        chunks = _chunks(list(new.items()), limit)
-        encoded = passes.run(self._encode, [[image for _, image in chunk] for chunk in chunks])
-        for chunk, visuals in zip(chunks, encoded, strict=True):
-            for (key, _), visual in zip(chunk, visuals, strict=True):
+        limit = passes.share(len(new), at_once or self._pictures_at_once(list(new.values())))
+        parts = chunks(list(new.items()), limit)
+        encoded = passes.run(self._encode, [[image for _, image in part] for part in parts])
+        for part, visuals in zip(parts, encoded, strict=True):
+            for (key, _), visual in zip(part, visuals, strict=True):
                 found[key] = self.features.put(key, visual)
         return [found[key] for key in keys]
 
@@ -168,28 +199,38 @@ class Network:
         return max(1, PATCHES_AT_ONCE * self.processor.image_processor.patch_size**2 // int(bounded))
 
     def _encode(self, images: Sequence[Image.Image]) -> list[Visual]:
+        import torch
+        from torch.nn import functional
+
         inputs = self.processor.image_processor(images=list(images), return_tensors="pt").to(self.device)
-        grids = inputs["image_grid_thw"]
-        features = self.model.model.get_image_features(inputs["pixel_values"], grids).pooler_output
+        patches, grids = inputs["pixel_values"], inputs["image_grid_thw"]
+        spare = whole(len(patches), PATCH_STEP) - len(patches)
+        if spare:  # a black picture that fills the last step
+            merge = self.processor.image_processor.merge_size
+            patches = functional.pad(patches, (0, 0, 0, spare))
+            grids = torch.cat([grids, grids.new_tensor([[1, merge, spare // merge]])])
+        features = self.model.model.get_image_features(patches, grids).pooler_output
         return [
             Visual(tokens, (int(grid[0]), int(grid[1]), int(grid[2])))
-            for tokens, grid in zip(features, grids.tolist(), strict=True)
+            for tokens, grid in zip(features[: len(images)], grids.tolist(), strict=False)
         ]
 
-    def row(self, first: Visual, second: Visual, instruction: str, answer: torch.Tensor | None = None) -> Row:
-        return Row(self.prompt(instruction, (first.grid, second.grid)), (first, second), answer)
+    def states(
+        self, rows: Sequence[Row], row: torch.Tensor, position: torch.Tensor, length: int | None = None
+    ) -> torch.Tensor:
+        """Last hidden states (m, hidden) of rows at the places (``row``, ``position``), int64 (m,) each.
 
-    def states(self, rows: Sequence[Row], row: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
-        """Last hidden states (m, hidden) of rows at the places (``row``, ``position``), int64 (m,) each."""
+        Rows are padded to ``length`` tokens; to the longest of them when None.
+        """
         # A checkpointed layer is run again after this block: it would see all positions then.
         whole = self.model.is_gradient_checkpointing
         with nullcontext() if whole else self._read.only(row, position):
-            states: torch.Tensor = self._forward(rows, use_cache=False).last_hidden_state
+            states: torch.Tensor = self._forward(rows, False, length).last_hidden_state
         return states[row, position]
 
     def prefill(self, rows: Sequence[Row]) -> tuple[torch.Tensor, Any]:
         """Hidden states and key-value cache of rows of one length, to go on from with :meth:`step`."""
-        output = self._forward(rows, use_cache=True)
+        output = self._forward(rows, True)
         return output.last_hidden_state, output.past_key_values
 
     def step(self, ids: torch.Tensor, positions: torch.Tensor, cache: Any) -> torch.Tensor:
@@ -204,10 +245,10 @@ class Network:
         states: torch.Tensor = output.last_hidden_state
         return states
 
-    def _forward(self, rows: Sequence[Row], use_cache: bool) -> Any:
+    def _forward(self, rows: Sequence[Row], use_cache: bool, length: int | None = None) -> Any:
         import torch
 
-        longest = max(row.length for row in rows)
+        longest = length or max(row.length for row in rows)
         ids = torch.zeros(len(rows), longest, dtype=torch.int64)
         positions = torch.zeros(3, len(rows), longest, dtype=torch.int64)
         for number, row in enumerate(rows):
@@ -230,9 +271,14 @@ class Network:
         """Logits (rows, vocabulary), float32, of the first answer token; rows carry no answer here."""
         import torch
 
-        last = torch.tensor([len(row.prompt.ids) - 1 for row in rows], device=self.device)
-        logits: torch.Tensor = self.model.lm_head(self.states(rows, torch.arange(len(rows), device=self.device), last))
-        return logits.float()
+        length = whole(max(row.length for row in rows))
+        row, last = list(range(len(rows))), [row.length - 1 for row in rows]
+        spare = [place for place in range(length) if place != last[0]][: whole(len(rows)) - len(rows)]
+        row_at = torch.tensor([*row, *[0] * len(spare)], device=self.device)
+        position = torch.tensor([*last, *spare], device=self.device)
+        states = self.states(rows, row_at, position, length)
+        logits: torch.Tensor = self.model.lm_head(states)
+        return logits[: len(rows)].float()
 
 
 def source(root: Path, model: str, key: str = "reward.base") -> str | Path:
@@ -253,16 +299,6 @@ def picture_key(image: Image.Image) -> str:
     """Digest of a picture's pixels, size and mode."""
     head = f"{image.mode} {image.width}x{image.height} ".encode()
     return hashlib.md5(head + image.tobytes(), usedforsecurity=False).hexdigest()
-
-
-def by_length(rows: Sequence[Row], limit: int) -> list[list[int]]:
-    """Row numbers in batches of at most ``limit`` rows of similar length."""
-    order = sorted(range(len(rows)), key=lambda number: rows[number].length)
-    return _chunks(order, limit)
-
-
-def _chunks(items: Sequence[T], size: int) -> list[list[T]]:
-    return [list(items[start : start + size]) for start in range(0, len(items), size)]
 
 
 def _quieten() -> None:

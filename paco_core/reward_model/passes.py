@@ -20,7 +20,8 @@ class Passes:
     """Runs passes that do not depend on one another, ``at_once`` of them at a time.
 
     On a processor, two passes side by side on a core each end sooner than one after the other on two cores:
-    a layer of a small model is too little work to be worth cutting up and waiting for.
+    a layer of a small model is too little work to be worth cutting up and waiting for. A lone pass takes one core,
+    too: how many threads share a sum must not depend on what else there is to do.
     """
 
     def __init__(self, at_once: int) -> None:
@@ -49,7 +50,7 @@ class Passes:
             with torch.no_grad():
                 return function(batch)
 
-        if self._threads is None or len(batches) < 2:
+        if self._threads is None:
             for batch in batches:
                 with torch.no_grad():
                     result = function(batch)
@@ -59,7 +60,7 @@ class Passes:
         try:
             yield from self._threads.map(one, batches)
         finally:
-            torch.set_num_threads(threads)  # lone passes, and threads to come, use all of them again
+            torch.set_num_threads(threads)  # threads to come use all of them again
 
 
 class ReadPositions:

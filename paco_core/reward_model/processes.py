@@ -6,42 +6,47 @@ starts the ranks otherwise (`accelerate launch`, a scheduler) is left alone.
 
 from __future__ import annotations
 
+import json
+import multiprocessing
 import os
-import socket
+import signal
+import sys
+import tempfile
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Any
 
-from paco_core.files import DataError
+from paco_core.io.files import DataError
+from paco_core.io.imports import uncollected
+from paco_core.io.parent_process import die_with_parent
+from paco_core.runtime.launchers import rendezvous
 
 JOIN_S = 30.0  # that ranks are given to end by themselves
+NOTICE_S = 20.0  # that rank 0 is given to notice that another one failed
 
 
-class RankError(RuntimeError):
+class RankError(DataError):
     """Another rank ended before its work was done."""
 
 
-def _environment(rank: int, count: int, port: int) -> dict[str, str]:
+def _environment(rank: int, count: int, meeting: Path) -> dict[str, str]:
     return {
+        rendezvous.FILE: str(meeting),
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
         "WORLD_SIZE": str(count),
         "LOCAL_WORLD_SIZE": str(count),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
     }
 
 
 def _become(environment: dict[str, str], work: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    starter = multiprocessing.parent_process()
+    die_with_parent(None if starter is None else starter.pid, signal.SIGKILL)  # it has nothing of its own to tidy up
     os.environ.update(environment)
     work(*args)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def refuse_sharding() -> None:
@@ -55,6 +60,29 @@ def refuse_sharding() -> None:
             raise DataError(f"the reward is trained data-parallel, not through {name}; use launch/ddp.yaml")
 
 
+def accelerator(device: str) -> Any:
+    """accelerate's Accelerator for this process, alone or among the others."""
+    with uncollected():
+        from accelerate import Accelerator, PartialState
+
+    cpu = device == "cpu"
+    PartialState(cpu=cpu, **rendezvous.arguments())  # one for the whole process, which the accelerator finds
+    return Accelerator(cpu=cpu)
+
+
+def gather(accelerator: Any, rows: Sequence[Any]) -> list[Any]:
+    """The rows of all processes, in their order, in each of them.
+
+    They travel as JSON: accelerate's own ``gather_object`` would unpickle what another process sends.
+    """
+    import torch
+
+    own = torch.frombuffer(bytearray(json.dumps(rows).encode() + b" "), dtype=torch.uint8).to(accelerator.device)
+    padded = accelerator.pad_across_processes(own, pad_index=ord(" "))
+    everyones = accelerator.gather(padded).cpu().reshape(accelerator.num_processes, -1)
+    return [row for text in everyones for row in json.loads(bytes(text.tolist()))]
+
+
 @contextmanager
 def ranks(count: int, work: Callable[..., Any], *args: Any) -> Iterator[None]:
     """Run the block as rank 0 of ``count`` while the other ranks call ``work(*args)``.
@@ -62,26 +90,27 @@ def ranks(count: int, work: Callable[..., Any], *args: Any) -> Iterator[None]:
     Nothing happens where ``count`` is 1, or something else has set the ranks already.
 
     Raises:
-        RankError: when another rank failed; this one may notice by a lost connection, or only at the end.
+        RankError: when another rank failed; this one may notice by a lost connection, or only at the end. Where it
+            does neither, because it waits for the other, this process ends with status 1 after :data:`NOTICE_S`.
     """
     if count == 1 or "RANK" in os.environ:
         yield
         return
-    import multiprocessing
-
     context = multiprocessing.get_context("spawn")
-    port = _free_port()
+    folder = tempfile.TemporaryDirectory(prefix="paco-ranks-")  # others may not look into it
+    meeting = Path(folder.name) / "store"
     others = [
-        context.Process(target=_become, args=(_environment(rank, count, port), work, args), daemon=True)
+        context.Process(target=_become, args=(_environment(rank, count, meeting), work, args), daemon=True)
         for rank in range(1, count)
     ]
-    own = _environment(0, count, port)
-    before = {name: os.environ.get(name) for name in own}
+    own = _environment(0, count, meeting)
+    before = {name: os.environ.get(name) for name in (*own, "MASTER_PORT", *rendezvous.INTERFACES)}  # accelerate's, too
     for process in others:
         process.start()
     os.environ.update(own)
     try:
-        yield
+        with _watched(others):
+            yield
         for process in others:
             process.join(JOIN_S)
         if failed := _failed(others):
@@ -99,8 +128,32 @@ def ranks(count: int, work: Callable[..., Any], *args: Any) -> Iterator[None]:
             process.terminate()
             process.join()
         for name, value in before.items():
-            os.environ.pop(name) if value is None else os.environ.update({name: value})
+            os.environ.pop(name, None) if value is None else os.environ.update({name: value})
         _forget()
+        folder.cleanup()
+
+
+@contextmanager
+def _watched(others: Sequence[BaseProcess]) -> Iterator[None]:
+    """End this process when another rank failed and the block, which may wait for it within torch, goes on."""
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(0.5):
+            if failed := _failed(others):
+                if not over.wait(NOTICE_S):
+                    text = f"rank {failed[0]} of {len(others) + 1} failed; rank 0, which waited for it, ends"
+                    print(text, file=sys.stderr, flush=True)
+                    os._exit(1)
+                return
+
+    watcher = threading.Thread(target=watch, name="ranks", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join()
 
 
 def _failed(others: Sequence[BaseProcess]) -> list[int]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paco_core.files import DataError, read_json, write_json
+from paco_core.io.files import DataError, read_json, write_json
 from paco_core.reward_model import lora
 from paco_core.reward_model.evaluation import Evaluation, evaluate
 from paco_core.reward_model.examples import Example
@@ -15,7 +15,7 @@ from paco_core.reward_model.network import Network, source
 from paco_core.reward_model.scorer import Scorer
 
 if TYPE_CHECKING:
-    from paco_core.params import RewardParams
+    from paco_core.config.params import RewardParams
 
 SOURCE = "source.json"
 #: transformers 5 moved the towers of Qwen2.5-VL; adapters trained before it name the old places.

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paco_core.reward_model.network import Network, Row, by_length
+from paco_core.io.files import DataError
+from paco_core.reward_model.bits import batches_keep_bits
+from paco_core.reward_model.network import Network, Row
 from paco_core.reward_model.passes import Passes
+from paco_core.reward_model.shapes import by_length, chunks, of_one_length
 from paco_core.reward_model.yes_probability import PairQuery, Score, from_logits
 
 if TYPE_CHECKING:
     import torch
 
-    from paco_core.params import RewardParams
+    from paco_core.config.params import RewardParams
 
+log = logging.getLogger("paco.reward")
 MAX_BATCH = 64
 CPU_TOKENS = 1024  # in one pass on a processor: more no longer fit a core's caches, and take longer each
 
@@ -23,11 +29,15 @@ CPU_TOKENS = 1024  # in one pass on a processor: more no longer fit a core's cac
 class Scorer:
     """A reward model that is ready to score.
 
+    On a processor a score is a function of the question and the model alone, bit for bit: it does not depend on what
+    is scored beside it, nor on ``threads``. On other devices it may move in the last bits with its neighbours.
+
     Args:
         folder: complete Qwen2.5-VL folder, or a hub id.
         min_pixels: least pixels of a picture after resizing; with ``max_pixels``, the most. The folder's own
             bounds where either is None.
         threads: processor threads of this process; unchanged when None.
+        window: tokens of a question at most, where those are fewer than the model was made for.
 
     Raises:
         DataError: see :meth:`Network.load`.
@@ -43,6 +53,7 @@ class Scorer:
         max_pixels: int | None = None,
         threads: int | None = None,
         max_batch: int = MAX_BATCH,
+        window: int | None = None,
     ) -> None:
         if threads is not None:
             import torch
@@ -50,6 +61,7 @@ class Scorer:
             torch.set_num_threads(threads)
         pixels = None if min_pixels is None or max_pixels is None else (min_pixels, max_pixels)
         self.network = Network.load(folder, device=device, dtype=dtype, pixels=pixels)
+        self.network.window = min(self.network.window, window or self.network.window)
         self.max_batch, self.passes = max_batch, Passes.on(self.network.device)
 
     @classmethod
@@ -77,26 +89,60 @@ class Scorer:
     def no_id(self) -> int:
         return self.network.no_id
 
-    def _rows(self, queries: Sequence[PairQuery]) -> list[Row]:
+    @cached_property
+    def _together(self) -> bool:
+        """Whether questions are computed together: on a processor, only where that leaves no trace in their scores."""
+        free = self.network.device.type != "cpu" or batches_keep_bits(self.network, self.passes)
+        if not free:
+            log.warning("this processor rounds otherwise in batches: each question is computed alone, which is slower")
+        return free
+
+    def warm_up(self) -> None:
+        """Compute a first few questions now, so that no caller waits for what is done once."""
+        log.info("questions are computed %s", "together" if self._together else "one by one")
+
+    def fault(self, query: PairQuery, answer: int = 1) -> str | None:
+        """Why the model cannot read a question that is answered with ``answer`` tokens; None when it can."""
+        try:
+            self.network.question(query, answer)
+        except DataError as error:
+            return str(error)
+        return None
+
+    def _rows(self, queries: Sequence[PairQuery], answer: int = 1) -> list[Row]:
+        prompts = [self.network.question(query, answer) for query in queries]
         images = [image for query in queries for image in (query.first, query.second)]
-        visuals = self.network.look(images, self.passes)
+        visuals = self.network.look(images, self.passes, None if self._together else 1)
         return [
-            self.network.row(visuals[2 * number], visuals[2 * number + 1], query.instruction)
-            for number, query in enumerate(queries)
+            Row(prompt, (first, second)) for prompt, (first, second) in zip(prompts, chunks(visuals, 2), strict=True)
         ]
 
     def _batches(self, queries: Sequence[PairQuery]) -> Iterator[tuple[list[int], torch.Tensor]]:
         """(numbers of queries, their logits (n, vocabulary) of the first answer token), batch by batch."""
         rows = self._rows(queries)
-        batches = by_length(rows, self._rows_at_once(rows))
+        batches = self._cut(rows)
         yield from zip(
             batches,
             self.passes.run(self.network.first_logits, [[rows[number] for number in batch] for batch in batches]),
             strict=True,
         )
 
+    def _cut(self, rows: Sequence[Row]) -> list[list[int]]:
+        """Row numbers in batches; on a processor, of rows of one padded length."""
+        if self.network.device.type != "cpu":
+            return by_length(rows, self.max_batch)
+        batches: list[list[int]] = []
+        for length, numbers in of_one_length(rows).items():
+            most = min(self.max_batch, max(1, CPU_TOKENS // length)) if self._together else 1
+            batches += chunks(numbers, self.passes.share(len(numbers), most))
+        return batches
+
     def first_logits(self, queries: Sequence[PairQuery]) -> torch.Tensor:
-        """Logits (queries, vocabulary), float32 on the CPU, of the first answer token."""
+        """Logits (queries, vocabulary), float32 on the CPU, of the first answer token.
+
+        Raises:
+            DataError: when the model cannot read a question; see :meth:`fault`.
+        """
         import torch
 
         logits = torch.empty(len(queries), self.network.model.lm_head.out_features)
@@ -104,32 +150,34 @@ class Scorer:
             logits[batch] = found.cpu()
         return logits
 
-    def _rows_at_once(self, rows: Sequence[Row]) -> int:
-        if self.network.device.type != "cpu":
-            return self.max_batch
-        longest = max((row.length for row in rows), default=1)
-        return self.passes.share(len(rows), min(self.max_batch, max(1, CPU_TOKENS // longest)))
-
     def score(self, queries: Sequence[PairQuery], on_batch: Callable[[int], None] | None = None) -> list[Score]:
         """P(Yes) of each query, in order; each distinct picture is encoded once.
 
-        ``on_batch`` is called with the number of pairs just done. A pair whose logits are not finite gets
-        NaN and the cause.
+        ``on_batch`` is called with the number of pairs just done. A pair that the model cannot read, or whose logits
+        are not finite, gets NaN and the cause.
         """
-        values = [math.nan] * len(queries)
-        for batch, logits in self._batches(queries) if queries else ():
-            for number, value in zip(batch, from_logits(logits, self.yes_id, self.no_id).tolist(), strict=True):
-                values[number] = value
+        scores = {n: Score(math.nan, cause) for n, query in enumerate(queries) if (cause := self.fault(query))}
+        read = [number for number in range(len(queries)) if number not in scores]
+        if on_batch is not None and scores:
+            on_batch(len(scores))
+        for batch, logits in self._batches([queries[number] for number in read]) if read else ():
+            for place, value in zip(batch, from_logits(logits, self.yes_id, self.no_id).tolist(), strict=True):
+                cause = "the model's logits are not finite" if math.isnan(value) else None
+                scores[read[place]] = Score(value, cause)
             if on_batch is not None:
                 on_batch(len(batch))
-        return [Score(value, "the model's logits are not finite" if math.isnan(value) else None) for value in values]
+        return [scores[number] for number in range(len(queries))]
 
     def generate_reasons(self, queries: Sequence[PairQuery], max_new_tokens: int = 128) -> list[str]:
-        """The whole answers, decoded greedily: "Yes." or "No." and the reasons."""
+        """The whole answers, decoded greedily: "Yes." or "No." and the reasons.
+
+        Raises:
+            DataError: when the model cannot read a question, or not answer it at that length.
+        """
         import torch
 
         tokenizer = self.network.processor.tokenizer
-        rows = self._rows(queries)
+        rows = self._rows(queries, max_new_tokens)
         answers = [""] * len(rows)
         with torch.inference_mode():
             for batch in by_length(rows, self.max_batch):

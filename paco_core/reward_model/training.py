@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import csv
 import math
-import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paco_core.files import DataError, atomic, digest
-from paco_core.imports import uncollected
-from paco_core.progress import Progress
-from paco_core.reward_model import checkpoint, lora
+from paco_core.io.files import DataError, atomic, digest
+from paco_core.io.progress import Progress
+from paco_core.reward_model import checkpoint, lora, processes
 from paco_core.reward_model.batches import epoch_batches, learning_rate_at
 from paco_core.reward_model.checkpoint import Best, Progressed
 from paco_core.reward_model.evaluation import Evaluation, better, evaluate, most_wrong
@@ -30,13 +29,14 @@ from paco_core.reward_model.network import Network
 from paco_core.reward_model.processes import ranks, refuse_sharding
 from paco_core.reward_model.scorer import Scorer
 from paco_core.reward_model.yes_probability import PairQuery, Score
+from paco_core.runtime.checkpoints import alone
 
 if TYPE_CHECKING:
     import torch
 
-    from paco_core.params import RewardParams
+    from paco_core.config.params import RewardParams
 
-ADAPTER, CHECKPOINT, LOG = "adapter", "checkpoint", "training_log.csv"
+ADAPTER, LOG = "adapter", "training_log.csv"
 METRICS_EVERY = 10  # steps
 #: Parameters that do not change what is trained: a checkpoint stays valid when they change.
 NO_INFLUENCE = {"checkpoint_every", "vision_cache_gb", "processes", "source", "weights"}
@@ -75,6 +75,8 @@ def train(
     validation: Sequence[Example],
     params: RewardParams,
     out: Path,
+    checkpoints: Path,
+    code: str,
     *,
     on_metrics: OnMetrics | None = None,
     progress: Progress | None = None,
@@ -87,6 +89,8 @@ def train(
 
     Args:
         base: Qwen2.5-VL folder or hub id; ``params.base`` is what the adapter records as its base.
+        checkpoints: where those of this training and of others like it lie, a folder an identity.
+        code: digest of the code that trains; weights that other code made are not gone on with.
         progress: advanced by the number of pairs trained on; its total is ``len(examples) * epochs``.
 
     Raises:
@@ -98,7 +102,7 @@ def train(
     require_both_labels(examples, "training examples")
     if not validation:
         raise DataError("no validation pair: raise pairs.validation_share and run `dvc repro pairs`")
-    given = (base, examples, validation, params, out)
+    given = (base, examples, validation, params, out, checkpoints, code)
     with ranks(params.processes, _one_rank, *given):
         return _one_rank(*given, on_metrics=on_metrics, progress=progress, say=say)
 
@@ -109,16 +113,15 @@ def _one_rank(
     validation: Sequence[Example],
     params: RewardParams,
     out: Path,
+    checkpoints: Path,
+    code: str,
     *,
     on_metrics: OnMetrics | None = None,
     progress: Progress | None = None,
     say: Callable[[str], None] | None = None,
 ) -> TrainingReport:
     """One process's part of a training; the callbacks belong to the first process."""
-    with uncollected():
-        from accelerate import Accelerator
-
-    accelerator = Accelerator(cpu=params.device == "cpu")
+    accelerator = processes.accelerator(params.device)
     network = Network.load(
         base,
         device=str(accelerator.device),
@@ -132,11 +135,15 @@ def _one_rank(
         validation,
         params,
         out=out,
+        checkpoints=checkpoints,
+        code=code,
         accelerator=accelerator,
         on_metrics=on_metrics,
         progress=progress,
     )
-    return run.to_the_end(say or (lambda _line: None))
+    with alone(run.kept) if accelerator.is_main_process else nullcontext():
+        accelerator.wait_for_everyone()  # until the first one is at it, no other reads where to go on from
+        return run.to_the_end(say or (lambda _line: None))
 
 
 class _Run:
@@ -150,13 +157,15 @@ class _Run:
         params: RewardParams,
         *,
         out: Path,
+        checkpoints: Path,
+        code: str,
         accelerator: Any,
         on_metrics: OnMetrics | None,
         progress: Progress | None,
     ) -> None:
         self.network, self.examples, self.validation, self.params = network, examples, validation, params
         self.accelerator = accelerator
-        self.out, self.kept = out, out / CHECKPOINT
+        self.out, self.code = out, code
         self.on_metrics, self.progress = on_metrics, progress
         self.trains_vision = params.vision == "lora"
         self.items = tokenise(network, examples, swap=params.swap)
@@ -164,6 +173,7 @@ class _Run:
         self.total_steps = self.steps_per_epoch * params.epochs
         self.base = lora.base_digest(network.model)
         self.key = self._key()
+        self.kept = checkpoints / self.key
 
     def to_the_end(self, say: Callable[[str], None]) -> TrainingReport:
         """Everything from the untrained base to the written adapter."""
@@ -278,22 +288,20 @@ class _Run:
 
     def _not_finite(self, found: Sequence[tuple[list[int], torch.Tensor]]) -> list[int]:
         """Which examples have a loss that is not finite, in any process."""
-        from accelerate.utils import gather_object
-
         own = [
             number
             for mine, losses in found
             for number, loss in zip(mine, losses.tolist(), strict=True)
             if not math.isfinite(loss)
         ]
-        return sorted(set(gather_object(own)))
+        return sorted(set(processes.gather(self.accelerator, own)))
 
     def _stop(self, what: str, numbers: Sequence[int], step: int) -> None:
         ids = ", ".join(self.examples[number].id for number in numbers)
         raise TrainingError(
             f"the {what} is not finite at step {step + 1} of {self.total_steps}; pairs: {ids}; "
             f"lower reward.learning_rate ({self.params.learning_rate}) or look at these pairs; "
-            f"the last checkpoint is kept in {self.out.name}/{CHECKPOINT}"
+            f"the last checkpoint is kept in {self.kept}"
         )
 
     def _evaluate(self) -> Evaluation:
@@ -314,12 +322,12 @@ class _Run:
             self.on_metrics(_defined(values), step)
 
     def _key(self) -> str:
-        """What this run trains: parameters, examples, and the base's weights (a sample of them)."""
+        """What this run trains and how: parameters, examples, code, and the base's weights (a sample of them)."""
         pairs = [(example.id, example.instruction, example.answer) for example in self.examples]
-        return digest([self.params.model_dump(exclude=NO_INFLUENCE), pairs, self.base], 32)
+        return digest([self.params.model_dump(exclude=NO_INFLUENCE), pairs, self.base, self.code], 32)
 
     def _finish(self, wrapped: Any, weights: Mapping[str, torch.Tensor], done: Progressed) -> None:
-        """Write the best adapter and the log; the checkpoint has served."""
+        """Write the best adapter and the log. The checkpoint stays: a kill may still come before DVC has the outs."""
         self.accelerator.wait_for_everyone()
         if not self.accelerator.is_main_process:
             return
@@ -328,7 +336,6 @@ class _Run:
         with atomic(self.out / ADAPTER) as part:
             lora.save(wrapped, part, self.base)
         write_log(self.out / LOG, done.log)
-        shutil.rmtree(self.kept, ignore_errors=True)
 
 
 class _SharedScorer:
@@ -338,14 +345,14 @@ class _SharedScorer:
         self.scorer, self.accelerator = scorer, accelerator
 
     def score(self, queries: Sequence[PairQuery]) -> list[Score]:
-        from accelerate.utils import gather_object
-
         count, own = self.accelerator.num_processes, self.accelerator.process_index
         if count == 1:
             return self.scorer.score(queries)
         mine = enumerate(self.scorer.score(queries[own::count]))
-        found: list[tuple[int, Score]] = gather_object([(own + count * place, score) for place, score in mine])
-        return [score for _, score in sorted(found, key=lambda pair: pair[0])]
+        found = processes.gather(
+            self.accelerator, [(own + count * place, score.value, score.cause) for place, score in mine]
+        )
+        return [Score(value, cause) for _, value, cause in sorted(found, key=lambda row: row[0])]
 
 
 def _defined(values: Mapping[str, float]) -> dict[str, float]:
@@ -364,6 +371,4 @@ def write_log(path: Path, log: Sequence[Mapping[str, float]]) -> None:
 
 def _sync(accelerator: Any, module: Any, last: bool) -> Any:
     """Gradients are exchanged with the last micro-batch of a step only."""
-    from contextlib import nullcontext
-
     return nullcontext() if last else accelerator.no_sync(module)

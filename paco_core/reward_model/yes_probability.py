@@ -6,11 +6,12 @@ score = P(Yes) / (P(Yes) + P(No)) = sigmoid(logit_Yes - logit_No)   (PaCo-RL, ar
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from paco_core.files import DataError
+from paco_core.io.files import DataError
 
 if TYPE_CHECKING:
     import torch
@@ -32,14 +33,28 @@ class PairQuery:
 
 @dataclass(frozen=True)
 class Score:
-    """A score in [0, 1]; NaN, with its cause, where the pair could not be scored."""
+    """A score in [0, 1]; NaN, with its cause, where the pair could not be scored.
+
+    Raises:
+        ValueError: for anything else: no number is made up, and none gets lost.
+    """
 
     value: float
     cause: str | None = None
 
+    def __post_init__(self) -> None:
+        if not (0.0 <= self.value <= 1.0 if self.cause is None else math.isnan(self.value)):
+            raise ValueError(f"a score is in [0, 1], or NaN with a cause; this is {self.value} ({self.cause})")
+
     @property
     def failed(self) -> bool:
         return math.isnan(self.value)
+
+
+class PairScorer(Protocol):
+    """Answers questions about pairs, in order: the scorer in this process, or the HTTP client."""
+
+    def score(self, queries: Sequence[PairQuery]) -> list[Score]: ...
 
 
 def in_both_orders(score: Callable[[Sequence[PairQuery]], list[Score]], queries: Sequence[PairQuery]) -> list[Score]:
@@ -86,21 +101,45 @@ def _log_sum(values: Sequence[float]) -> float:
     return top if math.isinf(top) else top + math.log(sum(math.exp(value - top) for value in values))
 
 
-def from_top_logprobs(entries: Iterable[Mapping[str, Any]], *, variants: bool = False) -> float:
+class Unscorable(Exception):
+    """An answer that holds no score; the text is the cause, and names no number, so that causes can be counted."""
+
+
+def from_top_logprobs(entries: Any, *, variants: bool = False) -> float:
     """Score from the ``top_logprobs`` of an OpenAI-style answer's first token.
 
     Args:
-        entries: mappings with ``token`` and ``logprob``.
+        entries: a list of mappings with ``token`` and ``logprob``, as it was parsed from JSON.
         variants: also count " Yes", "yes", " yes" (and for No alike), summing their probabilities.
 
     Returns:
         The score; where only one of the two words is listed the other counts as improbable: 1 or 0.
-        NaN where neither is listed: the pair is unscorable, not inconsistent.
+
+    Raises:
+        Unscorable: when neither word is listed (the pair is unscorable, not inconsistent), a token is no text, or the
+            log-probability of one of the words is not a finite number of at most 0.
     """
-    listed = [(str(entry["token"]), float(entry["logprob"])) for entry in entries]
     yes_words, no_words = (YES_VARIANTS, NO_VARIANTS) if variants else (frozenset({YES}), frozenset({NO}))
-    yes = _log_sum([value for token, value in listed if token in yes_words])
-    no = _log_sum([value for token, value in listed if token in no_words])
+    if not isinstance(entries, list) or not all(isinstance(entry, Mapping) for entry in entries):
+        raise Unscorable("the answer lists no log-probabilities")
+    if not all(isinstance(entry.get("token"), str) for entry in entries):  # it may have been Yes, or No
+        raise Unscorable("the answer lists a token that is no text")
+    listed = [(entry["token"], entry.get("logprob")) for entry in entries]
+    yes = _log_sum([_logprob(token, value) for token, value in listed if token in yes_words])
+    no = _log_sum([_logprob(token, value) for token, value in listed if token in no_words])
     if yes == no == -math.inf:
-        return math.nan
+        raise Unscorable("neither Yes nor No among the log-probabilities")
     return 1.0 / (1.0 + math.exp(no - yes)) if no - yes < 700 else 0.0
+
+
+def _logprob(token: str, value: Any) -> float:
+    """A log-probability as JSON gave it.
+
+    Raises:
+        Unscorable: unless it is a finite number of at most 0.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise Unscorable(f"the log-probability of {token!r} is no number")
+    if not -sys.float_info.max <= value <= 0:  # an integer may be too large for a float; NaN is in no range
+        raise Unscorable(f"the log-probability of {token!r} is not a finite number of at most 0")
+    return float(value)

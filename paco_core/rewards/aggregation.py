@@ -13,7 +13,7 @@ from typing import Literal
 
 import numpy as np
 
-from paco_core.files import DataError
+from paco_core.io.files import DataError
 from paco_core.rewards.function import find
 
 Rewards = Mapping[str, np.ndarray]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from paco_core.dataset.records import PromptRecord
+from paco_core.data.records.records import PromptRecord
 
 if TYPE_CHECKING:
     import numpy as np

@@ -5,12 +5,15 @@ from __future__ import annotations
 from itertools import combinations
 from typing import TYPE_CHECKING
 
-from paco_core.files import DataError
+from paco_core.io.files import DataError
 from paco_core.rewards.base import RewardBatch
 from paco_core.rewards.open_clip_model import OpenClip
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from paco_core.config.params import RewardTerm
+    from paco_core.rewards.sources import Sources
 
 
 class ClipI:
@@ -32,3 +35,8 @@ class ClipI:
         ends = np.cumsum([len(panels) for panels in batch.panels])
         sets = [rows[end - len(panels) : end] for end, panels in zip(ends, batch.panels, strict=True)]
         return np.array([np.mean([a @ b for a, b in combinations(embedded, 2)]) for embedded in sets])
+
+
+def build(term: RewardTerm, sources: Sources) -> ClipI:
+    """The reward of a term."""
+    return ClipI(sources.clip("clip_i", term))

@@ -10,6 +10,9 @@ from paco_core.rewards.open_clip_model import OpenClip
 if TYPE_CHECKING:
     import numpy as np
 
+    from paco_core.config.params import RewardTerm
+    from paco_core.rewards.sources import Sources
+
 WEIGHT = 2.5  # of Hessel et al.
 
 
@@ -27,3 +30,8 @@ class ClipScore:
         cosines = (self.clip.images(batch.whole) * texts).sum(dim=1).double().cpu().numpy()
         score: np.ndarray = WEIGHT * cosines.clip(min=0.0)
         return score
+
+
+def build(term: RewardTerm, sources: Sources) -> ClipScore:
+    """The reward of a term."""
+    return ClipScore(sources.clip("clip_score", term))

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from paco_core.dataset.records import split_panels
+from paco_core.data.records.records import split_panels
 from paco_core.rewards.base import RewardBatch
 from paco_core.rewards.open_clip_model import OpenClip
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from paco_core.config.params import RewardTerm
+    from paco_core.rewards.sources import Sources
 
 
 class ClipT:
@@ -30,3 +33,8 @@ class ClipT:
         owners = np.repeat(np.arange(len(batch)), [len(row) for row in asked])
         totals = np.bincount(owners, weights=cosines.double().cpu().numpy(), minlength=len(batch))
         return totals / np.bincount(owners, minlength=len(batch))
+
+
+def build(term: RewardTerm, sources: Sources) -> ClipT:
+    """The reward of a term."""
+    return ClipT(sources.clip("clip_t", term))

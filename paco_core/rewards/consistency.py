@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from itertools import combinations
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from paco_core.files import DataError
+from paco_core.io.files import DataError
 from paco_core.reward_model.instructions import render
-from paco_core.reward_model.yes_probability import PairQuery, Score
+from paco_core.reward_model.yes_probability import PairQuery, PairScorer
 from paco_core.rewards.base import RewardBatch
 
 if TYPE_CHECKING:
     import numpy as np
 
-
-class PairScorer(Protocol):
-    """Anything that scores pairs: the HTTP client, or the scorer in this process."""
-
-    def score(self, queries: Sequence[PairQuery]) -> list[Score]: ...
+    from paco_core.config.params import RewardTerm
+    from paco_core.rewards.sources import Sources
 
 
 class Consistency:
@@ -53,3 +49,8 @@ class Consistency:
         values = np.array([score.value for score in scores], dtype=np.float64)
         totals = np.bincount(owners, weights=values, minlength=len(batch))
         return totals / np.bincount(owners, minlength=len(batch))
+
+
+def build(term: RewardTerm, sources: Sources) -> Consistency:
+    """The reward of a term."""
+    return Consistency(sources.judge("consistency", term))

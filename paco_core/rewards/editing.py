@@ -6,12 +6,14 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from paco_core.reward_model.instructions import render
-from paco_core.reward_model.yes_probability import PairQuery
+from paco_core.reward_model.yes_probability import PairQuery, PairScorer
 from paco_core.rewards.base import RewardBatch
-from paco_core.rewards.consistency import PairScorer
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from paco_core.config.params import RewardTerm
+    from paco_core.rewards.sources import Sources
 
 QUESTIONS = ("edit_consistency", "edit_following")
 
@@ -54,3 +56,8 @@ class Editing:
                 self.causes[score.cause] = self.causes.get(score.cause, 0) + 1
         values = np.array([score.value for score in scores], dtype=np.float64).reshape(-1, len(QUESTIONS))
         return dict(zip(QUESTIONS, values.T, strict=True))
+
+
+def build(term: RewardTerm, sources: Sources) -> Editing:
+    """The reward of a term."""
+    return Editing(sources.judge("editing", term))

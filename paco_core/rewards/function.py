@@ -6,7 +6,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from paco_core.files import DataError
+from paco_core.io.files import DataError
 from paco_core.rewards.base import RewardBatch
 
 if TYPE_CHECKING:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from paco_core.files import DataError
+from paco_core.io.files import DataError
 from paco_core.rewards.base import RewardBatch
 
 if TYPE_CHECKING:
     import numpy as np
     from PIL.Image import Image
+
+    from paco_core.config.params import RewardTerm
+    from paco_core.rewards.sources import Sources
 
 QUOTED = re.compile(r'"([^"]+)"|“([^”]+)”|«([^»]+)»')
 NOTHING_QUOTED = "prompt quotes no text"
@@ -73,3 +76,8 @@ class Ocr:
                 continue
             values[row] = max(0.0, 1.0 - edit_distance(asked, self._read(picture)) / len(asked))
         return values
+
+
+def build(_term: RewardTerm, _sources: Sources) -> Ocr:
+    """The reward of a term."""
+    return Ocr()

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from paco_core.files import DataError
+from paco_core.io.files import DataError
 from paco_core.rewards.base import RewardBatch
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from paco_core.config.params import RewardTerm
+    from paco_core.rewards.sources import Sources
 
 SCALE = 26.0  # of Flow-GRPO (arXiv 2505.05470): brings PickScore_v1 to about 1
 BATCH = 64
@@ -57,3 +60,10 @@ class PickScore:
                 found = self.model(**inputs)
                 scores.append(self.model.logit_scale.exp() * (found.image_embeds * found.text_embeds).sum(dim=1))
         return np.concatenate([score.double().cpu().numpy() for score in scores]) / SCALE
+
+
+def build(term: RewardTerm, sources: Sources) -> PickScore:
+    """The reward of a term."""
+    if term.model is None:
+        raise DataError("reward pickscore needs model: a folder or hub id, yuvalkirstain/PickScore_v1 say")
+    return PickScore(sources.path(term.model), term.device)

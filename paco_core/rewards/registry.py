@@ -2,112 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING
+from importlib import import_module
 
-from paco_core.files import DataError
-from paco_core.params import RewardSet, RewardTerm
+from paco_core.config.params import RewardSet, RewardTerm
+from paco_core.io.files import DataError
 from paco_core.rewards.base import RewardFunction
+from paco_core.rewards.sources import Sources
 
-if TYPE_CHECKING:
-    from paco_core.rewards.consistency import PairScorer
-    from paco_core.rewards.open_clip_model import OpenClip
-
-
-@dataclass
-class Makings:
-    """What rewards are built from: scorers of pairs, and the models that several of them look through.
-
-    ``judges``: by the ``model`` of the term that asks; None is the project's own reward model.
-    """
-
-    judges: Mapping[str | None, PairScorer] = field(default_factory=dict)
-    root: Path = Path()
-    clips: dict[tuple[str, str], OpenClip] = field(default_factory=dict)
-
-    def path(self, model: str) -> str:
-        """A folder of the project as a path, anything else (a hub id) as it is."""
-        return str(self.root / model) if (self.root / model).exists() else model
-
-    def judge(self, name: str, term: RewardTerm) -> PairScorer:
-        """The reward model that the term asks."""
-        if term.model not in self.judges:
-            raise DataError(f"reward {name} asks a reward model; {term.model or 'none'} is not served here")
-        return self.judges[term.model]
-
-    def clip(self, name: str, term: RewardTerm) -> OpenClip:
-        """The term's CLIP, loaded once for all rewards that name it on the same device."""
-        from paco_core.rewards.open_clip_model import OpenClip
-
-        if term.model is None:
-            raise DataError(f"reward {name} needs model: a folder or hf-hub name of an open_clip model")
-        key = self.path(term.model), term.device
-        if key not in self.clips:
-            self.clips[key] = OpenClip(*key)
-        return self.clips[key]
-
-
-def _consistency(term: RewardTerm, makings: Makings) -> RewardFunction:
-    from paco_core.rewards.consistency import Consistency
-
-    return Consistency(makings.judge("consistency", term))
-
-
-def _editing(term: RewardTerm, makings: Makings) -> RewardFunction:
-    from paco_core.rewards.editing import Editing
-
-    return Editing(makings.judge("editing", term))
-
-
-def _clip_t(term: RewardTerm, makings: Makings) -> RewardFunction:
-    from paco_core.rewards.clip_t import ClipT
-
-    return ClipT(makings.clip("clip_t", term))
-
-
-def _clip_i(term: RewardTerm, makings: Makings) -> RewardFunction:
-    from paco_core.rewards.clip_i import ClipI
-
-    return ClipI(makings.clip("clip_i", term))
-
-
-def _clip_score(term: RewardTerm, makings: Makings) -> RewardFunction:
-    from paco_core.rewards.clip_score import ClipScore
-
-    return ClipScore(makings.clip("clip_score", term))
-
-
-def _pickscore(term: RewardTerm, makings: Makings) -> RewardFunction:
-    from paco_core.rewards.pickscore import PickScore
-
-    if term.model is None:
-        raise DataError("reward pickscore needs model: a folder or hub id, yuvalkirstain/PickScore_v1 say")
-    return PickScore(makings.path(term.model), term.device)
-
-
-def _jpeg(_term: RewardTerm, _makings: Makings) -> RewardFunction:
-    from paco_core.rewards.jpeg import Jpeg
-
-    return Jpeg()
-
-
-def _ocr(_term: RewardTerm, _makings: Makings) -> RewardFunction:
-    from paco_core.rewards.ocr import Ocr
-
-    return Ocr()
-
-
-BUILDERS: dict[str, Callable[[RewardTerm, Makings], RewardFunction]] = {
-    "consistency": _consistency,
-    "editing": _editing,
-    "clip_t": _clip_t,
-    "clip_i": _clip_i,
-    "clip_score": _clip_score,
-    "pickscore": _pickscore,
-    "jpeg": _jpeg,
-    "ocr": _ocr,
+#: Name -> "module:function" that builds the reward of a term; the module is imported when the reward is asked for.
+BUILDERS = {
+    "consistency": "paco_core.rewards.consistency:build",
+    "editing": "paco_core.rewards.editing:build",
+    "clip_t": "paco_core.rewards.clip_t:build",
+    "clip_i": "paco_core.rewards.clip_i:build",
+    "clip_score": "paco_core.rewards.clip_score:build",
+    "pickscore": "paco_core.rewards.pickscore:build",
+    "jpeg": "paco_core.rewards.jpeg:build",
+    "ocr": "paco_core.rewards.ocr:build",
 }
 #: Rewards that ask a served reward model about pairs.
 JUDGED = frozenset({"consistency", "editing"})
@@ -148,19 +59,19 @@ def check(rewards: RewardSet, *, edits: bool = False) -> None:
         elif asked not in BUILDERS:
             raise DataError(f"reward {asked!r} is unknown; choose among {', '.join(BUILDERS)}, or name module:function")
         elif asked in (OF_SETS if edits else OF_EDITS):
-            has = "makes one picture, and no set of panels" if edits else "has no reference picture: it does not edit"
+            has = "edits a single picture and has no panels" if edits else "has no reference picture: it does not edit"
             raise DataError(f"reward {asked} does not fit this policy, which {has}")
     if ":" in rewards.aggregator:
         find(rewards.aggregator)
 
 
-def build(name: str, term: RewardTerm, makings: Makings | None = None) -> RewardFunction:
+def build(name: str, term: RewardTerm, sources: Sources | None = None) -> RewardFunction:
     """Build one reward of a recipe.
 
     Args:
         name: key of the recipe's ``rewards.terms``.
         term: its weight, model and device, and its ``reward`` where that is not the key.
-        makings: where judges and models come from.
+        sources: where judges and models come from.
 
     Raises:
         DataError: for an unknown name, or when the reward lacks its model or its judge.
@@ -172,9 +83,11 @@ def build(name: str, term: RewardTerm, makings: Makings | None = None) -> Reward
         return FunctionReward(asked)
     if asked not in BUILDERS:
         raise DataError(f"reward {asked!r} is unknown; choose among {', '.join(BUILDERS)}, or name module:function")
-    return BUILDERS[asked](term, makings or Makings())
+    module, function = BUILDERS[asked].split(":")
+    reward: RewardFunction = getattr(import_module(module), function)(term, sources or Sources())
+    return reward
 
 
-def build_set(rewards: RewardSet, makings: Makings) -> dict[str, RewardFunction]:
+def build_set(rewards: RewardSet, sources: Sources) -> dict[str, RewardFunction]:
     """Build all rewards of a set, by the names of their terms."""
-    return {name: build(name, term, makings) for name, term in rewards.terms.items()}
+    return {name: build(name, term, sources) for name, term in rewards.terms.items()}

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import logging
 import os
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from paco_core.files import DataError
+from paco_core.io.files import DataError
 
 CHUNK = 500  # keys a statement
 WAIT_S = 30.0  # for another process that writes
+VERSION = 1  # of the tables, and of how a score is computed: a file of an older one is emptied
+TABLES = (
+    "CREATE TABLE IF NOT EXISTS scores (key BLOB PRIMARY KEY, value REAL NOT NULL"
+    " CHECK (typeof(value) = 'real' AND value BETWEEN 0 AND 1)) WITHOUT ROWID",
+    "CREATE TABLE IF NOT EXISTS lookups (model TEXT PRIMARY KEY, hits INTEGER, misses INTEGER)",
+)
+log = logging.getLogger("paco.serving")
 
 
 def question_key(model: str, reckoning: str, instruction: str, first: str, second: str) -> bytes:
@@ -27,8 +35,15 @@ def question_key(model: str, reckoning: str, instruction: str, first: str, secon
     return digest.digest()
 
 
+def _version(connection: sqlite3.Connection) -> int:
+    return int(connection.execute("PRAGMA user_version").fetchone()[0])
+
+
 class ScoreCache:
-    """A table of finite scores, and how often each model's were asked for; several processes may use one file."""
+    """A table of scores in [0, 1], and how often each model's were asked for; several processes may use one file.
+
+    Scores that an older version computed are dropped, and the log says so.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -40,15 +55,29 @@ class ScoreCache:
             with closing(sqlite3.connect(self.path, timeout=WAIT_S)) as connection, connection:
                 connection.execute("PRAGMA journal_mode=WAL")
                 connection.execute("PRAGMA synchronous=NORMAL")
-                connection.execute(
-                    "CREATE TABLE IF NOT EXISTS scores (key BLOB PRIMARY KEY, value REAL NOT NULL) WITHOUT ROWID"
-                )
-                connection.execute(
-                    "CREATE TABLE IF NOT EXISTS lookups (model TEXT PRIMARY KEY, hits INTEGER, misses INTEGER)"
-                )
+                if _version(connection) != VERSION:
+                    self._renew(connection)
                 yield connection
         except sqlite3.DatabaseError as error:
             raise self._told(error) from None
+
+    def _renew(self, connection: sqlite3.Connection) -> None:
+        """Make the tables of this version, in place of an older one's."""
+        connection.execute("BEGIN IMMEDIATE")
+        found = _version(connection)  # another process may have come first
+        if found > VERSION:
+            raise DataError(f"{self.path}: a newer version of paco wrote this score cache; upgrade, or delete the file")
+        if found < VERSION:
+            known = connection.execute("SELECT count(*) FROM sqlite_master WHERE name = 'scores'").fetchone()[0]
+            dropped = connection.execute("SELECT count(*) FROM scores").fetchone()[0] if known else 0
+            for table in ("scores", "lookups"):
+                connection.execute(f"DROP TABLE IF EXISTS {table}")
+            for statement in TABLES:
+                connection.execute(statement)
+            connection.execute(f"PRAGMA user_version = {VERSION}")
+            if dropped:
+                log.warning("%s: %d scores of an older version are dropped, to be asked again", self.path, dropped)
+        connection.commit()
 
     def _told(self, error: sqlite3.DatabaseError) -> Exception:
         """The same with its remedy: what is no fault of the file must not cost the scores in it."""
@@ -64,7 +93,7 @@ class ScoreCache:
         """The known ones among ``keys``; counts them for ``model``.
 
         Raises:
-            DataError: when the file is damaged, or another process keeps it.
+            DataError: when the file is damaged, holds what is no score, or another process keeps it.
             OSError: ENOSPC naming the file when the disk is full.
         """
         found: dict[bytes, float] = {}
@@ -78,6 +107,12 @@ class ScoreCache:
                 "INSERT INTO lookups VALUES (?, ?, ?) ON CONFLICT (model) DO UPDATE SET "
                 "hits = hits + excluded.hits, misses = misses + excluded.misses",
                 (model, len(found), len(keys) - len(found)),
+            )
+        wrong = [value for value in found.values() if not (isinstance(value, float) and 0.0 <= value <= 1.0)]
+        if wrong:
+            raise DataError(
+                f"{self.path}: {len(wrong)} of its entries are no score in [0, 1] (one is {wrong[0]!r}); "
+                "delete the file and run again"
             )
         return found
 
@@ -97,7 +132,11 @@ class ScoreCache:
         """Keep scores.
 
         Raises:
+            ValueError: when one is no number in [0, 1]; none is kept then.
             DataError, OSError: as :meth:`get`.
         """
+        wrong = [value for value in scores.values() if not 0.0 <= value <= 1.0]
+        if wrong:
+            raise ValueError(f"{len(wrong)} of {len(scores)} scores to keep are not in [0, 1]; one is {wrong[0]!r}")
         with self._open() as connection:
             connection.executemany("INSERT OR REPLACE INTO scores VALUES (?, ?)", scores.items())

@@ -21,10 +21,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
+from pydantic import ValidationError
+
 from paco_core.reward_model.network import picture_key
-from paco_core.reward_model.yes_probability import NO, YES, PairQuery, Score, from_top_logprobs, in_both_orders
+from paco_core.reward_model.yes_probability import PairQuery, Score, Unscorable, from_top_logprobs, in_both_orders
 from paco_core.serving.cache import ScoreCache, question_key
-from paco_core.serving.process import ServingError
+from paco_core.serving.errors import ServingError
+from paco_core.serving.protocol import ServedModels
 from paco_core.serving.transport import API_KEY, Patience, RequestFailed, Transport
 
 if TYPE_CHECKING:
@@ -126,18 +129,24 @@ class RewardClient:
             ServingError: when no server answers, or it serves another model; names both ids.
         """
         try:
-            served = self._transport.call("GET", "/v1/models").get("data", [])
+            served = ServedModels.model_validate(self._transport.call("GET", "/v1/models")).data
         except RequestFailed as error:
             raise ServingError(f"{self.url}: no reward model answers there ({error.cause})") from None
-        ids = [str(card.get("id")) for card in served]
-        if self.model not in ids:
+        except ValidationError as error:
+            fault = error.errors(include_input=False)[0]
+            place = ".".join(map(str, fault["loc"]))
             raise ServingError(
-                f"{self.url} serves {', '.join(map(repr, ids)) or 'no model'}, but {self.model!r} is asked for; "
+                f"{self.url}: its list of models is no list of an OpenAI-compatible server ({place}: {fault['msg']})"
+            ) from None
+        cards = {card.id: card for card in served}
+        if self.model not in cards:
+            raise ServingError(
+                f"{self.url} serves {', '.join(map(repr, cards)) or 'no model'}, but {self.model!r} is asked for; "
                 "it was trained or merged from other data: stop it (`paco serve down`) or give the right address"
             )
-        tokens = served[ids.index(self.model)].get("answer_tokens")
+        tokens = cards[self.model].answer_tokens
         if self._token_ids is None and tokens is not None:
-            self._token_ids = (int(tokens[YES]), int(tokens[NO]))
+            self._token_ids = (tokens.yes, tokens.no)
         self._checked = True
 
     def score(self, queries: Sequence[PairQuery]) -> list[Score]:
@@ -245,15 +254,15 @@ class RewardClient:
 
 
 def _read(answer: Mapping[str, Any]) -> Score:
-    """The score in a chat completion; NaN when it holds neither "Yes" nor "No"."""
+    """The score in a chat completion; NaN with the cause when it holds none."""
     try:
         first = answer["choices"][0]["logprobs"]["content"][0]["top_logprobs"]
-        value = from_top_logprobs(first)
-    except (KeyError, IndexError, TypeError, ValueError) as error:
+    except (KeyError, IndexError, TypeError) as error:
         return Score(math.nan, f"the answer lacks log-probabilities ({type(error).__name__})")
-    if math.isnan(value):
-        return Score(value, "neither Yes nor No among the log-probabilities")
-    return Score(value)
+    try:
+        return Score(from_top_logprobs(first))
+    except Unscorable as error:
+        return Score(math.nan, str(error))
 
 
 class _Pictures:

@@ -62,12 +62,19 @@ class Choice(BaseModel):
     finish_reason: Literal["stop", "length"]
 
 
+class UsageAnswer(BaseModel):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
 class ChatCompletion(BaseModel):
     id: str
     object: Literal["chat.completion"]
     created: int
     model: str
     choices: list[Choice]
+    usage: UsageAnswer
 
 
 class Health(BaseModel):
@@ -79,10 +86,14 @@ ANSWERS = (ErrorAnswer, ModelList, ChatCompletion, Health)
 REFUSALS = {
     400: "The request is malformed, or asks for what is not offered",
     401: "Wrong or missing API key",
+    403: "Sent by a page of another site, or to another host",
     404: "The model is not served here",
+    408: "The body did not arrive, or not in time",
     413: "The body is too large",
+    415: "The body is not declared as JSON",
     422: "The model's answer for this pair is not finite",
     500: "The model failed on this pair",
+    503: "The server is busy; Retry-After says when to try again",
 }
 
 
@@ -104,7 +115,7 @@ def answers(model: type[BaseModel], *statuses: int) -> dict[str, Any]:
 def chat_operation() -> dict[str, Any]:
     """Request and answers of ``POST /v1/chat/completions``."""
     body = {"required": True, "content": _content(ChatRequest)}
-    return {"requestBody": body, **answers(ChatCompletion, 400, 401, 404, 413, 422, 500)}
+    return {"requestBody": body, **answers(ChatCompletion, 400, 401, 403, 404, 408, 413, 415, 422, 500, 503)}
 
 
 def describe(app: FastAPI) -> None:

@@ -1,16 +1,91 @@
-"""What every server of ours asks of a request before it looks at it: the right key, and a bounded size."""
+"""What every server of ours asks of a request before it looks at it: its origin, the right key, a bounded size.
+
+Nothing but a browser can be made to send a request that its user did not mean, so the first check is against pages of
+other sites. A page can reach a server on this machine under a name of its own (DNS rebinding): then ``Host`` is not
+ours. It can send a form or a text without being asked for leave: then ``Origin`` is another one, and the body is not
+declared as JSON.
+"""
 
 from __future__ import annotations
 
 import hmac
+import ipaddress
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
+from paco_core.serving.budget import Budget
 from paco_core.serving.protocol import RequestError
 
 if TYPE_CHECKING:
     from fastapi import Request
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
 MAX_BODY = 24 << 20  # bytes: two pictures of a few megapixels, as base64
+MAX_BODIES = 128 << 20  # bytes of all requests that a server holds at a time; further ones are left in the network
+LEAST_BODY = 128 << 10  # that a request counts at least: one of few bytes costs something, too
+EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104  (addresses of sockets that listen everywhere; nothing is bound here)
+
+
+def bodies() -> Budget:
+    """What the requests of one server share."""
+    return Budget(MAX_BODIES, "bytes of requests")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches a host."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+class SameSite:
+    """Lets requests pass that were sent to this server by its own name, and not by a page of another site.
+
+    Args:
+        host: where the server listens. A server that listens everywhere has names that it cannot know: any is right,
+            and the API key, without which it does not start, is what protects it.
+        refused: called with each refusal.
+    """
+
+    def __init__(self, app: ASGIApp, host: str, refused: Callable[[RequestError], object]) -> None:
+        self._app, self._host, self._refused = app, host, refused
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or refuse it."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        try:
+            self._check(scope)
+        except RequestError as error:
+            from paco_core.serving.replies import refuse
+
+            self._refused(error)
+            await refuse(error)(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    def _check(self, scope: Scope) -> None:
+        headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
+        host, origin = headers.get(b"host", ""), headers.get(b"origin")
+        if not self._is_ours(host):
+            raise RequestError(403, f"Host {host[:80]!r} is not this server: use {self._host} or localhost", "host")
+        if origin is not None and origin.lower() not in (f"http://{host}".lower(), f"https://{host}".lower()):
+            raise RequestError(403, f"a page of {origin[:80]!r} has no business here", "origin")
+        kind = headers.get(b"content-type", "").partition(";")[0].strip().lower()
+        if scope["method"] not in ("GET", "HEAD", "OPTIONS") and kind != "application/json":
+            raise RequestError(415, f"Content-Type {kind[:80]!r}: expected application/json", "content_type")
+
+    def _is_ours(self, header: str) -> bool:
+        # The port is not compared: behind `ssh -L` or a proxy it is another one, and a page's own port shows in Origin.
+        try:
+            name = urlsplit(f"//{header}").hostname or ""
+        except ValueError:
+            return False
+        return self._host in EVERYWHERE or name == self._host.lower() or is_loopback(name)
 
 
 def authorise(request: Request, key: str | None) -> None:
@@ -26,20 +101,38 @@ def authorise(request: Request, key: str | None) -> None:
         raise RequestError(401, "wrong or missing API key", "invalid_api_key")
 
 
-async def read_body(request: Request) -> bytes:
-    """The request's body.
+@asynccontextmanager
+async def body_of(request: Request, room: Budget) -> AsyncIterator[bytes]:
+    """The request's body, which counts among those that the server holds for as long as the block runs.
+
+    Nothing is read before there is room for all of it.
 
     Raises:
-        RequestError: 413 as soon as it is known to exceed :data:`MAX_BODY`; the rest is not read.
+        RequestError: 413 as soon as it is known to exceed :data:`MAX_BODY`, the rest is not read; 408 when it does not
+            arrive (in time); 503 when there is no room for it.
     """
-    limit = RequestError(413, f"request body exceeds {MAX_BODY} bytes", "body_too_large")
-    declared = request.headers.get("content-length", "0")
-    if declared.isdigit() and int(declared) > MAX_BODY:
-        raise limit
+    declared = request.headers.get("content-length", "")
+    size = int(declared) if declared.isdigit() else MAX_BODY
+    if size > MAX_BODY:
+        raise _too_large()
+    async with room.share(max(size, LEAST_BODY)):
+        yield await _read(request)
+
+
+async def _read(request: Request) -> bytes:
+    from starlette.requests import ClientDisconnect
+
     chunks, size = [], 0
-    async for chunk in request.stream():
-        size += len(chunk)
-        if size > MAX_BODY:
-            raise limit
-        chunks.append(chunk)
+    try:
+        async for chunk in request.stream():
+            size += len(chunk)
+            if size > MAX_BODY:
+                raise _too_large()
+            chunks.append(chunk)
+    except ClientDisconnect:
+        raise RequestError(408, "the body did not arrive, or not in time", "body_timeout") from None
     return b"".join(chunks)
+
+
+def _too_large() -> RequestError:
+    return RequestError(413, f"request body exceeds {MAX_BODY} bytes", "body_too_large")

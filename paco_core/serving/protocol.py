@@ -7,15 +7,20 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 MAX_TEXT = 16_384  # characters of a question
-MAX_NEW_TOKENS = 512
+NEW_TOKENS, MAX_NEW_TOKENS = 128, 512  # of an answer, unless the request says otherwise
 
 
 class RequestError(Exception):
-    """A request that is refused: HTTP status, message for people, code for programs."""
+    """A request that is refused: HTTP status, message for people, code for programs.
 
-    def __init__(self, status: int, message: str, code: str = "invalid_request") -> None:
+    ``retry_after_s`` says that the same request may go well later, and after how many seconds to send it again.
+    """
+
+    def __init__(
+        self, status: int, message: str, code: str = "invalid_request", *, retry_after_s: int | None = None
+    ) -> None:
         super().__init__(message)
-        self.status, self.message, self.code = status, message, code
+        self.status, self.message, self.code, self.retry_after_s = status, message, code, retry_after_s
 
     def body(self) -> dict[str, Any]:
         """The error in OpenAI's shape."""
@@ -49,12 +54,16 @@ class Message(_Model):
     content: list[Part] = Field(min_length=1, max_length=16)
 
 
+NewTokens = Annotated[int | None, Field(ge=1, le=MAX_NEW_TOKENS)]
+
+
 class ChatRequest(_Model):
     """``POST /v1/chat/completions``: one user turn of two pictures followed by one text, answered greedily."""
 
     model: str
     messages: list[Message] = Field(min_length=1, max_length=1)
-    max_tokens: int = Field(default=128, ge=1, le=MAX_NEW_TOKENS)
+    max_tokens: NewTokens = None
+    max_completion_tokens: NewTokens = None  # OpenAI's newer name of the same
     logprobs: bool | None = False
     top_logprobs: int | None = Field(default=0, ge=0, le=20)
     logprob_token_ids: list[int] | None = Field(default=None, max_length=64)  # vLLM's extension
@@ -64,9 +73,14 @@ class ChatRequest(_Model):
 
     @model_validator(mode="after")
     def _logprobs_of_one_token(self) -> ChatRequest:
-        if self.logprobs and self.max_tokens > 1:
-            raise ValueError("log-probabilities are given for max_tokens 1 only")
+        if self.logprobs and self.new_tokens > 1:
+            raise ValueError("log-probabilities are given for max_tokens (max_completion_tokens) 1 only")
         return self
+
+    @property
+    def new_tokens(self) -> int:
+        """The most tokens of an answer. Where both names are given, the newer one counts, as at vLLM."""
+        return self.max_completion_tokens or self.max_tokens or NEW_TOKENS
 
     def pictures_and_text(self) -> tuple[tuple[str, str], str]:
         """URLs of the two pictures, and the question.
@@ -97,3 +111,23 @@ class ChatRequest(_Model):
                 f"{'.'.join(map(str, e['loc'])) or 'body'}: {e['msg']}" for e in error.errors(include_input=False)
             ]
             raise RequestError(400, "; ".join(faults)[:1000]) from None
+
+
+class AnswerTokens(_Model):
+    """Token ids of the two words that a score is made of."""
+
+    yes: int = Field(alias="Yes", ge=0)
+    no: int = Field(alias="No", ge=0)
+
+
+class ServedModel(_Model):
+    """One model of a server; ours says which tokens its answers begin with."""
+
+    id: str
+    answer_tokens: AnswerTokens | None = None
+
+
+class ServedModels(_Model):
+    """What ``GET /v1/models`` answers, as far as a client reads it."""
+
+    data: list[ServedModel]

@@ -12,8 +12,20 @@ from paco_core.serving.protocol import RequestError
 
 
 def as_json(value: Any, status: int = 200) -> Response:
-    """A JSON answer."""
-    return Response(json.dumps(value), status, media_type="application/json")
+    """A JSON answer.
+
+    Raises:
+        ValueError: for a number that JSON does not know (NaN, Infinity).
+    """
+    return Response(json.dumps(value, allow_nan=False), status, media_type="application/json")
+
+
+def refuse(error: RequestError) -> Response:
+    """A refusal in OpenAI's shape, with ``Retry-After`` where trying again may help."""
+    answer = as_json(error.body(), error.status)
+    if error.retry_after_s is not None:
+        answer.headers["Retry-After"] = str(error.retry_after_s)
+    return answer
 
 
 def answer_errors(app: FastAPI) -> None:
@@ -21,8 +33,8 @@ def answer_errors(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def http_error(_request: Request, error: HTTPException) -> Response:
-        return as_json(RequestError(error.status_code, str(error.detail)).body(), error.status_code)
+        return refuse(RequestError(error.status_code, str(error.detail)))
 
     @app.exception_handler(RequestError)
     async def refusal(_request: Request, error: RequestError) -> Response:
-        return as_json(error.body(), error.status)
+        return refuse(error)

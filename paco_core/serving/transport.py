@@ -13,21 +13,30 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from paco_core.files import DataError
+from paco_core.io.files import DataError
+from paco_core.serving.timed import SecureTimedConnection, TimedConnection
 
 API_KEY = "PACO_API_KEY"  # environment variable; servers and clients read the same one
 MAX_ANSWER = 8 << 20
+MAX_PAUSE_S = 30.0  # a server may ask for a longer one; it is asked again after this
 DROPPED = (ConnectionError, http.client.HTTPException)
 NO_SERVER = (502, 503)  # what a gateway says while the server behind it is down, and a server that is loading
 log = logging.getLogger("paco.serving")
 
 
 class RequestFailed(Exception):
-    """A request came to nothing; the text is its cause. ``down`` tells that no server answered at all."""
+    """A request came to nothing; the text is its cause.
 
-    def __init__(self, cause: str, *, status: int | None = None, down: bool = False) -> None:
+    Attributes:
+        down: no server answered, or it says that it cannot serve now.
+        retry_after_s: seconds that the server asks to wait before another try.
+    """
+
+    def __init__(
+        self, cause: str, *, status: int | None = None, down: bool = False, retry_after_s: float = 0.0
+    ) -> None:
         super().__init__(cause)
-        self.cause, self.status, self.down = cause, status, down
+        self.cause, self.status, self.down, self.retry_after_s = cause, status, down, retry_after_s
 
 
 @dataclass(frozen=True)
@@ -38,9 +47,14 @@ class Patience:
     backoff_s: float = 0.25
     wait_s: float = 0.0
 
-    def pause(self, attempt: int) -> float:
-        """Seconds before try number ``attempt`` + 1: doubling, with jitter so that callers spread out."""
-        return min(8.0, self.backoff_s * 2**attempt) * (0.5 + random.random())
+    def pause(self, attempt: int, at_least_s: float = 0.0) -> float:
+        """Seconds before try number ``attempt`` + 1: doubling, with jitter so that callers spread out.
+
+        Args:
+            at_least_s: what the server asked for; heeded up to :data:`MAX_PAUSE_S`.
+        """
+        own = min(8.0, self.backoff_s * 2**attempt) * (0.5 + random.random())
+        return max(own, min(at_least_s, MAX_PAUSE_S))
 
 
 @dataclass(frozen=True)
@@ -59,15 +73,15 @@ class Address:
             raise DataError(f"server address {url!r}: expected http://host:port")
         return cls(parts.scheme == "https", parts.hostname, parts.port, parts.path.rstrip("/"))
 
-    def connect(self, timeout_s: float) -> http.client.HTTPConnection:
-        kind = http.client.HTTPSConnection if self.secure else http.client.HTTPConnection
-        return kind(self.host, self.port, timeout=timeout_s)
+    def connect(self) -> TimedConnection:
+        return (SecureTimedConnection if self.secure else TimedConnection)(self.host, self.port)
 
 
 class Transport:
     """Requests to one server from any number of threads.
 
     Args:
+        timeout_s: seconds for one try of a request, from connecting to the last byte of the answer.
         locate: tells where the server is now, or None while it is nowhere; asked when it is down, so that a
             server which was started again on another port is found.
     """
@@ -91,13 +105,13 @@ class Transport:
         self._told_down = False
         self.retries = 0
 
-    def _connection(self) -> tuple[http.client.HTTPConnection, Address, bool]:
+    def _connection(self) -> tuple[TimedConnection, Address, bool]:
         """This thread's connection, where it leads, and whether it was used before."""
         address: Address = self._address
         connection, leads_to = getattr(self._mine, "connection", None), getattr(self._mine, "address", None)
         if connection is not None and leads_to == address:
             return connection, address, connection.sock is not None
-        fresh = address.connect(self._timeout)
+        fresh = address.connect()
         self._mine.connection, self._mine.address = fresh, address
         with self._lock:
             self._all.add(fresh)
@@ -106,8 +120,10 @@ class Transport:
             connection.close()
         return fresh, address, False
 
-    def _once(self, method: str, path: str, body: bytes | None) -> tuple[int, bytes]:
+    def _once(self, method: str, path: str, body: bytes | None) -> tuple[int, bytes, str | None]:
+        """Status, body and ``Retry-After`` of one answer."""
         connection, address, used = self._connection()
+        connection.start(self._timeout)
         while True:
             try:
                 connection.request(method, address.prefix + path, body, self._headers)
@@ -117,7 +133,7 @@ class Transport:
                     raise RequestFailed(f"the answer exceeds {MAX_ANSWER} bytes")
                 if response.length:  # a read with a limit does not notice by itself
                     raise http.client.IncompleteRead(data, response.length)
-                return response.status, data
+                return response.status, data, response.getheader("Retry-After")
             except (*DROPPED, OSError, RequestFailed) as error:
                 connection.close()
                 # A kept-alive connection may have been closed while idle: that is no failure of the server.
@@ -129,8 +145,9 @@ class Transport:
     def call(self, method: str, path: str, body: bytes | None = None) -> dict[str, Any]:
         """The JSON object that the server answers.
 
-        Retried: status 429 and 5xx, and dropped connections. Not retried: other statuses, time-outs,
-        answers that are no JSON. While the server is down, tries go on until ``Patience.wait_s`` is over.
+        Retried: status 429 and 5xx, not before ``Retry-After`` is over, and dropped connections. Not retried: other
+        statuses, time-outs, answers that are no JSON. While the server is down, tries go on until
+        ``Patience.wait_s`` is over.
 
         Raises:
             RequestFailed: with the cause.
@@ -148,7 +165,7 @@ class Transport:
                 self._look_elsewhere(waiting)
             with self._lock:
                 self.retries += 1
-            time.sleep(self._patience.pause(attempt))
+            time.sleep(self._patience.pause(attempt, failure.retry_after_s))
             attempt += 1
 
     def _look_elsewhere(self, waiting: bool) -> None:
@@ -161,17 +178,17 @@ class Transport:
                 self._told_down = True
                 log.warning("%s is down; waiting for it, %g s at most", self.url, self._patience.wait_s)
 
-    def _answer(self, status: int, data: bytes) -> dict[str, Any]:
+    def _answer(self, status: int, data: bytes, retry_after: str | None = None) -> dict[str, Any]:
         try:
             value = json.loads(data)
-        except ValueError:
+        except (ValueError, RecursionError):  # the latter: nested too deeply
             value = None
         if status != http.client.OK:
             message = ""
             if isinstance(value, dict) and isinstance(value.get("error"), dict):
                 message = str(value["error"].get("message", ""))[:300]
             cause = f"HTTP {status}{': ' + message if message else ''}"
-            raise RequestFailed(cause, status=status, down=status in NO_SERVER)
+            raise RequestFailed(cause, status=status, down=status in NO_SERVER, retry_after_s=_seconds(retry_after))
         if not isinstance(value, dict):
             raise RequestFailed("the answer is no JSON object")
         return value
@@ -182,6 +199,12 @@ class Transport:
                 connection.close()
             self._all.clear()
         self._mine = threading.local()
+
+
+def _seconds(retry_after: str | None) -> float:
+    """The seconds of a ``Retry-After``; 0 without one, and for a date, which our servers do not send."""
+    text = (retry_after or "").strip()
+    return float(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0.0
 
 
 def _judge(error: Exception, timeout_s: float) -> tuple[RequestFailed, bool]:

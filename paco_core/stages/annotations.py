@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from paco_core import files, paths
-from paco_core.dataset.annotation.agreement import agreement
-from paco_core.dataset.annotation.sources import annotate, workload
-from paco_core.dataset.annotation.votes import Task, adjudicate, to_table
-from paco_core.dataset.panels import PanelStore
+from paco_core.data.annotation.agreement import agreement
+from paco_core.data.annotation.sources import annotate, workload
+from paco_core.data.annotation.votes import Task, adjudicate, to_table
+from paco_core.data.pairs.rankings import COLUMNS
+from paco_core.data.records.panels import PanelStore
+from paco_core.io import files, paths
 
 if TYPE_CHECKING:
-    from paco_core.context import StageContext
+    from paco_core.runtime.context import StageContext
 
 
 def run(ctx: StageContext) -> None:
-    instances = files.read_table(ctx.read(paths.RANKINGS) / "instances.parquet")
+    instances = files.read_table(ctx.read(paths.RANKINGS) / "instances.parquet", require=COLUMNS)
     panels = PanelStore.below(ctx.read(paths.GRIDS))
     with ctx.progress(*workload(instances, ctx.params.annotations)) as progress:
         votes = annotate(Task(instances, panels, ctx.params.annotations, ctx.root, progress.advance, ctx.say))

@@ -5,21 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paco_core import paths
 from paco_core.benchmarks import consistency_rank as bench
-from paco_core.files import write_json
+from paco_core.io import paths
+from paco_core.io.files import write_json
 
 if TYPE_CHECKING:
-    from paco_core.context import StageContext
+    from paco_core.runtime.context import StageContext
 
 
 def run(ctx: StageContext) -> None:
+    from paco_core.benchmarks.answers_cache import remembering, reward_scorer
     from paco_core.benchmarks.clip_images import ClipImages
     from paco_core.benchmarks.dreamsim import DreamSim
     from paco_core.benchmarks.public_rankings import judge_from_file
     from paco_core.benchmarks.published import CONSISTENCY_RANK
     from paco_core.benchmarks.ranking_tables import tables
-    from paco_core.benchmarks.remembered import remembering, reward_scorer
     from paco_core.benchmarks.tables import write_tables
     from paco_core.reward_model.network import source
 
@@ -31,7 +31,7 @@ def run(ctx: StageContext) -> None:
         "reward": (f"PaCo-Reward, {reward.weights or 'trained here'}", ctx.read(paths.REWARD_MERGED)),
         "base": ("Its base, untrained", source(ctx.root, reward.base)),
     }
-    with remembering(ctx.root / ".paco" / "benchmarks" / "consistency_rank.sqlite") as scores:
+    with remembering(ctx.unfinished / "scores.sqlite") as scores:
         with ctx.progress(len(models) * bench.count_questions(instances), "pairs") as progress:
             for name, (label, model) in models.items():
                 scorer = reward_scorer(model, reward, scores)
@@ -62,7 +62,7 @@ def run(ctx: StageContext) -> None:
 def _given(ctx: StageContext) -> tuple[list[bench.Instance], bench.Panels]:
     """The rankings and where their pictures are: this project's own, or a folder in the public layout."""
     from paco_core.benchmarks.public_rankings import read_public
-    from paco_core.dataset.panels import PanelStore
+    from paco_core.data.records.panels import PanelStore
 
     params = ctx.params.consistency_rank
     if params.source is not None:

@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from paco_core import paths
-from paco_core.dataset.panels import PanelStore
-from paco_core.dataset.reasons import explain
-from paco_core.files import read_table
+from paco_core.data.pairs.pairs import COLUMNS
+from paco_core.data.pairs.reasons import explain
+from paco_core.data.records.panels import PanelStore
+from paco_core.io import paths
+from paco_core.io.files import read_table
 
 if TYPE_CHECKING:
-    from paco_core.context import StageContext
+    from paco_core.runtime.context import StageContext
 
 
 def run(ctx: StageContext) -> None:
     source = ctx.read(paths.PAIRS)
-    tables = {part: read_table(source / f"{part}.parquet") for part in ("train", "validation")}
+    tables = {part: read_table(source / f"{part}.parquet", require=COLUMNS) for part in ("train", "validation")}
     panels, params = PanelStore.below(ctx.read(paths.GRIDS), source), ctx.params.cot_labels
     unit = "panels" if params.engine == "storybook" else "pairs"
     shown = [set(table["first"]) | set(table["second"]) if unit == "panels" else table for table in tables.values()]

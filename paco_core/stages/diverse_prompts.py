@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paco_core import paths
-from paco_core.dataset import diversity_pictures
-from paco_core.dataset.diversify import diversify
-from paco_core.dataset.embeddings import embed_prompts, load_encoder
-from paco_core.dataset.records import read_prompts, write_prompts
+from paco_core.data.prompts import diversity_pictures
+from paco_core.data.prompts.diversify import diversify
+from paco_core.data.prompts.embeddings import embed_prompts, load_encoder
+from paco_core.data.records.records import read_prompts, write_prompts
+from paco_core.io import paths
 
 if TYPE_CHECKING:
-    from paco_core.context import StageContext
+    from paco_core.runtime.context import StageContext
 
 
 def run(ctx: StageContext) -> None:

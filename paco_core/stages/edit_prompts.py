@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from paco_core import paths
-from paco_core.dataset.edit_prompts import edit_prompts
-from paco_core.dataset.edit_records import of_part
+from paco_core.data.prompts.edit_prompts import edit_prompts
+from paco_core.data.records.edit_records import of_part
+from paco_core.io import paths
 
 if TYPE_CHECKING:
-    from paco_core.context import StageContext
+    from paco_core.runtime.context import StageContext
 
 PLACES_SHOWN = 5
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paco_core import paths
 from paco_core.benchmarks import edit_reward as bench
-from paco_core.files import DataError, write_json
+from paco_core.io import paths
+from paco_core.io.files import DataError, write_json
 
 if TYPE_CHECKING:
-    from paco_core.context import StageContext
+    from paco_core.runtime.context import StageContext
 
 
 def run(ctx: StageContext) -> None:
+    from paco_core.benchmarks.answers_cache import remembering, reward_scorer
     from paco_core.benchmarks.clip_images import ClipImages
     from paco_core.benchmarks.edit_cases import drawn_cases, read_public
     from paco_core.benchmarks.published import EDIT_REWARD
-    from paco_core.benchmarks.remembered import remembering, reward_scorer
     from paco_core.benchmarks.tables import write_tables
     from paco_core.reward_model.network import source
 
@@ -33,7 +33,7 @@ def run(ctx: StageContext) -> None:
         "base": ("Its base, untrained", source(ctx.root, reward.base)),
     }
     judgements = {}
-    with remembering(ctx.root / ".paco" / "benchmarks" / "edit_reward.sqlite") as scores:
+    with remembering(ctx.unfinished / "scores.sqlite") as scores:
         with ctx.progress(len(models) * bench.count_questions(cases), "questions") as progress:
             for name, (label, model) in models.items():
                 scorer = reward_scorer(model, reward, scores)

@@ -5,16 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paco_core import paths
-from paco_core.contact_sheet import contact_sheet
-from paco_core.dataset.edit_records import of_part, read_edit_prompts
-from paco_core.dataset.painted_edits import PaintedEdit, write_painted
+from paco_core.data.pairs.painted_edits import PaintedEdit, write_painted
+from paco_core.data.records.edit_records import of_part, read_edit_prompts
+from paco_core.io import paths
+from paco_core.io.contact_sheet import contact_sheet
 
 if TYPE_CHECKING:
     from paco_core.benchmarks.painting import Painted
-    from paco_core.context import StageContext
-    from paco_core.dataset.edit_records import EditRecord
+    from paco_core.data.records.edit_records import EditRecord
     from paco_core.grpo.scoring import Reference
+    from paco_core.runtime.context import StageContext
 
 SHOWN = 8
 
@@ -23,14 +23,14 @@ def _paint(ctx: StageContext, trained: list[EditRecord], reference: Reference) -
     """Every training prompt by every painter, from every seed."""
     from paco_core.benchmarks import painting
     from paco_core.policies import base
-    from paco_core.policies.encodings import FOLDER
+    from paco_core.policies.encodings import cache_folder
 
     params = ctx.params.edits
     painted: list[Painted] = []
     with ctx.progress(len(params.painters) * len(trained) * len(params.seeds), "pictures") as progress:
         for painter in params.painters:
             model = str(ctx.model(painter.model))
-            policy = base.load(painter.family, model, params.device, params.dtype, cache=ctx.root / FOLDER)
+            policy = base.load(painter.family, model, params.device, params.dtype, cache=cache_folder(ctx.root))
             painted += painting.paint(
                 policy,
                 trained,

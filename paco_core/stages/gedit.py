@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paco_core import paths
-from paco_core.files import write_json
+from paco_core.io import paths
+from paco_core.io.files import write_json
 
 if TYPE_CHECKING:
     from paco_core.benchmarks.painting import Painted
-    from paco_core.context import StageContext
-    from paco_core.dataset.edit_records import EditRecord
+    from paco_core.data.records.edit_records import EditRecord
     from paco_core.grpo.scoring import Reference
+    from paco_core.runtime.context import StageContext
 
 SAMPLES, SHEET = 8, 12
 
@@ -20,7 +20,7 @@ SAMPLES, SHEET = 8, 12
 def _unseen(ctx: StageContext) -> tuple[list[EditRecord], Reference]:
     """Editing prompts that were held back from training, and their pictures."""
     from paco_core.benchmarks import gedit
-    from paco_core.dataset.edit_records import read_edit_prompts
+    from paco_core.data.records.edit_records import read_edit_prompts
 
     records, reference = read_edit_prompts(ctx.read(paths.EDIT_PROMPTS))
     return gedit.unseen(records, ctx.params.gedit.prompts, ctx.params.gedit.seed), reference
@@ -30,7 +30,7 @@ def _paint(ctx: StageContext, records: list[EditRecord], reference: Reference) -
     """Every editing recipe, before and after training."""
     from paco_core.benchmarks import painting
     from paco_core.policies.base import load_recipe, recipes_that_edit
-    from paco_core.policies.encodings import FOLDER
+    from paco_core.policies.encodings import cache_folder
 
     params, policies = ctx.params.gedit, ctx.params.policies
     recipes = recipes_that_edit(policies)
@@ -39,7 +39,7 @@ def _paint(ctx: StageContext, records: list[EditRecord], reference: Reference) -
     with ctx.progress(2 * len(records) * len(params.seeds) * sizes, "pictures") as progress:
         for name, recipe in recipes.items():
             painted += painting.before_and_after(
-                load_recipe(recipe, policies, ctx.root, cache=ctx.root / FOLDER),
+                load_recipe(recipe, policies, ctx.root, cache=cache_folder(ctx.root)),
                 name,
                 recipe,
                 ctx.read(paths.POLICIES / name) / "adapter",

@@ -3,31 +3,30 @@
 from __future__ import annotations
 
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paco_core import launchers, paths
-from paco_core.dataset import grids
-from paco_core.dataset.grid_workers import paint_apart
-from paco_core.dataset.records import read_prompts
+from paco_core.data.grids import grids
+from paco_core.data.grids.grid_workers import paint_apart
+from paco_core.data.records.records import read_prompts
+from paco_core.io import paths
+from paco_core.runtime import launchers
 
 if TYPE_CHECKING:
-    from paco_core.context import StageContext
+    from paco_core.runtime.context import StageContext
 
-WORK = Path(".paco") / "grids"  # outside the outs, which DVC deletes before a run
 SHOWN = 4
 
 
 def run(ctx: StageContext) -> None:
-    from paco_core.dataset.text_to_image import TextToImage
-    from paco_core.shards import decode_image
+    from paco_core.data.grids.text_to_image import TextToImage
+    from paco_core.io.shards import decode_image
 
     params = ctx.params.grids
     prompts = read_prompts(ctx.read(paths.DIVERSE_PROMPTS) / "prompts.jsonl")
-    recipe = grids.Recipe.of(params, ctx.root)
+    recipe = grids.Painting.of(params, ctx.root)
     records = grids.shard_of(prompts, int(ctx.item or 0), ctx.params.grid_shards)
     jobs = grids.grid_jobs(records, params.seeds, recipe)
-    finished = grids.Finished(ctx.root / WORK / recipe.digest)
+    finished = grids.Finished(ctx.unfinished / recipe.digest)
     folder = ctx.root / params.model
     with ctx.progress(sum(job.id not in finished for job in jobs), "pictures") as progress:
         apart = partial(paint_apart, gpu=params.device.startswith("cuda"), threads=ctx.params.threads)

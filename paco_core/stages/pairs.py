@@ -5,32 +5,32 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from paco_core import paths
-from paco_core.dataset import pairs
-from paco_core.dataset.annotation.votes import from_table
-from paco_core.dataset.edit_records import read_edit_prompts
-from paco_core.dataset.editing import editing_pairs
-from paco_core.dataset.imported_pairs import ImportedPairs, imported_pairs
-from paco_core.dataset.leakage import Held, leakage, picture_md5s
-from paco_core.dataset.painted_edits import add_painted
-from paco_core.dataset.panels import PanelStore
-from paco_core.dataset.records import parse_ref, read_prompts
-from paco_core.files import DataError, read_table, write_json
-from paco_core.shards import ShardReader
+from paco_core.data.annotation import votes
+from paco_core.data.pairs import pairs, rankings
+from paco_core.data.pairs.editing import editing_pairs
+from paco_core.data.pairs.imported_pairs import ImportedPairs, imported_pairs
+from paco_core.data.pairs.leakage import Held, leakage, picture_md5s
+from paco_core.data.pairs.painted_edits import add_painted
+from paco_core.data.records.edit_records import read_edit_prompts
+from paco_core.data.records.panels import PanelStore
+from paco_core.data.records.records import parse_ref, read_prompts
+from paco_core.io import paths
+from paco_core.io.files import DataError, read_table, write_json
+from paco_core.io.shards import ShardReader
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from paco_core.context import StageContext
-    from paco_core.params import PairsParams
+    from paco_core.config.params import PairsParams
+    from paco_core.runtime.context import StageContext
 
 PLACES_SHOWN = 5
 
 
 def run(ctx: StageContext) -> None:
     params = ctx.params.pairs
-    instances = read_table(ctx.read(paths.RANKINGS) / "instances.parquet")
-    annotations = from_table(read_table(ctx.read(paths.ANNOTATIONS) / "rankings.parquet"))
+    instances = read_table(ctx.read(paths.RANKINGS) / "instances.parquet", require=rankings.COLUMNS)
+    annotations = votes.from_table(read_table(ctx.read(paths.ANNOTATIONS) / "rankings.parquet", require=votes.COLUMNS))
     prompts = read_prompts(ctx.read(paths.DIVERSE_PROMPTS) / "prompts.jsonl")
     md5s = picture_md5s(ShardReader.below(ctx.read(paths.GRIDS)).index)
     imported = imported_pairs(ctx.root / params.imported if params.imported else None)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from paco_core import paths
-from paco_core.dataset.prompts import make_prompts
-from paco_core.dataset.records import write_prompts
+from paco_core.data.prompts.prompts import make_prompts
+from paco_core.data.records.records import write_prompts
+from paco_core.io import paths
 
 if TYPE_CHECKING:
-    from paco_core.context import StageContext
+    from paco_core.runtime.context import StageContext
 
 
 def run(ctx: StageContext) -> None:

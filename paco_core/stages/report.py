@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from paco_core import paths
-from paco_core.files import write_json
-from paco_core.lock import Lock
+from dvc_project.lockfile import Lock
+from paco_core.io import paths
+from paco_core.io.files import write_json
 
 if TYPE_CHECKING:
-    from paco_core.context import StageContext
+    from paco_core.runtime.context import StageContext
 
 INPUTS = (
     paths.GRIDS,

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from paco_core import paths
+from paco_core.io import paths
+from paco_core.runtime import checkpoints
 
 if TYPE_CHECKING:
-    from paco_core.context import StageContext
     from paco_core.reward_model.evaluation import Evaluation
     from paco_core.reward_model.examples import Example
+    from paco_core.runtime.context import StageContext
 
 
 def run(ctx: StageContext) -> None:
-    from paco_core.dataset.panels import PanelStore
+    from paco_core.data.records.panels import PanelStore
     from paco_core.reward_model.examples import read_examples
 
     params = ctx.params.reward
@@ -32,13 +33,17 @@ def _train(ctx: StageContext, examples: list[Example], validation: list[Example]
     from paco_core.reward_model.training import train
 
     params = ctx.params.reward
-    with ctx.progress(len(examples) * params.epochs, "pairs") as progress:
+    total = len(examples) * params.epochs
+    with ctx.writing(paths.REWARD_LORA) as out, ctx.progress(total, "pairs") as progress:
+        out.mkdir()
         report = train(
             source(ctx.root, params.base),
             examples,
             validation,
             params,
-            ctx.keep(paths.REWARD_LORA),
+            out,
+            checkpoints.stage_folder(ctx.root, ctx.label),
+            ctx.code.digest,
             on_metrics=lambda values, step: ctx.tracker.metrics({**values, "samples_seen": progress.done}, step),
             progress=progress,
             say=ctx.say,

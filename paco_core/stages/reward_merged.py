@@ -5,16 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paco_core import paths
+from paco_core.io import paths
 
 if TYPE_CHECKING:
-    from paco_core.context import StageContext
+    from paco_core.runtime.context import StageContext
 
 COMPARED, GOLDEN = 32, 4
 
 
 def run(ctx: StageContext) -> None:
-    from paco_core.dataset.panels import PanelStore
+    from paco_core.data.records.panels import PanelStore
     from paco_core.reward_model.examples import read_examples
     from paco_core.reward_model.golden import write_golden
     from paco_core.reward_model.merging import merge

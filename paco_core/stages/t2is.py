@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paco_core import paths
-from paco_core.dataset.records import read_prompts
+from paco_core.data.records.records import read_prompts
+from paco_core.io import paths
 
 if TYPE_CHECKING:
     from paco_core.benchmarks.painting import Painted
-    from paco_core.context import StageContext
+    from paco_core.runtime.context import StageContext
 
 SAMPLES, SHEET = 8, 12
 
@@ -46,7 +46,7 @@ def _paint(ctx: StageContext) -> list[Painted]:
 
 def run(ctx: StageContext) -> None:
     from paco_core.benchmarks import measures, painting, t2is
-    from paco_core.files import write_json
+    from paco_core.io.files import write_json
 
     params = ctx.params.t2is
     painted = _paint(ctx)

@@ -10,7 +10,7 @@ import random
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from paco_core.params import EditQuestion
+from paco_core.config.params import EditQuestion
 from paco_core.storybook.prompts import PLACES
 from paco_core.storybook.reasons import NAMES
 from paco_core.storybook.world import SHARED_TRAITS, VOCABULARY, Panel, random_panel

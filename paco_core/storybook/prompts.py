@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from paco_core.files import digest
+from paco_core.io.files import digest
 from paco_core.storybook.world import VOCABULARY, Panel, Size, random_panel
 
 Dimension = Literal["Style", "Identity", "Logic"]

@@ -14,7 +14,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paco_core.imports import uncollected
+from paco_core.io.imports import uncollected
 from paco_core.storybook.world import SHARED_TRAITS, VOCABULARY, Panel
 
 if TYPE_CHECKING:

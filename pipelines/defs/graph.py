@@ -10,5 +10,5 @@ from pipelines.dvc import DvcProject
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "data"
 METRICS = DATA / "metrics"
-PROJECT = DvcProject(ROOT)
 TRANSLATOR = PacoTranslator()
+PROJECT = DvcProject(ROOT, TRANSLATOR.get_derived)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dagster as dg
 
-from pipelines.dvc.resource import LOCK_DIGEST_TAG
+from pipelines.dvc.figures import ALL_FIGURES
+from pipelines.dvc.reproduction import LOCK_DIGEST_TAG
 
 Figures = dict[str, float | None]
 _EVENTS_READ = 100
@@ -22,6 +23,8 @@ def last_two_versions(instance: dg.DagsterInstance, key: dg.AssetKey) -> tuple[F
             continue
         digest = (event.tags or {}).get(LOCK_DIGEST_TAG, str(record.storage_id))
         values = {name: value.value for name, value in event.metadata.items()}
+        if isinstance(exact := values.get(ALL_FIGURES), dict):  # else an event of an earlier version of paco
+            values = exact
         numbers: Figures = {name: float(v) for name, v in values.items() if isinstance(v, (int, float))}
         versions.setdefault(digest, numbers)
         if len(versions) == 2:

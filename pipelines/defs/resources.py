@@ -12,9 +12,10 @@ from typing import Any
 
 import dagster as dg
 
+from dvc_project.errors import DvcProjectError
+from dvc_project.templating import read_data
 from pipelines.defs.graph import ROOT
 from pipelines.dvc import DvcResource
-from pipelines.dvc.templating import DvcProjectError, read_data
 
 VARIABLE, CONFIG = "PACO_CLUSTER", "PACO_CLUSTER_CONFIG"
 CLUSTERS = ("slurm", "kubernetes")

@@ -1,10 +1,11 @@
-"""Work by the clock. Every schedule is off until it is switched on in the UI or by `dagster schedule start`."""
+"""Jobs, and work by the clock. Every schedule is off until it is switched on (UI, `dagster schedule start`)."""
 
 # No `from __future__ import annotations`: Dagster reads the schedule function's annotations.
 
 import dagster as dg
 
-from pipelines.defs.graph import ROOT
+from pipelines.defs.graph import PROJECT, ROOT, TRANSLATOR
+from pipelines.dvc import build_whole_graph_job
 
 STOPPED = dg.DefaultScheduleStatus.STOPPED
 
@@ -48,11 +49,13 @@ endpoint_health = dg.define_asset_job(
     description="Every five minutes while a server of the reward is up",
 )
 def endpoint_health_every_5_minutes(_context: dg.ScheduleEvaluationContext) -> dg.RunRequest | dg.SkipReason:
-    from paco_core.serving.reaping import living
+    from paco_core.serving.servers.cleanup import living
 
     names = living(ROOT)
     return dg.RunRequest(tags={"serving": ", ".join(names)[:63]}) if names else dg.SkipReason("no server is up")
 
 
-JOBS = [reevaluation, reproducibility_audit, endpoint_health]
+whole_graph = build_whole_graph_job(PROJECT, translator=TRANSLATOR)
+
+JOBS = [whole_graph, reevaluation, reproducibility_audit, endpoint_health]
 SCHEDULES = [nightly_reevaluation, weekly_audit, endpoint_health_every_5_minutes]

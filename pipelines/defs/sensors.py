@@ -1,11 +1,11 @@
-"""What is watched. Every sensor is off until it is switched on."""
+"""What is watched. Sensors that act are off until they are switched on; the mirror of ``dvc.lock`` only reads."""
 
 # No `from __future__ import annotations`: Dagster reads the sensor functions' annotations.
 
 import dagster as dg
 
 from pipelines.defs.graph import PROJECT, ROOT, TRANSLATOR
-from pipelines.defs.schedules import endpoint_health, reevaluation, reproducibility_audit
+from pipelines.defs.schedules import endpoint_health, reevaluation, reproducibility_audit, whole_graph
 from pipelines.dvc import build_dvc_lock_sensor
 
 STOPPED = dg.DefaultSensorStatus.STOPPED
@@ -18,8 +18,8 @@ STOPPED = dg.DefaultSensorStatus.STOPPED
 )
 def housekeeping(context: dg.SensorEvaluationContext) -> dg.SkipReason:
     """Starts no run; says what it cleared away."""
-    from paco_core.serving.reaping import reap
-    from paco_core.tracking import send_left_over, unsent
+    from paco_core.runtime.tracking import send_left_over, unsent
+    from paco_core.serving.servers.cleanup import reap
 
     lines = reap(ROOT)
     if unsent(ROOT):
@@ -31,13 +31,13 @@ def housekeeping(context: dg.SensorEvaluationContext) -> dg.SkipReason:
 
 @dg.run_failure_sensor(
     name="alert_on_failure",
-    monitored_jobs=[reevaluation, reproducibility_audit, endpoint_health],
+    monitored_jobs=[whole_graph, reevaluation, reproducibility_audit, endpoint_health],
     default_status=STOPPED,
-    description="Tells people when a champion got worse, bytes no longer agree, or the endpoint cannot be asked",
+    description="Tells people when the graph failed, a champion got worse, bytes differ, or no endpoint answers",
 )
 def alert_on_failure(context: dg.RunFailureSensorContext) -> None:
     from paco_core.operations.alerts import alert
-    from paco_core.tracking import dagster_url
+    from paco_core.runtime.tracking import dagster_url
 
     run = context.dagster_run
     where = alert(ROOT, f"{run.job_name} failed", _words(context), dagster_url(run.run_id))

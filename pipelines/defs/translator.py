@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipelines.defs.benchmarks import shown as benchmarks
-from pipelines.defs.data import shown as data
-from pipelines.defs.policies import shown as policies
-from pipelines.defs.reward import shown as reward
+import dagster as dg
+
+from dvc_project.derived import Derived
+from dvc_project.project import Group, Stage
+from pipelines.defs.code import present_code
 from pipelines.dvc import DagsterDvcTranslator, DvcProject
-from pipelines.dvc.project import Stage
+from pipelines.previews import benchmarks, data, policies, reward
+from pipelines.previews.columns import described
+from pipelines.previews.headlines import HEADLINES
 
 #: Stage -> tables and pictures from its outs. Each takes the data folder and the item of a matrix stage.
 SHOWN: Mapping[str, Callable[[Path, str], Mapping[str, Any]]] = {
@@ -25,13 +29,41 @@ SHOWN: Mapping[str, Callable[[Path, str], Mapping[str, Any]]] = {
 class PacoTranslator(DagsterDvcTranslator):
     """Figures, rows and columns as the library tells them; worst cases and contact sheets from here."""
 
+    def get_asset_spec(self, project: DvcProject, group: Group) -> dg.AssetSpec:
+        """With links to what the stage runs and to where it is declared."""
+        declared = _line(project.path, group.name)
+        code = project.root / "paco_core" / "stages" / f"{group.name}.py"
+        with warnings.catch_warnings(action="ignore", category=dg.BetaWarning):
+            links = dg.CodeReferencesMetadataValue(
+                code_references=[
+                    dg.LocalFileCodeReference(file_path=str(code), line_number=1, label=f"stages/{code.name}"),
+                    dg.LocalFileCodeReference(file_path=str(project.path), line_number=declared, label="dvc.yaml"),
+                ]
+            )
+        return super().get_asset_spec(project, group).merge_attributes(metadata={"dagster/code_references": links})
+
     def get_materialization_metadata(self, project: DvcProject, stage: Stage) -> Mapping[str, Any]:
         metadata = dict(super().get_materialization_metadata(project, stage))
         if stage.group in SHOWN:
             metadata |= SHOWN[stage.group](project.root / "data", stage.item or "")
         return metadata
 
+    def get_derived(self, root: Path) -> Derived:
+        return present_code(root)
+
+    def get_headline(self, stage: Stage) -> Sequence[Sequence[str]]:
+        return HEADLINES.get(stage.group, ())
+
+    def get_column_description(self, stage: Stage, column: str) -> str | None:
+        return described(stage.group, column)
+
     def get_usual_seconds(self, project: DvcProject, stage: Stage) -> float | None:
-        from paco_core.launch import usual_seconds
+        from paco_core.runtime.launch import usual_seconds
 
         return usual_seconds(project.root, stage.name)
+
+
+def _line(path: Path, stage: str) -> int:
+    """Where an entry begins in a ``dvc.yaml`` that is laid out as this project's; else its first line."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return next((number for number, line in enumerate(lines, start=1) if line.rstrip() == f"  {stage}:"), 1)

@@ -8,13 +8,15 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from pipelines.dvc.project import DvcProject
-from pipelines.dvc.templating import DvcProjectError
+from dvc_project.errors import DvcProjectError
+from dvc_project.project import DvcProject
 
 if TYPE_CHECKING:
     from pipelines.dvc.assets import build_dvc_assets, dvc_asset
     from pipelines.dvc.checks import build_in_sync_checks
-    from pipelines.dvc.resource import DvcResource, Reproduction
+    from pipelines.dvc.job import build_whole_graph_job
+    from pipelines.dvc.reproduction import Reproduction
+    from pipelines.dvc.resource import DvcResource
     from pipelines.dvc.sensor import build_dvc_lock_sensor
     from pipelines.dvc.translator import DagsterDvcTranslator
 
@@ -27,15 +29,17 @@ __all__ = [
     "build_dvc_assets",
     "build_dvc_lock_sensor",
     "build_in_sync_checks",
+    "build_whole_graph_job",
     "dvc_asset",
 ]
 _WITH_DAGSTER = {
     "DagsterDvcTranslator": "translator",
     "DvcResource": "resource",
-    "Reproduction": "resource",
+    "Reproduction": "reproduction",
     "build_dvc_assets": "assets",
     "build_dvc_lock_sensor": "sensor",
     "build_in_sync_checks": "checks",
+    "build_whole_graph_job": "job",
     "dvc_asset": "assets",
 }
 

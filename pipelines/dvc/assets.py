@@ -6,9 +6,9 @@ from typing import Any
 
 import dagster as dg
 
-from pipelines.dvc.project import DvcProject
+from dvc_project.errors import DvcProjectError
+from dvc_project.project import DvcProject
 from pipelines.dvc.resource import DvcResource
-from pipelines.dvc.templating import DvcProjectError
 from pipelines.dvc.translator import DagsterDvcTranslator
 
 # No `from __future__ import annotations` here: Dagster reads the annotations of `build_dvc_assets`'s
@@ -66,4 +66,4 @@ def build_dvc_assets(
 
         return reproduce
 
-    return [build(name) for name in project.groups if name not in exclude]
+    return [build(name) for name in project.assets if name not in exclude]

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import dagster as dg
 
-from pipelines.dvc.project import DvcProject
-from pipelines.dvc.state import ProjectState
+from dvc_project.project import DvcProject
+from dvc_project.state import ProjectState
 from pipelines.dvc.translator import DagsterDvcTranslator
 
 
@@ -26,7 +26,7 @@ def build_in_sync_checks(
 
         return in_sync_with_dvc
 
-    return [build(name) for name in project.groups if name not in exclude]
+    return [build(name) for name in project.assets if name not in exclude]
 
 
 def in_sync(project: DvcProject, group: str) -> dg.AssetCheckResult:

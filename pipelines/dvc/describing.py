@@ -5,21 +5,31 @@ A stage that DVC restored or left alone says nothing; its outs still do.
 
 from __future__ import annotations
 
+import csv
 import json
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
 
-from pipelines.dvc.project import DvcProject, LockEntry, Stage
-from pipelines.dvc.templating import DvcProjectError, read_data
+from dvc_project.lockfile import Entry
+from dvc_project.project import DvcProject, Stage
+from pipelines.dvc.figures import arranged, figures
 
 _TABLES = {".parquet", ".jsonl", ".csv"}
-_METRICS = {".json", ".yaml", ".yml", ".toml"}
 _TABLES_SHOWN = 8
+_JSON_TYPES = {
+    str: "string",
+    bool: "bool",
+    int: "int",
+    float: "float",
+    list: "list",
+    dict: "object",
+    type(None): "null",
+}
+_CSV_TYPES: tuple[tuple[str, Callable[[str], Any]], ...] = (("int", int), ("float", float), ("string", str))
 
 
 @dataclass(frozen=True)
@@ -30,14 +40,19 @@ class TableFacts:
     columns: Mapping[str, str]
 
 
-def describe_outs(project: DvcProject, stage: Stage) -> dict[str, Any]:
+def describe_outs(
+    project: DvcProject,
+    stage: Stage,
+    headline: Sequence[Sequence[str]] = (),
+    describe: Callable[[str], str | None] = lambda _column: None,
+) -> dict[str, Any]:
     """Metadata of a materialisation from what lies in the workspace.
 
-    Every number of the stage's metrics files, under its dotted name, so that Dagster draws it as a curve over
-    materialisations; rows and columns of the main table (``meta.dagster.table``, else the largest), rows of the
-    others; files and bytes of the outs.
+    The figures of the stage's metrics files, the ``headline`` first (:func:`pipelines.dvc.figures.arranged`); rows and
+    columns of the main table (``meta.dagster.table``, else the largest), each column with what ``describe`` says of
+    it, rows of the others; files and bytes of the outs.
     """
-    metadata: dict[str, Any] = dict(figures(project, stage))
+    metadata = arranged(figures(project, stage), headline, stage.name)
     paths = [project.root / out.path for out in stage.outs if out.kind == "outs" and "://" not in out.path]
     files = sorted(file for path in paths for file in _files(path))
     metadata |= {"dvc/files": len(files), "dvc/bytes": sum(file.stat().st_size for file in files)}
@@ -47,7 +62,7 @@ def describe_outs(project: DvcProject, stage: Stage) -> dict[str, Any]:
     if tables:
         chosen = str((stage.meta.get("dagster") or {}).get("table", ""))
         main = max(tables, key=lambda file: (bool(chosen) and file.match(chosen), tables[file].rows))
-        columns = [dg.TableColumn(name, kind) for name, kind in tables[main].columns.items()]
+        columns = [dg.TableColumn(name, kind, describe(name)) for name, kind in tables[main].columns.items()]
         metadata |= {
             "dagster/row_count": tables[main].rows,
             "dagster/column_schema": dg.MetadataValue.table_schema(dg.TableSchema(columns)),
@@ -58,20 +73,7 @@ def describe_outs(project: DvcProject, stage: Stage) -> dict[str, Any]:
     return metadata
 
 
-def figures(project: DvcProject, stage: Stage) -> dict[str, int | float]:
-    """The numbers of a stage's metrics files by dotted name; nulls, words and unreadable files are left out."""
-    found: dict[str, int | float] = {}
-    for out in stage.outs:
-        path = project.root / out.path
-        if out.kind == "metrics" and path.suffix in _METRICS and path.is_file():
-            try:
-                found |= _numbers(read_data(path))
-            except DvcProjectError:
-                continue
-    return found
-
-
-def holds_recorded(project: DvcProject, stage: Stage, entry: LockEntry) -> bool:
+def holds_recorded(project: DvcProject, stage: Stage, entry: Entry) -> bool:
     """Whether the workspace holds the recorded version: every out is there, and its metrics files are the recorded.
 
     Large outs are not hashed for this; metrics change with them in practice.
@@ -94,12 +96,10 @@ def table_facts(file: Path) -> TableFacts | None:
                 with file.open(encoding="utf-8") as stream:
                     first = json.loads(next(stream, "{}"))
                     rows = sum(bool(line.strip()) for line in stream) + bool(first)
-                return TableFacts(rows, {name: type(value).__name__ for name, value in first.items()})
+                return TableFacts(rows, {name: _JSON_TYPES[type(value)] for name, value in first.items()})
             case ".csv":
-                with file.open(encoding="utf-8") as stream:
-                    header = next(stream, "").strip()
-                    return TableFacts(sum(1 for _ in stream), dict.fromkeys(header.split(","), "text"))
-    except (OSError, ValueError, AttributeError):
+                return _csv(file)
+    except (OSError, ValueError, AttributeError, csv.Error):
         return None
     return None
 
@@ -110,7 +110,29 @@ def _parquet(file: Path) -> TableFacts | None:
     except ImportError:  # a project without Parquet files needs no pyarrow
         return None
     found = parquet.ParquetFile(file)
-    return TableFacts(found.metadata.num_rows, {f.name: str(f.type) for f in found.schema_arrow})
+    return TableFacts(found.metadata.num_rows, {f.name: str(f.type).replace("large_", "") for f in found.schema_arrow})
+
+
+def _csv(file: Path) -> TableFacts:
+    """The type of a column is the narrowest that all its values have; empty ones say nothing."""
+    with file.open(encoding="utf-8", newline="") as stream:
+        lines = csv.reader(stream)
+        header = next(lines, [])
+        narrowest, rows = [0] * len(header), 0
+        for values in lines:
+            rows += 1
+            for column, value in enumerate(values[: len(header)]):
+                while value and not _reads_as(narrowest[column], value):
+                    narrowest[column] += 1
+    return TableFacts(rows, {name: _CSV_TYPES[kind][0] for name, kind in zip(header, narrowest, strict=True)})
+
+
+def _reads_as(kind: int, value: str) -> bool:
+    try:
+        _CSV_TYPES[kind][1](value)
+    except ValueError:
+        return False
+    return True
 
 
 def _files(path: Path) -> Iterable[Path]:
@@ -121,14 +143,3 @@ def _files(path: Path) -> Iterable[Path]:
 
 def _common(paths: list[Path]) -> Path:
     return paths[0] if len(paths) == 1 and paths[0].is_dir() else paths[0].parent
-
-
-def _numbers(tree: Mapping[str, Any], prefix: str = "") -> dict[str, int | float]:
-    found: dict[str, int | float] = {}
-    for key, value in tree.items():
-        name = f"{prefix}{key}"
-        if isinstance(value, Mapping):
-            found |= _numbers(value, f"{name}.")
-        elif isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
-            found[name] = value
-    return found

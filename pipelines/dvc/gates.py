@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import dagster as dg
 
-from pipelines.dvc.project import DvcProject, Stage
+from dvc_project.project import DvcProject, Stage
 from pipelines.dvc.translator import DagsterDvcTranslator
 
 _PARTITION_TAG = "dagster/partition"

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 from pydantic import Field
 
+from dvc_project.project import DvcProject, Stage
 from pipelines.dvc.process import Completed
-from pipelines.dvc.project import DvcProject, Stage
 from pipelines.dvc.resource import DvcResource
 from pipelines.dvc.translator import DagsterDvcTranslator
 

@@ -13,12 +13,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import dagster as dg
+from dagster._core.definitions.assets.graph.asset_graph import AssetGraph
 
+from dvc_project.errors import DvcProjectError
+from dvc_project.hashing import digest
+from dvc_project.lockfile import Entry
+from dvc_project.project import DvcProject, Stage
+from dvc_project.state import ProjectState, StageState, data_version
 from pipelines.dvc.describing import holds_recorded
-from pipelines.dvc.hashing import digest
-from pipelines.dvc.project import DvcProject, LockEntry, Stage
-from pipelines.dvc.resource import LOCK_DIGEST_TAG
-from pipelines.dvc.state import ProjectState, StageState, data_version
+from pipelines.dvc.figures import first_things_first
+from pipelines.dvc.reproduction import LOCK_DIGEST_TAG
 from pipelines.dvc.translator import DagsterDvcTranslator
 
 DATA_VERSION = "dagster/data_version"
@@ -31,6 +35,9 @@ OUTDATED = "outdated-"
 NEVER_MATERIALISED, NEVER_OBSERVED, NO_POINTER = "NULL", "INITIAL", "NULL"
 # Before every event: each event of a partition then counts as news.
 BEFORE_ALL = "-1"
+# Whether the outs of the reported version lay in the workspace: a pulled `dvc.lock` comes before its data.
+OUTS_TAG = "dvc/outs"
+PRESENT, ABSENT = "present", "absent"
 
 
 @dataclass(frozen=True)
@@ -90,13 +97,14 @@ class Mirror:
         self,
         project: DvcProject,
         instance: dg.DagsterInstance,
-        code_versions: Mapping[dg.AssetKey, str | None],
-        parents: Mapping[dg.AssetKey, frozenset[dg.AssetKey]],
+        graph: AssetGraph,
         translator: DagsterDvcTranslator,
     ) -> None:
-        """``code_versions`` and ``parents`` are those of the loaded code location, which Dagster compares with."""
+        """``graph`` holds the assets of the loaded code location, whose code versions Dagster compares with."""
         self.project, self.instance, self.translator = project, instance, translator
-        self._code, self._parents = code_versions, parents
+        keys = [key for key in graph.get_all_asset_keys() if not graph.get(key).is_external]
+        self._code = {key: graph.get(key).code_version for key in keys}
+        self._parents = {key: frozenset(graph.get(key).parent_keys) for key in keys}
         self._events = Events(instance)
         self._groups = {translator.get_asset_key(group): group for group in project.groups.values()}
 
@@ -112,7 +120,7 @@ class Mirror:
                 found.append(Mirrored(state.stage.name, reason))
         return found
 
-    def _difference(self, key: dg.AssetKey, state: StageState, entry: LockEntry) -> str | None:
+    def _difference(self, key: dg.AssetKey, state: StageState, entry: Entry) -> str | None:
         last = self._events.last(key, self.translator.partition_key(state.stage))
         if last is None:
             return "unknown to Dagster"
@@ -120,6 +128,8 @@ class Mirror:
             return "another run is recorded"
         if (last.tags.get(CODE_VERSION) != self._code[key]) != bool(state.reasons):
             return "; ".join(state.reasons) or "code and parameters are as recorded"
+        if last.tags.get(OUTS_TAG) == ABSENT and holds_recorded(self.project, state.stage, entry):
+            return "its outs are there now"
         for parent in sorted(self._parents[key]):
             if self._reads_as_new(last, parent, state.stage) != self._is_new(parent, state):
                 return f"{parent.to_user_string()} {'has changed' if self._is_new(parent, state) else 'is as recorded'}"
@@ -162,38 +172,55 @@ class Mirror:
             return last.version
         return NEVER_MATERIALISED if parent in self._code else NEVER_OBSERVED
 
-    def _report(self, key: dg.AssetKey, state: StageState, entry: LockEntry, reason: str) -> None:
+    def _report(self, key: dg.AssetKey, state: StageState, entry: Entry, reason: str) -> None:
         partition = self.translator.partition_key(state.stage)
-        code = self._code[key] or ""
+        present = holds_recorded(self.project, state.stage, entry)
+        self.instance.report_runless_asset_event(
+            dg.AssetMaterialization(
+                asset_key=key,
+                partition=partition,
+                tags={**self._tags(key, state, entry), OUTS_TAG: PRESENT if present else ABSENT},
+                metadata=first_things_first(
+                    {
+                        **(self._description(state.stage) if present else {}),
+                        "dvc/stage": state.stage.name,
+                        "dvc/mirrored": reason,
+                        "dvc/md5": dg.MetadataValue.json(dict(entry.outs)),
+                    }
+                ),
+            )
+        )
+        self._events.forget(key, partition)
+
+    def tags(self, stage: Stage) -> dict[str, str]:
+        """What an event about the recorded version of a stage carries, for Dagster's marks to be DVC's.
+
+        Raises:
+            DvcProjectError: when no run of the stage is recorded.
+        """
+        state = ProjectState(self.project).of(stage)
+        if state.entry is None:
+            raise DvcProjectError(f"{self.project.root / 'dvc.lock'}: no run of stage {stage.name} is recorded")
+        return self._tags(self.translator.get_asset_key(self.project.groups[stage.group]), state, state.entry)
+
+    def _tags(self, key: dg.AssetKey, state: StageState, entry: Entry) -> dict[str, str]:
+        partition = self.translator.partition_key(state.stage)
         tags = {
             DATA_VERSION: data_version(state.stage, entry),
             USER_PROVIDED: "true",
-            CODE_VERSION: OUTDATED + digest([entry.cmd, entry.params]) if state.reasons else code,
+            CODE_VERSION: OUTDATED + digest([entry.cmd, entry.inputs.params])
+            if state.reasons
+            else self._code[key] or "",
             LOCK_DIGEST_TAG: entry.digest,
         }
         for parent in self._parents[key]:
             tags |= self._input_tags(parent, state)
         if isinstance(partition, dg.MultiPartitionKey):
             tags |= {f"dagster/partition/{axis}": name for axis, name in partition.keys_by_dimension.items()}
-        self.instance.report_runless_asset_event(
-            dg.AssetMaterialization(
-                asset_key=key,
-                partition=partition,
-                tags=tags,
-                metadata={
-                    **self._description(state.stage, entry),
-                    "dvc/stage": state.stage.name,
-                    "dvc/mirrored": reason,
-                    "dvc/md5": dg.MetadataValue.json(dict(entry.outs)),
-                },
-            )
-        )
-        self._events.forget(key, partition)
+        return tags
 
-    def _description(self, stage: Stage, entry: LockEntry) -> Mapping[str, Any]:
-        """What the outs say, where the workspace holds them: a pulled ``dvc.lock`` comes without its data."""
-        if not holds_recorded(self.project, stage, entry):
-            return {}
+    def _description(self, stage: Stage) -> Mapping[str, Any]:
+        """What the outs in the workspace say."""
         try:
             return self.translator.get_materialization_metadata(self.project, stage)
         except Exception as error:  # the marks matter more than the pictures
@@ -205,7 +232,7 @@ class Mirror:
         events = [self._events.last(parent, p) for p in ([None] if partitions is None else partitions)]
         newest = max((event.storage_id for event in events if event), default=None)
         if partitions is None:
-            version = OUTDATED + digest(sorted(state.entry.deps.items()) if state.entry else []) if new else None
+            version = OUTDATED + digest(sorted(state.entry.inputs.deps.items()) if state.entry else []) if new else None
             pointer = NO_POINTER if newest is None else str(newest)
             return {INPUT_VERSION + name: version or self._version(parent), INPUT_POINTER + name: pointer}
         pointer = BEFORE_ALL if new else NO_POINTER if newest is None else str(newest)

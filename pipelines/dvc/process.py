@@ -13,11 +13,14 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import IO, TextIO
+from typing import IO, Any, TextIO
+
+from pipelines.dvc import watchdog
 
 _FIRST_LINES, _LAST_LINES = 50, 400
-_ENDS = ((signal.SIGINT, 0.6), (signal.SIGTERM, 0.4))  # and the share of the grace that each gets
+_ORPHANS_GRACE_SECONDS = 10.0  # for the groups of a process that was killed
 DVC = (sys.executable, "-m", "dvc")  # of this interpreter
 
 
@@ -89,14 +92,8 @@ def run_group(
     See :func:`end_group` for how a group is ended.
     """
     start = time.monotonic()
-    child = subprocess.Popen(
-        command,
-        cwd=cwd,
-        env=dict(env),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
+    child = start_group(
+        command, cwd=cwd, env=dict(env), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     assert child.stdout is not None and child.stderr is not None
     pumps = (_Pump(child.stdout, sys.stdout), _Pump(child.stderr, sys.stderr))
@@ -118,7 +115,40 @@ def run_group(
     if child.returncode < 0:  # killed by another hand, by the kernel for memory say: its children are orphans
         end_group(child, grace_seconds)
         stopped(completed(wait=0.5))
+    forget_group(child)
     return completed(wait=5)
+
+
+@cache
+def _watchdog() -> subprocess.Popen[bytes]:
+    """What ends the groups of this process when it is killed; there is one as soon as there is a group."""
+    command = [sys.executable, "-I", "-S", str(Path(watchdog.__file__)), str(_ORPHANS_GRACE_SECONDS)]
+    return subprocess.Popen(
+        command, bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True
+    )
+
+
+def _tell_watchdog(line: str) -> None:
+    pipe = _watchdog().stdin
+    assert pipe is not None
+    with suppress(OSError):  # somebody killed it: our groups would outlive us, and nothing else is lost
+        pipe.write(line.encode())
+
+
+def start_group(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
+    """Start a process in a session of its own: Ctrl-C reaches this process only, which ends its groups in order.
+
+    They end also when this process is killed (``kill -9``). :func:`end_group` ends one; when it has ended by itself,
+    say so with :func:`forget_group`. ``options`` are those of :class:`subprocess.Popen`.
+    """
+    child = subprocess.Popen(command, start_new_session=True, **options)
+    _tell_watchdog(f"+{child.pid}\n")
+    return child
+
+
+def forget_group(child: subprocess.Popen[bytes]) -> None:
+    """A group has ended, or what is left of it may live on."""
+    _tell_watchdog(f"-{child.pid}\n")
 
 
 def end_group(child: subprocess.Popen[bytes], grace_seconds: float) -> None:
@@ -127,21 +157,20 @@ def end_group(child: subprocess.Popen[bytes], grace_seconds: float) -> None:
     SIGINT comes first because DVC and most stages tidy up after a Ctrl-C, and DVC does not after SIGTERM.
     It does not reach a process that was started with it ignored, such as a background job of a shell.
     """
-    for number, share in _ENDS:
-        _signal(child.pid, number)
+    try:
+        _end(child, grace_seconds)
+    finally:
+        forget_group(child)
+
+
+def _end(child: subprocess.Popen[bytes], grace_seconds: float) -> None:
+    for number, share in watchdog.ENDS:
+        watchdog.signal_group(child.pid, number)
         deadline = time.monotonic() + share * grace_seconds
         while time.monotonic() < deadline:
             child.poll()
-            if not _signal(child.pid, 0):
+            if not watchdog.signal_group(child.pid, 0):
                 return
             time.sleep(0.05)
-    _signal(child.pid, signal.SIGKILL)
+    watchdog.signal_group(child.pid, signal.SIGKILL)
     child.wait()
-
-
-def _signal(group: int, number: int) -> bool:
-    try:
-        os.killpg(group, number)
-    except ProcessLookupError:
-        return False
-    return True

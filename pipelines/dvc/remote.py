@@ -12,8 +12,8 @@ import signal
 import sys
 from pathlib import Path
 
+from dvc_project.project import DvcProject
 from pipelines.dvc.process import Completed, interrupt_on, run_group
-from pipelines.dvc.project import DvcProject
 from pipelines.dvc.tidying import tidy_up
 
 STOPPED = 128 + signal.SIGTERM

@@ -5,60 +5,33 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any
 
 import dagster as dg
-from dagster import PipesSession, PipesTempFileContextInjector, PipesTempFileMessageReader, open_pipes_session
+from dagster import PipesSession, PipesTempFileContextInjector, PipesTempFileMessageReader
 from pydantic import Field
 
+from dvc_project.lockfile import Entry
+from dvc_project.locks import alone
+from dvc_project.project import DvcProject, Stage
+from dvc_project.state import ProjectState, data_version
+from pipelines.dvc.figures import figures
 from pipelines.dvc.gates import failed_gates
+from pipelines.dvc.half_written import put_aside
+from pipelines.dvc.partitions import reproduce_each
+from pipelines.dvc.pipes import open_stage_session
 from pipelines.dvc.process import DVC, Completed, began, run_group, search_path
-from pipelines.dvc.project import DvcProject, LockEntry, Stage
-from pipelines.dvc.state import data_version
+from pipelines.dvc.reproduction import LOCK_DIGEST_TAG, Outcome, Reproduction
 from pipelines.dvc.tidying import tidy_up
 from pipelines.dvc.translator import STAGE_KEY, DagsterDvcTranslator, stage_of
 
-Outcome = Literal["executed", "restored", "unchanged"]
-LOCK_DIGEST_TAG = "dvc/lock_digest"
 FORCE_TAG = "dvc/force"
 DESPITE_TAG = "dvc/despite_checks"
 FAILURE_CHARACTERS = 4000
 _EVENTS_READ = 200
-
-
-@dataclass(frozen=True)
-class Reproduction:
-    """What ``dvc repro`` did: ran the stage, restored its outs from the run cache, or found nothing to do."""
-
-    stage: str
-    outcome: Outcome
-    md5s: Mapping[str, str]
-    data_version: str
-    lock_digest: str
-    seconds: float
-    saved_seconds: float | None = None  # what a run would have taken longer, where that is known
-    metadata: Mapping[str, Any] = field(default_factory=dict)
-    check_results: Sequence[dg.AssetCheckResult] = ()
-
-    def result(self, **metadata: Any) -> dg.MaterializeResult[Any]:
-        """The materialisation: data version = md5, the stage's own metadata and ``metadata``."""
-        saved = {} if self.saved_seconds is None else {"dvc/saved_seconds": round(self.saved_seconds, 2)}
-        return dg.MaterializeResult(
-            data_version=dg.DataVersion(self.data_version),
-            metadata={
-                "dvc/stage": self.stage,
-                "dvc/outcome": self.outcome,
-                "dvc/seconds": round(self.seconds, 2),
-                **saved,
-                "dvc/md5": dg.MetadataValue.json(dict(self.md5s)),
-                **self.metadata,
-                **metadata,
-            },
-            tags={LOCK_DIGEST_TAG: self.lock_digest},
-            check_results=list(self.check_results),
-        )
 
 
 class DvcResource(dg.ConfigurableResource[Any]):
@@ -82,44 +55,85 @@ class DvcResource(dg.ConfigurableResource[Any]):
     ) -> Reproduction:
         """``dvc --wait-for-lock repro --single-item`` of this asset's stage, in a process group of its own.
 
-        The stage may report through Dagster Pipes: the environment reaches it through DVC. When the run is
-        terminated, the whole group is ended, half-written outs are removed and dead locks released.
+        Of a partitioned asset that is the stage of the run's partition; in a run without one, all its stages, each with
+        an event of its own (:mod:`pipelines.dvc.partitions`). The stage may report through Dagster Pipes: the
+        environment reaches it through DVC. When the run is terminated, the whole group is ended, half-written outs are
+        removed and dead locks released.
 
         Raises:
             dagster.Failure: when the stage failed (with the end of its stderr), already runs elsewhere, or is held
                 back by a blocking check that failed in another run (:mod:`pipelines.dvc.gates`).
         """
+        chosen = translator or DagsterDvcTranslator()
+        project = DvcProject(self.project_dir)
+        stages = _stages(context, project, chosen)
+        one = partial(self._reproduce, context, translator=chosen, extras=extras)
+        return (
+            reproduce_each(context, project, stages, chosen, one) if _takes_all_partitions(context) else one(stages[0])
+        )
+
+    def _reproduce(
+        self,
+        context: dg.AssetExecutionContext,
+        stage: Stage,
+        translator: DagsterDvcTranslator,
+        extras: Mapping[str, Any] | None,
+    ) -> Reproduction:
         forced = context.run.tags.get(FORCE_TAG) == "true"
         verb = ["repro", "--single-item", *(["--force"] if forced else [])]
-        chosen = translator or DagsterDvcTranslator()
         if context.run.tags.get(DESPITE_TAG) != "true":
-            _ask_gates(context, DvcProject(self.project_dir), chosen)
-        made = self._run(context, verb, _outcome, chosen, extras)
+            _ask_gates(context, DvcProject(self.project_dir, translator.get_derived), stage, translator)
+        self._bookkeep(context, stage, translator)
+        made = self._run(context, stage, verb, _outcome, translator, extras)
         if made.outcome != "executed":
-            made = _with_the_run_that_made_it(context, made, DvcProject(self.project_dir), chosen)
+            made = _with_the_run_that_made_it(context, made, DvcProject(self.project_dir), stage, translator)
         saved = f", saving {made.saved_seconds:.1f} s" if made.saved_seconds else ""
         context.log.info("%s: %s in %.1f s%s", made.stage, made.outcome, made.seconds, saved)
         return made
+
+    def _bookkeep(self, context: dg.AssetExecutionContext, stage: Stage, translator: DagsterDvcTranslator) -> None:
+        """Run the bookkeeping stages that a stage reads and that would write something else now.
+
+        Raises:
+            dagster.Failure: when one failed; it is busy while a stage runs that reads what it writes.
+        """
+        root = Path(self.project_dir)
+        with alone(root / ".dvc" / "tmp" / "dagster-bookkeeping.lock"):
+            project = DvcProject(root, translator.get_derived)
+            state = ProjectState(project)
+            for kept in project.bookkeeping(project.stages[stage.name]):
+                if not state.of(kept).in_sync:
+                    command = [*self.dvc, "--wait-for-lock", "repro", "--single-item", "--force", kept.name]
+                    context.log.info("%s", " ".join(command))
+                    environment = {**os.environ, "PATH": search_path()}
+                    done = run_group(command, project.root, environment, self.grace_seconds, lambda _done: None)
+                    if done.returncode:
+                        raise _failure(kept, done)
 
     def record(self, context: dg.AssetExecutionContext, translator: DagsterDvcTranslator | None = None) -> Reproduction:
         """``dvc commit --force``: take the outs on disk as this stage's results; it ran elsewhere.
 
         Raises:
-            dagster.Failure: when an out is missing.
+            dagster.Failure: when an out is missing, or when the run of a partitioned asset names no partition.
         """
         chosen = translator or DagsterDvcTranslator()
-        return self._run(context, ["commit", "--force"], lambda *_: "executed", chosen, None)
+        (stage, *others) = _stages(context, DvcProject(self.project_dir), chosen)
+        if others:
+            raise dg.Failure(f"{stage.group} has partitions: record one of them, in a run with a partition key")
+        return self._run(context, stage, ["commit", "--force"], lambda *_: "executed", chosen, None)
 
     def _run(
         self,
         context: dg.AssetExecutionContext,
+        stage: Stage,
         verb: Sequence[str],
         outcome: Callable[[Completed, bool, bool], Outcome],
         translator: DagsterDvcTranslator,
         extras: Mapping[str, Any] | None,
     ) -> Reproduction:
+        for line in put_aside(Path(self.project_dir)):
+            context.log.warning("%s", line)
         project = DvcProject(self.project_dir)
-        stage = _stage(context, project, translator)
         before = project.lock().get(stage.name)
         command = [*self.dvc, "--wait-for-lock", *verb, stage.name]
         context.log.info("%s", " ".join(command))
@@ -129,8 +143,9 @@ class DvcResource(dg.ConfigurableResource[Any]):
             raise _failure(stage, done)
         metadata = _described(context, project, stage, translator)
         checks: list[dg.AssetCheckResult] = []
+        known = figures(project, stage)  # described already, rounded and in order
         for result in reported:
-            metadata |= dict(getattr(result, "metadata", None) or {})
+            metadata |= {k: v for k, v in (getattr(result, "metadata", None) or {}).items() if k not in known}
             checks += list(getattr(result, "check_results", None) or [])
         happened = outcome(done, bool(reported), after == before)
         return _reproduction(stage, happened, after, done.seconds, metadata, checks)
@@ -147,7 +162,8 @@ class DvcResource(dg.ConfigurableResource[Any]):
 
         Here in a process group of its own; a subclass may run it on another machine that sees the project's folder.
         """
-        with open_pipes_session(context, PipesTempFileContextInjector(), DvcStageMessages(), extras=extras) as session:
+        pipes = PipesTempFileContextInjector(), PipesTempFileMessageReader()
+        with open_stage_session(context, *pipes, extras) as session:
             stopped = partial(_tidy, context, project, stage)
             done = run_group(command, project.root, self.environment(session), self.grace_seconds, stopped)
         return done, list(session.get_results(implicit_materializations=False))
@@ -161,22 +177,27 @@ class DvcResource(dg.ConfigurableResource[Any]):
         return {**os.environ, "PATH": search_path(), **session.get_bootstrap_env_vars()}
 
 
-class DvcStageMessages(PipesTempFileMessageReader):
-    """Dagster warns of a process that said nothing; here that is no fault."""
-
-    def no_messages_debug_text(self) -> str:
-        return "That is so where DVC restored the outs or found nothing to do, and for a command without Pipes."
+def _takes_all_partitions(context: dg.AssetExecutionContext) -> bool:
+    return context.assets_def.partitions_def is not None and not context.has_partition_key
 
 
-def _stage(context: dg.AssetExecutionContext, project: DvcProject, translator: DagsterDvcTranslator) -> Stage:
-    spec = next(iter(context.assets_def.specs))
-    group = spec.metadata[STAGE_KEY]
-    partition = context.partition_key if context.has_partition_key else None
-    return stage_of(project, translator, str(group), partition)
+def _stages(
+    context: dg.AssetExecutionContext, project: DvcProject, translator: DagsterDvcTranslator
+) -> tuple[Stage, ...]:
+    """The stages that this asset stands for in this run.
+
+    The asset says whether it has partitions: in one run with a partition key there may be assets without.
+    """
+    group = str(next(iter(context.assets_def.specs)).metadata[STAGE_KEY])
+    if _takes_all_partitions(context):
+        return project.groups[group].stages
+    partition = context.partition_key if context.assets_def.partitions_def is not None else None
+    return (stage_of(project, translator, group, partition),)
 
 
-def _ask_gates(context: dg.AssetExecutionContext, project: DvcProject, translator: DagsterDvcTranslator) -> None:
-    stage = _stage(context, project, translator)
+def _ask_gates(
+    context: dg.AssetExecutionContext, project: DvcProject, stage: Stage, translator: DagsterDvcTranslator
+) -> None:
     if failed := failed_gates(context.instance, project, stage, translator, context.run_id):
         text = f"stage {stage.name} is held back; the run tag {DESPITE_TAG} = true runs it all the same\n"
         raise dg.Failure(text + "\n".join(failed), allow_retries=False)
@@ -185,7 +206,7 @@ def _ask_gates(context: dg.AssetExecutionContext, project: DvcProject, translato
 def _reproduction(
     stage: Stage,
     outcome: Outcome,
-    entry: LockEntry,
+    entry: Entry,
     seconds: float,
     metadata: Mapping[str, Any],
     checks: Sequence[dg.AssetCheckResult],
@@ -206,23 +227,34 @@ def _described(
 
 
 def _with_the_run_that_made_it(
-    context: dg.AssetExecutionContext, made: Reproduction, project: DvcProject, translator: DagsterDvcTranslator
+    context: dg.AssetExecutionContext,
+    made: Reproduction,
+    project: DvcProject,
+    stage: Stage,
+    translator: DagsterDvcTranslator,
 ) -> Reproduction:
     """A version that was restored or left alone, with what the stage said when it made it, and the seconds saved."""
-    event = executed_event(context, made.lock_digest)
+    event = executed_event(context, made.lock_digest, translator.partition_key(stage))
     if event is None:
-        took = translator.get_usual_seconds(project, _stage(context, project, translator))
+        took = translator.get_usual_seconds(project, stage)
         said: dict[str, Any] = {}
     else:
         took = float(str(event.metadata["dvc/seconds"].value))
-        said = {name: value for name, value in event.metadata.items() if not name.startswith(("dvc/", "dagster"))}
+        known = figures(project, stage)
+        said = {
+            name: value
+            for name, value in event.metadata.items()
+            if not name.startswith(("dvc/", "dagster")) and name not in {*known, *made.metadata}
+        }
     saved = None if took is None else max(0.0, took - made.seconds)
-    return replace(made, saved_seconds=saved, metadata={**said, **made.metadata})
+    return replace(made, saved_seconds=saved, metadata={**made.metadata, **said})
 
 
-def executed_event(context: dg.AssetExecutionContext, lock_digest: str) -> dg.AssetMaterialization | None:
+def executed_event(
+    context: dg.AssetExecutionContext, lock_digest: str, partition: str | None
+) -> dg.AssetMaterialization | None:
     """The materialisation whose run made a recorded version of this asset; None when Dagster did not see it."""
-    partitions = [context.partition_key] if context.has_partition_key else None
+    partitions = [partition] if partition is not None else None
     chosen = dg.AssetRecordsFilter(asset_key=context.asset_key, asset_partitions=partitions)
     for record in context.instance.fetch_materializations(chosen, limit=_EVENTS_READ).records:
         event = record.asset_materialization

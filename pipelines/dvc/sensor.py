@@ -2,9 +2,10 @@
 
 import dagster as dg
 
+from dvc_project.errors import DvcProjectError
+from dvc_project.project import DvcProject
+from pipelines.dvc.evaluating import evaluate_mirrored
 from pipelines.dvc.mirror import Mirror
-from pipelines.dvc.project import DvcProject
-from pipelines.dvc.templating import DvcProjectError
 from pipelines.dvc.translator import DagsterDvcTranslator
 
 # No `from __future__ import annotations`: Dagster reads the sensor function's annotations.
@@ -16,17 +17,11 @@ def mirror_lock(
     definitions: dg.RepositoryDefinition,
     translator: DagsterDvcTranslator | None = None,
 ) -> list[str]:
-    """Report to Dagster what it does not know of ``dvc.lock`` yet; returns one line an event."""
-    graph = definitions.asset_graph
-    keys = [key for key in graph.get_all_asset_keys() if not graph.get(key).is_external]
-    mirror = Mirror(
-        project,
-        instance,
-        {key: graph.get(key).code_version for key in keys},
-        {key: frozenset(graph.get(key).parent_keys) for key in keys},
-        translator or DagsterDvcTranslator(),
-    )
-    return [f"{m.stage}: {m.reason}" for m in mirror.tick()]
+    """Report to Dagster what it does not know of ``dvc.lock`` yet, and what checks say of it; a line for each event."""
+    chosen = translator or DagsterDvcTranslator()
+    mirror = Mirror(project, instance, definitions.asset_graph, chosen)
+    lines = [f"{m.stage}: {m.reason}" for m in mirror.tick()]
+    return lines + list(evaluate_mirrored(project, instance, definitions, chosen))
 
 
 def build_dvc_lock_sensor(
@@ -35,12 +30,12 @@ def build_dvc_lock_sensor(
     translator: DagsterDvcTranslator | None = None,
     name: str = "dvc_lock",
     minimum_interval_seconds: int = 30,
-    default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.STOPPED,
+    default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.RUNNING,
 ) -> dg.SensorDefinition:
     """A sensor after whose tick Dagster's stale assets are ``dvc status``'s changed stages.
 
-    It reports runless materialisations, producers first, and starts no run. ``dvc.yaml`` and the
-    parameters are read anew at each tick.
+    It reports runless materialisations, producers first, with the results of their checks, and starts no run: it only
+    reads, so it is on by default. ``dvc.yaml`` and the parameters are read anew at each tick.
     """
 
     @dg.sensor(

@@ -20,23 +20,17 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import dagster as dg
-from dagster import PipesFileContextInjector, PipesFileMessageReader, open_pipes_session
+from dagster import PipesFileContextInjector, PipesFileMessageReader
 from pydantic import Field
 
+from dvc_project.project import DvcProject, Stage
+from pipelines.dvc.pipes import open_stage_session
 from pipelines.dvc.process import Completed
-from pipelines.dvc.project import DvcProject, Stage
 from pipelines.dvc.resource import DvcResource
 from pipelines.dvc.translator import DagsterDvcTranslator
 
 _FIRST_CHARACTERS, _LAST_CHARACTERS = 5_000, 40_000
 _GONE_POLLS = 3  # a job that Slurm no longer lists may have written its status on a file system that lags
-
-
-class SlurmMessages(PipesFileMessageReader):
-    """As at home: a process that said nothing is no fault."""
-
-    def no_messages_debug_text(self) -> str:
-        return "That is so where DVC restored the outs or found nothing to do, and for a command without Pipes."
 
 
 class SlurmDvcResource(DvcResource):
@@ -70,12 +64,8 @@ class SlurmDvcResource(DvcResource):
         folder = project.root / ".dagster" / "slurm" / f"{context.run_id[:8]}-{stage.name.replace('@', '-')}"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        with open_pipes_session(
-            context,
-            PipesFileContextInjector(str(folder / "context.json")),
-            SlurmMessages(str(folder / "messages")),
-            extras=dict(extras),
-        ) as session:
+        pipes = PipesFileContextInjector(str(folder / "context.json")), PipesFileMessageReader(str(folder / "messages"))
+        with open_stage_session(context, *pipes, extras) as session:
             environment = self.environment(session)
             script = folder / "job.sh"
             script.write_text(self._script(project, stage, command, folder))

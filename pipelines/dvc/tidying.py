@@ -8,19 +8,16 @@ as busy for ever.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pipelines.dvc.hashing import locks_by_link
+from dvc_project.hashing import locks_by_link
+from dvc_project.locks import held
+from dvc_project.project import DvcProject, Stage
 from pipelines.dvc.process import Completed, began
-from pipelines.dvc.project import DvcProject, Stage
 
 _WAIT_SECONDS = 2.0
 
@@ -68,8 +65,8 @@ def release_dead_locks(root: Path) -> list[int]:
     path = root / ".dvc" / "tmp" / "rwlock"
     if not path.is_file() or locks_by_link(root):
         return []
-    with _guard(path.with_name("rwlock.lock")) as held:
-        if not held:
+    with held(path.with_name("rwlock.lock"), _WAIT_SECONDS) as ours:
+        if not ours:
             return []
         try:
             lock: dict[str, Any] = json.loads(path.read_text())
@@ -99,21 +96,3 @@ def _lives(process: int) -> bool:
     except PermissionError:
         return True
     return True
-
-
-@contextmanager
-def _guard(path: Path) -> Iterator[bool]:
-    """DVC's own guard of the file, an flock; False when another process holds it for too long."""
-    with path.open("a") as stream:
-        deadline = time.monotonic() + _WAIT_SECONDS
-        while True:
-            try:
-                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    yield False
-                    return
-                time.sleep(0.02)
-            else:
-                yield True  # closing the file lets go
-                return

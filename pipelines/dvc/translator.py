@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
 
+from dvc_project.derived import Derived
+from dvc_project.errors import DvcProjectError
+from dvc_project.project import DvcProject, Group, Stage
 from pipelines.dvc.describing import describe_outs
-from pipelines.dvc.project import DvcProject, Group, Stage
-from pipelines.dvc.templating import DvcProjectError
 
 STAGE_KEY = "dvc/stage"  # metadata of an asset: the entry of dvc.yaml that it stands for
-_SETTINGS = {"group", "kinds", "owners", "pool", "tags", "key", "table"}
+_SETTINGS = {"asset", "group", "kinds", "owners", "pool", "tags", "key", "table"}
 
 
 class DagsterDvcTranslator:
     """Asset key, spec and partitions of an entry of ``dvc.yaml``.
 
     A stage's ``meta: {dagster: {...}}`` may set ``group``, ``kinds``, ``owners``, ``pool``, ``tags``, ``key`` and
-    ``table``, the file inside its out whose rows and columns the page shows; its ``desc`` is the description.
+    ``table``, the file inside its out whose rows and columns the page shows; its ``desc`` is the description. With
+    ``asset: false`` it is bookkeeping, and no asset: what it writes counts as code of the stages that read it.
     """
 
     def settings(self, group: Group) -> Mapping[str, Any]:
@@ -93,7 +97,8 @@ class DagsterDvcTranslator:
         return dg.AllPartitionMapping()
 
     def get_deps(self, project: DvcProject, group: Group) -> list[dg.AssetDep]:
-        upstream = [project.groups[name] for name in project.group_upstream[group.name] if name != group.name]
+        named = set(project.assets) - {group.name}
+        upstream = [project.groups[name] for name in project.group_upstream[group.name] if name in named]
         return [
             dg.AssetDep(self.get_asset_key(up), partition_mapping=self.get_partition_mapping(project, up, group))
             for up in upstream
@@ -124,7 +129,19 @@ class DagsterDvcTranslator:
 
     def get_materialization_metadata(self, project: DvcProject, stage: Stage) -> Mapping[str, Any]:
         """What a materialisation shows besides what the stage reported itself: by default what its outs say."""
-        return describe_outs(project, stage)
+        return describe_outs(project, stage, self.get_headline(stage), partial(self.get_column_description, stage))
+
+    def get_headline(self, stage: Stage) -> Sequence[Sequence[str]]:  # noqa: ARG002 (a hook)
+        """The figures to show first: name patterns, of each entry the first that fits any figure."""
+        return ()
+
+    def get_column_description(self, stage: Stage, column: str) -> str | None:  # noqa: ARG002 (a hook)
+        """What a column of the stage's main table holds."""
+        return None
+
+    def get_derived(self, root: Path) -> Derived:  # noqa: ARG002 (a hook)
+        """What bookkeeping stages would write now; by default that is not known, and they have to run."""
+        return Derived()
 
     def get_usual_seconds(self, project: DvcProject, stage: Stage) -> float | None:  # noqa: ARG002 (a hook)
         """How long a run of the stage takes, None = not known; asked where Dagster did not see it run."""

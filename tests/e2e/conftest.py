@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
-from paco_core import profiles
+from paco_core.config import profiles
 
 Dvc = Callable[..., subprocess.CompletedProcess[str]]
+TRACER = Path(__file__).parent / "traced"  # its sitecustomize records what stages read
 
 
 def copy_project(repository: Path, target: Path) -> None:
@@ -39,16 +41,23 @@ def smoke(repository: Path, mlflow_template: Path, tmp_path_factory: pytest.Temp
     copy_project(repository, root)
     shutil.copy(mlflow_template, root / "mlflow.db")
     profiles.use(root, "smoke")
-    done = run_dvc(root, "repro")
+    traced = {"PACO_TRACED": str(root.parent / "traced"), "PYTHONPATH": os.pathsep.join([str(TRACER), str(root)])}
+    done = run_dvc(root, "repro", environment=traced)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return root
 
 
-def run_dvc(root: Path, *args: str) -> subprocess.CompletedProcess[str]:
+def run_dvc(root: Path, *args: str, environment: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     """The real dvc of this environment, as a person would call it in ``root``."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    environment = {**os.environ, "PATH": path, "PYTHONPATH": str(root)}
-    return subprocess.run(["dvc", *args], cwd=root, env=environment, capture_output=True, text=True)
+    given = {**os.environ, "PATH": path, "PYTHONPATH": str(root), **(environment or {})}
+    return subprocess.run(["dvc", *args], cwd=root, env=given, capture_output=True, text=True)
+
+
+def changed_stages(dvc: Dvc) -> set[str]:
+    """What the real ``dvc status`` calls changed, after the stage ``code``, which is always asked anew, has run."""
+    assert dvc("repro", "--single-item", "code").returncode == 0
+    return set(json.loads(dvc("status", "--json").stdout)) - {"code"}
 
 
 @pytest.fixture

@@ -26,15 +26,6 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
 Dvc = Callable[..., subprocess.CompletedProcess[str]]
 PATIENCE = 300.0
 
-# One tick of the sensor that mirrors dvc.lock, in the instance that the servers use.
-TICK = """
-import dagster as dg
-from pipelines.definitions import defs
-repository = defs.get_repository_def()
-with dg.DagsterInstance.get() as instance:
-    context = dg.build_sensor_context(instance=instance, repository_def=repository)
-    repository.get_sensor_def("dvc_lock").evaluate_tick(context)
-"""
 LAUNCH = """
 mutation($p: ExecutionParams!) {
   launchPipelineExecution(executionParams: $p) { ... on LaunchRunSuccess { run { runId } } }
@@ -101,24 +92,23 @@ def _answers(url: str) -> bool:
 
 @pytest.fixture(scope="module")
 def ui(smoke: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ui]:
-    """`make ui` in the project that `dvc repro` has run, after one tick of the sensor."""
+    """`make ui`, for the first time, in the project that `dvc repro` has run."""
     home = tmp_path_factory.mktemp("dagster")
-    shutil.copy(smoke / "dagster.yaml", home)
     env = {
         **os.environ,
         "DAGSTER_HOME": str(home),
         "PYTHONPATH": str(smoke),
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
     }
-    subprocess.run([sys.executable, "-c", TICK], cwd=smoke, env=env, check=True, capture_output=True)
     ports = _free_port(), _free_port()
     command = ["-m", "pipelines.ui", "--dagster-port", str(ports[0]), "--mlflow-port", str(ports[1])]
     log = (home / "ui.log").open("wb")
     servers = subprocess.Popen([sys.executable, *command], cwd=smoke, env=env, stdout=log, stderr=log)
     made = Ui(smoke, *(f"http://127.0.0.1:{port}" for port in ports))
     try:
-        until(lambda: servers.poll() is not None or (_answers(f"{made.dagster}/server_info") and _answers(made.mlflow)))
+        until(lambda: servers.poll() is not None or "Dagster on" in (home / "ui.log").read_text())
         assert servers.poll() is None, (home / "ui.log").read_text()[-3000:]
+        assert _answers(f"{made.dagster}/server_info") and _answers(made.mlflow), "a page is announced when it answers"
         yield made
     finally:
         servers.send_signal(signal.SIGINT)
@@ -149,6 +139,55 @@ def _shows(page: Any, url: str, shot: Path, *texts: str) -> None:
     assert shot.stat().st_size > 10_000
 
 
+def test_all_is_there_when_the_page_is_announced(ui: Ui) -> None:
+    """Nothing was switched on: every stage is materialised with its figures and the results of all its checks."""
+    stages = DvcProject(ui.root).assets
+    nodes = ui.ask(
+        "{ assetNodes { assetKey { path } isPartitioned"
+        " partitionStats { numPartitions numMaterialized }"
+        " assetMaterializations(limit: 1) { metadataEntries { label } }"
+        " assetChecksOrError { ... on AssetChecks { checks { name"
+        " executionForLatestMaterialization { status evaluation { description } } } } } } }"
+    )["assetNodes"]
+    found = {node["assetKey"]["path"][-1]: node for node in nodes if len(node["assetKey"]["path"]) == 1}
+    for name in stages:
+        node = found[name]
+        (latest,) = node["assetMaterializations"]
+        assert {"dvc/figures", "dvc/md5"} <= {entry["label"] for entry in latest["metadataEntries"]}, name
+        stats = node["partitionStats"]
+        assert stats is None or stats["numMaterialized"] == stats["numPartitions"], name
+        for check in node["assetChecksOrError"]["checks"]:
+            made = check["executionForLatestMaterialization"]
+            assert made is not None and made["status"] in ("SUCCEEDED", "FAILED"), (name, check["name"])
+            assert "the check itself failed" not in (made["evaluation"]["description"] or ""), (name, check["name"])
+
+
+def test_another_page_can_do_nothing(ui: Ui, page: Any) -> None:
+    """From a page of another origin, in the browser: an image, a form and a websocket."""
+    runs = "{ runsOrError { ... on Runs { results { runId } } } }"
+    before = ui.ask(runs)
+    page.goto(ui.mlflow.replace("127.0.0.1", "localhost"), wait_until="domcontentloaded")
+    mutation = "mutation { reloadWorkspace { __typename } }"
+    refused = page.evaluate(
+        """async ([dagster, mutation]) => {
+            const image = new Image();
+            const drawn = new Promise(done => {
+                image.onload = () => done(true); image.onerror = () => done(false);
+            });
+            image.src = `${dagster}/graphql?query=${encodeURIComponent(mutation)}`;
+            const socket = new WebSocket(dagster.replace('http', 'ws') + '/graphql', 'graphql-ws');
+            const opened = new Promise(done => {
+                socket.onopen = () => done(true);
+                socket.onclose = () => done(false);
+            });
+            const read = await fetch(`${dagster}/server_info`).then(() => true, () => false);
+            return [await drawn, await opened, read];
+        }""",
+        [ui.dagster, mutation],
+    )
+    assert refused == [False, False, False] and ui.ask(runs) == before
+
+
 def test_the_graph_of_a_group(ui: Ui, page: Any, tmp_path: Path) -> None:
     url = f"{ui.dagster}/locations/paco/asset-groups/data/lineage"
     _shows(page, url, tmp_path / "graph.png", "diverse_prompts", "grids", "cot_labels")
@@ -157,7 +196,8 @@ def test_the_graph_of_a_group(ui: Ui, page: Any, tmp_path: Path) -> None:
 def test_the_marks_are_those_of_dvc(ui: Ui, dvc: Dvc) -> None:
     """Read from the server that draws them. Partitioned assets always look fresh there (dagster#22553)."""
     nodes = ui.ask("{ assetNodes { assetKey { path } isPartitioned staleStatus } }")["assetNodes"]
-    stages = {name for name, group in DvcProject(ui.root).groups.items() if not group.dimensions}
+    project = DvcProject(ui.root)
+    stages = {name for name in project.assets if not project.groups[name].dimensions}
     marks = {n["assetKey"]["path"][-1]: n["staleStatus"] for n in nodes if not n["isPartitioned"]}
     assert stages <= set(marks)
     assert {name for name in stages if marks[name] != "FRESH"} == stages & set(

@@ -9,7 +9,7 @@ import pytest
 from conftest import copy_project, run_dvc
 from PIL import Image
 
-from paco_core.shards import INDEX, encode_png, write_shard
+from paco_core.io.shards import INDEX, encode_png, write_shard
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
@@ -26,7 +26,7 @@ def test_a_cut_shard_index_stops_the_stage_with_file_and_remedy(
         write_shard(root / "data/grids" / f"shard-{shard}", [row], {row["id"]: encode_png(Image.new("RGB", (8, 8)))})
     index = root / "data/grids/shard-0" / INDEX
     index.write_bytes(index.read_bytes()[:100])
-    done = run_dvc(root, "repro", "--single-item", "rankings")
+    done = run_dvc(root, "repro", "--single-item", "code", "rankings")
     told = done.stdout + done.stderr
     assert done.returncode != 0
     assert "shard-0/index.parquet: no readable Parquet file (100 bytes" in told and "run `dvc repro grids`" in told

@@ -10,11 +10,9 @@ import sys
 from pathlib import Path
 
 import dagster as dg
+import graphs
 import pytest
 import yaml
-
-sys.path.append(str(Path(__file__).parent.parent / "pipelines"))
-import graphs
 
 from pipelines.defs.translator import PacoTranslator
 from pipelines.dvc import DvcProject
@@ -32,7 +30,10 @@ def materialise(root: Path, home: Path, *select: str) -> subprocess.CompletedPro
     return subprocess.run([*command, " or ".join(select)], cwd=root, env=environment, capture_output=True, text=True)
 
 
-def test_a_stage_that_is_up_to_date_is_restored_or_unchanged(smoke: Path, tmp_path: Path) -> None:
+def test_a_stage_that_is_up_to_date_is_restored_or_unchanged(
+    smoke: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path / "home"))  # where its dagster.yaml keeps the stores
     before = (smoke / "dvc.lock").read_text()
     done = materialise(smoke, tmp_path / "home", 'key:"pairs"', 'key:"rankings"')
     assert done.returncode == 0, done.stderr[-3000:]
@@ -80,14 +81,14 @@ SHOWN = {
     "annotations": {"least_certain_rankings"},
     "pairs": {"one_sided_prompts", "rows/benchmark.parquet"},
     "cot_labels": {"answers"},
-    "reward_lora": {"validations"},
+    "reward_lora": {"validations", "side_by_side"},
     "reward_merged": {"golden_pairs", "contact_sheet"},
-    "policies@flux_t2is": {"evaluations", "contact_sheet"},
-    "policies@kontext_edit": {"evaluations", "contact_sheet"},
-    "policies@qwen_edit": {"evaluations", "contact_sheet"},
-    "consistency_rank": {"worst_rankings"},
-    "t2is": {"least_gain_in_gold_consistency", "contact_sheet"},
-    "gedit": {"least_gain_in_gold_editing", "contact_sheet"},
+    "policies@flux_t2is": {"evaluations", "contact_sheet", "before_and_after"},
+    "policies@kontext_edit": {"evaluations", "contact_sheet", "before_and_after"},
+    "policies@qwen_edit": {"evaluations", "contact_sheet", "before_and_after"},
+    "consistency_rank": {"worst_rankings", "side_by_side", "with_intervals"},
+    "t2is": {"least_gain_in_gold_consistency", "contact_sheet", "before_and_after"},
+    "gedit": {"least_gain_in_gold_editing", "contact_sheet", "before_and_after"},
     "report": {"page"},
 }
 
@@ -95,10 +96,17 @@ SHOWN = {
 def test_every_page_says_something_and_fits_the_event_log(smoke: Path) -> None:
     project = DvcProject(smoke)
     for name, stage in project.stages.items():
+        if stage.group not in project.assets:
+            continue
         found = PacoTranslator().get_materialization_metadata(project, stage)
         assert SHOWN.get(name, set()) <= set(found), name
         figures = json.loads((smoke / f"data/metrics/{name.replace('@', '-')}.json").read_text())
-        assert {key for key, value in figures.items() if value is not None} <= set(found), "each figure is a curve"
+        known = {key: value for key, value in figures.items() if value is not None}
+        assert found["dvc/figures"].data == known, "none is lost, and none is rounded there"
+        curves = [key for key, value in found.items() if isinstance(value, (int, float)) and "/" not in key]
+        assert curves == list(found)[: len(curves)] and 0 < len(curves) <= 20, "the headline comes first, and is short"
+        schema = found.get("dagster/column_schema")
+        assert schema is None or all(column.description and column.type for column in schema.schema.columns), name
         pictures = found.get("contact_sheet")
         assert pictures is None or len(pictures.md_str) <= 48 * 1024
         assert PacoTranslator().get_usual_seconds(project, stage), "what a restored stage saves"

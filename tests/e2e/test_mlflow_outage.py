@@ -20,10 +20,10 @@ import mlflow
 import pytest
 from PIL import Image
 
-from paco_core import tracking
-from paco_core.tracking import open_run, post, send_left_over
-from paco_core.tracking.journal import FOLDER
-from paco_core.tracking.post import start
+from paco_core.runtime import tracking
+from paco_core.runtime.tracking import open_run, outbox, send_left_over
+from paco_core.runtime.tracking.journal import FOLDER
+from paco_core.runtime.tracking.outbox import start
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
@@ -67,9 +67,9 @@ class Server:
 
 
 @pytest.fixture(autouse=True)
-def real_courier(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(post, "start", start)
-    monkeypatch.setattr(post, "START_S", 100.0)  # none of it is spent but on a busy machine
+def real_sender(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outbox, "start", start)
+    monkeypatch.setattr(tracking, "PATIENCE_S", 200.0)  # none of it is spent but on a busy machine
 
 
 @pytest.fixture
@@ -85,7 +85,6 @@ def test_a_server_killed_in_mid_run_gets_every_figure_once(
     server: Server, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", server.url)
-    monkeypatch.setattr(tracking, "PATIENCE_S", 120.0)
     server.start()
     said: list[str] = []
     with open_run(project, "paco/policies/flux", "policies/x", {}, say=said.append) as tracker:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import dagster as dg
 
-from pipelines.dvc import DvcProject, DvcResource, build_dvc_assets, build_dvc_lock_sensor
+from pipelines.dvc import DagsterDvcTranslator, DvcProject, DvcResource, build_dvc_assets, build_dvc_lock_sensor
 
 CHAIN = """
 stages:
@@ -258,13 +258,14 @@ def dvc(root: Path, *arguments: str, check: bool = True) -> str:
     return done.stdout
 
 
-def definitions(root: Path) -> dg.Definitions:
+def definitions(root: Path, translator: DagsterDvcTranslator | None = None) -> dg.Definitions:
     """A code location with all assets of a project."""
-    project = DvcProject(root)
+    chosen = translator or DagsterDvcTranslator()
+    project = DvcProject(root, chosen.get_derived)
     return dg.Definitions(
-        assets=build_dvc_assets(project),
+        assets=build_dvc_assets(project, translator=chosen),
         resources={"dvc": DvcResource(project_dir=str(root), grace_seconds=3)},
-        sensors=[build_dvc_lock_sensor(project)],
+        sensors=[build_dvc_lock_sensor(project, translator=chosen)],
     )
 
 
@@ -273,8 +274,6 @@ def stale(defs: dg.Definitions, instance: dg.DagsterInstance, project: DvcProjec
     from dagster._core.definitions.data_version import CachingStaleStatusResolver, StaleStatus
     from dagster._core.loader import LoadingContextForTest
 
-    from pipelines.dvc import DagsterDvcTranslator
-
     resolver = CachingStaleStatusResolver(
         instance, defs.get_repository_def().asset_graph, LoadingContextForTest(instance)
     )
@@ -282,14 +281,17 @@ def stale(defs: dg.Definitions, instance: dg.DagsterInstance, project: DvcProjec
     return {
         stage.name
         for stage in project.stages.values()
-        if resolver.get_status(translator.get_asset_key(project.groups[stage.group]), translator.partition_key(stage))
+        if stage.group in project.assets
+        and resolver.get_status(translator.get_asset_key(project.groups[stage.group]), translator.partition_key(stage))
         is not StaleStatus.FRESH
     }
 
 
-def tick(root: Path, instance: dg.DagsterInstance) -> tuple[dg.Definitions, str]:
+def tick(
+    root: Path, instance: dg.DagsterInstance, translator: DagsterDvcTranslator | None = None
+) -> tuple[dg.Definitions, str]:
     """One tick of the sensor; the definitions and what it said."""
-    defs = definitions(root)
+    defs = definitions(root, translator)
     repository = defs.get_repository_def()
     context = dg.build_sensor_context(instance=instance, repository_def=repository)
     result = repository.get_sensor_def("dvc_lock").evaluate_tick(context)
@@ -313,4 +315,4 @@ def changed(root: Path, project: DvcProject) -> set[str]:
     import json
 
     report = json.loads(dvc(root, "status", "--json") or "{}")
-    return {name for name in project.stages if name in report}
+    return {name for name, stage in project.stages.items() if name in report and stage.group in project.assets}

@@ -10,8 +10,8 @@ import pytest
 from dagster._core.definitions.assets.graph.base_asset_graph import BaseAssetGraph
 
 from pipelines.definitions import defs
+from pipelines.defs.check_results import as_result
 from pipelines.defs.graph import PROJECT
-from pipelines.defs.telling import told
 from pipelines.dvc import DvcProject
 from pipelines.dvc.checks import in_sync
 
@@ -27,7 +27,7 @@ def graph() -> BaseAssetGraph:
 
 def test_every_stage_is_an_asset_and_few_others_are(graph: BaseAssetGraph) -> None:
     keys = {key.to_user_string() for key in graph.get_all_asset_keys()}
-    assert keys == {*PROJECT.groups, *OTHERS}
+    assert keys == {*PROJECT.assets, *OTHERS}
     assert all(not graph.get(key).is_external for key in graph.get_all_asset_keys())
 
 
@@ -39,18 +39,19 @@ def test_every_asset_is_described_owned_and_grouped(graph: BaseAssetGraph) -> No
 
 
 def test_edges_are_those_of_dvc(graph: BaseAssetGraph) -> None:
-    for name, upstream in PROJECT.group_upstream.items():
-        assert {k.to_user_string() for k in graph.get(dg.AssetKey(name)).parent_keys} == set(upstream)
+    for name in PROJECT.assets:
+        upstream = set(PROJECT.group_upstream[name]) - {"code"}  # bookkeeping, which is the assets' code version
+        assert {k.to_user_string() for k in graph.get(dg.AssetKey(name)).parent_keys} == upstream
 
 
 def test_every_asset_has_a_check_and_each_stage_the_one_on_sync(graph: BaseAssetGraph) -> None:
     named = {(key.asset_key.to_user_string(), key.name) for key in graph.asset_check_keys}
-    assert {(name, "in_sync_with_dvc") for name in PROJECT.groups} <= named
+    assert {(name, "in_sync_with_dvc") for name in PROJECT.assets} <= named
     others = {asset for asset, name in named if name != "in_sync_with_dvc"}
-    assert others == {*PROJECT.groups, "reward_endpoint", *WATCHED}
+    assert others == {*PROJECT.assets, "reward_endpoint", *WATCHED}
 
 
-def test_schedules_and_sensors_are_off() -> None:
+def test_what_spends_is_off_and_what_only_reads_is_on() -> None:
     repository = defs.get_repository_def()
     assert {s.name for s in repository.schedule_defs} == {
         "nightly_reevaluation",
@@ -59,7 +60,8 @@ def test_schedules_and_sensors_are_off() -> None:
     }
     assert {s.name for s in repository.sensor_defs} == {"dvc_lock", "housekeeping", "alert_on_failure"}
     assert all(s.default_status is dg.DefaultScheduleStatus.STOPPED for s in repository.schedule_defs)
-    assert all(s.default_status is dg.DefaultSensorStatus.STOPPED for s in repository.sensor_defs)
+    on = {s.name for s in repository.sensor_defs if s.default_status is dg.DefaultSensorStatus.RUNNING}
+    assert on == {"dvc_lock"}
 
 
 def test_loading_imports_no_framework() -> None:
@@ -85,22 +87,22 @@ def test_both_faces_of_dagster_accept_the_definitions(
 
 
 def test_reports_of_the_library_as_results() -> None:
-    from paco_core.checks import CheckReport
+    from paco_core.io.check_report import CheckReport
 
     good = CheckReport("good", True, "ERROR", "fine", {"rows": 3})
     weak = CheckReport("weak", False, "WARN", "so so", {"gain": float("nan")})
-    alone = told(good)
+    alone = as_result(good)
     assert alone.passed and alone.metadata["rows"].value == 3
-    both = told(good, weak)
+    both = as_result(good, weak)
     assert not both.passed and both.severity is dg.AssetCheckSeverity.WARN
     assert both.description == "so so" and both.metadata["weak/gain"].value == "nan"
-    assert told(weak, CheckReport("bad", False, "ERROR", "no")).severity is dg.AssetCheckSeverity.ERROR
+    assert as_result(weak, CheckReport("bad", False, "ERROR", "no")).severity is dg.AssetCheckSeverity.ERROR
 
 
 def test_in_the_run_of_a_partition_its_check_looks_at_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a fresh project the first shard would fail for want of the second."""
-    from paco_core.checks import CheckReport
-    from paco_core.dataset import checks as library
+    from paco_core.data import checks as library
+    from paco_core.io.check_report import CheckReport
     from pipelines.defs.data import checks
 
     asked: list[tuple[object, ...]] = []

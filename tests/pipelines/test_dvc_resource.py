@@ -1,6 +1,7 @@
 """Materialising through the real DVC: outcomes, versions, Pipes, failures, and stops."""
 
 import json
+import logging
 import os
 import sys
 import threading
@@ -53,6 +54,37 @@ def test_executed_unchanged_restored(tmp_path: Path) -> None:
     assert saved[1] == pytest.approx(max(0, seconds[0] - seconds[1]), abs=0.02)
     assert saved[3] == pytest.approx(max(0, seconds[0] - seconds[3]), abs=0.02)
     assert (root / "a.out").read_text() == "hello"
+
+
+def test_a_silent_stage_is_no_fault(tmp_path: Path) -> None:
+    """Restored, unchanged, and a command that knows no Pipes: none of them leaves a warning."""
+    root = graphs.make(tmp_path, graphs.CHAIN)
+    with dg.DagsterInstance.ephemeral() as instance:
+        for text in ("hello", "bye", "hello", "hello"):
+            (root / "params.yaml").write_text(f"a: {{text: {text}}}\n")
+            _materialise(root, "a", instance=instance)
+        outcomes = ["executed", "executed", "restored", "unchanged"]
+        logs = [entry for run in instance.get_runs() for entry in instance.all_logs(run.run_id)]
+    said = " ".join(entry.message for entry in logs)
+    assert all(said.count(f"a: {word} in") == outcomes.count(word) for word in set(outcomes))
+    assert [entry.message for entry in logs if entry.level >= logging.WARNING] == []
+
+
+def test_a_stage_that_dies_while_it_talks_is_warned_of(tmp_path: Path) -> None:
+    code = """
+import os, pathlib
+from dagster_pipes import open_dagster_pipes
+pipes = open_dagster_pipes()
+pipes.log.info("begun")
+pathlib.Path("a.out").write_text("made")
+os._exit(0)
+"""
+    root = graphs.make(tmp_path, "stages: {a: {cmd: python talks.py, outs: [a.out]}}", talks__py=code)
+    with dg.DagsterInstance.ephemeral() as instance:
+        _materialise(root, "a", instance=instance)
+        (run,) = instance.get_runs()
+        warned = [e.message for e in instance.all_logs(run.run_id) if e.level == logging.WARNING]
+    assert warned == ["the stage ended before it had sent all its messages; some may be lost"]
 
 
 def test_the_stage_reports_through_pipes_and_a_partition_is_one_item(tmp_path: Path) -> None:

@@ -5,7 +5,8 @@ from pathlib import Path
 import dagster as dg
 import graphs
 
-from pipelines.dvc import DvcProject
+from pipelines.dvc import DvcProject, DvcResource, build_dvc_assets, build_dvc_lock_sensor, build_in_sync_checks
+from pipelines.dvc.sensor import mirror_lock
 
 
 def test_a_chain_through_its_life(tmp_path: Path) -> None:
@@ -82,3 +83,121 @@ def test_no_lock_no_event(tmp_path: Path) -> None:
     with dg.DagsterInstance.ephemeral() as instance:
         assert graphs.tick(root, instance)[1] == "Dagster and dvc.lock agree"
         assert instance.get_latest_materialization_event(dg.AssetKey("a")) is None
+
+
+CHECKED = """
+stages:
+  a:
+    cmd: python put.py a.out ${a.text} && python put.py a.json "{}"
+    deps: [put.py]
+    params: [a]
+    outs: [a.out]
+    metrics: [a.json: {cache: false}]
+"""
+
+
+def checked(root: Path, asked: list[str]) -> dg.RepositoryDefinition:
+    """The assets of a project, with a check that passes, one that blocks and fails, and one that is broken."""
+
+    @dg.asset_check(asset="a", description="Says what it saw")
+    def sees(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
+        asked.append("sees")
+        assert context.instance.get_latest_materialization_event(dg.AssetKey("a")) is not None
+        return dg.AssetCheckResult(passed=True, metadata={"text": (root / "a.out").read_text()})
+
+    @dg.asset_check(asset="a", blocking=True)
+    def refuses() -> dg.AssetCheckResult:
+        return dg.AssetCheckResult(passed=False, description="no", severity=dg.AssetCheckSeverity.WARN)
+
+    @dg.asset_check(asset="a")
+    def broken() -> dg.AssetCheckResult:
+        raise ValueError("lost")
+
+    project = DvcProject(root)
+    return dg.Definitions(
+        assets=build_dvc_assets(project),
+        asset_checks=[sees, refuses, broken, *build_in_sync_checks(project)],
+        resources={"dvc": DvcResource(project_dir=str(root))},
+    ).get_repository_def()
+
+
+def results(instance: dg.DagsterInstance, repository: dg.RepositoryDefinition) -> dict[str, dg.AssetCheckEvaluation]:
+    found = instance.event_log_storage.get_latest_asset_check_execution_by_key(
+        list(repository.asset_graph.asset_check_keys)
+    )
+    made = [record.event.asset_check_evaluation for record in found.values() if record.event is not None]
+    return {one.check_name: one for one in made if one is not None}
+
+
+def test_a_mirrored_version_has_its_check_results(tmp_path: Path) -> None:
+    root = graphs.make(tmp_path, CHECKED)
+    asked: list[str] = []
+    repository = checked(root, asked)
+    with dg.DagsterInstance.ephemeral() as instance:
+        assert mirror_lock(DvcProject(root), instance, repository) == [] and asked == [], "nothing to look at yet"
+        graphs.dvc(root, "repro", "-q")
+        lines = mirror_lock(DvcProject(root), instance, repository)
+        assert set(lines[1:]) == {
+            "a: sees passed", "a: refuses failed", "a: broken failed", "a: in_sync_with_dvc passed",
+        }  # fmt: skip
+        said = results(instance, repository)
+        assert said["sees"].passed and said["sees"].metadata["text"].value == "hello"
+        assert not said["refuses"].passed and said["refuses"].blocking and said["refuses"].description == "no"
+        assert said["refuses"].severity is dg.AssetCheckSeverity.WARN
+        assert "lost" in (said["broken"].description or "")
+        target = said["sees"].target_materialization_data
+        event = instance.fetch_materializations(dg.AssetKey("a"), limit=1).records[0]
+        assert target is not None and target.storage_id == event.storage_id
+        assert mirror_lock(DvcProject(root), instance, repository) == [] and asked == ["sees"], "each is asked once"
+        (root / "params.yaml").write_text("a: {text: bye}\n")
+        mirror_lock(DvcProject(root), instance, repository)
+        assert not results(instance, repository)["in_sync_with_dvc"].passed
+        # A run in Dagster asks them itself.
+        done = repository.get_implicit_global_asset_job_def().execute_in_process(
+            instance=instance, raise_on_error=False
+        )
+        assert len(done.get_asset_check_evaluations()) == 3 and asked == ["sees"] * 3
+        assert mirror_lock(DvcProject(root), instance, repository) == []
+
+
+def test_a_run_under_way_asks_its_checks_itself(tmp_path: Path) -> None:
+    """Dagster shows the evaluation that was planned or reported last, so one more would hide the run's."""
+    root = graphs.make(tmp_path, CHECKED)
+    graphs.dvc(root, "repro", "-q")
+    asked: list[str] = []
+    repository = checked(root, asked)
+    with dg.DagsterInstance.ephemeral() as instance:
+        job = repository.get_implicit_global_asset_job_def()
+        run = instance.create_run_for_job(job)
+        planned = instance.event_log_storage.get_latest_asset_check_execution_by_key(
+            list(repository.asset_graph.asset_check_keys)
+        )
+        assert len(planned) == 4, "it planned every check"
+        assert mirror_lock(DvcProject(root), instance, repository) == ["a: unknown to Dagster"] and asked == []
+        instance.report_run_canceled(run)
+        assert len(mirror_lock(DvcProject(root), instance, repository)) == 4 and asked == ["sees"]
+
+
+def test_a_version_whose_data_come_later_is_looked_at_then(tmp_path: Path) -> None:
+    """`git pull` brings `dvc.lock` and the figures, `dvc pull` the data, and the mirror may look in between."""
+    root = graphs.make(tmp_path, CHECKED)
+    graphs.dvc(root, "repro", "-q")
+    away = tmp_path / "away"
+    (root / "a.out").rename(away)
+    repository = checked(root, [])
+    with dg.DagsterInstance.ephemeral() as instance:
+        assert mirror_lock(DvcProject(root), instance, repository) == ["a: unknown to Dagster"]
+        assert results(instance, repository) == {}
+        assert mirror_lock(DvcProject(root), instance, repository) == []
+        away.rename(root / "a.out")
+        assert mirror_lock(DvcProject(root), instance, repository)[0] == "a: its outs are there now"
+        assert results(instance, repository)["sees"].passed
+        event = instance.get_latest_materialization_event(dg.AssetKey("a"))
+        assert event is not None and event.asset_materialization is not None
+        assert event.asset_materialization.metadata["dvc/files"].value == 1
+        assert mirror_lock(DvcProject(root), instance, repository) == []
+
+
+def test_the_mirror_is_on_by_default(tmp_path: Path) -> None:
+    sensor = build_dvc_lock_sensor(DvcProject(graphs.make(tmp_path, graphs.CHAIN)))
+    assert sensor.default_status is dg.DefaultSensorStatus.RUNNING

@@ -26,6 +26,16 @@ def test_the_version_before_is_of_another_run() -> None:
         assert last_two_versions(instance, KEY) == ({"gain": 0.2}, {"gain": 0.1})
 
 
+def test_figures_that_the_page_shows_in_tables_count_unrounded() -> None:
+    exact = {"t.change": 0.123456, "t.change_low": 0.1}
+    metadata = {"t.change": 0.1235, "dvc/figures": dg.MetadataValue.json(exact), "dvc/seconds": 3.0}
+    with dg.DagsterInstance.ephemeral() as instance:
+        instance.report_runless_asset_event(
+            dg.AssetMaterialization(KEY, metadata=metadata, tags={"dvc/lock_digest": "a"})
+        )
+        assert last_two_versions(instance, KEY) == (exact, None)
+
+
 def _figures(gain: float, width: float = 0.1) -> dict[str, float | None]:
     return {"gain": gain, "gain_low": gain - width, "gain_high": gain + width, "alone": 1.0}
 

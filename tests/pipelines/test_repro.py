@@ -12,12 +12,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import graphs
+import psutil
 import pytest
 
-from paco_core.file_locks import is_held
-from paco_core.stage_lock import lock_file
+from paco_core.io.file_locks import is_held
+from paco_core.runtime.stage_lock import lock_file
 from pipelines import repro
-from pipelines.dvc import DvcProject
+from pipelines.dvc import DvcProject, watchdog
 from pipelines.dvc.process import DVC, search_path
 
 # `left` and `right` wait for each other: neither ends unless both run at once.
@@ -82,7 +83,7 @@ pathlib.Path("bad.out").write_text("made")
 #: As paco's own stages: one process at a time.
 ALONE = """
 from pathlib import Path
-from paco_core.stage_lock import only_run
+from paco_core.runtime.stage_lock import only_run
 with only_run(Path.cwd(), "bad"):
     exec(Path("waiting.py").read_text())
 """
@@ -209,12 +210,39 @@ def holders(root: Path) -> set[int]:
     return {lock["pid"] for lock in locks.get("write", {}).values()}
 
 
-def test_after_kill_9_of_the_whole_run_the_next_one_says_who_still_runs(
+def gone(process: int) -> bool:
+    """Whether a process has ended; a zombie that nobody collects has, too."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_kill_9_of_the_whole_run_ends_its_stages(tmp_path: Path, jobs: int) -> None:
+    """By DVC's own way: Ctrl-C, after which it leaves no lock."""
+    root = graphs.make(tmp_path / "project", FAILING, stage__py=WAITING)
+    command = [sys.executable, "-m", "pipelines.repro", "--jobs", str(jobs)]
+    run = subprocess.Popen(command, cwd=root, env={**os.environ, "PYTHONPATH": CODE})
+    until(lambda: (root / "pid").exists() and len(holders(root)) == 1)
+    (dvc,), stage = holders(root), int((root / "pid").read_text())
+    run.kill()
+    assert run.wait() == -signal.SIGKILL
+    until(lambda: gone(stage) and gone(dvc))
+    assert holders(root) == set()
+    (root / "go").touch()
+    assert repro.reproduce(root, jobs=2) == 0
+    assert (root / "after.out").read_text() == "made"
+
+
+def test_after_kill_9_of_the_run_and_its_watchdog_the_next_one_says_who_still_runs(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     root = graphs.make(tmp_path / "project", FAILING, stage__py=WAITING)
     run = subprocess.Popen([sys.executable, "-m", "pipelines.repro"], cwd=root, env={**os.environ, "PYTHONPATH": CODE})
     until(lambda: (root / "pid").exists() and "good" in DvcProject(root).lock() and len(holders(root)) == 1)
+    (dog,) = [child for child in psutil.Process(run.pid).children() if watchdog.__file__ in child.cmdline()]
+    dog.kill()
     run.kill()
     assert run.wait() == -signal.SIGKILL
     (orphan,) = holders(root)

@@ -9,8 +9,8 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from paco_core.promotion.decision import Decision, Rule, Side
-from paco_core.promotion.paired import Paired
+from paco_core.operations.promotion.decision import Decision, Rule, Side
+from paco_core.operations.promotion.paired import Paired
 from pipelines.definitions import defs
 from pipelines.defs import schedules, sensors
 from pipelines.defs.operations import assets
@@ -36,12 +36,12 @@ def test_schedules_ask_for_their_jobs(name: str, job: str) -> None:
 
 
 def test_the_endpoint_is_asked_only_while_one_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    from paco_core.serving import reaping
+    from paco_core.serving.servers import cleanup
 
-    monkeypatch.setattr(reaping, "living", lambda _root: [])
+    monkeypatch.setattr(cleanup, "living", lambda _root: [])
     asleep = tick("endpoint_health_every_5_minutes")
     assert asleep.run_requests == [] and asleep.skip_message == "no server is up"
-    monkeypatch.setattr(reaping, "living", lambda _root: ["paco-reward@abc"])
+    monkeypatch.setattr(cleanup, "living", lambda _root: ["paco-reward@abc"])
     (request,) = tick("endpoint_health_every_5_minutes").run_requests
     assert request.tags["serving"] == "paco-reward@abc"
     schedule = defs.get_repository_def().get_schedule_def("endpoint_health_every_5_minutes")
@@ -51,14 +51,14 @@ def test_the_endpoint_is_asked_only_while_one_is_up(monkeypatch: pytest.MonkeyPa
 
 
 def test_housekeeping_reaps_and_sends(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from paco_core import tracking
-    from paco_core.serving.registry import FOLDER
+    from paco_core.runtime import tracking
+    from paco_core.serving.servers.registry import FOLDER
 
     lease = project / FOLDER / "paco-reward@abc" / "leases" / "1-gone"
     lease.parent.mkdir(parents=True)
     lease.touch()
     monkeypatch.setattr(tracking, "PATIENCE_S", 0.0)
-    monkeypatch.setattr(tracking.post, "start", lambda *_args: None)  # nobody sends
+    monkeypatch.setattr(tracking.outbox, "start", lambda *_args: None)  # nobody sends
     monkeypatch.setenv("MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING", "false")
     with tracking.open_run(project, "paco/x", "x", {}, say=lambda _line: None) as tracker:
         tracker.metrics({"loss": 1.0})
@@ -121,7 +121,8 @@ def test_a_worse_night_fails_its_check_and_its_run_and_people_are_told(
 
 @pytest.mark.parametrize("promoted", [True, False])
 def test_the_decision_is_the_metadata_of_the_champion(promoted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    from paco_core.promotion import champions, command
+    from paco_core.cli import promotion as command
+    from paco_core.operations.promotion import champions
 
     sides = [
         Side(version, md5, {"gold_consistency": figure}) for version, md5, figure in (("2", "b", 0.7), ("1", "a", 0.6))
@@ -162,4 +163,5 @@ def test_an_audit_that_finds_other_bytes_fails(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_jobs_are_those_that_alerts_watch() -> None:
-    assert {job.name for job in schedules.JOBS} == {"reevaluation", "reproducibility_audit", "endpoint_health"}
+    names = {"whole_graph", "reevaluation", "reproducibility_audit", "endpoint_health"}
+    assert {job.name for job in schedules.JOBS} == names

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from pathlib import Path
 
 import dagster as dg
 import pytest
-
-sys.path.append(str(Path(__file__).parents[1] / "unit"))
 from serving_fakes import diarist_launch
 
-from paco_core.serving import endpoint
+from paco_core.serving.servers import endpoint
 from pipelines.defs.serving import assets, checks
 
 

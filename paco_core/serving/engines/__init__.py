@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from paco_core.files import DataError
-from paco_core.params import ServingParams
+from paco_core.config.params import ServingParams
+from paco_core.io.files import DataError
 
 
 @dataclass(frozen=True)
@@ -25,8 +25,11 @@ def launch(model: Path, name: str, host: str, port: int, descriptor: int, servin
     """The command of the engine that ``serving.engine`` names.
 
     Raises:
-        DataError: when the engine's environment is missing.
+        DataError: when the engine's environment is missing, or it does not offer what ``serving`` asks for.
     """
+    if serving.batch_invariant and (serving.engine == "vllm") == (serving.device == "cpu"):
+        place, other = ("a GPU", "vllm") if serving.engine == "transformers" else ("a processor", "transformers")
+        raise DataError(f"serving.batch_invariant: {serving.engine} does not offer it on {place}, {other!r} does")
     environment = {**_environment(), "OMP_NUM_THREADS": str(serving.threads), "OMP_WAIT_POLICY": "passive"}
     if serving.engine == "vllm":
         from paco_core.serving.engines import vllm
@@ -36,9 +39,9 @@ def launch(model: Path, name: str, host: str, port: int, descriptor: int, servin
     if serving.dtype == "auto":
         raise DataError("serving.dtype 'auto' is vLLM's; the engine 'transformers' needs float32 or bfloat16")
     line = [sys.executable, "-m", "paco_core.serving.engines.transformers_app", "--model", str(model)]
-    line += ["--served-model-name", name, "--fd", str(descriptor), "--device", serving.device]
+    line += ["--served-model-name", name, "--fd", str(descriptor), "--host", serving.host, "--device", serving.device]
     line += ["--dtype", serving.dtype, "--threads", str(serving.threads), "--max-batch", str(serving.max_batch)]
-    line += _allowed(serving)
+    line += ["--max-model-len", str(serving.max_model_len), *_allowed(serving)]
     if serving.score_cache is not None:
         line += ["--score-cache", str(root / serving.score_cache)]
     return Launch(line, environment, inherits=True)
@@ -46,8 +49,8 @@ def launch(model: Path, name: str, host: str, port: int, descriptor: int, servin
 
 def launch_gateway(descriptor: int, serving: ServingParams, root: Path) -> Launch:
     """The command of the gateway, which serves every model of the project behind one port."""
-    line = [sys.executable, "-m", "paco_core.serving.gateway", "--root", str(root), "--fd", str(descriptor)]
-    line += ["--timeout", str(serving.request_timeout_s), *_allowed(serving)]
+    line = [sys.executable, "-m", "paco_core.serving.servers.gateway", "--root", str(root), "--fd", str(descriptor)]
+    line += ["--host", serving.host, "--timeout", str(serving.request_timeout_s), *_allowed(serving)]
     return Launch(line, _environment(), inherits=True)
 
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from paco_core.files import DataError
 from paco_core.reward_model.yes_probability import NO, YES, PairQuery
 from paco_core.serving.protocol import RequestError
 
@@ -60,11 +59,13 @@ class Answerer:
 
     def __call__(self, asks: Sequence[Ask]) -> list[Answer | Exception]:
         """Answers in order; a request that cannot be answered has its refusal in its place."""
-        answers: dict[int, Answer | Exception] = {}
-        short = [number for number, ask in enumerate(asks) if ask.max_tokens == 1]
+        faults = {number: self.scorer.fault(ask.query, ask.max_tokens) for number, ask in enumerate(asks)}
+        answers: dict[int, Answer | Exception] = {n: RequestError(400, fault) for n, fault in faults.items() if fault}
+        whole = [number for number in faults if number not in answers]
+        short = [number for number in whole if asks[number].max_tokens == 1]
         answers.update(zip(short, self._first_tokens([asks[number] for number in short]), strict=True))
-        for length in sorted({ask.max_tokens for ask in asks} - {1}):
-            long = [number for number, ask in enumerate(asks) if ask.max_tokens == length]
+        for length in sorted({asks[number].max_tokens for number in whole} - {1}):
+            long = [number for number in whole if asks[number].max_tokens == length]
             answers.update(zip(long, self._texts([asks[number] for number in long], length), strict=True))
         return [answers[number] for number in range(len(asks))]
 
@@ -76,12 +77,7 @@ class Answerer:
 
         if not asks:
             return []
-        try:
-            logits = self.scorer.first_logits([ask.query for ask in asks])
-        except DataError as error:
-            if len(asks) > 1:
-                raise  # the batcher asks each one alone
-            return [RequestError(400, str(error))]
+        logits = self.scorer.first_logits([ask.query for ask in asks])
         logprobs = torch.log_softmax(logits.double(), dim=-1)
         finite = torch.isfinite(logits).all(dim=-1).tolist()
         deepest = max(1, *(ask.top for ask in asks))

@@ -38,24 +38,27 @@ class Batcher(Generic[Ask, Answer]):
 
     async def run(self) -> None:
         """Serve until cancelled."""
-        loop = asyncio.get_running_loop()
         try:
             while True:
-                batch = [(item, future) for item, future in await self._collect() if not future.done()]
-                if not batch:
-                    continue
-                if self._on_batch is not None:
-                    self._on_batch(len(batch))
-                results = await loop.run_in_executor(self._worker, self._results, [item for item, _ in batch])
-                for (_, future), result in zip(batch, results, strict=True):
-                    if future.done():  # its caller has gone
-                        continue
-                    if isinstance(result, Exception):
-                        future.set_exception(result)
-                    else:
-                        future.set_result(result)
+                await self._serve(await self._collect())  # nothing here holds a batch while the next one is awaited
         finally:
             self._worker.shutdown(wait=False)
+
+    async def _serve(self, asked: Sequence[tuple[Ask, asyncio.Future[Answer]]]) -> None:
+        batch = [(item, future) for item, future in asked if not future.done()]
+        if not batch:
+            return
+        if self._on_batch is not None:
+            self._on_batch(len(batch))
+        loop = asyncio.get_running_loop()
+        results = await loop.run_in_executor(self._worker, self._results, [item for item, _ in batch])
+        for (_, future), result in zip(batch, results, strict=True):
+            if future.done():  # its caller has gone
+                continue
+            if isinstance(result, Exception):
+                future.set_exception(result)
+            else:
+                future.set_result(result)
 
     async def _collect(self) -> list[tuple[Ask, asyncio.Future[Answer]]]:
         batch = [await self._queue.get()]

@@ -1,15 +1,19 @@
-"""Pictures that arrive as data URLs: limits before decoding, each distinct one decoded once."""
+"""Pictures that arrive as data URLs: limits before decoding, each one decoded once, and only so many at a time."""
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 import hashlib
 import io
-import threading
 from collections import OrderedDict
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from paco_core.serving.budget import WAIT_S, Budget
 from paco_core.serving.engines.media import Media
 from paco_core.serving.protocol import RequestError
 
@@ -17,7 +21,9 @@ if TYPE_CHECKING:
     from PIL import Image
 
 MAX_PIXELS = 16_777_216  # 4096 x 4096
-KEPT_BYTES = 256 << 20  # decoded pixels kept for the next request that sends the same picture
+DECODED_PIXELS = 4 * MAX_PIXELS  # of all decoded pictures: 256 MiB, for Pillow has four bytes for a pixel
+#: Pictures so small, in so short a URL, take less time than a thread takes to begin: well under a millisecond.
+SMALL_PIXELS, SHORT_URL = 1 << 16, 32 << 10
 FORMATS = ("PNG", "JPEG", "WEBP")
 
 
@@ -72,44 +78,127 @@ def _unreadable(error: Exception) -> RequestError:
     return RequestError(400, f"image is not readable ({type(error).__name__}: {error})"[:300], "image")
 
 
-class Pictures:
-    """Decoded pictures by the digest of their data URL, the least recently used forgotten first.
+@dataclass(eq=False)
+class _Held:
+    """A picture that is decoded, or about to be, and how many requests use it."""
 
-    May be asked from several threads at once. Pictures of other places (:class:`Media`) are read anew each time.
+    key: bytes
+    pixels: int
+    picture: asyncio.Future[Image.Image]
+    users: int = 0
+
+
+@dataclass(frozen=True)
+class _File:
+    key: bytes
+    data: bytes
+    pixels: int
+
+
+class Pictures:
+    """Decoded pictures by the digest of their data URL. All are of one event loop.
+
+    Those that requests use stay; the others are kept for the next request that sends the same picture, until room is
+    needed, the least recently used forgotten first. Who needs more room than those in use leave waits for it: what a
+    picture becomes in memory is a thousand times its file, or more. Only small ones are decoded on the event loop.
+
+    Args:
+        pixels: of all decoded pictures; room for two pictures of :data:`MAX_PIXELS` at least.
+        wait_s: how long a request waits for room.
     """
 
-    def __init__(self, media: Media | None = None, kept_bytes: int = KEPT_BYTES) -> None:
-        self._media, self._kept_bytes, self._bytes = media or Media(), kept_bytes, 0
-        self._pictures: OrderedDict[bytes, Image.Image] = OrderedDict()
-        self._lock = threading.Lock()
+    def __init__(self, media: Media | None = None, pixels: int = DECODED_PIXELS, wait_s: float = WAIT_S) -> None:
+        self._media, self._room = media or Media(), Budget(pixels, "pixels of decoded pictures", wait_s)
+        self._held: dict[bytes, _Held] = {}
+        self._idle: OrderedDict[bytes, _Held] = OrderedDict()  # those of them that nobody uses, the longest first
+        self.pixels = 0  # of all pictures that are decoded now
         self.decoded = self.known = 0
 
-    def get(self, url: str) -> Image.Image:
-        """The picture at a data URL, or at an address that is allowed.
+    @asynccontextmanager
+    async def lend(self, urls: Sequence[str]) -> AsyncIterator[list[Image.Image]]:
+        """The pictures at data URLs, or at addresses that are allowed, for as long as the block uses them.
 
         Raises:
-            RequestError: 400; see :func:`payload`, :func:`decode` and :meth:`Media.read`.
+            RequestError: 400, see :func:`payload`, :func:`decode` and :meth:`Media.read`; 503 when there is no room.
         """
-        if not url.startswith("data:"):
-            return self._count(decode(self._media.read(url)))
-        key = hashlib.blake2b(url.encode(), digest_size=16).digest()
-        with self._lock:
-            found = self._pictures.get(key)
-            if found is not None:
-                self._pictures.move_to_end(key)
-                self.known += 1
-                return found
-        picture = self._count(decode(payload(url)))
-        with self._lock:
-            if key not in self._pictures:
-                self._pictures[key] = picture
-                self._bytes += 3 * picture.width * picture.height
-            while self._bytes > self._kept_bytes and len(self._pictures) > 1:
-                _, oldest = self._pictures.popitem(last=False)
-                self._bytes -= 3 * oldest.width * oldest.height
-        return picture
+        borrowed = await self._borrow(urls)
+        try:
+            if decoding := {held.picture for held in borrowed if not held.picture.done()}:
+                await asyncio.wait(decoding)  # for each of them, also where one is broken: they are in memory
+            yield [held.picture.result() for held in borrowed]
+        finally:
+            for held in borrowed:
+                self._return(held)
 
-    def _count(self, picture: Image.Image) -> Image.Image:
-        with self._lock:
-            self.decoded += 1
-        return picture
+    async def _borrow(self, urls: Sequence[str]) -> list[_Held]:
+        keys = [_digest(url.encode()) for url in urls]
+        if all(key in self._held for key in keys):
+            self.known += len(keys)
+            return [self._use(self._held[key]) for key in keys]
+        if all(url.startswith("data:") and len(url) <= SHORT_URL for url in urls):
+            files = list(map(self._open, urls, keys))
+        else:
+            files = await asyncio.to_thread(lambda: list(map(self._open, urls, keys)))
+        pixels = {file.key: file.pixels for file in files}
+
+        def missing() -> int:
+            return sum(many for key, many in pixels.items() if key not in self._held or not self._held[key].users)
+
+        self._room.give(await self._room.take(missing))  # each picture counts by itself as soon as it is used
+        return [self._use(self._found(file) or self._decode(file)) for file in files]
+
+    def _found(self, file: _File) -> _Held | None:
+        found = self._held.get(file.key)
+        self.known += found is not None
+        return found
+
+    def _open(self, url: str, key: bytes) -> _File:
+        """A picture's file, and its size. Pictures of other places may change: they go by their bytes."""
+        data = payload(url) if url.startswith("data:") else self._media.read(url)
+        picture = head(data)
+        return _File(key if url.startswith("data:") else _digest(data), data, picture.width * picture.height)
+
+    def _decode(self, file: _File) -> _Held:
+        while self._idle and self.pixels + file.pixels > self._room.limit:
+            self._forget(self._idle.popitem(last=False)[1])
+        self.pixels += file.pixels
+        held = self._held[file.key] = _Held(file.key, file.pixels, _decoding(file))
+        self.decoded += 1
+        return held
+
+    def _use(self, held: _Held) -> _Held:
+        if not held.users:
+            self._idle.pop(held.key, None)
+            self._room.used += held.pixels
+        held.users += 1
+        return held
+
+    def _return(self, held: _Held) -> None:
+        held.users -= 1
+        if held.users:
+            return
+        self._room.give(held.pixels)
+        if not held.picture.done() or held.picture.cancelled() or held.picture.exception() is not None:
+            self._forget(held)
+        else:
+            self._idle[held.key] = held
+
+    def _forget(self, held: _Held) -> None:
+        del self._held[held.key]
+        self.pixels -= held.pixels
+
+
+def _decoding(file: _File) -> asyncio.Future[Image.Image]:
+    loop = asyncio.get_running_loop()
+    if file.pixels > SMALL_PIXELS or len(file.data) > SHORT_URL:
+        return loop.create_task(asyncio.to_thread(decode, file.data))
+    decoded: asyncio.Future[Image.Image] = loop.create_future()
+    try:
+        decoded.set_result(decode(file.data))
+    except RequestError as error:
+        decoded.set_exception(error)
+    return decoded
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=16).digest()

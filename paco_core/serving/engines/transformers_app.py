@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import PlainTextResponse
 
-from paco_core.imports import uncollected
+from paco_core.io.imports import uncollected
 from paco_core.reward_model.yes_probability import PairQuery
 from paco_core.serving.cache import ScoreCache
 from paco_core.serving.description import Health, ModelList, answers, chat_operation, describe, refused
@@ -30,20 +30,25 @@ from paco_core.serving.engines.batching import Batcher
 from paco_core.serving.engines.media import Media
 from paco_core.serving.engines.metrics import ServerMetrics
 from paco_core.serving.engines.pictures import Pictures
-from paco_core.serving.guard import authorise, read_body
+from paco_core.serving.engines.usage import Count, Usage, counter
+from paco_core.serving.guard import SameSite, authorise, bodies, body_of
 from paco_core.serving.protocol import ChatRequest, RequestError
-from paco_core.serving.replies import answer_errors, as_json
+from paco_core.serving.replies import answer_errors, as_json, refuse
 from paco_core.serving.transport import API_KEY
 
 if TYPE_CHECKING:
     from paco_core.reward_model.network import Network
 
-DECODE_APART = 256 << 10  # longer data URLs are decoded beside the event loop
 log = logging.getLogger("paco.serving")
 
 
 class Server:
-    """The state behind the handlers: one model under one name."""
+    """The state behind the handlers: one model under one name.
+
+    Args:
+        count: tokens of a question and its answer.
+        pictures: decoded pictures of requests; see there for how much room they have.
+    """
 
     def __init__(
         self,
@@ -51,13 +56,14 @@ class Server:
         name: str,
         *,
         max_batch: int,
+        count: Count,
         answer_tokens: dict[str, int] | None = None,
         api_key: str | None = None,
-        media: Media | None = None,
+        pictures: Pictures | None = None,
     ) -> None:
-        self.name, self.answer_tokens, self.api_key = name, answer_tokens, api_key
+        self.name, self.answer_tokens, self.api_key, self._count = name, answer_tokens, api_key, count
         self.metrics = ServerMetrics()
-        self.pictures = Pictures(media)
+        self.bodies, self.pictures = bodies(), pictures or Pictures()
         self.metrics.tally("paco_pictures_decoded", "Pictures decoded", lambda: self.pictures.decoded)
         self.metrics.tally("paco_pictures_known", "Pictures decoded before", lambda: self.pictures.known)
         self.batcher: Batcher[Ask, Answer] = Batcher(answer, max_batch, self.metrics.batch.observe)
@@ -70,15 +76,13 @@ class Server:
             message = f"model {request.model!r} is not served here; this server serves {self.name!r}"
             raise RequestError(404, message, "model_not_found")
         urls, text = request.pictures_and_text()
-        if any(len(url) > DECODE_APART or not url.startswith("data:") for url in urls):
-            images = [await asyncio.to_thread(self.pictures.get, url) for url in urls]
-        else:
-            images = [self.pictures.get(url) for url in urls]
         ids = tuple(request.logprob_token_ids) if request.logprob_token_ids is not None else None
         wanted = bool(request.logprobs)
-        query = PairQuery(images[0], images[1], text)
-        answer = await self.batcher.ask(Ask(query, request.max_tokens, wanted, request.top_logprobs or 0, ids))
-        return completion(answer, self.name, wanted)
+        async with self.pictures.lend(urls) as (first, second):
+            query = PairQuery(first, second, text)
+            ask = Ask(query, request.new_tokens, wanted, request.top_logprobs or 0, ids)
+            answer = await self.batcher.ask(ask)
+            return completion(answer, self.name, wanted, self._count(ask, answer))
 
     def models(self) -> dict[str, Any]:
         card = {"id": self.name, "object": "model", "created": self.started, "owned_by": "paco"}
@@ -87,7 +91,7 @@ class Server:
         return {"object": "list", "data": [card]}
 
 
-def completion(answer: Answer, model: str, logprobs: bool) -> dict[str, Any]:
+def completion(answer: Answer, model: str, logprobs: bool, usage: Usage) -> dict[str, Any]:
     """A chat completion in OpenAI's shape."""
     content = None
     if logprobs and answer.chosen is not None:
@@ -106,11 +110,16 @@ def completion(answer: Answer, model: str, logprobs: bool) -> dict[str, Any]:
         "created": now // 1_000_000_000,
         "model": model,
         "choices": [choice],
+        "usage": usage.as_dict(),
     }
 
 
-def build_app(server: Server) -> FastAPI:
-    """The application: ``/v1/models``, ``/v1/chat/completions``, ``/health``, ``/metrics``."""
+def build_app(server: Server, host: str = "127.0.0.1") -> FastAPI:
+    """The application: ``/v1/models``, ``/v1/chat/completions``, ``/health``, ``/metrics``.
+
+    Args:
+        host: where it listens.
+    """
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
@@ -121,6 +130,11 @@ def build_app(server: Server) -> FastAPI:
     app = FastAPI(title="PaCo reward model", lifespan=lifespan, docs_url=None, redoc_url=None)
 
     answer_errors(app)
+
+    def count_refusal(error: RequestError) -> None:
+        server.metrics.refused.labels(error.code).inc()
+
+    app.add_middleware(SameSite, host=host, refused=count_refusal)
 
     @app.get("/health", openapi_extra=answers(Health))
     async def health() -> Response:
@@ -141,17 +155,18 @@ def build_app(server: Server) -> FastAPI:
         status = 200
         try:
             authorise(request, server.api_key)
-            return as_json(await server.chat(await read_body(request)))
+            async with body_of(request, server.bodies) as body:
+                return as_json(await server.chat(body))
         except RequestError as error:
             status = error.status
-            server.metrics.refused.labels(error.code).inc()
-            return as_json(error.body(), status)
+            count_refusal(error)
+            return refuse(error)
         except Exception as error:
             status = 500
             log.exception("a request failed")
             server.metrics.refused.labels(type(error).__name__).inc()
             message = f"the model failed on this pair ({type(error).__name__})"
-            return as_json(RequestError(500, message, "model_failed").body(), 500)
+            return refuse(RequestError(500, message, "model_failed"))
         finally:
             server.metrics.requests.labels(str(status)).inc()
             server.metrics.latency.observe(time.perf_counter() - started)
@@ -176,13 +191,14 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Serve a pairwise reward model (OpenAI chat protocol).")
     parser.add_argument("--model", required=True, help="a Qwen2.5-VL folder, or a hub id")
     parser.add_argument("--served-model-name", required=True)
-    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--host", default="127.0.0.1", help="where it listens, by what name clients call it")
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--fd", type=int, help="inherited socket that is already bound")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--max-batch", type=int, default=96)
+    parser.add_argument("--max-model-len", type=int, help="tokens of the longest question and its answer")
     parser.add_argument("--allow-media", action="append", default=[], metavar="PLACE", help="see serving.allowed_media")
     parser.add_argument("--score-cache", type=Path, help="the clients' file of known scores, for its hits in /metrics")
     return parser.parse_args(argv)
@@ -193,9 +209,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = _arguments(argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     began = time.monotonic()
-    import uvicorn
-
     from paco_core.reward_model.scorer import Scorer
+    from paco_core.serving.connections import serve
     from paco_core.serving.engines.answering import Answerer
 
     folder = Path(args.model)
@@ -206,25 +221,25 @@ def main(argv: Sequence[str] | None = None) -> None:
             dtype=args.dtype,
             threads=args.threads,
             max_batch=args.max_batch,
+            window=args.max_model_len,
         )
+        scorer.warm_up()
     answerer = Answerer(scorer)
     server = Server(
         answerer,
         args.served_model_name,
         max_batch=args.max_batch,
         answer_tokens=answerer.answer_tokens,
+        count=counter(scorer.network),
         api_key=os.environ.get(API_KEY),
-        media=Media(args.allow_media),
+        pictures=Pictures(Media(args.allow_media)),
     )
     tell_caches(server, scorer.network, args.score_cache)
     log.info("%s loaded from %s in %.1f s", args.served_model_name, args.model, time.monotonic() - began)
     given = args.fd is not None
     bound = socket.socket(fileno=args.fd) if given else socket.create_server((args.host, args.port))
-    config = uvicorn.Config(
-        build_app(server), log_level="warning", access_log=False, timeout_keep_alive=600, timeout_graceful_shutdown=2
-    )
     log.info("serving %s on http://%s:%d", args.served_model_name, *bound.getsockname()[:2])
-    uvicorn.Server(config).run(sockets=[bound])
+    serve(build_app(server, args.host), bound)
 
 
 if __name__ == "__main__":

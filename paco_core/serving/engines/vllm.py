@@ -6,8 +6,8 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from paco_core.files import DataError, read_json
-from paco_core.params import ServingParams
+from paco_core.config.params import ServingParams
+from paco_core.io.files import DataError, read_json
 from paco_core.serving.engines.media import Media
 from paco_core.serving.engines.pictures import MAX_PIXELS
 from paco_core.serving.transport import API_KEY
@@ -64,6 +64,8 @@ def environment(serving: ServingParams) -> Mapping[str, str]:
     """Variables for the server: no usage reports, our API key; a small key-value cache on a processor."""
     quiet = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "VLLM_MAX_IMAGE_PIXELS": str(MAX_PIXELS)}
     quiet["VLLM_MEDIA_URL_ALLOW_REDIRECTS"] = "0"
+    if serving.batch_invariant:
+        quiet["VLLM_BATCH_INVARIANT"] = "1"
     if API_KEY in os.environ:
         quiet["VLLM_API_KEY"] = os.environ[API_KEY]
     return {**quiet, "VLLM_CPU_KVCACHE_SPACE": "1"} if serving.device == "cpu" else quiet

@@ -4,33 +4,33 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
+from pipelines.defs.check_results import as_result
 from pipelines.defs.graph import DATA, METRICS, ROOT
 from pipelines.defs.history import last_two_versions
-from pipelines.defs.telling import told
 
 if TYPE_CHECKING:
-    from paco_core.params_policies import PolicyRecipe
+    from paco_core.config.params_policies import PolicyRecipe
 
 
 @dg.asset_check(asset="consistency_rank", description="The trained reward beats its base on held-out rankings")
 def reward_ranks_better_than_base() -> dg.AssetCheckResult:
     from paco_core.benchmarks import checks
 
-    return told(checks.reward_ranks_better_than_base(METRICS / "consistency_rank.json"))
+    return as_result(checks.reward_ranks_better_than_base(METRICS / "consistency_rank.json"))
 
 
 @dg.asset_check(asset="consistency_rank", description="No judge failed on any instance")
 def every_ranking_was_scored() -> dg.AssetCheckResult:
     from paco_core.benchmarks import checks
 
-    return told(checks.every_ranking_was_scored(METRICS / "consistency_rank.json"))
+    return as_result(checks.every_ranking_was_scored(METRICS / "consistency_rank.json"))
 
 
 @dg.asset_check(asset="t2is", description="Training lifted consistency on unseen prompts, by the gold metric")
 def policies_gain_consistency() -> dg.AssetCheckResult:
     from paco_core.benchmarks import checks
 
-    return told(
+    return as_result(
         *(
             checks.policy_gains_consistency(METRICS / "t2is.json", name, recipe.train_size, size)
             for name, recipe in _recipes(edits=False)
@@ -43,7 +43,7 @@ def policies_gain_consistency() -> dg.AssetCheckResult:
 def policies_still_follow_prompts() -> dg.AssetCheckResult:
     from paco_core.benchmarks import checks
 
-    return told(
+    return as_result(
         *(
             checks.policy_still_follows_prompts(METRICS / "t2is.json", name, size)
             for name, recipe in _recipes(edits=False)
@@ -56,7 +56,7 @@ def policies_still_follow_prompts() -> dg.AssetCheckResult:
 def policies_gain_edits() -> dg.AssetCheckResult:
     from paco_core.benchmarks import checks
 
-    return told(
+    return as_result(
         *(
             checks.policy_gains_edits(METRICS / "gedit.json", name, size)
             for name, recipe in _recipes(edits=True)
@@ -67,7 +67,7 @@ def policies_gain_edits() -> dg.AssetCheckResult:
 
 def _recipes(*, edits: bool) -> "list[tuple[str, PolicyRecipe]]":
     """The recipes that edit pictures, or those that paint sets, by name."""
-    from paco_core.params import PARAMS_FILE, load
+    from paco_core.config.params import PARAMS_FILE, load
     from paco_core.policies.base import recipes_that_edit
 
     return list(recipes_that_edit(load(ROOT / PARAMS_FILE).policies, edit=edits).items())
@@ -78,7 +78,7 @@ def _drift_check(asset: str) -> dg.AssetChecksDefinition:
     def figures_hold(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
         from paco_core.benchmarks import checks
 
-        return told(checks.figures_hold(*last_two_versions(context.instance, dg.AssetKey(asset))))
+        return as_result(checks.figures_hold(*last_two_versions(context.instance, dg.AssetKey(asset))))
 
     return figures_hold
 
@@ -91,4 +91,4 @@ edit_reward_holds, gedit_holds = _drift_check("edit_reward"), _drift_check("gedi
 def report_is_complete() -> dg.AssetCheckResult:
     from paco_core.benchmarks import checks
 
-    return told(checks.report_is_complete(DATA / "report" / "metrics.json"))
+    return as_result(checks.report_is_complete(DATA / "report" / "metrics.json"))

@@ -4,16 +4,16 @@ from typing import Any
 
 import dagster as dg
 
+from pipelines.defs.check_results import as_result
 from pipelines.defs.graph import PROJECT, ROOT, TRANSLATOR
-from pipelines.defs.telling import told
 
 POLICIES = TRANSLATOR.get_partitions_def(PROJECT.groups["policies"])
 
 
 def _decided(context: dg.AssetExecutionContext, name: str) -> dg.MaterializeResult[Any]:
     """Decide about the present version; the champion after it is the asset's data version."""
-    from paco_core.promotion.champions import CHAMPION, Champions
-    from paco_core.promotion.command import promote
+    from paco_core.cli.promotion import promote
+    from paco_core.operations.promotion.champions import CHAMPION, Champions
 
     made = promote(ROOT, name, say=context.log.info)
     context.log.info(made.text())
@@ -87,7 +87,7 @@ def _measured_again(context: dg.AssetExecutionContext, names: list[str]) -> dg.M
         if one.run_url:
             metadata[f"{start}mlflow_run"] = dg.MetadataValue.url(one.run_url)
         context.log.info(one.check.description)
-    return dg.MaterializeResult(metadata=metadata, check_results=[told(*(one.check for one in found))])
+    return dg.MaterializeResult(metadata=metadata, check_results=[as_result(*(one.check for one in found))])
 
 
 def _not_worse(key: list[str]) -> list[dg.AssetCheckSpec]:
@@ -152,5 +152,5 @@ def audit_reproducibility(context: dg.AssetExecutionContext) -> dg.MaterializeRe
             ),
             "left_out": dg.MetadataValue.json(found.skipped),
         },
-        check_results=[told(found.check)],
+        check_results=[as_result(found.check)],
     )

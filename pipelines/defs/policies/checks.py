@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
+from pipelines.defs.check_results import as_result
 from pipelines.defs.graph import DATA, ROOT
-from pipelines.defs.telling import told
 
 if TYPE_CHECKING:
-    from paco_core.checks import CheckReport
+    from paco_core.config.params_policies import PoliciesParams
     from paco_core.grpo.checks import Row
-    from paco_core.params_policies import PoliciesParams
+    from paco_core.io.check_report import CheckReport
 
 
 @dg.asset_check(asset="policies", blocking=True, description="The panels of a set did not become one picture")
@@ -37,9 +37,9 @@ def ratio_is_one_before_update(context: dg.AssetCheckExecutionContext) -> dg.Ass
 def _of_each(
     context: dg.AssetCheckExecutionContext, check: "Callable[[Sequence[Row], PoliciesParams, str], CheckReport]"
 ) -> dg.AssetCheckResult:
+    from paco_core.config.params import PARAMS_FILE, load
     from paco_core.grpo.checks import read_log
-    from paco_core.params import PARAMS_FILE, load
 
     params = load(ROOT / PARAMS_FILE).policies
     names = [context.partition_key] if context.has_partition_key else list(params.recipes)
-    return told(*(check(read_log(DATA / "policies" / name / "training_log.csv"), params, name) for name in names))
+    return as_result(*(check(read_log(DATA / "policies" / name / "training_log.csv"), params, name) for name in names))

@@ -2,8 +2,8 @@
 
 import dagster as dg
 
+from pipelines.defs.check_results import as_result
 from pipelines.defs.graph import METRICS
-from pipelines.defs.telling import told
 
 
 @dg.asset_check(
@@ -14,7 +14,7 @@ from pipelines.defs.telling import told
 def reward_beats_base() -> dg.AssetCheckResult:
     from paco_core.reward_model import checks
 
-    return told(checks.reward_beats_base(METRICS / "reward_lora.json"))
+    return as_result(checks.reward_beats_base(METRICS / "reward_lora.json"))
 
 
 @dg.asset_check(
@@ -23,4 +23,4 @@ def reward_beats_base() -> dg.AssetCheckResult:
 def merged_equals_adapter() -> dg.AssetCheckResult:
     from paco_core.reward_model import checks
 
-    return told(checks.merged_equals_adapter(METRICS / "reward_merged.json"))
+    return as_result(checks.merged_equals_adapter(METRICS / "reward_merged.json"))

@@ -14,15 +14,15 @@ def reward_endpoint(context: dg.AssetExecutionContext) -> dg.MaterializeResult[A
     Its speed is measured with pictures that it has not seen: latency of one question alone, throughput of many.
     Stages need none: they attach to a living server of the right name, or start a private one.
     """
-    from paco_core.params import PARAMS_FILE, load
-    from paco_core.serving.endpoint import RewardEndpoint, up
-    from paco_core.serving.measure import measure
+    from paco_core.config.params import PARAMS_FILE, load
+    from paco_core.serving.servers.endpoint import RewardEndpoint, up
+    from paco_core.serving.servers.measure import measure
 
     folder, serving = DATA / "reward_merged", load(ROOT / PARAMS_FILE).serving
     context.log.info(up(folder, serving, ROOT))
     endpoint = RewardEndpoint.living(folder, serving, ROOT)
     if endpoint is None:
-        raise dg.Failure(f"the server of {folder} ended at once; `paco serve logs` tells why")
+        raise dg.Failure(f"the server of {folder} ended at once; `paco serve logs` shows why")
     speed, (hits, misses) = measure(endpoint), endpoint.lookups()
     return dg.MaterializeResult(
         data_version=dg.DataVersion(endpoint.model),

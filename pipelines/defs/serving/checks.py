@@ -2,13 +2,13 @@
 
 import dagster as dg
 
+from pipelines.defs.check_results import as_result
 from pipelines.defs.graph import DATA, ROOT
-from pipelines.defs.telling import told
 
 
 @dg.asset_check(asset="reward_endpoint", description="The server answers under its name, with its golden scores")
 def reward_endpoint_healthy() -> dg.AssetCheckResult:
-    from paco_core.params import PARAMS_FILE, load
-    from paco_core.serving.checks import check_served
+    from paco_core.config.params import PARAMS_FILE, load
+    from paco_core.serving.servers.checks import check_served
 
-    return told(check_served(DATA / "reward_merged", ROOT, load(ROOT / PARAMS_FILE).serving))
+    return as_result(check_served(DATA / "reward_merged", ROOT, load(ROOT / PARAMS_FILE).serving))

@@ -1,0 +1,146 @@
+"""``dvc.lock``: what DVC recorded of the last run of each stage.
+
+DVC cuts the file and writes it anew, which takes up to half a second; a part of it is often valid YAML, too. While it
+does, it holds ``.dvc/tmp/lock``: who reads under a share of that lock reads a whole file.
+
+What decides what a stage makes are its *inputs*: the md5 of each dep, and its slice of the parameters.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dvc_project.errors import DvcProjectError
+from dvc_project.hashing import digest
+from dvc_project.locks import shared
+from dvc_project.paths import overlap
+from dvc_project.templating import read_data
+
+LOCK_FILE = "dvc.lock"
+_POLL_SECONDS, _SETTLED_SECONDS = 0.05, 2.0
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Inputs by md5 and parameters by file and dotted key."""
+
+    deps: Mapping[str, str]
+    params: Mapping[str, Mapping[str, Any]]
+
+    @property
+    def digest(self) -> str:
+        """Equal for equal inputs and parameters, in whatever order they are written."""
+        tree = {"deps": dict(self.deps), "params": {f: dict(v) for f, v in self.params.items()}}
+        text = json.dumps(tree, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What ``dvc.lock`` records of the last run of one stage (``grids@0`` for an item): md5s by path."""
+
+    stage: str
+    cmd: str | list[str]
+    inputs: Inputs
+    outs: Mapping[str, str]
+
+    @property
+    def command(self) -> str:
+        """What was run, in one line."""
+        return self.cmd if isinstance(self.cmd, str) else " && ".join(self.cmd)
+
+    @property
+    def digest(self) -> str:
+        """Changes with any run whose command, inputs, parameters or results differ."""
+        return digest([self.cmd, self.inputs.deps, self.inputs.params, self.outs])
+
+    @classmethod
+    def of(cls, stage: str, tree: Mapping[str, Any], place: Callable[[str], str] = str) -> Entry:
+        """An entry as it stands in the file; ``place`` gives the project-relative path of one in the entry."""
+
+        def md5s(key: str) -> dict[str, str]:
+            return {
+                place(str(e["path"])): str(e.get("md5") or e.get("etag") or e.get("checksum") or "")
+                for e in tree.get(key) or []
+            }
+
+        params = {place(str(file)): dict(values or {}) for file, values in (tree.get("params") or {}).items()}
+        return cls(stage, tree.get("cmd", ""), Inputs(md5s("deps"), params), md5s("outs"))
+
+
+@dataclass(frozen=True)
+class Lock:
+    """``dvc.lock``, read once."""
+
+    entries: Mapping[str, Entry] = field(default_factory=dict)
+    root: Path | None = None
+
+    @classmethod
+    def read(cls, root: Path, places: Mapping[str, Callable[[str], str]] | None = None) -> Lock:
+        """The lock of a project; empty where nothing was run by DVC yet.
+
+        Args:
+            places: stages to read, each with what makes its paths relative to the project; all, as they stand, when
+                None.
+
+        Raises:
+            DvcProjectError: when the file is malformed.
+        """
+        path = root / LOCK_FILE
+        if not path.is_file():
+            return cls()
+        recorded = read_data(path, whole_text).get("stages") or {}
+        try:
+            known = dict(recorded.items())
+            wanted = dict.fromkeys(map(str, known), str) if places is None else places
+            return cls(
+                {name: Entry.of(name, known[name], place) for name, place in wanted.items() if name in known}, root
+            )
+        except (AttributeError, KeyError, TypeError, ValueError):
+            raise DvcProjectError(
+                f"{path}: not as DVC writes it; restore it with `git checkout -- {LOCK_FILE}`"
+            ) from None
+
+    def maker(self, path: str) -> Entry | None:
+        """The stage whose out is ``path`` or holds it."""
+        for entry in self.entries.values():
+            if any(path == out or path.startswith(f"{out}/") for out in entry.outs):
+                return entry
+        return None
+
+    def makers(self, path: str) -> list[Entry]:
+        """The stages whose outs are, hold or lie below ``path`` (``data/grids`` is made by all shards)."""
+        return [entry for entry in self.entries.values() if any(overlap(path, out) for out in entry.outs)]
+
+    def md5_of(self, path: str) -> str | None:
+        """The recorded md5 of an out."""
+        entry = self.maker(path)
+        return entry.outs.get(path) if entry else None
+
+
+def whole_text(file: Path) -> str:
+    """The text of a ``dvc.lock`` between two writings, or one that has not changed for two seconds.
+
+    The latter because a ``dvc push`` holds the lock for as long as it takes and writes nothing.
+
+    Raises:
+        FileNotFoundError: when there is no such file.
+    """
+    writer = file.parent / ".dvc" / "tmp" / "lock"
+    seen, since = b"", time.monotonic()
+    while True:
+        with shared(writer) as quiet:
+            data = file.read_bytes()
+        if quiet:
+            return data.decode()
+        if data != seen:
+            seen, since = data, time.monotonic()
+        elif data and time.monotonic() - since >= _SETTLED_SECONDS:
+            return data.decode()
+        time.sleep(_POLL_SECONDS)

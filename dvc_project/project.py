@@ -1,0 +1,374 @@
+"""A DVC project read from its files: stages, their edges, and what ``dvc.lock`` records of them.
+
+``dvc`` itself is never imported: a code location loads in a fraction of a second and needs no DVC.
+"""
+
+from __future__ import annotations
+
+import itertools
+import posixpath
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+from typing import Any
+
+from dvc_project.derived import Derived
+from dvc_project.errors import DvcProjectError
+from dvc_project.hashing import Workspace, digest, parsing_style
+from dvc_project.lockfile import Entry, Lock
+from dvc_project.paths import overlap
+from dvc_project.templating import PARAMS_FILE, Variables, is_composite, read_data, to_text
+from dvc_project.yaml import select
+
+GRAPH_FILE = "dvc.yaml"
+_STAGE_KEYS = {
+    "cmd", "wdir", "deps", "params", "vars", "frozen", "meta", "desc", "always_changed", "outs", "metrics",
+    "plots", "matrix",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Out:
+    """A path that a stage writes; ``kind`` is outs, metrics or plots."""
+
+    path: str
+    kind: str
+    cache: bool = True
+    persist: bool = False
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage, resolved. Paths are relative to the project root."""
+
+    name: str
+    group: str
+    item: str | None
+    coordinates: Mapping[str, str]
+    cmd: str | list[str]
+    template: Any
+    wdir: str
+    deps: tuple[str, ...]
+    params: Mapping[str, tuple[str, ...]]
+    outs: tuple[Out, ...]
+    desc: str | None = None
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    frozen: bool = False
+    always_changed: bool = False
+
+    @property
+    def data(self) -> tuple[str, ...]:
+        """Paths of what it makes, without metrics and plots, which may hold seconds."""
+        return tuple(out.path for out in self.outs if out.kind == "outs")
+
+    @property
+    def figures(self) -> tuple[str, ...]:
+        """Paths of its metrics and plots."""
+        return tuple(out.path for out in self.outs if out.kind != "outs")
+
+    @property
+    def dagster(self) -> Mapping[str, Any]:
+        """``meta.dagster``: the group of its asset, its pool, and whether it is an asset at all."""
+        return self.meta.get("dagster") or {}
+
+
+@dataclass(frozen=True)
+class Group:
+    """An entry under ``stages``: one plain stage, or the stages of a ``matrix`` or ``foreach``."""
+
+    name: str
+    stages: tuple[Stage, ...]
+    dimensions: Mapping[str, tuple[str, ...]]
+    desc: str | None
+    meta: Mapping[str, Any]
+
+
+def _names(entries: Iterable[Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """``[path, {path: {flag: value}}]`` as pairs of path and flags."""
+    for entry in entries or []:
+        if isinstance(entry, Mapping):
+            for path, flags in entry.items():
+                yield str(path), flags if isinstance(flags, Mapping) else {}
+        else:
+            yield str(entry), {}
+
+
+def _is_asset(group: Group) -> bool:
+    return bool((group.meta.get("dagster") or {}).get("asset", True))
+
+
+class DvcProject:
+    """The project in ``root``: an immutable reading of ``dvc.yaml`` and the parameter files it uses.
+
+    ``dvc.lock`` and the files of the workspace are read anew by each call that asks for them. To see an
+    edited ``dvc.yaml`` or ``params.yaml``, make a new project (:meth:`reload`).
+
+    Args:
+        derive: what the project's bookkeeping stages would write now (:mod:`dvc_project.derived`).
+
+    Raises:
+        DvcProjectError: when a file is malformed, a variable undefined, or the graph has a cycle.
+    """
+
+    def __init__(self, root: Path | str, derive: Callable[[Path], Derived] | None = None) -> None:
+        self.root = Path(root).resolve()
+        self.path = self.root / GRAPH_FILE
+        self._tree = read_data(self.path)
+        self.workspace = Workspace(self.root)
+        self._derive = derive
+        self.variables = self._variables()
+        self.groups: dict[str, Group] = {name: self._group(name, d) for name, d in self._definitions.items()}
+        self.stages: dict[str, Stage] = {s.name: s for g in self.groups.values() for s in g.stages}
+
+    def reload(self) -> DvcProject:
+        return DvcProject(self.root, self._derive)
+
+    # --- dvc.yaml ------------------------------------------------------------------------------------
+
+    @property
+    def _definitions(self) -> dict[str, Any]:
+        stages = self._tree.get("stages") or {}
+        if not isinstance(stages, Mapping):
+            raise DvcProjectError(f"{self.path}: stages: expected a mapping, got {type(stages).__name__}")
+        return dict(stages)
+
+    def _variables(self) -> Variables:
+        """What ``${...}`` means at the top level."""
+        where = f"{self.path}: vars"
+        scope = Variables(style=parsing_style(self.root))
+        if (self.root / PARAMS_FILE).is_file():
+            scope = scope.including([PARAMS_FILE], self.root, where)
+        return scope.including(self._tree.get("vars") or [], self.root, where)
+
+    def declared(self, section: str) -> list[Any]:
+        """A top-level section: ``metrics``, ``plots`` or ``params``."""
+        return list(self.variables.resolve(self._tree.get(section) or [], f"{self.path}: {section}"))
+
+    def _group(self, name: str, definition: Any) -> Group:
+        where = f"{self.path}: stages.{name}"
+        if not isinstance(definition, Mapping):
+            raise DvcProjectError(f"{where}: expected a mapping, got {type(definition).__name__}")
+        template = definition.get("do", definition)
+        if "foreach" not in definition and (unknown := set(template) - _STAGE_KEYS):
+            raise DvcProjectError(f"{where}: unknown key {min(unknown)!r}")
+        if "cmd" not in template:
+            raise DvcProjectError(f"{where}: cmd is missing")
+        dimensions: dict[str, tuple[str, ...]] = {}
+        stages: list[Stage] = []
+        if "matrix" in definition:
+            axes = self.variables.iterable(definition["matrix"], f"{where}.matrix")
+            dimensions, items = _matrix(axes, definition["matrix"], where)
+        elif "foreach" in definition:
+            given = definition["foreach"]
+            items = _foreach(self.variables.iterable(given, f"{where}.foreach"), given, where)
+            dimensions = {"item": tuple(item.key for item in items)}
+        else:
+            items = [_Item(None, {}, {})]
+        body = {k: v for k, v in template.items() if k != "matrix"}
+        stages = [self._stage(name, item, body) for item in items]
+        first = stages[0] if stages else None
+        desc = first.desc if first and not dimensions else body.get("desc")
+        meta = first.meta if first else {}
+        return Group(name, tuple(stages), dimensions, desc, meta)
+
+    def _stage(self, group: str, item: _Item, body: Mapping[str, Any]) -> Stage:
+        name = group if item.key is None else f"{group}@{item.key}"
+        where = f"{self.path}: stages.{name}"
+        scope = self.variables.shadowed(item.names) if item.names else self.variables
+        folder = self.root / str(scope.resolve(body.get("wdir", "."), f"{where}.wdir"))
+        if body.get("vars"):
+            scope = scope.including(body["vars"], folder, f"{where}.vars")
+        made = {k: scope.resolve(v, f"{where}.{k}", k == "cmd") for k, v in body.items() if k != "vars"}
+        for key in ("deps", "params", "outs", "metrics", "plots"):
+            if not isinstance(made.get(key) or [], list):
+                raise DvcProjectError(f"{where}.{key}: expected a list, got {type(made[key]).__name__}")
+        wdir = posixpath.normpath(str(made.get("wdir", ".")))
+        place = _Placer(wdir)
+        outs = [
+            Out(place(path), kind, bool(flags.get("cache", True)), bool(flags.get("persist", False)))
+            for kind in ("outs", "metrics", "plots")
+            for path, flags in _names(made.get(kind, []))
+        ]
+        return Stage(
+            name, group, item.key, item.coordinates, made["cmd"], body["cmd"], wdir,
+            tuple(place(str(d)) for d in made.get("deps") or []), _params(made.get("params") or [], place),
+            tuple(outs), made.get("desc"), made.get("meta") or {},
+            bool(made.get("frozen")), bool(made.get("always_changed")),
+        )  # fmt: skip
+
+    # --- bookkeeping ---------------------------------------------------------------------------------
+
+    @cached_property
+    def derived(self) -> Derived:
+        return self._derive(self.root) if self._derive else Derived()
+
+    @property
+    def assets(self) -> list[str]:
+        """Entries under ``stages`` that are data, and not bookkeeping."""
+        return [name for name, group in self.groups.items() if _is_asset(group)]
+
+    def bookkeeping(self, stage: Stage) -> list[Stage]:
+        """The bookkeeping stages that a stage reads."""
+        return [self.stages[n] for n in self.upstream[stage.name] if not _is_asset(self.groups[self.stages[n].group])]
+
+    # --- edges ---------------------------------------------------------------------------------------
+
+    @cached_property
+    def upstream(self) -> dict[str, tuple[str, ...]]:
+        """For each stage the stages whose outs it reads: an out that equals, holds or lies in a dep."""
+        outs = [(out.path, stage.name) for stage in self.stages.values() for out in stage.outs]
+        found: dict[str, tuple[str, ...]] = {}
+        for stage in self.stages.values():
+            reads = (*stage.deps, *stage.params)
+            found[stage.name] = tuple(
+                dict.fromkeys(n for path, n in outs if n != stage.name and any(overlap(d, path) for d in reads))
+            )
+        return found
+
+    @cached_property
+    def group_upstream(self) -> dict[str, tuple[str, ...]]:
+        """The same between entries under ``stages``."""
+        return {
+            name: tuple(dict.fromkeys(self.stages[u].group for s in group.stages for u in self.upstream[s.name]))
+            for name, group in self.groups.items()
+        }
+
+    def order(self) -> list[Stage]:
+        """All stages, producers first.
+
+        Raises:
+            DvcProjectError: when they form a cycle.
+        """
+        try:
+            return [self.stages[name] for name in TopologicalSorter(self.upstream).static_order()]
+        except CycleError as error:
+            raise DvcProjectError(f"{self.path}: stages form a cycle: {' -> '.join(error.args[1])}") from error
+
+    def sources(self, stage: Stage) -> tuple[str, ...]:
+        """Deps that no other asset makes: code, configuration, data from outside."""
+        kept = {found.name for found in self.bookkeeping(stage)}
+        makers = [self.stages[name] for name in self.upstream[stage.name] if name not in kept]
+        made = [out.path for maker in makers for out in maker.outs]
+        return tuple(dep for dep in stage.deps if not any(overlap(dep, path) for path in made))
+
+    # --- the workspace -------------------------------------------------------------------------------
+
+    def params(self, stage: Stage) -> dict[str, dict[str, Any]]:
+        """The stage's slice of each of its parameter files, as ``dvc.lock`` would record it; absent keys are absent."""
+        slices: dict[str, dict[str, Any]] = {}
+        for file, keys in stage.params.items():
+            path = self.root / file
+            tree = read_data(path) if path.is_file() else {}
+            slices[file] = select(tree, keys) if keys else tree
+        return slices
+
+    def own_inputs(self, stage: Stage) -> dict[str, Any]:
+        """What decides a stage's result besides the data of other stages: parameters and md5s of sources."""
+        now = self.derived.md5s
+        md5s = {path: now.get(path) or self.workspace.md5(path) for path in self.sources(stage) if "://" not in path}
+        return {"params": self.params(stage), "sources": md5s}
+
+    def code_version(self, group: str) -> str:
+        """A digest of the unexpanded ``cmd`` and the inputs of all items: the same for every partition."""
+        stages = self.groups[group].stages
+        template = stages[0].template if stages else None
+        inputs: list[Any] = []
+        for stage in stages:
+            own_inputs = self.own_inputs(stage)
+            if own_inputs not in inputs:
+                inputs.append(own_inputs)
+        return digest([template, inputs])
+
+    # --- dvc.lock ------------------------------------------------------------------------------------
+
+    def lock(self) -> dict[str, Entry]:
+        """The entries of ``dvc.lock`` for stages that exist, read now; empty without the file.
+
+        Raises:
+            DvcProjectError: when the file is malformed.
+        """
+        return dict(Lock.read(self.root, {name: _Placer(stage.wdir) for name, stage in self.stages.items()}).entries)
+
+
+@dataclass(frozen=True)
+class _Item:
+    key: Any
+    names: Mapping[str, Any]
+    coordinates: Mapping[str, str]
+
+
+def _label(value: Any, given: Any) -> str:
+    """An item's part in its stage's name. DVC writes a boolean as ``True`` when it comes from a variable."""
+    return str(value) if isinstance(given, str) and "${" in given else to_text(value)
+
+
+def _labels(axis: str, values: list[Any], given: Any) -> list[str]:
+    each = given if isinstance(given, list) else [given] * len(values)
+    return [
+        f"{axis}{i}" if is_composite(v) else _label(v, g) for i, (v, g) in enumerate(zip(values, each, strict=True))
+    ]
+
+
+def _matrix(
+    axes: Mapping[str, Any], given: Mapping[str, Any], where: str
+) -> tuple[dict[str, tuple[str, ...]], list[_Item]]:
+    for axis, values in axes.items():
+        if not isinstance(values, list):
+            raise DvcProjectError(f"{where}.matrix.{axis}: expected a list, got {type(values).__name__}")
+    labels = {axis: _labels(axis, values, given[axis]) for axis, values in axes.items()}
+    items: dict[str, _Item] = {}
+    for places in itertools.product(*(range(len(values)) for values in axes.values())):
+        chosen = dict(zip(axes, places, strict=True))
+        coordinates = {axis: labels[axis][i] for axis, i in chosen.items()}
+        key = "-".join(coordinates.values())
+        items[key] = _Item(key, {"key": key, "item": {a: axes[a][i] for a, i in chosen.items()}}, coordinates)
+    return {axis: tuple(dict.fromkeys(names)) for axis, names in labels.items()}, list(items.values())
+
+
+def _foreach(data: Any, given: Any, where: str) -> list[_Item]:
+    if isinstance(data, Mapping):
+        named = {to_text(key): {"key": to_text(key), "item": value} for key, value in data.items()}
+    elif isinstance(data, list):
+        each = given if isinstance(given, list) else [given] * len(data)
+        by_index = any(map(is_composite, data))
+        keys = [str(i) if by_index else _label(v, g) for i, (v, g) in enumerate(zip(data, each, strict=True))]
+        named = {key: {"item": value} for key, value in zip(keys, data, strict=True)}
+    else:
+        raise DvcProjectError(f"{where}.foreach: expected a list or a mapping, got {type(data).__name__}")
+    return [_Item(key, names, {"item": key}) for key, names in named.items()]
+
+
+@dataclass(frozen=True)
+class _Placer:
+    """Paths of a stage, relative to its ``wdir``, as paths relative to the project root."""
+
+    wdir: str
+
+    def __call__(self, path: str) -> str:
+        if "://" in path or posixpath.isabs(path):
+            return path
+        return posixpath.normpath(posixpath.join(self.wdir, path))
+
+
+def _params(entries: Iterable[Any], place: _Placer) -> dict[str, tuple[str, ...]]:
+    """File -> keys; no keys means the whole file."""
+    files: dict[str, list[str]] = {}
+    whole: set[str] = set()
+    for entry in entries:
+        parts = entry.items() if isinstance(entry, Mapping) else [(PARAMS_FILE, [entry])]
+        for file, keys in parts:
+            path = place(str(file))
+            files.setdefault(path, []).extend(str(key) for key in keys or [])
+            whole |= set() if keys else {path}
+    return {path: () if path in whole else tuple(dict.fromkeys(keys)) for path, keys in files.items()}
+
+
+def stages_of(root: Path) -> dict[str, Stage]:
+    """All stages by name, items included (``grids@0``); none where the project has no ``dvc.yaml``.
+
+    Raises:
+        DvcProjectError: see :class:`DvcProject`.
+    """
+    return DvcProject(root).stages if (root / GRAPH_FILE).is_file() else {}

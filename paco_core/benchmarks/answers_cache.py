@@ -1,0 +1,65 @@
+"""Scores on disk while a benchmark runs, so that one that was stopped goes on where it was."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from paco_core.io.files import folder_digest
+from paco_core.serving.cache import ScoreCache, question_key
+
+if TYPE_CHECKING:
+    from paco_core.config.params import RewardParams
+    from paco_core.reward_model.yes_probability import PairQuery, PairScorer, Score
+
+
+@contextmanager
+def remembering(path: Path) -> Iterator[ScoreCache]:
+    """A table of scores that is removed once the block has succeeded.
+
+    It must not outlive the run: a benchmark that is repeated to see whether the machine still computes the
+    same would be shown what it computed before.
+    """
+    yield ScoreCache(path)
+    for end in ("", "-wal", "-shm"):
+        path.with_name(path.name + end).unlink(missing_ok=True)
+
+
+class Remembered:
+    """A scorer that asks ``load()``'s scorer only what the table does not hold; failures are asked again."""
+
+    def __init__(self, load: Callable[[], PairScorer], name: str, reckoning: str, scores: ScoreCache) -> None:
+        self._load, self.name, self.reckoning, self.scores = load, name, reckoning, scores
+        self._scorer: PairScorer | None = None
+
+    def score(self, queries: Sequence[PairQuery]) -> list[Score]:
+        from paco_core.reward_model.network import picture_key
+        from paco_core.reward_model.yes_probability import Score
+
+        pictures = {id(image): image for query in queries for image in (query.first, query.second)}
+        digests = {number: picture_key(image) for number, image in pictures.items()}
+        keys = [
+            question_key(self.name, self.reckoning, q.instruction, digests[id(q.first)], digests[id(q.second)])
+            for q in queries
+        ]
+        known = self.scores.get(self.name, keys)
+        missing = [number for number, key in enumerate(keys) if key not in known]
+        fresh: dict[int, Score] = {}
+        if missing:
+            self._scorer = self._scorer or self._load()
+            fresh = dict(zip(missing, self._scorer.score([queries[n] for n in missing]), strict=True))
+            self.scores.put({keys[n]: score.value for n, score in fresh.items() if not math.isnan(score.value)})
+        return [fresh[n] if n in fresh else Score(known[key]) for n, key in enumerate(keys)]
+
+
+def reward_scorer(model: str | Path, reward: RewardParams, scores: ScoreCache) -> Remembered:
+    """A reward model as a judge, loaded when it is first asked."""
+    from paco_core.reward_model.scorer import Scorer
+
+    bounds = f"{reward.min_pixels} to {reward.max_pixels} pixels"
+    identity = folder_digest(model) if isinstance(model, Path) else model
+    reckoning = f"{reward.dtype} {reward.device} {bounds}"
+    return Remembered(lambda: Scorer.configured(model, reward), identity, reckoning, scores)

@@ -1,0 +1,12 @@
+"""The command ``paco``: a file for each group of verbs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """What the installed command calls."""
+    from paco_core.cli.commands import main as run
+
+    run(argv)

@@ -1,0 +1,167 @@
+"""The verb ``paco annotate``: serve the page, save the answers, print how a study stands."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from paco_core.config.params import PARAMS_FILE, load
+from paco_core.data.annotation import answer_file
+from paco_core.data.annotation.agreement import agreement
+from paco_core.data.annotation.people import from_answers
+from paco_core.data.annotation.store import AnswerStore
+from paco_core.data.pairs.rankings import COLUMNS
+from paco_core.io import paths
+from paco_core.io.files import DataError, read_table
+
+if TYPE_CHECKING:
+    from paco_core.data.annotation.queue import AnnotationQueue
+
+ANNOTATORS, OVERLAP = 1, 1
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a study is asked to be; None keeps what it was when it was served last."""
+
+    annotators: int | None = None
+    overlap: int | None = None
+    instances: int | None = None
+    retire: str | None = None
+
+
+def serve(root: Path, port: int, options: Options) -> None:
+    """Serve the page until Ctrl-C, with a link for every annotator on standard output; then save the answers.
+
+    What a server that was killed did not save is saved at the start.
+
+    Raises:
+        DataError: when rankings or grids are missing, the overlap exceeds the annotators, or the port is taken.
+    """
+    from paco_core.data.annotation import server
+
+    listener = server.listen(port)
+    try:
+        with _store(root, create=True) as store:
+            queue = open_queue(root, store, options)
+            answer_file.save(root, store)
+            address = f"http://{server.HOST}:{listener.getsockname()[1]}"
+            print(_welcome(queue, _shown(root, store.path), address), flush=True)
+            server.serve(queue, listener, lambda: print(_saved(root, store), flush=True))
+    finally:
+        listener.close()
+
+
+def _store(root: Path, *, create: bool = False) -> AnswerStore:
+    path = root / load(root / PARAMS_FILE).annotations.store
+    return answer_file.open_store(root, path, lambda line: print(line, file=sys.stderr, flush=True), create=create)
+
+
+def _shown(root: Path, path: Path) -> Path:
+    return path.relative_to(root) if path.is_relative_to(root) else path
+
+
+def _saved(root: Path, store: AnswerStore) -> str:
+    """Save the answers; what became of it, in words. They are safe in the store whatever happens here."""
+    try:
+        return f"{answer_file.save(root, store)} answers in {answer_file.FILE}"
+    except (DataError, OSError) as error:
+        return f"not saved in {answer_file.FILE} ({error}); the answers lie in {_shown(root, store.path)}: " + (
+            "run `paco annotate save` when that is mended"
+        )
+
+
+def save(root: Path) -> str:
+    """Write the answers to the file that the stage ``annotations`` reads; how many there are, in words.
+
+    Raises:
+        DataError: when there is no store, or the file holds answers that it does not have.
+    """
+    with _store(root) as store:
+        return f"{answer_file.save(root, store)} answers in {answer_file.FILE}"
+
+
+def open_queue(root: Path, store: AnswerStore, options: Options) -> AnnotationQueue:
+    """The study as it was served last, changed as asked."""
+    from paco_core.data.annotation.queue import AnnotationQueue
+    from paco_core.data.records.panels import PanelStore
+
+    for name, value in (
+        ("annotators", options.annotators),
+        ("overlap", options.overlap),
+        ("instances", options.instances),
+    ):
+        if value is not None and value < 1:
+            raise DataError(f"--{name} {value}: at least 1")
+    if options.retire is not None:
+        store.retire(options.retire)
+    active = sum(one.active for one in store.annotators())
+    people = options.annotators if options.annotators is not None else max(active, ANNOTATORS)
+    overlap = store.setting("overlap", options.overlap, min(OVERLAP, people)) or OVERLAP
+    if overlap > people:
+        raise DataError(f"--overlap {overlap}: each instance needs that many annotators, there are {people}")
+    store.recruit(people)
+    count = store.setting("instances", options.instances)
+    instances = read_table(root / paths.RANKINGS / "instances.parquet", require=COLUMNS)
+    return AnnotationQueue(store, instances, PanelStore.below(root / paths.GRIDS), overlap, count)
+
+
+def _welcome(queue: AnnotationQueue, path: Path, address: str) -> str:
+    active = [one for one in queue.annotators if one.active]
+    progress = {name: f"{done} of {total}" for name, (done, total) in queue.progress().items()}
+    lines = [
+        f"{len(queue.chosen)} of {len(queue.instances)} instances, each for {queue.overlap} of {len(active)} "
+        f"annotators; answers in {path}",
+        *(f"  {one.name:<14} {address}/a/{one.token}   {progress[one.name]}" for one in active),
+        "Ctrl-C ends; the same command goes on where everybody was.",
+    ]
+    return "\n".join(lines)
+
+
+def export(root: Path, folder: Path, address: str | None) -> str:
+    """Write the study for Label Studio, with the rankings that are there already.
+
+    Raises:
+        DataError: when the folder exists, or there are no rankings to annotate.
+    """
+    from paco_core.data.annotation import assignment, label_studio
+    from paco_core.data.records.panels import PanelStore
+
+    table, votes = read_table(root / paths.RANKINGS / "instances.parquet", require=COLUMNS), []
+    if answer_file.exists(root, root / load(root / PARAMS_FILE).annotations.store):
+        with _store(root) as store:
+            sizes = dict(zip(table["instance_id"], map(len, table["candidates"]), strict=True))
+            votes = from_answers(store.latest(), sizes).rankings
+            table = table[table["instance_id"].isin(assignment.sample(sizes, store.setting("instances", None)))]
+    where = address if address is not None else f"{label_studio.LOCAL_FILES}{folder.name}/"
+    count = label_studio.export(folder, table, PanelStore.below(root / paths.GRIDS), votes, where)
+    return (
+        f"{folder}: {count} tasks (tasks.json), config.xml, images/; {len(votes)} rankings as predictions\n"
+        f"pictures are expected at {where}images/"
+    )
+
+
+def status(root: Path) -> str:
+    """How far everybody is, how well they agree, and who is doubtful.
+
+    Raises:
+        DataError: when there is no store.
+    """
+    with _store(root) as store:
+        unsaved = answer_file.unsaved(root, store.every())
+        queue = open_queue(root, store, Options())
+        sizes = {name: len(instance.candidates) for name, instance in queue.instances.items()}
+        found = from_answers(store.latest(), sizes)
+        progress = queue.progress()
+    lines = [
+        f"{len({vote.instance_id for vote in found.rankings})} of {len(queue.chosen)} instances ranked, "
+        f"{len(found.rankings)} rankings, {found.counts['cannot_tell']:.0f} x cannot tell, "
+        f"{found.counts['skipped']:.0f} skipped, {found.counts['stale_answers']:.0f} for instances that are gone",
+        "done: " + ", ".join(f"{name} {done} of {total}" for name, (done, total) in progress.items()),
+        agreement(found.rankings, found.habits).text(),
+    ]
+    if unsaved:
+        lines.append(f"{unsaved} answers are not in {answer_file.FILE} yet; `paco annotate save` writes them")
+    return "\n".join(lines)

@@ -1,0 +1,38 @@
+"""What ``paco compare`` does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+from paco_core.experiments.comparison import page, table
+from paco_core.experiments.comparison.collect import ComparedRun, Runs
+from paco_core.io.files import DataError, write_text
+
+
+def compare(root: Path, names: Sequence[str], out: Path) -> str:
+    """Write the page and return the table.
+
+    Raises:
+        DataError: when a run is not found, or one is given twice.
+    """
+    store = Runs(root)
+    groups = _groups([store.find(name) for name in names])
+    runs = [run for group in groups for run in group]
+    ids = [run.run_id for run in runs]
+    if len(set(ids)) < len(ids):
+        twice = next(run for run in runs if ids.count(run.run_id) > 1)
+        raise DataError(f"run {twice.run_id} ({twice.title}) is named twice; give the ids of runs that share a name")
+    made = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    write_text(out, page.render(runs, store.picture, made))
+    tables = [table.text(group, ids.index(group[0].run_id)) for group in groups]
+    return "\n\n".join([*tables, f"{out}: pictures, curves and figures side by side"])
+
+
+def _groups(found: Sequence[Sequence[ComparedRun]]) -> list[list[ComparedRun]]:
+    """What a table shows together: all; of experiments that ran several stages, the runs of one stage."""
+    runs = [run for several in found for run in several]
+    if all(len(several) == 1 for several in found):
+        return [runs]
+    return [[run for run in runs if run.stage == stage] for stage in dict.fromkeys(run.stage for run in runs)]

@@ -1,0 +1,104 @@
+"""What ``paco dataset`` does: export, import, and trace an id to grid, seed and prompt."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paco_core.config.params import PARAMS_FILE, load
+from paco_core.data.records.panels import PanelStore
+from paco_core.data.records.records import parse_ref, read_prompts
+from paco_core.exchange import card, imported, rank_bench, sharegpt, tables
+from paco_core.exchange.panel_files import PanelWriter
+from paco_core.io import paths
+from paco_core.io.files import DataError, atomic, read_json, read_table, write_text
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SPLITS = ("train", "validation")
+
+
+def export(root: Path, form: str, folder: Path, licence: str) -> str:
+    """Write the project's data set to a new folder, with its card; what was written, in words.
+
+    Raises:
+        DataError: when the folder exists, or a stage's out is missing.
+    """
+    if folder.exists():
+        raise DataError(f"{folder} exists already; name a new folder")
+    params = load(root / PARAMS_FILE)
+    panels = PanelStore.below(root / paths.GRIDS, root / paths.PAIRS)
+    benchmark = read_table(root / paths.PAIRS / "benchmark.parquet")
+    pairs = {split: read_table(root / paths.COT_LABELS / f"{split}.parquet") for split in SPLITS}
+    with atomic(folder) as part:
+        part.mkdir()
+        pictures = PanelWriter(part, panels.panel)
+        if form == "paco_dataset":
+            sharegpt.write(part, pairs, pictures, params.reward.template)
+        elif form == "rank_bench":
+            prompts = read_prompts(root / paths.DIVERSE_PROMPTS / "prompts.jsonl")
+            rank_bench.write(part, benchmark, prompts, panels.grids.index, pictures)
+        else:
+            tables.write(part, pairs, benchmark, panels.panel)
+        generator = card.generator_licence(root, params.grids.model)
+        write_text(part / "README.md", card.card(params, _figures(root), form, licence, generator))
+    parts = [f"{len(table)} {split} pairs" for split, table in pairs.items()] if form != "rank_bench" else []
+    parts += [f"{len(benchmark)} rankings"] if form != "paco_dataset" else []
+    return f"{folder}: {', '.join(parts)}, README.md"
+
+
+def bring(form: str, folder: Path, out: Path) -> str:
+    """Import public data into a new folder of the project's own layout; its counts, in words.
+
+    Raises:
+        DataError: when ``out`` exists, or nothing can be used.
+    """
+    if out.exists():
+        raise DataError(f"{out} exists already; name a new folder")
+    found = imported.import_pairs(folder, out) if form == "paco_dataset" else imported.import_benchmark(folder, out)
+    return f"{out}: " + ", ".join(f"{name} {count}" for name, count in found.items())
+
+
+def trace(root: Path, wanted: str) -> str:
+    """Where the panels of a pair or of a ranking instance come from.
+
+    Raises:
+        DataError: when no table has the id.
+    """
+    refs = _refs(root, wanted)
+    index = PanelStore.below(root / paths.GRIDS, root / paths.PAIRS).grids.index
+    prompts = {record.idx: record for record in read_prompts(root / paths.DIVERSE_PROMPTS / "prompts.jsonl")}
+    lines = [wanted]
+    for role, ref in refs:
+        grid_id, panel = parse_ref(ref)
+        grid: Any = index.loc[grid_id]
+        where = f"panel {panel} of grid {grid_id} in {Path(str(grid['folder'])).name}, seed {grid['seed']}"
+        lines.append(f"  {role:<10} {where}, prompt {grid['prompt_id']}")
+    for prompt_id in dict.fromkeys(str(index.loc[parse_ref(ref)[0], "prompt_id"]) for _, ref in refs):
+        if prompt_id in prompts:
+            lines.append(f"  prompt {prompt_id}: {prompts[prompt_id].prompt}")
+    return "\n".join(lines)
+
+
+def _refs(root: Path, wanted: str) -> list[tuple[str, str]]:
+    for split in SPLITS:
+        for row in _rows(read_table(root / paths.PAIRS / f"{split}.parquet"), "pair_id", wanted):
+            return [("first", row["first"]), ("second", row["second"])]
+    for row in _rows(read_table(root / paths.RANKINGS / "instances.parquet"), "instance_id", wanted):
+        return [("reference", row["reference"]), *(("candidate", ref) for ref in row["candidates"])]
+    raise DataError(f"{wanted}: no pair and no ranking instance has this id")
+
+
+def _rows(table: pd.DataFrame, column: str, value: str) -> list[dict[Any, Any]]:
+    return table[table[column] == value].to_dict("records")
+
+
+def _figures(root: Path) -> card.Figures:
+    names = ("prompts", "diverse_prompts", "rankings", "annotations", "pairs", "cot_labels")
+    files = {name: root / paths.metrics_file(name) for name in names}
+    agreement = root / paths.ANNOTATIONS / "agreement.json"
+    return card.Figures(
+        {name: read_json(file) for name, file in files.items() if file.is_file()},
+        read_json(agreement) if agreement.is_file() else {},
+    )

@@ -1,0 +1,56 @@
+"""What ``paco provenance`` does: find the subject, tell its story, verify it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from dvc_project.lockfile import Lock
+from paco_core.io.files import DataError
+from paco_core.operations.promotion.champions import ALIASES, Champions
+from paco_core.runtime.provenance.chain import Provenance, of_path, project_path
+from paco_core.runtime.provenance.runs import RunFinder
+from paco_core.runtime.provenance.text import markdown
+from paco_core.runtime.provenance.verify import Verdict, verify, verify_cached
+
+
+@dataclass(frozen=True)
+class Story:
+    """A provenance, whether it is of the version that lies in the workspace, and what could not be told."""
+
+    provenance: Provenance
+    present: bool
+    problem: str | None
+
+    def text(self, form: Literal["markdown", "json"]) -> str:
+        if form == "json":
+            return json.dumps(self.provenance.as_dict(), indent=2, ensure_ascii=False)
+        return markdown(self.provenance)
+
+
+def tell(root: Path, subject: str) -> Story:
+    """The story of a path, a stage (``grids@0``) or an alias (``flux_t2is@champion``).
+
+    Raises:
+        DataError: when nothing is known of it.
+    """
+    lock, finder = Lock.read(root), RunFinder(root)
+    name, _, alias = subject.partition("@")
+    if subject in lock.entries:
+        outs = [out for out in lock.entries[subject].outs if "/metrics/" not in out] or list(lock.entries[subject].outs)
+        return Story(of_path(outs[0], lock, finder), True, finder.failure)
+    if alias in ALIASES:
+        version = Champions(root).at(name, alias)
+        if version is None:
+            raise DataError(f"no version of {name} carries the alias {alias!r}; `paco champions` lists them")
+        if lock.md5_of(version.path) == version.md5:
+            return Story(of_path(version.path, lock, finder), True, finder.failure)
+        return Story(version.provenance(), False, None)
+    return Story(of_path(project_path(root, subject), lock, finder), True, finder.failure)
+
+
+def check(root: Path, story: Story) -> Verdict:
+    """Hash everything again: on disk for the present version, in DVC's cache for an earlier one."""
+    return (verify if story.present else verify_cached)(root, story.provenance)

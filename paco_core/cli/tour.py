@@ -1,0 +1,31 @@
+"""``paco tour``: after a run, where to look and what came out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from paco_core.io import figures_text, paths
+from paco_core.io.files import read_json
+
+NEXT = """
+look at
+  {report}
+  make ui                       the asset graph on http://127.0.0.1:3000, the runs on http://127.0.0.1:5000
+  dvc dag                       the graph in the terminal
+  git add dvc.lock data/metrics data/runs && git commit -m "First run"     keep it: later runs are compared with it
+  dvc metrics diff              every figure of every stage, beside the committed run
+  dvc exp run -S policies.learning_rate=0.0003     change a number: what follows from it runs again
+""".rstrip()
+
+
+def tour(root: Path) -> str:
+    """The headline figures of the last run and the commands to go on with.
+
+    Raises:
+        DataError: when the report has not been made yet.
+    """
+    figures = read_json(root / paths.metrics_file("report"))
+    told = figures_text.as_text(figures)
+    width = max(map(len, told), default=0)
+    lines = ["the run's figures", *(f"  {key:<{width}}  {text}" for key, text in told.items())]
+    return "\n".join(lines) + "\n" + NEXT.format(report=f"{(root / paths.REPORT / 'index.html').resolve().as_uri()}")

@@ -1,0 +1,31 @@
+"""What ``paco zoo build`` and ``paco zoo check`` do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+WORK = Path(".paco") / "zoo"
+ZOO = Path("data") / "zoo"
+
+
+def build(members: Sequence[str], root: Path) -> None:
+    """Train members (all when empty) of the zoo below ``root``, going on where an earlier call stopped."""
+    from paco_core.zoo.build import build as build_members
+
+    build_members(members, root / WORK, root / ZOO)
+
+
+def check(members: Sequence[str], root: Path) -> bool:
+    """Measure members (all when empty) again, print card against measurement, tell whether all agree."""
+    from paco_core.zoo.check import check as check_members
+
+    reports = check_members(members, root / ZOO)
+    for report in reports:
+        print(f"{report.member}: {'as its card says' if report.ok else 'NOT as its card says'}")
+        for figure in report.figures:
+            mark = "ok " if figure.ok else "OFF"
+            print(f"  {mark} {figure.name}: card {figure.card:.3f}, measured {figure.measured:.3f}")
+        for problem in report.problems:
+            print(f"  OFF {problem}")
+    return all(report.ok for report in reports)

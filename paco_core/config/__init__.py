@@ -1,0 +1,1 @@
+"""``params.yaml``: its sections as typed models, and profiles of it."""

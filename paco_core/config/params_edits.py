@@ -1,0 +1,83 @@
+"""Parameters of edits: the prompts, what base editors paint of them, and the pairs that are made of edits."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from paco_core.config.params_base import Family, Fraction, InputPath, Positive, Section
+
+EditQuestion = Literal["edit_consistency", "edit_following"]  # templates of reward_model/instructions.py
+
+
+class EditingParams(Section):
+    source: Literal["storybook", "import"]
+    count: Annotated[int, Field(ge=0)] | None  # null: all of the file
+    questions: list[EditQuestion] = Field(default=["edit_consistency"], min_length=1)  # of drawn edits, in turns
+    broken_share: Fraction = 0.0  # of drawn edits that change more than was asked; the paper has none
+    unheeded_share: Fraction = (
+        0.0  # of drawn edits in which something else than what was asked for changed; the paper has none
+    )
+    size: Annotated[int, Field(ge=16)] = 32  # pixels of a drawn picture's side
+    file: InputPath | None = None  # JSON Lines of original, edited, instruction, for the source "import"
+    seed: int = 0
+
+    @model_validator(mode="after")
+    def _count_or_file(self) -> EditingParams:
+        if self.source == "storybook" and self.count is None:
+            raise ValueError("source 'storybook' needs count: how many edits to draw (0 for none)")
+        if self.source == "import" and not self.file:
+            raise ValueError("source 'import' needs file: JSON Lines of original, edited, instruction")
+        return self
+
+
+class EditPromptsParams(Section):
+    """What editing policies are trained on and watched on."""
+
+    source: Literal["storybook", "file"]
+    count: Positive | None  # drawn edits, or rows of the file; null: all of the file
+    unseen: Positive  # pictures that no policy is trained on
+    size: Annotated[int, Field(ge=16)] = 64  # pixels of a drawn picture's side
+    file: InputPath | None = (
+        None  # JSON Lines of instruction, input_image and, if known, key, task_type, instruction_language
+    )
+    seed: int = 0
+
+    @model_validator(mode="after")
+    def _source_has_what_it_needs(self) -> EditPromptsParams:
+        if self.source == "file" and not self.file:
+            raise ValueError("source 'file' needs file: JSON Lines of instruction and input_image")
+        if self.source == "storybook":
+            if self.count is None:
+                raise ValueError("source 'storybook' needs count: how many edits to draw")
+            if self.unseen >= self.count:
+                raise ValueError(f"unseen={self.unseen} holds back all of count={self.count}; choose fewer")
+        return self
+
+
+class Painter(Section):
+    """A base editor; ``guidance`` and text window as in the recipes of ``policies``."""
+
+    family: Family
+    model: InputPath
+    guidance: float
+    max_sequence_length: Positive
+
+
+class EditsParams(Section):
+    """What base editors paint of the training edit prompts, for the reward model to learn from."""
+
+    painters: list[Painter]  # none: nothing is painted
+    device: str
+    dtype: Literal["float32", "bfloat16", "float16"]
+    seeds: list[int] = Field(min_length=1)  # one picture of every prompt from each
+    size: Annotated[int, Field(ge=16)]  # pixels of a painted picture's side
+    steps: Positive
+
+    @model_validator(mode="after")
+    def _each_once(self) -> EditsParams:
+        for name, given in (("seeds", self.seeds), ("painters", [(p.family, p.model) for p in self.painters])):
+            if len(set(given)) < len(given):
+                raise ValueError(f"{name} {given} hold one of them twice")
+        return self

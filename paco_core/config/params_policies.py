@@ -1,0 +1,184 @@
+"""The section ``policies`` of ``params.yaml``: how image generators are trained, and by which recipes."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field, model_validator
+
+from paco_core.config.params_base import Family, Fraction, InputPath, PolicyLora, Positive, Section
+from paco_core.config.registered import registered
+from paco_core.io.files import checked_name
+
+Loss = Annotated[str, registered("grpo/losses.py", "LOSSES", "nft")]
+Dynamics = Annotated[str, registered("grpo/dynamics.py", "DYNAMICS", "ode")]
+Aggregator = Annotated[str, registered("rewards/aggregation.py", "AGGREGATORS", functions=True)]
+
+
+class RewardTerm(Section):
+    weight: float
+    reward: str | None = None  # registered name, or module:function; null = the term's own name
+    model: InputPath | None = None
+    device: str = "cpu"
+
+
+class RewardSet(Section):
+    terms: dict[str, RewardTerm] = Field(min_length=1)
+    aggregator: Aggregator
+    tame_delta: Annotated[float, Field(gt=0)] | Literal["mean", "median"] = 0.2
+    advantage_std: Literal["group", "global"]
+
+    @model_validator(mode="after")
+    def _something_is_rewarded(self) -> RewardSet:
+        if all(term.weight == 0 for term in self.terms.values()):
+            raise ValueError("every reward has weight 0; nothing would be learnt")
+        return self
+
+
+class PolicyRecipe(Section):
+    family: Family
+    model: InputPath
+    start: InputPath | None = None  # LoRA to go on from: folder, or hub id; null = a fresh adapter
+    epochs: Annotated[int, Field(ge=0)] | None = None  # null = policies.epochs; 0 = evaluate the start only
+    loss: Loss | None = None  # null = policies.loss
+    learning_rate: Annotated[float, Field(gt=0)] | None = None  # null = policies.learning_rate
+    reference_size: Positive | None = None  # side that reference pictures are brought to; null = the picture's own
+    train_size: Positive
+    eval_sizes: list[Positive] = Field(min_length=1)
+    record_size: Literal["aspect", "exact", "ignore"] = "aspect"
+    sampling_steps: Positive
+    noise_steps: list[int]
+    num_noise_steps: Positive | None = None  # so many of noise_steps, drawn anew each epoch; null = all
+    train_steps: list[int] | None = None  # null = every noise step (loss nft: every sampling step)
+    dynamics: Dynamics
+    noise_level: Annotated[float, Field(gt=0)]
+    shared_noise: bool = False  # one initial noise a group: steps before the first noisy one run once a prompt
+    guidance: float
+    max_sequence_length: Positive
+    rewards: RewardSet
+    test_rewards: RewardSet | None = None  # what evaluation asks; null = the training's rewards
+
+    @model_validator(mode="after")
+    def _noise_inside_schedule(self) -> PolicyRecipe:
+        outside = [s for s in self.noise_steps if not 0 <= s < self.sampling_steps - 1]
+        if outside:
+            raise ValueError(
+                f"noise_steps {outside} lie outside the schedule; with sampling_steps="
+                f"{self.sampling_steps} choose from 0..{self.sampling_steps - 2} "
+                "(the last step ends at sigma 0 and has no noise)"
+            )
+        if len(set(self.noise_steps)) != len(self.noise_steps):
+            raise ValueError(f"noise_steps {self.noise_steps} name a step twice")
+        if (self.dynamics == "ode") != (not self.noise_steps):
+            raise ValueError("dynamics 'ode' has no noise: give it noise_steps [] (and only it)")
+        return self
+
+    @model_validator(mode="after")
+    def _drawn_steps(self) -> PolicyRecipe:
+        if self.num_noise_steps is None:
+            return self
+        if self.num_noise_steps > len(self.noise_steps):
+            raise ValueError(
+                f"num_noise_steps={self.num_noise_steps}, but noise_steps names only {len(self.noise_steps)}; "
+                f"choose at most {len(self.noise_steps)}"
+            )
+        if self.train_steps is not None:
+            raise ValueError("with num_noise_steps every drawn step is trained: leave train_steps null")
+        return self
+
+
+class NftParams(Section):
+    """Loss nft (DiffusionNFT, arXiv 2509.16117), table of its schedules in its code."""
+
+    mix: Annotated[float, Field(gt=0, le=1)] = 1.0  # b: share of the new velocity in the implicit policies
+    decay: Literal["on_policy", "slow", "late"] = "slow"  # how fast the adapter `old` follows
+
+
+class KlParams(Section):
+    """Distance to the policy without adapter. No reference pass is run at beta 0."""
+
+    beta: Annotated[float, Field(ge=0)] = 0.0
+    form: Literal["exact", "paper"] = "exact"
+
+
+class EarlyStop(Section):
+    """When to end a training before its last epoch; the outs are those of a finished one."""
+
+    reward_rise: Annotated[float, Field(ge=0)] = 0.05  # share of the first epochs' weighted reward
+    diversity_kept: Fraction = 0.5  # of the first epochs' panel diversity
+    patience: Positive = 3  # epochs that both must hold; also how many first epochs are averaged
+    nan: Literal["error", "stop"] = "error"  # a gradient that is not finite: fail, or end with the weights before it
+
+
+class PoliciesParams(Section):
+    recipes: dict[Annotated[str, AfterValidator(checked_name)], PolicyRecipe] = Field(min_length=1)
+    device: str
+    dtype: Literal["float32", "bfloat16"]
+    learning_rate: Annotated[float, Field(gt=0)]
+    weight_decay: Annotated[float, Field(ge=0)]
+    optimizer: Literal["adamw", "adamw_8bit"] = "adamw"
+    max_grad_norm: Annotated[float, Field(gt=0)]
+    lora: PolicyLora
+    loss: Loss
+    old_log_prob: Literal["rollout", "recomputed"] = "rollout"
+    max_ratio_gap: Annotated[float, Field(gt=0)] | None = None  # null: 1e-4 in float32, 0.05 in bfloat16
+    clip_range: Annotated[float, Field(gt=0)]
+    max_advantage: Annotated[float, Field(gt=0)]
+    nft: NftParams = NftParams()
+    kl: KlParams = KlParams()
+    epochs: Positive
+    prompts_per_epoch: Positive
+    group_size: Annotated[int, Field(ge=2)]
+    updates_per_epoch: Positive
+    rollout_batch: Positive
+    train_batch: Positive
+    gradient_checkpointing: bool
+    ema_decay: Fraction
+    ema_every: Positive
+    eval_every: Positive
+    eval_prompts: Positive
+    eval_steps: Positive
+    eval_seeds: list[int] = Field(min_length=1)
+    checkpoint_every: Positive
+    keep_checkpoints: Positive = 1
+    early_stop: EarlyStop | None = None
+    seed: int
+
+    @model_validator(mode="after")
+    def _even_updates(self) -> PoliciesParams:
+        if self.prompts_per_epoch % self.updates_per_epoch:
+            valid = [n for n in range(1, self.prompts_per_epoch + 1) if self.prompts_per_epoch % n == 0]
+            raise ValueError(
+                f"updates_per_epoch={self.updates_per_epoch} does not divide prompts_per_epoch="
+                f"{self.prompts_per_epoch}; valid: {valid}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _steps_fit_the_loss(self) -> PoliciesParams:
+        for name, recipe in self.recipes.items():
+            loss = recipe.loss or self.loss
+            if loss != "nft" and not recipe.noise_steps:
+                raise ValueError(
+                    f"recipes.{name}: loss {loss} learns from noisy steps and there are none; "
+                    "name some in noise_steps, or choose loss nft"
+                )
+            allowed = range(recipe.sampling_steps) if loss == "nft" else recipe.noise_steps
+            wrong = [s for s in recipe.train_steps or [] if s not in allowed]
+            if wrong or recipe.train_steps == []:
+                kind = "sampling" if loss == "nft" else "noise"
+                raise ValueError(
+                    f"recipes.{name}: train_steps {wrong or []} are not among the {kind} steps; "
+                    f"choose from {list(allowed)}"
+                )
+        if self.loss == "nft" and self.old_log_prob == "recomputed":
+            raise ValueError("loss nft uses no log-probabilities: leave old_log_prob at 'rollout'")
+        return self
+
+    def of(self, recipe: PolicyRecipe) -> PoliciesParams:
+        """These settings with those that the recipe has of its own in place."""
+        names = [name for name in ("epochs", "learning_rate", "loss") if getattr(recipe, name) is not None]
+        own = {name: getattr(recipe, name) for name in names}
+        if recipe.loss == "nft":
+            own["old_log_prob"] = "rollout"  # it uses no log-probabilities
+        return self.model_copy(update=own)

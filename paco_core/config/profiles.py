@@ -1,0 +1,97 @@
+"""Profiles: other scales of the same graph. A profile is the storybook file with some keys changed."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.representer import RoundTripRepresenter
+
+from paco_core.config import params
+from paco_core.config.params import ParamsError
+from paco_core.io.files import atomic
+
+BASE = "storybook"
+
+
+def available(root: Path) -> list[str]:
+    """Names of the profiles in ``profiles/``."""
+    return sorted(path.stem for path in (root / "profiles").glob("*.yaml"))
+
+
+def _overlay(base: Any, changes: Any, where: str) -> None:
+    for key, value in changes.items():
+        if isinstance(value, dict) and isinstance(base.get(key), dict):
+            _overlay(base[key], value, f"{where}{key}.")
+        else:
+            base[key] = copy.deepcopy(value)
+
+
+def read(root: Path, name: str) -> params.Params:
+    """The parameters of a profile, which need not be the one in use.
+
+    Raises:
+        ParamsError: for an unknown profile or an invalid result.
+    """
+    return params.parse(_plain(resolve(root, name)), f"profiles/{name}.yaml")
+
+
+def resolve(root: Path, name: str) -> Any:
+    """The complete tree of a profile: the storybook profile with the profile's keys laid over it.
+
+    Raises:
+        ParamsError: for an unknown profile or an invalid result.
+    """
+    if name not in available(root):
+        raise ParamsError(f"no profile {name!r} in profiles/; available: {', '.join(available(root))}")
+    tree = _document(root / "profiles" / f"{BASE}.yaml")
+    if name != BASE:
+        _overlay(tree, _document(root / "profiles" / f"{name}.yaml"), "")
+    params.parse(_plain(tree), f"profiles/{name}.yaml")
+    return tree
+
+
+def _document(path: Path) -> Any:
+    """A profile with its comments and quotes, to be written again."""
+    text = params.read_text(path)
+    if not isinstance(params.tree_of(text, path), dict):  # and where it is no YAML, one line instead of twenty
+        raise ParamsError(f"{path}: expected a mapping of sections")
+    return _writer().load(text)
+
+
+class _AsRead(RoundTripRepresenter):
+    """``null`` stays ``null``, which ruamel would leave out."""
+
+
+_AsRead.add_representer(
+    type(None), lambda representer, _: representer.represent_scalar("tag:yaml.org,2002:null", "null")
+)
+
+
+def _writer() -> YAML:
+    """Keeps what it does not change as it stood, so that git shows what a profile changes and nothing else."""
+    yaml = YAML()
+    yaml.Representer = _AsRead
+    yaml.preserve_quotes = True
+    yaml.width = 160
+    yaml.indent(mapping=2, sequence=4, offset=2)
+    return yaml
+
+
+def _plain(tree: Any) -> Any:
+    """ruamel's commented containers as plain dicts and lists."""
+    if isinstance(tree, dict):
+        return {str(k): _plain(v) for k, v in tree.items()}
+    if isinstance(tree, list):
+        return [_plain(v) for v in tree]
+    return tree
+
+
+def use(root: Path, name: str) -> str:
+    """Write ``params.yaml`` from a profile; returns a line that says what happened."""
+    tree = resolve(root, name)
+    with atomic(root / params.PARAMS_FILE) as part, part.open("w", encoding="utf-8") as out:
+        _writer().dump(tree, out)
+    return f"params.yaml now holds the profile {name!r}; `paco check` says what it needs, `dvc repro` runs it"

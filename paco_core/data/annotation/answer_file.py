@@ -1,0 +1,142 @@
+"""``data/people/answers.jsonl``: every answer of the store as the graph reads it.
+
+The store is a database in use; DVC hashes this file instead. Equal answers give equal bytes: rows are sorted by
+annotator, instance and revision, and the file is written only when its bytes change. It holds every revision and no
+link's token, so that it may lie in git, and a store that is lost can be made again from it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from paco_core.data.annotation.store import Answer, AnswerStore, Verdict
+from paco_core.data.annotation.votes import orders
+from paco_core.data.records.records import validated
+from paco_core.io import paths
+from paco_core.io.files import DataError, atomic, read_jsonl, write_text
+
+FILE = paths.PEOPLE / "answers.jsonl"
+EARLIER = paths.PEOPLE / "answers.sqlite"  # where the store lay while it was a dependency itself
+
+
+class AnswerRow(BaseModel):
+    """One line."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    annotator: str = Field(min_length=1)
+    instance_id: str = Field(min_length=1)
+    revision: int = Field(gt=0)
+    verdict: Verdict
+    ranking: list[int] | None
+    shown: list[int]
+    seconds: float = Field(ge=0, allow_inf_nan=False)
+    at: str
+
+    def answer(self) -> Answer:
+        """The answer as the store has it.
+
+        Raises:
+            DataError: when the ranking does not order what was shown, or a verdict has a ranking that has none.
+        """
+        if (self.verdict == "ranked") != (self.ranking is not None):
+            raise DataError(f"verdict {self.verdict} with ranking {self.ranking}")
+        for value in (self.shown, self.shown if self.ranking is None else self.ranking):
+            if not orders(value, len(self.shown)):
+                raise DataError(f"{value} does not name each of {len(self.shown)} candidates once")
+        given = self.model_dump() | {"shown": tuple(self.shown)}
+        return Answer(**given | {"ranking": None if self.ranking is None else tuple(self.ranking)})
+
+
+def text_of(answers: Iterable[Answer]) -> str:
+    """The content of the file."""
+    ordered = sorted(answers, key=_key)
+    return "".join(json.dumps({n: getattr(a, n) for n in AnswerRow.model_fields}) + "\n" for a in ordered)
+
+
+def _key(answer: Answer) -> tuple[str, str, int]:
+    return answer.annotator, answer.instance_id, answer.revision
+
+
+def save(root: Path, store: AnswerStore) -> int:
+    """Write the file if its bytes would change; how many answers it holds. Without answers there is none.
+
+    Raises:
+        DataError: when the file holds answers that the store does not have; nothing is written then.
+    """
+    file, answers = root / FILE, store.every()
+    if lost := unsaved(root, answers, back=True):
+        raise DataError(
+            f"{file}: holds {lost} answers that {store.path} does not have, so it was not written: move the file away "
+            "to have it written from the store, or the store, to have that made again from the file"
+        )
+    text = text_of(answers)
+    if answers and (not file.is_file() or file.read_text(encoding="utf-8") != text):
+        write_text(file, text)
+    return len(answers)
+
+
+def unsaved(root: Path, answers: Sequence[Answer], *, back: bool = False) -> int:
+    """How many of these answers the file does not hold; with ``back``, how many of the file's are not among these."""
+    there = set(read(root)) if (root / FILE).is_file() else set[Answer]()
+    return len(there - set(answers) if back else set(answers) - there)
+
+
+def read(root: Path) -> list[Answer]:
+    """Every answer in the file, in its order.
+
+    Raises:
+        DataError: when there is no file; naming file and line of what is no answer, or stands there twice.
+    """
+    file = root / FILE
+    if not file.is_file():
+        raise DataError(f"{file}: no such file; `paco annotate` writes it when it ends, `paco annotate save` at once")
+    found: dict[tuple[str, str, int], Answer] = {}
+    for number, row in read_jsonl(file):
+        place = f"{file}:{number}"
+        try:
+            answer = validated(AnswerRow, row, place).answer()
+        except DataError as error:
+            text = str(error)
+            raise DataError(text if text.startswith(place) else f"{place}: {text}") from None
+        if _key(answer) in found:
+            raise DataError(f"{place}: revision {answer.revision} of {answer.instance_id} stood on an earlier line")
+        found[_key(answer)] = answer
+    return list(found.values())
+
+
+def latest(answers: Iterable[Answer]) -> list[Answer]:
+    """The last revision of each annotator's answer to each instance."""
+    return list({(a.annotator, a.instance_id): a for a in sorted(answers, key=_key)}.values())
+
+
+def exists(root: Path, path: Path) -> bool:
+    """Whether :func:`open_store` would find answers."""
+    return any(place.is_file() for place in (path, root / EARLIER, root / FILE))
+
+
+def open_store(root: Path, path: Path, say: Callable[[str], object], *, create: bool = False) -> AnswerStore:
+    """The store; where there is none, made from what there is: a store of an earlier version, or the file.
+
+    Args:
+        say: receives a line about what was taken over.
+        create: make an empty one where there is nothing.
+
+    Raises:
+        DataError: when there is nothing to open, or it is no answer store.
+    """
+    if not path.is_file() and (root / EARLIER).is_file():
+        with AnswerStore(root / EARLIER) as earlier, atomic(path) as part:
+            earlier.copy(part)
+            count = len(earlier.every())
+        say(f"{count} answers copied from {root / EARLIER} to {path}; the earlier file is read no more, remove it")
+    elif not path.is_file() and (root / FILE).is_file():
+        answers = read(root)
+        with atomic(path) as part, AnswerStore(part, create=True) as fresh:
+            fresh.restore(answers)
+        say(f"{path} was missing: made again with {len(answers)} answers from {root / FILE}; links are new ones")
+    return AnswerStore(path, create=create)

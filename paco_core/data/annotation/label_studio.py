@@ -1,0 +1,192 @@
+"""Label Studio: instances as its tasks with its labelling configuration, and its JSON export as votes.
+
+The tags are ``List`` and ``Ranker`` (labelstud.io/tags/ranker): a task carries its candidates as a list of
+items, and the result of a ranking is the items' ids in their new order, below the Ranker's name.
+"""
+
+from __future__ import annotations
+
+import html
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from paco_core.data.annotation.assignment import places
+from paco_core.data.annotation.votes import Annotation, Votes, orders, unscored
+from paco_core.io.files import DataError, atomic, digest, read_json, write_json, write_text
+from paco_core.io.shards import encode_png
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from paco_core.data.records.panels import PanelStore
+
+RANKER, LIST, VERDICT, CANNOT_TELL = "ranking", "candidates", "verdict", "Cannot tell"
+#: Where Label Studio serves files of its own machine, below LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT.
+LOCAL_FILES = "/data/local-files/?d="
+
+CONFIG = f"""\
+<View>
+  <Style>
+    .htx-ranker-item img {{ width: 100%; max-width: 320px; display: block; border-radius: 6px; }}
+    .reference {{ max-width: 520px; }}
+  </Style>
+  <View className="reference">
+    <Header value="Reference"/>
+    <Image name="reference" value="$reference" zoom="true"/>
+  </View>
+  <Header value="Order the candidates by consistency with the reference (identity, style, logic): best on top"/>
+  <List name="{LIST}" value="${LIST}" title="Best first"/>
+  <Ranker name="{RANKER}" toName="{LIST}"/>
+  <Choices name="{VERDICT}" toName="reference" choice="single" showInline="true">
+    <Choice value="{CANNOT_TELL}"/>
+  </Choices>
+</View>
+"""
+
+
+def export(
+    folder: Path,
+    instances: pd.DataFrame,
+    panels: PanelStore,
+    votes: Iterable[Annotation] = (),
+    address: str = f"{LOCAL_FILES}paco/",
+) -> int:
+    """Write ``config.xml``, ``tasks.json`` and ``images/`` into a new folder.
+
+    Nothing in a task tells grid, seed or position: pictures are named by digests, and candidates stand in
+    random places. Rankings that exist become predictions of their annotator.
+
+    Args:
+        instances: columns ``instance_id``, ``reference``, ``candidates``.
+        address: what stands before ``images/NAME.png`` in the tasks: where Label Studio finds the folder.
+
+    Returns:
+        How many tasks there are.
+
+    Raises:
+        DataError: when the folder exists, or a picture cannot be read.
+    """
+    if folder.exists():
+        raise DataError(f"{folder}: exists already; name a new folder")
+    given: dict[str, list[Annotation]] = {}
+    for vote in votes:
+        given.setdefault(vote.instance_id, []).append(vote)
+    columns = instances[["instance_id", "reference", "candidates"]]
+    rows = [(str(name), reference, list(candidates)) for name, reference, candidates in columns.itertuples(index=False)]
+    with atomic(folder) as part:
+        (part / "images").mkdir(parents=True)
+        for ref in sorted({ref for _, reference, candidates in rows for ref in (reference, *candidates)}):
+            (part / "images" / _file(ref)).write_bytes(encode_png(panels.panel(ref)))
+        write_json(part / "tasks.json", [_task(*row, given.get(row[0], []), address) for row in rows])
+        write_text(part / "config.xml", CONFIG)
+    return len(rows)
+
+
+def _file(ref: str) -> str:
+    return f"{digest(['panel', ref], 20)}.png"
+
+
+def _task(
+    instance_id: str, reference: str, candidates: Sequence[str], votes: Sequence[Annotation], address: str
+) -> dict[str, Any]:
+    def url(ref: str) -> str:
+        return f"{address}images/{quote(_file(ref))}"
+
+    items = [
+        {"id": str(n), "title": "", "html": f'<img src="{html.escape(url(candidates[n]))}" alt="">'}
+        for n in places("label-studio", instance_id, len(candidates))
+    ]
+    return {
+        "data": {"instance_id": instance_id, "reference": url(reference), LIST: items},
+        "predictions": [{"model_version": vote.annotator, "result": [_result(vote.ranking)]} for vote in votes],
+    }
+
+
+def _result(ranking: Sequence[int]) -> dict[str, Any]:
+    return {
+        "from_name": RANKER,
+        "to_name": LIST,
+        "type": "ranker",
+        "value": {"ranker": {RANKER: [str(candidate) for candidate in ranking]}},
+    }
+
+
+def read_export(file: Path, sizes: Mapping[str, int]) -> Votes:
+    """Votes from Label Studio's JSON export (not "JSON-MIN", which leaves out who annotated).
+
+    Annotators are named by their address, or ``user-ID``. A skipped task gives no vote, nor one submitted
+    without touching the list; of several answers by one person to one task the last counts. All are counted.
+
+    Args:
+        sizes: number of candidates of each known instance.
+
+    Raises:
+        DataError: naming file, task and annotation of what is no export, an unknown instance, or a ranking that
+            does not name each candidate once.
+    """
+    tasks = read_json(file)
+    if not isinstance(tasks, list):
+        raise DataError(f"{file}: expected a list of tasks, as Label Studio's JSON export is")
+    answers: dict[tuple[str, str], tuple[str, list[int] | str]] = {}  # when it was updated, and what it says
+    counts = Counter(skipped=0, superseded_answers=0, empty_answers=0, cannot_tell=0)
+    for number, task in enumerate(tasks, start=1):
+        place = f"{file}: task {number}"
+        if not isinstance(task, dict) or not isinstance(task.get("annotations"), list):
+            raise DataError(f"{place}: has no list of annotations; export the project as JSON, not JSON-MIN or CSV")
+        data = task.get("data")
+        instance_id = str(data.get("instance_id") if isinstance(data, dict) else None)
+        if instance_id not in sizes:
+            raise DataError(f"{place}: there is no instance {instance_id}; run `dvc repro rankings`")
+        for nth, annotation in enumerate(task["annotations"], start=1):
+            where = f"{place}, annotation {nth}"
+            if not isinstance(annotation, dict):
+                raise DataError(f"{where}: expected an object")
+            if annotation.get("was_cancelled"):
+                counts["skipped"] += 1
+                continue
+            key = (instance_id, _who(annotation.get("completed_by"), where))
+            updated = str(annotation.get("updated_at", ""))
+            answer = (updated, _ranking(annotation.get("result"), sizes[instance_id], where))
+            if key in answers:
+                counts["superseded_answers"] += 1
+            if key not in answers or updated >= answers[key][0]:
+                answers[key] = answer
+    counts.update(said for _, said in answers.values() if isinstance(said, str))
+    return Votes(
+        rankings=[unscored(*key, said) for key, (_, said) in answers.items() if not isinstance(said, str)],
+        undecided=Counter(instance for (instance, _), (_, said) in answers.items() if said == "cannot_tell"),
+        counts=dict(counts),
+    )
+
+
+def _who(completed_by: object, place: str) -> str:
+    """A person's name, from the ways in which exports give it."""
+    if isinstance(completed_by, dict):
+        completed_by = completed_by.get("email") or completed_by.get("id")
+    if isinstance(completed_by, int) and not isinstance(completed_by, bool):
+        return f"user-{completed_by}"
+    if isinstance(completed_by, str) and completed_by:
+        return completed_by
+    raise DataError(f"{place}: completed_by {completed_by!r} names nobody")
+
+
+def _ranking(results: object, count: int, place: str) -> list[int] | str:
+    """The ranking of one annotation, or the name of what it is instead."""
+    listed = results if isinstance(results, list) else []
+    given: list[Any] = [result.get("value") for result in listed if isinstance(result, dict)]
+    values: list[dict[str, Any]] = [value for value in given if isinstance(value, dict)]
+    if any(CANNOT_TELL in value.get("choices", ()) for value in values):
+        return "cannot_tell"
+    rankers = [value["ranker"] for value in values if "ranker" in value]
+    if not rankers:
+        return "empty_answers"
+    found = rankers[-1].get(RANKER) if isinstance(rankers[-1], dict) else None
+    if not isinstance(found, list):
+        raise DataError(f"{place}: its ranker is not named {RANKER!r}; was config.xml changed?")
+    ranking = [int(item) if isinstance(item, str) and item.isdecimal() else item for item in found]
+    if not orders(ranking, count):
+        raise DataError(f"{place}: ranking {found!r} does not order candidates 0 to {count - 1}, each once")
+    return ranking

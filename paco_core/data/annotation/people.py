@@ -1,0 +1,67 @@
+"""Rankings by people, as ``paco annotate`` saved them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+from paco_core.data.annotation import answer_file
+from paco_core.data.annotation.habits import Habits, habits
+from paco_core.data.annotation.store import FINAL, Answer
+from paco_core.data.annotation.votes import Task, Votes, orders, unscored
+
+
+def votes(task: Task) -> Votes:
+    """The standing answers of ``data/people/answers.jsonl``.
+
+    Answers to instances that are no longer there, or that have other candidates now, are counted as
+    ``stale_answers``; "cannot tell" and skips are counted as well.
+
+    Raises:
+        DataError: when there is no such file; naming its line that is no answer.
+    """
+    return from_answers(answer_file.latest(answer_file.read(task.root)), task.sizes())
+
+
+def from_answers(answers: Iterable[Answer], sizes: dict[str, int]) -> Votes:
+    """Votes from the last revision of every answer.
+
+    Args:
+        sizes: number of candidates of each known instance.
+    """
+    known: list[Answer] = []
+    stale = 0
+    for answer in answers:
+        count = sizes.get(answer.instance_id, -1)
+        if sorted(answer.shown) == list(range(count)):
+            known.append(answer)
+        else:
+            stale += 1
+    verdicts = Counter(answer.verdict for answer in known)
+    return Votes(
+        rankings=[
+            unscored(answer.instance_id, answer.annotator, answer.ranking)
+            for answer in known
+            if answer.ranking is not None and orders(list(answer.ranking), len(answer.shown))
+        ],
+        undecided=Counter(answer.instance_id for answer in known if answer.verdict == "cannot_tell"),
+        habits=_habits(known),
+        counts={
+            "cannot_tell": verdicts["cannot_tell"],
+            "skipped": verdicts["skipped"],
+            "stale_answers": stale,
+        },
+    )
+
+
+def _habits(answers: Iterable[Answer]) -> dict[str, Habits]:
+    own: dict[str, list[Answer]] = {}
+    for answer in answers:
+        own.setdefault(answer.annotator, []).append(answer)
+    found = {}
+    for name, given in own.items():
+        ranked = [(answer, answer.ranking) for answer in given if answer.ranking is not None]
+        patterns = [tuple(answer.shown.index(candidate) for candidate in ranking) for answer, ranking in ranked]
+        seconds = [answer.seconds for answer in given if answer.verdict in FINAL]
+        found[name] = habits(patterns, seconds, sum(answer.verdict == "cannot_tell" for answer in given))
+    return found

@@ -1,0 +1,229 @@
+"""What each annotator sees next, and what becomes of what they say. Knows nothing of HTTP."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from paco_core.data.annotation import assignment
+from paco_core.data.annotation.store import FINAL, Annotator, Answer, AnswerStore, StaleAnswer, Verdict
+from paco_core.data.records.panels import PanelStore
+from paco_core.io.files import DataError
+from paco_core.io.shards import encode_png
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+CACHED_PICTURES = 256
+
+
+class Unknown(DataError):
+    """There is no such instance, or no such picture of it."""
+
+
+class NotAssigned(Exception):
+    """The instance is somebody else's to rank."""
+
+
+@dataclass(frozen=True)
+class Instance:
+    """A reference panel and its candidates."""
+
+    instance_id: str
+    reference: str
+    candidates: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Last:
+    """The answer that an undo would take back."""
+
+    instance: str
+    revision: int
+
+
+@dataclass(frozen=True)
+class View:
+    """What the page shows: an instance (None when all is done), how far one is, and what can be undone.
+
+    ``ranking`` holds places on the page, best first: what was chosen before an undo. ``ahead`` is the
+    instance that will follow, for its pictures to be loaded early.
+    """
+
+    instance: str | None
+    revision: int
+    candidates: int
+    ranking: tuple[int, ...]
+    skipped_before: bool
+    ahead: str | None
+    done: int
+    skipped: int
+    total: int
+    last: Last | None
+
+
+class AnnotationQueue:
+    """A study at work: instances, annotators, who does what. Thread-safe.
+
+    Args:
+        store: where the answers go.
+        instances: columns ``instance_id``, ``reference``, ``candidates``.
+        panels: the pictures.
+        overlap: how many annotators see each instance.
+        count: take a random part of this many instances; all when None.
+
+    Raises:
+        DataError: when there are fewer active annotators than the overlap, or no instances.
+    """
+
+    def __init__(
+        self, store: AnswerStore, instances: pd.DataFrame, panels: PanelStore, overlap: int, count: int | None = None
+    ) -> None:
+        self.store, self.panels, self.overlap = store, panels, overlap
+        columns = instances[["instance_id", "reference", "candidates"]]
+        self.instances = {
+            str(name): Instance(str(name), reference, tuple(candidates))
+            for name, reference, candidates in columns.itertuples(index=False)
+        }
+        if not self.instances:
+            raise DataError("there is no instance to annotate; run `dvc repro rankings`")
+        self.chosen = assignment.sample(self.instances, count)
+        self._by_token = {one.token: one for one in store.annotators()}
+        answered: dict[str, list[str]] = {}
+        for answer in store.latest():
+            if answer.verdict in FINAL:
+                answered.setdefault(answer.instance_id, []).append(answer.annotator)
+        active = [one.name for one in self._by_token.values() if one.active]
+        plan = assignment.assign(self.chosen, active, overlap, answered)
+        self._queues = {
+            one.name: assignment.queue(one.token, plan.get(one.name, ())) for one in self._by_token.values()
+        }
+        self._own = {name: set(queue) for name, queue in self._queues.items()}
+        for answer in store.latest():
+            self._own[answer.annotator].add(answer.instance_id)
+        self._pictures: OrderedDict[str, bytes] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def annotator(self, token: str) -> Annotator | None:
+        """Who a link belongs to; None for an unknown one."""
+        return self._by_token.get(token)
+
+    @property
+    def annotators(self) -> list[Annotator]:
+        return list(self._by_token.values())
+
+    def view(self, who: Annotator) -> View:
+        """The present state of one annotator's page.
+
+        What was just taken back comes first, then what is new, then what was skipped, longest ago first.
+        """
+        latest = {answer.instance_id: answer for answer in self.store.latest(who.name)}
+        queued = self._queues[who.name]
+        withdrawn = [n for n in queued if n in latest and latest[n].verdict == "withdrawn"]
+        fresh = [n for n in queued if n not in latest]
+        skipped = [n for n, answer in latest.items() if answer.verdict == "skipped" and n in self.instances]
+        todo = [*withdrawn, *fresh, *skipped]
+        standing = [answer for answer in latest.values() if answer.verdict != "withdrawn"]
+        last = Last(standing[-1].instance_id, standing[-1].revision) if standing else None
+        done = sum(answer.verdict in FINAL for answer in latest.values())
+        first = todo[0] if todo else None
+        return View(
+            instance=first,
+            revision=latest[first].revision + 1 if first in latest else 1,
+            candidates=len(self.instances[first].candidates) if first else 0,
+            ranking=self._before(who, latest[first]) if first in withdrawn else (),
+            skipped_before=first in skipped,
+            ahead=todo[1] if len(todo) > 1 else None,
+            done=done,
+            skipped=len(skipped),
+            total=done + len(todo),
+            last=last,
+        )
+
+    def _before(self, who: Annotator, withdrawal: Answer) -> tuple[int, ...]:
+        """Places on the page that were chosen before a withdrawal, best first."""
+        taken_back = self.store.revision(who.name, withdrawal.instance_id, withdrawal.revision - 1)
+        if taken_back is None or taken_back.ranking is None:
+            return ()
+        return tuple(taken_back.shown.index(candidate) for candidate in taken_back.ranking)
+
+    def answer(
+        self, who: Annotator, instance_id: str, revision: int, verdict: Verdict, chosen: Sequence[int], seconds: float
+    ) -> None:
+        """Store what an annotator says of an instance.
+
+        Args:
+            chosen: places on the page, best first; empty unless the verdict is ``ranked``.
+
+        Raises:
+            DataError: when the instance is unknown or ``chosen`` does not name each place once.
+            NotAssigned: when the instance was given to others, and this annotator never answered it.
+            StaleAnswer, NotStored: see :meth:`AnswerStore.record`.
+        """
+        if instance_id not in self.instances:
+            raise DataError(f"there is no instance {instance_id}")
+        self._check_own(who, instance_id)
+        count = len(self.instances[instance_id].candidates)
+        shown = assignment.places(who.token, instance_id, count)
+        ranking = None
+        if verdict == "ranked":
+            if sorted(chosen) != list(range(count)):
+                raise DataError(f"instance {instance_id}: {list(chosen)} does not name each of {count} places once")
+            ranking = tuple(shown[place] for place in chosen)
+        self.store.record(Answer(who.name, instance_id, revision, verdict, ranking, shown, seconds))
+
+    def _check_own(self, who: Annotator, instance_id: str) -> None:
+        if instance_id not in self._own[who.name]:
+            raise NotAssigned(
+                f"instance {instance_id} is not one of {who.name}'s; when the study was shared out anew, "
+                "it went to somebody else"
+            )
+
+    def undo(self, who: Annotator, last: Last) -> None:
+        """Take back the answer that the page showed as the last one; asking twice takes back one.
+
+        Raises:
+            StaleAnswer: when another answer has come since.
+            NotAssigned: when the instance was given to others.
+        """
+        if last.instance not in self.instances:
+            raise StaleAnswer(f"there is no instance {last.instance}")
+        self._check_own(who, last.instance)
+        current = self.view(who).last
+        if current != last and self.store.revision(who.name, last.instance, last.revision + 1) is None:
+            raise StaleAnswer(f"{last.instance}: another answer has come since")
+        self.answer(who, last.instance, last.revision + 1, "withdrawn", (), 0.0)
+
+    def picture(self, who: Annotator, instance_id: str, place: int | None) -> bytes:
+        """PNG bytes of the candidate in a place of the annotator's page, or of the reference (None).
+
+        Raises:
+            Unknown: when there is no such instance or place.
+            NotAssigned: when the instance was given to others.
+            DataError: when the picture is damaged.
+        """
+        instance = self.instances.get(instance_id)
+        if instance is None:
+            raise Unknown(f"there is no instance {instance_id}")
+        self._check_own(who, instance_id)
+        ref = instance.reference
+        if place is not None:
+            shown = assignment.places(who.token, instance_id, len(instance.candidates))
+            if not 0 <= place < len(shown):
+                raise Unknown(f"instance {instance_id} has {len(shown)} candidates")
+            ref = instance.candidates[shown[place]]
+        with self._lock:  # the panel store is not thread-safe
+            if ref not in self._pictures:
+                self._pictures[ref] = encode_png(self.panels.panel(ref))
+                while len(self._pictures) > CACHED_PICTURES:
+                    self._pictures.popitem(last=False)
+            self._pictures.move_to_end(ref)
+            return self._pictures[ref]
+
+    def progress(self) -> dict[str, tuple[int, int]]:
+        """(done, assigned) of everybody."""
+        views = {one.name: self.view(one) for one in self._by_token.values()}
+        return {name: (view.done, view.total) for name, view in views.items()}

@@ -1,0 +1,57 @@
+"""Who ranks: the sources of votes, by the name that ``annotations.source`` gives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from paco_core.config.params import AnnotationsParams
+from paco_core.data.annotation.votes import Task, Votes
+from paco_core.io.files import DataError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: Name -> module with a function ``votes(task) -> Votes``; a further source is a module and a line here.
+SOURCES = {
+    "recogniser": "paco_core.data.annotation.recogniser",
+    "people": "paco_core.data.annotation.people",
+    "judge": "paco_core.data.annotation.judge",
+    "import": "paco_core.data.annotation.imported",
+}
+
+
+def workload(instances: pd.DataFrame, params: AnnotationsParams) -> tuple[int, str]:
+    """How much a source has to do, and in what unit it tells its progress."""
+    if params.source == "recogniser":
+        return len(set(instances["reference"]).union(*instances["candidates"])), "panels"
+    if params.source == "judge":
+        from paco_core.data.annotation.judge import questions
+
+        return questions(instances, params.judge), "questions"
+    return len(instances), "instances"
+
+
+def annotate(task: Task) -> Votes:
+    """The votes of the source that the parameters name.
+
+    Raises:
+        DataError: when the source lacks a model, file or server, or what it gave is invalid.
+    """
+    source: Callable[[Task], Votes] = import_module(SOURCES[task.params.source]).votes
+    found = source(task)
+    if excluded := set(task.params.exclude):
+        known = {vote.annotator for vote in found.rankings} | found.habits.keys()
+        if unknown := excluded - known:
+            raise DataError(
+                f"annotations.exclude names {', '.join(sorted(unknown))}, who gave no vote; "
+                f"known: {', '.join(sorted(known)) or 'nobody'}"
+            )
+        before = len(found.rankings)
+        found.rankings = [vote for vote in found.rankings if vote.annotator not in excluded]
+        found.habits = {name: habit for name, habit in found.habits.items() if name not in excluded}
+        found.counts["excluded_votes"] = before - len(found.rankings)
+    if not found.rankings:
+        raise DataError(f"annotations.source {task.params.source!r} gave no ranking at all")
+    return found

@@ -1,0 +1,293 @@
+"""People's answers in SQLite: append-only, on the disk before they are confirmed, each stored once.
+
+An answer is named by annotator, instance and revision (1, 2, ... of that annotator on that instance). A
+change of mind is a further revision; nothing is ever updated or deleted, and triggers refuse it. Saying the
+same revision again with the same content is no error: that is what a page does whose confirmation got lost.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import sqlite3
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import count
+from pathlib import Path
+from typing import Literal
+
+from paco_core.io.files import DataError
+
+SCHEMA = 1
+Verdict = Literal["ranked", "cannot_tell", "skipped", "withdrawn"]
+FINAL = ("ranked", "cannot_tell")
+
+_TABLES = """
+CREATE TABLE settings (key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
+CREATE TABLE annotators (
+  number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, token TEXT NOT NULL UNIQUE,
+  active INTEGER NOT NULL DEFAULT 1
+) STRICT;
+CREATE TABLE answers (
+  id INTEGER PRIMARY KEY AUTOINCREMENT,
+  annotator TEXT NOT NULL REFERENCES annotators (name),
+  instance_id TEXT NOT NULL,
+  revision INTEGER NOT NULL CHECK (revision > 0),
+  verdict TEXT NOT NULL CHECK (verdict IN ('ranked', 'cannot_tell', 'skipped', 'withdrawn')),
+  ranking TEXT,            -- JSON list of candidate positions, best first
+  shown TEXT NOT NULL,     -- JSON list of candidate positions, as they stood on the page
+  seconds REAL NOT NULL,
+  at TEXT NOT NULL,
+  UNIQUE (annotator, instance_id, revision),
+  CHECK ((verdict = 'ranked') = (ranking IS NOT NULL))
+) STRICT;
+CREATE TRIGGER answers_are_not_changed BEFORE UPDATE ON answers
+  BEGIN SELECT RAISE(ABORT, 'answers are append-only'); END;
+CREATE TRIGGER answers_are_not_deleted BEFORE DELETE ON answers
+  BEGIN SELECT RAISE(ABORT, 'answers are append-only'); END;
+"""
+_COLUMNS = "annotator, instance_id, revision, verdict, ranking, shown, seconds, at"
+_INSERT = f"INSERT INTO answers ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608
+
+
+class StaleAnswer(Exception):
+    """The annotator has meanwhile answered this instance otherwise, in another window say."""
+
+
+class NotStored(Exception):
+    """An answer could not be written (a full disk, say); nothing of it was kept."""
+
+
+@dataclass(frozen=True)
+class Annotator:
+    """A person, by name; the token is the secret part of their link."""
+
+    name: str
+    token: str
+    active: bool
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One thing that an annotator said about one instance; ``seconds`` is how long the page was looked at."""
+
+    annotator: str
+    instance_id: str
+    revision: int
+    verdict: Verdict
+    ranking: tuple[int, ...] | None
+    shown: tuple[int, ...]
+    seconds: float
+    at: str = ""
+
+    @property
+    def content(self) -> tuple[str, tuple[int, ...] | None]:
+        return self.verdict, self.ranking
+
+
+class AnswerStore:
+    """One SQLite file; safe for any number of threads and processes.
+
+    Args:
+        path: the file.
+        create: make the file when it is not there.
+
+    Raises:
+        DataError: when the file is missing, is no answer store, or one of a newer program.
+    """
+
+    def __init__(self, path: Path, *, create: bool = False) -> None:
+        self.path, self._lock = path, threading.RLock()
+        if not create and not path.is_file():
+            raise DataError(f"{path}: no such answer store; `paco annotate` makes one")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._db = sqlite3.connect(path, timeout=10, isolation_level=None, check_same_thread=False)
+        try:
+            self._db.execute("PRAGMA journal_mode = WAL")
+            self._db.execute("PRAGMA synchronous = FULL")  # an answer is on the disk before it is confirmed
+            self._db.execute("PRAGMA foreign_keys = ON")
+            if create and not self._version():
+                self._create()
+            if (found := self._version()) != SCHEMA:
+                raise sqlite3.DatabaseError(f"its version is {found}, this program knows {SCHEMA}")
+        except sqlite3.DatabaseError as error:
+            self._db.close()
+            raise DataError(f"{path}: not a usable answer store: {error}") from None
+
+    def _version(self) -> int:
+        return int(self._db.execute("PRAGMA user_version").fetchone()[0])
+
+    def _create(self) -> None:
+        with self._transaction():
+            if self._version():
+                return  # another process was quicker
+            if self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+                raise sqlite3.DatabaseError("it holds tables of another program")
+            statement = ""
+            for line in _TABLES.splitlines(keepends=True):
+                statement += line
+                if sqlite3.complete_statement(statement):
+                    self._db.execute(statement)
+                    statement = ""
+            self._db.execute(f"PRAGMA user_version = {SCHEMA}")
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """All or nothing, one writer at a time."""
+        with self._lock:
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._db.execute("COMMIT")
+            except BaseException:
+                if self._db.in_transaction:  # a full disk has rolled back already
+                    self._db.execute("ROLLBACK")
+                raise
+
+    def close(self) -> None:
+        with self._lock:
+            self._db.close()
+
+    def __enter__(self) -> AnswerStore:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        self.close()
+
+    def setting(self, key: str, given: int | None, default: int | None = None) -> int | None:
+        """A number that the study keeps: the given one is stored; without one, the stored one or the default."""
+        with self._transaction():
+            if given is not None:
+                self._db.execute("INSERT OR REPLACE INTO settings VALUES (?, ?)", (key, str(given)))
+                return given
+            row = self._db.execute("SELECT value FROM settings WHERE key = ?", (key,)).fetchone()
+            return int(row[0]) if row else default
+
+    def annotators(self) -> list[Annotator]:
+        """Everybody, in order of arrival."""
+        with self._lock:
+            rows = self._db.execute("SELECT name, token, active FROM annotators ORDER BY number").fetchall()
+        return [Annotator(name, token, bool(active)) for name, token, active in rows]
+
+    def recruit(self, active: int) -> None:
+        """Add annotators until at least this many are active; each gets a token that cannot be guessed."""
+        with self._transaction():
+            missing = active - sum(one.active for one in self.annotators())
+            for _ in range(max(0, missing)):
+                self._add()
+
+    def _add(self, name: str | None = None) -> None:
+        """A further annotator, by a name that nobody has: ``annotator-N`` where none is given."""
+        known = {one.name for one in self.annotators()}
+        number = len(known) + 1
+        name = name or next(free for n in count(number) if (free := f"annotator-{n}") not in known)
+        row = (number, name, secrets.token_urlsafe(12))
+        self._db.execute("INSERT INTO annotators (number, name, token) VALUES (?, ?, ?)", row)
+
+    def retire(self, name: str) -> None:
+        """Give an annotator no more work; the answers stay.
+
+        Raises:
+            DataError: when there is nobody of this name.
+        """
+        with self._transaction():
+            done = self._db.execute("UPDATE annotators SET active = 0 WHERE name = ?", (name,)).rowcount
+        if not done:
+            known = ", ".join(one.name for one in self.annotators()) or "nobody"
+            raise DataError(f"{self.path}: there is no annotator {name!r}; known: {known}")
+
+    def record(self, answer: Answer) -> bool:
+        """Store an answer; True when it is new, False when exactly this one is stored already.
+
+        When this returns, the answer has been synced to the disk.
+
+        Raises:
+            StaleAnswer: when its revision is not the next one and is not stored with the same content.
+            NotStored: when the database could not write; nothing was changed.
+        """
+        try:
+            with self._transaction():
+                stored = self._revisions(answer.annotator, answer.instance_id)
+                if answer.revision <= len(stored):
+                    if stored[answer.revision - 1].content == answer.content:
+                        return False
+                    raise StaleAnswer(f"{answer.instance_id}: revision {answer.revision} is already answered otherwise")
+                if answer.revision != len(stored) + 1:
+                    raise StaleAnswer(f"{answer.instance_id}: revision {len(stored) + 1} comes before the one given")
+                self._db.execute(_INSERT, _row(answer))
+        except sqlite3.Error as error:
+            raise NotStored(str(error)) from None
+        self._checkpoint()
+        return True
+
+    def copy(self, target: Path) -> None:
+        """Write all that is stored to another file, as it is at one moment, also while others write."""
+        with self._lock, closing(sqlite3.connect(target)) as other:
+            self._db.backup(other)
+
+    def restore(self, answers: Iterable[Answer]) -> None:
+        """Fill a fresh store with the answers of another one, in order of time; all or none.
+
+        Annotators keep their names and get new tokens.
+        """
+        ordered = sorted(answers, key=lambda answer: (answer.at, answer.revision))
+        names = sorted({answer.annotator for answer in ordered}, key=lambda name: (len(name), name))
+        with self._transaction():
+            for name in names:
+                self._add(name)
+            self._db.executemany(_INSERT, map(_row, ordered))
+
+    def _checkpoint(self) -> None:
+        """Move what is synced from the log into the file, so that a copy of the file alone holds all answers.
+
+        The answers are safe in the log already, so that a failure here is none of theirs.
+        """
+        with self._lock, suppress(sqlite3.Error):
+            self._db.execute("PRAGMA wal_checkpoint(PASSIVE)")
+
+    def revision(self, annotator: str, instance_id: str, revision: int) -> Answer | None:
+        """One revision, None where there is none yet."""
+        stored = self._revisions(annotator, instance_id)
+        return stored[revision - 1] if 0 < revision <= len(stored) else None
+
+    def _revisions(self, annotator: str, instance_id: str) -> list[Answer]:
+        return self._select("WHERE annotator = ? AND instance_id = ? ORDER BY revision", (annotator, instance_id))
+
+    def latest(self, annotator: str | None = None) -> list[Answer]:
+        """The last revision of every answer, of one annotator or of all, in order of time."""
+        chosen = "WHERE id IN (SELECT max(id) FROM answers {} GROUP BY annotator, instance_id) ORDER BY id"
+        if annotator is None:
+            return self._select(chosen.format(""), ())
+        return self._select(chosen.format("WHERE annotator = ?"), (annotator,))
+
+    def every(self) -> list[Answer]:
+        """All revisions, in order of time."""
+        return self._select("ORDER BY id", ())
+
+    def _select(self, where: str, values: Sequence[str]) -> list[Answer]:
+        with self._lock:
+            try:
+                rows = self._db.execute(f"SELECT {_COLUMNS} FROM answers {where}", values).fetchall()  # noqa: S608
+            except sqlite3.DatabaseError as error:
+                raise DataError(f"{self.path}: cannot be read ({error}); put a whole copy of it there") from None
+        return [
+            Answer(annotator, instance_id, revision, verdict, ranking and tuple(json.loads(ranking)),
+                   tuple(json.loads(shown)), seconds, at)
+            for annotator, instance_id, revision, verdict, ranking, shown, seconds, at in rows
+        ]  # fmt: skip
+
+
+def _row(answer: Answer) -> tuple[object, ...]:
+    return (
+        answer.annotator,
+        answer.instance_id,
+        answer.revision,
+        answer.verdict,
+        None if answer.ranking is None else json.dumps(answer.ranking),
+        json.dumps(answer.shown),
+        answer.seconds,
+        answer.at or datetime.now(UTC).isoformat(timespec="seconds"),
+    )

@@ -1,0 +1,308 @@
+"""Checks of the data stages' outs: pure functions from the data folder to a report."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Hashable, Sequence
+from pathlib import Path
+from typing import Any
+
+from paco_core.data.grids.grids import shard_of
+from paco_core.data.pairs.leakage import grids_of, leakage, picture_md5s
+from paco_core.data.pairs.painted_edits import read_painted
+from paco_core.data.pairs.pairs import IMBALANCE
+from paco_core.data.pairs.rankings import expected_instances
+from paco_core.data.pairs.reasons import fault
+from paco_core.data.records import prompt_text
+from paco_core.data.records.edit_records import of_part, read_edit_prompts
+from paco_core.data.records.records import PromptRecord, read_prompts
+from paco_core.io.check_report import CheckReport
+from paco_core.io.files import DataError, read_json, read_table
+from paco_core.io.shards import TAR, ShardReader
+
+SAMPLED_PICTURES = 64
+FAILED_SHARE = 0.05  # of the pairs may have no answer
+PARTS = ("train", "validation")
+
+
+def prompts_are_valid(data: Path) -> CheckReport:
+    """Every prompt is a valid record with its panels marked, and no text occurs twice."""
+    return _prompts(data / "prompts" / "prompts.jsonl", "prompts_are_valid")
+
+
+def diverse_prompts_are_a_subset(data: Path) -> CheckReport:
+    """Every diverse prompt is one of the prompts, and no subcategory was emptied."""
+    name = "diverse_prompts_are_a_subset"
+    try:
+        before = read_prompts(data / "prompts" / "prompts.jsonl")
+        after = read_prompts(data / "diverse_prompts" / "prompts.jsonl")
+    except DataError as error:
+        return _failed(name, str(error))
+    known = {record.idx: record for record in before}
+    strange = [record.idx for record in after if known.get(record.idx) != record]
+    emptied = {(r.category, r.task_name) for r in before} - {(r.category, r.task_name) for r in after}
+    return CheckReport(
+        name,
+        not strange and not emptied,
+        "ERROR",
+        f"{len(after)} of {len(before)} prompts kept; {len(strange)} of unknown origin, "
+        f"{len(emptied)} subcategories emptied",
+        {"kept": len(after), "unknown": len(strange), "emptied_subcategories": len(emptied)},
+    )
+
+
+def edit_prompts_are_held_apart(data: Path) -> CheckReport:
+    """Both parts hold editing prompts, every reference picture is there, and none is in both parts."""
+    name = "edit_prompts_are_held_apart"
+    try:
+        records, references = read_edit_prompts(data / "edit_prompts")
+        for record in records[:SAMPLED_PICTURES]:
+            references(record)
+    except DataError as error:
+        return _failed(name, str(error))
+    train, unseen = ([r.reference for r in records if r.part == part] for part in ("train", "unseen"))
+    shared = set(train) & set(unseen)
+    return CheckReport(
+        name,
+        bool(train) and bool(unseen) and not shared,
+        "ERROR",
+        f"{len(train)} editing prompts to train on, {len(unseen)} unseen; {len(shared)} pictures in both",
+        {"train": len(train), "unseen": len(unseen), "pictures_in_both": len(shared)},
+    )
+
+
+def painted_edits_are_of_training_prompts(data: Path) -> CheckReport:
+    """No painted edit is of an unseen prompt, no id comes twice, and a sample of the pictures opens."""
+    name = "painted_edits_are_of_training_prompts"
+    try:
+        records, _ = read_edit_prompts(data / "edit_prompts")
+        edits, pictures = read_painted(data / "edits")
+        for edit in edits[:SAMPLED_PICTURES]:
+            pictures.read(edit.id)
+    except DataError as error:
+        return _failed(name, str(error))
+    trained = {record.idx for record in of_part(records, "train")}
+    strange = [edit.id for edit in edits if edit.prompt_id not in trained]
+    repeated = len(edits) - len({edit.id for edit in edits})
+    return CheckReport(
+        name,
+        not strange and not repeated,
+        "ERROR",
+        f"{len(edits)} painted edits; {len(strange)} of prompts that are not for training, {repeated} ids twice",
+        {"painted": len(edits), "strange": len(strange), "repeated": repeated},
+    )
+
+
+def grids_are_complete(data: Path, shard: int | None = None, shards: Sequence[int] = ()) -> CheckReport:
+    """Every diverse prompt has a grid for each seed, and a sample of the pictures reads as it was written.
+
+    With ``shard``, one of ``shards``: its prompts and its pictures only, for the others may not be painted yet.
+    """
+    name = "grids_are_complete"
+    try:
+        prompts = read_prompts(data / "diverse_prompts" / "prompts.jsonl")
+        if shard is None:
+            reader = ShardReader.below(data / "grids")
+        else:
+            prompts = shard_of(prompts, shard, shards)
+            reader = ShardReader([data / "grids" / f"shard-{shard}"])
+        index = reader.index.reset_index(drop=True)
+        step = max(1, len(index) // SAMPLED_PICTURES)
+        sample = index.iloc[::step]
+        damaged = [row["id"] for row in sample.to_dict("records") if _md5(reader, row) != row["md5"]]
+    except DataError as error:
+        return _failed(name, str(error))
+    seeds = set(index["seed"])
+    have = set(zip(index["prompt_id"], index["seed"], strict=True))
+    want = {(record.idx, seed) for record in prompts for seed in seeds}
+    return CheckReport(
+        name,
+        have == want and len(index) == len(want) and not damaged,
+        "ERROR",
+        f"{len(index)} grids of {len(prompts)} prompts and {len(seeds)} seeds; {len(want - have)} missing, "
+        f"{len(have - want)} of other prompts, {len(damaged)} of {len(sample)} sampled pictures damaged",
+        {"grids": len(index), "missing": len(want - have), "foreign": len(have - want), "damaged": len(damaged)},
+    )
+
+
+def rankings_are_complete(data: Path) -> CheckReport:
+    """Every prompt has all its instances (48 at 2x2 and four seeds), each once, of panels that exist."""
+    name = "rankings_are_complete"
+    try:
+        index = ShardReader.below(data / "grids").index.reset_index(drop=True)
+        table = read_table(data / "rankings" / "instances.parquet")
+    except DataError as error:
+        return _failed(name, str(error))
+    counts = Counter(table["prompt_id"])
+    wrong = [
+        str(prompt_id)
+        for prompt_id, own in index.groupby("prompt_id")
+        if counts[prompt_id] != expected_instances(str(own["layout"].iloc[0]), len(own))
+    ]
+    repeated = int(table["instance_id"].duplicated().sum())
+    unknown = grids_of(table) - set(index["id"])
+    return CheckReport(
+        name,
+        not wrong and not repeated and not unknown and set(counts) == set(index["prompt_id"]),
+        "ERROR",
+        f"{len(table)} instances of {len(counts)} prompts; {len(wrong)} prompts with a wrong number, "
+        f"{repeated} repeated ids, {len(unknown)} unknown grids",
+        {"instances": len(table), "wrong": len(wrong), "repeated": repeated, "unknown_grids": len(unknown)},
+    )
+
+
+def annotations_order_all_candidates(data: Path) -> CheckReport:
+    """Every ranking orders each candidate once (else the next stages wait), and every instance is ranked."""
+    name = "annotations_order_all_candidates"
+    try:
+        instances = read_table(data / "rankings" / "instances.parquet")
+        rankings = read_table(data / "annotations" / "rankings.parquet")
+    except DataError as error:
+        return _failed(name, str(error))
+    sizes = {key: len(refs) for key, refs in zip(instances["instance_id"], instances["candidates"], strict=True)}
+    rows = zip(rankings["instance_id"], rankings["ranking"], strict=True)
+    invalid = sum(sorted(ranking) != list(range(sizes.get(key, -1))) for key, ranking in rows)
+    unranked = len(sizes.keys() - set(rankings["instance_id"]))
+    return CheckReport(
+        name,
+        not invalid and not unranked,
+        "ERROR" if invalid else "WARN",
+        f"{len(rankings)} rankings; {invalid} invalid, {unranked} of {len(sizes)} instances unranked",
+        {"rankings": len(rankings), "invalid": invalid, "unranked": unranked},
+    )
+
+
+def annotators_agree(data: Path) -> CheckReport:
+    """Nobody's rankings are doubtful: all agree with the others better than chance, and not by habit."""
+    name = "annotators_agree"
+    try:
+        found = read_json(data / "annotations" / "agreement.json")
+    except DataError as error:
+        return _failed(name, str(error), "WARN")
+    people = found["annotators"]
+    doubtful = [f"{one['name']} ({'; '.join(one['doubts'])})" for one in people if one["doubts"]]
+    measured = f"Kendall's W {found['kendall_w']:.2f}" if found["kendall_w"] is not None else "no overlap to measure"
+    return CheckReport(
+        name,
+        not doubtful,
+        "WARN",
+        f"{len(people)} annotators, {measured}; doubtful: {', '.join(doubtful) or 'nobody'}",
+        {"annotators": len(people), "doubtful": len(doubtful)},
+    )
+
+
+def labels_are_balanced(data: Path) -> CheckReport:
+    """The larger class of the training pairs exceeds the smaller one by 3% at most."""
+    name = "labels_are_balanced"
+    try:
+        labels = Counter(read_table(data / "pairs" / "train.parquet")["label"])
+    except DataError as error:
+        return _failed(name, str(error), "WARN")
+    yes, no = labels["Yes"], labels["No"]
+    passed = min(yes, no) > 0 and max(yes, no) <= min(yes, no) * (1 + IMBALANCE)
+    return CheckReport(
+        name, passed, "WARN", f"{yes} consistent and {no} inconsistent training pairs", {"yes": yes, "no": no}
+    )
+
+
+def benchmark_is_held_out(data: Path) -> CheckReport:
+    """No prompt and no picture of the benchmark occurs in training or validation.
+
+    Where the parameters say ``pairs.leakage: report``, as a split by instance needs, it warns and blocks nothing.
+    """
+    name, pairs = "benchmark_is_held_out", data / "pairs"
+    try:
+        found = leakage(
+            read_table(pairs / "benchmark.parquet"),
+            {part: read_table(pairs / f"{part}.parquet") for part in PARTS},
+            {record.idx: record.prompt for record in read_prompts(data / "diverse_prompts" / "prompts.jsonl")},
+            picture_md5s(ShardReader.below(data / "grids", pairs).index),
+        )
+        allowed = read_json(pairs / "summary.json")["leakage"] == "report"
+    except DataError as error:
+        return _failed(name, str(error))
+    return CheckReport(
+        name,
+        not found,
+        "WARN" if allowed else "ERROR",
+        f"{found}; split by prompt (pairs.split) to have none",
+        {
+            "prompts": len(found.prompts),
+            "pictures": len(found.pictures),
+            "train_and_validation": len(found.both),
+        },
+    )
+
+
+def answers_agree_with_labels(data: Path) -> CheckReport:
+    """Every answer begins with its label and gives reasons; no pair was lost on the way, and few have no answer."""
+    name = "answers_agree_with_labels"
+    wrong = missing = answers = failed = 0
+    try:
+        for part in PARTS:
+            labelled = read_table(data / "cot_labels" / f"{part}.parquet")
+            rejected = read_table(data / "cot_labels" / f"{part}_failed.parquet")
+            ids = set(labelled["pair_id"]) | set(rejected["pair_id"])
+            missing += len(set(read_table(data / "pairs" / f"{part}.parquet")["pair_id"]) - ids)
+            rows = zip(labelled["answer"], labelled["label"], strict=True)
+            wrong += sum(fault(text, label) is not None for text, label in rows)
+            answers, failed = answers + len(labelled), failed + len(rejected)
+    except DataError as error:
+        return _failed(name, str(error))
+    return CheckReport(
+        name,
+        not wrong and not missing and answers > 0 and failed <= FAILED_SHARE * (answers + failed),
+        "ERROR",
+        f"{answers} answers, {wrong} at odds with their label; {failed} pairs counted as failed "
+        f"(at most {FAILED_SHARE:.0%} may be), {missing} lost",
+        {"answers": answers, "wrong": wrong, "failed": failed, "lost": missing},
+    )
+
+
+#: Stage -> its checks. Each takes the data folder.
+CHECKS: dict[str, tuple[Callable[[Path], CheckReport], ...]] = {
+    "prompts": (prompts_are_valid,),
+    "diverse_prompts": (diverse_prompts_are_a_subset,),
+    "grids": (grids_are_complete,),
+    "rankings": (rankings_are_complete,),
+    "annotations": (annotations_order_all_candidates, annotators_agree),
+    "pairs": (labels_are_balanced, benchmark_is_held_out),
+    "cot_labels": (answers_agree_with_labels,),
+}
+
+
+def _prompts(file: Path, name: str) -> CheckReport:
+    try:
+        records = read_prompts(file)
+    except DataError as error:
+        return _failed(name, str(error))
+    broken = [record.idx for record in records if _broken(record)]
+    repeated = len(records) - len({record.prompt for record in records})
+    return CheckReport(
+        name,
+        not broken and not repeated,
+        "ERROR",
+        f"{len(records)} prompts; {len(broken)} do not mark their panels, {repeated} repeat another's text",
+        {"prompts": len(records), "broken": len(broken), "repeated": repeated},
+    )
+
+
+def _broken(record: PromptRecord) -> bool:
+    try:
+        prompt_text.parse(record.prompt, record.layout)
+    except DataError:
+        return True
+    return False
+
+
+def _md5(reader: ShardReader, row: dict[Hashable, Any]) -> str:
+    """MD5 of a picture's bytes as they lie in the shard; the picture is decoded as well."""
+    reader.read(row["id"])
+    with (Path(row["folder"]) / TAR).open("rb") as tar:
+        tar.seek(row["offset"])
+        return hashlib.md5(tar.read(row["size"]), usedforsecurity=False).hexdigest()
+
+
+def _failed(name: str, description: str, severity: str = "ERROR") -> CheckReport:
+    return CheckReport(name, False, "WARN" if severity == "WARN" else "ERROR", description)

@@ -1,0 +1,1 @@
+"""Grids of pictures, painted by the text-to-image model, in shards."""

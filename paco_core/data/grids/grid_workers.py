@@ -1,0 +1,96 @@
+"""Grids painted by workers elsewhere: a picture depends on nothing but its job, so who paints it does not show."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from paco_core.data.grids.grids import Finished, Generator, GridJob, Painted, Say, paint
+from paco_core.data.grids.text_to_image import Request
+from paco_core.runtime import launchers
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+
+class Kept(dict[str, bytes]):
+    """Pictures in memory, until they are sent home."""
+
+    def save(self, grid_id: str, png: bytes) -> None:
+        self[grid_id] = png
+
+
+@dataclass
+class Painting:
+    """What a worker made of a batch, and said."""
+
+    pictures: dict[str, bytes]
+    batch_size: int
+    said: list[str]
+
+
+class Painter:
+    """A worker: the generator loads once, and encodes every prompt of the run before it drops its encoders."""
+
+    def __init__(self, load: Callable[[], Generator], requests: Sequence[Request], batch_size: int, _: int) -> None:
+        self._generator, self._batch_size = load(), batch_size
+        self._generator.encode(requests)
+
+    def __call__(self, jobs: Sequence[GridJob]) -> Painting:
+        kept, said = Kept(), list[str]()
+        done = paint(jobs, kept, lambda: _Encoded(self._generator), batch_size=self._batch_size, say=said.append)
+        self._batch_size = done.batch_size  # memory that did not suffice once will not the next time
+        return Painting(dict(kept), done.batch_size, said)
+
+
+@dataclass(frozen=True)
+class _Encoded:
+    """A generator that has its prompts already."""
+
+    generator: Generator
+
+    def encode(self, _requests: Sequence[Request]) -> int:
+        return 0
+
+    def kind(self, request: Request) -> Hashable:
+        return self.generator.kind(request)
+
+    def paint(self, requests: Sequence[Request], batch_size: int) -> list[Image]:
+        return self.generator.paint(requests, batch_size)
+
+
+def paint_apart(
+    jobs: Sequence[GridJob],
+    finished: Finished,
+    load: Callable[[], Generator],
+    *,
+    batch_size: int,
+    gpu: bool,
+    threads: int,
+    say: Say,
+    advance: Callable[[int], object] = lambda _count: None,
+) -> Painted:
+    """:func:`paco_core.data.grids.grids.paint` by workers of the chosen launcher; pictures are kept as they come home.
+
+    Raises:
+        DataError: when not even one picture fits into a worker's memory.
+    """
+    pending = sorted(
+        (job for job in jobs if job.id not in finished), key=lambda job: (job.record.height, job.record.width)
+    )
+    result = Painted(resumed=len(jobs) - len(pending), batch_size=batch_size)
+    if result.resumed:
+        say(f"{result.resumed} of {len(jobs)} pictures were painted by an earlier run")
+    batches = [pending[start : start + batch_size] for start in range(0, len(pending), batch_size)]
+    make = partial(Painter, load, [job.request for job in pending], batch_size)
+    for number, made in launchers.spread(batches, make, gpu=gpu, threads=threads):
+        for line in made.said:
+            say(line)
+        for grid_id, png in made.pictures.items():
+            finished.save(grid_id, png)
+        result.painted += len(batches[number])
+        result.batch_size = min(result.batch_size, made.batch_size)
+        advance(len(batches[number]))
+    return result

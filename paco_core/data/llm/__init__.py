@@ -1,0 +1,1 @@
+"""Chat models over HTTP: requests, retries, and a journal of what was answered."""

@@ -1,0 +1,144 @@
+"""What is asked of a chat model and what comes back, and how both look in OpenAI's protocol."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import io
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from pydantic import BaseModel, Field, ValidationError
+
+from paco_core.data.records.records import first_fault
+from paco_core.io.files import digest
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+    from paco_core.config.params import ChatParams
+
+A = TypeVar("A", bound=BaseModel)
+
+FENCE = re.compile(r"^\s*```(?:json)?\s*(.*?)\s*```\s*$", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Rejection:
+    """Why there is no answer: a short name to count by, and the details."""
+
+    cause: str
+    detail: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.cause}: {self.detail}" if self.detail else self.cause
+
+
+@dataclass(frozen=True)
+class Question(Generic[A]):
+    """One question. Two with equal ids and equal contents are the same question.
+
+    Attributes:
+        answer: the form of the answer, a pydantic model closed to unknown keys and without default values (what
+            "strict" structured output asks for).
+        images: sent after the text, in this order, as lossless PNG.
+        fault: what else is wrong with an answer that has the form, or None.
+    """
+
+    id: str
+    text: str
+    answer: type[A]
+    system: str = ""
+    images: Sequence[Image] = ()
+    fault: Callable[[A], Rejection | None] = lambda _answer: None
+
+
+@dataclass(frozen=True)
+class Reply(Generic[A]):
+    """An answer, or None; and every rejection on the way to it, the last one being the cause of None.
+
+    Not ``served``: the endpoint was down, overloaded or broken, so that another run may bring an answer.
+    """
+
+    answer: A | None
+    rejected: tuple[Rejection, ...] = ()
+    served: bool = True
+
+
+class Message(BaseModel):
+    content: str | None = None
+    refusal: str | None = None
+
+
+class Choice(BaseModel):
+    message: Message
+    finish_reason: str | None = None
+
+
+class Usage(BaseModel):
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
+class Completion(BaseModel):
+    """What is read of a chat completion."""
+
+    model: str = ""
+    choices: list[Choice] = Field(min_length=1)
+    usage: Usage | None = None
+
+
+class Told(BaseModel):
+    """One line of the journal."""
+
+    key: str
+    id: str
+    model: str
+    content: str
+    finish: str | None
+
+
+def key_of(params: ChatParams, question: Question[Any]) -> str:
+    """Identity of a question: all that the model sees, and its id. Not where the model is served."""
+    pictures = [hashlib.sha256(f"{i.mode}{i.size}".encode() + i.tobytes()).hexdigest() for i in question.images]
+    schema = question.answer.model_json_schema()
+    return digest([params.model, params.options, question.id, question.system, question.text, schema, pictures], 24)
+
+
+async def messages_of(params: ChatParams, question: Question[Any]) -> list[dict[str, Any]]:
+    text = question.text
+    if params.structured != "json_schema":
+        schema = json.dumps(question.answer.model_json_schema())
+        text += f"\n\nAnswer with one JSON object and nothing else. Its JSON schema: {schema}"
+    parts: list[dict[str, Any]] = [{"type": "text", "text": text}]
+    for image in question.images:
+        parts.append({"type": "image_url", "image_url": {"url": await asyncio.to_thread(_data_url, image)}})
+    system = [{"role": "system", "content": question.system}] if question.system else []
+    return [*system, {"role": "user", "content": parts if question.images else text}]
+
+
+def _data_url(image: Image) -> str:
+    buffer = io.BytesIO()
+    image.save(buffer, format="PNG")
+    return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"
+
+
+def read(question: Question[A], told: Told) -> A | Rejection:
+    """The answer in a reply, or what is wrong with it."""
+    if told.finish in ("refusal", "content_filter"):
+        return Rejection("refused")
+    if not told.content.strip():
+        return Rejection("empty_answer", f"finish reason {told.finish}")
+    fenced = FENCE.match(told.content)
+    try:
+        answer = question.answer.model_validate_json(fenced.group(1) if fenced else told.content)
+    except ValidationError as error:
+        fault = error.errors()[0]
+        if fault["type"] == "json_invalid":
+            return Rejection("cut_off" if told.finish == "length" else "no_json", fault["msg"])
+        return Rejection("wrong_form", first_fault(error))
+    return question.fault(answer) or answer

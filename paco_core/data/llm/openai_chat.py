@@ -1,0 +1,273 @@
+"""Questions to a chat model behind any OpenAI-compatible endpoint, with answers of a given form.
+
+    class Colour(BaseModel):
+        model_config = ConfigDict(extra="forbid")
+        name: str
+
+    with Journal(path) as journal:
+        chat = Chat(params, journal)
+        replies = ask_all(chat, rows, lambda row: Question(row.id, "Which colour?", Colour, images=[row.picture]))
+
+Bounded in flight; what the endpoint did not serve (429, 5xx, no connection, no answer in time) is tried again by
+the ``openai`` client with back-off, jitter and ``Retry-After``; an answer of the wrong form is sent back with
+what was wrong, and asked for again. Every answer goes to the journal, so that a killed run asks nothing twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import Counter, defaultdict
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from paco_core.data.llm.chat_connection import connect
+from paco_core.data.llm.chat_protocol import (
+    Completion,
+    Question,
+    Rejection,
+    Reply,
+    Told,
+    Usage,
+    key_of,
+    messages_of,
+    read,
+)
+from paco_core.data.llm.journal import Journal
+from paco_core.io.files import DataError
+
+if TYPE_CHECKING:
+    from paco_core.config.params import ChatParams
+
+T = TypeVar("T")
+A = TypeVar("A", bound=BaseModel)
+
+GIVE_UP_AFTER = 8  # questions in a row that came to nothing, or as many as are in flight together
+FATAL = {
+    401: "is the key in {key} right?",
+    403: "may the key in {key} use this model?",
+    404: "does the endpoint serve this model, and does its base URL end where its documentation says (often /v1)?",
+}
+
+
+class ChatError(DataError):
+    """The endpoint cannot be worked with; what it answered so far lies in the journal."""
+
+
+@dataclass
+class ChatCounts:
+    """What a client has done so far."""
+
+    requests: int = 0  # answered by the endpoint in this run
+    remembered: int = 0  # answers taken from the journal instead
+    retries: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    rejected: Counter[str] = field(default_factory=Counter)  # by cause
+
+    def add(self, other: ChatCounts) -> None:
+        """What another client did, added."""
+        for name in ("requests", "remembered", "retries", "prompt_tokens", "completion_tokens"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.rejected.update(other.rejected)
+
+    def figures(self) -> dict[str, int]:
+        """What a stage reports; rejections apart."""
+        return {
+            "requests": self.requests,
+            "remembered_answers": self.remembered,
+            "retries": self.retries,
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+        }
+
+
+class _NoAnswer(Exception):
+    """Nothing to judge came back; ``final`` when asking the same later would bring nothing either."""
+
+    def __init__(self, cause: str, detail: str = "", *, final: bool = False) -> None:
+        super().__init__(cause)
+        self.rejection, self.final = Rejection(cause, detail), final
+
+
+@dataclass
+class Notes:
+    """A journal in memory, of a worker that sends it home."""
+
+    path: Path
+    rows: list[dict[str, Any]]
+
+    def append(self, row: dict[str, Any]) -> None:
+        self.rows.append(row)
+
+
+class Chat:
+    """A client of one model.
+
+    Use :func:`paco_core.data.llm.chat_workers.ask_all`, or ``async with chat:`` and :meth:`ask`.
+
+    Args:
+        journal: answers of earlier runs, and where new ones go.
+
+    Raises:
+        ChatError: when the environment variable that should hold the key is empty; while asking, when the endpoint
+            refuses the key or the model, or serves nothing any more.
+    """
+
+    def __init__(self, params: ChatParams, journal: Journal | Notes) -> None:
+        self.params, self.counts, self.journal = params, ChatCounts(), journal
+        self._secret = os.environ.get(params.api_key_env, "") if params.api_key_env else "none"
+        if not self._secret:
+            raise ChatError(f"{params.base_url}: the environment variable {params.api_key_env} holds no key")
+        self._told: defaultdict[str, list[Told]] = defaultdict(list)
+        for number, row in enumerate(journal.rows, start=1):
+            try:
+                told = Told.model_validate(row)
+            except ValidationError:
+                raise ChatError(f"{journal.path}:{number}: not a line of a chat journal; remove it") from None
+            self._told[told.key].append(told)
+        self._unserved = 0
+        self._over: Exception | None = None
+
+    def ask_here(
+        self,
+        items: Iterable[T],
+        question: Callable[[T], Question[A]],
+        advance: Callable[[int], object] = lambda _count: None,
+    ) -> list[Reply[A]]:
+        """The replies in the order of the items, by this process; some may not have been served."""
+        return asyncio.run(self._ask_all(items, question, advance))
+
+    async def _ask_all(
+        self, items: Iterable[T], question: Callable[[T], Question[A]], advance: Callable[[int], object]
+    ) -> list[Reply[A]]:
+        replies: dict[int, Reply[A]] = {}
+        turns = enumerate(items)
+
+        async def work() -> None:
+            for number, item in turns:
+                replies[number] = await self.ask(question(item))
+                advance(1)
+
+        async with self:
+            await self.settle(work() for _ in range(self.params.in_flight))
+        return [replies[number] for number in sorted(replies)]
+
+    async def settle(self, works: Iterable[Coroutine[Any, Any, None]]) -> None:
+        """Await all. When one fails, the others get what they have asked for, so that it is kept, and ask no more."""
+
+        async def watched(work: Coroutine[Any, Any, None]) -> None:
+            try:
+                await work
+            except Exception as error:
+                self._over = self._over or error
+                raise
+
+        await asyncio.gather(*map(watched, works), return_exceptions=True)
+        if self._over is not None:
+            raise self._over
+
+    async def ask(self, question: Question[A]) -> Reply[A]:
+        """Ask until the answer is good, ``params.tries`` times at most, counting those in the journal."""
+        key, rejected = key_of(self.params, question), list[Rejection]()
+        told = self._told[key]
+        for number in range(self.params.tries):
+            remembered = number < len(told)
+            if not remembered:
+                try:
+                    told.append(await self._request(key, question, told[:number], rejected))
+                except _NoAnswer as error:
+                    self._count([*rejected, error.rejection])
+                    return Reply(None, (*rejected, error.rejection), served=error.final)
+            self.counts.remembered += remembered
+            answer = read(question, told[number])
+            if not isinstance(answer, Rejection):
+                self._count(rejected)
+                return Reply(answer, tuple(rejected))
+            rejected.append(answer)
+        self._count(rejected)
+        return Reply(None, tuple(rejected))
+
+    def _count(self, rejected: Sequence[Rejection]) -> None:
+        self.counts.rejected.update(rejection.cause for rejection in rejected)
+
+    async def _request(
+        self, key: str, question: Question[A], told: Sequence[Told], rejected: Sequence[Rejection]
+    ) -> Told:
+        messages = await messages_of(self.params, question)
+        for before, fault in zip(told, rejected, strict=True):
+            messages.append({"role": "assistant", "content": before.content or "(empty)"})
+            messages.append({"role": "user", "content": f"This answer is rejected: {fault}. Answer again, rightly."})
+        async with self._slots:
+            if self._over is not None:
+                raise self._over
+            try:
+                found = await self._send(messages, question.answer)
+            except _NoAnswer as error:
+                self._unserved += 1
+                if self._unserved >= max(GIVE_UP_AFTER, self.params.in_flight):
+                    raise self._given_up(error.rejection) from None
+                raise
+        self._unserved = 0
+        choice, usage = found.choices[0], found.usage or Usage()
+        self.counts.requests += 1
+        self.counts.prompt_tokens += usage.prompt_tokens
+        self.counts.completion_tokens += usage.completion_tokens
+        finish = "refusal" if choice.message.refusal else choice.finish_reason
+        line = Told(key=key, id=question.id, model=found.model, content=choice.message.content or "", finish=finish)
+        self.journal.append(line.model_dump())
+        return line
+
+    async def _send(self, messages: list[dict[str, Any]], answer: type[BaseModel]) -> Completion:
+        import openai
+
+        body: dict[str, Any] = {"model": self.params.model, "messages": messages}
+        if self.params.structured == "json_object":
+            body["response_format"] = {"type": "json_object"}
+        if self.params.structured == "json_schema":
+            schema = {"name": answer.__name__, "strict": True, "schema": answer.model_json_schema()}
+            body["response_format"] = {"type": "json_schema", "json_schema": schema}
+        try:
+            raw = await self._client.chat.completions.with_raw_response.create(**body, extra_body=self.params.options)
+            self.counts.retries += raw.retries_taken
+            return Completion.model_validate_json(raw.content)
+        except openai.APIStatusError as error:
+            again = _retried(error.status_code)
+            self.counts.retries += self.params.retries if again else 0
+            detail = error.message.replace(self._secret, "***")[:300]
+            if error.status_code in FATAL:
+                hint = FATAL[error.status_code].format(key=self.params.api_key_env or "(no key is configured)")
+                raise ChatError(f"{self.name}: HTTP {error.status_code}: {detail}; {hint}") from None
+            raise _NoAnswer(f"http_{error.status_code}", detail, final=not again) from None
+        except openai.APITimeoutError:
+            raise _NoAnswer("no_answer_in_time", f"{self.params.timeout_s} s") from None
+        except openai.APIConnectionError as error:
+            raise _NoAnswer("no_connection", f"{error.__cause__ or error}") from None
+        except ValidationError:
+            raise _NoAnswer("no_chat_completion", "the endpoint answered something else") from None
+
+    @property
+    def name(self) -> str:
+        return f"{self.params.base_url}, model {self.params.model}"
+
+    def _given_up(self, last: Rejection) -> ChatError:
+        return ChatError(
+            f"{self.name}: {self._unserved} questions in a row came to nothing, the last with {last}; "
+            f"{len(self.journal.rows)} answers are kept in {self.journal.path}: run again to go on from there"
+        )
+
+    async def __aenter__(self) -> Chat:
+        self._client = connect(self.params, self._secret)
+        self._slots = asyncio.Semaphore(self.params.in_flight)
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._client.close()
+
+
+def _retried(status: int) -> bool:
+    return status in (408, 409, 429) or status >= 500

@@ -1,0 +1,1 @@
+"""Pairs of panels with a label and reasons: from rankings, votes, imports and edits."""

@@ -1,0 +1,173 @@
+"""Editing triples (original, instruction, edited picture), drawn by the embedded world or imported.
+
+A triple becomes a pair like any other, with an instruction and a question: whether all but the edit stayed the same
+(template ``edit_consistency``), or whether the edit was made (``edit_following``). Its two pictures lie in a shard
+beside the pairs, each a grid of one panel.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from paco_core.config.params import EditQuestion
+from paco_core.data.pairs.pairs import NO, YES, Pair
+from paco_core.data.records.records import first_fault, panel_ref
+from paco_core.io.files import DataError, digest, inside, read_jsonl
+from paco_core.io.shards import encode_png, read_image, write_shard
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+    from paco_core.config.params import EditingParams
+    from paco_core.storybook.editing import Edit
+
+SHARD = "pictures"  # folder of the pairs' own pictures, below data/pairs
+LAYOUT = "1x1"
+
+
+class TripleRecord(BaseModel):
+    """One line of an imported file; pictures are paths relative to it, and below it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    original: str = Field(min_length=1)
+    edited: str = Field(min_length=1)
+    instruction: str = Field(min_length=1)
+    question: EditQuestion = "edit_consistency"
+    label: Literal["Yes", "No"] = "Yes"  # its answer
+    answer: str | None = None  # the label with one to three reasons; null: the stage `cot_labels` writes them
+
+
+@dataclass
+class EditingPairs:
+    """Editing pairs, their pictures, and the rows that were left out, by place and cause."""
+
+    pairs: list[Pair] = field(default_factory=list)
+    pictures: dict[str, bytes] = field(default_factory=dict)  # id -> PNG
+    rows: dict[str, dict[str, Any]] = field(default_factory=dict)  # id -> index row
+    rejected: list[tuple[str, str]] = field(default_factory=list)  # (file:line, cause)
+    _ids: set[str] = field(default_factory=set)
+
+    def add(
+        self,
+        original: Image,
+        edited: Image,
+        instruction: str,
+        label: str,
+        answer: str | None,
+        question: EditQuestion = "edit_consistency",
+    ) -> bool:
+        """Add a triple; False when it is there already."""
+        source = self._picture(original, None)
+        first, second = panel_ref(source, 0), panel_ref(self._picture(edited, source), 0)
+        pair_id = edit_pair_id(first, second, instruction, question)
+        if pair_id in self._ids:
+            return False
+        self._ids.add(pair_id)
+        prompt_id = self.rows[source]["prompt_id"]
+        self.pairs.append(Pair(pair_id, prompt_id, first, second, label, instruction, answer, question=question))
+        return True
+
+    def ask(self, original: Image, edited: Image, edit: Edit, question: EditQuestion) -> bool:
+        """Add a question about an edit of which all is known, with its true answer; False when it is there already."""
+        answer = edit.answer(question)
+        label = YES if answer.startswith(YES) else NO
+        return self.add(original, edited, edit.instruction, label, answer, question)
+
+    def _picture(self, image: Image, source: str | None) -> str:
+        png = encode_png(image)
+        md5 = hashlib.md5(png, usedforsecurity=False).hexdigest()
+        name = md5[:16]
+        if name not in self.pictures:
+            self.pictures[name] = png
+            self.rows[name] = {
+                "id": name,
+                "prompt_id": f"edit-{source or name}",  # triples of one original share a split
+                "seed": 0,
+                "layout": LAYOUT,
+                "height": image.height,
+                "width": image.width,
+                "md5": md5,
+            }
+        return name
+
+    def write(self, out: Path) -> None:
+        """Write the pictures as a shard below ``out``; nothing where there are none."""
+        if self.pictures:
+            write_shard(out / SHARD, list(self.rows.values()), self.pictures)
+
+    @property
+    def md5s(self) -> dict[str, str]:
+        """Picture id -> MD5 as encoded."""
+        return {name: row["md5"] for name, row in self.rows.items()}
+
+    @property
+    def causes(self) -> Counter[str]:
+        return Counter(cause.split(":")[0] for _, cause in self.rejected)
+
+
+def edit_pair_id(first: str, second: str, instruction: str, question: EditQuestion) -> str:
+    """Id of an editing pair; the same two pictures may be asked two questions."""
+    return digest([first, second, instruction, *([question] if question != "edit_consistency" else [])], 16)
+
+
+def editing_pairs(params: EditingParams, root: Path) -> EditingPairs:
+    """The pairs that the parameters ask for.
+
+    Raises:
+        DataError: when the file is missing or no JSON Lines, or no triple of it can be used.
+    """
+    if params.source == "storybook":
+        return _drawn(params)
+    if params.file is None:
+        return EditingPairs()
+    return _imported(root / params.file, params.count)
+
+
+def _drawn(params: EditingParams) -> EditingPairs:
+    from paco_core.storybook.editing import random_edit
+
+    found, seed = EditingPairs(), 0
+    while len(found.pairs) < (params.count or 0):
+        rng = random.Random(f"editing-{params.seed}-{seed}")
+        broken, unheeded = rng.random() < params.broken_share, rng.random() < params.unheeded_share
+        edit = random_edit(rng, broken=broken, unheeded=unheeded)
+        question = params.questions[seed % len(params.questions)]
+        found.ask(*edit.draw(params.size, seed), edit, question)
+        seed += 1
+    return found
+
+
+def _imported(file: Path, limit: int | None) -> EditingPairs:
+    found = EditingPairs()
+    for place, record in _records(file, found.rejected):
+        if limit is not None and len(found.pairs) == limit:
+            break
+        try:
+            original, edited = (read_image(inside(file.parent, path)) for path in (record.original, record.edited))
+        except DataError as error:
+            found.rejected.append((place, f"picture: {error}"))
+            continue
+        if not found.add(original, edited, record.instruction, record.label, record.answer, record.question):
+            found.rejected.append((place, "duplicate"))
+    if not found.pairs:
+        first = f", e.g. {found.rejected[0][0]}: {found.rejected[0][1]}" if found.rejected else ""
+        raise DataError(f"{file}: none of its {len(found.rejected)} editing triples can be used{first}")
+    return found
+
+
+def _records(file: Path, rejected: list[tuple[str, str]]) -> Iterator[tuple[str, TripleRecord]]:
+    for number, row in read_jsonl(file):
+        place = f"{file}:{number}"
+        try:
+            yield place, TripleRecord.model_validate(row)
+        except ValidationError as error:
+            rejected.append((place, f"record: {first_fault(error)}"))

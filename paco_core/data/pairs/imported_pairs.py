@@ -1,0 +1,76 @@
+"""Pairs of another data set, from a folder in the project's own layout (``paco dataset import`` writes one)."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Set
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from paco_core.data.pairs.leakage import picture_md5s
+from paco_core.data.pairs.pairs import COLUMNS, NO, QUESTION, YES, Pair
+from paco_core.data.records.records import parse_ref
+from paco_core.io.files import DataError, checked_name, read_table
+from paco_core.io.shards import GRID_COLUMNS, INDEX, TAR, ShardReader
+
+PICTURES, SHARD = "pictures", "imported"
+
+
+@dataclass
+class ImportedPairs:
+    """Their pairs, and the shard that holds their pictures."""
+
+    pairs: list[Pair] = field(default_factory=list)
+    md5s: dict[str, str] = field(default_factory=dict)
+    source: Path | None = None
+
+    def write(self, out: Path) -> None:
+        """Copy the pictures below ``out``; nothing where there are none."""
+        if self.source is not None:
+            (out / SHARD).mkdir(parents=True)
+            for name in (TAR, INDEX):
+                shutil.copyfile(self.source / name, out / SHARD / name)
+
+
+def imported_pairs(folder: Path | None) -> ImportedPairs:
+    """All pairs of a folder, whatever its split was: they are split anew, with the project's own.
+
+    Raises:
+        DataError: when there are no pairs, or a table is damaged; naming file and row of a pair that has an id which
+            cannot be one or repeats, a picture that is not there, or a label that is neither Yes nor No.
+    """
+    if folder is None:
+        return ImportedPairs()
+    tables = [file for file in sorted(folder.glob("*.parquet")) if file.name != "benchmark.parquet"]
+    if not tables:
+        raise DataError(
+            f"{folder}: holds no table of pairs; `paco dataset import paco_dataset FOLDER {folder}` makes one"
+        )
+    found = ImportedPairs(source=folder / PICTURES)
+    found.md5s = picture_md5s(ShardReader([folder / PICTURES], (*GRID_COLUMNS, "md5")).index)
+    seen: set[str] = set()
+    for file in tables:
+        again = f"remove {folder} and import it again with `paco dataset import`"
+        table = read_table(file, require=COLUMNS, remedy=again)
+        for number, row in enumerate(table.reindex(columns=[*COLUMNS, QUESTION]).to_dict("records")):
+            texts: dict[str, Any] = {str(n): v if isinstance(v, str) else None for n, v in row.items()}
+            try:
+                _check(texts, found.md5s.keys())
+                if texts["pair_id"].lower() in seen:
+                    raise DataError("its pair_id stood already in an earlier row or table")
+            except DataError as error:
+                raise DataError(f"{file}: row {number}, pair {texts['pair_id']}: {error}; {again}") from None
+            seen.add(texts["pair_id"].lower())
+            found.pairs.append(Pair(**texts))
+    return found
+
+
+def _check(texts: dict[str, Any], pictures: Set[str]) -> None:
+    for name in ("pair_id", "prompt_id"):
+        checked_name(texts[name])
+    for name in ("first", "second"):
+        if parse_ref(str(texts[name]))[0] not in pictures:
+            raise DataError(f"its {name} picture {texts[name]} is not in {PICTURES}/{INDEX}")
+    if texts["label"] not in (YES, NO):
+        raise DataError(f"label {texts['label']!r} is neither Yes nor No")

@@ -1,0 +1,278 @@
+"""Rankings turned into Yes/No pairs, split into training, validation and a held-out benchmark.
+
+The paper gives no rule; ours: the candidate on top is consistent with the reference (Yes), the one at
+the bottom is not (No). A ranking is relative, so its top may still differ from the reference and its
+bottom may equal it; with ``confident`` such labels are left out wherever the annotator gave scores.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from paco_core.data.annotation.votes import Annotation
+from paco_core.data.records.records import PromptRecord
+from paco_core.io.files import DataError, digest
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from paco_core.config.params import PairsParams
+
+COLUMNS = ("pair_id", "prompt_id", "theme", "first", "second", "label", "instruction", "answer")
+QUESTION = "question"  # a further column, which tables made elsewhere may lack
+BENCHMARK_COLUMNS = (
+    "instance_id", "prompt_id", "theme", "reference", "candidates", "ranking", "scores", "tied",
+)  # fmt: skip
+YES, NO = "Yes", "No"
+IMBALANCE = 0.03  # share by which the larger class may exceed the smaller one
+
+
+class Instance(NamedTuple):
+    """A ranking instance with its adjudicated ranking."""
+
+    instance_id: str
+    prompt_id: str
+    reference: str
+    candidates: list[str]
+    annotation: Annotation
+
+
+class Pair(NamedTuple):
+    """Two panels of one prompt and whether they are consistent; or a picture and its edited version.
+
+    ``instruction`` is None but for editing pairs, ``answer`` where the reasons are still to be written, ``theme``
+    where it is the prompt's, and ``question`` where it is the one that pairs of its kind are asked by default.
+    """
+
+    pair_id: str
+    prompt_id: str
+    first: str
+    second: str
+    label: str
+    instruction: str | None = None
+    answer: str | None = None
+    theme: str | None = None
+    question: str | None = None  # name of an instruction template
+
+
+@dataclass
+class Split:
+    """The three tables, and what was left out on the way, counted by cause."""
+
+    train: list[Pair]
+    validation: list[Pair]
+    benchmark: list[Instance]
+    dropped: Counter[str] = field(default_factory=Counter)
+    leaked_pairs: int = 0  # training or validation pairs with a panel of the benchmark
+
+    def metrics(self) -> dict[str, float]:
+        """Counts for the stage's report."""
+        return {
+            "train": len(self.train),
+            "train_yes": sum(pair.label == YES for pair in self.train),
+            "train_given": sum(pair.answer is not None for pair in self.train),
+            "train_editing": sum(pair.instruction is not None for pair in self.train),
+            "validation": len(self.validation),
+            "validation_yes": sum(pair.label == YES for pair in self.validation),
+            "benchmark": len(self.benchmark),
+            "benchmark_prompts": len({instance.prompt_id for instance in self.benchmark}),
+            "leaked_pairs": self.leaked_pairs,
+            **dict.fromkeys(("dropped.contradiction", "dropped.duplicate"), 0),  # told also where there are none
+            **{f"dropped.{cause}": count for cause, count in sorted(self.dropped.items())},
+        }
+
+
+def join(instances: pd.DataFrame, annotations: Mapping[str, Annotation]) -> tuple[list[Instance], int]:
+    """Instances with their annotations, by id, and how many have none.
+
+    Raises:
+        DataError: when an annotation names an unknown instance.
+    """
+    rows = {str(row["instance_id"]): row for row in instances.to_dict("records")}
+    if unknown := annotations.keys() - rows.keys():
+        raise DataError(
+            f"{len(unknown)} annotations name unknown instances, e.g. {min(unknown)}; run `dvc repro annotations`"
+        )
+    joined = [
+        Instance(key, str(row["prompt_id"]), row["reference"], list(row["candidates"]), annotations[key])
+        for key, row in sorted(rows.items())
+        if key in annotations
+    ]
+    return joined, len(rows) - len(joined)
+
+
+def to_pairs(instances: Sequence[Instance], rule: str, *, confident: bool = False) -> tuple[list[Pair], Counter[str]]:
+    """Distinct pairs by the rule; what was dropped, by cause.
+
+    Rules: ``top1_bottom1``; ``top2_bottom2``; ``adjacent`` (the best is Yes and the second best is No: the
+    hardest contrast). A pair means the same either way round: the second time with the same label it is a
+    duplicate, with both labels it is a contradiction and goes altogether.
+
+    Raises:
+        DataError: when a rule needs more candidates than there are.
+    """
+    labels: dict[tuple[str, str], list[tuple[Instance, str, str]]] = {}
+    dropped: Counter[str] = Counter()
+    for instance in instances:
+        for position, label in _chosen(instance, rule):
+            score = instance.annotation.scores[position]
+            if confident and not math.isnan(score) and (score >= 1.0) != (label == YES):
+                dropped["top_differs" if label == YES else "bottom_agrees"] += 1
+                continue
+            other = instance.candidates[position]
+            first, second = sorted((instance.reference, other))
+            labels.setdefault((first, second), []).append((instance, other, label))
+    pairs = []
+    for key, given in sorted(labels.items()):
+        if len({label for _, _, label in given}) > 1:
+            dropped["contradiction"] += len(given)
+            continue
+        dropped["duplicate"] += len(given) - 1
+        instance, other, label = given[0]
+        pairs.append(Pair(digest(key, 16), instance.prompt_id, instance.reference, other, label))
+    return sorted(pairs), +dropped  # without zeros
+
+
+def _chosen(instance: Instance, rule: str) -> Iterator[tuple[int, str]]:
+    """(candidate position, label) of one ranking."""
+    ranking = instance.annotation.ranking
+    each = 2 if rule == "top2_bottom2" else 1
+    if len(ranking) < 2 * each:
+        raise DataError(
+            f"instance {instance.instance_id}: rule {rule} needs {2 * each} candidates, it has {len(ranking)}"
+        )
+    below = ranking[1:2] if rule == "adjacent" else ranking[-each:]
+    yield from ((position, YES) for position in ranking[:each])
+    yield from ((position, NO) for position in below)
+
+
+def split(instances: Sequence[Instance], params: PairsParams, *others: Sequence[Pair]) -> Split:
+    """Hold out a benchmark, make pairs of the rest, add others, hold out a validation set, and balance.
+
+    By prompt, no prompt lies in two of the three. By instance, as the paper does, panels leak from the
+    benchmark into training; how many pairs do is counted. Which prompts are held out depends on the
+    seed and each prompt's own id, so that further prompts move few of the others.
+
+    Raises:
+        DataError: when a set would be empty although its share is not 0.
+    """
+    by_prompt = params.split == "prompt"
+    units = {i.prompt_id if by_prompt else i.instance_id for i in instances}
+    held_out, rest = _share(units, params.benchmark_share, f"{params.seed}|benchmark", "benchmark")
+    benchmark = [i for i in instances if (i.prompt_id if by_prompt else i.instance_id) in held_out]
+    dropped: Counter[str] = Counter()
+    if params.benchmark_untied:
+        ordered = [i for i in benchmark if not i.annotation.all_tied]
+        dropped["benchmark_all_tied"] = len(benchmark) - len(ordered)
+        benchmark = ordered
+    kept = [i for i in instances if (i.prompt_id if by_prompt else i.instance_id) in rest]
+    pairs, causes = to_pairs(kept, params.rule, confident=params.confident)
+    dropped += causes
+    pairs += with_itself(pairs, params.identical_share, params.seed)
+    divided = [_validation(group, params) for group in (pairs, *others) if group]
+    parts = [[pair for group in divided for pair in group[n]] for n in (0, 1)]
+    if params.balance:
+        balanced = [balance(part, params.seed) for part in parts]
+        dropped["balance"] = sum(map(len, parts)) - sum(map(len, balanced))
+        parts = balanced
+    panels = {ref for i in benchmark for ref in (i.reference, *i.candidates)}
+    leaked = sum(pair.first in panels or pair.second in panels for part in parts for pair in part)
+    return Split(parts[0], parts[1], benchmark, +dropped, leaked)
+
+
+def with_itself(pairs: Sequence[Pair], share: float, seed: int) -> list[Pair]:
+    """Panels of the pairs, each beside itself: so many Yes for every pair there is, chosen by seed and id."""
+    prompts = {ref: pair.prompt_id for pair in pairs for ref in (pair.first, pair.second)}
+    chosen = sorted(prompts, key=lambda ref: _draw(f"{seed}|identical", ref))[: round(share * len(pairs))]
+    return [Pair(digest((ref, ref), 16), prompts[ref], ref, ref, YES) for ref in chosen]
+
+
+def _validation(pairs: Sequence[Pair], params: PairsParams) -> tuple[list[Pair], list[Pair]]:
+    """(training, validation) of pairs of one kind: from rankings, edits, imported."""
+
+    def unit(pair: Pair) -> str:
+        return pair.prompt_id if params.split == "prompt" else pair.pair_id
+
+    unseen, _ = _share({unit(p) for p in pairs}, params.validation_share, f"{params.seed}|validation", "validation")
+    return [p for p in pairs if unit(p) not in unseen], [p for p in pairs if unit(p) in unseen]
+
+
+def balance(pairs: Sequence[Pair], seed: int) -> list[Pair]:
+    """Drop pairs of the larger class until it exceeds the smaller by 3% at most.
+
+    They are chosen by seed and id; editing pairs, of which there are few, go last.
+    """
+    classes = {label: [pair for pair in pairs if pair.label == label] for label in (YES, NO)}
+    smaller = min(map(len, classes.values()))
+    limit = int(smaller * (1 + IMBALANCE))
+    chosen = [
+        pair
+        for members in classes.values()
+        for pair in sorted(members, key=lambda p: (p.instruction is None, _draw(f"{seed}|balance", p.pair_id)))[:limit]
+    ]
+    return sorted(chosen)
+
+
+def _share(units: set[str], share: float, salt: str, name: str) -> tuple[set[str], set[str]]:
+    """(held out, rest): the nearest whole number of units, at least one of each when the share asks for it."""
+    ordered = sorted(units, key=lambda unit: _draw(salt, unit))
+    count = round(share * len(ordered))
+    if share > 0:
+        count = max(1, count)
+    if share < 1 and count >= len(ordered):
+        raise DataError(
+            f"pairs.{name}_share={share}: {len(ordered)} prompts or instances cannot be split; "
+            "raise prompts.count and diverse_prompts.target"
+        )
+    return set(ordered[:count]), set(ordered[count:])
+
+
+def _draw(salt: str, unit: str) -> str:
+    return hashlib.sha256(f"{salt}|{unit}".encode()).hexdigest()
+
+
+def pair_table(pairs: Sequence[Pair], records: Mapping[str, PromptRecord]) -> pd.DataFrame:
+    """Pairs with their themes (columns :data:`COLUMNS`, ``question``); an editing pair has an instruction instead."""
+    import pandas as pd
+
+    def theme(pair: Pair) -> str:
+        if pair.theme is not None or pair.instruction is not None:
+            return pair.theme or ""
+        return _theme(records, pair.prompt_id)
+
+    rows = [
+        (p.pair_id, p.prompt_id, theme(p), p.first, p.second, p.label, p.instruction, p.answer, p.question)
+        for p in pairs
+    ]
+    return pd.DataFrame(rows, columns=[*COLUMNS, QUESTION])
+
+
+def benchmark_table(instances: Sequence[Instance], records: Mapping[str, PromptRecord]) -> pd.DataFrame:
+    """Held-out rankings with their themes (columns :data:`BENCHMARK_COLUMNS`)."""
+    import pandas as pd
+
+    rows = [
+        (
+            i.instance_id,
+            i.prompt_id,
+            _theme(records, i.prompt_id),
+            i.reference,
+            i.candidates,
+            i.annotation.ranking,
+            i.annotation.scores,
+            i.annotation.tied,
+        )
+        for i in instances
+    ]
+    return pd.DataFrame(rows, columns=list(BENCHMARK_COLUMNS))
+
+
+def _theme(records: Mapping[str, PromptRecord], prompt_id: str) -> str:
+    if prompt_id not in records:
+        raise DataError(f"prompt {prompt_id}: not among the diverse prompts; run `dvc repro grids` again")
+    return records[prompt_id].theme

@@ -1,0 +1,152 @@
+"""Answers with reasons: "Yes." or "No.", then one to three sentences that say why."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from paco_core.data.annotation.recogniser import read_panels
+from paco_core.data.records.panels import PanelStore
+from paco_core.io.files import DataError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from paco_core.config.params import ReasonsParams
+
+JOURNAL = Path(".paco") / "cot_labels" / "journal.jsonl"  # outside the outs, which DVC deletes before a run
+MAX_REASONS = 3
+SENTENCE = re.compile(r"\S.*?[.!?](?=\s|$)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A pair's answer, or the cause of having none."""
+
+    answer: str | None
+    cause: str | None = None
+
+
+@dataclass
+class Explained:
+    """Pairs with their answers, pairs that got none, and why."""
+
+    table: pd.DataFrame  # the pairs' columns, answer, engine
+    failed: pd.DataFrame  # the pairs' columns, cause
+    figures: Counter[str] = field(default_factory=Counter)  # what a language model took, and its rejected answers
+
+    @property
+    def causes(self) -> Counter[str]:
+        """How many pairs failed, by cause."""
+        return Counter(self.failed["cause"])
+
+
+def explain(
+    pairs: pd.DataFrame,
+    panels: PanelStore,
+    params: ReasonsParams,
+    root: Path = Path(),
+    advance: Callable[[int], object] = lambda _count: None,
+) -> Explained:
+    """Write an answer for every pair; one that is at odds with the pair's label, or without reasons, counts as failed.
+
+    A pair that came with an answer (a drawn edit, say) keeps it, if it is a valid one. The engine ``storybook``
+    writes true reasons from what the recogniser reads in the two panels (``advance`` counts panels); of an edit it
+    cannot tell what was intended. ``openai`` asks a vision language model and keeps its answers below ``root``
+    (``advance`` counts pairs).
+
+    Raises:
+        DataError: when the engine lacks its model, or the language model cannot be worked with.
+    """
+    import pandas as pd
+
+    figures: Counter[str] = Counter()
+    pairs = pairs.reindex(columns=[*pairs.columns, *(c for c in ("instruction", "answer") if c not in pairs)])
+    given = pairs["answer"].notna()
+    if params.engine == "openai":
+        written = _written(pairs[~given], panels, params, root, advance, figures)
+    else:
+        written = _storybook(pairs[~given], panels, params, root, advance)
+    todo = iter(written)
+    outcomes = [
+        _outcome(text, label) if came else next(todo)
+        for came, text, label in zip(given, pairs["answer"], pairs["label"], strict=True)
+    ]
+    answers = pd.Series([found.answer for found in outcomes], index=pairs.index, dtype="object")
+    causes = pd.Series([found.cause for found in outcomes], index=pairs.index, dtype="object")
+    good = answers.notna()
+    return Explained(
+        pairs.assign(answer=answers, engine=given.map({True: "given", False: params.engine}))[good].reset_index(
+            drop=True
+        ),
+        pairs.assign(cause=causes)[~good].reset_index(drop=True),
+        figures,
+    )
+
+
+def _outcome(text: str, label: str) -> Outcome:
+    cause = fault(text, label)
+    return Outcome(None if cause else text, cause)
+
+
+def _storybook(
+    pairs: pd.DataFrame, panels: PanelStore, params: ReasonsParams, root: Path, advance: Callable[[int], object]
+) -> list[Outcome]:
+    from paco_core.storybook.reasons import answer, true_reasons
+
+    if params.model is None:
+        raise DataError("cot_labels.engine 'storybook' needs cot_labels.model, the recogniser's folder")
+    readings = read_panels(pairs[pairs["instruction"].isna()], panels, root / params.model, advance)
+    outcomes = []
+    for first, second, label, edit in pairs[["first", "second", "label", "instruction"]].itertuples(index=False):
+        if isinstance(edit, str):
+            outcomes.append(Outcome(None, "edit_without_answer"))
+        else:
+            outcomes.append(_outcome(answer(*true_reasons(readings[first].panel, readings[second].panel)), label))
+    return outcomes
+
+
+def _written(
+    pairs: pd.DataFrame,
+    panels: PanelStore,
+    params: ReasonsParams,
+    root: Path,
+    advance: Callable[[int], object],
+    figures: Counter[str],
+) -> list[Outcome]:
+    from paco_core.data.llm.journal import Journal
+    from paco_core.data.llm.openai_chat import Chat
+    from paco_core.data.pairs.reason_writer import WrittenReasons, write_reasons
+
+    def text(written: WrittenReasons) -> str:
+        return answer_text(written.answer, written.reasons)
+
+    assert params.endpoint is not None  # params.py sees to it
+    with Journal(root / JOURNAL) as journal:
+        chat = Chat(params.endpoint, journal)
+        replies = write_reasons(pairs, panels, chat, lambda written, label: fault(text(written), label), advance)
+    figures.update(chat.counts.figures())
+    figures.update({f"rejected.{cause}": count for cause, count in chat.counts.rejected.items()})
+    return [
+        Outcome(text(reply.answer)) if reply.answer else Outcome(None, reply.rejected[-1].cause) for reply in replies
+    ]
+
+
+def answer_text(label: str, reasons: Sequence[str]) -> str:
+    """The label and the reasons as one line; a reason without an end gets its full stop."""
+    plain = [" ".join(reason.split()) for reason in reasons]
+    return " ".join([f"{label}.", *(reason if reason[-1:] in ".!?" else f"{reason}." for reason in plain)])
+
+
+def fault(answer: str, label: str) -> str | None:
+    """What is wrong with an answer, or None: it must begin with its label and give one to three reasons."""
+    if not answer.startswith(f"{label}."):
+        return "answer_contradicts_label"
+    reasons = SENTENCE.findall(answer.removeprefix(f"{label}."))
+    if not 1 <= len(reasons) <= MAX_REASONS:
+        return "not_one_to_three_reasons"
+    return None

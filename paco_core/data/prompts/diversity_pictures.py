@@ -1,0 +1,141 @@
+"""What diversification did, as pictures: nearest-neighbour similarity before and after, and a part of the graph."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from paco_core.data.prompts.diversify import Diversified
+from paco_core.data.records.categories import category
+from paco_core.data.records.records import PromptRecord
+from paco_core.io.imports import uncollected
+
+if TYPE_CHECKING:
+    import numpy as np
+    from PIL import Image
+
+SHOWN = 260  # nodes of the graph that a picture can hold
+STANDS_FOR = 40  # nodes shown beside one kept node
+#: Okabe and Ito's colours, told apart also by readers who do not see red or green.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+
+
+def histogram(found: Diversified) -> Image.Image:
+    """Similarity of each prompt to its nearest other: among all prompts, and of the kept among the kept."""
+    import numpy as np
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 4.2), layout="constrained")
+    axes = figure.subplots()
+    low = float(np.nanmin([found.nearest_before, found.nearest_after]))
+    width = max(1.0 - low, 0.01) / 40
+    first = np.ceil((found.threshold - low) / width)
+    bins = found.threshold + width * np.arange(-first, 42 - first)  # the threshold lies between two bars
+    for values, label, style in (
+        (found.nearest_before, "all {} prompts", {"color": COLOURS[1], "alpha": 0.45}),
+        (found.nearest_after, "the {} kept", {"color": COLOURS[0], "histtype": "step", "linewidth": 2}),
+    ):
+        known = values[~np.isnan(values)]
+        shares = np.full(len(known), 1 / len(known))
+        axes.hist(known, bins=bins, weights=shares, label=label.format(len(known)), **style)
+    axes.axvline(found.threshold, color="black", linestyle="--", linewidth=1)
+    axes.annotate(f"threshold {found.threshold:.3f}", (found.threshold, 1), (4, -4), xycoords=("data", "axes fraction"),
+                  textcoords="offset points", va="top")  # fmt: skip
+    axes.set_xlabel("cosine similarity to the nearest other prompt")
+    axes.set_ylabel("share of the prompts")
+    axes.legend(frameon=False, loc="upper left")
+    axes.spines[["top", "right"]].set_visible(False)
+    return _image(figure)
+
+
+def shown_part(embeddings: np.ndarray, found: Diversified, most: int = SHOWN) -> list[int]:
+    """Kept prompts at even distances, each with all that it stands for, until there are ``most``."""
+    import numpy as np
+
+    if len(embeddings) <= most:
+        return list(range(len(embeddings)))
+    chosen: dict[int, None] = {}
+    step = max(1, len(found.kept) // most)
+    for position in found.kept[::step]:
+        near = np.flatnonzero(embeddings @ embeddings[position] >= found.threshold)
+        chosen |= dict.fromkeys([position, *near[:STANDS_FOR].tolist()])
+        if len(chosen) >= most:
+            break
+    return sorted(chosen)
+
+
+def graph(embeddings: np.ndarray, records: Sequence[PromptRecord], found: Diversified) -> Image.Image:
+    """The similarity graph, or a part of it: filled dots are kept, hollow ones left out, lines join similar prompts."""
+    import numpy as np
+
+    with uncollected():
+        import networkx as nx
+        from matplotlib.figure import Figure
+
+    nodes = shown_part(embeddings, found)
+    similar = embeddings[nodes] @ embeddings[nodes].T
+    edges = np.argwhere(np.triu(similar >= found.threshold, 1))
+    net = nx.Graph()
+    net.add_nodes_from(range(len(nodes)))
+    net.add_edges_from(edges.tolist())
+    places = _places(net)
+    kept = set(found.kept)
+    names = sorted({category(records[node]) for node in nodes})
+    figure = Figure(figsize=(9, 7), layout="constrained")
+    axes = figure.subplots()
+    nx.draw_networkx_edges(net, places, ax=axes, edge_color="#999999", width=0.6)
+    for name, colour in zip(names, COLOURS * len(names), strict=False):
+        for inside in (True, False):
+            own = [n for n, node in enumerate(nodes) if category(records[node]) == name and (node in kept) == inside]
+            axes.scatter(
+                *np.array([places[n] for n in own]).reshape(-1, 2).T,
+                s=46 if inside else 16,
+                facecolors=colour if inside else "white",
+                edgecolors=colour,
+                linewidths=1,
+                zorder=2,
+                label=name if inside else None,
+            )
+    part = "" if len(nodes) == len(embeddings) else f" {len(nodes)} of {len(embeddings)} prompts are shown."
+    axes.set_title(
+        f"Prompts joined where their similarity reaches {found.threshold:.3f}: "
+        f"{len(found.kept)} kept (filled), {len(embeddings) - len(found.kept)} left out (hollow).{part}",
+        fontsize=9,
+    )
+    axes.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=6, fontsize=8)
+    axes.set_axis_off()
+    return _image(figure)
+
+
+def _places(net: Any) -> dict[int, np.ndarray]:
+    """Each connected part laid out by springs, the parts in rows, the largest first."""
+    import networkx as nx
+    import numpy as np
+
+    places: dict[int, np.ndarray] = {}
+    parts = sorted(nx.connected_components(net), key=lambda part: (-len(part), min(part)))
+    width = 1.25 * np.sqrt(sum(_side(len(part)) ** 2 for part in parts))
+    x = y = height = 0.0
+    for part in parts:
+        side = _side(len(part))
+        if x and x + side > width:
+            x, y, height = 0.0, y - height, 0.0
+        around = nx.spring_layout(net.subgraph(sorted(part)), seed=0, center=(0, 0), iterations=80)
+        for node, place in around.items():
+            places[node] = np.array([x + side / 2, y - side / 2]) + place * side * 0.42
+        x, height = x + side, max(height, side)
+    return places
+
+
+def _side(nodes: int) -> float:
+    return 1.0 if nodes == 1 else 1.5 * float(nodes) ** 0.5
+
+
+def _image(figure: Any) -> Image.Image:
+    from PIL import Image
+
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=110)
+    buffer.seek(0)
+    return Image.open(buffer).convert("RGB")

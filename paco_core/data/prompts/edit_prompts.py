@@ -1,0 +1,170 @@
+"""Makes editing prompts: drawn by the embedded world, or from a file with the columns of GEdit-Bench.
+
+Rows about one source picture (GEdit-Bench has an English and a Chinese one) always lie in the same part.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from paco_core.data.records.edit_records import FILE, SHARD, EditRecord
+from paco_core.data.records.records import Id, first_fault
+from paco_core.io.files import DataError, Names, digest, inside, read_jsonl, write_jsonl
+from paco_core.io.shards import decode_image, encode_png, read_image, write_shard
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+    from paco_core.config.params import EditPromptsParams
+    from paco_core.data.records.records import PromptRecord
+
+
+class EditRow(BaseModel):
+    """One line of a file made elsewhere; the picture's path is relative to it, and below it. Other keys are ignored."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    key: Id | None = None
+    instruction: str = Field(min_length=1)
+    input_image: str = Field(min_length=1)
+    task_type: str = "edit"
+    instruction_language: str = "en"
+
+
+@dataclass
+class EditPrompts:
+    """Records, their pictures, and the rows that were left out, by place and cause."""
+
+    records: list[EditRecord] = field(default_factory=list)
+    pictures: dict[str, bytes] = field(default_factory=dict)  # id -> PNG
+    rejected: list[tuple[str, str]] = field(default_factory=list)
+    _sizes: dict[str, tuple[int, int]] = field(default_factory=dict)  # id -> (width, height)
+
+    def picture(self, image: Image) -> str:
+        """Keep a picture; its id is its content's, so that the same picture is the same wherever it comes from."""
+        png = encode_png(image)
+        name = hashlib.md5(png, usedforsecurity=False).hexdigest()[:16]
+        self.pictures[name], self._sizes[name] = png, image.size
+        return name
+
+    def reference(self, record: PromptRecord) -> Image:
+        """The picture that a record is about, as :class:`References` gives it from disk."""
+        assert isinstance(record, EditRecord)
+        return decode_image(self.pictures[record.reference], record.reference)
+
+    def add(self, idx: str, instruction: str, picture: str, **more: Any) -> None:
+        """Add a record about a kept picture; it is for training until :meth:`hold_out`."""
+        width, height = self._sizes[picture]
+        given: dict[str, Any] = {
+            "idx": idx, "prompt": instruction, "theme": instruction, "height": height, "width": width,
+            "reference": picture, "part": "train",
+        }  # fmt: skip
+        self.records.append(EditRecord(**given, **more))
+
+    def hold_out(self, pictures: int, seed: int) -> None:
+        """Hold so many pictures back from training, with all their rows; which ones depends on seed and content.
+
+        Raises:
+            DataError: when nothing would be left to train on.
+        """
+        names = sorted({r.reference for r in self.records}, key=lambda name: digest([seed, name], 32))
+        if pictures >= len(names):
+            raise DataError(
+                f"edit_prompts.unseen={pictures} holds back all of the {len(names)} pictures; choose at most "
+                f"{len(names) - 1}, or raise edit_prompts.count"
+            )
+        unseen = set(names[:pictures])
+        self.records = [r.model_copy(update={"part": "unseen"}) if r.reference in unseen else r for r in self.records]
+
+    def write(self, out: Path) -> None:
+        """Write records and pictures to the folder ``out``."""
+        rows = [
+            {"id": name, "md5": hashlib.md5(png, usedforsecurity=False).hexdigest()}
+            | dict(zip(("width", "height"), self._sizes[name], strict=True))
+            for name, png in self.pictures.items()
+        ]
+        write_shard(out / SHARD, rows, self.pictures)
+        write_jsonl(out / FILE, (record.model_dump() for record in self.records))
+
+    @property
+    def causes(self) -> Counter[str]:
+        return Counter(cause.split(":")[0] for _, cause in self.rejected)
+
+
+def drawn(count: int, size: int, seed: int) -> EditPrompts:
+    """Edits of the embedded world, each of a picture of its own, ``size`` x ``size`` pixels."""
+    from paco_core.storybook.editing import random_edit
+    from paco_core.storybook.world import VOCABULARY
+
+    found, number = EditPrompts(), 0
+    while len(found.pictures) < count:
+        edit = random_edit(random.Random(f"edit-prompts-{seed}-{number}"))
+        known = len(found.pictures)
+        name = found.picture(edit.draw(size, seed=(seed << 32) + number)[0])
+        number += 1
+        if len(found.pictures) == known:
+            continue  # the same picture again: it would have two ids of its own
+        found.add(
+            f"e{len(found.records):05d}", edit.instruction, name, task_name=edit.trait,
+            before={trait: str(getattr(edit.before, trait)) for trait in VOCABULARY}, trait=edit.trait, word=edit.asked,
+        )  # fmt: skip
+    return found
+
+
+def read_rows(file: Path, limit: int | None = None) -> EditPrompts:
+    """Instructions and pictures of a JSON Lines file (keys of :class:`EditRow`).
+
+    A row that cannot be used is left out and told with its place and cause.
+
+    Raises:
+        DataError: when the file is missing or no JSON Lines, or none of its rows can be used.
+    """
+    found, names = EditPrompts(), Names()
+    for number, row in read_jsonl(file):
+        if limit is not None and len(found.records) == limit:
+            break
+        place = f"{file}:{number}"
+        try:
+            given = EditRow.model_validate(row)
+        except ValidationError as error:
+            found.rejected.append((place, f"record: {first_fault(error)}"))
+            continue
+        try:
+            name = found.picture(read_image(inside(file.parent, given.input_image)))
+        except DataError as error:
+            found.rejected.append((place, f"picture: {error}"))
+            continue
+        idx = given.key or digest([name, given.instruction])
+        try:
+            names.add(idx, number)
+        except DataError as error:
+            found.rejected.append((place, f"duplicate: id {error}"))
+            continue
+        found.add(idx, given.instruction, name, task_name=given.task_type, language=given.instruction_language)
+    if not found.records:
+        first = f", e.g. {': '.join(found.rejected[0])}" if found.rejected else ""
+        raise DataError(f"{file}: none of its {len(found.rejected)} rows can be used{first}")
+    used = {record.reference for record in found.records}
+    found.pictures = {name: png for name, png in found.pictures.items() if name in used}
+    return found
+
+
+def edit_prompts(params: EditPromptsParams, root: Path) -> EditPrompts:
+    """What the parameters ask for, a part of it held back.
+
+    Raises:
+        DataError: as :func:`read_rows` and :meth:`EditPrompts.hold_out`.
+    """
+    if params.source == "storybook":
+        found = drawn(int(params.count or 0), params.size, params.seed)
+    else:
+        found = read_rows(root / str(params.file), params.count)
+    found.hold_out(params.unseen, params.seed)
+    return found

@@ -1,0 +1,173 @@
+"""Text embeddings of prompts, by one of three kinds of encoder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from paco_core.data.records.records import PromptRecord
+from paco_core.io.files import DataError
+from paco_core.io.imports import uncollected
+
+if TYPE_CHECKING:
+    import numpy as np
+
+BATCH = 256
+
+
+class TextEncoder(Protocol):
+    """Turns texts into unit vectors; sees no more than ``window`` tokens of each."""
+
+    window: int
+
+    def lengths(self, texts: list[str]) -> list[int]:
+        """Tokens of each text, those included that the model adds."""
+        ...
+
+    def encode(self, texts: list[str]) -> np.ndarray:
+        """(texts, width) float32 rows of unit length."""
+        ...
+
+
+@dataclass(frozen=True)
+class PromptEmbeddings:
+    """Rows of unit length in the order of the prompts, and what was embedded of them."""
+
+    rows: np.ndarray  # (prompts, width) float32
+    by_theme: int  # prompts longer than the window, embedded by their theme instead
+    cut_themes: int  # themes among them that are longer than the window, too, and were cut
+
+
+def embed_prompts(
+    encoder: TextEncoder, records: Sequence[PromptRecord], text: Literal["prompt", "theme"] = "prompt"
+) -> PromptEmbeddings:
+    """Embed every prompt, or its theme where the prompt is longer than the encoder's window.
+
+    Args:
+        text: ``theme`` embeds every prompt by its theme.
+
+    Raises:
+        DataError: naming the record whose embedding is not finite.
+    """
+    import numpy as np
+
+    rows, by_theme, cut = [], 0, 0
+    for start in range(0, len(records), BATCH):
+        part = records[start : start + BATCH]
+        prompts = [record.prompt for record in part]
+        fits = [text == "prompt" and length <= encoder.window for length in encoder.lengths(prompts)]
+        chosen = [record.prompt if fit else record.theme for record, fit in zip(part, fits, strict=True)]
+        lengths = encoder.lengths(chosen)
+        by_theme += fits.count(False)
+        cut += sum(length > encoder.window for length in lengths)
+        found = encoder.encode(chosen)
+        if not np.isfinite(found).all():
+            bad = part[int(np.flatnonzero(~np.isfinite(found).all(axis=1))[0])]
+            raise DataError(f"record {bad.idx}: its text embedding is not finite; is diverse_prompts.model damaged?")
+        rows.append(found)
+    return PromptEmbeddings(np.concatenate(rows), by_theme, cut)
+
+
+@uncollected()
+def load_encoder(kind: str, model: str | Path, device: str = "cpu") -> TextEncoder:
+    """An encoder from a folder, or by a name on a hub.
+
+    Args:
+        kind: ``open_clip`` (the text tower; names begin with ``hf-hub:``), ``sentence_transformers``, or
+            ``transformers`` (``text_encoder`` and ``tokenizer`` of a diffusers pipeline's folder, as the zoo's FLUX).
+
+    Raises:
+        DataError: when the folder holds no model of that kind, or a package is missing.
+    """
+    kinds: dict[str, Callable[[str, str], TextEncoder]] = {
+        "open_clip": OpenClip,
+        "sentence_transformers": Sentences,
+        "transformers": Pooled,
+    }
+    return kinds[kind](str(model), device)
+
+
+def _need(model: str, file: str, kind: str) -> None:
+    if Path(model).is_dir() and not (Path(model) / file).exists():
+        raise DataError(f"{model}: no {kind} model there ({file} is missing)")
+
+
+class OpenClip:
+    """The text tower of an open_clip model."""
+
+    def __init__(self, model: str, device: str) -> None:
+        import open_clip
+
+        if not model.startswith("hf-hub:"):
+            _need(model, "open_clip_config.json", "open_clip")
+            model = f"local-dir:{model}"
+        self._tower, _, _ = open_clip.create_model_and_transforms(model, device=device)
+        self._tower.eval()
+        self._tokenizer, self._device = open_clip.get_tokenizer(model), device
+        self.window = int(self._tokenizer.context_length)
+
+    def lengths(self, texts: list[str]) -> list[int]:
+        inner = getattr(self._tokenizer, "tokenizer", None)  # of Hugging Face; open_clip's own adds two tokens itself
+        if inner is not None:
+            return [len(ids) for ids in inner(texts, verbose=False)["input_ids"]]
+        return [len(self._tokenizer.encode(text)) + 2 for text in texts]
+
+    def encode(self, texts: list[str]) -> np.ndarray:
+        import torch
+
+        with torch.inference_mode():
+            return _plain(self._tower.encode_text(self._tokenizer(texts).to(self._device), normalize=True))
+
+
+class Sentences:
+    """A sentence-transformers model."""
+
+    def __init__(self, model: str, device: str) -> None:
+        try:
+            from sentence_transformers import SentenceTransformer
+        except ImportError:
+            raise DataError(
+                "diverse_prompts.encoder 'sentence_transformers' needs the package: pip install 'paco[sentences]'"
+            ) from None
+        _need(model, "modules.json", "sentence-transformers")
+        self._model = SentenceTransformer(model, device=device)
+        self.window = int(self._model.max_seq_length or 1 << 30)
+
+    def lengths(self, texts: list[str]) -> list[int]:
+        return [len(ids) for ids in self._model.tokenizer(texts, truncation=False, verbose=False)["input_ids"]]
+
+    def encode(self, texts: list[str]) -> np.ndarray:
+        import numpy as np
+
+        found = self._model.encode(texts, batch_size=BATCH, normalize_embeddings=True, show_progress_bar=False)
+        return np.asarray(found, dtype=np.float32)
+
+
+class Pooled:
+    """The text encoder of a diffusers pipeline: its pooled output, made unit length."""
+
+    def __init__(self, model: str, device: str) -> None:
+        from transformers import AutoModel, AutoTokenizer
+
+        _need(model, "text_encoder/config.json", "pipeline's text")
+        self._tokenizer = AutoTokenizer.from_pretrained(model, subfolder="tokenizer")
+        self._model = AutoModel.from_pretrained(model, subfolder="text_encoder").to(device).eval()
+        self._device = device
+        self.window = int(min(self._tokenizer.model_max_length, self._model.config.max_position_embeddings))
+
+    def lengths(self, texts: list[str]) -> list[int]:
+        return [len(ids) for ids in self._tokenizer(texts, truncation=False, verbose=False)["input_ids"]]
+
+    def encode(self, texts: list[str]) -> np.ndarray:
+        import torch
+
+        tokens = self._tokenizer(texts, padding=True, truncation=True, max_length=self.window, return_tensors="pt")
+        with torch.inference_mode():
+            pooled = self._model(**tokens.to(self._device)).pooler_output
+            return _plain(torch.nn.functional.normalize(pooled.float(), dim=-1))
+
+
+def _plain(rows: Any) -> np.ndarray:
+    return rows.float().cpu().numpy()  # type: ignore[no-any-return]

@@ -1,0 +1,224 @@
+"""Text-to-image-set prompts written by a language model, in equal shares over the subcategories.
+
+The model fills a form (theme, subject, shared traits, panels, criteria); the T2IS text is composed from it here,
+so that its marks are always right. One chain of questions a subcategory, each told the subjects it has already.
+What the chat's journal holds is replayed, so a killed run goes on with the next question.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import zip_longest
+
+from pydantic import BaseModel, ConfigDict
+
+from paco_core.data.llm.chat_protocol import Question, Rejection
+from paco_core.data.llm.openai_chat import Chat
+from paco_core.data.records import prompt_text
+from paco_core.data.records.categories import Subcategory, shares
+from paco_core.data.records.records import Dimension, PromptRecord
+from paco_core.io.files import DataError, digest
+
+AN_ANSWER = 5  # prompts asked for at once: few enough that the last one is as careful as the first
+BARREN = 3  # answers in a row without one usable prompt, after which a subcategory is given up
+LONGEST = 2000  # characters of one text; public themes reach 800 words only by accident
+
+SYSTEM = """\
+You write prompts for text-to-image models that paint several panels in one picture. The panels of a set belong \
+together: the same identity, the same style, a sensible relation between them. Every panel is described so that it can \
+be painted from its own text and the shared traits alone. Name concrete, visible things: who, colours, materials, \
+places, light, medium. No real living persons, no brands, no text to be read unless the kind asks for it."""
+
+
+class Criterion(BaseModel):
+    """One thing that must be consistent in the set."""
+
+    model_config = ConfigDict(extra="forbid")
+    name: str
+    text: str
+
+
+class WrittenPrompt(BaseModel):
+    """One prompt in its parts."""
+
+    model_config = ConfigDict(extra="forbid")
+    theme: str
+    subject: str
+    shared: str
+    panels: list[str]
+    style: list[Criterion]
+    identity: list[Criterion]
+    logic: list[Criterion]
+
+
+class WrittenPrompts(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    prompts: list[WrittenPrompt]
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is to be written: the layout, the size in pixels (height, width), and a seed that tells runs apart."""
+
+    layout: str
+    size: tuple[int, int]
+    seed: int
+
+
+@dataclass
+class Written:
+    """The records, the subcategories in turn, and why prompts were not taken."""
+
+    records: list[PromptRecord]
+    rejected: Counter[str]
+
+
+@dataclass
+class _Chain:
+    """The prompts of one subcategory so far, by their themes."""
+
+    kind: Subcategory
+    share: int
+    job: Job
+    found: dict[str, tuple[str, PromptRecord]] = field(default_factory=dict)  # theme -> subject, record
+    taken: dict[str, str] = field(default_factory=dict)  # theme -> subject, of what an earlier subcategory has
+    rejected: Counter[str] = field(default_factory=Counter)
+    asked: int = 0
+
+    @property
+    def short(self) -> bool:
+        return len(self.found) < self.share
+
+    async def fill(self, chat: Chat, advance: Callable[[int], object]) -> None:
+        """Ask until the share is full.
+
+        Raises:
+            DataError: naming the subcategory and the causes when :data:`BARREN` answers in a row bring nothing.
+        """
+        barren = 0
+        while self.short:
+            reply = await chat.ask(self._question())
+            before = len(self.found)
+            if reply.answer is not None:
+                for written in reply.answer.prompts:
+                    self._take(written)
+            self.asked += reply.served  # what was not served is asked for again, in the same words
+            gained = len(self.found) - before
+            advance(min(gained, max(0, self.share - before)))
+            barren = 0 if gained else barren + 1
+            if barren == BARREN:
+                causes = self.rejected + Counter(rejection.cause for rejection in reply.rejected)
+                listed = ", ".join(f"{count} x {cause}" for cause, count in causes.most_common(5))
+                remedy = "change prompts.endpoint or prompts.seed" if reply.served else "run again to go on from there"
+                raise DataError(
+                    f"prompts, {self.kind}: {BARREN} questions in a row gave no usable prompt ({listed}); it has "
+                    f"{len(self.found)} of {self.share}; {remedy}"
+                )
+
+    def _question(self) -> Question[WrittenPrompts]:
+        panels = len(prompt_text.panel_marks(self.job.layout))
+        rows, columns = prompt_text.parse_layout(self.job.layout)
+        subjects = [*(subject for subject, _ in self.found.values()), *self.taken.values()]
+        had = "".join(f"\n- {subject}" for subject in subjects) or " none yet"
+        text = (
+            f"Write {AN_ANSWER} prompts, as different from one another as can be.\n"
+            f"Kind: {self.kind.name} (category {self.kind.category}): {self.kind.brief}.\n"
+            f"Layout: {panels} panels, {rows} rows of {columns}, in reading order.\n"
+            "For each prompt:\n"
+            "- theme: two or three sentences that say what the set is about and what its panels show.\n"
+            "- subject: what the set portrays, in at most 15 words, to follow the words "
+            f"'{panels}-PANEL Images with a {self.job.layout} grid layout'.\n"
+            "- shared: one or two sentences with the traits of all panels, the first beginning with 'All images'.\n"
+            f"- panels: exactly {panels} texts of one or two sentences, without names of places such as [LEFT].\n"
+            "- style, identity, logic: one to three criteria each, by which a judge tells whether the panels agree.\n"
+            f"Subjects that exist already, and must not come again:{had}"
+        )
+        name = f"{self.job.seed}/{self.kind}/{self.job.layout}/{self.asked}"
+        return Question(name, text, WrittenPrompts, system=SYSTEM)
+
+    def _take(self, written: WrittenPrompt) -> None:
+        made = to_record(written, self.kind, self.job)
+        if isinstance(made, Rejection):
+            self.rejected[made.cause] += 1
+            return
+        theme = _plain(made.theme)
+        if theme in self.found or theme in self.taken or any(made.prompt == r.prompt for _, r in self.found.values()):
+            self.rejected["repeated"] += 1
+            return
+        self.found[theme] = (written.subject, made)
+
+    def records(self) -> list[PromptRecord]:
+        return [record for _, record in self.found.values()][: self.share]
+
+
+async def write(chat: Chat, count: int, job: Job, advance: Callable[[int], object] = lambda _count: None) -> Written:
+    """``count`` prompts; a longer list from the same journal begins with the shorter one of each subcategory.
+
+    Raises:
+        ChatError: when the endpoint cannot be worked with.
+        DataError: when a subcategory gets nothing usable, or the layout's panels have no names.
+    """
+    prompt_text.panel_marks(job.layout)
+    chains = [_Chain(kind, share, job) for kind, share in shares(count).items() if share]
+    async with chat:
+        while any(chain.short for chain in chains):
+            await chat.settle(chain.fill(chat, advance) for chain in chains)
+            before = sum(len(chain.records()) for chain in chains)
+            _give_up_repeats(chains)
+            advance(sum(len(chain.records()) for chain in chains) - before)
+    turns = zip_longest(*(chain.records() for chain in chains))
+    records = [record for turn in turns for record in turn if record is not None]
+    rejected = sum((chain.rejected for chain in chains), Counter[str]())
+    return Written(records, rejected + chat.counts.rejected)
+
+
+def _give_up_repeats(chains: list[_Chain]) -> None:
+    """Take themes that an earlier subcategory has from the later one."""
+    seen: set[str] = set()
+    for chain in chains:
+        for theme in [theme for theme in chain.found if theme in seen]:
+            chain.taken[theme] = chain.found.pop(theme)[0]
+            chain.rejected["repeated"] += 1
+        seen |= chain.found.keys()
+
+
+def to_record(written: WrittenPrompt, kind: Subcategory, job: Job) -> PromptRecord | Rejection:
+    """The T2IS record of a filled form, or why there is none."""
+    criteria: dict[Dimension, list[Criterion]] = {
+        "Style": written.style,
+        "Identity": written.identity,
+        "Logic": written.logic,
+    }
+    texts = [written.theme, written.subject, written.shared, *written.panels]
+    texts += [text for listed in criteria.values() for criterion in listed for text in (criterion.name, criterion.text)]
+    faults = {
+        "empty_text": not all(text.strip() for text in texts),
+        "too_long": any(len(text) > LONGEST for text in texts),
+        "wrong_number_of_panels": len(written.panels) != len(prompt_text.panel_marks(job.layout)),
+        "no_criteria": not all(criteria.values()),
+        "repeated_criterion": any(len({c.name.strip() for c in listed}) < len(listed) for listed in criteria.values()),
+        "panel_mark_in_text": any(prompt_text.PANEL_MARK.search(text) for text in texts),
+    }
+    if found := next((cause for cause, met in faults.items() if met), None):
+        return Rejection(found)
+    prompt = str(prompt_text.compose(written.subject, written.shared, written.panels, job.layout))
+    if prompt_text.parse(prompt, job.layout).shared != written.shared.strip():
+        return Rejection("shared_traits_not_told_apart")
+    return PromptRecord(
+        idx=digest([prompt, job.layout]),
+        prompt=prompt,
+        height=job.size[0],
+        width=job.size[1],
+        layout=job.layout,
+        theme=written.theme.strip(),
+        category=kind.category,
+        task_name=kind.name,
+        criteria={name: {c.name.strip(): c.text.strip() for c in listed} for name, listed in criteria.items()},
+    )
+
+
+def _plain(text: str) -> str:
+    """A text without what does not make two themes different."""
+    return " ".join("".join(c if c.isalnum() else " " for c in text.casefold()).split())

@@ -1,0 +1,109 @@
+"""Where prompts come from: the embedded world, a file of public T2IS records, or a language model."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from paco_core.data.records import prompt_text
+from paco_core.data.records.categories import CATEGORIES, category
+from paco_core.data.records.records import PromptRecord, read_prompts
+from paco_core.io.files import DataError
+
+if TYPE_CHECKING:
+    from paco_core.config.params import ChatParams, PromptsParams
+
+JOURNAL = Path(".paco") / "prompts" / "journal.jsonl"  # outside the outs, which DVC deletes before a run
+
+
+@dataclass
+class Prompts:
+    """Records in a stable order, and what making them took, for the report."""
+
+    records: list[PromptRecord]
+    figures: dict[str, int] = field(default_factory=dict)
+
+
+def make_prompts(
+    params: PromptsParams,
+    size: tuple[int, int],
+    root: Path = Path(),
+    advance: Callable[[int], object] = lambda _count: None,
+) -> Prompts:
+    """The prompts that the parameters ask for.
+
+    Args:
+        size: (height, width) in pixels of a picture for prompts that name no size of their own.
+        root: where a relative ``params.source`` begins, and where the answers of a language model are kept.
+
+    Raises:
+        DataError: when the source is missing or malformed or holds too few prompts, or the language model cannot
+            be worked with.
+    """
+    if params.engine == "storybook":
+        return Prompts(_storybook(params, size))
+    if params.engine == "openai":
+        assert params.endpoint is not None  # params.py sees to it
+        return _written(params, params.endpoint, size, root, advance)
+    return Prompts(imported(root / str(params.source), params.layout, params.count))
+
+
+def imported(source: Path, layout: str, count: int) -> list[PromptRecord]:
+    """The first ``count`` records of that layout in a JSON Lines file.
+
+    Raises:
+        DataError: naming the file and the line whose category is unknown or whose text does not mark its panels,
+            or when the file holds fewer than ``count`` records of that layout.
+    """
+    records = read_prompts(source, _check)
+    matching = [record for record in records if record.layout == layout]
+    if len(matching) < count:
+        found = ", ".join(f"{n} of {name}" for name, n in sorted(Counter(r.layout for r in records).items()))
+        raise DataError(
+            f"{source}: {count} prompts of layout {layout} are asked for, it holds {found}; "
+            "lower prompts.count or change prompts.layout"
+        )
+    return matching[:count]
+
+
+def _check(record: PromptRecord) -> None:
+    if category(record) not in CATEGORIES:
+        raise DataError(f"unknown category {record.category!r}; expected one of {', '.join(CATEGORIES)}")
+    prompt_text.parse(record.prompt, record.layout)
+
+
+def _written(
+    params: PromptsParams, endpoint: ChatParams, size: tuple[int, int], root: Path, advance: Callable[[int], object]
+) -> Prompts:
+    from paco_core.data.llm.journal import Journal
+    from paco_core.data.llm.openai_chat import Chat
+    from paco_core.data.prompts.prompt_writer import Job, write
+
+    with Journal(root / JOURNAL) as journal:
+        chat = Chat(endpoint, journal)
+        found = asyncio.run(write(chat, params.count, Job(params.layout, size, params.seed), advance))
+    rejected = {f"rejected.{cause}": count for cause, count in sorted(found.rejected.items())}
+    return Prompts(found.records, chat.counts.figures() | rejected)
+
+
+def _storybook(params: PromptsParams, size: tuple[int, int]) -> list[PromptRecord]:
+    from paco_core.storybook.prompts import storybook_prompts
+
+    return [
+        PromptRecord(
+            idx=made.idx,
+            prompt=made.prompt,
+            height=size[0],
+            width=size[1],
+            layout=made.layout,
+            theme=made.theme,
+            category=made.category,
+            task_name=made.task_name,
+            criteria={name: dict(texts) for name, texts in made.criteria.items()},
+        )
+        for made in storybook_prompts(params.count, params.seed, params.layout)
+    ]

@@ -1,0 +1,157 @@
+"""The text of a T2IS prompt, taken apart and put together again without loss.
+
+    FOUR-PANEL Images with a 2x2 grid layout <subject>. All images <shared traits>. [TOP]-[LEFT]: <panel> ...
+
+Rows of panels are marked ``[LEFT]: [MIDDLE]: [RIGHT]:`` or ``PANEL-1: PANEL-2: ...``, grids ``[TOP]-[LEFT]:``
+and so on. The grid comes from the record's ``layout``, never from the text ("a 4x4 jeep" is no layout).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from paco_core.io.files import DataError
+
+_NAMED = r"\[[A-Z]+(?:-[A-Z]+)?\]"
+_NUMBERED = "PANEL-([0-9]{1,3})"
+PANEL_MARK = re.compile(rf"{_NAMED}(?:-{_NAMED})?:|\[{_NUMBERED}\]:|(?<![\w-]){_NUMBERED}:")
+HEAD = re.compile(r"[A-Z]+-PANEL Images with an? \d+[x×⨉]\d+ grid layout")
+SHARED_START = re.compile(r"""(?:(?<=[.!?])|(?<=[.!?]['"”’]))\s*(?=(?:All|Both|Each|Every|The)\b)""")
+
+COUNTS = ("ONE", "TWO", "THREE", "FOUR", "FIVE", "SIX", "SEVEN", "EIGHT", "NINE", "TEN", "ELEVEN", "TWELVE")
+_VERTICAL = {"TOP": 0, "MIDDLE": 1, "BOTTOM": 2}
+_HORIZONTAL = {"LEFT": 0, "MIDDLE-LEFT": 1, "MIDDLE": 2, "CENTER": 2, "MIDDLE-RIGHT": 3, "RIGHT": 4}
+_ROWS = {2: ("TOP", "BOTTOM"), 3: ("TOP", "MIDDLE", "BOTTOM")}
+_COLUMNS = {
+    1: ("MIDDLE",),
+    2: ("LEFT", "RIGHT"),
+    3: ("LEFT", "MIDDLE", "RIGHT"),
+    4: ("LEFT", "MIDDLE-LEFT", "MIDDLE-RIGHT", "RIGHT"),
+}
+
+
+@dataclass(frozen=True)
+class PanelText:
+    """One panel: its mark and the characters that follow it, blanks included."""
+
+    mark: str
+    raw: str
+
+    @property
+    def text(self) -> str:
+        return self.raw.strip()
+
+
+@dataclass(frozen=True)
+class PromptText:
+    """A prompt in its parts. ``str()`` gives back the very text that was parsed."""
+
+    head: str
+    raw_subject: str
+    raw_shared: str
+    panels: tuple[PanelText, ...]
+
+    @property
+    def opening(self) -> str:
+        """All that stands before the first panel."""
+        return (self.head + self.raw_subject + self.raw_shared).strip()
+
+    @property
+    def subject(self) -> str:
+        """What the set is about, without its full stop."""
+        return self.raw_subject.strip().removesuffix(".")
+
+    @property
+    def shared(self) -> str:
+        """The traits that all panels share; empty where the prompt tells none apart."""
+        return self.raw_shared.strip()
+
+    def __str__(self) -> str:
+        panels = (panel.mark + panel.raw for panel in self.panels)
+        return "".join([self.head, self.raw_subject, self.raw_shared, *panels])
+
+
+def parse_layout(layout: str) -> tuple[int, int]:
+    """(rows, columns) of a layout such as ``2x2``.
+
+    Raises:
+        DataError: when it is none.
+    """
+    match = re.fullmatch("([1-9][0-9]?)[x×⨉]([1-9][0-9]?)", layout)
+    if match is None:
+        raise DataError(f"{layout!r} is no layout; expected rows x columns, such as 2x2")
+    return int(match.group(1)), int(match.group(2))
+
+
+def panel_marks(layout: str) -> list[str]:
+    """The marks that public prompts use for this layout, in reading order.
+
+    Raises:
+        DataError: for a grid whose places have no names (more than 3 rows or 4 columns).
+    """
+    rows, columns = parse_layout(layout)
+    if rows == 1 and columns in (2, 3):
+        return [f"[{name}]:" for name in _COLUMNS[columns]]
+    if rows == 1:
+        return [f"PANEL-{n}:" for n in range(1, columns + 1)]
+    if rows not in _ROWS or columns not in _COLUMNS:
+        raise DataError(f"layout {layout}: its panels have no names; grids go up to 3x4, rows as far as you like")
+    return [f"[{row}]-[{column}]:" for row in _ROWS[rows] for column in _COLUMNS[columns]]
+
+
+def parse(prompt: str, layout: str) -> PromptText:
+    """Take a prompt apart.
+
+    Raises:
+        DataError: when the text marks another number of panels than the layout has, or not in reading order.
+    """
+    rows, columns = parse_layout(layout)
+    marks = list(PANEL_MARK.finditer(prompt))
+    if len(marks) != rows * columns:
+        raise DataError(f"prompt marks {len(marks)} panels, its layout {layout} has {rows * columns}: {prompt[:80]!r}")
+    places = [_place(mark.group()) for mark in marks]
+    if any(here >= there for here, there in pairwise(places)):
+        found = " ".join(mark.group() for mark in marks)
+        raise DataError(f"prompt marks its panels out of reading order ({found}): {prompt[:80]!r}")
+    ends = [mark.start() for mark in marks[1:]] + [len(prompt)]
+    panels = tuple(PanelText(mark.group(), prompt[mark.end() : end]) for mark, end in zip(marks, ends, strict=True))
+    opening = prompt[: marks[0].start()]
+    head = HEAD.match(opening)
+    begin = head.end() if head else 0
+    cut = SHARED_START.search(opening, begin)
+    middle = cut.start() if cut else len(opening)
+    return PromptText(opening[:begin], opening[begin:middle], opening[middle:], panels)
+
+
+def compose(subject: str, shared: str, texts: Sequence[str], layout: str) -> PromptText:
+    """A prompt from its parts, in the public wording.
+
+    Raises:
+        DataError: when there is not one text a panel, or a text holds a mark of its own.
+    """
+    marks = panel_marks(layout)
+    if len(texts) != len(marks):
+        raise DataError(f"layout {layout} has {len(marks)} panels, {len(texts)} texts were given")
+    if len(marks) > len(COUNTS):
+        raise DataError(f"layout {layout} has {len(marks)} panels; the wording counts up to {len(COUNTS)}")
+    for text in (subject, shared, *texts):
+        if found := PANEL_MARK.search(text):
+            raise DataError(f"the text holds the panel mark {found.group()}: {text[:80]!r}")
+    gaps = [" "] * (len(marks) - 1) + [""]
+    panels = tuple(PanelText(m, f" {t.strip()}{gap}") for m, t, gap in zip(marks, texts, gaps, strict=True))
+    head = f"{COUNTS[len(marks) - 1]}-PANEL Images with a {layout} grid layout"
+    return PromptText(head, f" {subject.strip().removesuffix('.')}.", f" {shared.strip()} ", panels)
+
+
+def _place(mark: str) -> tuple[int, int]:
+    """(row, column) rank of a mark, comparable between the marks of one prompt."""
+    if number := re.search(_NUMBERED, mark):
+        return 0, int(number.group(1))
+    names = re.findall(r"\[([A-Z-]+)\]", mark)
+    row, column = (names[0], names[1]) if len(names) == 2 else (None, names[0])
+    if (row is not None and row not in _VERTICAL) or column not in _HORIZONTAL:
+        raise DataError(f"{mark!r} names no place of a grid")
+    return (_VERTICAL[row] if row else 0), _HORIZONTAL[column]

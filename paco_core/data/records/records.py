@@ -1,0 +1,130 @@
+"""The records that travel between the data stages, and the T2IS text layout.
+
+Prompts are T2IS records (the public format: idx, prompt, height, width, layout, theme, category,
+task_name, criteria). A panel of a grid is named by a reference ``<grid id>#<panel>``. Ids become names of
+files, so that they are checked where a record is read (:data:`Id`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from paco_core.data.records import prompt_text
+from paco_core.io.files import DataError, Names, checked_name, read_jsonl, write_jsonl
+
+#: The public records know three dimensions, and three of 298 records a fourth, "Surroundings".
+Dimension = Literal["Style", "Identity", "Logic", "Surroundings"]
+Record = TypeVar("Record", bound=BaseModel)
+Id = Annotated[str, AfterValidator(checked_name)]
+Side = Annotated[int, Field(gt=0, le=16_384)]  # pixels; more is a mistake, not a picture
+
+
+class PromptRecord(BaseModel):
+    """One text-to-image-set prompt in the public T2IS format."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    idx: Id
+    prompt: str = Field(min_length=1)
+    height: Side
+    width: Side
+    layout: str = Field(pattern=r"^[1-9][0-9]?x[1-9][0-9]?$")
+    theme: str = Field(min_length=1)
+    category: str
+    task_name: str
+    criteria: dict[Dimension, dict[str, str | None]]  # null: named without a text, as one public record does
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """(rows, columns) of the layout."""
+        rows, columns = self.layout.split("x")
+        return int(rows), int(columns)
+
+
+def first_fault(error: ValidationError) -> str:
+    """The first thing that is wrong, as ``key: what``."""
+    fault = error.errors()[0]
+    return f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}"
+
+
+def validated(kind: type[Record], row: Any, place: str) -> Record:
+    """A row as a record of its kind.
+
+    Args:
+        place: file and line, for the message.
+
+    Raises:
+        DataError: naming place and key of a row that is no valid one.
+    """
+    try:
+        return kind.model_validate(row)
+    except ValidationError as error:
+        raise DataError(f"{place}: {first_fault(error)}") from None
+
+
+def read_prompts(path: Path, check: Callable[[PromptRecord], object] = lambda _record: None) -> list[PromptRecord]:
+    """Read T2IS records from JSON Lines.
+
+    Args:
+        check: raises a DataError when it finds a record wrong; file and line are put before its text.
+
+    Raises:
+        DataError: naming file and line of a record that is no valid one, or whose ``idx`` repeats.
+    """
+    records: list[PromptRecord] = []
+    names = Names()
+    for number, row in read_jsonl(path):
+        record = validated(PromptRecord, row, f"{path}:{number}")
+        try:
+            names.add(record.idx, number)
+        except DataError as error:
+            raise DataError(f"{path}:{number}: idx {error}") from None
+        try:
+            check(record)
+        except DataError as error:
+            raise DataError(f"{path}:{number}: record {record.idx}: {error}") from None
+        records.append(record)
+    if not records:
+        raise DataError(f"{path}: holds no prompt")
+    return records
+
+
+def write_prompts(path: Path, records: Iterable[PromptRecord]) -> None:
+    """Write T2IS records as JSON Lines, atomically."""
+    write_jsonl(path, (record.model_dump() for record in records))
+
+
+def split_panels(prompt: str, panels: int | str) -> tuple[str, list[str]]:
+    """The shared opening of a T2IS prompt and the text of each panel, in reading order.
+
+    Args:
+        prompt: the full text, panels marked ``[TOP]-[LEFT]:``, ``PANEL-1:`` and so on.
+        panels: the record's layout, or only its number of panels.
+
+    Raises:
+        DataError: when the text marks another number of panels than the layout has.
+    """
+    parts = prompt_text.parse(prompt, panels if isinstance(panels, str) else f"1x{panels}")
+    return parts.opening, [panel.text for panel in parts.panels]
+
+
+def panel_ref(grid_id: str, panel: int) -> str:
+    """Reference to one panel: grid id and position in reading order."""
+    return f"{grid_id}#{panel}"
+
+
+def parse_ref(ref: str) -> tuple[str, int]:
+    """Inverse of :func:`panel_ref`.
+
+    Raises:
+        DataError: when the text is no reference.
+    """
+    grid_id, mark, panel = ref.rpartition("#")
+    if not mark or not re.fullmatch("[0-9]{1,4}", panel):
+        raise DataError(f"{ref!r} is no panel reference; expected '<grid id>#<panel>'")
+    return grid_id, int(panel)

@@ -1,0 +1,1 @@
+"""Many trainings beside one another: sweeps, the reproduction of the paper's tables, comparisons."""

@@ -1,0 +1,226 @@
+"""One cell of the table: a variant trained under a seed by the stage's own code, examined, and kept."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from paco_core.config.params import Params
+from paco_core.experiments.cells import RESULT, OpenCell, cell_folder, needed
+from paco_core.experiments.reproduction.exam import Exam, read_table
+from paco_core.experiments.reproduction.variants import VARIANTS, Variant
+from paco_core.io import paths
+from paco_core.io.files import DataError, digest, folder_digest, read_json, write_json
+from paco_core.io.progress import Progress
+from paco_core.runtime.code.stage_code import StageCodes
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from paco_core.grpo.trainer import Outcome
+
+LAST_EPOCHS = 5  # whose mean stands for the end of a training
+#: Keys of the section ``policies`` that change no result.
+NO_INFLUENCE = {"recipes", "checkpoint_every", "keep_checkpoints"}
+FIELDS = ("variant", "seed", "run", "basis", "examined", "changes", "training", "settings")
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A finished cell as it lies on the disk."""
+
+    variant: str
+    seed: int
+    run: str | None  # of MLflow, that trained it
+    basis: str
+    examined: str  # key of the examination of its bare model
+    changes: Mapping[str, Any]
+    training: Mapping[str, Any]
+    settings: Mapping[str, Any]
+    folder: Path
+
+    @property
+    def recipe(self) -> str:
+        return str(self.settings["recipe"])
+
+    @property
+    def table(self) -> pd.DataFrame:
+        return read_table(self.folder)
+
+
+def kept_cells(out: Path) -> list[Kept]:
+    """Finished cells below a folder, in the order of the variants and seeds; other folders are passed over."""
+    names = [variant.name for variant in VARIANTS]
+    found = []
+    for path in sorted((out / "cells").glob(f"*/{RESULT}")):
+        kept = read_json(path)
+        try:
+            found.append(Kept(**{name: kept[name] for name in FIELDS}, folder=path.parent))
+        except KeyError as error:
+            raise DataError(f"{path}: has no {error}; remove it and run `paco reproduce` again") from None
+    return sorted((c for c in found if c.variant in names), key=lambda c: (names.index(c.variant), c.seed))
+
+
+def of_recipes(cells: Sequence[Kept]) -> dict[str, list[Kept]]:
+    """The cells of each recipe, in their order."""
+    found: dict[str, list[Kept]] = {}
+    for cell in cells:
+        found.setdefault(cell.recipe, []).append(cell)
+    return found
+
+
+class Trainings:
+    """Trains and examines the cells of one recipe.
+
+    ``basis`` names by content what all its cells share: settings before a variant changes them, prompts,
+    reward, models. Cells of different bases are never put into one table.
+    """
+
+    def __init__(self, root: Path, params: Params, recipe: str, out: Path, say: Say) -> None:
+        self.root, self.params, self.recipe, self.out, self.say = root, params, recipe, out, say
+        self.exam = Exam(root, params, recipe)
+        policies, numbers = params.policies, self.exam.numbers
+        self.settings = {
+            "profile": params.profile,
+            "world": params.world,
+            "recipe": recipe,
+            "policies": policies.model_dump(exclude=NO_INFLUENCE | {"seed"}),
+            recipe: policies.recipes[recipe].model_dump(),
+            "benchmark": self.exam.benchmark,
+            self.exam.benchmark: numbers.model_dump(exclude={"bootstrap"}),
+            "threads": params.threads,
+            "prompts": len(self.exam.cases.records),
+        }
+        self.examined = self.exam.identity()
+        trained_on = folder_digest(needed(root, paths.EDIT_PROMPTS if self.exam.edits else paths.DIVERSE_PROMPTS))
+        self.code = StageCodes.present(root).of("policies", recipe).digest
+        settings = {k: v for k, v in self.settings.items() if k != "threads"}
+        self.basis = digest([settings, self.examined, trained_on, self.code])
+
+    def key(self, variant: Variant, seed: int) -> str:
+        return digest(
+            [self.basis, variant.applied(self.params, seed).policies.model_dump(exclude=NO_INFLUENCE - {"recipes"})], 32
+        )
+
+    def is_kept(self, variant: Variant, seed: int) -> bool:
+        path = cell_folder(self.out, variant.name, seed) / RESULT
+        return path.is_file() and read_json(path)["key"] == self.key(variant, seed)
+
+    def before(self, cell: OpenCell) -> None:
+        """Examine the recipe's bare model, once for all cells."""
+
+        def compute() -> dict[str, Any]:
+            with Progress(self.exam.pictures, f"{self.recipe} bare", "pictures", self.say) as progress:
+                self.exam.sit(None, cell.folder, progress.advance)
+            return {"recipe": self.recipe}
+
+        cell.once(self.examined_key, compute)
+
+    @property
+    def examined_key(self) -> str:
+        return digest(self.examined, 32)
+
+    def compute(self, variant: Variant, seed: int, cell: OpenCell) -> dict[str, Any]:
+        """Train, going on after a kill, and examine."""
+        clock = EpochSeconds.of(cell.folder / "seconds.json", self.key(variant, seed))
+        outcome = self._train(variant.applied(self.params, seed), cell, f"{variant.name}, seed {seed}", clock)
+        with Progress(self.exam.pictures, f"{variant.name}, seed {seed}", "pictures", self.say) as progress:
+            self.exam.sit(cell.folder / "policy" / "adapter", cell.folder, progress.advance)
+        return {
+            "variant": variant.name,
+            "seed": seed,
+            "basis": self.basis,
+            "examined": self.examined_key,
+            "changes": dict(variant.changes),
+            "settings": self.settings,
+            "training": _training(outcome, clock),
+        }
+
+    def _train(self, params: Params, cell: OpenCell, label: str, clock: EpochSeconds) -> Outcome:
+        from paco_core.experiments.training import train
+        from paco_core.grpo.trainer import Reports
+
+        grpo = params.policies.of(params.policies.recipes[self.recipe])
+        samples = grpo.prompts_per_epoch * grpo.group_size
+
+        def metrics(values: Mapping[str, float], epoch: int) -> None:
+            told = {**values, "epoch": epoch, "samples_seen": epoch * samples}
+            cell.tracker.metrics(told, epoch * grpo.updates_per_epoch)
+            clock.note(epoch, values)
+
+        with Progress(grpo.epochs, label, "epochs", self.say) as progress:
+            reports = Reports(
+                say=self.say,
+                metrics=metrics,
+                picture=lambda image, key, epoch: cell.tracker.image(image, key, epoch * grpo.updates_per_epoch),
+                epoch=lambda done, note: progress.advance(done - progress.done, note),
+            )
+            folder = cell.folder / "policy"
+            folder.mkdir(parents=True, exist_ok=True)
+            read = lambda path: needed(self.root, path)  # noqa: E731
+            checkpoints = cell.folder / "checkpoint"
+            outcome, _ = train(params, self.root, self.recipe, folder, checkpoints, self.code, read, reports)
+        return outcome
+
+
+@dataclass
+class EpochSeconds:
+    """Seconds of each epoch, as the trainer tells them, kept in a file: a training that was killed loses none.
+
+    An epoch that a kill made repeat counts once, with its last seconds.
+    """
+
+    path: Path
+    key: str
+    epochs: dict[str, dict[str, float]]
+
+    @classmethod
+    def of(cls, path: Path, key: str) -> EpochSeconds:
+        """Those of the training that ``key`` names: the kept ones, or none yet."""
+        kept = read_json(path) if path.is_file() else {}
+        return cls(path, key, kept["epochs"] if kept.get("key") == key else {})
+
+    def note(self, epoch: int, values: Mapping[str, float]) -> None:
+        """Keep what the figures of an epoch say of its seconds."""
+        found = {name.removeprefix("seconds/"): v for name, v in values.items() if name.startswith("seconds/")}
+        if found:
+            self.epochs[str(epoch)] = found
+            write_json(self.path, {"key": self.key, "epochs": self.epochs})
+
+    def total(self, *names: str) -> float:
+        return sum(epoch.get(name, 0.0) for epoch in self.epochs.values() for name in names)
+
+
+def _training(outcome: Outcome, clock: EpochSeconds) -> dict[str, Any]:
+    """What is told of a training beside its examination.
+
+    ``seconds``: sampling, waiting for scores and optimising, summed over epochs; evaluations are not counted.
+    ``processor_seconds``: of the training process in the same time, without the reward server.
+    """
+    epochs = outcome.rows[1:]
+    last = epochs[-LAST_EPOCHS:]
+
+    def mean(name: str) -> float:
+        values = [row[name] for row in last if name in row]
+        return float(np.mean(values)) if values else float("nan")
+
+    parts = ("sample", "wait_for_scores", "optimise")
+    return {
+        "epochs": len(epochs),
+        "stopped": outcome.stopped,
+        "seconds": clock.total(*parts),
+        "seconds_of": {name: clock.total(name) for name in parts},
+        "processor_seconds": clock.total("processor"),
+        "reward_ratio": mean("reward_ratio"),
+        "panel_diversity": mean("panel_diversity"),
+        "clip_fraction": mean("update/clip_fraction"),
+        "load_average": os.getloadavg()[1],
+        "ended": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }

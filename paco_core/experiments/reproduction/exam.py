@@ -1,0 +1,128 @@
+"""The examination that every trained policy of a recipe sits: the same unseen cases, noise, sizes and measures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paco_core.benchmarks import gedit, painting
+from paco_core.benchmarks.cases import measuring, unseen_cases
+from paco_core.config.params import GeditParams, Params, T2isParams
+from paco_core.data.records.edit_records import EditRecord
+from paco_core.data.records.records import read_prompts
+from paco_core.experiments.cells import needed
+from paco_core.io import files, paths
+from paco_core.io.files import atomic, folder_digest, write_json
+from paco_core.policies.base import load_recipe, policy_class
+from paco_core.policies.encodings import cache_folder
+from paco_core.runtime.code.stage_code import StageCodes
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from paco_core.benchmarks.painting import Painted
+    from paco_core.data.records.records import PromptRecord
+
+TABLE, PICTURES = "table.parquet", "pictures"
+CAPTIONS, REFERENCE = "captions.json", "reference"  # among the pictures; references of edits alone
+ABOUT = ["prompt_id", "group", "seed"]  # columns beside size and the measures
+SHOWN = 4  # prompts whose pictures are kept for the page
+
+
+class Exam:
+    """Pictures of prompts that no seed can have trained on, measured as ``t2is`` or ``gedit`` measures.
+
+    Raises:
+        DataError: when the reward, the prompts or a model is missing, naming the stage to run; when no prompt
+            is left over.
+    """
+
+    def __init__(self, root: Path, params: Params, recipe: str) -> None:
+        self.root, self.params, self.recipe = root, params, recipe
+        self.rule = params.policies.recipes[recipe]
+        self.edits = bool(policy_class(self.rule.family).edits)
+        self.judge = needed(root, paths.REWARD_MERGED)
+        needed(root, paths.EDIT_PROMPTS if self.edits else paths.PROMPTS)
+        self.cases = unseen_cases(root, params, recipe, self._might_be_trained())
+
+    def _might_be_trained(self) -> set[str]:
+        """Of sets, all that diversification left; editing prompts come split."""
+        if self.edits:
+            return set()
+        return {record.idx for record in read_prompts(needed(self.root, paths.DIVERSE_PROMPTS) / "prompts.jsonl")}
+
+    @property
+    def benchmark(self) -> str:
+        """The stage that measures alike; the section of ``params.yaml``."""
+        return "gedit" if self.edits else "t2is"
+
+    @property
+    def numbers(self) -> T2isParams | GeditParams:
+        return self.params.gedit if self.edits else self.params.t2is
+
+    def identity(self) -> dict[str, Any]:
+        """What the figures depend on beside the trained weights."""
+        rule, reward = self.rule, self.params.reward
+        clips = [term.model for term in rule.rewards.terms.values() if term.model]
+        folders = [rule.model, str(self.params.annotations.model), *clips]
+        sizes = [rule.eval_sizes, rule.reference_size, rule.record_size]
+        return {
+            "prompts": [record.model_dump() for record in self.cases.records],
+            "painting": [self.cases.seeds, self.cases.steps, *sizes, rule.guidance, rule.max_sequence_length],
+            "measuring": [self.params.world, reward.device, reward.dtype, reward.min_pixels, reward.max_pixels],
+            "code": StageCodes.present(self.root).of(self.benchmark, None).digest,
+            "judge": folder_digest(self.judge),
+            "models": {f: folder_digest(self.root / f) if (self.root / f).is_dir() else f for f in folders},
+        }
+
+    @property
+    def pictures(self) -> int:
+        """Pictures of one sitting."""
+        return len(self.cases.records) * len(self.cases.seeds) * len(self.rule.eval_sizes)
+
+    def sit(self, adapter: Path | None, folder: Path, advance: Callable[[int], object] = lambda _count: None) -> None:
+        """Paint with the bare model (None) or an adapter; write ``table.parquet`` and some pictures to ``folder``.
+
+        Models are loaded anew each time: trainings in between need the memory.
+        """
+        policy = load_recipe(self.rule, self.params.policies, self.root, cache=cache_folder(self.root))
+        if adapter is not None:
+            policy.load_adapter(adapter)
+        when = painting.BEFORE if adapter is None else painting.AFTER
+        painted = self.cases.painted_by(policy, self.recipe, self.rule, when=when, advance=advance)
+        table = measuring(self.root, self.params, self.judge, self.cases)(painted)
+        # Edits of one picture stand or fall together; a set stands alone.
+        table = table.assign(group=table["picture" if self.edits else "prompt_id"])
+        with atomic(folder / PICTURES) as part:
+            self._keep(painted, part)
+        with atomic(folder / TABLE) as part:
+            table.drop(columns=["policy", "when", *gedit.ABOUT], errors="ignore").to_parquet(part, index=False)
+
+    def _keep(self, painted: list[Painted], folder: Path) -> None:
+        """Pictures of the first prompts with the first seed, by size; what they are of; of edits, what was edited."""
+        shown = {record.idx: record for record in self.cases.records[:SHOWN]}
+        for p in painted:
+            if p.record.idx in shown and p.seed == self.cases.seeds[0]:
+                (folder / str(p.size)).mkdir(parents=True, exist_ok=True)
+                p.image.save(folder / str(p.size) / f"{p.record.idx}.png")
+        write_json(folder / CAPTIONS, {idx: caption(record) for idx, record in shown.items()})
+        if self.cases.reference is not None:
+            (folder / REFERENCE).mkdir()
+            for idx, record in shown.items():
+                self.cases.reference(record).save(folder / REFERENCE / f"{idx}.png")
+
+
+def caption(record: PromptRecord) -> str:
+    """The instruction of an edit, the theme of a set."""
+    return record.prompt if isinstance(record, EditRecord) else record.theme
+
+
+def read_table(folder: Path) -> pd.DataFrame:
+    """Columns size, prompt_id, group, seed (of the painting's noise) and one a measure.
+
+    Raises:
+        DataError: when it is missing or damaged.
+    """
+    again = f"remove {folder / 'result.json'} and run `paco reproduce` again"
+    return files.read_table(folder / TABLE, remedy=again)

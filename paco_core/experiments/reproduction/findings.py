@@ -1,0 +1,135 @@
+"""What came out, said in words that follow from the intervals: held, not held, or not told apart."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from paco_core.benchmarks.statistics import Estimate
+from paco_core.experiments.reproduction.summary import Change, Row, Summary
+
+LIFT = 0.15  # asked of a recipe that paints sets; of an editing one, that the interval lies above zero
+LOSS = 0.03  # of following the prompt or instruction, at most
+HELD, NOT_HELD, OPEN = "held", "not held", "inconclusive"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A claim, whether it held here, and the figures that say so."""
+
+    claim: str
+    verdict: str
+    evidence: str
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def findings(summary: Summary) -> list[Finding]:
+    """The claims about a recipe that its finished variants allow to judge."""
+    plain = summary.plain
+    if plain is None:
+        return []
+    goal, size = _goal(summary), summary.sizes[-1]
+    found = [_lift(summary, plain, s) for s in summary.sizes if s in (summary.train_size, size)]
+    if (high := summary.row("no_decoupling")) is not None:
+        found += [_same_quality(high, goal, size, summary.train_size), _less_time(plain, high)]
+    if (untamed := summary.row("no_log_tame")) is not None:
+        found += [_ratio(plain, untamed), _diversity(untamed, size)]
+    return found
+
+
+def _goal(summary: Summary) -> str:
+    gold, judged = ("gold_editing", "editing") if summary.edits else ("gold_consistency", "consistency")
+    return gold if gold in summary.measures else judged
+
+
+def _follows(summary: Summary) -> str | None:
+    """The measure of doing what was asked, which must not pay for the goal."""
+    known = ("gold_reached", "edit_following") if summary.edits else ("gold_following",)
+    return next((name for name in known if name in summary.measures), None)
+
+
+def signed(found: Estimate) -> str:
+    if math.isnan(found.mean):
+        return "–"
+    return f"{found.mean:+.3f}" + ("" if math.isnan(found.low) else f" ({found.low:+.3f} to {found.high:+.3f})")
+
+
+def _lift(summary: Summary, plain: Row, size: int) -> Finding:
+    goal, follows = _goal(summary), _follows(summary)
+    change = plain.measures[size][goal].change
+    where = f"at {size} px" + (", its training size" if size == summary.train_size else "")
+    claim = f"{summary.recipe} lifts {_words(goal)} {where}" + ("" if summary.edits else f", by {LIFT:.2f} or more")
+    evidence = f"{_words(goal)} {signed(change)}"
+    verdict, why = _risen(change) if summary.edits else _risen_far(change)
+    if follows is not None:
+        claim += f", and costs no more than {LOSS:.2f} of {_words(follows)}"
+        cost = plain.measures[size][follows].change
+        evidence += f", {_words(follows)} {signed(cost)}"
+        if cost.mean < -LOSS:
+            verdict, why = NOT_HELD, [*why, f"{_words(follows)} fell by more than {LOSS:.2f}"]
+    return Finding(claim, verdict, "; ".join([evidence, *why]))
+
+
+def _risen_far(change: Estimate) -> tuple[str, list[str]]:
+    return (HELD, []) if change.mean >= LIFT else (NOT_HELD, [f"less than {LIFT:.2f}"])
+
+
+def _risen(change: Estimate) -> tuple[str, list[str]]:
+    """Up for certain, not up, or not told apart: by the interval."""
+    if change.low > 0:
+        return HELD, []
+    if change.mean <= 0:
+        return NOT_HELD, ["it did not rise"]
+    return OPEN, ["the interval reaches down to no change"]
+
+
+def _same_quality(high: Row, goal: str, size: int, low: int) -> Finding:
+    claim = (
+        f"Training at {low} px gives up no {_words(goal)} at {size} px against training there (paper: .493 and .452)"
+    )
+    over = high.measures[size][goal].over_plain
+    if over is None:
+        return Finding(claim, OPEN, "the two share no training seed")
+    verdict = NOT_HELD if over.low > 0 else HELD if over.high <= 0 else OPEN
+    return Finding(claim, verdict, f"trained at {size} px less the full recipe: {signed(over)}")
+
+
+def _less_time(full: Row, high: Row) -> Finding:
+    ratio = float(np.mean(high.told("seconds")) / np.mean(full.told("seconds")))
+    text = f"{np.mean(full.told('seconds')):.0f} s and {np.mean(high.told('seconds')):.0f} s a training: {ratio:.2f} x"
+    claim = "The low training size saves time (paper: 6.0 h for 12.0 h, 2 x)"
+    return Finding(claim, HELD if ratio > 1 else NOT_HELD, text)
+
+
+def _ratio(full: Row, plain: Row) -> Finding:
+    tamed, summed = full.told("reward_ratio"), plain.told("reward_ratio")
+    claim = "Log-taming keeps the ratio of the rewards lower (paper: below 1.8, above 2.5 without)"
+    evidence = f"consistency / CLIP-T at the end: {_range(tamed)} with it, {_range(summed)} without"
+    apart = max(tamed) < min(summed) or min(tamed) > max(summed)
+    return Finding(claim, OPEN if not apart else HELD if max(tamed) < min(summed) else NOT_HELD, evidence)
+
+
+def _diversity(plain: Row, size: int) -> Finding:
+    claim = "Without log-taming panels become alike (paper: nearly identical)"
+    change: Change = plain.measures[size]["panel_diversity"]
+    if change.over_plain is None:
+        return Finding(claim, OPEN, "the two share no training seed")
+    over = change.over_plain
+    verdict = HELD if over.high < 0 else NOT_HELD if over.low > 0 else OPEN
+    evidence = f"panel diversity {change.after.mean:.3f}, less the full recipe's: {signed(over)}"
+    return Finding(claim, verdict, evidence)
+
+
+def _range(values: list[float]) -> str:
+    if len(values) == 1:
+        return f"{values[0]:.2f}"
+    return f"{np.mean(values):.2f} ({min(values):.2f} to {max(values):.2f} over seeds)"
+
+
+def _words(measure: str) -> str:
+    return measure.replace("_", " ")

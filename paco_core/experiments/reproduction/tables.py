@@ -1,0 +1,148 @@
+"""A recipe's tables: the measures by size, time and health of the trainings, published rows, runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from paco_core.benchmarks.gedit import published_table
+from paco_core.benchmarks.published import GEDIT, T2IS_ABLATION, PublishedRow
+from paco_core.benchmarks.tables import Table, interval, number
+from paco_core.experiments.reproduction.findings import signed
+from paco_core.experiments.reproduction.summary import Row, Summary
+
+#: Measures by table, in order -> their heads.
+MEASURES = {
+    "gold metrics, which no training sees": {
+        "gold_consistency": "gold consistency",
+        "gold_following": "gold following",
+        "gold_editing": "edited as asked, all else kept",
+        "gold_reached": "asked trait reached",
+        "gold_kept": "other traits kept",
+    },
+    "rewards and diversity": {
+        "consistency": "judge's consistency",
+        "clip_t": "CLIP-T",
+        "panel_diversity": "panel diversity",
+    },
+    "the reward and its two answers": {
+        "editing": "editing reward",
+        "edit_following": "P(Yes): the edit was made",
+        "edit_consistency": "P(Yes): the rest stayed",
+    },
+}
+
+
+def basis(summary: Summary) -> str:
+    """How the figures were made, in a sentence or two."""
+    s = summary.settings
+    grpo, rule, exam = s["policies"], s[s["recipe"]], s[s["benchmark"]]
+    epochs = grpo["epochs"] if rule["epochs"] is None else rule["epochs"]
+    kind = "edits" if summary.edits else "prompts"
+    return (
+        f"Recipe {s['recipe']} of profile {s['profile']} ({s['world']} world): {epochs} epochs of "
+        f"{grpo['prompts_per_epoch']} prompts x {grpo['group_size']} pictures at {rule['train_size']} px. Measured on "
+        f"{s['prompts']} {kind} that no seed can have trained on, {len(exam['seeds'])} pictures each, {exam['steps']} "
+        "steps without noise, the same noise for every variant, before and after."
+    )
+
+
+def tables(summary: Summary) -> list[Table]:
+    """All of a recipe, in the order of the page."""
+    measured = [
+        _measured(summary, size, kind, heads)
+        for kind, heads in MEASURES.items()
+        if set(heads) & set(summary.measures)
+        for size in summary.sizes
+    ]
+    return [*measured, _trainings(summary), published(summary), _runs(summary)]
+
+
+def _measured(summary: Summary, size: int, kind: str, heads: Mapping[str, str]) -> Table:
+    names = [name for name in heads if name in summary.measures]
+    plain = summary.plain if len(summary.rows) > 1 else None  # what else is compared with
+    over = [f"less {plain.variant}'s"] if plain else []
+    first = summary.rows[0].measures[size]
+    head = ["variant", "seeds", *(cell for name in names for cell in (heads[name], "change", *over))]
+    rows = [["before training", "", *(c for n in names for c in (interval(first[n].before), "", *([""] * len(over))))]]
+    for row in summary.rows:
+        cells = [row.variant, str(len(row.seeds))]
+        for found in (row.measures[size][name] for name in names):
+            cells += [interval(found.after), signed(found.change)]
+            cells += ["" if found.over_plain is None else signed(found.over_plain)] * len(over)
+        rows.append(cells)
+    compared = f", change from before, and difference to {plain.variant}" if plain else " and change from before"
+    drawn = "source pictures" if summary.edits else "prompts"
+    note = (
+        f"Mean after training with a 95% interval{compared}, case by case. Intervals are bootstrap intervals over "
+        f"{drawn} and training seeds, both drawn anew; with few seeds they are rough."
+    )
+    return Table(f"Unseen {'edits' if summary.edits else 'prompts'} at {size} px: {kind}", head, rows, [note])
+
+
+def spread(values: Sequence[float], digits: int = 2) -> str:
+    """Mean, and the range over seeds."""
+    known = [value for value in values if not math.isnan(value)]
+    if not known:
+        return "–"
+    mean = number(float(np.mean(known)), digits)
+    return mean if len(known) == 1 else f"{mean} ({number(min(known), digits)} to {number(max(known), digits)})"
+
+
+def _trainings(summary: Summary) -> Table:
+    """Time and health; columns that say nothing of this recipe are left out."""
+    plain = summary.plain
+    base = float(np.mean(plain.told("seconds"))) if plain else math.nan
+    columns = {"variant": [row.variant for row in summary.rows]}
+    columns["seconds"] = [spread(row.told("seconds"), 0) for row in summary.rows]
+    if plain and len(summary.rows) > 1:
+        columns[f"{plain.variant} = 1"] = [
+            number(float(np.mean(row.told("seconds"))) / base, 2) for row in summary.rows
+        ]
+    columns["processor s"] = [spread(row.told("processor_seconds"), 0) for row in summary.rows]
+    for name, digits in (("reward_ratio", 2), ("panel_diversity", 3), ("clip_fraction", 2)):
+        if any(not math.isnan(value) for row in summary.rows for value in row.told(name)):
+            columns[name.replace("_", " ")] = [spread(row.told(name), digits) for row in summary.rows]
+    columns["ended"] = [_ended(row) for row in summary.rows]
+    notes = [
+        "Seconds of all epochs: sampling, waiting for scores, optimising; evaluations are not counted. Seeds are "
+        "trained in turns, one of each variant, so that a busy machine slows none alone; load averages are in "
+        "report.json. Processor seconds are the trainer's own, without the reward server's: they hardly depend on what "
+        "else the machine does. Where two commands trained side by side they are what compares, and seconds are not.",
+        "Of the training's samples, mean of the last five epochs: reward ratio (consistency / CLIP-T), panel diversity "
+        "and clip fraction, as far as the recipe has them. In brackets the range over seeds.",
+    ]
+    rows = [list(cells) for cells in zip(*columns.values(), strict=True)]
+    return Table("Trainings", list(columns), rows, notes)
+
+
+def _ended(row: Row) -> str:
+    early = sum(t["stopped"] is not None for t in row.trainings.values())
+    return f"{early} of {len(row.seeds)} early" if early else "all epochs"
+
+
+def published_rows(summary: Summary) -> tuple[PublishedRow, ...]:
+    """What the paper says of such recipes."""
+    return GEDIT if summary.edits else T2IS_ABLATION
+
+
+def published(summary: Summary) -> Table:
+    """The paper's rows, for comparison by eye."""
+    found = published_rows(summary)
+    if summary.edits:
+        return published_table(found)
+    names = {"aesthetics": 3, "following": 3, "consistency": 3, "hours": 1}
+    rows = [[f"{r.model} (published)", *(number(r.figures[n], d) for n, d in names.items())] for r in found]
+    note = f"{found[0].source}: FLUX.1-dev on T2IS-Bench, 8 x H100. Other models, data and judges than here."
+    return Table("Published", ["model", *names], rows, [note])
+
+
+def _runs(summary: Summary) -> Table:
+    rows = [
+        [row.variant, str(seed), run or "not in MLflow yet", str(row.trainings[seed]["ended"])]
+        for row in summary.rows
+        for seed, run in row.runs.items()
+    ]
+    return Table("Runs", ["variant", "training seed", "MLflow run", "ended"], rows, ["Experiment paco/reproduce."])

@@ -1,0 +1,279 @@
+"""The reward's training under several settings and seeds, each judged on the held-out rankings.
+
+The paper weighs the decision token by alpha = 0.1 and shows no other value (arXiv 2512.04784, section 3);
+this is the sweep over alpha. Each cell (a setting and a seed) has a folder of its own and is trained once:
+a sweep that was stopped goes on where it was, within a training too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from paco_core.benchmarks import consistency_rank as bench
+from paco_core.benchmarks.ranking_metrics import METRICS
+from paco_core.benchmarks.results import jsonable
+from paco_core.benchmarks.statistics import Comparison, Estimate, compare, estimate
+from paco_core.benchmarks.tables import Table, difference, interval, number, write_tables
+from paco_core.config.params import Params, RewardParams
+from paco_core.data.records.panels import PanelStore
+from paco_core.experiments.cells import Cells, Say, needed
+from paco_core.io import paths
+from paco_core.io.files import DataError, digest, folder_digest, write_json
+from paco_core.io.progress import Progress
+from paco_core.reward_model.yes_probability import PairScorer
+from paco_core.runtime.code.stage_code import StageCodes
+from paco_core.runtime.tracking import Tracker
+
+ALPHAS = ("1/n", "0.01", "0.1", "0.3", "0.5", "0.9", "fast")
+EXPERIMENT = "paco/sweep"
+VALIDATION = ("accuracy", "roc_auc", "calibration_error", "position_bias", "identical_score")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A name and the keys of the section ``reward`` that it changes."""
+
+    name: str
+    changes: Mapping[str, Any]
+
+    @property
+    def slug(self) -> str:
+        return self.name.replace("/", "-over-")
+
+
+def setting(name: str) -> Setting:
+    """What a point of the sweep means.
+
+    ``1/n``: every token of an answer counts alike; a number: the share alpha of the decision token; ``fast``:
+    answers are "Yes." and "No." alone (PaCo-Reward-Fast); ``default``: ``params.yaml`` as it is.
+
+    Raises:
+        DataError: for anything else.
+    """
+    special: dict[str, dict[str, Any]] = {
+        "default": {},
+        "1/n": {"loss": "plain", "answers": "reasons"},
+        "fast": {"loss": "plain", "answers": "decision"},
+    }
+    if name in special:
+        return Setting(name, special[name])
+    try:
+        alpha = float(name)
+    except ValueError:
+        alpha = -1.0
+    if not 0.0 <= alpha <= 1.0:
+        raise DataError(f"alpha {name!r}: give a number from 0 to 1, 1/n, fast or default")
+    return Setting(name, {"loss": "weighted", "answers": "reasons", "alpha": alpha})
+
+
+@dataclass(frozen=True)
+class Cell:
+    """What one training under one setting came to."""
+
+    setting: str
+    seed: int
+    validation: Mapping[str, float | None]
+    scores: list[tuple[float, ...]]  # of each held-out instance
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the result: a setting over its seeds, or a judge that is not trained."""
+
+    name: str
+    seeds: int
+    metrics: Mapping[str, Estimate]  # over prompts, of the mean over seeds
+    spread: Mapping[str, float]  # standard deviation over seeds; NaN for one
+    gain: Mapping[str, Comparison] | None  # over the base; None for the base itself
+    validation: Mapping[str, float]  # means over seeds
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "seeds": self.seeds,
+            "metrics": {name: found.as_dict() for name, found in self.metrics.items()},
+            "seed_standard_deviation": dict(self.spread),
+            "gain": None if self.gain is None else {name: found.as_dict() for name, found in self.gain.items()},
+            "validation": dict(self.validation),
+        }
+
+
+class Sweep:
+    """A sweep below one folder: what all its cells share."""
+
+    def __init__(self, root: Path, params: Params, out: Path, say: Say) -> None:
+        from paco_core.reward_model.network import source
+
+        self.root, self.params, self.out, self.say = root, params, out, say
+        self.base = source(root, params.reward.base)
+        codes = StageCodes.present(root)
+        self.code = digest([codes.of(stage, None).digest for stage in ("reward_lora", "consistency_rank")])
+        bounds = params.consistency_rank
+        self.table = needed(root, paths.PAIRS / "benchmark.parquet")
+        self.labels = needed(root, paths.COT_LABELS)
+        self.instances = bench.read_instances(self.table, bounds.max_instances, bounds.seed)
+        self.panels = PanelStore.below(needed(root, paths.GRIDS), root / paths.PAIRS)
+
+    def run(self, settings: Sequence[Setting], seeds: Sequence[int]) -> list[Row]:
+        """Train and judge every cell that is not done yet; write the tables; tell MLflow."""
+        tags = {"profile": self.params.profile, "paco.sweep": self.out.name}
+        grid = Cells(self.root, self.out, EXPERIMENT, tags, self.say)
+        with grid.parent({"settings": [s.name for s in settings], "seeds": list(seeds)}) as parent:
+            judges = self._baselines()
+            cells = []
+            for place, (point, seed) in enumerate((p, s) for p in settings for s in seeds):
+                self.say(f"sweep {self.out.name}: {point.name}, seed {seed} ({place + 1}/{len(settings) * len(seeds)})")
+                cells.append(self._cell(grid, point, seed, parent))
+            rows = self.summarise(cells, judges)
+            self._write(rows, parent)
+        return rows
+
+    def _cell(self, grid: Cells, point: Setting, seed: int, parent: Tracker) -> Cell:
+        """A finished cell from its folder, or a fresh one; a child run of MLflow either way."""
+        reward = self.params.reward.model_copy(update={**point.changes, "seed": seed, "source": "train"})
+        settings = {"setting": point.name, "seed": seed, "reward": reward.model_dump()}
+        with grid.open(parent, point.name, point.slug, seed, settings) as cell:
+            done = cell.once(self._key(reward), lambda: self._train(reward, cell.folder, cell.tracker))
+            scores = [tuple(np.nan if s is None else float(s) for s in row) for row in done["scores"]]
+            found = Cell(point.name, seed, done["validation"], scores)
+            figures = bench.evaluate(self.instances, {"reward": bench.Judgement(point.name, scores)}, [], resamples=1)
+            cell.tracker.metrics({name: value.mean for name, value in figures.estimates["reward"].items()})
+            known = {name: value for name, value in found.validation.items() if value is not None}
+            cell.tracker.metrics({f"validation_best/{name}": float(value) for name, value in known.items()})
+        return found
+
+    def _train(self, reward: RewardParams, folder: Path, tracker: Tracker) -> dict[str, Any]:
+        from paco_core.reward_model import lora
+        from paco_core.reward_model.examples import read_examples
+        from paco_core.reward_model.network import Network
+        from paco_core.reward_model.scorer import Scorer
+        from paco_core.reward_model.training import ADAPTER, train
+
+        examples, validation = (
+            read_examples(self.labels / f"{part}.parquet", self.panels.panel, reward.template, reward.answers)
+            for part in ("train", "validation")
+        )
+        with Progress(len(examples) * reward.epochs, folder.name, "pairs", self.say) as progress:
+            report = train(
+                self.base, examples, validation, reward, folder, folder / "checkpoint", self.code,
+                on_metrics=tracker.metrics, progress=progress, say=self.say,
+            )  # fmt: skip
+        network = Network.load(self.base, **_loading(reward))
+        lora.load(network.model, folder / ADAPTER)
+        network.features.clear()
+        judged = self._judge("", Scorer.of(network))
+        return {"validation": report.metrics(), "scores": judged.scores}
+
+    def _judge(self, label: str, scorer: PairScorer) -> bench.Judgement:
+        return bench.judge_pairs(label, scorer, self.instances, self.panels, template=self.params.reward.template)
+
+    def _baselines(self) -> dict[str, bench.Judgement]:
+        """Judges that no setting changes: the base, CLIP-I where there is one, chance."""
+        from paco_core.benchmarks.clip_images import ClipImages
+        from paco_core.reward_model.network import Network
+        from paco_core.reward_model.scorer import Scorer
+
+        network = Network.load(self.base, **_loading(self.params.reward))
+        judges = {"base": self._judge("Its base, untrained", Scorer.of(network))}
+        if self.params.consistency_rank.clip is not None:
+            clip = ClipImages(self.root / self.params.consistency_rank.clip)
+            judges["clip_i"] = bench.judge_embeddings("CLIP-I", clip, self.instances, self.panels)
+        judges["random"] = bench.judge_randomly("Random order", self.instances, self.params.consistency_rank.seed)
+        return judges
+
+    def summarise(self, cells: Sequence[Cell], judges: Mapping[str, bench.Judgement]) -> list[Row]:
+        """One row a setting, in the order of the cells, then one a baseline."""
+        base = self._columns([judges["base"].scores])
+        rows = []
+        for name in dict.fromkeys(cell.setting for cell in cells):
+            mine = [cell for cell in cells if cell.setting == name]
+            found = {key: [cell.validation.get(key) for cell in mine] for key in VALIDATION}
+            means = {
+                key: float(np.mean([np.nan if value is None else value for value in values]))
+                for key, values in found.items()
+            }
+            rows.append(self._row(name, [cell.scores for cell in mine], base, means))
+        return rows + [
+            self._row(name, [judge.scores], None if name == "base" else base, {}) for name, judge in judges.items()
+        ]
+
+    def _columns(self, runs: Sequence[list[tuple[float, ...]]]) -> dict[str, np.ndarray]:
+        """Metric -> (runs, instances)."""
+        named = {str(number): bench.Judgement("", scores) for number, scores in enumerate(runs)}
+        rows = bench.evaluate(self.instances, named, [], resamples=1).per_instance
+        return {m: np.array([[getattr(row, m) for row in rows[name]] for name in named]) for m in METRICS}
+
+    def _row(
+        self,
+        name: str,
+        runs: Sequence[list[tuple[float, ...]]],
+        base: Mapping[str, np.ndarray] | None,
+        validation: Mapping[str, float],
+    ) -> Row:
+        bounds = self.params.consistency_rank
+        draws: dict[str, Any] = {
+            "groups": [i.prompt_id for i in self.instances], "resamples": bounds.bootstrap, "seed": bounds.seed,
+        }  # fmt: skip
+        columns = self._columns(runs)
+        means = {metric: values.mean(axis=0) for metric, values in columns.items()}
+        by_seed = {metric: np.nanmean(values, axis=1) for metric, values in columns.items()}
+        spread = {m: float(v.std(ddof=1)) if len(v) > 1 else float("nan") for m, v in by_seed.items()}
+        gain = None
+        if base is not None:
+            gain = {m: compare(means[m], base[m].mean(axis=0), **draws) for m in METRICS}
+        metrics = {m: estimate(values, **draws) for m, values in means.items()}
+        return Row(name, len(runs), metrics, spread, gain, validation)
+
+    def _write(self, rows: Sequence[Row], parent: Tracker) -> None:
+        write_json(self.out / "results.json", jsonable({row.name: row.as_dict() for row in rows}))
+        write_tables(self.out, f"Sweep {self.out.name}", tables(rows, len(self.instances)))
+        for name in ("results.json", "results.md", "results.html"):
+            parent.artifact(self.out / name)
+        parent.metrics({f"{row.name}/{m}": found.mean for row in rows for m, found in row.metrics.items()})
+
+    def _key(self, reward: RewardParams) -> str:
+        """What a cell depends on: its parameters, the data, the base, the code."""
+        from paco_core.reward_model.training import NO_INFLUENCE
+
+        md5 = hashlib.md5(usedforsecurity=False)
+        for path in (
+            self.table,
+            *(needed(self.root, paths.COT_LABELS / f"{p}.parquet") for p in ("train", "validation")),
+        ):
+            md5.update(path.read_bytes())
+        base = folder_digest(self.base) if isinstance(self.base, Path) else self.base
+        limit = self.params.consistency_rank.max_instances
+        return digest([reward.model_dump(exclude=NO_INFLUENCE), md5.hexdigest(), base, limit, self.code], 32)
+
+
+def tables(rows: Sequence[Row], instances: int) -> list[Table]:
+    """The rankings, and the decision on validation pairs."""
+    ranking = [
+        [
+            row.name, str(row.seeds), interval(row.metrics["accuracy"]), number(row.spread["accuracy"]),
+            "" if row.gain is None else difference(row.gain["accuracy"]), interval(row.metrics["t1_b1"]),
+            "" if row.gain is None else difference(row.gain["t1_b1"]), interval(row.metrics["tau"]),
+        ]
+        for row in rows
+    ]  # fmt: skip
+    head = ["setting", "seeds", "accuracy", "sd over seeds", "over base", "T1-B1", "over base", "tau"]
+    note = (
+        f"{instances} held-out rankings. Mean over seeds with a 95% bootstrap interval over prompts; differences "
+        "are paired, p by sign flips over prompts. The interval does not hold what another seed would change: "
+        "that is the standard deviation over seeds."
+    )
+    decision = [[row.name, *(number(row.validation[key]) for key in VALIDATION)] for row in rows if row.validation]
+    words = [name.replace("_", " ") for name in VALIDATION]
+    return [
+        Table("Held-out rankings", head, ranking, [note]),
+        Table("Validation pairs, mean over seeds", ["setting", *words], decision),
+    ]
+
+
+def _loading(reward: RewardParams) -> dict[str, Any]:
+    return {"device": reward.device, "dtype": reward.dtype, "pixels": (reward.min_pixels, reward.max_pixels)}

@@ -1,0 +1,54 @@
+"""Which prompts an epoch trains on, as a pure function of the epoch, so that resuming needs no state."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from paco_core.io.files import DataError
+
+
+def prompts_of_epoch(available: int, count: int, epoch: int, seed: int) -> list[int]:
+    """Indices of ``count`` distinct prompts for epoch 0, 1, ...
+
+    Epochs deal out one shuffled deck after another, so that every prompt is met equally often.
+
+    Raises:
+        DataError: when fewer prompts are there than one epoch needs.
+    """
+    if available < count:
+        raise DataError(
+            f"prompts_per_epoch={count}, but only {available} training prompts are there; "
+            f"choose at most {available} or make more prompts"
+        )
+    deals = available // count
+    deck = list(range(available))
+    random.Random(f"{seed}|{epoch // deals}").shuffle(deck)
+    start = (epoch % deals) * count
+    return deck[start : start + count]
+
+
+def noise_steps_of_epoch(candidates: Sequence[int], count: int | None, epoch: int, seed: int) -> list[int]:
+    """The noise steps of epoch 0, 1, ...: all of ``candidates``, or ``count`` of them drawn anew for each epoch."""
+    if count is None:
+        return list(candidates)
+    return sorted(random.Random(f"noise steps|{seed}|{epoch}").sample(list(candidates), count))
+
+
+def share(batches: int, rank: int, world: int) -> range:
+    """The rollout batches of one process.
+
+    Batches are cut before they are dealt, so that what a batch holds, and with it every rounding, does not
+    depend on the number of processes.
+
+    Raises:
+        DataError: when they cannot be dealt evenly, naming the numbers of processes that can.
+    """
+    if batches % world:
+        valid = [n for n in range(1, batches + 1) if batches % n == 0]
+        raise DataError(
+            f"{batches} rollout batches an epoch cannot be shared evenly by {world} processes; valid numbers of "
+            f"processes: {valid}, or change policies.rollout_batch"
+        )
+    each = batches // world
+    return range(rank * each, (rank + 1) * each)

@@ -1,0 +1,35 @@
+"""A stage's figures as text for people: what a terminal and a log can show of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+FIGURES_IN_A_LINE = 8
+_WITH_AFTER = ("before", "change", "change_low", "change_high", "change_p")
+
+
+def as_text(figures: Mapping[str, Any]) -> dict[str, str]:
+    """Figures as text; those before and after a training together, with the lower end of the change's interval."""
+    found: dict[str, str] = {}
+    for key, value in figures.items():
+        name, _, end = key.rpartition(".")
+        paired = f"{name}.before" in figures and f"{name}.after" in figures
+        if paired and end == "after":
+            lowest = figures.get(f"{name}.change_low")
+            sure = "" if lowest is None else f" (change at least {lowest:+.3f}, 95%)"
+            found[name] = f"{_short(figures[f'{name}.before'])} -> {_short(value)}{sure}"
+        elif not (paired and end in _WITH_AFTER):
+            found[key] = _short(value)
+    return found
+
+
+def line(figures: Mapping[str, Any], file: str) -> str:
+    """The first figures in one line, and where the others stand."""
+    texts = [f"{key} {text}" for key, text in as_text(figures).items()]
+    more = len(texts) - FIGURES_IN_A_LINE
+    return ", ".join(texts[:FIGURES_IN_A_LINE]) + (f"; {more} more in {file}" if more > 0 else "")
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

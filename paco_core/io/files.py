@@ -1,0 +1,330 @@
+"""Files that are either whole or absent: atomic writing, free-space checks; JSON Lines, tables and YAML read.
+
+What a file of data says is checked where it is read: :func:`checked_name` for ids that become names of files,
+:func:`inside` for paths.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import re
+import shutil
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+from dvc_project import errors
+from dvc_project.yaml import parse_yaml
+from paco_core.io import paths
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+DataError = errors.DataError  # one class for files of every kind, DVC's own included
+MAX_NAME = 96  # characters: a tar header has 100 bytes for a name, and ".png" comes behind it
+_NAME = re.compile(rf"[A-Za-z0-9_](?:[A-Za-z0-9._-]{{0,{MAX_NAME - 2}}}[A-Za-z0-9_-])?")
+_DEVICES = {"con", "prn", "aux", "nul", *(f"{kind}{n}" for kind in ("com", "lpt") for n in range(1, 10))}
+
+
+def checked_name(value: object) -> str:
+    """An id out of a file of data, which becomes the name of a file or a part of one.
+
+    Raises:
+        DataError: when it has characters that a name may not have (so that it could be a path, an option or a
+            hidden file), is too long, or names a device where Windows reads it.
+    """
+    if not isinstance(value, str) or not _NAME.fullmatch(value):
+        raise DataError(
+            f"{_short(value)} cannot be an id: files are named by it; use letters, digits, '_', '-' and '.', "
+            f"{MAX_NAME} at most, neither '.' nor '-' first and no '.' last"
+        )
+    if value.split(".", maxsplit=1)[0].lower() in _DEVICES:
+        raise DataError(f"{value!r} cannot be an id: it is the name of a device on Windows")
+    return value
+
+
+class Names:
+    """Ids of one file of data, each once, also on disks that do not tell upper from lower case."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, tuple[str, int]] = {}
+
+    def add(self, name: str, line: int) -> None:
+        """Take an id in, which has been checked.
+
+        Raises:
+            DataError: when it, or another one in other case, stood on an earlier line.
+        """
+        known, before = self._seen.setdefault(name.lower(), (name, line))
+        if before != line:
+            alike = "" if known == name else f" as {known}, and many disks do not distinguish upper from lower case"
+            raise DataError(f"{name} stood already on line {before}{alike}")
+
+
+def inside(folder: Path, name: object) -> Path:
+    """The path below ``folder`` that a file of data names.
+
+    Raises:
+        DataError: when it is no relative path, or leads out of the folder, by ``..`` or by a link.
+    """
+    if not isinstance(name, str) or not name:
+        raise DataError(f"{_short(name)} is no file name")
+    given, path = PurePosixPath(name), folder / name
+    if given.is_absolute() or ".." in given.parts:
+        raise DataError(f"{_short(name)} leads out of {folder}; name a path below it")
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        pass  # for the caller to say what is missing
+    except (OSError, ValueError) as error:  # too long, links in a circle, a character that no path has
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise DataError(f"{_short(name)} is no usable path ({reason})") from None
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise DataError(f"{_short(name)} leads out of {folder} by a link; put the file itself there")
+    return path
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 120 else f"{text[:100]}... ({len(text)} characters)"
+
+
+@contextmanager
+def atomic(target: Path) -> Iterator[Path]:
+    """A temporary sibling of ``target`` (file or folder, the caller decides) renamed over it on success.
+
+    On any exception, Ctrl-C included, the temporary is removed and ``target`` is left as it was. A
+    killed process leaves only the temporary, which the next writer of the same target removes. Files that a
+    library made for their owner alone, as safetensors does, get the mode of any other file.
+
+    Raises:
+        OSError: ENOSPC naming ``target`` when the disk is full, however the library that wrote has told it.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    part = target.with_name(f".{target.name}.part")
+    _remove(part)
+    try:
+        yield part
+        if not part.exists():
+            raise DataError(f"{target}: nothing was written to {part.name}; the stage produced no out")
+        _share(part)
+        if part.is_dir() or target.is_dir():
+            _remove(target)  # only a file can take a file's place in one step
+        part.replace(target)
+    except BaseException as error:
+        _remove(part)
+        if _disk_is_full(error):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(target)) from error
+        raise
+
+
+def _share(part: Path) -> None:
+    """Give files that only their owner may read the mode that the umask gives new files; links are left alone."""
+    files = [part, *(part.rglob("*") if part.is_dir() else ())]
+    private = [file for file in files if stat.S_IMODE(file.lstat().st_mode) == 0o600 and not file.is_symlink()]
+    if not private:
+        return
+    probe = part.with_name(f"{part.name}.mode")  # the umask itself can only be read by changing it, for all threads
+    probe.unlink(missing_ok=True)
+    probe.touch()
+    mode = stat.S_IMODE(probe.stat().st_mode)
+    probe.unlink()
+    for file in private:
+        file.chmod(mode)
+
+
+def _disk_is_full(error: BaseException) -> bool:
+    """safetensors, unlike most, tells it in words only."""
+    return getattr(error, "errno", None) == errno.ENOSPC or "(os error 28)" in str(error)
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    elif path.exists() or path.is_symlink():
+        path.unlink()
+
+
+def write_text(target: Path, text: str) -> None:
+    """Write a text file atomically."""
+    with atomic(target) as part:
+        part.write_text(text, encoding="utf-8")
+
+
+def append_line(path: Path, line: bytes) -> None:
+    """Add a line to a file, whole or not at all: what a full disk took of it is cut off again.
+
+    Raises:
+        OSError: when it cannot be written; the file is as it was.
+    """
+    with path.open("ab", buffering=0) as stream:
+        before, rest = os.fstat(stream.fileno()).st_size, memoryview(line)
+        try:
+            while rest:  # a disk that is almost full takes a part, and says so by a count only
+                rest = rest[stream.write(rest) or 0 :]
+        except BaseException:
+            os.ftruncate(stream.fileno(), before)
+            raise
+
+
+def write_json(target: Path, value: Any) -> None:
+    """Write JSON atomically, keys in the given order, NaN refused (it is no JSON)."""
+    write_text(target, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """Read JSON.
+
+    Raises:
+        DataError: when the file is missing or is no JSON.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, IsADirectoryError) as error:
+        raise DataError(f"{path}: {_no_file(error)}") from None
+    except json.JSONDecodeError as error:
+        raise DataError(f"{path}:{error.lineno}: not valid JSON ({error.msg})") from None
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start})") from None
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits; lists in lists in lists
+        raise DataError(f"{path}: not valid JSON ({error})") from None
+
+
+def _no_file(error: OSError) -> str:
+    return "a folder, expected a file" if isinstance(error, IsADirectoryError) else "no such file"
+
+
+def write_jsonl(target: Path, rows: Iterable[dict[str, Any]]) -> None:
+    """Write one JSON object a line, atomically."""
+    with atomic(target) as part, part.open("w", encoding="utf-8") as out:
+        for row in rows:
+            out.write(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def read_jsonl(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Line number (from 1) and object of each line.
+
+    Raises:
+        DataError: naming file and line when a line is no JSON object (a truncated file, say).
+    """
+    if not path.is_file():
+        raise DataError(f"{path}: {'a folder, expected a file' if path.is_dir() else 'no such file'}")
+    with path.open("rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line.decode())
+            except json.JSONDecodeError as error:
+                raise DataError(f"{path}:{number}: not valid JSON ({error.msg}); is the file cut off?") from None
+            except UnicodeDecodeError as error:
+                raise DataError(f"{path}:{number}: not UTF-8 text ({error.reason} at byte {error.start})") from None
+            except (ValueError, RecursionError) as error:
+                raise DataError(f"{path}:{number}: not valid JSON ({error})") from None
+            if not isinstance(row, dict):
+                raise DataError(f"{path}:{number}: expected a JSON object, found {type(row).__name__}")
+            yield number, row
+
+
+def read_table(
+    path: Path, columns: Sequence[str] | None = None, *, require: Sequence[str] = (), remedy: str | None = None
+) -> pd.DataFrame:
+    """Read a Parquet table.
+
+    Args:
+        columns: these only; all when None.
+        require: columns that must be there; others may be, too.
+        remedy: how to get the file whole again, where that is neither its stage's work nor another copy.
+
+    Raises:
+        DataError: when the file is missing, empty, cut off or damaged, or lacks a column, with what makes it anew.
+    """
+    import pandas as pd
+    from pyarrow import parquet
+
+    stage = paths.producer(path)
+    remedy = remedy or (f"run `dvc repro {stage}`" if stage else "put a whole copy in its place")
+    try:
+        known = parquet.read_schema(path).names
+        if missing := [name for name in (*require, *(columns or ())) if name not in known]:
+            raise DataError(
+                f"{path}: column {missing[0]!r} is missing; found {', '.join(map(str, known)) or 'none'}; {remedy}"
+            )
+        return pd.read_parquet(path, columns=None if columns is None else list(columns))
+    except DataError:
+        raise
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such file; {remedy}") from None
+    except Exception as error:  # a damaged file makes pyarrow raise many types
+        size = path.stat().st_size if path.is_file() else 0
+        cause = f"{size} bytes, {error}" if size else "it is empty"
+        raise DataError(f"{path}: no readable Parquet file ({cause}); is it cut off? {remedy}") from None
+
+
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+def read_yaml(path: Path, read: Callable[[Path], str] = _text) -> dict[str, Any]:
+    """A mapping in a YAML file.
+
+    Raises:
+        DataError: when the file is missing or holds no mapping.
+    """
+    try:
+        tree = parse_yaml(read(path))
+    except (FileNotFoundError, IsADirectoryError) as error:
+        raise DataError(f"{path}: {_no_file(error)}") from None
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start})") from None
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from None
+    if not isinstance(tree, Mapping):
+        raise DataError(f"{path}: expected a mapping, found {type(tree).__name__}")
+    return dict(tree)
+
+
+def digest(value: Any, length: int = 12) -> str:
+    """Short content digest (SHA-256 of canonical JSON), for ids that are stable from run to run."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:length]
+
+
+def folder_digest(folder: Path, length: int = 32) -> str:
+    """MD5 over names and contents of all files below a folder, in sorted order.
+
+    Raises:
+        DataError: when the folder does not exist or is empty.
+    """
+    files = sorted(p for p in folder.rglob("*") if p.is_file())
+    if not files:
+        raise DataError(f"{folder}: no such folder, or it is empty")
+    md5 = hashlib.md5(usedforsecurity=False)
+    for path in files:
+        md5.update(path.relative_to(folder).as_posix().encode())
+        with path.open("rb") as stream:
+            while chunk := stream.read(1 << 20):
+                md5.update(chunk)
+    return md5.hexdigest()[:length]
+
+
+def settle_safetensors(path: Path) -> None:
+    """Sort the metadata of a safetensors file: it is written in a hash map's order, another one in each process.
+
+    Format: 8 bytes for the header's length, the header as JSON filled up with blanks, the tensors.
+    """
+    with path.open("r+b") as stream:
+        size = int.from_bytes(stream.read(8), "little")
+        header = json.loads(stream.read(size))
+        notes = {"__metadata__": dict(sorted(header.pop("__metadata__", {}).items()))}
+        text = json.dumps(
+            {**notes, **header} if notes["__metadata__"] else header, separators=(",", ":"), ensure_ascii=False
+        )
+        stream.seek(8)
+        stream.write(text.encode().ljust(size))

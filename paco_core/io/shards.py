@@ -1,0 +1,213 @@
+"""Pictures in deterministic tar shards with an index: few files, equal bytes for equal pictures.
+
+A shard is a folder with ``images.tar`` (members sorted by name, mtime 0, uid/gid 0) and
+``index.parquet`` (one row a picture: id, member, offset, size and whatever the writer adds).
+Thousands of loose files would cost DVC seconds to hash and link; one tar costs one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import tarfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paco_core.io.files import DataError, checked_name, read_table
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from PIL import Image
+
+TAR, INDEX = "images.tar", "index.parquet"
+SHARDS = f"[!.]*/{INDEX}"
+COLUMNS = ("id", "member", "offset", "size")  # of every index
+GRID_COLUMNS = ("prompt_id", "seed", "layout")  # further ones, of an index of grids
+MAX_PIXELS = 64_000_000  # refused before decoding: no picture of ours is near it
+MAX_BYTES = 4 * MAX_PIXELS  # of an encoded picture: no PNG is larger than its pixels
+FORMATS = ("PNG", "JPEG", "WEBP", "BMP")  # others have decoders that nobody needs here
+
+
+def encode_png(image: Image.Image) -> bytes:
+    """PNG bytes; equal pixels give equal bytes."""
+    buffer = io.BytesIO()
+    image.save(buffer, format="PNG", optimize=False, compress_level=6)
+    return buffer.getvalue()
+
+
+def decode_image(data: bytes, name: str) -> Image.Image:
+    """Decode an encoded picture to RGB, with its size checked first.
+
+    Raises:
+        DataError: naming the picture when it is empty, too large, truncated or no picture.
+    """
+    with _opened(data, name) as image:
+        return image.convert("RGB")
+
+
+def image_size(path: Path) -> tuple[int, int]:
+    """(width, height) of a picture, from its head alone.
+
+    Raises:
+        DataError: naming the file when it is missing, empty, too large or no picture.
+    """
+    with _opened(_bytes(path), str(path)) as image:
+        return image.size
+
+
+@contextmanager
+def _opened(data: bytes, name: str) -> Iterator[Image.Image]:
+    from PIL import Image
+
+    if not data:
+        raise DataError(f"{name}: zero bytes, expected a picture")
+    try:
+        image = Image.open(io.BytesIO(data), formats=FORMATS)
+        if image.width * image.height > MAX_PIXELS:
+            raise DataError(f"{name}: {image.width} x {image.height} pixels exceed the limit of {MAX_PIXELS}")
+        yield image
+    except DataError:
+        raise
+    except Image.DecompressionBombError as error:
+        raise DataError(f"{name}: too many pixels ({error}); the limit is {MAX_PIXELS}") from None
+    except Exception as error:  # PIL raises many types for broken files; each becomes one clear error
+        raise DataError(f"{name}: not a readable picture ({error})") from None
+
+
+def _bytes(path: Path) -> bytes:
+    if not path.is_file():
+        raise DataError(f"{path}: no such picture")
+    return path.read_bytes()
+
+
+def read_image(path: Path) -> Image.Image:
+    """A picture of its own file, RGB.
+
+    Raises:
+        DataError: naming the file when it is missing, empty, too large, truncated or no picture.
+    """
+    return decode_image(_bytes(path), str(path))
+
+
+def write_shard(folder: Path, rows: Sequence[Mapping[str, Any]], images: Mapping[str, bytes]) -> None:
+    """Write ``images`` (id -> encoded bytes) and their index rows (each with a key ``id``) to ``folder``.
+
+    The order of ``rows`` does not matter: both files are sorted by id. ``images`` may read each picture when
+    it is asked for, and may hold others.
+
+    Raises:
+        DataError: when an id cannot be a member's name or repeats, or a row has no picture.
+    """
+    import pandas as pd
+
+    ids = [checked_name(row["id"]) for row in rows]
+    if len(set(ids)) != len(ids):
+        raise DataError(f"{folder}: {len(ids) - len(set(ids))} repeated picture ids")
+    if missing := [name for name in ids if name not in images]:
+        raise DataError(f"{folder}: {len(missing)} rows have no picture, e.g. {missing[0]}")
+    folder.mkdir(parents=True, exist_ok=True)
+    table = []
+    with tarfile.open(folder / TAR, "w", format=tarfile.USTAR_FORMAT) as tar:
+        for row in sorted(rows, key=lambda r: str(r["id"])):
+            data = images[str(row["id"])]
+            info = tarfile.TarInfo(f"{row['id']}.png")
+            info.size = len(data)
+            table.append({**row, "member": info.name, "offset": tar.offset + tarfile.BLOCKSIZE, "size": len(data)})
+            tar.addfile(info, io.BytesIO(data))
+    pd.DataFrame(table).to_parquet(folder / INDEX, index=False)
+
+
+def _index(path: Path, require: Sequence[str]) -> pd.DataFrame:
+    """The index of one shard, whose ids, offsets and sizes can be used as they are."""
+    from pandas.api.types import is_integer_dtype
+
+    table = read_table(path, require=(*COLUMNS, *require))
+    for name, least, most in (("offset", tarfile.BLOCKSIZE, 1 << 62), ("size", 0, MAX_BYTES)):
+        values = table[name]
+        if not is_integer_dtype(values) or not values.between(least, most).all():
+            raise DataError(f"{path}: column {name!r} is damaged: expected whole numbers from {least} to {most}")
+    for row, name in enumerate(table["id"]):
+        try:
+            checked_name(name)
+        except DataError as error:
+            raise DataError(f"{path}: row {row}: {error}") from None
+    return table
+
+
+class ShardReader:
+    """Random access to the pictures of one or more shards, by id.
+
+    Args:
+        require: columns that each index has besides those by which pictures are found.
+    """
+
+    def __init__(self, folders: Sequence[Path], require: Sequence[str] = ()) -> None:
+        self.folders, self.require = list(folders), tuple(require)
+
+    @classmethod
+    def below(cls, root: Path, *others: Path, require: Sequence[str] = ()) -> ShardReader:
+        """All shards one level below ``root``, in name order, then those below ``others``, which may have none.
+
+        What a killed run left half-written has a name that begins with a dot and is not read.
+
+        Raises:
+            DataError: when there is none below ``root``.
+        """
+        folders = sorted(p.parent for p in root.glob(SHARDS))
+        if not folders:
+            raise DataError(f"{root}: no shard found (expected */{INDEX}); run `dvc repro grids`")
+        return cls([*folders, *sorted(p.parent for other in others for p in other.glob(SHARDS))], require)
+
+    @cached_property
+    def index(self) -> pd.DataFrame:
+        """All index rows, with a column ``folder``, indexed by id.
+
+        Raises:
+            DataError: when an index is missing or damaged, lacks a column or holds what none can hold, or an id lies
+            in two shards.
+        """
+        import pandas as pd
+
+        frames = [_index(folder / INDEX, self.require).assign(folder=str(folder)) for folder in self.folders]
+        table = pd.concat(frames, ignore_index=True)
+        repeated = table["id"][table["id"].duplicated()]
+        if len(repeated):
+            raise DataError(f"{len(repeated)} picture ids lie in two shards, e.g. {repeated.iloc[0]}")
+        return table.set_index("id", drop=False)
+
+    def read(self, image_id: str) -> Image.Image:
+        """The picture with this id, RGB.
+
+        Raises:
+            DataError: when the id is unknown, or its shard is missing, cut off or damaged.
+        """
+        if image_id not in self.index.index:
+            raise DataError(f"picture {image_id}: not in {', '.join(map(str, self.folders))}")
+        row: Any = self.index.loc[image_id]
+        tar = Path(str(row["folder"])) / TAR
+        if not tar.is_file():
+            raise DataError(f"{tar}: missing although its index lists {image_id}; run `dvc repro grids`")
+        offset, size, end = int(row["offset"]), int(row["size"]), tar.stat().st_size
+        if offset + size > end:
+            raise DataError(
+                f"{tar}: cut off: picture {image_id} needs {size} bytes at {offset}, "
+                f"the file ends after {end}; delete it and run `dvc repro grids`"
+            )
+        with tar.open("rb") as stream:
+            stream.seek(offset)
+            data = stream.read(size)
+        if row.get("md5") and hashlib.md5(data, usedforsecurity=False).hexdigest() != row["md5"]:
+            raise DataError(
+                f"{tar}:{row['member']}: its bytes are not those of its md5 in {INDEX}: the file was damaged or "
+                "changed; delete the shard and run `dvc repro grids`"
+            )
+        image = decode_image(data, f"{tar}:{row['member']}")
+        if "width" in row and image.size != (row["width"], row["height"]):
+            raise DataError(
+                f"{tar}:{row['member']}: {image.width} x {image.height} px, its index says "
+                f"{row['width']} x {row['height']}; delete the shard and run `dvc repro grids`"
+            )
+        return image

@@ -1,0 +1,180 @@
+"""Versions of the reward and of each policy in MLflow's registry: pointers to what DVC keeps, and their aliases."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dvc_project.lockfile import Lock
+from paco_core.io import paths
+from paco_core.io.files import DataError
+from paco_core.io.versions import restore
+from paco_core.runtime.provenance.chain import Provenance
+from paco_core.runtime.tracking import brief_requests, connect, tracking_uri
+
+RESTORED = Path(".paco") / "versions"  # earlier versions, laid out from DVC's cache
+CHAMPION, CHALLENGER = "champion", "challenger"
+ALIASES = (CHAMPION, CHALLENGER)
+REWARD = "reward"
+PROVENANCE_FILE = "provenance.json"
+OVER_TAG, PATH_TAG, MD5_TAG = "paco.over", "dvc.path", "dvc.md5"
+
+
+def out_of(name: str) -> Path:
+    """The out that a name stands for: ``reward``, or a policy's recipe."""
+    return paths.REWARD_MERGED if name == REWARD else paths.POLICIES / name
+
+
+def registered_name(name: str) -> str:
+    return "paco-reward" if name == REWARD else f"paco-policy-{name}"
+
+
+@dataclass(frozen=True)
+class Version:
+    """A registered version: ``path`` and DVC's ``md5`` of its folder, and the run that tells its provenance."""
+
+    name: str
+    number: str
+    path: str
+    md5: str
+    run_id: str | None
+    over: str | None  # the version that it replaced as champion
+    uri: str
+
+    def provenance(self) -> Provenance:
+        """The story that was recorded when the version was registered.
+
+        Raises:
+            DataError: when the registry's run does not hold it.
+        """
+        client = connect(self.uri)
+        try:
+            with brief_requests():
+                file = client.download_artifacts(str(self.run_id), PROVENANCE_FILE)
+        except Exception as error:
+            raise DataError(
+                f"{self.name} version {self.number}: its recorded provenance cannot be read ({error})"
+            ) from None
+        return Provenance.from_dict(json.loads(Path(file).read_text()))
+
+
+class Champions:
+    """The registry of a project. Every method raises what MLflow raises when the store does not answer."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.uri = root, tracking_uri(root)
+        self._client = connect(self.uri)
+
+    def names(self) -> list[str]:
+        """``reward`` and the policies that have versions."""
+        found = [model.name for model in self._client.search_registered_models()]
+        policies = sorted(name.removeprefix("paco-policy-") for name in found if name.startswith("paco-policy-"))
+        return ([REWARD] if registered_name(REWARD) in found else []) + policies
+
+    def at(self, name: str, alias: str) -> Version | None:
+        """The version that carries an alias."""
+        from mlflow.exceptions import MlflowException
+
+        try:
+            return self._version(name, self._client.get_model_version_by_alias(registered_name(name), alias))
+        except MlflowException as error:
+            if error.error_code in ("INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST"):
+                return None
+            raise
+
+    def version(self, name: str, number: str) -> Version:
+        return self._version(name, self._client.get_model_version(registered_name(name), number))
+
+    def recorded(self, name: str) -> str:
+        """DVC's md5 of the present out of a name.
+
+        Raises:
+            DataError: when no run of it is recorded.
+        """
+        md5 = Lock.read(self.root).md5_of(out_of(name).as_posix())
+        if md5 is None:
+            stage = "reward_merged" if name == REWARD else f"policies@{name}"
+            raise DataError(f"{out_of(name)}: dvc.lock records no version of it; run `dvc repro {stage}`")
+        return md5
+
+    def of_md5(self, name: str, md5: str) -> Version | None:
+        """The registered version with these bytes."""
+        wanted = f"name = '{registered_name(name)}' and tags.`{MD5_TAG}` = '{md5}'"
+        found = self._client.search_model_versions(wanted, max_results=1)
+        return self._version(name, found[0]) if found else None
+
+    def register(self, name: str, md5: str, run_id: str | None, tags: Mapping[str, str]) -> Version:
+        """A new version of the present out, as challenger."""
+        from mlflow.exceptions import MlflowException
+
+        model = registered_name(name)
+        try:
+            self._client.create_registered_model(model)
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_ALREADY_EXISTS":
+                raise
+        path = out_of(name).as_posix()
+        made = self._client.create_model_version(
+            model, source=f"dvc://{path}#{md5}", run_id=run_id, tags={PATH_TAG: path, MD5_TAG: md5, **tags}
+        )
+        self._client.set_registered_model_alias(model, CHALLENGER, made.version)
+        return self._version(name, made)
+
+    def crown(self, version: Version) -> None:
+        """Move the alias ``champion`` to a version, noting whom it replaces."""
+        model, incumbent = registered_name(version.name), self.at(version.name, CHAMPION)
+        if incumbent is not None:
+            self._client.set_model_version_tag(model, version.number, OVER_TAG, incumbent.number)
+        self._client.set_registered_model_alias(model, CHAMPION, version.number)
+        challenger = self.at(version.name, CHALLENGER)
+        if challenger is not None and challenger.number == version.number:
+            self._client.delete_registered_model_alias(model, CHALLENGER)
+
+    def roll_back(self, name: str) -> tuple[Version, Version]:
+        """Give the alias back to the version that the champion replaced; returns (fallen, restored).
+
+        Raises:
+            DataError: when there is no champion, or it replaced none.
+        """
+        fallen = self.at(name, CHAMPION)
+        if fallen is None:
+            raise DataError(f"{name} has no champion; `paco promote {name}` makes one")
+        if fallen.over is None:
+            raise DataError(f"{name} version {fallen.number} is the first champion: there is none to go back to")
+        restored = self.version(name, fallen.over)
+        model = registered_name(name)
+        self._client.set_registered_model_alias(model, CHAMPION, restored.number)
+        self._client.set_registered_model_alias(model, CHALLENGER, fallen.number)
+        return fallen, restored
+
+    def text(self) -> str:
+        """One line a name: its champion, its challenger."""
+        lines = []
+        for name in self.names():
+            held = {alias: self.at(name, alias) for alias in ALIASES}
+            parts = [f"{alias} version {v.number} ({v.path}, {v.md5[:12]})" for alias, v in held.items() if v]
+            lines.append(f"{name}: {'; '.join(parts) or 'no alias'}")
+        return "\n".join(lines) or "nothing is registered; `paco promote reward` registers the first version"
+
+    def _version(self, name: str, found: Any) -> Version:
+        tags = found.tags
+        return Version(
+            name, str(found.version), tags[PATH_TAG], tags[MD5_TAG], found.run_id or None, tags.get(OVER_TAG), self.uri
+        )
+
+
+def bytes_of(root: Path, version: Version) -> Path:
+    """The folder of a registered version: the workspace's when it is the recorded one, else from DVC's cache.
+
+    Raises:
+        DataError: when the cache lacks it.
+    """
+    if Lock.read(root).md5_of(version.path) == version.md5 and (root / version.path).is_dir():
+        return root / version.path
+    target = root / RESTORED / version.name / version.md5.removesuffix(".dir")
+    if not target.is_dir():
+        restore(root, version.md5, target)
+    return target

@@ -1,0 +1,150 @@
+"""Whether a candidate becomes champion: its gates, its figures, and the paired test against the incumbent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from paco_core.benchmarks.results import jsonable
+from paco_core.io.check_report import CheckReport
+from paco_core.operations.promotion.measuring import pair_up
+from paco_core.operations.promotion.paired import Paired, paired
+from paco_core.policies.base import policy_class
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from paco_core.config.params import ConsistencyRankParams, GeditParams, Params, T2isParams
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What decides: a measure that must rise, and measures that must not fall."""
+
+    measure: str
+    guards: tuple[str, ...]
+
+
+def rule_for(params: Params, name: str) -> Rule:
+    """Accuracy on held-out rankings for the reward; a policy's consistency or editing, by truth where there is one."""
+    if name == "reward":
+        return Rule("accuracy", ())
+    edits = policy_class(params.policies.recipes[name].family).edits
+    if params.world == "storybook":
+        return Rule("gold_editing", ("gold_kept",)) if edits else Rule("gold_consistency", ("gold_following",))
+    if edits:
+        return Rule("editing", ())
+    terms = params.policies.recipes[name].rewards.terms
+    return Rule("consistency", ("clip_t",) if "clip_t" in terms else ())
+
+
+def benchmark_of(params: Params, name: str) -> ConsistencyRankParams | GeditParams | T2isParams:
+    """The parameters of the benchmark that measures the reward, or a policy."""
+    if name == "reward":
+        return params.consistency_rank
+    return params.gedit if policy_class(params.policies.recipes[name].family).edits else params.t2is
+
+
+@dataclass(frozen=True)
+class Side:
+    """One version: which, and its mean figures."""
+
+    version: str
+    md5: str
+    figures: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What was decided and why; ``as_dict`` is what MLflow and Dagster keep of it."""
+
+    name: str
+    promoted: bool
+    reason: str
+    rule: Rule
+    candidate: Side
+    incumbent: Side | None
+    gates: tuple[CheckReport, ...]
+    test: Paired | None = None
+    guards: Mapping[str, Paired] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        cleaned: dict[str, Any] = jsonable(asdict(self))
+        return cleaned
+
+    def metrics(self) -> dict[str, float]:
+        """Flat figures for MLflow."""
+        found = {"promoted": float(self.promoted)}
+        found |= {f"candidate/{name}": value for name, value in self.candidate.figures.items()}
+        if self.incumbent is not None:
+            found |= {f"incumbent/{name}": value for name, value in self.incumbent.figures.items()}
+        for name, test in {self.rule.measure: self.test, **self.guards}.items():
+            if test is not None:
+                found |= {f"difference/{name}": test.difference, f"difference/{name}_low": test.low}
+                found |= {f"difference/{name}_high": test.high, f"difference/{name}_p": test.p_value}
+        return found
+
+    def text(self) -> str:
+        lines = [f"{self.name} version {self.candidate.version}: {self.reason}"]
+        for gate in self.gates:
+            lines.append(f"  gate {gate.name}: {'passed' if gate.passed else 'FAILED'} ({gate.description})")
+        for name, test in {self.rule.measure: self.test, **self.guards}.items():
+            if test is not None and self.incumbent is not None:
+                mine, theirs = self.candidate.figures[name], self.incumbent.figures[name]
+                lines.append(
+                    f"  {name}: candidate {mine:.4f}, incumbent (version {self.incumbent.version}) {theirs:.4f}, "
+                    f"difference {test.text()} over {test.prompts} prompts, {test.cases} cases"
+                )
+        return "\n".join(lines)
+
+
+def blocked(name: str, rule: Rule, candidate: Side, incumbent: Side | None, gates: Sequence[CheckReport]) -> Decision:
+    """A candidate that a gate stops is not measured."""
+    failed = ", ".join(gate.name for gate in gates if not gate.passed)
+    return Decision(
+        name, False, f"stays challenger: blocking checks failed ({failed})", rule, candidate, incumbent, tuple(gates)
+    )
+
+
+def first(name: str, rule: Rule, candidate: Side, gates: Sequence[CheckReport]) -> Decision:
+    """There is nobody to beat."""
+    return Decision(name, True, "becomes the first champion", rule, candidate, None, tuple(gates))
+
+
+def decide(
+    name: str,
+    rule: Rule,
+    candidate: tuple[str, str, pd.DataFrame],
+    incumbent: tuple[str, str, pd.DataFrame],
+    gates: Sequence[CheckReport],
+    *,
+    resamples: int = 2000,
+    seed: int = 0,
+) -> Decision:
+    """Compare two measured versions, each (version, md5, table), on the cases that both have.
+
+    The candidate wins when the whole 95% interval of the measure's difference lies above zero and that of
+    no guard lies below it.
+    """
+    both = pair_up(candidate[2], incumbent[2])
+    sides = [
+        Side(side[0], side[1], {m: float(both[f"{m}_{suffix}"].mean()) for m in (rule.measure, *rule.guards)})
+        for side, suffix in ((candidate, "first"), (incumbent, "second"))
+    ]
+    tests = {
+        measure: paired(
+            both[f"{measure}_first"], both[f"{measure}_second"], [str(p) for p in both["prompt_id"]],
+            resamples=resamples, seed=seed,
+        )
+        for measure in (rule.measure, *rule.guards)
+    }  # fmt: skip
+    test, guards = tests[rule.measure], {g: tests[g] for g in rule.guards}
+    fallen = [g for g, t in guards.items() if t.is_worse]
+    if not test.is_better:
+        reason = f"stays challenger: {rule.measure} is not shown to be better, {test.text()}"
+    elif fallen:
+        reason = f"stays challenger: {rule.measure} rose {test.text()}, but {fallen[0]} fell {guards[fallen[0]].text()}"
+    else:
+        reason = f"becomes champion: {rule.measure} rose {test.text()}"
+    return Decision(name, test.is_better and not fallen, reason, rule, sides[0], sides[1], tuple(gates), test, guards)

@@ -1,0 +1,95 @@
+"""One version of a policy or of the reward measured on given cases: a row a case, so that versions can be paired."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from paco_core.io import paths
+from paco_core.io.files import DataError
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from PIL.Image import Image
+
+    from paco_core.benchmarks.cases import Cases
+    from paco_core.config.params import Params
+    from paco_core.reward_model.yes_probability import PairScorer
+
+CASE = ["prompt_id", "unit"]  # unit: a seed, or a ranking instance
+
+
+def measure_policy(
+    root: Path, params: Params, name: str, folder: Path, judge: Path, cases: Cases
+) -> tuple[pd.DataFrame, list[Image]]:
+    """The policy in ``folder`` on the cases, at its largest evaluation size.
+
+    Returns:
+        Columns prompt_id, unit (the seed) and one a measure; the pictures.
+    """
+    from paco_core.benchmarks import gedit
+    from paco_core.benchmarks.cases import measuring
+    from paco_core.benchmarks.painting import AFTER
+    from paco_core.policies.base import load_recipe
+    from paco_core.policies.encodings import cache_folder
+
+    recipe = params.policies.recipes[name]
+    policy = load_recipe(recipe, params.policies, root, cache=cache_folder(root))
+    policy.load_adapter(folder / "adapter")
+    largest = recipe.model_copy(update={"eval_sizes": [max(recipe.eval_sizes)]})
+    painted = cases.painted_by(policy, name, largest, when=AFTER)
+    table = measuring(root, params, judge, cases)(painted)
+    table = table.drop(columns=["policy", "size", "when", *gedit.ABOUT], errors="ignore")
+    return table.rename(columns={"seed": "unit"}), [p.image for p in painted]
+
+
+def measure_reward(root: Path, params: Params, folder: Path) -> pd.DataFrame:
+    """The reward in ``folder``, asked in this process, on the held-out rankings."""
+    from paco_core.reward_model.scorer import Scorer
+
+    return rank_held_out(root, params, Scorer.configured(folder, params.reward))
+
+
+def rank_held_out(root: Path, params: Params, scorer: PairScorer) -> pd.DataFrame:
+    """A judge on the held-out rankings: prompt_id, unit (the instance) and every metric."""
+    from paco_core.benchmarks import consistency_rank as bench
+    from paco_core.benchmarks.public_rankings import read_public
+    from paco_core.data.records.panels import PanelStore
+
+    chosen = params.consistency_rank
+    panels: bench.Panels
+    if chosen.source is not None:
+        instances, panels = read_public(root / chosen.source, chosen.max_instances, chosen.seed)
+    else:
+        held_out = root / paths.PAIRS / "benchmark.parquet"
+        instances = bench.read_instances(held_out, chosen.max_instances, chosen.seed)
+        panels = PanelStore.below(root / paths.GRIDS)
+    template = chosen.template or params.reward.template
+    judged = bench.judge_pairs("reward", scorer, instances, panels, template=template)
+    table = bench.evaluate(instances, {"reward": judged}, [], resamples=10).table()
+    return table.drop(columns=["method", "scores", "ranking"]).rename(columns={"instance_id": "unit"})
+
+
+def pair_up(first: pd.DataFrame, second: pd.DataFrame) -> pd.DataFrame:
+    """The cases of both tables side by side, measures suffixed ``_first`` and ``_second``.
+
+    Raises:
+        DataError: when they share no case.
+    """
+    both = first.merge(second, on=CASE, suffixes=("_first", "_second"), validate="one_to_one")
+    if both.empty:
+        raise DataError("the two versions were measured on no common case; measure both again")
+    return both
+
+
+def unseen_by_all(root: Path, params: Params, name: str, folders: Sequence[Path]) -> Cases:
+    """Cases of the policy's benchmark that no version in ``folders`` was trained on.
+
+    Raises:
+        DataError: when none is left.
+    """
+    from paco_core.benchmarks.cases import unseen_cases
+    from paco_core.grpo.prompt_split import trained_ids
+
+    return unseen_cases(root, params, name, {idx for folder in folders for idx in trained_ids(folder)})

@@ -1,0 +1,207 @@
+"""What each stage would do, need and cost with the parameters at hand, before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from paco_core.config.params import Params, PolicyRecipe
+from paco_core.planning.workload import Workload
+from paco_core.policies.base import policy_class, recipes_that_edit
+
+#: Weights of public models in GB as stored (bf16), from their model cards.
+HUB_GB = {
+    "black-forest-labs/FLUX.1-dev": 33.7,
+    "black-forest-labs/FLUX.1-Kontext-dev": 33.7,  # the same parts
+    "Qwen/Qwen-Image-Edit": 57.7,  # 20.4 B in the transformer, 8.3 B in the text encoder
+    "Qwen/Qwen2.5-VL-7B-Instruct": 16.6,
+    "hf-hub:laion/CLIP-ViT-H-14-laion2B-s32B-b79K": 3.9,
+}
+
+#: Seconds for one unit of work on two cores with the small models, measured by `make demo`.
+CPU_SECONDS = {
+    "grid_step": 0.008,
+    "reward_pair": 0.0125,
+    "rollout_step": 0.006,
+    "score_pair": 0.007,
+    "train_sample": 0.01,
+}
+WITHOUT_BACKWARD = 1 / 3  # of a trained pass's time
+START_UP_S, LIGHT_S = 5.0, 2.0  # a stage's imports, MLflow and the loading of models; of a stage without models
+PAIRS_AN_INSTANCE = 1.05  # rule top1_bottom1: two, less duplicates, contradictions and what is left to balance
+
+
+@dataclass(frozen=True)
+class StageCost:
+    """One row of `paco check`: memory in GB (CPU or GPU), time in seconds or None where nobody measured."""
+
+    stage: str
+    work: str
+    memory_gb: float
+    seconds: float | None
+    device: str
+    note: str = ""
+
+
+def model_gb(root: Path, model: str | None) -> float:
+    """Weights of a model folder on disk, or of a known hub id; 0 when there is none."""
+    if model is None:
+        return 0.0
+    folder = root / model
+    if folder.is_dir():
+        return sum(p.stat().st_size for p in folder.rglob("*.safetensors")) / 1e9
+    return HUB_GB.get(model, 0.0)
+
+
+def _told_in(engine: str) -> float | None:
+    """Seconds of a stage that writes texts: an endpoint takes the time it takes."""
+    return None if engine == "openai" else LIGHT_S
+
+
+def training_seconds(done: Workload, larger: float = 1.0) -> float:
+    """Seconds of a training's epochs with the small models, without its evaluations.
+
+    Args:
+        larger: work of a transformer pass over that of one at 64 x 64 pixels.
+    """
+    trained = done.trained_passes + WITHOUT_BACKWARD * done.untrained_passes
+    passes = done.rollout_passes * CPU_SECONDS["rollout_step"] + trained * CPU_SECONDS["train_sample"]
+    scored = done.images_an_epoch * done.questions_a_picture * CPU_SECONDS["score_pair"]
+    return done.epochs * (passes * larger + scored)
+
+
+def _painted(recipes: Iterable[PolicyRecipe], cases: int, steps: int) -> tuple[int, int]:
+    """(pictures, transformer passes) of a benchmark that paints its cases at every size, before and after training."""
+    pictures = passes = 0
+    for recipe in recipes:
+        painted = 2 * cases * len(recipe.eval_sizes)
+        pictures += painted
+        passes += painted * steps * policy_class(recipe.family).passes_a_step(recipe.guidance)
+    return pictures, passes
+
+
+def _edits(root: Path, params: Params, base: float) -> StageCost:
+    """The base editors' pictures of the training edit prompts."""
+    edits, count = params.edits, params.edit_prompts.count or 0
+    prompts = max(0, count - params.edit_prompts.unseen)
+    pictures = len(edits.painters) * prompts * len(edits.seeds)
+    passes = sum(policy_class(p.family).passes_a_step(p.guidance) for p in edits.painters)
+    work = passes * prompts * len(edits.seeds) * edits.steps * CPU_SECONDS["rollout_step"]
+    return StageCost(
+        "edits",
+        f"{pictures} pictures of {edits.size} x {edits.size}, {edits.steps} steps",
+        base + max((model_gb(root, painter.model) for painter in edits.painters), default=0.0),
+        START_UP_S + work if edits.device == "cpu" else None,
+        edits.device,
+    )
+
+
+def stage_costs(params: Params, root: Path) -> list[StageCost]:
+    """Estimate of every stage, in the order of the graph."""
+    base = 1.2  # GB: Python with torch, diffusers and transformers
+    prompts = params.diverse_prompts.target or params.prompts.count
+    pictures = prompts * len(params.grids.seeds)
+    rows, columns = (int(n) for n in params.prompts.layout.split("x"))
+    panels = rows * columns
+    instances = prompts * panels * len(params.grids.seeds) * (len(params.grids.seeds) - 1)
+    pairs = int(instances * (1 - params.pairs.benchmark_share) * PAIRS_AN_INSTANCE)
+    cpu = params.grids.device == "cpu"
+    s = CPU_SECONDS
+
+    def seconds(work: float) -> float | None:
+        return START_UP_S + work if cpu else None
+
+    reward_gb = model_gb(root, params.reward.base)
+    table = [
+        StageCost("prompts", f"{params.prompts.count} prompts", base, _told_in(params.prompts.engine), "cpu"),
+        StageCost(
+            "diverse_prompts",
+            f"{params.prompts.count} -> {prompts} prompts",
+            base + model_gb(root, params.diverse_prompts.model),
+            seconds(2),
+            params.diverse_prompts.device,
+        ),
+        StageCost(
+            "grids",
+            f"{pictures} pictures of {params.grids.height} x {params.grids.width}, {params.grids.steps} steps",
+            base + model_gb(root, params.grids.model),
+            seconds(pictures * params.grids.steps * s["grid_step"]),
+            params.grids.device,
+            f"{len(params.grid_shards)} shards",
+        ),
+        StageCost("rankings", f"{instances} instances", base, LIGHT_S, "cpu"),
+        StageCost("annotations", f"{instances} rankings", base, seconds(instances / 400), "cpu"),
+        StageCost("edit_prompts", f"{params.edit_prompts.count or 'all'} editing prompts", base, LIGHT_S, "cpu"),
+        _edits(root, params, base),
+        StageCost("pairs", f"at most {pairs} pairs", base, LIGHT_S, "cpu"),
+        StageCost("cot_labels", f"at most {pairs} answers", base, _told_in(params.cot_labels.engine), "cpu"),
+    ]
+    steps = params.reward.epochs * max(1, pairs // (params.reward.batch_size * params.reward.accumulation))
+    table += [
+        StageCost(
+            "reward_lora",
+            f"about {steps} optimiser steps of {params.reward.batch_size * params.reward.accumulation} pairs",
+            base + 2.5 * reward_gb,
+            seconds(steps * params.reward.batch_size * s["reward_pair"]),
+            params.reward.device,
+            "" if cpu else "published: 16 h on 2 x A100",
+        ),
+        StageCost("reward_merged", "1 merge", base + 2 * reward_gb, seconds(3), params.reward.device),
+    ]
+    p = params.policies
+    for name, recipe in p.recipes.items():
+        done, family = Workload.of(params, name), policy_class(recipe.family)
+        samples, evaluations = done.epochs * done.images_an_epoch, done.evaluations * done.evaluation_images
+        asked = samples * done.questions_a_picture
+        painted = family.passes_a_step(recipe.guidance) * evaluations * p.eval_steps * 2 * s["rollout_step"]
+        table.append(
+            StageCost(
+                f"policies@{name}",
+                f"{done.epochs} epochs, {samples} samples, {asked} scored pairs, "
+                f"{done.optimiser_steps} optimiser steps, {evaluations} evaluation pictures",
+                base + 2.5 * model_gb(root, recipe.model) + reward_gb,
+                seconds(training_seconds(done) + painted),
+                p.device,
+                "" if cpu or family.edits else "published: 6.0 h on 8 x H100",
+            )
+        )
+    bench = params.consistency_rank.max_instances or instances
+    sets, set_passes = _painted(
+        recipes_that_edit(p, edit=False).values(), params.t2is.prompts * len(params.t2is.seeds), params.t2is.steps
+    )
+    edits, edit_passes = _painted(
+        recipes_that_edit(p).values(), params.gedit.prompts * len(params.gedit.seeds), params.gedit.steps
+    )
+    table += [
+        StageCost(
+            "consistency_rank",
+            f"at most {bench} instances, {bench * 4} pairs by each model",
+            base + 2 * reward_gb,
+            seconds(bench * 4 * 2 * s["score_pair"]),
+            params.reward.device,
+        ),
+        StageCost(
+            "edit_reward",
+            "the public comparisons" if params.edit_reward.source else f"{params.edit_reward.count} comparisons",
+            base + 2 * reward_gb,
+            None if params.edit_reward.source else seconds(params.edit_reward.count * 8 / 3 * 2 * s["score_pair"]),
+            params.reward.device,
+        ),
+        StageCost(
+            "t2is",
+            f"{sets} pictures",
+            base + reward_gb,
+            seconds(set_passes * 2 * s["rollout_step"]),
+            p.device,
+        ),
+        StageCost(
+            "gedit",
+            f"at most {edits} pictures",
+            base + reward_gb,
+            seconds(edit_passes * 2 * s["rollout_step"]),
+            p.device,
+        ),
+        StageCost("report", "1 page", base, LIGHT_S, "cpu"),
+    ]
+    return table

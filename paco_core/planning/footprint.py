@@ -1,0 +1,173 @@
+"""How much memory and computation a policy's training takes, from its architecture: estimates, told before a run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+from paco_core.config.params import PoliciesParams, PolicyRecipe
+from paco_core.grpo.sizes import token_pixels
+from paco_core.io.files import DataError, read_json
+from paco_core.policies.base import policy_class
+
+H100_FLOPS = 989e12  # dense bf16, from its data sheet
+UTILISATION = 0.4  # of that, assumed
+ACTIVATIONS_A_BLOCK = 34  # values of hidden width that one block keeps for its backward (Megatron's count, 2205.05198)
+
+Kind = Literal["FluxTransformer2DModel", "QwenImageTransformer2DModel"]
+FEED_FORWARD: dict[Kind, tuple[str, str]] = {  # of the picture's and of the text's stream in a double block
+    "FluxTransformer2DModel": ("ff", "ff_context"),
+    "QwenImageTransformer2DModel": ("img_mlp", "txt_mlp"),
+}
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A transformer of double blocks (picture and text apart) and single ones (both together): width and numbers.
+
+    ``patch`` = pixels that a token is high and wide; ``channels`` of a packed latent; ``text_patch`` = the same of a
+    text encoder that reads the reference picture too, None for one that reads words alone.
+    """
+
+    hidden: int
+    double_blocks: int
+    single_blocks: int
+    patch: int = 16
+    channels: int = 64
+    kind: Kind = "FluxTransformer2DModel"
+    text_patch: int | None = None
+
+    @property
+    def blocks(self) -> int:
+        return self.double_blocks + self.single_blocks
+
+    @property
+    def parameters(self) -> int:
+        """Weights of the blocks: 36 d^2 in a double block, 15 d^2 in a single one."""
+        return (36 * self.double_blocks + 15 * self.single_blocks) * self.hidden**2
+
+    def pass_flops(self, image_tokens: int, text_tokens: int) -> float:
+        """Floating point operations of one sample's forward pass: matrix products and attention."""
+        tokens = image_tokens + text_tokens
+        return (2.0 * 12 * self.hidden**2 * tokens + 4.0 * tokens**2 * self.hidden) * self.blocks
+
+    def tokens(self, recipe: PolicyRecipe, side: int) -> tuple[int, int]:
+        """Image and text tokens of one pass at a square picture of ``side`` px.
+
+        A reference picture stands beside the noisy one, and where the text encoder reads it among the words.
+        """
+        image, words = (side // self.patch) ** 2, recipe.max_sequence_length
+        if not policy_class(recipe.family).edits:
+            return image, words
+        reference = recipe.reference_size or side
+        seen = round(reference / self.text_patch) ** 2 if self.text_patch else 0
+        return image + (reference // self.patch) ** 2, words + seen
+
+    def lora_parameters(self, rank: int, targets: Sequence[str]) -> int:
+        """Weights of a LoRA on the named layers: r (in + out) each."""
+        d = self.hidden
+        double = dict.fromkeys(("to_q", "to_k", "to_v", "to_out.0"), (d, d))
+        double |= dict.fromkeys(("add_q_proj", "add_k_proj", "add_v_proj", "to_add_out"), (d, d))
+        for stream in FEED_FORWARD[self.kind]:
+            double |= {f"{stream}.net.0.proj": (d, 4 * d), f"{stream}.net.2": (4 * d, d)}
+        single = {"to_q": (d, d), "to_k": (d, d), "to_v": (d, d), "proj_mlp": (d, 4 * d), "proj_out": (5 * d, d)}
+        total = 0
+        for layers, count in ((double, self.double_blocks), (single, self.single_blocks)):
+            meant = [shape for name, shape in layers.items() if any(_is_tail(name, target) for target in targets)]
+            total += count * sum(rank * (wide + high) for wide, high in meant)
+        return total + (rank * (d + self.channels) if "proj_out" in targets else 0)  # so is the last layer called
+
+
+def _is_tail(name: str, target: str) -> bool:
+    return name == target or name.endswith(f".{target}")
+
+
+#: Public models by heart, from their configurations.
+KNOWN = {
+    "black-forest-labs/FLUX.1-dev": Architecture(3072, 19, 38),
+    "black-forest-labs/FLUX.1-Kontext-dev": Architecture(3072, 19, 38),
+    "Qwen/Qwen-Image-Edit": Architecture(3072, 60, 0, kind="QwenImageTransformer2DModel", text_patch=28),
+}
+
+
+def architecture(root: Path, model: str) -> Architecture | None:
+    """The architecture of a model folder, or of a hub id that is known by heart; None for another one.
+
+    Raises:
+        DataError: when the folder holds no readable configuration, or that of another transformer.
+    """
+    folder = root / model
+    if not folder.is_dir():
+        return KNOWN.get(model)
+    config = read_json(folder / "transformer" / "config.json")
+    kind = config.get("_class_name")
+    if kind not in get_args(Kind):
+        raise DataError(f"{folder}: transformer/config.json is of a {kind}; known are {', '.join(get_args(Kind))}")
+    try:
+        return Architecture(
+            hidden=config["num_attention_heads"] * config["attention_head_dim"],
+            double_blocks=config["num_layers"],
+            single_blocks=config["num_single_layers"] if kind == "FluxTransformer2DModel" else 0,
+            patch=token_pixels(folder) or 16,
+            channels=config["in_channels"],
+            kind=kind,
+            text_patch=_text_patch(folder),
+        )
+    except KeyError as error:
+        raise DataError(f"{folder}: transformer/config.json names no {error}") from None
+
+
+def _text_patch(folder: Path) -> int | None:
+    """Pixels a side of what a vision-language text encoder makes one token of."""
+    file = folder / "text_encoder" / "config.json"
+    vision = read_json(file).get("vision_config") if file.is_file() else None
+    return vision["patch_size"] * vision["spatial_merge_size"] if vision else None
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """Estimates of one training process: GB by part, and floating point operations of an epoch."""
+
+    weights_gb: float
+    adapter_gb: float
+    activations_gb: float
+    kept_gb: float
+    flops_an_epoch: float
+
+    @property
+    def memory_gb(self) -> float:
+        return self.weights_gb + self.adapter_gb + self.activations_gb + self.kept_gb
+
+
+def footprint(found: Architecture, params: PoliciesParams, recipe: PolicyRecipe, passes: tuple[int, int]) -> Footprint:
+    """Estimate a training.
+
+    Args:
+        found: the transformer.
+        passes: rollout and trained passes of an epoch; the latter count forward and backward.
+    """
+    size = 2 if params.dtype == "bfloat16" else 4
+    family = policy_class(recipe.family)
+    image, words = found.tokens(recipe, recipe.train_size)
+    length, streams = image + words, family.passes_a_step(recipe.guidance)
+    lora = found.lora_parameters(params.lora.rank, params.lora.targets or family.lora_targets)
+    moments = 2 if params.optimizer == "adamw_8bit" else 8
+    each = 4 + 4 + 4 + 8 + moments + (4 if params.loss == "nft" else 0)  # weight, EMA, gradient, its fp64 sum, moments
+    deep = found.blocks + ACTIVATIONS_A_BLOCK if params.gradient_checkpointing else found.blocks * ACTIVATIONS_A_BLOCK
+    trained = params.train_batch * length * found.hidden * size * deep * streams  # guidance keeps both passes
+    sampled = params.rollout_batch * length * found.hidden * size * ACTIVATIONS_A_BLOCK / 2
+    steps = len(recipe.train_steps or recipe.noise_steps) or recipe.sampling_steps
+    images = params.prompts_per_epoch * params.group_size
+    latents = images * (recipe.train_size // found.patch) ** 2 * found.channels * 4
+    kept = latents * (1 if params.loss == "nft" else steps * (3 if params.loss == "grpo_guard" else 2))
+    forward = found.pass_flops(image, words)
+    backward = 3 if params.gradient_checkpointing else 2  # frozen weights need no gradient of their own
+    return Footprint(
+        weights_gb=found.parameters * size / 1e9,
+        adapter_gb=lora * each / 1e9,
+        activations_gb=max(trained, sampled) / 1e9,
+        kept_gb=kept / 1e9,
+        flops_an_epoch=forward * (passes[0] + passes[1] * backward),
+    )

@@ -1,0 +1,144 @@
+"""The arithmetic of a policy's training, told before anything runs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from paco_core.config.params import Params
+from paco_core.grpo.epoch_prompts import share
+from paco_core.grpo.optimizers import check_optimizer
+from paco_core.io.files import DataError
+from paco_core.planning.costs import stage_costs
+from paco_core.planning.footprint import H100_FLOPS, UTILISATION, architecture, footprint
+from paco_core.planning.workload import Workload
+from paco_core.policies.base import policy_class
+from paco_core.rewards import registry
+
+
+def refuse_impossible(params: Params, policy: str, root: Path, processes: int = 1) -> None:
+    """Find numbers that cannot work before any model is loaded.
+
+    Raises:
+        DataError: naming every such number with valid neighbours.
+    """
+    grpo, recipe = params.policies, params.policies.recipes[policy]
+    problems: list[str] = []
+
+    def attempt(check: Callable[[], object]) -> None:
+        try:
+            check()
+        except DataError as error:
+            problems.append(str(error))
+
+    edits = bool(policy_class(recipe.family).edits)
+    attempt(lambda: _enough_edits(params) if edits else _enough_prompts(params))
+    found = architecture(root, recipe.model)
+    patch = found.patch if found else 16
+    layout = "1x1" if edits else params.prompts.layout
+    rows, columns = (int(n) for n in layout.split("x"))
+    step = math.lcm(patch, rows, columns)
+    for key, side in [("train_size", recipe.train_size), *(("eval_sizes", side) for side in recipe.eval_sizes)]:
+        if side % step:
+            low = side // step * step
+            near = " or ".join(str(n) for n in (low, low + step) if n)
+            problems.append(f"{key}: {side} px do not divide into {patch} px tokens and {layout} panels; choose {near}")
+    batches = -(-grpo.prompts_per_epoch * grpo.group_size // grpo.rollout_batch)
+    attempt(lambda: share(batches, 0, processes))
+    for rewards in filter(None, (recipe.rewards, recipe.test_rewards)):
+        attempt(partial(registry.check, rewards, edits=edits))
+    attempt(lambda: check_optimizer(grpo.optimizer))
+    if problems:
+        raise DataError(f"{policy} cannot be trained:\n" + "\n".join(f"  {problem}" for problem in problems))
+
+
+def _enough_prompts(params: Params) -> None:
+    grpo = params.policies
+    held, prompts = grpo.eval_prompts, params.diverse_prompts.target or params.prompts.count
+    if held + grpo.prompts_per_epoch > prompts:
+        raise DataError(
+            f"prompts_per_epoch={grpo.prompts_per_epoch} and eval_prompts={held} need "
+            f"{held + grpo.prompts_per_epoch} prompts, diverse_prompts gives {prompts}; choose prompts_per_epoch "
+            f"up to {max(1, prompts - held)}, or raise diverse_prompts.target"
+        )
+
+
+def _enough_edits(params: Params) -> None:
+    """As far as it is known before ``edit_prompts`` ran: a file's rows are counted there."""
+    grpo, edits = params.policies, params.edit_prompts
+    if edits.source != "storybook" or edits.count is None:
+        return
+    if grpo.eval_prompts > edits.unseen or grpo.prompts_per_epoch > edits.count - edits.unseen:
+        raise DataError(
+            f"prompts_per_epoch={grpo.prompts_per_epoch} and eval_prompts={grpo.eval_prompts}, but edit_prompts gives "
+            f"{edits.count - edits.unseen} to train on and {edits.unseen} unseen ones; choose at most so many, or "
+            "raise edit_prompts.count and edit_prompts.unseen"
+        )
+
+
+def _resources(params: Params, policy: str, root: Path, done: Workload, processes: int) -> list[str]:
+    """Memory and cost of one recipe; estimates."""
+    grpo = params.policies
+    found = architecture(root, grpo.recipes[policy].model)
+    if found is None:
+        return ["memory               unknown: the model is not here and not known by heart"]
+    passes = done.rollout_passes + done.untrained_passes, done.trained_passes
+    recipe = params.policies.recipes[policy]
+    need = footprint(found, params.policies.of(recipe), recipe, passes)
+    lines = [
+        f"memory               about {need.memory_gb:.2g} GB a process: weights {need.weights_gb:.2g}, "
+        f"adapter, average and optimiser {need.adapter_gb:.2g}, "
+        f"activations {need.activations_gb:.2g}, kept latents {need.kept_gb:.2g} "
+        "(estimate; text encoders are dropped before)"
+    ]
+    total = done.epochs * need.flops_an_epoch
+    cost = next(cost for cost in stage_costs(params, root) if cost.stage == f"policies@{policy}")
+    if cost.seconds is not None:
+        return [
+            *lines,
+            f"cost                 about {cost.seconds / 60:.1f} min on two cores, {total / 1e12:.3g} TFLOP",
+        ]
+    hours = total / (H100_FLOPS * UTILISATION) / 3600
+    each = f", {hours / processes:.2g} h on {processes}" if processes > 1 else ""
+    return [
+        *lines,
+        f"cost                 about {total / 1e15:.3g} PFLOP in passes: {hours:.2g} GPU hours at {UTILISATION:.0%} of "
+        f"an H100's {H100_FLOPS / 1e12:.0f} TFLOP/s{each} (estimate; decoding, scoring and evaluation come on top)",
+    ]
+
+
+def plan(params: Params, policy: str, root: Path = Path(), processes: int = 1) -> str:
+    """The plan of one recipe as text: one line a figure, with how it comes about.
+
+    Raises:
+        DataError: when there is no recipe of that name, or its numbers cannot work.
+    """
+    done = Workload.of(params, policy)
+    refuse_impossible(params, policy, root, processes)
+    recipe = params.policies.recipes[policy]
+    grpo = params.policies.of(recipe)
+    asks = done.images_an_epoch * done.questions_a_picture
+    noise = f"noise at {recipe.noise_steps}" if recipe.noise_steps else "no noise"
+    if recipe.num_noise_steps:
+        noise = f"noise at {recipe.num_noise_steps} of {recipe.noise_steps}, drawn each epoch"
+    sizes = " and ".join(f"{side} px" for side in recipe.eval_sizes)
+    return "\n".join(
+        [
+            f"{policy}: {recipe.model}, {done.epochs} epochs at {recipe.train_size} px, evaluated at {sizes}",
+            f"images an epoch      {done.images_an_epoch} = {grpo.prompts_per_epoch} prompts x {grpo.group_size}",
+            f"sampling             {done.rollout_batches} batches of {grpo.rollout_batch}, {done.rollout_passes} "
+            f"passes ({recipe.sampling_steps} steps, {noise})",
+            f"scoring              {asks} distinct pairs ({done.questions_a_picture} a picture), "
+            f"rewards {', '.join(recipe.rewards.terms)} by {recipe.rewards.aggregator}",
+            f"training             {done.trained_passes} passes with backward and {done.untrained_passes} without, "
+            f"{grpo.updates_per_epoch} updates of {done.micro_batches} micro-batches of {grpo.train_batch}, "
+            f"loss {grpo.loss}",
+            f"optimiser steps      {done.optimiser_steps} in all, averaged every {grpo.ema_every}",
+            f"evaluations          {done.evaluations}, {done.evaluation_images} pictures each, {grpo.eval_steps} steps",
+            f"in all               {done.epochs * done.images_an_epoch} images, {done.epochs * asks} scored pairs, "
+            f"{done.epochs * (done.rollout_passes + done.trained_passes)} passes without evaluation",
+            *_resources(params, policy, root, done, processes),
+        ]
+    )

@@ -1,0 +1,266 @@
+"""``paco check``: would the graph run here? Parameters, models, disk and memory, and the cost of each stage."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from dvc_project.lockfile import Lock
+from dvc_project.project import stages_of
+from paco_core.config import profiles
+from paco_core.config.params import PARAMS_FILE, ChatParams, Params, PolicyRecipe, PromptsParams, RewardSet, load
+from paco_core.data.annotation import answer_file
+from paco_core.data.prompts.prompts import make_prompts
+from paco_core.io.files import DataError
+from paco_core.planning.costs import StageCost, stage_costs
+from paco_core.policies.base import policy_class
+from paco_core.rewards import registry
+from paco_core.runtime.code.stage_code import StageCodes, recorded
+
+SHOWN_CHANGES = 3
+DISK_GB = {"storybook": 1.0, "real": 200.0}
+
+
+@dataclass
+class Preflight:
+    """What was found: problems stop a run, remarks do not."""
+
+    profile: str
+    costs: list[StageCost]
+    problems: list[str] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+
+    @property
+    def passed(self) -> bool:
+        return not self.problems
+
+    def text(self) -> str:
+        """The report as plain text, one stage a line."""
+        width = max(len(cost.stage) for cost in self.costs)
+        lines = [f"profile {self.profile}: what each stage would do"]
+        for cost in self.costs:
+            time = "time not measured" if cost.seconds is None else f"about {_duration(cost.seconds)}"
+            tail = f" ({cost.note})" if cost.note else ""
+            lines.append(
+                f"  {cost.stage:<{width}}  {cost.work}; {cost.memory_gb:.1f} GB on {cost.device}, {time}{tail}"
+            )
+        known = [cost.seconds for cost in self.costs if cost.seconds is not None]
+        if len(known) == len(self.costs):
+            lines.append(f"  in all about {_duration(sum(known))} one after another; `make demo` runs two at a time")
+        lines += [f"remark: {remark}" for remark in self.remarks]
+        lines += [f"problem: {problem}" for problem in self.problems]
+        lines.append("check passed" if self.passed else f"check failed: {len(self.problems)} problem(s)")
+        return "\n".join(lines)
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.1f} min"
+
+
+def memory_gb() -> float:
+    """Memory that this machine, or this container, may use."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
+    limit = Path("/sys/fs/cgroup/memory.max")
+    if limit.is_file() and (text := limit.read_text().strip()).isdigit():
+        return min(total, int(text) / 1e9)
+    return total
+
+
+def _models(params: Params) -> dict[str, str]:
+    """Key in params.yaml -> model folder or hub id."""
+    found = {
+        "diverse_prompts.model": params.diverse_prompts.model,
+        "grids.model": params.grids.model,
+        "reward.base": params.reward.base,
+    }
+    if params.annotations.model:
+        found["annotations.model"] = params.annotations.model
+    if params.reward.weights:
+        found["reward.weights"] = params.reward.weights
+    if params.cot_labels.engine == "storybook" and params.cot_labels.model:
+        found["cot_labels.model"] = params.cot_labels.model
+    found |= {f"edits.painters.{n}.model": painter.model for n, painter in enumerate(params.edits.painters)}
+    if params.consistency_rank.clip:
+        found["consistency_rank.clip"] = params.consistency_rank.clip
+    for name, recipe in params.policies.recipes.items():
+        found[f"policies.recipes.{name}.model"] = recipe.model
+        if recipe.start:
+            found[f"policies.recipes.{name}.start"] = recipe.start
+        for key, rewards in _reward_sets(recipe):
+            for reward, term in rewards.terms.items():
+                if term.model:
+                    found[f"policies.recipes.{name}.{key}.terms.{reward}.model"] = term.model
+    return found
+
+
+def _reward_sets(recipe: PolicyRecipe) -> list[tuple[str, RewardSet]]:
+    """What is rewarded in training, and in evaluation where that has rewards of its own, by the recipe's keys."""
+    both = [("rewards", recipe.rewards), ("test_rewards", recipe.test_rewards)]
+    return [(key, rewards) for key, rewards in both if rewards is not None]
+
+
+def _wrong_rewards(params: Params) -> list[str]:
+    """Rewards that no policy could be trained with; the stage itself would refuse them after all stages before it."""
+    problems = []
+    for name, recipe in params.policies.recipes.items():
+        edits = bool(policy_class(recipe.family).edits)
+        for key, rewards in _reward_sets(recipe):
+            try:
+                registry.check(rewards, edits=edits)
+            except DataError as error:
+                problems.append(f"policies.recipes.{name}.{key}: {error}")
+    return problems
+
+
+def _endpoints(params: Params) -> dict[str, ChatParams]:
+    """Key in params.yaml -> chat endpoint in use."""
+    found = {}
+    if params.prompts.engine == "openai" and params.prompts.endpoint:
+        found["prompts.endpoint"] = params.prompts.endpoint
+    if params.annotations.source == "judge" and params.annotations.endpoint:
+        found["annotations.endpoint"] = params.annotations.endpoint
+    if params.cot_labels.engine == "openai" and params.cot_labels.endpoint:
+        found["cot_labels.endpoint"] = params.cot_labels.endpoint
+    return found
+
+
+def _missing_inputs(params: Params, root: Path) -> list[str]:
+    """What must come from outside: files, answers of people, keys of endpoints."""
+    files = {
+        "prompts.source": params.prompts.source,
+        "annotations.file": params.annotations.file,
+        "edit_prompts.file": params.edit_prompts.file,
+        "pairs.editing.file": params.pairs.editing.file,
+    }
+    files |= {f"consistency_rank.scored_elsewhere.{k}": v for k, v in params.consistency_rank.scored_elsewhere.items()}
+    problems = [
+        f"{name}: {_lost(root / path, path, 'file')}; put the file there or name another"
+        for name, path in files.items()
+        if path and not (root / path).is_file()
+    ]
+    if params.prompts.engine == "import" and (root / str(params.prompts.source)).is_file():
+        problems += _unusable_prompts(params.prompts, root)
+    if params.annotations.source == "people":
+        try:
+            answer_file.read(root)
+        except DataError as error:
+            problems.append(f"annotations.source people: {error}")
+    readers = {"annotations": params.annotations.source == "recogniser" and not params.annotations.model}
+    readers["cot_labels"] = params.cot_labels.engine == "storybook" and not params.cot_labels.model
+    problems += [f"{stage}.model: null; name the recogniser's folder" for stage, lost in readers.items() if lost]
+    folders = {
+        "pairs.keep_out": (params.pairs.keep_out, "put the benchmark there"),
+        "pairs.imported": (params.pairs.imported, "make it with `paco dataset import`"),
+        "consistency_rank.source": (params.consistency_rank.source, "put the benchmark there"),
+        "consistency_rank.dreamsim": (params.consistency_rank.dreamsim, "put the converted weights there"),
+        "edit_reward.source": (params.edit_reward.source, "put the benchmark there"),
+    }
+    problems += [
+        f"{key}: {_lost(root / folder, folder, 'folder')}; {remedy} or name another"
+        for key, (folder, remedy) in folders.items()
+        if folder and not (root / folder).is_dir()
+    ]
+    return problems + [
+        f"{name}: the environment variable {endpoint.api_key_env} holds no key for {endpoint.base_url}"
+        for name, endpoint in _endpoints(params).items()
+        if endpoint.api_key_env and not os.environ.get(endpoint.api_key_env)
+    ]
+
+
+def _lost(path: Path, name: str, wanted: Literal["file", "folder"]) -> str:
+    """What is wrong where a file or folder is meant and there is none."""
+    if not path.exists():
+        return f"folder {name} is missing" if wanted == "folder" else f"{name} is missing"
+    return f"{name} is a {'folder' if path.is_dir() else 'file'}, expected a {wanted}"
+
+
+def _unusable_prompts(params: PromptsParams, root: Path) -> list[str]:
+    """What the stage would find wrong in a file of prompts, found before anything runs."""
+    try:
+        make_prompts(params, (1, 1), root)
+    except DataError as error:
+        return [f"prompts.source: {error}"]
+    return []
+
+
+def _graph_without_recipe(params: Params, root: Path) -> list[str]:
+    """Recipes of params.yaml that dvc.yaml does not train, or whose benchmark does not read them."""
+    graph = stages_of(root)
+    trained = {stage.item for stage in graph.values() if stage.group == "policies"}
+    problems = []
+    for name, recipe in params.policies.recipes.items() if trained else ():
+        benchmark = graph.get("gedit" if policy_class(recipe.family).edits else "t2is")
+        if name not in trained:
+            problems.append(
+                f"policies.recipes.{name}: not in dvc.yaml; add it to `foreach` of policies, with its prompts' folder"
+            )
+        elif benchmark and not {f"data/policies/{name}", "data/policies"} & set(benchmark.deps):
+            problems.append(
+                f"policies.recipes.{name}: {benchmark.name} in dvc.yaml does not read it; add data/policies/{name} to "
+                f"its deps and policies.recipes.{name} to its params"
+            )
+    return problems + [
+        f"dvc.yaml: policies trains {name}, which policies.recipes does not have; take it out of `foreach`"
+        for name in sorted(str(item) for item in trained - set(params.policies.recipes))
+    ]
+
+
+def _changed_code(root: Path, lock: Lock) -> list[str]:
+    """Which module, library, file or default has changed since each stage ran."""
+    files, found = StageCodes.present(root).files(), []
+    for entry in lock.entries.values():
+        for path, md5 in entry.inputs.deps.items():
+            changes = files[path].changes(recorded(root, path, md5)) if path in files else []
+            if changes:
+                more = f" and {len(changes) - SHOWN_CHANGES} more" if len(changes) > SHOWN_CHANGES else ""
+                found.append(f"{entry.stage} will run again: {'; '.join(changes[:SHOWN_CHANGES])}{more}")
+    return found
+
+
+def _lost_outs(root: Path, lock: Lock) -> list[str]:
+    """Outs that ``dvc.lock`` records and that are not here; a stage that reads one would stop."""
+    return [
+        f"{out}: recorded in dvc.lock, but not here; `dvc checkout {out}` brings it back from the cache, "
+        f"else `dvc repro {entry.stage}` makes it anew"
+        for entry in lock.entries.values()
+        for out in entry.outs
+        if not (root / out).exists()
+    ]
+
+
+def check_project(root: Path, profile: str | None = None) -> Preflight:
+    """Check a project against ``params.yaml``, or against a profile that is not in use.
+
+    Raises:
+        ParamsError: when the parameters are invalid, or no profile is called so (there is nothing to check then).
+    """
+    params = load(root / PARAMS_FILE) if profile is None else profiles.read(root, profile)
+    report = Preflight(params.profile, stage_costs(params, root))
+    for key, model in _models(params).items():
+        if model.startswith(("data/", ".", "/")) and not (root / model).is_dir():
+            ours = model.startswith("data/zoo/")
+            remedy = f"restore it with `git checkout -- {model}`" if ours else "put the model there or name another"
+            report.problems.append(f"{key}: {_lost(root / model, model, 'folder')}; {remedy}")
+        elif not (root / model).is_dir():
+            report.remarks.append(f"{key}: {model} is no folder here, it will be loaded from a hub")
+    report.problems += _missing_inputs(params, root) + _wrong_rewards(params)
+    report.problems += _graph_without_recipe(params, root)
+    lock = Lock.read(root)
+    report.remarks += _lost_outs(root, lock) + (_changed_code(root, lock) if profile is None else [])
+    free = shutil.disk_usage(root).free / 1e9
+    if free < DISK_GB[params.world]:
+        report.problems.append(f"disk: {free:.1f} GB free, about {DISK_GB[params.world]:.0f} GB needed")
+    on_cpu = [cost.memory_gb for cost in report.costs if cost.device == "cpu"]
+    if on_cpu and max(on_cpu) * 2 > memory_gb():
+        report.problems.append(f"memory: {memory_gb():.1f} GB, about {max(on_cpu) * 2:.1f} GB needed")
+    if any(cost.device.startswith("cuda") for cost in report.costs):
+        import torch
+
+        if not torch.cuda.is_available():
+            report.problems.append("device cuda: no GPU is visible to PyTorch here")
+    if params.serving.engine == "vllm" and not (root / (params.serving.python or ".venv-vllm/bin/python")).is_file():
+        report.problems.append("serving.engine vllm: its environment is missing; build it with `make vllm`")
+    return report

@@ -1,0 +1,44 @@
+"""Tries out whether a question gets the same bits alone and beside others on this machine; see :mod:`.shapes`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from paco_core.reward_model.network import Network, Row
+from paco_core.reward_model.passes import Passes
+from paco_core.reward_model.shapes import chunks
+
+if TYPE_CHECKING:
+    import torch
+    from PIL import Image
+
+TRIED = 5  # questions
+
+
+def batches_keep_bits(network: Network, passes: Passes) -> bool:
+    """Whether questions get the same logits one by one, together, and together in another order."""
+    import torch
+
+    pairs = chunks(_pictures(network, 2 * TRIED), 2)
+
+    def logits(asked: Sequence[Sequence[Image.Image]]) -> torch.Tensor:
+        visuals = chunks(network.watch([picture for pair in asked for picture in pair]), 2)
+        rows = [Row(network.prompt("Same?", (a.grid, b.grid)), (a, b)) for a, b in visuals]
+        return network.first_logits(rows)
+
+    *single, together, turned = passes.run(logits, [*([pair] for pair in pairs), pairs, pairs[::-1]])
+    alone = torch.cat(single)
+    return torch.equal(together, alone) and torch.equal(turned, alone.flip(0))
+
+
+def _pictures(network: Network, count: int) -> list[Image.Image]:
+    """The smallest pictures that the model sees as they are, of noise."""
+    import torch
+    from PIL import Image
+
+    given = network.processor.image_processor
+    unit = given.patch_size * given.merge_size
+    side = unit * max(1, round(given.size.shortest_edge**0.5 / unit))
+    pixels = torch.randint(0, 256, (count, side, side, 3), generator=torch.Generator().manual_seed(0))
+    return [Image.fromarray(picture.to(torch.uint8).numpy()) for picture in pixels]

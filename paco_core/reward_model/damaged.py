@@ -1,0 +1,32 @@
+"""What libraries raise for weights that are cut off or damaged, as one clear error."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from paco_core.io import paths
+from paco_core.io.files import DataError
+
+
+@contextmanager
+def reading(source: str | Path) -> Iterator[None]:
+    """Read a model or an adapter in the block.
+
+    Args:
+        source: its folder, or its hub id.
+
+    Raises:
+        DataError: naming the source, when a file of it is missing, cut off or damaged, with what makes it anew.
+    """
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except (SafetensorError, json.JSONDecodeError, UnicodeDecodeError, RecursionError, OSError) as error:
+        stage = paths.producer(source) if isinstance(source, Path) else None
+        remedy = f"run `dvc repro {stage}`" if stage else "put a whole copy in its place"
+        cause = " ".join(str(error).split())[:300]
+        raise DataError(f"{source}: cannot be read ({cause}); is a file of it cut off? {remedy}") from None

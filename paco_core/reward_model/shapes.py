@@ -1,0 +1,48 @@
+"""Shapes in which a question's score does not depend on the questions that are computed beside it.
+
+A processor's libraries choose how to compute by the shape of what they are given: a product of up to three rows, the
+rest of a row that does not fill a vector register, and attention over a longer sequence round otherwise in the last
+bits. In passes on one thread, over whole steps, where each question is padded by its own length alone, a row is
+computed in the same way however many others there are and wherever it stands among them.
+
+That is a property of the libraries on a machine, and no promise of theirs: the scorer tries it out (:mod:`.bits`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, TypeVar
+
+STEP = 8  # tokens and places read: with a layer's width whole vector registers, and too many for kernels of few rows
+PATCH_STEP = 16  # patches, four to a token; a layer's width may be odd multiples of 4 there
+T = TypeVar("T")
+
+
+class Row(Protocol):
+    """A sequence for the language model."""
+
+    @property
+    def length(self) -> int: ...
+
+
+def whole(count: int, step: int = STEP) -> int:
+    """``count`` rounded up to whole steps."""
+    return -(-count // step) * step
+
+
+def chunks(items: Sequence[T], size: int) -> list[list[T]]:
+    """Items in runs of ``size``; the last may be shorter."""
+    return [list(items[start : start + size]) for start in range(0, len(items), size)]
+
+
+def by_length(rows: Sequence[Row], limit: int) -> list[list[int]]:
+    """Row numbers in batches of at most ``limit`` rows of similar length."""
+    return chunks(sorted(range(len(rows)), key=lambda number: rows[number].length), limit)
+
+
+def of_one_length(rows: Sequence[Row]) -> dict[int, list[int]]:
+    """Row numbers by the length that their rows are padded to, the shortest first."""
+    groups: dict[int, list[int]] = {}
+    for number in sorted(range(len(rows)), key=lambda number: rows[number].length):
+        groups.setdefault(whole(rows[number].length), []).append(number)
+    return groups

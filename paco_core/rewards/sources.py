@@ -1,0 +1,48 @@
+"""What rewards are built from: served judges, and models that several rewards share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from paco_core.config.params import RewardTerm
+from paco_core.io.files import DataError
+
+if TYPE_CHECKING:
+    from paco_core.reward_model.yes_probability import PairScorer
+    from paco_core.rewards.open_clip_model import OpenClip
+
+
+@dataclass
+class Sources:
+    """What rewards are built from: scorers of pairs, and the models that several of them look through.
+
+    ``judges``: by the ``model`` of the term that asks; None is the project's own reward model.
+    """
+
+    judges: Mapping[str | None, PairScorer] = field(default_factory=dict)
+    root: Path = Path()
+    clips: dict[tuple[str, str], OpenClip] = field(default_factory=dict)
+
+    def path(self, model: str) -> str:
+        """A folder of the project as a path, anything else (a hub id) as it is."""
+        return str(self.root / model) if (self.root / model).exists() else model
+
+    def judge(self, name: str, term: RewardTerm) -> PairScorer:
+        """The reward model that the term asks."""
+        if term.model not in self.judges:
+            raise DataError(f"reward {name} asks a reward model; {term.model or 'none'} is not served here")
+        return self.judges[term.model]
+
+    def clip(self, name: str, term: RewardTerm) -> OpenClip:
+        """The term's CLIP, loaded once for all rewards that name it on the same device."""
+        from paco_core.rewards.open_clip_model import OpenClip
+
+        if term.model is None:
+            raise DataError(f"reward {name} needs model: a folder or hf-hub name of an open_clip model")
+        key = self.path(term.model), term.device
+        if key not in self.clips:
+            self.clips[key] = OpenClip(*key)
+        return self.clips[key]

@@ -1,0 +1,113 @@
+"""What stages go on with after a kill, or when a number such as ``epochs`` is raised: ``.paco/checkpoints/``.
+
+It lies outside the outs: DVC deletes those before a run, versions them, and restores them from its cache. Each stage
+has a folder, ``policies@flux_t2is``, with one folder an identity: a digest of all that decides what is computed, code
+included. So weights that other code made are never gone on with, and a change that is taken back finds its own.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from paco_core.io.file_locks import is_held, locked
+from paco_core.io.files import DataError
+from paco_core.io.project import owner_root
+
+FOLDER = Path(".paco") / "checkpoints"
+UNFINISHED = Path(".paco") / "unfinished"
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What is kept of one run of a stage."""
+
+    stage: str
+    folder: Path
+    size: int  # bytes
+    modified: float  # seconds since the epoch
+
+
+def unfinished(root: Path, stage: str, identity: str) -> Path:
+    """Where a stage that trains nothing keeps the parts of its out until it is whole; those of other code go."""
+    place = root / UNFINISHED / stage / identity
+    for other in place.parent.glob("*"):
+        if other != place:
+            shutil.rmtree(other)
+    return place
+
+
+def stage_folder(root: Path, stage: str) -> Path:
+    """Where the identities of a stage lie; those of DVC's experiments lie in the project that owns them."""
+    return owner_root(root) / FOLDER / stage
+
+
+def listing(root: Path) -> list[Kept]:
+    """Everything that is kept, the newest first."""
+    found = []
+    for place in (place for place in (owner_root(root) / FOLDER).glob("*/*") if place.is_dir()):
+        stats = [path.stat() for path in place.rglob("*") if path.is_file()]
+        size, modified = sum(stat.st_size for stat in stats), max((stat.st_mtime for stat in stats), default=0.0)
+        found.append(Kept(place.parent.name, place, size, modified))
+    return sorted(found, key=lambda kept: kept.modified, reverse=True)
+
+
+@contextmanager
+def alone(place: Path) -> Iterator[None]:
+    """Be the only training of an identity; another one of it, in an experiment say, is waited for."""
+    with locked(_lock(place)):
+        yield
+
+
+def _lock(place: Path) -> Path:
+    return place.with_name(f"{place.name}.lock")
+
+
+def prune(root: Path, limit_gb: float) -> list[Kept]:
+    """Remove the oldest until all together take at most ``limit_gb``; those in use stay. Returns what went."""
+    left, gone = listing(root), []
+    total = sum(kept.size for kept in left)
+    for kept in reversed(left):
+        if total <= limit_gb * 1e9:
+            break
+        if not is_held(_lock(kept.folder)):
+            shutil.rmtree(kept.folder)
+            _lock(kept.folder).unlink(missing_ok=True)
+            total -= kept.size
+            gone.append(kept)
+    return gone
+
+
+def drop(root: Path, stages: Sequence[str] = ()) -> list[Kept]:
+    """Remove what is kept of these stages, or of all. Returns what went.
+
+    Raises:
+        DataError: when nothing is kept of a stage that was named.
+    """
+    left = listing(root)
+    known = {kept.stage for kept in left}
+    if unknown := [name for name in stages if name not in known]:
+        raise DataError(
+            f"no checkpoint of {', '.join(unknown)}; there are some of: {', '.join(sorted(known)) or 'none'}"
+        )
+    gone = [kept for kept in left if not stages or kept.stage in stages]
+    for kept in gone:
+        shutil.rmtree(kept.folder)
+    return gone
+
+
+def text(found: Sequence[Kept]) -> str:
+    """A table for the terminal."""
+    if not found:
+        return "no checkpoints"
+    width = max(len(kept.stage) for kept in found)
+    rows = [
+        f"{kept.stage:<{width}}  {kept.folder.name[:12]:<12}  {kept.size / 1e6:10.1f} MB  "
+        f"{datetime.fromtimestamp(kept.modified, UTC):%Y-%m-%d %H:%M} UTC"
+        for kept in found
+    ]
+    return "\n".join([*rows, f"in all {sum(kept.size for kept in found) / 1e6:.1f} MB"])

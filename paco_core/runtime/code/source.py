@@ -1,0 +1,132 @@
+"""What one Python file says, apart from how it is written down: a digest of its code, and the modules it needs.
+
+Comments, docstrings and layout change nothing that a program computes, so they are no part of the digest.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from paco_core.io.files import DataError
+
+#: ``package.module`` or ``package.module:name``, as registries and command lines name code.
+_DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*(:[A-Za-z_]\w*)?")
+_FILE_NAME = re.compile(r"[\w-]+(\.[\w-]+)*")
+
+
+@dataclass(frozen=True)
+class Source:
+    """One file's code.
+
+    ``digest`` is empty where there is no code. ``imports`` are dotted names that may be modules (of ``from a import b``
+    both ``a`` and ``a.b``), late imports included, those for type checkers only not; ``named`` are texts that may name
+    a module of the project, as in a command line. ``registries`` are tables of name -> "module:what", from literals
+    such as ``{"flux": "paco_core.policies.flux:FluxPolicy"}``; they are left out of the digest, for their entries count
+    one by one. ``beside`` are texts that may name a file or folder beside it.
+    """
+
+    digest: str
+    imports: tuple[str, ...] = ()
+    named: tuple[str, ...] = ()
+    registries: tuple[dict[str, str], ...] = ()
+    beside: tuple[str, ...] = ()
+
+
+def read(data: bytes, name: str, package: str = "") -> Source:
+    """Read a file's bytes; ``package`` is the one that its relative imports start from.
+
+    Raises:
+        DataError: when it is no Python; names the file by ``name``.
+    """
+    try:
+        tree = ast.parse(data)
+    except (SyntaxError, ValueError) as error:
+        line = getattr(error, "lineno", None)
+        raise DataError(f"{name}{f':{line}' if line else ''}: not valid Python ({error})") from None
+    reader = _Reader(package)
+    reader.visit(tree)
+    text = " ".join(_canonical(tree.body))
+    return Source(
+        hashlib.sha256(text.encode()).hexdigest()[:16] if text else "",
+        tuple(sorted(reader.imports)),
+        tuple(sorted(reader.named)),
+        tuple(reader.registries),
+        tuple(sorted(reader.beside)),
+    )
+
+
+class _Reader(ast.NodeVisitor):
+    def __init__(self, package: str) -> None:
+        self.package = package.split(".") if package else []
+        self.imports: set[str] = set()
+        self.named: set[str] = set()
+        self.registries: list[dict[str, str]] = []
+        self.beside: set[str] = set()
+
+    def visit_Import(self, node: ast.Import) -> None:
+        self.imports.update(alias.name for alias in node.names)
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+        above = self.package[: len(self.package) - node.level + 1] if node.level else []
+        module = ".".join([*above, *([node.module] if node.module else [])])
+        self.imports.update([module, *(f"{module}.{alias.name}" for alias in node.names)])
+
+    def visit_If(self, node: ast.If) -> None:
+        if "TYPE_CHECKING" in {getattr(part, "id", getattr(part, "attr", "")) for part in ast.walk(node.test)}:
+            for statement in node.orelse:
+                self.visit(statement)
+        else:
+            self.generic_visit(node)
+
+    def visit_Dict(self, node: ast.Dict) -> None:
+        if table := _registry(node):
+            self.registries.append(table)
+        else:
+            self.generic_visit(node)
+
+    def visit_Constant(self, node: ast.Constant) -> None:
+        if isinstance(node.value, str) and _DOTTED.fullmatch(node.value) and ("." in node.value or ":" in node.value):
+            self.named.add(node.value.partition(":")[0])
+        if isinstance(node.value, str) and _FILE_NAME.fullmatch(node.value):
+            self.beside.add(node.value)
+
+
+def _text(node: ast.AST | None) -> str:
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+
+
+def _registry(node: object) -> dict[str, str]:
+    """Name -> "module:what" of a literal that says nothing else; empty for any other."""
+    if not isinstance(node, ast.Dict):
+        return {}
+    pairs = [(_text(key), _text(value)) for key, value in zip(node.keys, node.values, strict=True)]
+    found = all(name and ":" in where and _DOTTED.fullmatch(where) for name, where in pairs)
+    return dict(pairs) if found else {}
+
+
+def _is_text(node: object) -> bool:
+    """A text that stands alone: a docstring, or a comment in quotes."""
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+
+
+def _canonical(node: object) -> Iterator[str]:
+    """The tree as words. Empty fields are left out: newer versions of Python know more of them."""
+    if _registry(node):
+        yield "(registry)"
+    elif isinstance(node, ast.AST):
+        yield f"({type(node).__name__}"
+        for name, value in ast.iter_fields(node):
+            if value is not None and value != []:
+                yield name
+                yield from _canonical(value)
+        yield ")"
+    elif isinstance(node, list):
+        for part in node:
+            if not _is_text(part):
+                yield from _canonical(part)
+    else:
+        yield repr(node)

@@ -1,0 +1,224 @@
+"""What a stage gets: its parameters, its paths, progress, and one place to report to.
+
+A stage reports its figures once; they go to its DVC metrics file, its MLflow run and, when Dagster
+started the stage, through Pipes to the asset's page.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dvc_project.lockfile import Inputs
+from paco_core.config.params import PARAMS_FILE, Params, load
+from paco_core.io import figures_text, files, paths
+from paco_core.io.files import DataError
+from paco_core.io.progress import Progress
+from paco_core.io.secrets import redacted
+from paco_core.runtime import checkpoints
+from paco_core.runtime.code.inputs import present_inputs
+from paco_core.runtime.code.stage_code import StageCode, StageCodes
+from paco_core.runtime.provenance import records
+from paco_core.runtime.provenance.chain import RECIPE_TAG, STAGE_TAG, Run
+from paco_core.runtime.tracking import Terminated, Tracker, dagster_url, git_state, open_run
+
+if TYPE_CHECKING:
+    from dagster_pipes import PipesContext
+    from PIL import Image
+
+
+@dataclass
+class StageContext:
+    """The surroundings of one running stage."""
+
+    name: str
+    item: str | None
+    root: Path
+    params: Params
+    tracker: Tracker
+    pipes: PipesContext | None
+    # As they were when the stage started: code, libraries and files that parameters name; md5s of inputs, parameters.
+    code: StageCode = field(default_factory=StageCode)
+    inputs: Inputs | None = None
+    started: datetime = field(default_factory=lambda: datetime.now(UTC))
+    endpoint: str | None = None  # names of the servers that scored, with their fingerprints
+    _reported: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        return stage_label(self.name, self.item)
+
+    def read(self, path: Path) -> Path:
+        """The absolute path of an input of this stage; logged as a data set with its DVC md5.
+
+        Raises:
+            DataError: when it does not exist, naming the stage that makes it.
+        """
+        full = self.root / path
+        if not full.exists():
+            owner = paths.producer(path)
+            hint = f"; it is made by `dvc repro {owner}`" if owner else ""
+            raise DataError(f"stage {self.label}: input {path} is missing{hint}")
+        named = path.as_posix()
+        md5 = self.code.files.get(named) or (self.inputs.deps.get(named) if self.inputs else None)
+        if md5:
+            self.tracker.dataset(named.removeprefix("data/"), named, md5)
+        return full
+
+    def model(self, name: str) -> str | Path:
+        """A model of the project by its folder, read as an input; a name of a hub as it is.
+
+        Raises:
+            DataError: when it names a path below ``data/`` where nothing is.
+        """
+        if (self.root / name).exists() or name.startswith((".", "/", "data/")):
+            return self.read(Path(name))
+        return name
+
+    def writing(self, path: Path) -> AbstractContextManager[Path]:
+        """A temporary path that becomes the out ``path`` when the block succeeds."""
+        return files.atomic(self.root / path)
+
+    @property
+    def unfinished(self) -> Path:
+        """Where this stage keeps what it goes on with after a kill: outside its outs, for this code alone."""
+        return checkpoints.unfinished(self.root, self.label, self.code.digest)
+
+    def progress(self, total: int, unit: str, label: str | None = None) -> Progress:
+        return Progress(total, label or self.label, unit, self.say)
+
+    def say(self, line: str) -> None:
+        """A plain line in the log of the terminal and of the Dagster run, without secrets."""
+        line = redacted(line)
+        print(line, file=sys.stderr, flush=True)
+        if self.pipes is not None:
+            self.pipes.log.info(line)
+
+    def image(self, image: Image.Image, key: str, step: int = 0) -> None:
+        """A picture for people, in full size in MLflow. The asset's page draws its own sheet from the outs."""
+        self.tracker.image(image, key, step)
+
+    def report(self, metrics: Mapping[str, float], **notes: str | int | float) -> None:
+        """Tell the stage's figures, once, at its end.
+
+        ``metrics`` may be nested by dotted names; NaN is written as null, for JSON has no NaN. ``notes``
+        are shown on the asset's page only.
+        """
+        self._reported = {**dict(metrics), **notes}
+        clean = {k: None if isinstance(v, float) and math.isnan(v) else v for k, v in metrics.items()}
+        file = paths.metrics_file(self.name, self.item)
+        files.write_json(self.root / file, clean)
+        self.tracker.metrics({f"{self.name}/{k}": float(v) for k, v in metrics.items()})
+        self.say(f"{self.label}: {figures_text.line(metrics, file.as_posix())}")
+
+    def run(self) -> Run:
+        """What is known of this stage's run: recorded beside its outs, never in them."""
+        git = git_state(self.root)
+        return Run(
+            mlflow_run=self.tracker.run_id,
+            mlflow_url=self.tracker.url,
+            started=self.started.isoformat(timespec="seconds"),
+            seconds=round((datetime.now(UTC) - self.started).total_seconds(), 1),
+            profile=self.params.profile,
+            git_commit=git.get("git.commit"),
+            git_dirty=git["git.dirty"] == "true" if git else None,
+            dagster_run=self.pipes.run_id if self.pipes else None,
+            dagster_asset="/".join(self.pipes.asset_keys) if self.pipes else None,
+            endpoint=self.endpoint,
+        )
+
+    def _materialise(self) -> None:
+        if self.pipes is None:
+            return
+        metadata: dict[str, Any] = {k: v for k, v in self._reported.items() if v is not None}
+        metadata = {k: str(v) if isinstance(v, float) and math.isnan(v) else v for k, v in metadata.items()}
+        metadata["mlflow_run"] = _link(self.tracker.url, "the run is not in MLflow yet; its figures are kept locally")
+        self.pipes.report_asset_materialization(metadata=metadata)
+
+
+def _link(url: str | None, otherwise: str) -> Any:
+    return {"type": "url", "raw_value": url} if url else otherwise
+
+
+@contextmanager
+def _dagster_pipes() -> Iterator[PipesContext | None]:
+    """Pipes to Dagster when it started this process, else None (outside, Pipes hands out a mock)."""
+    if "DAGSTER_PIPES_CONTEXT" not in os.environ:
+        yield None
+        return
+    from dagster_pipes import open_dagster_pipes
+
+    with open_dagster_pipes() as pipes:
+        yield pipes
+
+
+def _on_sigterm(_signal: int, _frame: object) -> None:
+    raise Terminated
+
+
+@contextmanager
+def open_stage(name: str, item: str | None, root: Path) -> Iterator[StageContext]:
+    """Everything a stage needs, opened and closed around it.
+
+    Raises:
+        ParamsError: when ``params.yaml`` is invalid; nothing has been started then.
+    """
+    params = load(root / PARAMS_FILE)
+    # Before torch is imported anywhere: it reads the thread count once.
+    os.environ.setdefault("OMP_NUM_THREADS", str(params.threads))
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    signal.signal(signal.SIGTERM, _on_sigterm)
+    label = stage_label(name, item)
+    code = StageCodes.present(root).of(name, item)
+    inputs = present_inputs(root, label, code)
+    tags = {STAGE_TAG: label, "profile": params.profile, "mlflow.source.name": label}
+    if inputs is not None:
+        tags[RECIPE_TAG] = inputs.digest
+    with (
+        _dagster_pipes() as pipes,
+        open_run(root, experiment(params, name, item), run_name(params, name, item), tags) as tracker,
+    ):
+        if pipes is not None:
+            page = f"Dagster run: {dagster_url(pipes.run_id)}"
+            tracker.tags(
+                {
+                    "dagster.run_id": pipes.run_id,
+                    "dagster.asset_key": "/".join(pipes.asset_keys),
+                    "mlflow.note.content": page,
+                }
+            )
+        declared = inputs.params.get(PARAMS_FILE, {}) if inputs else {}
+        tracker.params({"profile": params.profile, **code.defaults, **declared})
+        context = StageContext(name, item, root, params, tracker, pipes, code, inputs)
+        yield context
+        checkpoints.prune(root, params.checkpoints_gb)
+        context._materialise()
+        if inputs is not None:
+            records.keep(root, label, inputs.digest, context.run())
+
+
+def experiment(params: Params, name: str, item: str | None) -> str:
+    """One experiment a family of runs that can be compared: a stage; policies by their model family."""
+    recipe = params.policies.recipes.get(item) if name == "policies" and item else None
+    return f"paco/{name}/{recipe.family}" if recipe else f"paco/{name}"
+
+
+def stage_label(name: str, item: str | None) -> str:
+    """What DVC calls a stage, or one item of it: ``grids@0``."""
+    return f"{name}@{item}" if item else name
+
+
+def run_name(params: Params, name: str, item: str | None) -> str:
+    """``policies/flux_t2is/storybook/seed0``: what ran, at which scale, with which seed; never a date."""
+    section = getattr(params, {"reward_lora": "reward"}.get(name, name), None)
+    seed = getattr(section, "seed", None)
+    parts = [name, item, params.profile, None if seed is None else f"seed{seed}"]
+    return "/".join(part for part in parts if part)

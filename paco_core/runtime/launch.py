@@ -1,0 +1,81 @@
+"""Start a stage: the one body behind the terminal, Dagster and the schedules."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import time
+from pathlib import Path
+
+from dvc_project.project import stages_of
+from paco_core.config.params import PARAMS_FILE, ParamsError, load
+from paco_core.io import files
+from paco_core.runtime import launchers
+from paco_core.runtime.context import open_stage, stage_label
+from paco_core.runtime.stage_lock import only_run
+
+STAGES = Path(__file__).parents[1] / "stages"
+SECONDS = Path(".paco") / "seconds"  # outside the outs: time is no result
+
+
+def stage_names() -> list[str]:
+    """Stages that exist, by their files."""
+    return sorted(path.stem for path in STAGES.glob("*.py") if path.stem != "__init__")
+
+
+def run_stage(name: str, item: str | None, root: Path) -> None:
+    """Run ``paco_core.stages.<name>`` inside its context.
+
+    Raises:
+        ParamsError: for an unknown stage, item or launcher, or invalid parameters.
+        DataError: when an input is missing or malformed, or another process runs this stage.
+    """
+    if name not in stage_names():
+        raise ParamsError(f"no stage {name!r}; stages: {', '.join(stage_names())}")
+    _check_item(name, item, root)
+    launcher = launchers.chosen()
+    if int(os.environ.get("RANK", "0")) > 0:
+        _assist(name, item, root)
+        return
+    if launcher == "accelerate" and "RANK" not in os.environ and _trains_together(name):
+        from paco_core.runtime.launchers import accelerated
+
+        accelerated.become(name, item, root, load(root / PARAMS_FILE).policies.device)
+    began = time.monotonic()
+    label = stage_label(name, item)
+    with only_run(root, label), open_stage(name, item, root) as context:
+        importlib.import_module(f"paco_core.stages.{name}").run(context)
+    files.write_json(root / SECONDS / f"{label}.json", {"seconds": round(time.monotonic() - began, 2)})
+
+
+def _check_item(name: str, item: str | None, root: Path) -> None:
+    declared = [stage.item for stage in stages_of(root).values() if stage.group == name]
+    items = [known for known in declared if known is not None]
+    if declared and not items and item is not None:
+        raise ParamsError(f"stage {name} has no items: run it without --item {item}")
+    if items and item not in items:
+        found = "needs --item" if item is None else f"has no item {item!r}"
+        raise ParamsError(f"stage {name} {found}; items (dvc.yaml): {', '.join(items)}")
+
+
+def _trains_together(name: str) -> bool:
+    """Whether further ranks can help a stage; the others run as they do locally."""
+    return hasattr(importlib.import_module(f"paco_core.stages.{name}"), "assist")
+
+
+def _assist(name: str, item: str | None, root: Path) -> None:
+    """A further rank of a training that accelerate or torchrun started; it neither reports nor writes files."""
+    module = importlib.import_module(f"paco_core.stages.{name}")
+    if hasattr(module, "assist"):
+        params = load(root / PARAMS_FILE)
+        os.environ.setdefault("OMP_NUM_THREADS", str(params.threads))
+        module.assist(params, item, root)
+
+
+def usual_seconds(root: Path, label: str) -> float | None:
+    """How long the last finished run of a stage took on this machine; None when there was none.
+
+    Dagster tells by it what a restored stage saved where it did not see the run itself.
+    """
+    path = root / SECONDS / f"{label}.json"
+    return float(files.read_json(path)["seconds"]) if path.is_file() else None

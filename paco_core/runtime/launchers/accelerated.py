@@ -1,0 +1,68 @@
+"""A training as one process a device, started by ``accelerate launch`` in this process's place.
+
+Run as a module (``python -m paco_core.runtime.launchers.accelerated --config_file ...``) it is ``accelerate launch``
+whose store listens where the processes meet, not on every interface: see :mod:`paco_core.runtime.launchers.rendezvous`.
+
+``PACO_ACCELERATE_CONFIG`` names the file that says how many and where; without it ``launch/ddp.yaml``, or
+``launch/cpu.yaml`` where the training's device is the processor.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from paco_core.io.files import DataError
+from paco_core.runtime.launchers.rendezvous import bound_store
+
+if TYPE_CHECKING:
+    from torch.distributed import Store
+
+CONFIG = "PACO_ACCELERATE_CONFIG"
+
+
+def command(stage: str, item: str | None, root: Path, device: str) -> list[str]:
+    """What starts the ranks of a stage.
+
+    Raises:
+        DataError: when the configuration is no file.
+    """
+    config = root / os.environ.get(CONFIG, f"launch/{'cpu' if device == 'cpu' else 'ddp'}.yaml")
+    if not config.is_file():
+        raise DataError(f"{config}: no such file; {CONFIG} names accelerate's configuration, see launch/")
+    launch = [sys.executable, "-m", "paco_core.runtime.launchers.accelerated", "--config_file", str(config)]
+    return [*launch, "-m", "paco_core", "run", stage, *(["--item", item] if item else [])]
+
+
+def become(stage: str, item: str | None, root: Path, device: str) -> NoReturn:
+    """Start the ranks in this process's place: signals, pipes and the exit status stay those of the stage."""
+    start = command(stage, item, root, device)
+    os.execv(start[0], start)  # noqa: S606 (no shell is wanted)
+
+
+def _store(host: str, port: int, machines: int, is_master: bool, timeout: timedelta, *, multi_tenant: bool) -> Store:
+    """What torch's static rendezvous makes its store with."""
+    assert multi_tenant
+    return bound_store(host, port, machines, is_master, timeout, several_machines=machines > 1)
+
+
+def main() -> None:
+    """accelerate's own launcher, and its arguments.
+
+    Where ``main_process_port`` is taken, accelerate would let the processes of one machine meet at a store that listens
+    everywhere. Here that is an error, as it is for accelerate on several machines.
+    """
+    from accelerate.commands.launch import main as launch
+    from accelerate.utils import launch as preparing
+    from torch.distributed.elastic.rendezvous import static_tcp_rendezvous
+
+    preparing.is_port_in_use = lambda _port=None: False
+    static_tcp_rendezvous.TCPStore = _store
+    launch()
+
+
+if __name__ == "__main__":
+    main()

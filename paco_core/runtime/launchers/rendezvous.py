@@ -1,0 +1,113 @@
+"""How the processes of a training find each other, and what listens meanwhile.
+
+torch's store for that (TCPStore) listens on every interface, whatever address its clients are given: anyone on the
+network could set its keys. Here the processes of one machine meet over a file or on the loopback interface, and speak
+to each other over the latter; those of several machines meet at the address that they were given, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import os
+import signal
+import socket
+import sys
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from paco_core.io.parent_process import die_with_parent
+
+if TYPE_CHECKING:
+    from torch.distributed import Store
+
+FILE = "PACO_RENDEZVOUS"  # where the processes meet that reward_model/processes.py started
+INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+LOOPBACK = "lo" if sys.platform == "linux" else "lo0"
+WITHIN = timedelta(minutes=30)  # torch's own limit for who comes last
+
+
+def arguments() -> dict[str, Any]:
+    """What accelerate's PartialState needs to know besides the environment; sets the network interface.
+
+    Nothing more where the processes have met already, and where accelerate's launcher or torchrun started this process:
+    it keeps the store, see :mod:`paco_core.runtime.launchers.accelerated`.
+    """
+    from torch.distributed import is_initialized
+
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    if world == 1 or is_initialized():
+        return {}
+    if on_one_machine():
+        for name in INTERFACES:
+            os.environ.setdefault(name, LOOPBACK)
+    own = {"rank": int(os.environ["RANK"]), "world_size": world}
+    if file := os.environ.get(FILE):
+        return {"init_method": f"file://{file}", **own}
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        die_with_parent(number=signal.SIGKILL)  # the launcher, which ends its processes unless it is killed itself
+        return {}
+    if "MASTER_PORT" not in os.environ:
+        return {}
+    address, port, first = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), own["rank"] == 0
+    return {"store": bound_store(address, port, world, first, WITHIN, several_machines=not on_one_machine()), **own}
+
+
+def on_one_machine() -> bool:
+    """Whether all processes of this training are on this machine."""
+    if "LOCAL_WORLD_SIZE" in os.environ:
+        return os.environ["LOCAL_WORLD_SIZE"] == os.environ["WORLD_SIZE"]
+    return _is_loopback(os.environ.get("MASTER_ADDR", ""))
+
+
+def bound_store(
+    host: str, port: int, world_size: int, is_master: bool, timeout: timedelta, *, several_machines: bool
+) -> Store:
+    """torch's TCPStore, listening at ``host`` alone where this process keeps it.
+
+    It listens everywhere, as torch would have it, where the name leads several machines to an address that this one
+    alone has (a line of ``/etc/hosts``), or to none of its own (a forwarded port).
+    """
+    from torch.distributed import TCPStore
+
+    listener = _listener(host, port) if is_master else None
+    if listener is not None and several_machines and _is_loopback(listener.getsockname()[0]):
+        listener.close()
+        listener = None
+    if listener is None:
+        return TCPStore(host, port, world_size, is_master, timeout, multi_tenant=True)
+    bound = listener.getsockname()[1]
+    return TCPStore(host, bound, world_size, True, timeout, multi_tenant=True, master_listen_fd=listener.detach())
+
+
+def _listener(host: str, port: int) -> socket.socket | None:
+    """A socket that listens at one address; None where this machine has no such address.
+
+    Raises:
+        OSError: when the port is taken.
+    """
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except socket.gaierror:
+        return None
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen()
+    except OSError as error:
+        listener.close()
+        if error.errno == errno.EADDRNOTAVAIL:
+            return None
+        if error.errno == errno.EADDRINUSE:
+            advice = "choose another main_process_port (MASTER_PORT under torchrun), or 0 for a free one"
+            raise OSError(error.errno, f"port {port} of {host} is in use; {advice}") from None
+        raise
+    return listener
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,191 @@
+"""The chain of a path: its stage, the stages that it read, and so on upwards; with the run of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dvc_project.lockfile import Entry, Inputs, Lock
+from paco_core.io.files import DataError
+from paco_core.runtime.code.stage_code import StageCode, is_code, recorded
+
+FORMAT = 2
+RECIPE_TAG, STAGE_TAG, ENDPOINT_TAG = "dvc.recipe", "dvc.stage", "reward.endpoint"
+
+
+@dataclass(frozen=True)
+class Run:
+    """The tracked run that made a link; None where something is not known."""
+
+    mlflow_run: str | None = None
+    mlflow_url: str | None = None
+    started: str | None = None  # ISO 8601, UTC
+    seconds: float | None = None  # from there to its last figure
+    profile: str | None = None
+    git_commit: str | None = None
+    git_dirty: bool | None = None
+    dagster_run: str | None = None
+    dagster_asset: str | None = None
+    endpoint: str | None = None  # name of the reward server, with its fingerprint
+
+
+@dataclass(frozen=True)
+class Link:
+    """One stage on the way: what it made, from what, by which code and parameters.
+
+    Paths go to md5s as DVC computes them. ``inputs`` were made by other links, ``given`` by no stage, ``code`` is the
+    file by which the stage depends on its code, and ``made_of`` what that file says.
+    """
+
+    stage: str
+    command: str
+    recipe: str
+    outs: Mapping[str, str]
+    inputs: Mapping[str, str]
+    given: Mapping[str, str]
+    code: Mapping[str, str]
+    params: Mapping[str, Mapping[str, Any]]
+    reads: tuple[str, ...]  # labels of the links that made the inputs
+    run: Run | None = None
+    made_of: StageCode = field(default_factory=StageCode)
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """A path, its md5, and its links: its own stage first, the prompts last."""
+
+    path: str
+    md5: str | None  # None for a folder that tells its own story: it cannot hold its own md5
+    links: tuple[Link, ...]
+    unknown: tuple[str, ...] = field(default=())  # inputs of a stage's kind that no record tells of
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"format": FORMAT, **asdict(self)}
+
+    @classmethod
+    def from_dict(cls, tree: Mapping[str, Any]) -> Provenance:
+        """What :meth:`as_dict` wrote.
+
+        Raises:
+            DataError: when it is of another format.
+        """
+        if tree.get("format") not in (1, FORMAT):
+            raise DataError(f"provenance of format {tree.get('format')!r}; this version reads formats 1 and {FORMAT}")
+        links = tuple(
+            Link(
+                **{
+                    **link,
+                    "reads": tuple(link["reads"]),
+                    "run": Run(**link["run"]) if link["run"] else None,
+                    "made_of": StageCode(**link.get("made_of", {})),
+                }
+            )
+            for link in tree["links"]
+        )
+        return cls(tree["path"], tree["md5"], links, tuple(tree["unknown"]))
+
+
+FindRun = Callable[[str, str], Run | None]  # stage label, recipe digest
+
+
+def no_run(_stage: str, _recipe: str) -> Run | None:
+    return None
+
+
+def is_metrics(path: str) -> bool:
+    return path.startswith("data/metrics/")
+
+
+def of_path(path: str, lock: Lock, find_run: FindRun = no_run) -> Provenance:
+    """The provenance of an out, or of a file inside one.
+
+    Raises:
+        DataError: when no stage is recorded to have made it.
+    """
+    maker = lock.maker(path)
+    if maker is None:
+        known = ", ".join(sorted(out for entry in lock.entries.values() for out in entry.outs if "metrics" not in out))
+        raise DataError(f"{path}: dvc.lock records no stage that made it; recorded outs: {known or 'none'}")
+    out = next(o for o in maker.outs if path == o or path.startswith(f"{o}/"))
+    links, unknown = _climb(maker, lock, find_run)
+    return Provenance(out, maker.outs[out], links, unknown)
+
+
+def of_stage_now(
+    label: str,
+    command: str,
+    recipe: Inputs,
+    path: str,
+    lock: Lock,
+    find_run: FindRun = no_run,
+    run: Run | None = None,
+    made_of: StageCode | None = None,
+) -> Provenance:
+    """The provenance of what a running stage makes: its own link from its recipe and code, the rest as recorded."""
+    own = Entry(label, command, recipe, {})
+    links, unknown = _climb(own, lock, find_run, run, made_of)
+    return Provenance(path, None, links, unknown)
+
+
+def _climb(
+    start: Entry, lock: Lock, find_run: FindRun, run: Run | None = None, made_of: StageCode | None = None
+) -> tuple[tuple[Link, ...], tuple[str, ...]]:
+    """Breadth first from ``start``; a stage comes behind all that read it."""
+    links: dict[str, Link] = {}
+    unknown: list[str] = []
+    order: list[str] = []
+
+    def visit(entry: Entry, own: Run | None = None, code: StageCode | None = None) -> None:
+        if entry.stage in links:
+            return
+        made: dict[str, str] = {}
+        given: dict[str, str] = {}
+        reads: dict[str, Entry] = {}
+        for path, md5 in entry.inputs.deps.items():
+            makers = sorted(  # dvc.lock has them in the order in which they first ran
+                (maker for maker in lock.makers(path) if maker.stage != entry.stage), key=lambda maker: maker.stage
+            )
+            if is_code(path):
+                continue
+            (made if makers else given)[path] = md5
+            reads |= {maker.stage: maker for maker in makers}
+        files = {path: md5 for path, md5 in entry.inputs.deps.items() if is_code(path)}
+        found = own or find_run(entry.stage, entry.inputs.digest)
+        links[entry.stage] = Link(
+            entry.stage, entry.command, entry.inputs.digest, dict(entry.outs), made, given, files,
+            {file: dict(values) for file, values in entry.inputs.params.items()}, tuple(reads), found,
+            code or _made_of(lock, files),
+        )  # fmt: skip
+        unknown.extend(path for path in given if not path.startswith("data/zoo") and path.startswith("data/"))
+        for maker in reads.values():
+            visit(maker)
+        order.append(entry.stage)
+
+    visit(start, run, made_of)
+    return tuple(links[name] for name in reversed(order)), tuple(dict.fromkeys(unknown))
+
+
+def _made_of(lock: Lock, files: Mapping[str, str]) -> StageCode:
+    found = [recorded(lock.root, path, md5) for path, md5 in files.items() if lock.root is not None]
+    return found[0] if found else StageCode()
+
+
+def project_path(root: Path, text: str) -> str:
+    """A path as a person gives it, relative to the project root.
+
+    Raises:
+        DataError: when it lies outside the project.
+    """
+    given = Path(text)
+    for candidate in (root / given, Path.cwd() / given):
+        if candidate.exists():
+            given = candidate
+            break
+    else:
+        given = root / given
+    absolute = given.parent.resolve() / given.name
+    if not absolute.is_relative_to(root.resolve()):
+        raise DataError(f"{text}: lies outside the project {root}")
+    return absolute.relative_to(root.resolve()).as_posix()

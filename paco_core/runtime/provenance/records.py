@@ -1,0 +1,41 @@
+"""Which run made what, in ``data/runs/``: beside the outs and committed with ``dvc.lock``, never inside an out.
+
+An out is a function of its inputs, so that the same inputs have the same md5; when it was made, by which run and
+from which commit lies here. A record belongs to a recipe: it says nothing of another version.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+from paco_core.io import files
+from paco_core.io.files import DataError
+from paco_core.runtime.provenance.chain import Run
+
+FOLDER = Path("data") / "runs"
+
+
+def _file(root: Path, label: str) -> Path:
+    return root / FOLDER / f"{label}.json"
+
+
+def keep(root: Path, label: str, recipe: str, run: Run) -> None:
+    """Write down the run that made the present outs of a stage (``grids@0``)."""
+    files.write_json(_file(root, label), {"recipe": recipe, "run": asdict(run)})
+
+
+def recorded(root: Path, label: str, recipe: str) -> Run | None:
+    """The run that made a stage's outs from this recipe; None where another one is recorded, or none.
+
+    Raises:
+        DataError: when the record is damaged.
+    """
+    path = _file(root, label)
+    if not path.is_file():
+        return None
+    tree = files.read_json(path)
+    try:
+        return Run(**tree["run"]) if tree["recipe"] == recipe else None
+    except (KeyError, TypeError) as error:
+        raise DataError(f"{path}: not the record of a run ({error!r}); remove it") from None

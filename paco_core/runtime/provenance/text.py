@@ -1,0 +1,62 @@
+"""A provenance as Markdown: a table of the way up, then each stage's parameters and code."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from paco_core.runtime.provenance.chain import Link, Provenance, Run
+from paco_core.runtime.tracking import flatten
+
+
+def markdown(provenance: Provenance, level: int = 1) -> str:
+    """The whole story; ``level`` is that of its heading."""
+    mark = "#" * level
+    version = f", version `{provenance.md5}`" if provenance.md5 else ""
+    runs = any(link.run is not None and replace(link.run, endpoint=None) != Run() for link in provenance.links)
+    columns = ["stage", "made", "reads", *(["MLflow run", "git commit", "Dagster run"] if runs else [])]
+    asked = f"Runs and commits are recorded beside it: `paco provenance {provenance.path}` in its project names them."
+    lines = [
+        f"{mark} Provenance of `{provenance.path}`",
+        "",
+        f"Made by `{provenance.links[0].stage}`{version}. Each line was made from the lines that it reads; md5s are "
+        f"those of DVC.{'' if runs else ' ' + asked}",
+        "",
+        f"| {' | '.join(columns)} |",
+        f"|{'---|' * len(columns)}",
+        *(f"| {' | '.join(_row(link)[: len(columns)])} |" for link in provenance.links),
+    ]
+    given = {p: md5 for link in provenance.links for p, md5 in {**link.given, **link.made_of.files}.items()}
+    if given:
+        lines += ["", f"{mark}# Given, made by no stage", "", *(f"- `{p}` `{md5}`" for p, md5 in sorted(given.items()))]
+    for link in provenance.links:
+        lines += ["", f"{mark}# {link.stage}", "", *_details(link)]
+    return "\n".join(lines) + "\n"
+
+
+def _row(link: Link) -> list[str]:
+    outs = "<br>".join(f"`{p}` `{md5[:12]}`" for p, md5 in link.outs.items() if "/metrics/" not in p)
+    run = link.run
+    page = "" if run is None or run.mlflow_run is None else f"`{run.mlflow_run[:12]}`"
+    if run is not None and run.mlflow_url:
+        page = f"[{page}]({run.mlflow_url})"
+    commit = f"`{run.git_commit[:12]}`" if run and run.git_commit else ""
+    commit += " with changes not committed" if run and run.git_dirty else ""
+    dagster = f"`{run.dagster_run[:8]}`" if run and run.dagster_run else ""
+    reads = ", ".join(link.reads)
+    return [link.stage, outs or "this folder", reads, page, commit, dagster]
+
+
+def _details(link: Link) -> list[str]:
+    lines = [f"`{link.command}`, recipe `{link.recipe}`"]
+    if link.run and link.run.endpoint:
+        lines.append(f"\nScored by the endpoint `{link.run.endpoint}`.")
+    if link.inputs:
+        lines += ["", "Read:", *(f"- `{path}` `{md5}`" for path, md5 in sorted(link.inputs.items()))]
+    for file, values in link.params.items():
+        if values:
+            lines += ["", f"Parameters of `{file}`:", *(f"- `{k}` = `{v}`" for k, v in flatten(values).items())]
+    if link.code:
+        made_of = {**link.code, **link.made_of.modules, **link.made_of.libraries}
+        lines += ["", "<details><summary>Code by digest, libraries by version</summary>", ""]
+        lines += [*(f"- `{name}` `{digest}`" for name, digest in made_of.items()), "", "</details>"]
+    return lines

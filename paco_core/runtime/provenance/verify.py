@@ -1,0 +1,262 @@
+"""Hashes everything on a provenance's way again, and says which link broke and how."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from dvc_project.cache import cached, cached_listing
+from dvc_project.hashing import Workspace, file_md5, listing_md5
+from dvc_project.lockfile import Inputs
+from paco_core.io.files import read_json
+from paco_core.runtime.code.closure import Code, installed
+from paco_core.runtime.code.inputs import present_params
+from paco_core.runtime.code.source import read
+from paco_core.runtime.provenance.chain import Link, Provenance, is_metrics
+from paco_core.runtime.tracking import flatten
+
+SHIPPED = "provenance.json"
+
+
+@dataclass(frozen=True)
+class Break:
+    """One link that does not hold: the stage, what of it, and what was found instead."""
+
+    stage: str
+    subject: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.stage}: {self.subject}: {self.text}"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Every break found, and how many things were hashed or compared."""
+
+    checked: int
+    breaks: tuple[Break, ...]
+
+    def text(self) -> str:
+        if not self.breaks:
+            return f"every link holds ({self.checked} checks)"
+        return "\n".join([f"{len(self.breaks)} of {self.checked} checks failed:", *(f"- {b}" for b in self.breaks)])
+
+
+def verify(root: Path, provenance: Provenance) -> Verdict:
+    """Check outs and inputs on disk, the links between the stages, code, parameters, and the commits."""
+    return _Verification(root, provenance).run()
+
+
+def verify_cached(root: Path, provenance: Provenance) -> Verdict:
+    """The same for a version that is not the present one: its bytes in DVC's cache, and the links."""
+    return _Verification(root, provenance).run_cached()
+
+
+class _Verification:
+    def __init__(self, root: Path, provenance: Provenance) -> None:
+        self.root, self.provenance = root, provenance
+        self.disk = Workspace(root)
+        self.checked = 0
+        self.breaks: list[Break] = []
+        self._seen: dict[str, str | None] = {}
+        self.code = Code(root)
+        self._digests: dict[str, str | None] = {}
+
+    def run(self) -> Verdict:
+        for link in self.provenance.links:
+            for path, md5 in link.outs.items():
+                self._on_disk(link, path, md5, "made")
+            for path, md5 in {**link.given, **link.made_of.files}.items():
+                self._on_disk(link, path, md5, "read")
+            self._code(link)
+            self._params(link)
+        self._links()
+        self._commits()
+        self._shipped()
+        return Verdict(self.checked, tuple(self.breaks))
+
+    def run_cached(self) -> Verdict:
+        for link in self.provenance.links:
+            for path, md5 in {**link.outs, **link.inputs}.items():
+                self._in_cache(link, path, md5)
+        if self.provenance.md5:
+            self._in_cache(self.provenance.links[0], self.provenance.path, self.provenance.md5)
+        self._links()
+        self._commits()
+        return Verdict(self.checked, tuple(self.breaks))
+
+    def _broken(self, link: Link, subject: str, text: str) -> None:
+        self.breaks.append(Break(link.stage, subject, text))
+
+    # --- bytes ---------------------------------------------------------------------------------------
+
+    def _on_disk(self, link: Link, path: str, md5: str, verb: str) -> None:
+        self.checked += 1
+        if path not in self._seen:
+            self._seen[path] = self.disk.md5(path)
+        now = self._seen[path]
+        if now is None:
+            self._broken(link, path, f"is missing; the stage {verb} version {md5}")
+        elif now != md5:
+            where = f" ({self._difference(path, md5)})" if md5.endswith(".dir") else ""
+            self._broken(link, path, f"was {md5} when the stage {verb} it, is {now} now{where}")
+
+    def _code(self, link: Link) -> None:
+        for path, then in link.made_of.modules.items():
+            self.checked += 1
+            if path not in self._digests:
+                self._digests[path] = self.code.digest(path)
+            now = self._digests[path]
+            if now != then:
+                what = "is missing" if now is None else f"is {now} now"
+                self._broken(link, path, f"was {then} when the stage ran it, {what}")
+        for library, then in link.made_of.libraries.items():
+            self.checked += 1
+            if (version := installed(library)) != then:
+                what = "is not installed" if version is None else f"is {version} now"
+                self._broken(link, library, f"was {then} when the stage ran it, {what}")
+        for path, md5 in link.code.items():
+            self.checked += 1
+            if not link.made_of.modules:
+                self._broken(link, path, f"version {md5} is neither here nor in DVC's cache: `dvc fetch` it")
+
+    def _difference(self, path: str, md5: str) -> str:
+        """Which files of a folder are not as recorded."""
+        then = cached_listing(self.root, md5)
+        if then is None:
+            return "which file cannot be said: DVC's cache does not hold that version's listing"
+        now = self.disk.listing(path) if (self.root / path).is_dir() else {}
+        changed = [f"{name} changed" for name in sorted(then.keys() & now.keys()) if then[name] != now[name]]
+        changed += [f"{name} is gone" for name in sorted(then.keys() - now.keys())]
+        changed += [f"{name} is new" for name in sorted(now.keys() - then.keys())]
+        return "; ".join(changed[:5]) + (f"; and {len(changed) - 5} more" if len(changed) > 5 else "")
+
+    def _in_cache(self, link: Link, path: str, md5: str) -> None:
+        if f"cache:{md5}" in self._seen:
+            return
+        self._seen[f"cache:{md5}"] = md5
+        parts: Mapping[str, str] = {"": md5}
+        if md5.endswith(".dir"):
+            listing = cached_listing(self.root, md5)
+            if listing is None or listing_md5(listing) != md5:
+                if path in link.outs or path == self.provenance.path:
+                    self.checked += 1
+                    self._broken(link, path, f"version {md5} is not whole in DVC's cache")
+                return
+            parts = listing
+        elif not cached(self.root, md5).is_file():
+            return  # metrics files lie in git, not in the cache
+        for name, part in parts.items():
+            self.checked += 1
+            file = cached(self.root, part)
+            if not file.is_file() or file_md5(file) != part:
+                self._broken(link, f"{path}/{name}".rstrip("/"), f"DVC's cache does not hold version {part} unharmed")
+
+    # --- links ---------------------------------------------------------------------------------------
+
+    def _params(self, link: Link) -> None:
+        for file, values in link.params.items():
+            self.checked += 1
+            if not (self.root / file).is_file():
+                self._broken(link, file, "is missing")
+                continue
+            then, now = flatten(values), flatten(present_params(self.root, {file: list(values)})[file])
+            for key in [*then, *(key for key in now if key not in then)]:
+                if key not in now:
+                    self._broken(link, f"{file}: {key}", f"was {_brief(then[key])}, is gone now")
+                elif key not in then:
+                    self._broken(link, f"{file}: {key}", f"is new, {_brief(now[key])}")
+                elif then[key] != now[key]:
+                    self._broken(link, f"{file}: {key}", f"was {_brief(then[key])}, is {_brief(now[key])} now")
+
+    def _links(self) -> None:
+        """What a stage read is what the stage before it made."""
+        made = {path: (link, md5) for link in self.provenance.links for path, md5 in link.outs.items()}
+        for link in self.provenance.links:
+            for path, md5 in link.inputs.items():
+                self.checked += 1
+                if path in made:
+                    maker, now = made[path]
+                    if now != md5:
+                        text = f"was {md5} when the stage read it, but {maker.stage} made {now}"
+                        self._broken(link, path, text)
+                elif self._below(path, made) not in (None, md5):
+                    self._broken(link, path, f"was {md5} when the stage read it; {', '.join(link.reads)} made others")
+
+    def _below(self, folder: str, made: Mapping[str, tuple[Link, str]]) -> str | None:
+        """The md5 of a folder that holds outs, from their recorded listings; None when it cannot be told.
+
+        Files beside the outs belong to the folder too: then only the disk can tell.
+        """
+        files: dict[str, str] = {}
+        for path, (_, md5) in made.items():
+            if not path.startswith(f"{folder}/"):
+                continue
+            listing = cached_listing(self.root, md5)
+            if listing is None:
+                return self.disk.md5(folder)
+            files |= {f"{path.removeprefix(folder + '/')}/{name}": part for name, part in listing.items()}
+        return listing_md5(files) if files else self.disk.md5(folder)
+
+    def _commits(self) -> None:
+        """The code that a stage read is the code of the commit that its run recorded."""
+        for link in self.provenance.links:
+            run = link.run
+            if run is None or not run.git_commit or run.git_dirty is not False:
+                continue
+            files = {path: then for path, then in link.made_of.modules.items() if path.endswith(".py")}
+            for path, data in committed(self.root, run.git_commit, list(files)):
+                if data is None:
+                    continue
+                self.checked += 1
+                if (now := read(data, path).digest) != files[path]:
+                    text = f"was {files[path]} when the stage ran, but commit {run.git_commit[:12]} holds {now}"
+                    self._broken(link, path, text)
+
+    def _shipped(self) -> None:
+        """The story that lies in the folder itself is the recorded one.
+
+        A stage further up that ran again by other code, and made the same bytes, broke nothing.
+        """
+        file = self.root / self.provenance.path / SHIPPED
+        if not file.is_file():
+            return
+        told = Provenance.from_dict(read_json(file))
+        recorded = {link.stage: link for link in self.provenance.links}
+        for link in told.links:
+            self.checked += 1
+            known = recorded.get(link.stage)
+            own = Inputs({**link.inputs, **link.given, **link.code}, link.params).digest
+            if known is None:
+                self._broken(link, file.name, "names this stage, which dvc.lock does not have on the way")
+            elif link.recipe != own:
+                self._broken(link, file.name, f"records recipe {link.recipe}, but its inputs and parameters give {own}")
+            elif link.recipe != known.recipe and (link is told.links[0] or _data(link) != _data(known)):
+                self._broken(link, file.name, f"records recipe {link.recipe}, dvc.lock records {known.recipe}")
+
+
+def _data(link: Link) -> dict[str, str]:
+    return {path: md5 for path, md5 in link.outs.items() if not is_metrics(path)}
+
+
+def _brief(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= 120 else f"{text[:117]}..."
+
+
+def committed(root: Path, commit: str, paths: list[str]) -> Iterator[tuple[str, bytes | None]]:
+    """Each file as it was at a commit; None where this checkout does not know it."""
+    wanted = "".join(f"{commit}:{path}\n" for path in paths)
+    done = subprocess.run(["git", "cat-file", "--batch"], cwd=root, input=wanted.encode(), capture_output=True)
+    rest = done.stdout
+    for path in paths:
+        head, _, rest = rest.partition(b"\n")
+        if not head or not head.split()[-1].isdigit():
+            yield path, None
+            continue
+        size = int(head.split()[-1])
+        yield path, rest[:size]
+        rest = rest[size + 1 :]

@@ -1,0 +1,236 @@
+"""One MLflow run a stage: opened by the stage process, ended FINISHED, FAILED or KILLED, never left running.
+
+The store is a SQLite file in the project unless ``MLFLOW_TRACKING_URI`` says otherwise. What a stage tells
+goes to a journal on disk (:mod:`paco_core.runtime.tracking.journal`), and another process brings it to the store
+(:mod:`paco_core.runtime.tracking.sender`): a server that is slow or down stops nothing and loses nothing, and no stage
+pays for importing MLflow.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paco_core.io.secrets import bare, redacted
+from paco_core.runtime.tracking.database import connect
+from paco_core.runtime.tracking.journal import DROPPED_TAG, Delivered, Event, Journal
+from paco_core.runtime.tracking.outbox import Address, Outbox
+from paco_core.runtime.tracking.store import (
+    artifact_location,
+    dagster_url,
+    flatten,
+    git_state,
+    run_url,
+    surroundings,
+    tracking_uri,
+)
+from paco_core.runtime.tracking.sync import Sent, brief_requests, send_left_over, unsent
+from paco_core.runtime.tracking.system import SystemMetrics, is_wanted
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+__all__ = [
+    "Sent",
+    "Terminated",
+    "Tracker",
+    "brief_requests",
+    "connect",
+    "dagster_url",
+    "flatten",
+    "git_state",
+    "open_run",
+    "run_url",
+    "send_left_over",
+    "tracking_uri",
+    "unsent",
+]
+
+PATIENCE_S, HASTE_S = 20.0, 5.0  # what a stage waits for MLflow in all; at its end after SIGTERM
+PARAM_CHARACTERS, TAG_CHARACTERS = 6000, 5000
+SWITCH = "PACO_TRACKING"  # "off": tell nobody (a trial run, an audit)
+UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS}
+
+
+class Terminated(SystemExit):
+    """SIGTERM reached the stage: its run ends KILLED and the process exits with 143."""
+
+    def __init__(self) -> None:
+        super().__init__(143)
+
+
+class Tracker:
+    """What a stage may tell MLflow. Every method takes plain values, writes to disk and returns at once.
+
+    A disk that is full stops no stage: what cannot be written is dropped with a message and counted.
+    """
+
+    def __init__(self, uri: str, journal: Journal | None, outbox: Outbox | None, say: Callable[[str], None]) -> None:
+        self.uri = uri
+        self.dropped = 0  # events that could not be written
+        self._journal, self._outbox, self._say = journal, outbox, say
+
+    @property
+    def run_id(self) -> str | None:
+        """The run's id, None where the store has not created it yet; the first to ask waits a little for it."""
+        return self._delivered().run_id
+
+    @property
+    def url(self) -> str | None:
+        """The run's page, None where the store has not created it yet; the first to ask waits a little for it."""
+        done = self._delivered()
+        return run_url(self.uri, done.experiment_id, done.run_id) if done.run_id and done.experiment_id else None
+
+    def _delivered(self) -> Delivered:
+        return self._outbox.delivered() if self._outbox else Delivered()
+
+    def _tell(self, event: Event) -> None:
+        if self._journal is not None:
+            with self._dropping():
+                self._journal.append(event)
+
+    @contextmanager
+    def _dropping(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            if not is_unwritable(error):
+                raise
+            self.dropped += 1
+            if self.dropped == 1 and self._journal is not None:
+                self._say(
+                    f"{self._journal.home} cannot be written ({error.strerror or error}): what this run reports to "
+                    "MLflow is dropped while that is so; free some space"
+                )
+
+    def params(self, values: Mapping[str, Any]) -> None:
+        """Log parameters, flattened to dotted keys."""
+        self._tell({"kind": "params", "values": {k: str(v)[:PARAM_CHARACTERS] for k, v in flatten(values).items()}})
+
+    def metrics(self, values: Mapping[str, float], step: int = 0) -> None:
+        """Log metrics of one step; NaN is kept as NaN."""
+        if values:
+            self._tell({"kind": "metrics", "step": int(step), "values": {k: float(v) for k, v in values.items()}})
+
+    def tags(self, values: Mapping[str, str]) -> None:
+        if values:
+            self._tell({"kind": "tags", "values": {k: str(v)[:TAG_CHARACTERS] for k, v in values.items()}})
+
+    def image(self, image: Image.Image, key: str, step: int = 0) -> None:
+        """Log a picture of a series: same key, growing step."""
+        if self._journal is None:
+            return
+        event = {"kind": "image", "key": key, "step": int(step)}
+        with self._dropping(), self._journal.adding(event, "picture.png") as path:
+            image.save(path)
+
+    def artifact(self, path: Path, folder: str | None = None) -> None:
+        """Log a file or a folder as it is now; it may change or go afterwards."""
+        if self._journal is None:
+            return
+        with self._dropping(), self._journal.adding({"kind": "file", "folder": folder}, path.name) as copy:
+            shutil.copytree(path, copy) if path.is_dir() else shutil.copyfile(path, copy)
+
+    def text(self, text: str, name: str) -> None:
+        """Log a text as the artefact ``name``."""
+        if self._journal is None:
+            return
+        folder = Path(name).parent.as_posix()
+        event = {"kind": "file", "folder": None if folder == "." else folder}
+        with self._dropping(), self._journal.adding(event, Path(name).name) as path:
+            path.write_text(text, encoding="utf-8")
+
+    def dataset(self, name: str, path: str, md5: str, context: str = "input") -> None:
+        """Log a data set with its DVC md5 as digest."""
+        self._tell({"kind": "dataset", "name": name, "path": path, "md5": md5, "context": context})
+
+    def external_model(self, name: str, path: Path, md5: str) -> None:
+        """Register weights by pointer: MLflow knows the model, DVC keeps the bytes."""
+        self._tell({"kind": "model", "name": name, "tags": {"dvc.path": path.as_posix(), "dvc.md5": md5}})
+
+
+def is_unwritable(error: OSError) -> bool:
+    """Whether a disk, or a limit of it, does not take what is written; ``copytree`` says it in words only."""
+    return error.errno in UNWRITABLE or (isinstance(error, shutil.Error) and "[Errno 28]" in str(error))
+
+
+def _say(line: str) -> None:
+    print(redacted(line), file=sys.stderr, flush=True)
+
+
+@contextmanager
+def open_run(
+    root: Path, experiment: str, name: str, tags: Mapping[str, str], say: Callable[[str], None] = _say
+) -> Iterator[Tracker]:
+    """Open a run and end it by what happened: FINISHED, KILLED on SIGTERM or Ctrl-C, FAILED else.
+
+    With ``PACO_TRACKING=off`` nothing is told.
+    """
+    uri = tracking_uri(root)
+    off = os.environ.get(SWITCH, "").lower() == "off"
+    journal = None if off else _begin(root, uri, experiment, name, {**surroundings(root, name), **tags}, say)
+    if journal is None:
+        yield Tracker(uri, None, None, say)
+        return
+    outbox = Outbox(journal, root, say, PATIENCE_S)
+    tracker = Tracker(uri, journal, outbox, say)
+    outbox.open()
+    system = SystemMetrics(tracker.metrics) if is_wanted() else None
+    if system is not None:
+        system.start()
+    status, patience = "FAILED", PATIENCE_S
+    try:
+        yield tracker
+        status = "FINISHED"
+    except (Terminated, KeyboardInterrupt):
+        status, patience = "KILLED", HASTE_S
+        raise
+    finally:
+        if system is not None:
+            system.stop()
+        _end(journal, status, tracker.dropped, say)
+        if waiting := outbox.close(patience):
+            say(
+                f"{waiting} events of this run wait in {journal.home} for MLflow at {bare(uri)}; "
+                "the next stage, or `paco sync`, sends them"
+            )
+
+
+def _begin(
+    root: Path, uri: str, experiment: str, name: str, tags: Mapping[str, str], say: Callable[[str], None]
+) -> Journal | None:
+    """The journal of a new run; None, with a message, where the disk does not take it."""
+    header = {
+        "kind": "run",
+        "experiment": experiment,
+        "name": name,
+        "uri": bare(uri),
+        "needs_credentials": bare(uri) != uri,
+        "artifacts": artifact_location(root),
+        "sender": Address.of(root, os.environ).key,
+        "tags": dict(tags),
+    }
+    try:
+        return Journal.begin(root, header)
+    except OSError as error:
+        if not is_unwritable(error):
+            raise
+        say(f"nothing of this run is reported to MLflow: no journal can be written ({error}); free some space")
+        return None
+
+
+def _end(journal: Journal, status: str, dropped: int, say: Callable[[str], None]) -> None:
+    if dropped:
+        say(f"{dropped} events of this run could not be written and are missing in MLflow (tag {DROPPED_TAG})")
+    try:
+        journal.end(status, dropped)
+    except OSError as error:
+        if not is_unwritable(error):
+            raise
+        say(f"{journal.home}: the run's end ({status}) cannot be written ({error}); MLflow will show it as KILLED")

@@ -1,0 +1,282 @@
+"""Brings a journal's events to an MLflow store. Every step may be repeated: what the store has, it keeps.
+
+A run carries its journal's name as a tag, so that a creation whose answer was lost is found again; metrics
+carry the time at which they were told, and MLflow stores an equal (key, step, time, value) once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from paco_core.io.files import DataError
+from paco_core.io.secrets import bare, redacted
+from paco_core.runtime.tracking import database
+from paco_core.runtime.tracking.journal import DROPPED_TAG, Delivered, Event, Journal
+
+JOURNAL_TAG = "paco.journal"
+BATCHED = {"metrics", "params", "tags"}
+CARRIERS = {"file", "image", "model"}
+METRICS_A_BATCH, OTHERS_A_BATCH = 1000, 100
+#: What asking again will not change.
+FINAL = {
+    "INVALID_PARAMETER_VALUE", "BAD_REQUEST", "RESOURCE_DOES_NOT_EXIST", "RESOURCE_ALREADY_EXISTS", "NOT_IMPLEMENTED",
+}  # fmt: skip
+FILE_ATTEMPTS = 5
+
+
+def short(error: Exception) -> str:
+    """One line; what names its remedy is told in full."""
+    text = " ".join(str(error).split())
+    text = redacted(text)
+    if isinstance(error, DataError):
+        return text
+    return f"{type(error).__name__}: {text[:200]}"
+
+
+def is_final(error: Exception) -> bool:
+    """Whether the store refused for good; an unreachable, slow or failing one may take it later."""
+    from mlflow.exceptions import MlflowException, RestException
+
+    if isinstance(error, FileNotFoundError) or (
+        isinstance(error, (ValueError, TypeError)) and not isinstance(error, OSError)  # requests' errors are both
+    ):
+        return True
+    through_proxy = isinstance(error, MlflowException) and "failed with error code" in str(error)
+    refused = isinstance(error, RestException) or (isinstance(error, MlflowException) and not through_proxy)
+    return refused and getattr(error, "error_code", "") in FINAL
+
+
+class Delivery:
+    """Delivers one journal, a request or two at a time.
+
+    Args:
+        uri: the store of who delivers, with its credentials.
+        say: is told what people should know: what the store refuses, and when it does not answer or does again.
+    """
+
+    def __init__(self, journal: Journal, uri: str, say: Callable[[str], None]) -> None:
+        self.journal, self._ours, self._say = journal, uri, say
+        self.done = journal.delivered()
+        self._attempts = 0
+        self._failing = False
+        self._resumed = self.done.offset > 0
+        self._client: Any = None
+
+    def step(self) -> bool:
+        """Deliver the next events; False when none waits.
+
+        Raises:
+            Exception: whatever MLflow raises when the store does not answer; call again later.
+        """
+        waiting = self.journal.waiting(self.done.offset)
+        if not waiting:
+            return False
+        first = waiting[0][0]
+        batch = [waiting[0]]
+        if first["kind"] in BATCHED:
+            batch = _batch(waiting)
+        if self._client is None:  # a store that cannot be opened refuses nothing
+            self._connect(self.journal.waiting(0, limit=1)[0][0])
+        try:
+            self._attempts += 1
+            self._deliver([event for event, _ in batch])
+        except Exception as error:
+            stuck = self._attempts >= FILE_ATTEMPTS and self.is_stuck()
+            if not (is_final(error) or stuck) or first["kind"] == "run":
+                raise
+            if len(batch) > 1:  # one of them is to blame: one by one
+                batch = batch[:1]
+                return self._one_by_one(batch[0])
+            self._refuse(first, error)
+        self._advance(batch)
+        return True
+
+    def _one_by_one(self, place: tuple[Event, int]) -> bool:
+        try:
+            self._deliver([place[0]])
+        except Exception as error:
+            if not is_final(error):
+                raise
+            self._refuse(place[0], error)
+        self._advance([place])
+        return True
+
+    def _refuse(self, event: Event, error: Exception) -> None:
+        home = self.journal.refuse(event, f"{type(error).__name__}: {error}")
+        self._say(f"MLflow refused {event['kind']} ({redacted(str(error))[:300]}); it is kept in {home}")
+
+    def note_outage(self, error: Exception, size: int) -> None:
+        """Note that :meth:`step` found no answer; the journal had ``size`` bytes when it began."""
+        if not self._failing:
+            self._say(
+                f"MLflow at {self.store()} does not take figures now ({short(error)}); "
+                f"they are kept in {self.journal.home} and sent later"
+            )
+        self._failing, self.done.failed_at = True, size
+        self.journal.mark(self.done)
+
+    def store(self) -> str:
+        """The store's URI, as it may be shown."""
+        return bare(str((self.journal.header() or {}).get("uri", "")))
+
+    def _advance(self, batch: list[tuple[Event, int]]) -> None:
+        """Say first, mark then: the writer may go as soon as all is marked."""
+        if self._failing:
+            self._say(f"MLflow at {self.store()} answers again")
+            self._failing = False
+        self.done.offset, self.done.failed_at = batch[-1][1], None
+        self.journal.mark(self.done)
+        for event, _ in batch:
+            self.journal.drop(event)
+        self._attempts = 0
+
+    def is_stuck(self) -> bool:
+        """Whether the store itself is well, and it is the file of the next event that cannot be stored."""
+        waiting = self.journal.waiting(self.done.offset, limit=1)
+        if not waiting or waiting[0][0]["kind"] not in CARRIERS or self._client is None:
+            return False
+        try:
+            self._client.get_run(self.done.run_id)
+        except Exception:
+            return False
+        return True
+
+    # --- to the store --------------------------------------------------------------------------------
+
+    def _deliver(self, events: list[Event]) -> None:
+        first = events[0]
+        if first["kind"] == "run":
+            self._start(first)
+            return
+        if self.done.run_id is None:
+            raise RuntimeError(f"{self.journal.events}: the first event names no run")
+        if first["kind"] in BATCHED:
+            self._log_batch(events)
+        else:
+            getattr(self, f"_{first['kind']}")(first)
+
+    def _connect(self, header: Event) -> None:
+        self._uri = self._with_credentials(header)
+        self._client = database.connect(self._uri)
+
+    def _with_credentials(self, header: Event) -> str:
+        """The URI of the journal's store; a journal does not hold the password of a database."""
+        told = str(header["uri"])
+        if bare(self._ours) == told:
+            return self._ours
+        if header.get("needs_credentials"):
+            raise DataError(
+                f"{self.journal.home}: its run goes to {told}, whose password no journal keeps; "
+                "name that store with its password in MLFLOW_TRACKING_URI and run `paco sync`"
+            )
+        return told
+
+    def _start(self, event: Event) -> None:
+        """Create the run, or find the one whose creation was answered to nobody."""
+        experiment = self._client.get_experiment_by_name(event["experiment"])
+        experiment_id = self._create_experiment(event) if experiment is None else experiment.experiment_id
+        name = self.journal.home.name
+        found = self._client.search_runs([experiment_id], f"tags.`{JOURNAL_TAG}` = '{name}'", max_results=1)
+        run = found[0] if found else self._client.create_run(
+            experiment_id,
+            start_time=event["time"],
+            run_name=event["name"],
+            tags={**event["tags"], JOURNAL_TAG: name},
+        )  # fmt: skip
+        self.done = Delivered(self.done.offset, run.info.run_id, experiment_id)
+
+    def _create_experiment(self, event: Event) -> str:
+        from mlflow.exceptions import MlflowException
+
+        try:
+            return str(self._client.create_experiment(event["experiment"], artifact_location=event["artifacts"]))
+        except MlflowException:  # another process was faster
+            found = self._client.get_experiment_by_name(event["experiment"])
+            if found is None:
+                raise
+            return str(found.experiment_id)
+
+    def _log_batch(self, events: list[Event]) -> None:
+        from mlflow.entities import Metric, Param, RunTag
+
+        metrics = [
+            Metric(key, float(value), event["time"], event["step"])
+            for event in events
+            if event["kind"] == "metrics"
+            for key, value in event["values"].items()
+        ]
+        params = [Param(k, v) for event in events if event["kind"] == "params" for k, v in event["values"].items()]
+        tags = [RunTag(k, v) for event in events if event["kind"] == "tags" for k, v in event["values"].items()]
+        for start in range(0, len(metrics), METRICS_A_BATCH):
+            self._client.log_batch(self.done.run_id, metrics=metrics[start : start + METRICS_A_BATCH])
+        for start in range(0, len(params), OTHERS_A_BATCH):
+            self._client.log_batch(self.done.run_id, params=params[start : start + OTHERS_A_BATCH])
+        for start in range(0, len(tags), OTHERS_A_BATCH):
+            self._client.log_batch(self.done.run_id, tags=tags[start : start + OTHERS_A_BATCH])
+
+    def _image(self, event: Event) -> None:
+        from PIL import Image
+
+        key, step = event["key"], event["step"]
+        if self._attempts > 1 or self._resumed:  # it may have arrived with its answer lost
+            stored = [item.path for item in self._client.list_artifacts(self.done.run_id, "images")]
+            start = f"images/{key.replace('/', '~')}+step+{step}+timestamp+{event['time']}+"
+            if sum(path.startswith(start) for path in stored) >= 2:  # the picture and its small version
+                return
+        with Image.open(self.journal.home / event["file"]) as image:
+            self._client.log_image(self.done.run_id, image, key=key, step=step, timestamp=event["time"])
+
+    def _file(self, event: Event) -> None:
+        path: Path = self.journal.home / event["file"]
+        log = self._client.log_artifacts if path.is_dir() else self._client.log_artifact
+        folder = "/".join(part for part in (event["folder"], path.name if path.is_dir() else None) if part)
+        log(self.done.run_id, str(path), folder or None)
+
+    def _dataset(self, event: Event) -> None:
+        from mlflow.entities import Dataset, DatasetInput, InputTag
+
+        data = Dataset(name=event["name"], digest=event["md5"][:36], source_type="dvc", source=f"dvc://{event['path']}")
+        self._client.log_inputs(
+            self.done.run_id, [DatasetInput(data, [InputTag("mlflow.data.context", event["context"])])]
+        )
+
+    def _model(self, event: Event) -> None:
+        """An external model: MLflow knows it, DVC keeps the bytes.
+
+        It is put in the run's experiment by name: else MLflow takes the experiment "Default", whose artefacts only
+        a server can store where a server made the store.
+        """
+        import mlflow
+
+        mlflow.set_tracking_uri(self._uri)
+        known = self._client.search_logged_models(
+            [self.done.experiment_id], f"source_run_id = '{self.done.run_id}' AND name = '{event['name']}'"
+        )
+        model = known[0] if known else mlflow.create_external_model(
+            name=event["name"],
+            source_run_id=self.done.run_id,
+            tags=event["tags"],
+            experiment_id=self.done.experiment_id,
+        )  # fmt: skip
+        self._client.set_tag(self.done.run_id, "paco.model_id", model.model_id)
+
+    def _end(self, event: Event) -> None:
+        if event.get("dropped"):
+            self._client.set_tag(self.done.run_id, DROPPED_TAG, str(event["dropped"]))
+        self._client.set_terminated(self.done.run_id, event["status"], end_time=event["time"])
+
+
+def _batch(waiting: list[tuple[Event, int]]) -> list[tuple[Event, int]]:
+    """The run of events from the start that one request can carry."""
+    size = 0
+    found: list[tuple[Event, int]] = []
+    for event, offset in waiting:
+        if event["kind"] not in BATCHED:
+            break
+        size += len(event["values"])
+        if found and size > METRICS_A_BATCH:
+            break
+        found.append((event, offset))
+    return found

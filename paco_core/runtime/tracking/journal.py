@@ -1,0 +1,308 @@
+"""What a run has to tell, kept on disk until a store has it: an append-only file of JSON lines.
+
+``.paco/tracking/<id>/`` holds ``events.jsonl``, ``files/`` (pictures and artefacts on their way),
+``delivered.json`` (how far the store has got), ``said.jsonl`` (what the deliverer wants the writer to show), and
+two files that are locked: ``alive`` while its writer lives, ``delivering`` by the one who brings it to the store.
+``reserve`` takes the room of the last line, which a full disk would have no place for.
+The folder goes when all is delivered. What a store refuses for good is kept in ``.paco/tracking/refused/<id>/``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from paco_core.io.file_locks import try_hold
+from paco_core.io.files import append_line, write_json
+from paco_core.io.project import owner_root
+from paco_core.io.secrets import redacted
+
+FOLDER = Path(".paco") / "tracking"
+REFUSED = "refused"
+HIDDEN = "."  # before the name of a folder that is no journal yet
+GONE = ".gone-"  # or none any more
+RESERVE, RESERVED_BYTES = "reserve", 4096
+DROPPED_TAG = "paco.dropped"  # how many events of a run its writer could not write
+
+Event = dict[str, Any]
+
+
+class DamagedJournal(ValueError):
+    """A line of a journal is no event; the text names the file and the place."""
+
+
+@dataclass
+class Delivered:
+    """How far a store has got: bytes of ``events.jsonl``, and the run that they went to.
+
+    ``failed_at`` is how many bytes the journal had when the store last left an attempt without an answer; None
+    once it answers again.
+    """
+
+    offset: int = 0
+    run_id: str | None = None
+    experiment_id: str | None = None
+    failed_at: int | None = None
+
+
+class Journal:
+    """One run's events. The writer appends; one deliverer at a time reads on from where the last one got."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self._lock = threading.Lock()
+        self._alive: IO[bytes] | None = None
+        self._delivering: IO[bytes] | None = None
+
+    @property
+    def events(self) -> Path:
+        return self.home / "events.jsonl"
+
+    @classmethod
+    def begin(cls, root: Path, first: Event | None = None) -> Journal:
+        """A new journal with its first event. Its writer is this process until :meth:`leave`.
+
+        Nobody sees it before it is locked and has that event.
+
+        Raises:
+            OSError: when it cannot be written; nothing is left of it.
+        """
+        folder = owner_root(root) / FOLDER
+        name = f"{time.strftime('%Y%m%dT%H%M%S')}-{uuid.uuid4().hex[:8]}"
+        journal = cls(folder / f"{HIDDEN}{name}")
+        try:
+            journal.home.mkdir(parents=True, mode=0o700)
+            journal._alive = try_hold(journal.home / "alive")
+            append_line(journal.home / RESERVE, bytes(RESERVED_BYTES))
+            if first is not None:
+                journal.append(first)
+        except OSError:
+            shutil.rmtree(journal.home, ignore_errors=True)
+            raise
+        journal.home = journal.home.rename(folder / name)
+        return journal
+
+    def leave(self) -> None:
+        """The writer goes: what is delivered to its end is removed, the rest is left to others."""
+        if self.is_done():
+            self.remove()
+        if self._alive is not None:
+            self._alive.close()
+            self._alive = None
+
+    def remove(self) -> None:
+        """Take the journal away, in one step for all who may look at it."""
+        gone = self.home.with_name(f"{GONE}{self.home.name}")
+        with suppress(FileNotFoundError):  # another one was faster
+            self.home.rename(gone)
+        shutil.rmtree(gone, ignore_errors=True)
+
+    # --- the writer ----------------------------------------------------------------------------------
+
+    def append(self, event: Event) -> None:
+        """Add one event. It survives the death of this process as soon as this returns.
+
+        Raises:
+            OSError: when it cannot be written, on a full disk say; the journal is as it was.
+        """
+        line = (json.dumps({"time": int(time.time() * 1000), **event}) + "\n").encode()
+        with self._lock:
+            append_line(self.events, line)
+
+    def end(self, status: str, dropped: int = 0) -> None:
+        """Add the last event: how the run ended, and how many events its writer could not add.
+
+        Raises:
+            OSError: as :meth:`append`, where the room that is kept for it does not do either.
+        """
+        event = {"kind": "end", "status": status, "dropped": dropped}
+        try:
+            self.append(event)
+        except OSError:
+            (self.home / RESERVE).unlink(missing_ok=True)
+            self.append(event)
+
+    @contextmanager
+    def adding(self, event: Event, name: str) -> Iterator[Path]:
+        """Add an event with a file or folder, which the block writes to the path that it gets.
+
+        Raises:
+            OSError: as :meth:`append`; the file is removed.
+        """
+        folder = self.home / "files" / uuid.uuid4().hex[:12]  # its own, so that equal names do not meet
+        try:
+            folder.mkdir(parents=True)
+            yield folder / name
+            self.append({**event, "file": (folder / name).relative_to(self.home).as_posix()})
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+
+    # --- the deliverer -------------------------------------------------------------------------------
+
+    def reserve(self) -> bool:
+        """Become the deliverer, until :meth:`free`; False when another one is at it."""
+        self._delivering = try_hold(self.home / "delivering")
+        return self._delivering is not None
+
+    def free(self) -> None:
+        if self._delivering is not None:
+            self._delivering.close()
+            self._delivering = None
+
+    def is_left(self) -> bool:
+        """Whether the writer has gone.
+
+        A writer that was killed told no end: the run then ends KILLED with the last thing that it told.
+
+        Raises:
+            FileNotFoundError: when the journal has gone.
+            DamagedJournal: when the last thing that it told cannot be read.
+        """
+        stream = try_hold(self.home / "alive")
+        if stream is None:
+            return False
+        with stream:
+            _end_of_the_killed(self)
+        return True
+
+    def say(self, line: str) -> None:
+        """Have the writer show a line."""
+        append_line(self.home / "said.jsonl", (json.dumps(redacted(line)) + "\n").encode())
+
+    def said(self, offset: int) -> tuple[list[str], int]:
+        """The lines behind ``offset``, and the offset behind them; one that a killed sender left torn is no line."""
+        path = self.home / "said.jsonl"
+        if not path.is_file():
+            return [], offset
+        with path.open("rb") as stream:
+            stream.seek(offset)
+            whole = [line for line in stream if line.endswith(b"\n")]
+        return [text for line in whole if (text := _said(line))], offset + sum(map(len, whole))
+
+    def header(self) -> Event | None:
+        """The first event, which opens the run; None while there is none."""
+        return next((event for event, _ in self.waiting(0, limit=1)), None)
+
+    def size(self) -> int:
+        """Bytes of all events."""
+        return self.events.stat().st_size if self.events.is_file() else 0
+
+    def delivered(self) -> Delivered:
+        try:
+            return Delivered(**json.loads((self.home / "delivered.json").read_bytes()))
+        except FileNotFoundError:
+            return Delivered()
+
+    def mark(self, delivered: Delivered) -> None:
+        write_json(self.home / "delivered.json", asdict(delivered))
+
+    def waiting(self, offset: int, limit: int = 1000) -> list[tuple[Event, int]]:
+        """The next events behind ``offset``, each with the offset behind it; a torn last line is no event yet.
+
+        Raises:
+            DamagedJournal: when a line is no event.
+        """
+        if not self.events.is_file():
+            return []
+        found: list[tuple[Event, int]] = []
+        with self.events.open("rb") as stream:
+            stream.seek(offset)
+            for line in stream:
+                if not line.endswith(b"\n") or len(found) == limit:
+                    break
+                event = _event(line, self.events, offset)
+                offset += len(line)
+                found.append((event, offset))
+        return found
+
+    def has_ended(self) -> bool:
+        """Whether the run's end is told."""
+        if not (size := self.size()):
+            return False
+        with self.events.open("rb") as stream:
+            stream.seek(max(0, size - 4096))
+            return b'"kind": "end"' in stream.readlines()[-1]
+
+    def is_done(self) -> bool:
+        """Whether the run's end is delivered."""
+        return self.has_ended() and self.delivered().offset >= self.size()
+
+    def count_waiting(self) -> int:
+        """How many events the store does not have yet."""
+        offset = self.delivered().offset
+        if not self.events.is_file():
+            return 0
+        with self.events.open("rb") as stream:
+            stream.seek(offset)
+            return sum(line.endswith(b"\n") for line in stream)
+
+    def refuse(self, event: Event, reason: str) -> Path:
+        """Keep an event that the store will never take, with its file and the reason."""
+        home = self.home.parent / REFUSED / self.home.name
+        home.mkdir(parents=True, exist_ok=True)
+        append_line(home / "events.jsonl", (json.dumps({**event, "refused": redacted(reason)}) + "\n").encode())
+        kept = self.home / str(event.get("file") or "")
+        if event.get("file") and kept.exists():
+            target = home / str(event["file"])
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.move(kept, target)
+        return home
+
+    def drop(self, event: Event) -> None:
+        """Remove the file of a delivered event."""
+        if name := event.get("file"):
+            shutil.rmtree((self.home / str(name)).parent, ignore_errors=True)
+
+
+def journals(root: Path) -> list[Journal]:
+    """All that lie on disk, oldest first, those of running stages included."""
+    homes = (path for path in (owner_root(root) / FOLDER).glob("*") if path.is_dir())
+    return [Journal(path) for path in sorted(homes) if path.name != REFUSED and not path.name.startswith(HIDDEN)]
+
+
+def _event(line: bytes, path: Path, offset: int) -> Event:
+    try:
+        event: Event = json.loads(line)
+    except ValueError as error:
+        raise DamagedJournal(f"{path}, byte {offset}: no event ({error})") from None
+    return event
+
+
+def _said(line: bytes) -> str | None:
+    try:
+        return str(json.loads(line))
+    except ValueError:
+        return None
+
+
+def sweep(root: Path) -> None:
+    """Remove what somebody who was killed had taken away."""
+    for gone in (owner_root(root) / FOLDER).glob(f"{GONE}*"):
+        shutil.rmtree(gone, ignore_errors=True)
+
+
+def _end_of_the_killed(journal: Journal) -> None:
+    """Cut a torn last line off, and end a run that told no end."""
+    whole, last = 0, b""
+    if journal.events.is_file():
+        with journal.events.open("rb") as stream:
+            for line in stream:
+                if line.endswith(b"\n"):
+                    whole, last = whole + len(line), line
+    if not last:
+        journal.remove()
+        return
+    os.truncate(journal.events, whole)
+    event = _event(last, journal.events, whole - len(last))
+    if event["kind"] != "end":
+        journal.append({"kind": "end", "status": "KILLED", "time": event["time"]})

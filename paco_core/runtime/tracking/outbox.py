@@ -1,0 +1,160 @@
+"""The stage's side of tracking: has a sender run, shows what it says, and waits for what it delivers."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from paco_core.io.file_locks import is_held
+from paco_core.io.project import owner_root
+from paco_core.runtime.tracking.journal import Delivered, Journal
+
+FOLDER = Path(".paco") / "senders"
+LOOK_S, POLL_S = 0.25, 0.02  # between two looks at a sender; while the stage waits for one
+RESTART_S = 2.0  # between two senders of one stage
+#: Variables that lead to a store or open it: a sender has one environment, and serves the stages that share it.
+KEYS = ("MLFLOW_", "AWS_", "AZURE_", "DATABRICKS_", "GOOGLE_")
+
+
+@dataclass(frozen=True)
+class Address:
+    """Which sender serves a project in an environment: the one that holds the lock on :attr:`file`.
+
+    It serves the same code and the same way to the store; ``key`` is a digest of both and shows no value. What
+    Python prints when a sender fails lands in the same file.
+    """
+
+    root: Path
+    key: str
+
+    @classmethod
+    def of(cls, root: Path, environment: Mapping[str, str]) -> Address:
+        digest = hashlib.sha256()
+        for source in sorted(Path(__file__).parent.glob("*.py")):
+            digest.update(source.read_bytes())
+        for name in sorted(name for name in environment if name.startswith(KEYS)):
+            digest.update(b"\0" + os.fsencode(f"{name}={environment[name]}"))
+        return cls(owner_root(root).resolve(), digest.hexdigest()[:16])
+
+    @property
+    def file(self) -> Path:
+        return self.root / FOLDER / f"{self.key}.lock"
+
+    def is_served(self) -> bool:
+        """Whether a sender lives."""
+        return is_held(self.file)
+
+
+def start(address: Address, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """Start a sender that outlives this process and its working directory, and holds none of its pipes."""
+    address.file.parent.mkdir(parents=True, mode=0o700, exist_ok=True)
+    code = str(Path(__file__).parents[3])  # where this paco_core lies
+    path = os.pathsep.join([code, *filter(None, [environment.get("PYTHONPATH")])])
+    with address.file.open("ab") as complaints:
+        return subprocess.Popen(
+            [sys.executable, "-P", "-m", "paco_core.runtime.tracking.sender", str(address.root)],
+            cwd=address.root,
+            env={**environment, "PYTHONPATH": path},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=complaints,
+            start_new_session=True,
+        )
+
+
+class Outbox:
+    """Brings one journal on its way while its stage runs, which waits for it ``patience_s`` seconds in all."""
+
+    def __init__(self, journal: Journal, root: Path, say: Callable[[str], None], patience_s: float) -> None:
+        self._patience = patience_s
+        self._environment = dict(os.environ)
+        self.address = Address.of(root, self._environment)
+        self._journal, self._say = journal, say
+        self._sender: subprocess.Popen[bytes] | None = None
+        self._started = -RESTART_S
+        self._broken = False
+        self._shown = 0  # bytes of what senders said
+        self._known = Delivered()
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="outbox", daemon=True)
+
+    def open(self) -> None:
+        """Have a sender from now on."""
+        self._call()
+        self._thread.start()
+
+    def delivered(self) -> Delivered:
+        """How far the store has got; waits for the run's id, unless the store did not answer."""
+
+        def is_known() -> bool:
+            if self._known.run_id is None:
+                self._known = self._journal.delivered()
+            return self._known.run_id is not None or self._known.failed_at is not None
+
+        if not self._closed.is_set():
+            self._wait(is_known)
+        return self._known
+
+    def close(self, patience_s: float = math.inf) -> int:
+        """Wait until all is delivered, at most ``patience_s``; how many events still wait.
+
+        A store that did not answer is asked once more and not waited for.
+        """
+        size = self._journal.size()
+        self._patience = min(self._patience, patience_s)
+
+        def is_over() -> bool:
+            failed_at = self._journal.delivered().failed_at
+            return self._journal.is_done() or (failed_at is not None and failed_at >= size)
+
+        self._wait(is_over)
+        self._closed.set()
+        self._thread.join()
+        self._show()
+        self._known = self._journal.delivered()
+        waiting = self._journal.count_waiting()
+        self._journal.leave()
+        return waiting
+
+    def _wait(self, is_over: Callable[[], bool]) -> None:
+        """Wait for a sender, as long as the patience of this run lasts."""
+        while not (is_over() or self._broken or self._patience <= 0):
+            began = time.monotonic()
+            time.sleep(POLL_S)
+            self._patience -= time.monotonic() - began
+
+    def _watch(self) -> None:
+        while not self._closed.wait(LOOK_S):
+            self._show()
+            self._call()
+
+    def _show(self) -> None:
+        lines, self._shown = self._journal.said(self._shown)
+        for line in lines:
+            self._say(line)
+
+    def _call(self) -> None:
+        """Start a sender where none lives: none came yet, the last one was killed, or went just before we came."""
+        ended = None if self._sender is None else self._sender.poll()
+        if self._broken or (self._sender is not None and ended is None) or self.address.is_served():
+            return
+        if ended is not None and ended > 0:
+            self._do_without(f"the process for it ended with {ended}, see {self.address.file}")
+        elif time.monotonic() - self._started >= RESTART_S:
+            self._started = time.monotonic()
+            try:
+                self._sender = start(self.address, self._environment)
+            except OSError as error:  # no memory, no space: the stage goes on
+                self._do_without(f"the process for it cannot be started ({error})")
+
+    def _do_without(self, reason: str) -> None:
+        self._broken = True
+        self._say(f"nothing is sent to MLflow: {reason}; figures are kept in {self._journal.home}")

@@ -1,0 +1,106 @@
+"""Which MLflow store is in use, where its pages are, and what of the environment a run is tagged with."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import re
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from paco_core.io.project import experiment_tags, owner_root
+from paco_core.io.secrets import bare
+
+URI, USER, PASSWORD = "MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"
+STORE, ARTIFACTS = "mlflow.db", "mlartifacts"
+PAGES = "http://127.0.0.1:5000"  # where `make ui` shows a local store
+DAGSTER_PAGES = "http://127.0.0.1:3000"
+SERVERS = ("http://", "https://")
+_RELATIVE_FILE = re.compile(r"(sqlite(?:\+\w+)?:///)(?!/|:memory:|file:)(?=.)")
+
+
+def tracking_uri(root: Path) -> str:
+    """The store in use: ``MLFLOW_TRACKING_URI``, else ``mlflow.db`` at the root of the project.
+
+    An experiment's checkout uses the store of the project that it belongs to; a relative SQLite file lies there, too.
+    User and password of a server leave the URI (:func:`_set_credentials_aside`); those of a database cannot.
+    """
+    home = owner_root(root).resolve()
+    _set_credentials_aside()
+    return _RELATIVE_FILE.sub(lambda start: f"{start[0]}{home}/", os.environ.get(URI) or f"sqlite:///{home / STORE}")
+
+
+def _set_credentials_aside() -> None:
+    """Move user and password of a server from the URI to the variables that MLflow reads them from.
+
+    MLflow quotes the URI in what it raises and logs, and links are made of it.
+    """
+    uri = os.environ.get(URI, "")
+    user, _, password = urlsplit(uri).netloc.rpartition("@")[0].partition(":")
+    if uri.startswith(SERVERS) and user and password:
+        os.environ[URI] = bare(uri)
+        if USER not in os.environ or PASSWORD not in os.environ:  # MLflow prefers them, too
+            os.environ[USER], os.environ[PASSWORD] = unquote(user), unquote(password)
+
+
+def artifact_location(root: Path) -> str | None:
+    """Where a new experiment keeps its files: beside the local store; a server decides itself."""
+    return None if os.environ.get(URI) else (owner_root(root) / ARTIFACTS).resolve().as_uri()
+
+
+def run_url(uri: str, experiment_id: str, run_id: str) -> str:
+    """The page of a run: on the server itself; of a local store ``PACO_MLFLOW_URL``, or where ``make ui`` shows it."""
+    base = uri if uri.startswith(SERVERS) else os.environ.get("PACO_MLFLOW_URL", PAGES)
+    return f"{bare(base).rstrip('/')}/#/experiments/{experiment_id}/runs/{run_id}"
+
+
+def dagster_url(run_id: str) -> str:
+    """The page of a Dagster run; ``PACO_DAGSTER_URL`` where it is not the one of ``make ui``."""
+    return f"{bare(os.environ.get('PACO_DAGSTER_URL', DAGSTER_PAGES)).rstrip('/')}/runs/{run_id}"
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested mapping to dotted keys: ``{"grpo": {"lr": 1}}`` -> ``{"grpo.lr": 1}``."""
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        name = f"{prefix}{key}"
+        flat.update(flatten(value, f"{name}.") if isinstance(value, Mapping) else {name: value})
+    return flat
+
+
+WRITTEN = (":(exclude)dvc.lock", ":(exclude)data/metrics", ":(exclude)data/runs")
+
+
+def git_state(root: Path) -> dict[str, str]:
+    """Commit and whether the tree is dirty; empty outside a git checkout. What runs write is no change of the code."""
+
+    def git(*args: str) -> str | None:
+        done = subprocess.run(["git", *args], cwd=root, capture_output=True, text=True)
+        return done.stdout.strip() if done.returncode == 0 else None
+
+    commit = git("rev-parse", "HEAD")
+    if commit is None:
+        return {}
+    return {
+        "git.commit": commit,
+        "git.dirty": str(bool(git("status", "--porcelain", "-uno", "--", ".", *WRITTEN))).lower(),
+    }
+
+
+def surroundings(root: Path, name: str) -> dict[str, str]:
+    """The tags of every run: checkout, experiment of DVC, and those that MLflow's own pages show."""
+    git = git_state(root)
+    commit = {"mlflow.source.git.commit": git["git.commit"]} if git else {}
+    source = {"mlflow.source.name": name, "mlflow.source.type": "LOCAL"}
+    return {**git, **commit, **source, **_user(), **experiment_tags(os.environ)}
+
+
+def _user() -> dict[str, str]:
+    """As MLflow does: the one that a server knows, else the one of this machine; none in a container without any."""
+    try:
+        return {"mlflow.user": os.environ.get(USER) or getpass.getuser()}
+    except (KeyError, OSError):
+        return {}

@@ -1,0 +1,77 @@
+"""How our servers listen: a request has to arrive whole and in time, and its head is bounded.
+
+uvicorn has a limit for connections that idle between two requests and none for a request that never ends: one byte
+every now and then would keep a connection, and what was read of its body, for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+ARRIVAL_S = 60.0  # from a request's first byte to its last, its wait for room (budget.py) included
+IDLE_S = 75.0  # between two requests
+MAX_HEAD = 64 << 10  # bytes of request line and headers
+
+
+class Punctual(HttpToolsProtocol):
+    """uvicorn's protocol with a time limit for each request's arrival, and for a connection that says nothing."""
+
+    arrival_s = ARRIVAL_S
+    _timer: asyncio.TimerHandle | None = None
+    _head: int | None = 0  # bytes of the head so far; None while a body arrives
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)  # type: ignore[arg-type]
+        self._await_request()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._arrived()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._head is not None:
+            self._head += len(data)
+        super().data_received(data)
+        if self._head is not None and self._head > MAX_HEAD and not self.transport.is_closing():
+            self.send_400_response(f"The head of the request exceeds {MAX_HEAD} bytes.")
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._await_request()
+
+    def on_headers_complete(self) -> None:
+        self._head = None
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._head = 0
+        self._arrived()
+        super().on_message_complete()
+
+    def _await_request(self) -> None:
+        if self._timer is None:
+            self._timer = self.loop.call_later(self.arrival_s, self.transport.close)
+
+    def _arrived(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+def serve(app: Any, bound: socket.socket) -> None:
+    """Serve an ASGI application on a listening socket until SIGTERM; requests under way have two seconds to end."""
+    config = uvicorn.Config(
+        app,
+        http=Punctual,
+        ws="none",
+        log_level="warning",
+        access_log=False,
+        timeout_keep_alive=int(IDLE_S),
+        timeout_graceful_shutdown=2,
+    )
+    uvicorn.Server(config).run(sockets=[bound])

@@ -1,0 +1,1 @@
+"""Servers of reward models on this machine: started, shared by lease, watched, and ended."""

@@ -1,0 +1,98 @@
+"""Ports and processes of servers."""
+
+from __future__ import annotations
+
+import errno
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+from paco_core.io.file_locks import hold
+from paco_core.serving.engines import Launch
+from paco_core.serving.errors import ServingError
+
+LISTEN = "0A"  # a state in /proc/net/tcp
+TAIL_BYTES = 3000  # of a server's log, in the message of a failed start
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening socket; port 0 takes a free one. Whoever connects waits until a server accepts.
+
+    Raises:
+        ServingError: when the port is taken, naming the process that holds it.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind((host, port))
+        bound.listen()  # only a listening socket keeps its port to itself
+    except OSError as error:
+        bound.close()
+        if error.errno != errno.EADDRINUSE:
+            raise ServingError(f"serving.host {host}, port {port}: cannot be bound ({error.strerror})") from None
+        raise ServingError(
+            f"serving.port {port} on {host} is in use by {port_holder(port)}; stop it, choose another port, "
+            "or set serving.port to 0 for any free one"
+        ) from None
+    return bound
+
+
+def port_holder(port: int) -> str:
+    """The process that listens on a TCP port, as "process 12 (python -m ...)", as far as this system tells."""
+    inodes = set()
+    for table in (Path("/proc/net/tcp"), Path("/proc/net/tcp6")):
+        if not table.is_file():
+            continue
+        for line in table.read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == LISTEN and int(fields[1].rpartition(":")[2], 16) == port:
+                inodes.add(f"socket:[{fields[9]}]")
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if any(str(link.readlink()) in inodes for link in (process / "fd").iterdir()):
+                line = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+                return f"process {process.name} ({line[:200]})"
+        except OSError:  # it has ended, or belongs to somebody else
+            continue
+    return "another process (of another user, perhaps)"
+
+
+def spawn_supervisor(launch: Launch, bound: socket.socket | None, home: Path, lock: Path, linger_s: float) -> int:
+    """Start an engine under a supervisor (:mod:`paco_core.serving.servers.supervisor`), which takes over ``bound``.
+
+    Returns the supervisor's process id.
+    ``home/alive`` is locked until the supervisor has ended, whatever ends it.
+    """
+    descriptors = () if bound is None else (bound.fileno(),)
+    with hold(home / "alive") as alive, (home / "server.log").open("wb") as log:
+        command = [sys.executable, str(Path(__file__).with_name("supervisor.py")), str(home), str(lock), str(linger_s)]
+        command += [*map(str, descriptors or "-"), *launch.command]
+        supervisor = subprocess.Popen(
+            command,
+            env=dict(launch.environment),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            pass_fds=(alive.fileno(), *descriptors),
+            start_new_session=True,
+        )
+    _reap_in_background(supervisor)
+    return supervisor.pid
+
+
+def _reap_in_background(process: subprocess.Popen[bytes]) -> None:
+    """Collect the exit status when it comes, so that no zombie stays."""
+    import threading
+
+    threading.Thread(target=process.wait, name=f"reap-{process.pid}", daemon=True).start()
+
+
+def tail(path: Path, size: int = TAIL_BYTES) -> str:
+    """The last bytes of a log, from a line's start."""
+    if not path.is_file():
+        return ""
+    data = path.read_bytes()
+    text = data[-size:].decode(errors="replace")
+    return text.partition("\n")[2] if len(data) > size and "\n" in text else text

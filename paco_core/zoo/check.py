@@ -1,0 +1,189 @@
+"""Measures the members of the zoo again and compares them with what their cards say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paco_core.io.files import DataError, read_json
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+#: How far a figure may lie from its card: shares of right answers differ by a few pictures between
+#: machines, what a sampler paints differs by more, PSNR is in dB.
+TOLERANCES = {"psnr": 0.5, "gold": 0.08}
+DEFAULT_TOLERANCE = 0.03
+SIZES = (64, 96, 128, 192)  # of the grids that FLUX learnt to paint, in pixels
+GUIDANCE = {"flux_kontext": 3.5, "qwen_image_edit": 1.0}  # of the editors: what Kontext was trained with; one pass
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One figure of a card and what was measured now."""
+
+    name: str
+    card: float
+    measured: float
+    tolerance: float
+
+    @property
+    def ok(self) -> bool:
+        """Whether the two agree; a NaN agrees with nothing."""
+        return abs(self.card - self.measured) <= self.tolerance
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """What became of one member: its figures, or why there are none."""
+
+    member: str
+    figures: list[Figure] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """Whether the member loads, is carded, and every figure agrees."""
+        return not self.problems and all(figure.ok for figure in self.figures)
+
+
+def check(members: Sequence[str], zoo_dir: Path) -> list[CheckReport]:
+    """Measure members (all when empty) and compare each figure with the member's ``card.json``.
+
+    Raises:
+        DataError: for a name that is no member.
+    """
+    if unknown := [member for member in members if member not in MEASURES]:
+        raise DataError(f"the zoo has no member {unknown[0]!r}; choose among {', '.join(MEASURES)}")
+    return [_check_member(member, zoo_dir) for member in members or MEASURES]
+
+
+def measure(member: str, zoo_dir: Path) -> dict[str, float]:
+    """The figures of one member, as its card states them."""
+    return MEASURES[member](zoo_dir)
+
+
+def _check_member(member: str, zoo_dir: Path) -> CheckReport:
+    try:
+        card = read_json(zoo_dir / member / "card.json")["figures"]
+    except (DataError, KeyError) as error:
+        return CheckReport(member, problems=[f"no card to compare with: {error}"])
+    try:
+        measured = measure(member, zoo_dir)
+    except OSError as error:
+        return CheckReport(member, problems=[f"does not load: {error}"])
+    problems = [f"{name}: measured, but not on the card" for name in measured if name not in card]
+    figures = [
+        Figure(name, float(card[name]), value, tolerance_of(name)) for name, value in measured.items() if name in card
+    ]
+    return CheckReport(member, figures, problems)
+
+
+def tolerance_of(name: str) -> float:
+    """Allowed distance between card and measurement, by the figure's first word."""
+    return TOLERANCES.get(name.partition("_")[0], DEFAULT_TOLERANCE)
+
+
+def _recogniser(zoo_dir: Path) -> dict[str, float]:
+    from paco_core.zoo import recogniser_training
+
+    return recogniser_training.figures(zoo_dir / "recogniser", zoo_dir / "flux")
+
+
+def _clip(zoo_dir: Path) -> dict[str, float]:
+    from paco_core.zoo import clip
+
+    return clip.figures(zoo_dir / "clip", zoo_dir / "flux" / "vae")
+
+
+def _vlm(zoo_dir: Path) -> dict[str, float]:
+    from paco_core.zoo import vlm_figures
+
+    return vlm_figures.figures(zoo_dir / "qwen2_5_vl", zoo_dir / "flux", zoo_dir / "recogniser")
+
+
+def _flux(zoo_dir: Path) -> dict[str, float]:
+    """Reconstruction in dB, and what the recogniser reads in 2x2 grids of unseen prompts."""
+    from diffusers import FluxPipeline
+
+    from paco_core.storybook.recogniser import Recogniser
+    from paco_core.zoo.vae import psnr
+
+    pipeline = FluxPipeline.from_pretrained(zoo_dir / "flux")
+    pipeline.set_progress_bar_config(disable=True)
+    recogniser = Recogniser.from_pretrained(zoo_dir / "recogniser")
+    figures = {f"psnr_{size}px": psnr(pipeline.vae, size) for size in (32, 64)}
+    for size in SIZES:
+        consistency, following = paint_and_read(pipeline, recogniser, size)
+        figures |= {f"gold_consistency_{size}px": consistency, f"gold_following_{size}px": following}
+    return figures
+
+
+def _flux_kontext(zoo_dir: Path) -> dict[str, float]:
+    from paco_core.zoo import edit_figures, flux_kontext
+
+    policy = _editor("flux_kontext", zoo_dir)
+    return edit_figures.figures(policy, zoo_dir / "recogniser", GUIDANCE["flux_kontext"], flux_kontext.MAX_LENGTH)
+
+
+def _qwen_image_edit(zoo_dir: Path) -> dict[str, float]:
+    """Reconstruction in dB as well: it has an autoencoder of its own."""
+    from paco_core.zoo import edit_figures, qwen_vae
+
+    policy = _editor("qwen_image_edit", zoo_dir)
+    figures = {f"psnr_{size}px": qwen_vae.psnr(policy.vae, size) for size in (64, 128)}
+    return figures | edit_figures.figures(policy, zoo_dir / "recogniser", GUIDANCE["qwen_image_edit"], 16)
+
+
+def _editor(family: str, zoo_dir: Path) -> Any:
+    from paco_core.policies import base
+
+    return base.load(family, str(zoo_dir / family), "cpu", "float32")
+
+
+def paint_and_read(
+    pipeline: Any, recogniser: Any, size: int, prompts: int = 48, seed: int = 9_400
+) -> tuple[float, float]:
+    """Mean gold consistency and following of one 2x2 grid of ``size`` px for each of some unseen prompts."""
+    import torch
+
+    from paco_core.storybook.prompts import storybook_prompts
+    from paco_core.storybook.recogniser import gold_consistency, gold_following
+    from paco_core.zoo.text import MAX_LENGTH
+
+    consistency: list[float] = []
+    following: list[float] = []
+    asked = storybook_prompts(prompts, seed)
+    for start in range(0, prompts, 16):
+        batch = asked[start : start + 16]
+        grids = pipeline(
+            prompt=[prompt.prompt for prompt in batch],
+            height=size,
+            width=size,
+            num_inference_steps=10,
+            guidance_scale=3.5,
+            max_sequence_length=MAX_LENGTH,
+            generator=torch.Generator().manual_seed(seed + start),
+        ).images
+        for prompt, grid in zip(batch, grids, strict=True):
+            readings = recogniser.read(_quarters(grid))
+            consistency.append(gold_consistency(readings))
+            following.append(gold_following(readings, prompt.panels))
+    return sum(consistency) / len(consistency), sum(following) / len(following)
+
+
+def _quarters(grid: Image) -> list[Image]:
+    half = grid.width // 2
+    return [grid.crop((x, y, x + half, y + half)) for y in (0, half) for x in (0, half)]
+
+
+MEASURES: dict[str, Callable[[Path], dict[str, float]]] = {
+    "flux": _flux,
+    "qwen2_5_vl": _vlm,
+    "clip": _clip,
+    "recogniser": _recogniser,
+    "flux_kontext": _flux_kontext,
+    "qwen_image_edit": _qwen_image_edit,
+}

@@ -1,0 +1,255 @@
+"""The small FLUX: an ordinary FluxPipeline that paints storybook sets at 64 to 192 pixels.
+
+It is imperfect on purpose: it is trained on sets of which half stray from their prompt in
+a shared trait, so it paints consistent sets only part of the time and reinforcement has something to
+gain. Every set is seen at every size, and the schedule shifts with the size by FLUX's own formula, so
+that what is learnt at one size carries to another.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paco_core.storybook.drawing import draw
+from paco_core.storybook.prompts import KINDS, compose, place_marks, random_set
+from paco_core.storybook.world import SHARED_TRAITS, VOCABULARY, Panel
+from paco_core.zoo.fitting import Say, Schedule
+from paco_core.zoo.pipelines import fit_pipeline
+from paco_core.zoo.text import MAX_LENGTH, build_tokenizer
+
+if TYPE_CHECKING:
+    import torch
+    from diffusers import AutoencoderKL, FluxPipeline
+
+SCHEDULE = Schedule(steps=8000, learning_rate=2e-2, warmup=60, checkpoint_every=200)
+#: Panel size in pixels, pictures a batch (about 1,800 tokens), share of the steps. A 2x2 grid has twice the size.
+SIZES = ((32, 32, 0.2), (48, 24, 0.15), (64, 17, 0.35), (96, 9, 0.3))
+CONSISTENT_SHARE = 0.5  # of the training sets; the rest strays from its prompt
+LAST_STEPS, LAST_SHARE = 700, 0.3  # in the end more of them stray, so that reinforcement has something to gain
+STRAYING = {"colour": 0.45, "species": 0.25, "accessory": 0.2, "style": 0.1}
+SHIFT = {"base_image_seq_len": 16, "max_image_seq_len": 144, "base_shift": 0.5, "max_shift": 1.15}
+GUIDANCE = 3.5
+PLACE_WEIGHT = 0.1
+
+
+def shift_mu(tokens: int) -> float:
+    """mu of the resolution-dependent schedule for a picture of ``tokens`` packed latents (FLUX's formula)."""
+    slope = (SHIFT["max_shift"] - SHIFT["base_shift"]) / (SHIFT["max_image_seq_len"] - SHIFT["base_image_seq_len"])
+    return slope * (tokens - SHIFT["base_image_seq_len"]) + SHIFT["base_shift"]
+
+
+def new_parts() -> dict[str, Any]:
+    """Untrained transformer and text encoders."""
+    from diffusers import FluxTransformer2DModel
+    from transformers import CLIPTextConfig, CLIPTextModel, T5Config, T5EncoderModel
+
+    tokenizer = build_tokenizer()
+    words, eos, pad = len(tokenizer), tokenizer.eos_token_id, tokenizer.pad_token_id
+    clip = CLIPTextConfig(
+        vocab_size=words, hidden_size=96, intermediate_size=192, num_hidden_layers=2, num_attention_heads=3,
+        max_position_embeddings=MAX_LENGTH, eos_token_id=eos, pad_token_id=pad, bos_token_id=eos, projection_dim=96,
+    )  # fmt: skip
+    t5 = T5Config(
+        vocab_size=words, d_model=128, d_kv=32, d_ff=256, num_layers=3, num_heads=4, dropout_rate=0.0,
+        relative_attention_num_buckets=32, relative_attention_max_distance=64, eos_token_id=eos, pad_token_id=pad,
+        is_encoder_decoder=False, use_cache=False,
+    )  # fmt: skip
+    transformer = FluxTransformer2DModel(
+        in_channels=64, num_layers=2, num_single_layers=3, attention_head_dim=32, num_attention_heads=5,
+        joint_attention_dim=128, pooled_projection_dim=96, guidance_embeds=True, axes_dims_rope=(8, 12, 12),
+    )  # fmt: skip
+    encoder = T5EncoderModel(t5)
+    _look_back(encoder)
+    return {"transformer": transformer, "text_encoder": CLIPTextModel(clip), "text_encoder_2": encoder}
+
+
+def _look_back(encoder: Any) -> None:
+    """Let two heads of T5 start with a liking for the words just before: a panel's mark precedes its words."""
+    import torch
+
+    bias = encoder.encoder.block[0].layer[0].SelfAttention.relative_attention_bias.weight
+    before = len(bias) // 2  # the first half of the buckets holds distances backwards, the second forwards
+    with torch.no_grad():
+        for head, slope in ((0, 1.0), (1, 0.5)):
+            bias[:before, head] = -slope * torch.arange(before)
+            bias[before:, head] = -6.0
+
+
+def pipeline(parts: dict[str, Any], vae: AutoencoderKL) -> FluxPipeline:
+    """All parts as a FluxPipeline."""
+    from diffusers import FlowMatchEulerDiscreteScheduler, FluxPipeline
+
+    tokenizer = build_tokenizer()
+    scheduler = FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True, **SHIFT)
+    return FluxPipeline(scheduler=scheduler, vae=vae, tokenizer=tokenizer, tokenizer_2=tokenizer, **parts)
+
+
+def stray(panels: list[Panel], rng: random.Random, consistent: float = CONSISTENT_SHARE) -> list[Panel]:
+    """What is painted for a prompt: the panels asked for, or some of them off in one or two shared traits."""
+    if rng.random() < consistent:
+        return panels
+    painted = list(panels)
+    for n in range(len(panels)):
+        if rng.random() < 0.5:
+            for trait in {
+                rng.choices(list(STRAYING), list(STRAYING.values()))[0] for _ in range(rng.choice((1, 1, 2)))
+            }:
+                others = [word for word in VOCABULARY[trait] if word != getattr(panels[n], trait)]
+                painted[n] = painted[n].with_trait(trait, rng.choice(others))
+    return painted
+
+
+@dataclass
+class LatentPool:
+    """Every panel of the world, drawn and encoded once a size: size -> (panel -> row, latents of all rows)."""
+
+    rows: dict[int, dict[Panel, list[int]]]
+    latents: dict[int, torch.Tensor]
+
+    @classmethod
+    def build(cls, vae: Any, work: Path, say: Say) -> LatentPool:
+        """Draw and encode, or load what an earlier run encoded with the same autoencoder."""
+        from safetensors.torch import load_file, save_file
+
+        file = work / "latents.safetensors"
+        plan = {size: _drawings(size) for size, _, _ in SIZES}
+        if not file.is_file():
+            work.mkdir(parents=True, exist_ok=True)
+            save_file({str(size): _encode(vae, size, panels, say) for size, panels in plan.items()}, file)
+        latents = {int(size): tensor for size, tensor in load_file(file).items()}
+        rows: dict[int, dict[Panel, list[int]]] = {}
+        for size, panels in plan.items():
+            table = rows.setdefault(size, {})
+            for n, panel in enumerate(panels):
+                table.setdefault(panel, []).append(n)
+        return cls(rows, latents)
+
+    def grid(self, size: int, panels: list[Panel], rng: random.Random) -> torch.Tensor:
+        """Latents (16, 2 s, 2 s) of a 2x2 grid, one drawing a panel at random."""
+        import torch
+
+        picked = [self.latents[size][rng.choice(self.rows[size][panel])] for panel in panels]
+        return torch.cat([torch.cat(picked[:2], 2), torch.cat(picked[2:], 2)], 1).float()
+
+
+def _drawings(size: int) -> list[Panel]:
+    """Every panel there is, more than once where drawing is cheap."""
+    every = [Panel(**dict(zip(VOCABULARY, words, strict=True))) for words in product(*VOCABULARY.values())]  # type: ignore[arg-type]
+    return every * {32: 2}.get(size, 1)
+
+
+def _encode(vae: Any, size: int, panels: list[Panel], say: Say) -> torch.Tensor:
+    import numpy as np
+    import torch
+
+    from paco_core.io.progress import Progress
+
+    rng, encoded = random.Random(size), []
+    with torch.inference_mode(), Progress(len(panels), f"latents at {size} px", "panels", say) as progress:
+        for start in range(0, len(panels), 128):
+            chunk = panels[start : start + 128]
+            drawn = np.stack([np.asarray(draw(panel, size, rng)) for panel in chunk])
+            pixels = torch.from_numpy(drawn).permute(0, 3, 1, 2).float() / 127.5 - 1
+            with torch.autocast("cpu", torch.bfloat16):
+                latents = vae.encode(pixels).latent_dist.mode()
+            encoded.append((latents.float() - vae.config.shift_factor) * vae.config.scaling_factor)
+            progress.advance(len(chunk))
+    return torch.cat(encoded).to(torch.bfloat16).contiguous()
+
+
+def tokenise(tokenizer: Any, prompts: list[str]) -> torch.Tensor:
+    """Token ids (batch, MAX_LENGTH), as FluxPipeline pads them."""
+    options = {"padding": "max_length", "max_length": MAX_LENGTH, "truncation": True}
+    ids: torch.Tensor = tokenizer(prompts, return_tensors="pt", **options).input_ids
+    return ids
+
+
+def place_loss(embedded: torch.Tensor, ids: torch.Tensor, tokenizer: Any) -> torch.Tensor:
+    """Cross-entropy of the panel that a word belongs to, read from the first four channels of its embedding.
+
+    FLUX gives text no positions: which panel a word is about must stand in its embedding. Flow matching
+    alone leaves that unlearnt for long, and the scenes then land in any panel.
+    """
+    import torch
+    from torch.nn import functional
+
+    marks = tokenizer.convert_tokens_to_ids([mark.rstrip(":").lower() for mark in place_marks(2, 2)])
+    started = torch.stack([(ids == mark).cumsum(1) > 0 for mark in marks]).sum(0)
+    inside = (started > 0) & (ids != tokenizer.pad_token_id) & (ids != tokenizer.eos_token_id)
+    return functional.cross_entropy(embedded[..., :4][inside], started[inside] - 1)
+
+
+def flow_loss(parts: Any, tokenizer: Any, pool: LatentPool, step: int) -> torch.Tensor:
+    """Flow matching on one batch of grids of one size (squared error of the velocity), and the place loss."""
+    import torch
+    from diffusers import FluxPipeline
+
+    rng = random.Random(step)
+    share = CONSISTENT_SHARE if step < SCHEDULE.steps - LAST_STEPS else LAST_SHARE
+    size, count, _ = rng.choices(SIZES, [share for _, _, share in SIZES])[0]
+    sets = [random_set(rng.randrange(len(KINDS)), 4, rng) for _ in range(count)]
+    prompts = [compose(panels, "2x2", kind).prompt for kind, panels in sets]
+    latents = torch.stack([pool.grid(size, stray(panels, rng, share), rng) for _, panels in sets])
+    generator = torch.Generator().manual_seed(step)
+    side = latents.shape[-1]
+    packed = FluxPipeline._pack_latents(latents, count, 16, side, side)
+    logits = torch.randn(count, generator=generator)
+    sigma = torch.sigmoid(logits + shift_mu(packed.shape[1]))
+    noise = torch.randn(packed.shape, generator=generator)
+    noisy = packed + sigma[:, None, None] * (noise - packed)
+    ids = tokenise(tokenizer, prompts)
+    tokens = parts["text_encoder_2"](ids)[0]
+    velocity = parts["transformer"](
+        hidden_states=noisy,
+        timestep=sigma,
+        guidance=torch.full((count,), GUIDANCE),
+        pooled_projections=parts["text_encoder"](ids).pooler_output,
+        encoder_hidden_states=tokens,
+        txt_ids=torch.zeros(MAX_LENGTH, 3),
+        img_ids=FluxPipeline._prepare_latent_image_ids(count, side // 2, side // 2, "cpu", torch.float32),
+    ).sample
+    flow = (velocity - (noise - packed)).square().mean()
+    return flow + PLACE_WEIGHT * place_loss(tokens, ids, tokenizer)
+
+
+def build_flux(work: Path, out: Path, say: Say = print) -> None:
+    """Train (or go on training) the small FLUX and save it to ``out``; the autoencoder lies in ``work/../vae``."""
+    import torch
+    from diffusers import AutoencoderKL
+
+    vae = AutoencoderKL.from_pretrained(work.parent / "vae" / "final").eval()
+    pool = LatentPool.build(vae, work, say)
+    torch.manual_seed(0)
+    parts = torch.nn.ModuleDict(new_parts())
+    tokenizer = build_tokenizer()
+    count = sum(parameter.numel() for parameter in parts["transformer"].parameters())
+    say(f"flux: transformer of {count / 1e6:.2f} M parameters, {math.prod(map(len, VOCABULARY.values()))} panels")
+
+    fit_pipeline(
+        parts,
+        lambda step: flow_loss(parts, tokenizer, pool, step),
+        SCHEDULE,
+        work,
+        out,
+        say,
+        hidden=is_hidden,
+        pipeline=lambda: pipeline(dict(parts.items()), vae),
+    )
+
+
+def is_hidden(name: str, weight: torch.Tensor) -> bool:
+    """Matrices of the blocks; embeddings, modulations and what reads or writes latents are none.
+
+    Nor are T5's queries and keys: its attention scores are not scaled, and Muon's large steps saturate them.
+    """
+    inside = "block" in name or ".layers." in name
+    unscaled = "SelfAttention.q" in name or "SelfAttention.k" in name
+    return weight.ndim == 2 and inside and not unscaled and "norm" not in name and "bias" not in name
+
+
+assert set(STRAYING) == set(SHARED_TRAITS)

@@ -1,0 +1,125 @@
+"""The small FLUX Kontext: an ordinary FluxKontextPipeline that changes storybook panels of 64 to 128 px.
+
+It starts from the small FLUX, reads the panel from its latents beside the noisy ones, and learns instructions.
+Imperfect on purpose: some training edits change something unasked, or nothing at all.
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paco_core.zoo import edits
+from paco_core.zoo.edits import EditPool
+from paco_core.zoo.fitting import Say, Schedule
+from paco_core.zoo.flux import GUIDANCE, SHIFT, is_hidden, shift_mu
+from paco_core.zoo.pipelines import fit_pipeline
+from paco_core.zoo.text import build_tokenizer, grown, words_of
+
+if TYPE_CHECKING:
+    import torch
+    from diffusers import AutoencoderKL, FluxKontextPipeline
+
+SCHEDULE = Schedule(steps=4000, learning_rate=1e-2, warmup=40, checkpoint_every=200)
+MAX_LENGTH = 8  # words of an instruction, function words left out, and the end token
+
+
+def tokenizer() -> Any:
+    """The storybook's words and those of the instructions."""
+    return build_tokenizer(words_of(edits.instructions()), MAX_LENGTH)
+
+
+def parts_of(flux: Path) -> dict[str, Any]:
+    """Transformer and text encoders of the small FLUX; words that it did not know get new embeddings."""
+    from diffusers import FluxPipeline
+
+    pipeline = FluxPipeline.from_pretrained(flux)
+    known, wanted = pipeline.tokenizer.get_vocab(), tokenizer().get_vocab()
+    for encoder in (pipeline.text_encoder, pipeline.text_encoder_2):
+        _grow(encoder, known, wanted)
+    return {name: getattr(pipeline, name) for name in ("transformer", "text_encoder", "text_encoder_2")}
+
+
+def _grow(encoder: Any, known: dict[str, int], wanted: dict[str, int]) -> None:
+    """Give an encoder rows for the wanted words."""
+    import torch
+
+    rows = grown(encoder.get_input_embeddings().weight.detach(), known, wanted)
+    encoder.set_input_embeddings(torch.nn.Embedding.from_pretrained(rows, freeze=False))
+    encoder.config.vocab_size = len(wanted)
+
+
+def pipeline(parts: dict[str, Any], vae: AutoencoderKL) -> FluxKontextPipeline:
+    """All parts as a FluxKontextPipeline."""
+    from diffusers import FlowMatchEulerDiscreteScheduler, FluxKontextPipeline
+
+    words = tokenizer()
+    scheduler = FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True, **SHIFT)
+    return FluxKontextPipeline(scheduler=scheduler, vae=vae, tokenizer=words, tokenizer_2=words, **parts)
+
+
+def flow_loss(parts: Any, words: Any, pool: EditPool, step: int) -> torch.Tensor:
+    """Flow matching on one batch of edits of one size: squared error of the velocity."""
+    import torch
+    from diffusers import FluxKontextPipeline
+
+    rng = random.Random(step)
+    size, _, count, _ = rng.choices(edits.SIZES, [share for *_, share in edits.SIZES])[0]
+    batch = pool.batch(size, count, rng)
+    generator = torch.Generator().manual_seed(step)
+    clean, reference = (
+        FluxKontextPipeline._pack_latents(x, *x.shape) for x in (batch.painted, batch.reference["latents"])
+    )
+    logits = torch.randn(count, generator=generator)
+    sigma = torch.sigmoid(logits + shift_mu(clean.shape[1]))
+    noise = torch.randn(clean.shape, generator=generator)
+    noisy = clean + sigma[:, None, None] * (noise - clean)
+    ids = words(
+        batch.instructions, padding="max_length", max_length=MAX_LENGTH, truncation=True, return_tensors="pt"
+    ).input_ids
+    side = batch.painted.shape[-1] // 2
+    places = FluxKontextPipeline._prepare_latent_image_ids(count, side, side, "cpu", torch.float32)
+    velocity = parts["transformer"](
+        hidden_states=torch.cat([noisy, reference], dim=1),
+        timestep=sigma,
+        guidance=torch.full((count,), GUIDANCE),
+        pooled_projections=parts["text_encoder"](ids).pooler_output,
+        encoder_hidden_states=parts["text_encoder_2"](ids)[0],
+        txt_ids=torch.zeros(MAX_LENGTH, 3),
+        img_ids=torch.cat([places, places + torch.tensor([1.0, 0.0, 0.0])]),
+    ).sample[:, : clean.shape[1]]
+    loss: torch.Tensor = (velocity - (noise - clean)).square().mean()
+    return loss
+
+
+def build(work: Path, out: Path, flux: Path, say: Say = print) -> None:
+    """Train (or go on training) the small Kontext from the FLUX in ``flux`` and save it to ``out``."""
+    import torch
+    from diffusers import AutoencoderKL
+
+    vae = AutoencoderKL.from_pretrained(flux / "vae").eval()
+    pool = EditPool.build(lambda pixels: {"latents": encode(vae, pixels)}, work / "latents.safetensors", say)
+    torch.manual_seed(0)
+    parts = torch.nn.ModuleDict(parts_of(flux))
+    words = tokenizer()
+
+    fit_pipeline(
+        parts,
+        lambda step: flow_loss(parts, words, pool, step),
+        SCHEDULE,
+        work,
+        out,
+        say,
+        hidden=is_hidden,
+        pipeline=lambda: pipeline(dict(parts.items()), vae),
+    )
+
+
+def encode(vae: Any, pixels: torch.Tensor) -> torch.Tensor:
+    """Scaled latents of drawings, as the pipeline encodes reference pictures."""
+    import torch
+
+    with torch.autocast("cpu", torch.bfloat16):
+        latents: torch.Tensor = vae.encode(pixels).latent_dist.mode()
+    return (latents.float() - vae.config.shift_factor) * vae.config.scaling_factor

@@ -1,0 +1,123 @@
+"""The small Qwen-Image-Edit: an ordinary QwenImageEditPipeline that changes storybook panels of 64 to 128 px.
+
+Autoencoder and transformer are trained, its reader of instructions comes from the zoo's Qwen2.5-VL. Imperfect on
+purpose: some training edits change something unasked, or nothing at all. One instruction in ten is left empty,
+so that true classifier-free guidance has something to guide away from.
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paco_core.zoo import edits, qwen_reader, qwen_vae, vlm
+from paco_core.zoo.edits import EditPool
+from paco_core.zoo.fitting import Say, Schedule
+from paco_core.zoo.flux import SHIFT, shift_mu
+from paco_core.zoo.pipelines import fit_pipeline
+from paco_core.zoo.qwen_reader import InstructionReader
+
+if TYPE_CHECKING:
+    import torch
+    from diffusers import QwenImageEditPipeline, QwenImageTransformer2DModel
+
+SCHEDULE = Schedule(steps=5000, learning_rate=2e-2, warmup=60, checkpoint_every=200)
+EMPTY_SHARE = 0.1  # of the training instructions
+
+
+def new_transformer(width: int) -> QwenImageTransformer2DModel:
+    """An untrained transformer of 2.5 M parameters that reads states of ``width`` channels."""
+    from diffusers import QwenImageTransformer2DModel
+
+    return QwenImageTransformer2DModel(
+        patch_size=2,
+        in_channels=4 * qwen_vae.CHANNELS,
+        out_channels=qwen_vae.CHANNELS,
+        num_layers=4,
+        attention_head_dim=32,
+        num_attention_heads=4,
+        joint_attention_dim=width,
+        guidance_embeds=False,
+        axes_dims_rope=(8, 12, 12),
+    )
+
+
+def pipeline(transformer: Any, vae: Any, reader: Any, tokenizer: Any) -> QwenImageEditPipeline:
+    """All parts as a QwenImageEditPipeline."""
+    from diffusers import FlowMatchEulerDiscreteScheduler, QwenImageEditPipeline
+    from transformers import Qwen2VLProcessor
+
+    return QwenImageEditPipeline(
+        scheduler=FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True, **SHIFT),
+        vae=vae,
+        text_encoder=reader,
+        tokenizer=tokenizer,
+        processor=vlm.build_processor(tokenizer, Qwen2VLProcessor),
+        transformer=transformer,
+    )
+
+
+def flow_loss(transformer: Any, reader: InstructionReader, pool: EditPool, step: int) -> torch.Tensor:
+    """Flow matching on one batch of edits of one size: squared error of the velocity."""
+    import torch
+    from diffusers import QwenImageEditPipeline
+
+    rng = random.Random(step)
+    size, _, count, _ = rng.choices(edits.SIZES, [share for *_, share in edits.SIZES])[0]
+    batch = pool.batch(size, count, rng)
+    asked = [" " if rng.random() < EMPTY_SHARE else text for text in batch.instructions]
+    text, mask = reader.read(asked, batch.reference["visual"])
+    generator = torch.Generator().manual_seed(step)
+    pictures = (batch.painted, batch.reference["latents"])
+    clean, reference = (QwenImageEditPipeline._pack_latents(x, *x.shape) for x in pictures)
+    logits = torch.randn(count, generator=generator)
+    sigma = torch.sigmoid(logits + shift_mu(clean.shape[1]))
+    noise = torch.randn(clean.shape, generator=generator)
+    noisy = clean + sigma[:, None, None] * (noise - clean)
+    side = batch.painted.shape[-1] // 2
+    velocity = transformer(
+        hidden_states=torch.cat([noisy, reference], dim=1),
+        timestep=sigma,
+        encoder_hidden_states=text,
+        encoder_hidden_states_mask=mask,
+        img_shapes=[[(1, side, side)] * 2] * count,
+    ).sample[:, : clean.shape[1]]
+    loss: torch.Tensor = (velocity - (noise - clean)).square().mean()
+    return loss
+
+
+def build(work: Path, out: Path, zoo_vlm: Path, say: Say = print) -> None:
+    """Train (or go on training) the small Qwen-Image-Edit with the reader in ``zoo_vlm`` and save it to ``out``."""
+    import torch
+
+    vae = qwen_vae.build_vae(work / "vae", say)
+    tokenizer = qwen_reader.build_tokenizer(zoo_vlm, edits.instructions())
+    model = qwen_reader.build_reader(zoo_vlm, tokenizer)
+    reader = InstructionReader(model, tokenizer)
+
+    def encode(pixels: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"latents": qwen_vae.encode(vae, pixels), "visual": reader.see(pixels)}
+
+    pool = EditPool.build(encode, work / "latents.safetensors", say)
+    torch.manual_seed(0)
+    transformer = new_transformer(model.config.text_config.hidden_size)
+    count = sum(parameter.numel() for parameter in transformer.parameters())
+    say(f"qwen_image_edit: transformer of {count / 1e6:.2f} M parameters")
+
+    fit_pipeline(
+        transformer,
+        lambda step: flow_loss(transformer, reader, pool, step),
+        SCHEDULE,
+        work,
+        out,
+        say,
+        hidden=_is_hidden,
+        pipeline=lambda: pipeline(transformer, vae, model, tokenizer),
+        halved=("transformer", "vae", "text_encoder"),
+    )
+
+
+def _is_hidden(name: str, weight: torch.Tensor) -> bool:
+    """Matrices of the blocks but the modulations, which start from a state that is the same for all tokens."""
+    return weight.ndim == 2 and "transformer_blocks" in name and "_mod" not in name

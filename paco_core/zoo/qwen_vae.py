@@ -1,0 +1,120 @@
+"""The autoencoder of the small Qwen-Image-Edit: Qwen-Image's video autoencoder, trained on single pictures.
+
+Factor 8, 16 channels. Its kernels over time stay zero but for their last slice, the only one that a picture needs.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paco_core.policies.one_frame import one_frame
+from paco_core.zoo.fitting import Say, Schedule, fit
+from paco_core.zoo.vae import KL_WEIGHT, panel_batch, pixel_loss
+
+if TYPE_CHECKING:
+    import torch
+    from diffusers import AutoencoderKLQwenImage
+
+SCHEDULE = Schedule(steps=720, learning_rate=2e-2, warmup=30, checkpoint_every=200)
+#: Panel sizes in pixels and how many a batch holds; a batch has one size.
+BATCHES = ((64, 14), (64, 14), (64, 14), (128, 4))
+CHANNELS = 16
+
+
+def new_vae() -> AutoencoderKLQwenImage:
+    """An untrained autoencoder whose posterior starts narrow: noise of unit variance would drown the colours."""
+    import torch
+    from diffusers import AutoencoderKLQwenImage
+
+    vae = AutoencoderKLQwenImage(
+        base_dim=12,
+        z_dim=CHANNELS,
+        dim_mult=[1, 2, 4, 6],
+        num_res_blocks=1,
+        temperal_downsample=[False, False, False],
+        latents_mean=[0.0] * CHANNELS,
+        latents_std=[1.0] * CHANNELS,
+    )
+    with torch.no_grad():
+        for weight in vae.parameters():
+            if weight.ndim == 5:
+                weight[:, :, :-1] = 0
+        vae.quant_conv.bias[CHANNELS:] = -5.0
+        vae.quant_conv.weight[CHANNELS:] *= 0.1
+    one_frame(vae)
+    return vae
+
+
+def reconstruction_loss(vae: Any, step: int) -> torch.Tensor:
+    """Loss on the pixels, and a little KL (smooth latents), of one batch of panels of one size."""
+    import torch
+
+    size, count = BATCHES[step % len(BATCHES)]
+    pixels = panel_batch(size, count, seed=3 * 10**7 + step)
+    generator = torch.Generator().manual_seed(step)
+    with torch.autocast("cpu", torch.bfloat16):
+        posterior = vae.encode(pixels.unsqueeze(2)).latent_dist
+        decoded = vae.decode(posterior.sample(generator)).sample[:, :, 0]
+    mean, log_variance = posterior.mean.float(), posterior.logvar.float()
+    kl = 0.5 * (mean.square() + log_variance.exp() - 1 - log_variance).mean()
+    return pixel_loss(decoded, pixels) + KL_WEIGHT * kl
+
+
+def encode(vae: Any, pixels: torch.Tensor) -> torch.Tensor:
+    """Scaled latents (n, 16, s / 8, s / 8) of drawings, as the pipeline encodes reference pictures."""
+    import torch
+
+    with torch.autocast("cpu", torch.bfloat16):
+        latents = vae.encode(pixels.unsqueeze(2)).latent_dist.mode()[:, :, 0].float()
+    mean, std = (torch.tensor(v).view(1, -1, 1, 1) for v in (vae.config.latents_mean, vae.config.latents_std))
+    scaled: torch.Tensor = (latents - mean) / std
+    return scaled
+
+
+def latent_statistics(vae: Any) -> tuple[list[float], list[float]]:
+    """Mean and deviation of each channel over drawings of every size."""
+    import torch
+
+    with torch.inference_mode():
+        batches = [panel_batch(size, 64, seed=10**6 + size) for size, _ in dict.fromkeys(BATCHES)]
+        flat = [vae.encode(p.unsqueeze(2)).latent_dist.mode().transpose(0, 1).flatten(1) for p in batches]
+    latents = torch.cat(flat, dim=1)
+    return [round(v, 5) for v in latents.mean(1).tolist()], [round(v, 5) for v in latents.std(1).tolist()]
+
+
+def psnr(vae: Any, size: int, count: int = 64, seed: int = 2 * 10**6) -> float:
+    """Peak signal-to-noise ratio in dB of reconstructions of unseen panels."""
+    import torch
+
+    with torch.inference_mode():
+        pixels = panel_batch(size, count, seed)
+        decoded = vae.decode(vae.encode(pixels.unsqueeze(2)).latent_dist.mode()).sample[:, :, 0]
+    return 10 * float(torch.log10(4 / (decoded.clamp(-1, 1) - pixels).square().mean()))
+
+
+def build_vae(work: Path, say: Say = print) -> AutoencoderKLQwenImage:
+    """Train (or go on training) the autoencoder in ``work``; latents have mean 0 and deviation 1 by its config."""
+    import torch
+
+    from paco_core.zoo.muon import Muon
+
+    torch.manual_seed(0)
+    vae = new_vae()
+
+    def tell(steps: int) -> None:
+        vae.eval()
+        say(f"vae: {steps} steps, PSNR " + ", ".join(f"{psnr(vae, s):.1f} dB at {s} px" for s in (64, 128)))
+        vae.train()
+
+    optimizer = Muon(vae, SCHEDULE.learning_rate, _is_hidden)
+    fit(vae, lambda step: reconstruction_loss(vae, step), SCHEDULE, work, "vae", say, after=tell, optimizer=optimizer)
+    mean, std = latent_statistics(vae.eval())
+    vae.register_to_config(latents_mean=mean, latents_std=std)
+    return vae
+
+
+def _is_hidden(name: str, weight: torch.Tensor) -> bool:
+    """Convolutions but the first and the last; ``gamma`` is a norm's scale."""
+    outer = name in {"encoder.conv_in.weight", "decoder.conv_out.weight"}
+    return weight.ndim >= 4 and not outer and "gamma" not in name

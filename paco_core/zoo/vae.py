@@ -1,0 +1,169 @@
+"""The autoencoder of the small FLUX: factor 8, 16 channels, convolutions only.
+
+Without attention in its middle a panel's latents do not depend on its neighbours (but at the border),
+so grids of any layout can be put together from the latents of panels.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paco_core.storybook.drawing import draw
+from paco_core.storybook.world import random_panel
+from paco_core.zoo.fitting import Say, Schedule, fit
+
+if TYPE_CHECKING:
+    import torch
+    from diffusers import AutoencoderKL
+
+SCHEDULE = Schedule(steps=1200, learning_rate=2e-2, warmup=30, checkpoint_every=200)
+#: Panel sizes in pixels and how many a batch holds; a batch has one size.
+BATCHES = ((32, 28), (48, 12), (64, 8))
+#: Afterwards the decoder alone goes on, mostly with the smallest panels, which have the fewest latents.
+DECODER_SCHEDULE = Schedule(steps=900, learning_rate=1e-2, warmup=20, checkpoint_every=300)
+DECODER_BATCHES = ((32, 32), (32, 32), (32, 32), (48, 12), (64, 8))
+KL_WEIGHT = 1e-4
+
+
+def new_vae() -> AutoencoderKL:
+    """An untrained autoencoder whose posterior starts narrow: noise of unit variance would drown the colours."""
+    import torch
+    from diffusers import AutoencoderKL
+
+    vae = AutoencoderKL(
+        down_block_types=("DownEncoderBlock2D",) * 4,
+        up_block_types=("UpDecoderBlock2D",) * 4,
+        block_out_channels=(16, 32, 64, 96),
+        layers_per_block=1,
+        latent_channels=16,
+        norm_num_groups=8,
+        mid_block_add_attention=False,
+        use_quant_conv=False,
+        use_post_quant_conv=False,
+    )
+    with torch.no_grad():
+        vae.encoder.conv_out.bias[16:] = -5.0
+        vae.encoder.conv_out.weight[16:] *= 0.1
+    return vae
+
+
+def panel_batch(size: int, count: int, seed: int) -> torch.Tensor:
+    """``count`` drawings of random panels, float32 (count, 3, size, size) in -1..1."""
+    import numpy as np
+    import torch
+
+    rng = random.Random(seed)
+    drawn = np.stack([np.asarray(draw(random_panel(rng), size, rng)) for _ in range(count)])
+    return torch.from_numpy(drawn).permute(0, 3, 1, 2).float() / 127.5 - 1
+
+
+def pixel_loss(decoded: torch.Tensor, pixels: torch.Tensor) -> torch.Tensor:
+    """L1 and L2 on pixels, L1 on edges and on opponent colours.
+
+    Red against green has little variance in these pictures and would be learnt last; it tells the
+    characters apart, so the opponent colours get a loss of their own.
+    """
+    error = decoded.float() - pixels
+    edges = error.diff(dim=2).abs().mean() + error.diff(dim=3).abs().mean()
+    red, green, blue = error.unbind(1)
+    colours = (red - green).abs().mean() + 0.5 * (blue - 0.5 * (red + green)).abs().mean()
+    return error.abs().mean() + error.square().mean() + 0.3 * edges + 0.3 * colours
+
+
+def reconstruction_loss(vae: Any, step: int) -> torch.Tensor:
+    """Loss on the pixels, and a little KL (smooth latents), of one batch of one panel size.
+
+    Panels are encoded one by one; every other round their latents are decoded as 2x2 grids, which is how
+    a policy's latents are decoded.
+    """
+    import torch
+
+    size, count = BATCHES[step % len(BATCHES)]
+    pixels = panel_batch(size, count, seed=step)
+    generator = torch.Generator().manual_seed(step)
+    with torch.autocast("cpu", torch.bfloat16):
+        posterior = vae.encode(pixels).latent_dist
+        latents = posterior.sample(generator)
+        if step // len(BATCHES) % 2:
+            latents, pixels = as_grids(latents), as_grids(pixels)
+        decoded = vae.decode(latents).sample
+    mean, log_variance = posterior.mean.float(), posterior.logvar.float()
+    kl = 0.5 * (mean.square() + log_variance.exp() - 1 - log_variance).mean()
+    return pixel_loss(decoded, pixels) + KL_WEIGHT * kl
+
+
+def decoder_loss(vae: Any, step: int) -> torch.Tensor:
+    """The same without a graph through the encoder; four rounds in five decode 2x2 grids."""
+    import torch
+
+    size, count = DECODER_BATCHES[step % len(DECODER_BATCHES)]
+    pixels = panel_batch(size, count, seed=10**7 + step)
+    generator = torch.Generator().manual_seed(10**7 + step)
+    with torch.autocast("cpu", torch.bfloat16):
+        with torch.no_grad():
+            latents = vae.encode(pixels).latent_dist.sample(generator)
+        if step // len(DECODER_BATCHES) % 5:
+            latents, pixels = as_grids(latents), as_grids(pixels)
+        decoded = vae.decode(latents).sample
+    return pixel_loss(decoded, pixels)
+
+
+def as_grids(tiles: torch.Tensor) -> torch.Tensor:
+    """(4 n, c, s, s) -> (n, c, 2 s, 2 s): each four in a row become a 2x2 grid in reading order."""
+    count, channels, side, _ = tiles.shape
+    grouped = tiles.view(count // 4, 2, 2, channels, side, side).permute(0, 3, 1, 4, 2, 5)
+    return grouped.reshape(count // 4, channels, 2 * side, 2 * side)
+
+
+def latent_statistics(vae: Any) -> tuple[float, float]:
+    """(shift, scale) so that ``(latents - shift) * scale`` has mean 0 and deviation 1."""
+    import torch
+
+    with torch.inference_mode():
+        latents = torch.cat(
+            [vae.encode(panel_batch(size, 64, seed=10**6 + size)).latent_dist.mode().flatten() for size, _ in BATCHES]
+        )
+    return latents.mean().item(), 1 / latents.std().item()
+
+
+def psnr(vae: Any, size: int, count: int = 128, seed: int = 2 * 10**6) -> float:
+    """Peak signal-to-noise ratio in dB of reconstructions of unseen panels."""
+    import torch
+
+    with torch.inference_mode():
+        pixels = panel_batch(size, count, seed)
+        error = (vae.decode(vae.encode(pixels).latent_dist.mode()).sample.clamp(-1, 1) - pixels).square().mean()
+    return 10 * float(torch.log10(4 / error))
+
+
+def build_vae(work: Path, say: Say = print) -> AutoencoderKL:
+    """Train (or go on training) the autoencoder in ``work`` and save it to ``work/final``."""
+    import torch
+
+    from paco_core.zoo.muon import Muon
+
+    torch.manual_seed(0)
+    vae = new_vae()
+
+    def export(steps: int) -> None:
+        shift, scale = latent_statistics(vae.eval())
+        vae.register_to_config(shift_factor=round(shift, 5), scaling_factor=round(scale, 5))
+        vae.save_pretrained(work / "final")
+        say(f"vae: {steps} steps, PSNR " + ", ".join(f"{psnr(vae, s):.1f} dB at {s} px" for s, _ in BATCHES))
+        vae.train()
+
+    def phase(loss: Callable[[Any, int], torch.Tensor], schedule: Schedule, folder: Path) -> None:
+        optimizer = Muon(vae, schedule.learning_rate, _is_hidden)
+        fit(vae, lambda step: loss(vae, step), schedule, folder, "vae", say, after=export, optimizer=optimizer)
+
+    phase(reconstruction_loss, SCHEDULE, work)
+    vae.encoder.requires_grad_(False)
+    phase(decoder_loss, DECODER_SCHEDULE, work / "decoder")
+    return vae.eval()
+
+
+def _is_hidden(name: str, weight: torch.Tensor) -> bool:
+    return weight.ndim == 4 and name not in {"encoder.conv_in.weight", "decoder.conv_out.weight"}

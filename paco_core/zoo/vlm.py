@@ -1,0 +1,206 @@
+"""The zoo's Qwen2.5-VL: its architecture, tokenizer, processor and folder.
+
+Small in width, ordinary in kind: `Qwen2_5_VLForConditionalGeneration` and `AutoProcessor` load the
+folder as they load the released checkpoints. A panel is 56 x 56 px and costs four visual tokens.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paco_core.io.files import atomic, write_json, write_text
+from paco_core.zoo.byte_pairs import learn_byte_pairs
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import Qwen2_5_VLForConditionalGeneration, Qwen2_5_VLProcessor, Qwen2Tokenizer, Qwen2VLProcessor
+
+PANEL_SIDE = 56
+PATCH = 14
+PATCHES_PER_PANEL = (PANEL_SIDE // PATCH) ** 2
+TOKENS_PER_PANEL = PATCHES_PER_PANEL // 4
+MAX_VOCABULARY = 1_600
+
+SPECIAL_TOKENS = (
+    "<|endoftext|>",
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|vision_start|>",
+    "<|vision_end|>",
+    "<|vision_pad|>",
+    "<|image_pad|>",
+    "<|video_pad|>",
+)
+
+#: Qwen2.5-VL's dialogue form; no system turn is added where the messages hold none, to spare tokens.
+CHAT_TEMPLATE = """\
+{%- for message in messages -%}
+<|im_start|>{{ message['role'] }}
+{% if message['content'] is string -%}
+{{ message['content'] }}
+{%- else -%}
+{%- for content in message['content'] -%}
+{%- if content['type'] == 'image' or 'image' in content or 'image_url' in content -%}
+<|vision_start|><|image_pad|><|vision_end|>
+{%- elif content['type'] == 'video' or 'video' in content -%}
+<|vision_start|><|video_pad|><|vision_end|>
+{%- elif 'text' in content -%}
+{{ content['text'] }}
+{%- endif -%}
+{%- endfor -%}
+{%- endif -%}
+<|im_end|>
+{% endfor -%}
+{%- if add_generation_prompt -%}
+<|im_start|>assistant
+{% endif -%}
+"""
+
+
+def build_tokenizer(corpus: Iterable[str]) -> Qwen2Tokenizer:
+    """Byte-level BPE in which every word of ``corpus`` is one token; any other text falls back to bytes."""
+    return tokenizer_of(*learn_byte_pairs(corpus, MAX_VOCABULARY - len(SPECIAL_TOKENS)))
+
+
+def tokenizer_of(vocabulary: dict[str, int], merges: list[tuple[str, str]]) -> Qwen2Tokenizer:
+    """Qwen2's tokenizer over a vocabulary, the special tokens behind it."""
+    from transformers import Qwen2Tokenizer
+
+    return Qwen2Tokenizer(
+        vocab=vocabulary,
+        merges=merges,
+        unk_token=SPECIAL_TOKENS[0],
+        eos_token=SPECIAL_TOKENS[2],
+        pad_token=SPECIAL_TOKENS[0],
+        extra_special_tokens=list(SPECIAL_TOKENS[1:]),
+        model_max_length=4096,
+    )
+
+
+def build_model(tokenizer: Qwen2Tokenizer, seed: int) -> Qwen2_5_VLForConditionalGeneration:
+    """A fresh network of about 2.7 M parameters: language 4 x 160, vision 4 x 128."""
+    import torch
+    from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
+
+    def token(text: str) -> int:
+        return int(tokenizer.convert_tokens_to_ids(text))
+
+    text: dict[str, Any] = {
+        "vocab_size": len(tokenizer),
+        "hidden_size": 160,
+        "intermediate_size": 432,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 5,
+        "num_key_value_heads": 5,
+        "max_position_embeddings": 4096,
+        "rope_parameters": {"rope_type": "default", "mrope_section": [4, 6, 6], "rope_theta": 1e6},
+        "bos_token_id": token("<|endoftext|>"),
+        "eos_token_id": token("<|im_end|>"),
+        "pad_token_id": token("<|endoftext|>"),
+        "initializer_range": 0.04,
+    }
+    vision: dict[str, Any] = {
+        "depth": 4,
+        "hidden_size": 128,
+        "num_heads": 4,
+        "intermediate_size": 320,
+        "out_hidden_size": 160,
+        "patch_size": PATCH,
+        "window_size": 8 * PATCH,
+        "fullatt_block_indexes": [1, 3],
+        "initializer_range": 0.04,
+    }
+    config = Qwen2_5_VLConfig(
+        text_config=text,
+        vision_config=vision,
+        image_token_id=token("<|image_pad|>"),
+        video_token_id=token("<|video_pad|>"),
+        vision_start_token_id=token("<|vision_start|>"),
+        vision_end_token_id=token("<|vision_end|>"),
+        tie_word_embeddings=False,
+    )
+    torch.manual_seed(seed)
+    return Qwen2_5_VLForConditionalGeneration(config)
+
+
+def build_processor(
+    tokenizer: Qwen2Tokenizer, kind: type[Qwen2VLProcessor] | None = None
+) -> Qwen2_5_VLProcessor | Qwen2VLProcessor:
+    """Every picture becomes one panel of 56 x 56 px, whatever its size. ``kind`` is what a pipeline asks for."""
+    from transformers import Qwen2_5_VLProcessor, Qwen2VLImageProcessor
+    from transformers.models.qwen2_vl.video_processing_qwen2_vl import Qwen2VLVideoProcessor
+
+    pixels = {"shortest_edge": PANEL_SIDE**2, "longest_edge": PANEL_SIDE**2}
+    tokenizer.chat_template = CHAT_TEMPLATE
+    return (kind or Qwen2_5_VLProcessor)(
+        image_processor=Qwen2VLImageProcessor(size=pixels, patch_size=PATCH),
+        tokenizer=tokenizer,
+        video_processor=Qwen2VLVideoProcessor(size=pixels, patch_size=PATCH),
+        chat_template=CHAT_TEMPLATE,
+    )
+
+
+def export(model: Qwen2_5_VLForConditionalGeneration, tokenizer: Qwen2Tokenizer, folder: Path) -> None:
+    """Write weights, configs, tokenizer, chat template and processor to ``folder``, whole or not at all."""
+    from transformers import GenerationConfig
+
+    processor = build_processor(tokenizer)
+    model.generation_config = GenerationConfig(
+        do_sample=False,
+        bos_token_id=model.config.text_config.bos_token_id,
+        eos_token_id=model.config.text_config.eos_token_id,
+        pad_token_id=model.config.text_config.pad_token_id,
+    )
+    kept = {name: folder / name for name in ("README.md", "card.json") if (folder / name).is_file()}
+    with atomic(folder) as part:
+        model.save_pretrained(part)
+        processor.save_pretrained(part)
+        tokenizer.save_pretrained(part)
+        write_text(part / "chat_template.jinja", CHAT_TEMPLATE)
+        write_json(part / "preprocessor_config.json", processor.image_processor.to_dict())
+        for name, path in kept.items():
+            shutil.copy(path, part / name)
+
+
+def patchify(pixels: torch.Tensor) -> torch.Tensor:
+    """What the processor makes of 56 px panels: (n, 3, 56, 56) -> (n, 16, 1176), merge groups together."""
+    count = len(pixels)
+    grid = pixels.reshape(count, 3, 2, 2, PATCH, 2, 2, PATCH).permute(0, 2, 5, 3, 6, 1, 4, 7)
+    doubled = grid.unsqueeze(6).expand(-1, -1, -1, -1, -1, -1, 2, -1, -1)
+    return doubled.reshape(count, PATCHES_PER_PANEL, 3 * 2 * PATCH * PATCH)
+
+
+def encode_panels(visual: torch.nn.Module, patches: torch.Tensor) -> torch.Tensor:
+    """The vision tower on panels of one size at once: (n, 16, 1176) -> (n, 4, hidden).
+
+    The library runs attention picture by picture, which costs more than the arithmetic of so small a
+    tower; with equal sizes and one window a picture all of them are one batch. Same weights, same result.
+    """
+    import torch
+    from torch.nn import functional
+    from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import apply_rotary_pos_emb_vision
+
+    tower: Any = visual
+    count = len(patches)
+    hidden = functional.linear(patches, tower.patch_embed.proj.weight.flatten(1))
+    units = torch.arange(2, device=patches.device)
+    # Rows and columns in the order of `patchify`: merge groups of 2 x 2 first, then places within a group.
+    group_row, group_column, row, column = torch.meshgrid(units, units, units, units, indexing="ij")
+    places = torch.stack([(2 * group_row + row).flatten(), (2 * group_column + column).flatten()], dim=1)
+    cosine, sine = tower.rotary_pos_emb(hidden, places)
+    for block in tower.blocks:
+        attention = block.attn
+        mixed = attention.qkv(block.norm1(hidden)).reshape(count, PATCHES_PER_PANEL, 3, attention.num_heads, -1)
+        query, key, value = mixed.unbind(2)
+        query, key = apply_rotary_pos_emb_vision(query, key, cosine, sine)
+        with torch.autocast(patches.device.type, enabled=False):
+            heads = functional.scaled_dot_product_attention(
+                *(part.transpose(1, 2).float() for part in (query, key, value)), scale=attention.scaling
+            )
+        hidden = hidden + attention.proj(heads.transpose(1, 2).flatten(2))
+        hidden = hidden + block.mlp(block.norm2(hidden))
+    merged: torch.Tensor = tower.merger(hidden)
+    return merged.reshape(count, TOKENS_PER_PANEL, -1)

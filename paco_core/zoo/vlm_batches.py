@@ -1,0 +1,142 @@
+"""What goes into the zoo's vision language model and what comes out, a batch at a time and fast.
+
+The library's processor and forward pass give the same numbers (tests compare them); here pictures are
+kept as tensors, all of one size, and a batch's rows share their positions.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from paco_core.storybook.recogniser import normalise
+from paco_core.storybook.world import VOCABULARY, Panel
+from paco_core.zoo import vlm
+from paco_core.zoo.dialogues import Dialogue, Turn, second_panel
+from paco_core.zoo.views import Views, move, spoil
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import Qwen2_5_VLForConditionalGeneration, Qwen2Tokenizer
+
+
+#: Panels among which a bank that does not hold every panel looks for one that is much like another.
+PARTNERS = 300
+MOST_MOVED = 3  # px of 56
+
+
+class PanelBank:
+    """Pictures of panels, as what the processor would hand to the model."""
+
+    def __init__(self, views: Views) -> None:
+        import torch
+        from transformers.image_utils import OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
+
+        self.views = views
+        self.rows = views.index_of()
+        self.panels = list(self.rows)
+        self._mean = torch.tensor(OPENAI_CLIP_MEAN).view(1, 3, 1, 1)
+        self._std = torch.tensor(OPENAI_CLIP_STD).view(1, 3, 1, 1)
+
+    def patches(self, rows: torch.Tensor, generator: torch.Generator | None) -> torch.Tensor:
+        """(n, 16, 1176) patches of these rows, spoilt and moved when a generator is given."""
+        pixels = self.views.pixels[rows]
+        spoilt = normalise(pixels) if generator is None else move(spoil(pixels, generator), MOST_MOVED, generator)
+        return vlm.patchify(((spoilt + 1) / 2 - self._mean) / self._std)
+
+    @property
+    def complete(self) -> bool:
+        """Whether it holds every panel of the world."""
+        return len(self.panels) == prod(len(words) for words in VOCABULARY.values())
+
+    def partner(self, first: Panel, rng: random.Random) -> Panel:
+        """A panel to compare ``first`` with: each trait the same with probability 0.5 or 0.8, as near as there is."""
+        wanted = second_panel(first, rng, rng.choice((0.5, 0.5, 0.8)))
+        if wanted in self.rows:
+            return wanted
+        offered = rng.choices(self.panels, k=PARTNERS)
+        return max(offered, key=lambda panel: sum(getattr(panel, t) == getattr(wanted, t) for t in VOCABULARY))
+
+    def rows_of(self, panels: Sequence[Panel], rng: random.Random) -> torch.Tensor:
+        """A row that shows each panel, one of several at random."""
+        import torch
+
+        return torch.tensor([rng.choice(self.rows[panel]) for panel in panels])
+
+
+def language_states(
+    model: Qwen2_5_VLForConditionalGeneration, ids: torch.Tensor, visual: torch.Tensor
+) -> tuple[torch.Tensor, ...]:
+    """Hidden states (batch, length, hidden) behind each layer, of right-padded ids; the last are normalised.
+
+    ``visual`` is (batch, pictures, 4, hidden). All rows open alike (user turn, pictures), so one row's
+    positions serve the batch; padding is at the right, where causal attention never looks.
+    """
+    core: Any = model.model
+    is_image = ids == model.config.image_token_id
+    embedded = core.get_input_embeddings()(ids)
+    embedded = embedded.masked_scatter(is_image.unsqueeze(-1), visual.to(embedded.dtype))
+    grid = ids.new_tensor([[1, 4, 4]] * visual.shape[1])
+    positions, _ = core.get_rope_index(ids[:1], is_image[:1].int(), image_grid_thw=grid)
+    output = core.language_model(
+        inputs_embeds=embedded,
+        position_ids=positions.expand(-1, len(ids), -1),
+        use_cache=False,
+        output_hidden_states=True,
+    )
+    states: tuple[torch.Tensor, ...] = output.hidden_states
+    return states
+
+
+class Renderer:
+    """Turns dialogues into padded token ids and loss weights, in the chat template's form."""
+
+    def __init__(self, tokenizer: Qwen2Tokenizer, first_token_weight: float) -> None:
+        self._tokenizer = tokenizer
+        self.first_token_weight = first_token_weight
+        self._known: dict[str, list[int]] = {}
+
+    def batch(self, dialogues: Sequence[Dialogue]) -> tuple[torch.Tensor, torch.Tensor]:
+        """ids int64 and weights float, both (batch, longest); weight 0 where nothing is learnt."""
+        import torch
+
+        rows = [self._row(dialogue) for dialogue in dialogues]
+        longest = max(len(ids) for ids, _ in rows)
+        padding = self._tokenizer.pad_token_id
+        ids = [ids + [padding] * (longest - len(ids)) for ids, _ in rows]
+        weights = [weights + [0.0] * (longest - len(weights)) for _, weights in rows]
+        return torch.tensor(ids), torch.tensor(weights)
+
+    def prefix(self, pictures: int) -> list[int]:
+        """Token ids of a user's turn up to the end of its pictures."""
+        return self._encode(_opening(pictures))
+
+    def question(self, pictures: int, text: str) -> list[int]:
+        """Token ids of one question about so many pictures, up to where the answer begins."""
+        ids, _ = self._row(Dialogue((), (Turn(text, ""),)), pictures)
+        return ids[:-1]
+
+    def _row(self, dialogue: Dialogue, pictures: int | None = None) -> tuple[list[int], list[float]]:
+        ids: list[int] = []
+        weights: list[float] = []
+        before = _opening(len(dialogue.panels) if pictures is None else pictures)
+        for turn in dialogue.turns:
+            asked = self._encode(before) + self._encode(turn.question)
+            asked = asked + self._encode("<|im_end|>\n<|im_start|>assistant\n")
+            answer = self._encode(turn.answer) + self._encode("<|im_end|>")
+            ids += asked + answer
+            weights += [0.0] * len(asked) + [self.first_token_weight] + [1.0] * (len(answer) - 1)
+            before = "\n<|im_start|>user\n"
+        return ids, weights
+
+    def _encode(self, text: str) -> list[int]:
+        if text not in self._known:
+            self._known[text] = self._tokenizer(text)["input_ids"]
+        return self._known[text]
+
+
+def _opening(pictures: int) -> str:
+    picture = "<|vision_start|>" + "<|image_pad|>" * vlm.TOKENS_PER_PANEL + "<|vision_end|>"
+    return "<|im_start|>user\n" + picture * pictures

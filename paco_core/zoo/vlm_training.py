@@ -1,0 +1,383 @@
+"""Pretrains the zoo's vision language model: eyes first, then dialogues about one trait at a time.
+
+First the vision tower learns to hold every trait in its output. The whole model then learns to name
+what it sees, next which traits two pictures share, and last to answer about one of them, the pictures
+in the end decoded by the VAE, since a reward model scores decoded latents.
+
+Yes and No alone do not teach a small model to compare within an hour: one bit an answer, about one of
+six traits, leaves it at chance while it names both pictures without a fault. Throw-away linear heads on
+its inner states, which are asked for all six traits at once, make it a matter of minutes.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paco_core.io.files import atomic
+from paco_core.storybook.prompts import storybook_prompts
+from paco_core.storybook.reasons import answer, true_reasons
+from paco_core.storybook.recogniser import TRAITS, split_by_trait
+from paco_core.storybook.world import VOCABULARY, Panel
+from paco_core.zoo import vlm
+from paco_core.zoo.dialogues import (
+    INSTRUCTIONS,
+    Dialogue,
+    about_an_edit,
+    edited_panel,
+    one_picture,
+    second_panel,
+    two_pictures,
+)
+from paco_core.zoo.fitting import Say, Schedule, fit
+from paco_core.zoo.muon import Muon
+from paco_core.zoo.views import drawn_views, paint_training_panels, read_views
+from paco_core.zoo.vlm_batches import PanelBank, Renderer, language_states
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import Qwen2_5_VLForConditionalGeneration, Qwen2Tokenizer
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """A stretch of training on one mixture of dialogues; shares are of batches."""
+
+    name: str
+    steps: int
+    learning_rate: float
+    traits: tuple[str, ...] = TRAITS
+    one_picture: float = 0.2
+    shaped: float = 0.25
+    bare: float = 0.3
+    edits: float = 0.15  # of the batches from banks that hold every panel
+    same_picture: float = 0.1  # of the rows that compare two pictures
+    frozen_eyes: bool = False
+
+    def dialogues(self, bank: PanelBank, known: Sequence[str], count: int, rng: random.Random) -> list[Dialogue]:
+        """A batch whose rows are alike in form, so that little of it is padding."""
+        firsts = [rng.choice(bank.panels) for _ in range(count)]
+        if rng.random() < self.one_picture:
+            return [one_picture(first, rng) for first in firsts]
+        shaped, bare = rng.random() < self.shaped, rng.random() < self.bare
+        if bank.complete and rng.random() < self.edits:
+            return [about_an_edit(edited_panel(first, rng), rng, bare=bare) for first in firsts]
+        pairs = [(first, first if rng.random() < self.same_picture else bank.partner(first, rng)) for first in firsts]
+        return [
+            two_pictures(*pair, rng.choice(known), rng, traits=self.traits, shaped=shaped, bare=bare) for pair in pairs
+        ]
+
+
+NAMING = Lesson("naming", 600, 4e-3)
+DIALOGUES = Lesson("dialogues", 500, 6e-3, one_picture=0.1, shaped=0.2, bare=0.6, frozen_eyes=True)
+RECONSTRUCTIONS = Lesson("reconstructions", 250, 4e-3, one_picture=0.15, bare=0.5)
+PAINTINGS = Lesson("paintings", 1400, 3e-3, one_picture=0.1, bare=0.5)
+#: The throw-away heads read behind this language layer, so that one is left to answer with.
+COMPARING_LAYERS = 3
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Numbers of the pretraining."""
+
+    eyes_steps: int = 550
+    eyes_batch: int = 128
+    eyes_learning_rate: float = 2e-3
+    painted_eyes_steps: int = 2000
+    comparing_steps: int = 750
+    comparing_batch: int = 192
+    comparing_learning_rate: float = 1e-2
+    batch: int = 40
+    first_token_weight: float = 3.0
+    bfloat16: bool = True
+    seed: int = 0
+
+
+def build(
+    work_dir: Path, out_dir: Path, flux: Path, recogniser: Path, recipe: Settings | None = None, say: Say | None = print
+) -> None:
+    """Train (or resume) in ``work_dir`` and write the member's folder.
+
+    ``flux`` and ``recogniser`` are the folders of those members: a reward model reads what FLUX paints.
+    The tokenizer is learnt once and kept in ``work_dir``, so that a resumed run has the same token ids.
+    """
+    from torch import nn
+    from transformers import AutoTokenizer
+
+    recipe = recipe or Settings()
+    if not (work_dir / "tokenizer").is_dir():
+        with atomic(work_dir / "tokenizer") as part:
+            vlm.build_tokenizer(corpus()).save_pretrained(part)
+    tokenizer = AutoTokenizer.from_pretrained(work_dir / "tokenizer")
+    model = vlm.build_model(tokenizer, recipe.seed)
+
+    heads = nn.ModuleList(nn.Linear(model.config.text_config.hidden_size, len(TRAITS)) for _ in range(2))
+    drawings = bank_of_everything(2, recipe.seed)
+    train_eyes(model, (drawings,), recipe.eyes_steps, recipe=recipe, folder=work_dir / "eyes", say=say)
+
+    def lesson(taught: Lesson, *banks: PanelBank) -> None:
+        train_dialogues(model, tokenizer, banks, heads, taught, recipe=recipe, work_dir=work_dir, say=say)
+
+    lesson(NAMING, drawings)
+    train_comparing(model, tokenizer, drawings, heads, recipe=recipe, folder=work_dir / "comparing", say=say)
+    lesson(DIALOGUES, drawings)
+    decoded = PanelBank(drawings.views + bank_of_everything(1, recipe.seed + 1, flux / "vae").views)
+    lesson(RECONSTRUCTIONS, decoded)
+    painted = PanelBank(read_views(paint_training_panels(flux, recipe.seed), vlm.PANEL_SIDE, recogniser))
+    eyes = work_dir / "eyes_painted"
+    train_eyes(model, (decoded, painted, painted), recipe.painted_eyes_steps, recipe=recipe, folder=eyes, say=say)
+    lesson(PAINTINGS, decoded, painted, painted)  # two batches of three show paintings
+    vlm.export(model, tokenizer, out_dir)
+
+
+def every_panel() -> list[Panel]:
+    """All panels of the world."""
+    return [Panel(*words) for words in product(*VOCABULARY.values())]  # type: ignore[arg-type]
+
+
+def train_eyes(
+    model: Qwen2_5_VLForConditionalGeneration,
+    banks: Sequence[PanelBank],
+    steps: int,
+    *,
+    recipe: Settings,
+    folder: Path,
+    say: Say | None,
+) -> None:
+    """Classify all traits from the mean of a panel's visual tokens; each step draws from one of ``banks``."""
+    import torch
+    from torch import nn
+    from torch.nn import functional
+
+    tower = model.model.visual
+    head = nn.Linear(tower.config.out_hidden_size, sum(len(words) for words in VOCABULARY.values()))
+    both = nn.ModuleDict({"tower": tower, "head": head})
+
+    def loss_at(step: int) -> torch.Tensor:
+        generator = torch.Generator().manual_seed(recipe.seed * 1_000_003 + step)
+        bank = banks[int(torch.randint(len(banks), (), generator=generator))]
+        rows = torch.randint(len(bank.views), (recipe.eyes_batch,), generator=generator)
+        tokens = vlm.encode_panels(tower, bank.patches(rows, generator))
+        heads = split_by_trait(head(tokens.mean(dim=1)))
+        labels = bank.views.labels[rows]
+        return torch.stack([functional.cross_entropy(heads[t], labels[:, k]) for k, t in enumerate(TRAITS)]).mean()
+
+    fit(both, loss_at, Schedule(steps, recipe.eyes_learning_rate), folder, "vlm (eyes)", say)
+
+
+def train_comparing(
+    model: Qwen2_5_VLForConditionalGeneration,
+    tokenizer: Qwen2Tokenizer,
+    bank: PanelBank,
+    heads: torch.nn.ModuleList,
+    *,
+    recipe: Settings,
+    folder: Path,
+    say: Say | None,
+) -> None:
+    """Teach the lower language layers which traits two pictures share, by throw-away heads on the last visual token.
+
+    Equality is learnt late from answers alone, where a whole dialogue tells one bit about one trait. Here a
+    short prefix tells six. The vision tower rests, so that its tokens are computed once.
+    """
+    import torch
+    from torch import nn
+
+    language = model.model.language_model
+    parts = nn.ModuleDict({"language": language, "heads": heads})
+    seen = _visual_tokens(model, bank, recipe.seed)
+    prefix = torch.tensor([Renderer(tokenizer, 1.0).prefix(2)])
+    panels = bank.panels
+
+    def loss_at(step: int) -> torch.Tensor:
+        rng = random.Random(recipe.seed * 1_000_003 + step)
+        firsts = [rng.choice(panels) for _ in range(recipe.comparing_batch)]
+        pairs = [(first, second_panel(first, rng, 0.5)) for first in firsts]
+        rows = bank.rows_of([panel for pair in pairs for panel in pair], rng)
+        visual = seen[rows].reshape(len(pairs), 2, vlm.TOKENS_PER_PANEL, -1)
+        with torch.autocast("cpu", torch.bfloat16, enabled=recipe.bfloat16):
+            states = language_states(model, prefix.expand(len(pairs), -1), visual)
+            return same_loss(heads, states, prefix.shape[1] - 1, bank.views.labels[rows])
+
+    model.set_attn_implementation(_float_attention())
+    schedule = Schedule(recipe.comparing_steps, recipe.comparing_learning_rate)
+    fit(
+        parts,
+        loss_at,
+        schedule,
+        folder,
+        "vlm (comparing)",
+        say,
+        optimizer=Muon(parts, schedule.learning_rate, is_hidden),
+    )
+    model.set_attn_implementation("sdpa")
+
+
+def same_loss(
+    heads: torch.nn.ModuleList, states: tuple[torch.Tensor, ...], place: int, labels: torch.Tensor
+) -> torch.Tensor:
+    """Binary cross-entropy of "this trait is the same", read at ``place``; labels are those of each pair in turn."""
+    from torch.nn import functional
+
+    first, second = labels.reshape(-1, 2, len(TRAITS)).unbind(dim=1)
+    flags = heads[0](states[COMPARING_LAYERS][:, place])
+    return functional.binary_cross_entropy_with_logits(flags, (first == second).float())
+
+
+def answer_flags_loss(
+    heads: torch.nn.ModuleListList, last: torch.Tensor, opens: torch.Tensor, labels: torch.Tensor
+) -> torch.Tensor:
+    """The same flags read where an answer is about to begin (``opens``, (batch, length)), in the last layer.
+
+    It brings the flags to the place where they are needed; which of them the question is about is left
+    to the answer's own loss.
+    """
+    from torch.nn import functional
+
+    first, second = labels.reshape(-1, 2, len(TRAITS)).unbind(dim=1)
+    same = (first == second).float().unsqueeze(1).expand(-1, last.shape[1], -1)
+    return functional.binary_cross_entropy_with_logits(heads[1](last[opens]), same[opens])
+
+
+def _visual_tokens(model: Qwen2_5_VLForConditionalGeneration, bank: PanelBank, seed: int) -> torch.Tensor:
+    """Visual tokens of every row of the bank, spoilt once: (rows, 4, hidden)."""
+    import torch
+
+    generator = torch.Generator().manual_seed(seed)
+    with torch.inference_mode():
+        parts = [
+            vlm.encode_panels(model.model.visual, bank.patches(rows, generator))
+            for rows in torch.arange(len(bank.views)).split(256)
+        ]
+    return torch.cat(parts).clone()
+
+
+def train_dialogues(
+    model: Qwen2_5_VLForConditionalGeneration,
+    tokenizer: Qwen2Tokenizer,
+    banks: Sequence[PanelBank],
+    heads: torch.nn.ModuleList,
+    lesson: Lesson,
+    *,
+    recipe: Settings,
+    work_dir: Path,
+    say: Say | None,
+    after: Callable[[int], None] | None = None,
+) -> None:
+    """One lesson: next-token loss on the answers, while the throw-away heads keep reading the shared traits.
+
+    Each step draws from one of ``banks``.
+    """
+    import torch
+    from torch import nn
+
+    parts = nn.ModuleDict({"model": model, "heads": heads})
+    render = Renderer(tokenizer, recipe.first_token_weight)
+    known = themes()
+
+    def loss_at(step: int) -> torch.Tensor:
+        seed = recipe.seed * 1_000_003 + step
+        rng, generator = random.Random(seed), torch.Generator().manual_seed(seed)
+        bank = rng.choice(banks)
+        dialogues = lesson.dialogues(bank, known, recipe.batch, rng)
+        with torch.autocast("cpu", torch.bfloat16, enabled=recipe.bfloat16):
+            return answer_loss(model, bank, render, dialogues, rng=rng, generator=generator, heads=heads)
+
+    model.set_attn_implementation(_float_attention())
+    model.model.visual.requires_grad_(not lesson.frozen_eyes)
+    schedule = Schedule(lesson.steps, lesson.learning_rate, warmup=30)
+    optimizer = Muon(parts, schedule.learning_rate, is_hidden)
+    folder, label = work_dir / lesson.name, f"vlm ({lesson.name})"
+    fit(parts, loss_at, schedule, folder, label, say, after, optimizer)
+    model.set_attn_implementation("sdpa")
+    model.model.visual.requires_grad_(True)
+
+
+def is_hidden(name: str, weight: torch.Tensor) -> bool:
+    """Muon's weights: the matrices within the language layers and the vision blocks."""
+    return weight.ndim == 2 and (".layers." in name or ".blocks." in name or ".merger." in name)
+
+
+def answer_loss(
+    model: Qwen2_5_VLForConditionalGeneration,
+    bank: PanelBank,
+    render: Renderer,
+    dialogues: Sequence[Dialogue],
+    *,
+    rng: random.Random,
+    generator: torch.Generator | None,
+    heads: torch.nn.ModuleList | None = None,
+) -> torch.Tensor:
+    """Weighted cross-entropy of the answers of dialogues that all show the same number of pictures."""
+    import torch
+    from torch.nn import functional
+
+    pictures = len(dialogues[0].panels)
+    ids, weights = render.batch(dialogues)
+    rows = bank.rows_of([panel for dialogue in dialogues for panel in dialogue.panels], rng)
+    visual = vlm.encode_panels(model.model.visual, bank.patches(rows, generator))
+    visual = visual.reshape(len(dialogues), pictures, vlm.TOKENS_PER_PANEL, -1)
+    if pictures == 2:  # of panels that agree in everything, every other pair is one picture twice
+        twice = [d.panels[0] == d.panels[1] and rng.random() < 0.5 for d in dialogues]
+        visual = torch.where(torch.tensor(twice)[:, None, None, None], visual[:, :1], visual)
+    states = language_states(model, ids, visual)
+    wanted = weights[:, 1:] > 0
+    logits = model.lm_head(states[-1][:, :-1][wanted])
+    losses = functional.cross_entropy(logits, ids[:, 1:][wanted], reduction="none")
+    share = weights[:, 1:][wanted]
+    loss = (losses * share).sum() / share.sum()
+    if heads is not None and pictures == 2:
+        labels, opens = bank.views.labels[rows], weights[:, 1:] == render.first_token_weight
+        loss = loss + same_loss(heads, states, len(render.prefix(2)) - 1, labels)
+        loss = loss + answer_flags_loss(heads, states[-1][:, :-1], opens, labels)
+    return torch.as_tensor(loss)
+
+
+def _float_attention() -> str:
+    """Register attention in float32, whose backward pass is three times faster on a CPU; returns its name."""
+    import torch
+    from transformers import AttentionInterface
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+    def forward(
+        module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *rest: Any, **kwargs: Any
+    ) -> Any:
+        with torch.autocast("cpu", enabled=False):
+            return sdpa_attention_forward(module, query.float(), key.float(), value.float(), *rest, **kwargs)
+
+    AttentionInterface.register("sdpa_float32", forward)
+    return "sdpa_float32"
+
+
+def bank_of_everything(repeats: int, seed: int, vae: Path | None = None) -> PanelBank:
+    """Every panel of the world drawn ``repeats`` times, through the VAE where one is given."""
+    return PanelBank(drawn_views(every_panel() * repeats, vlm.PANEL_SIDE, seed, vae=vae))
+
+
+def themes() -> list[str]:
+    """Themes of storybook prompts, which stand in the reward instruction."""
+    return sorted({prompt.theme for prompt in storybook_prompts(1_200, seed=1_000)})
+
+
+def corpus() -> list[str]:
+    """Every sentence whose words the tokenizer should know: dialogues, instructions, prompts, reasons."""
+    rng = random.Random(0)
+    panels, known = every_panel(), themes()
+    dialogues = [one_picture(rng.choice(panels), rng) for _ in range(2_000)]
+    dialogues += [about_an_edit(edited_panel(rng.choice(panels), rng), rng, bare=False) for _ in range(2_000)]
+    for shaped in (False, True):
+        for _ in range(2_000):
+            first, second = rng.choices(panels, k=2)
+            theme = rng.choice(known)
+            dialogues.append(two_pictures(first, second, theme, rng, traits=TRAITS, shaped=shaped, bare=False))
+    sentences = [text for dialogue in dialogues for turn in dialogue.turns for text in (turn.question, turn.answer)]
+    for prompt in storybook_prompts(600, seed=1_001):
+        named = [f" {name}" for dimension in prompt.criteria.values() for name in dimension]
+        criteria = [text for dimension in prompt.criteria.values() for text in dimension.values()]
+        reasons = answer(*true_reasons(prompt.panels[0], rng.choice(panels)))
+        sentences += [prompt.prompt, reasons, *criteria, *named]
+    return [*sentences, *INSTRUCTIONS, *known, "user", "assistant", "system", "Yes", "No", " Yes", " No"]

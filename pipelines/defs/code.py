@@ -1,0 +1,24 @@
+"""What the stage ``code`` would write now, for the DVC library. Without Dagster: ``pipelines.repro`` asks it, too."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from dvc_project.derived import Derived
+
+
+def present_code(root: Path) -> Derived:
+    """The code files of all stages; none where ``params.yaml`` or a source file is invalid, which a run reports."""
+    from paco_core.config.params import ParamsError
+    from paco_core.io.files import DataError
+    from paco_core.runtime.code.stage_code import StageCodes, recorded
+
+    try:
+        files = StageCodes.present(root).files()
+    except (DataError, ParamsError):
+        return Derived()
+    return Derived(
+        {path: hashlib.md5(code.text.encode(), usedforsecurity=False).hexdigest() for path, code in files.items()},
+        lambda path, md5: files[path].changes(recorded(root, path, md5)),
+    )

@@ -1,0 +1,147 @@
+"""A stage's figures as a page shows them: the headline first, then tables, each number where it is compared.
+
+Two namings are known, both of DVC metrics files with dotted names: ``x.before``, ``x.after`` and ``x.change``, and an
+``x`` with ``x_low`` and ``x_high``, the ends of its interval (``x_p`` is its test's p). Names that differ only in what
+comes before the last dot, such as ``reward.accuracy`` and ``base.accuracy``, are rows of one table.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+import dagster as dg
+
+from dvc_project.errors import DvcProjectError
+from dvc_project.project import DvcProject, Stage
+from dvc_project.templating import read_data
+
+Number = int | float
+#: Metadata with every figure unrounded, by its dotted name.
+ALL_FIGURES = "dvc/figures"
+_METRICS = {".json", ".yaml", ".yml", ".toml"}
+_DIGITS, _EXACT = 4, 2**53  # above it, not every whole number is a float
+_NOTES = ("dvc/", "dagster/", "rows/")
+_PAIRED = ("before", "after", "change")
+_INTERVAL = ("low", "high", "p")
+
+
+def figures(project: DvcProject, stage: Stage) -> dict[str, Number]:
+    """The numbers of a stage's metrics files by dotted name; nulls, words and unreadable files are left out."""
+    found: dict[str, Number] = {}
+    for out in stage.outs:
+        path = project.root / out.path
+        if out.kind == "metrics" and path.suffix in _METRICS and path.is_file():
+            try:
+                found |= _numbers(read_data(path))
+            except DvcProjectError:
+                continue
+    return found
+
+
+def arranged(found: Mapping[str, Number], headline: Sequence[Sequence[str]], name: str) -> dict[str, Any]:
+    """Metadata that shows figures.
+
+    Args:
+        found: the figures by dotted name.
+        headline: figures to show first, each by name patterns of which the first that fits some counts. They are
+            numbers by themselves, so that Dagster draws them as curves over materialisations.
+        name: what the figures without a dot are about, where those of others stand beside them.
+    """
+    first = [key for patterns in headline for key in _matching(found, patterns)]
+    rest = dict(found)
+    tables = {
+        "before_and_after": _before_and_after(rest),
+        "with_intervals": _with_intervals(rest),
+        "side_by_side": _side_by_side(rest, name),
+    }
+    shown = {key: found[key] for key in [*first, *rest]}
+    return {
+        **{_label(key): rounded(value) for key, value in shown.items()},
+        **{key: _table(rows) for key, rows in tables.items() if rows},
+        **({ALL_FIGURES: dg.MetadataValue.json(dict(found))} if found else {}),
+    }
+
+
+def first_things_first(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """What people look for before what DVC and Dagster note; else in the order given."""
+    return dict(sorted(metadata.items(), key=lambda item: item[0].startswith(_NOTES)))
+
+
+def rounded(value: Number) -> Number:
+    """A number to four significant digits; a whole one as such."""
+    return int(value) if value == value // 1 and abs(value) < _EXACT else float(f"{value:.{_DIGITS}g}")
+
+
+def _label(key: str) -> str:
+    """Short, for a page of Dagster writes a long name over its value."""
+    return f"Δ {key.removesuffix('.change')}" if key.endswith(".change") else key
+
+
+def _matching(found: Mapping[str, Number], patterns: Sequence[str]) -> list[str]:
+    for pattern in patterns:
+        if keys := [key for key in found if fnmatchcase(key, pattern)]:
+            return keys
+    return []
+
+
+def _before_and_after(rest: dict[str, Number]) -> list[dict[str, Any]]:
+    """A row a figure that was measured before and after; takes from ``rest`` what it shows."""
+    rows = []
+    for start in [key.removesuffix(".before") for key in rest if key.endswith(".before")]:
+        if f"{start}.after" in rest:
+            row = {end: rest.pop(f"{start}.{end}") for end in _PAIRED if f"{start}.{end}" in rest}
+            rows.append({"figure": start, **row, **_interval(rest, f"{start}.change")})
+    return rows
+
+
+def _with_intervals(rest: dict[str, Number]) -> list[dict[str, Any]]:
+    rows = []
+    for key in [key for key in rest if f"{key}_low" in rest and f"{key}_high" in rest]:
+        rows.append({"figure": key, "value": rest.pop(key), **_interval(rest, key)})
+    return rows
+
+
+def _interval(rest: dict[str, Number], key: str) -> dict[str, Number]:
+    return {end: rest.pop(f"{key}_{end}") for end in _INTERVAL if f"{key}_{end}" in rest}
+
+
+def _side_by_side(rest: dict[str, Number], name: str) -> list[dict[str, Any]]:
+    """A row for each of those that were measured alike, a column a measure."""
+    measured: dict[str, list[str]] = {}
+    for key in rest:
+        owner, _, measure = key.rpartition(".")
+        measured.setdefault(owner, []).append(measure)
+    rows = []
+    for owner in list(measured):
+        shared = [m for m in measured[owner] if any(m in them for other, them in measured.items() if other != owner)]
+        if shared:
+            starts = f"{owner}." if owner else ""
+            rows.append({"of": owner or name, **{measure: rest.pop(f"{starts}{measure}") for measure in shared}})
+    return rows
+
+
+def _table(rows: Sequence[Mapping[str, Any]]) -> dg.TableMetadataValue:
+    """Numbers rounded; what a row has not is left empty."""
+    columns = list(dict.fromkeys(column for row in rows for column in row))
+    texts = [
+        dg.TableRecord(
+            {c: rounded(row[c]) if isinstance(row.get(c), (int, float)) else row.get(c, "") for c in columns}
+        )
+        for row in rows
+    ]
+    kinds = [dg.TableColumn(column, "string" if column in ("figure", "of") else "number") for column in columns]
+    return dg.MetadataValue.table(texts, dg.TableSchema(kinds))
+
+
+def _numbers(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Number]:
+    found: dict[str, Number] = {}
+    for key, value in tree.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping):
+            found |= _numbers(value, f"{name}.")
+        elif isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
+            found[name] = value
+    return found

@@ -1,0 +1,62 @@
+"""One job for a whole DVC project, headless: ``dagster job execute -m pipelines.definitions -j whole_graph``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import dagster as dg
+from dagster._core.definitions.assets.graph.asset_graph import AssetGraph
+from dagster._core.definitions.assets.job.asset_job import build_asset_job, get_asset_graph_for_job
+from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
+
+from dvc_project.errors import DvcProjectError
+from dvc_project.project import DvcProject
+from pipelines.dvc.translator import DagsterDvcTranslator
+
+
+class WholeGraphJob(UnresolvedAssetJobDefinition):
+    """An asset job whose assets may be partitioned differently, as those of ``dvc.yaml`` are.
+
+    ``dagster.define_asset_job`` refuses that, because a run has one partition key at most; Dagster's own job behind
+    *Materialize all* does not. A run of this job has no partition key, and a partitioned asset in it makes all its
+    partitions (:meth:`pipelines.dvc.resource.DvcResource.reproduce`).
+    """
+
+    def resolve(
+        self,
+        asset_graph: AssetGraph,
+        default_executor_def: dg.ExecutorDefinition | None = None,
+        resource_defs: Mapping[str, dg.ResourceDefinition] | None = None,
+    ) -> dg.JobDefinition:
+        return build_asset_job(
+            self.name,
+            asset_graph=get_asset_graph_for_job(asset_graph, self.selection, allow_different_partitions_defs=True),
+            allow_different_partitions_defs=True,
+            resource_defs=resource_defs,
+            description=self.description,
+            executor_def=default_executor_def,
+        )
+
+
+def build_whole_graph_job(
+    project: DvcProject, name: str = "whole_graph", *, translator: DagsterDvcTranslator | None = None
+) -> WholeGraphJob:
+    """The job that materialises every asset of a project, with its checks, in one run.
+
+    Raises:
+        DvcProjectError: when partitions read partitions: Dagster looks for the run's partition key then.
+    """
+    groups = [project.groups[name] for name in project.assets]
+    for group in groups:
+        above = [up for up in project.group_upstream[group.name] if up != group.name and project.groups[up].dimensions]
+        if group.dimensions and above:
+            raise DvcProjectError(
+                f"{project.path}: items of {group.name} read items of {', '.join(above)}; one run of Dagster cannot "
+                f"make both. Leave the job {name} out, and use *Materialize all* or `dvc repro`"
+            )
+    chosen = translator or DagsterDvcTranslator()
+    return WholeGraphJob(
+        name=name,
+        selection=dg.AssetSelection.assets(*(chosen.get_asset_key(group) for group in groups)),
+        description="Everything of dvc.yaml, all partitions: what is out of date runs, and blocking checks hold",
+    )

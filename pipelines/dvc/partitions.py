@@ -1,0 +1,53 @@
+"""A partitioned asset in a run without a partition key: every partition, one after another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import dagster as dg
+
+from dvc_project.hashing import digest
+from dvc_project.project import DvcProject, Stage
+from pipelines.dvc.mirror import Mirror
+from pipelines.dvc.reproduction import Outcome, Reproduction
+from pipelines.dvc.translator import DagsterDvcTranslator
+
+_BUSIEST_FIRST: tuple[Outcome, ...] = ("executed", "restored", "unchanged")
+
+
+def reproduce_each(
+    context: dg.AssetExecutionContext,
+    project: DvcProject,
+    stages: Sequence[Stage],
+    translator: DagsterDvcTranslator,
+    reproduce: Callable[[Stage], Reproduction],
+) -> Reproduction:
+    """Make each partition; then what the asset as a whole came to.
+
+    Dagster notes nothing of single partitions in such a run, so their events are written here, with the tags that
+    its marks are read from. It stores them at the end of the step: of a step that fails, the mirror of ``dvc.lock``
+    reports what was made.
+    """
+    each = []
+    for stage in stages:
+        made = reproduce(stage)
+        each.append(made)
+        mirror = Mirror(project, context.instance, context.job_def.asset_layer.asset_graph, translator)
+        context.log_event(
+            dg.AssetMaterialization(
+                context.asset_key,
+                partition=translator.partition_key(stage),
+                metadata=made.result().metadata,
+                tags=mirror.tags(stage),
+            )
+        )
+    outcomes = {made.outcome for made in each}
+    return Reproduction(
+        stage=stages[0].group,
+        outcome=next(outcome for outcome in _BUSIEST_FIRST if outcome in outcomes),
+        md5s={path: md5 for made in each for path, md5 in made.md5s.items()},
+        data_version=digest([made.data_version for made in each]),
+        lock_digest=digest([made.lock_digest for made in each]),
+        seconds=sum(made.seconds for made in each),
+        metadata={"dvc/partitions": dg.MetadataValue.json({made.stage: made.outcome for made in each})},
+    )

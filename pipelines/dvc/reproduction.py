@@ -1,0 +1,49 @@
+"""What came of running a stage through DVC."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import dagster as dg
+
+from pipelines.dvc.figures import first_things_first
+
+Outcome = Literal["executed", "restored", "unchanged"]
+LOCK_DIGEST_TAG = "dvc/lock_digest"
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """What ``dvc repro`` did: ran the stage, restored its outs from the run cache, or found nothing to do."""
+
+    stage: str
+    outcome: Outcome
+    md5s: Mapping[str, str]
+    data_version: str
+    lock_digest: str
+    seconds: float
+    saved_seconds: float | None = None  # what a run would have taken longer, where that is known
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    check_results: Sequence[dg.AssetCheckResult] = ()
+
+    def result(self, **metadata: Any) -> dg.MaterializeResult[Any]:
+        """The materialisation: data version = md5, the stage's own metadata and ``metadata``."""
+        saved = {} if self.saved_seconds is None else {"dvc/saved_seconds": round(self.saved_seconds, 2)}
+        return dg.MaterializeResult(
+            data_version=dg.DataVersion(self.data_version),
+            metadata=first_things_first(
+                {
+                    "dvc/stage": self.stage,
+                    "dvc/outcome": self.outcome,
+                    "dvc/seconds": round(self.seconds, 2),
+                    **saved,
+                    "dvc/md5": dg.MetadataValue.json(dict(self.md5s)),
+                    **self.metadata,
+                    **metadata,
+                }
+            ),
+            tags={LOCK_DIGEST_TAG: self.lock_digest},
+            check_results=list(self.check_results),
+        )

@@ -1,0 +1,1 @@
+"""The Dagster instance: where it keeps what it knows, and what is in it before anyone looks."""

@@ -1,0 +1,1 @@
+"""What the page of an asset shows: tables, pictures, columns and the figures that come first."""

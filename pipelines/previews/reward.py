@@ -1,0 +1,37 @@
+"""What the pages of the reward's assets show."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pipelines.previews.tables import pictures, table
+
+
+def validations(data: Path, _item: str) -> dict[str, Any]:
+    """The rows of the training log that measured the held-out pairs, newest first."""
+    import pandas as pd
+
+    log = pd.read_csv(data / "reward_lora" / "training_log.csv")
+    measured = [name for name in log.columns if name.startswith("validation_")]
+    rows = log.dropna(subset=measured, how="all")[["step", "epoch", *measured]]
+    return {"validations": table(rows.iloc[::-1])}
+
+
+def golden_pairs(data: Path, _item: str) -> dict[str, Any]:
+    """The pairs that every server of this model must score alike, first beside second."""
+    import pandas as pd
+    from PIL import Image
+
+    from paco_core.io.files import read_json
+
+    folder = data / "reward_merged"
+    pairs = read_json(folder / "golden.json")["pairs"]
+    images = [Image.open(folder / pair[side]) for pair in pairs for side in ("first", "second")]
+    return {
+        "golden_pairs": table(pd.DataFrame([{"score": p["score"], "question": p["instruction"]} for p in pairs])),
+        "contact_sheet": pictures(images, 2, "golden pairs, first and second"),
+    }
+
+
+SHOWN = {"reward_lora": validations, "reward_merged": golden_pairs}

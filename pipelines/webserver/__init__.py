@@ -1,0 +1,1 @@
+"""Dagster's webserver with a guard before it."""

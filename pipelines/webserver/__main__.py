@@ -1,0 +1,55 @@
+"""``python -m pipelines.webserver``: what ``dagster-webserver`` does, with the guard before it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+
+import dagster as dg
+import uvicorn
+from dagster._core.workspace.context import WorkspaceProcessContext
+from dagster._core.workspace.load_target import WorkspaceFileTarget
+from dagster_webserver.cli import (
+    DEFAULT_DB_STATEMENT_TIMEOUT,
+    DEFAULT_POOL_MAX_OVERFLOW,
+    DEFAULT_POOL_RECYCLE,
+)
+from dagster_webserver.version import __version__
+
+from pipelines.webserver.app import guarded_app
+
+HOSTS = "PACO_DAGSTER_HOSTS"
+GRACE_SECONDS = 3  # open pages hold a websocket each
+
+
+def serve(workspace: str, host: str, port: int, allowed: Sequence[str], prefix: str, read_only: bool) -> None:
+    """Serve the instance of ``DAGSTER_HOME`` until a signal."""
+    with dg.DagsterInstance.get() as instance:
+        instance.optimize_for_webserver(DEFAULT_DB_STATEMENT_TIMEOUT, DEFAULT_POOL_RECYCLE, DEFAULT_POOL_MAX_OVERFLOW)
+        target = WorkspaceFileTarget([workspace])
+        with WorkspaceProcessContext(instance, target, version=__version__, read_only=read_only) as context:
+            app = guarded_app(context, allowed, prefix)
+            uvicorn.run(app, host=host, port=port, log_level="warning", timeout_graceful_shutdown=GRACE_SECONDS)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m pipelines.webserver", description=__doc__)
+    parser.add_argument("--host", default="127.0.0.1", help="the address to listen on (default: this machine only)")
+    parser.add_argument("--port", type=int, default=3000)
+    parser.add_argument("--workspace", default="workspace.yaml", help="where the code locations are")
+    parser.add_argument("--path-prefix", default="", help="such as /dagster, behind a proxy")
+    parser.add_argument("--read-only", action="store_true", help="pages may look, and start nothing")
+    parser.add_argument(
+        "--allow-host",
+        action="append",
+        default=[name.strip() for name in os.environ.get(HOSTS, "").split(",") if name.strip()],
+        metavar="NAME",
+        help=f"a name, without port, under which people reach this server; may be given again (also: {HOSTS}=a,b)",
+    )
+    given = parser.parse_args()
+    serve(given.workspace, given.host, given.port, given.allow_host, given.path_prefix, given.read_only)
+
+
+if __name__ == "__main__":
+    main()

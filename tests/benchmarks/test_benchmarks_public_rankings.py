@@ -1,0 +1,130 @@
+"""ConsistencyRank from the public layout, scores given elsewhere, and a benchmark that was stopped."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from paco_core.benchmarks import consistency_rank as bench
+from paco_core.benchmarks.answers_cache import Remembered, remembering
+from paco_core.benchmarks.public_rankings import judge_from_file, read_public
+from paco_core.benchmarks.published import CONSISTENCY_RANK
+from paco_core.benchmarks.ranking_tables import tables
+from paco_core.io.files import DataError, write_jsonl
+from paco_core.reward_model.yes_probability import PairQuery, Score
+
+
+def public(root: Path, **changes: Any) -> Path:
+    rows = [
+        {
+            "folder": f"00{n}",
+            "ref_image": "0_0.png",
+            "comp_images": ["1_0.png", "1_1.png", "1_2.png", "1_3.png"],
+            "rank_images": ["1_2.png", "1_0.png", "1_3.png", "1_1.png"],
+        }
+        for n in range(2)
+    ]
+    rows[1] |= changes
+    for n in range(2):
+        (root / "images" / f"00{n}").mkdir(parents=True, exist_ok=True)
+        for name in ("0_0.png", *rows[0]["comp_images"]):
+            Image.new("RGB", (4, 4), (10 * int(name[2]), n, 0)).save(root / "images" / f"00{n}" / name)
+    write_jsonl(root / "consistency_full_rank.jsonl", rows)
+    write_jsonl(root / "prompt_data.jsonl", [{"idx": f"00{n}", "theme": f"theme {n}", "prompt": "x"} for n in range(2)])
+    return root
+
+
+class Dark:
+    """Prefers dark second pictures; remembers how many pairs it was asked."""
+
+    asked = 0
+
+    def score(self, queries: Sequence[PairQuery]) -> list[Score]:
+        self.asked += len(queries)
+        return [Score(1 - query.second.getpixel((0, 0))[0] / 100) for query in queries]  # type: ignore[index]
+
+
+def test_the_public_layout_is_read_and_judged(tmp_path: Path) -> None:
+    instances, panels = read_public(public(tmp_path))
+    instances = sorted(instances, key=lambda instance: instance.prompt_id)
+    assert [i.prompt_id for i in instances] == ["000", "001"] and instances[1].theme == "theme 1"
+    assert instances[0].ranking == (2, 0, 3, 1) and all(map(math.isnan, instances[0].scores))
+    judged = bench.judge_pairs("x", Dark(), instances, panels, template="plain")
+    assert judged.scores[0] == pytest.approx((1.0, 0.9, 0.8, 0.7))
+    result = bench.evaluate(instances, {"x": judged}, [], resamples=20)
+    assert result.estimates["x"]["top1"].mean == 0.0
+    text = tables(result, CONSISTENCY_RANK)[0].markdown()
+    assert "| PaCo-Reward-7B (published) | 0.449 | 0.557 | – | – | 0.250 | 0.288 | – |  |" in text
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rank_images": ["1_2.png", "1_0.png", "1_3.png", "1_3.png"]}, r":2: ranking: rank_images .* does not order"),
+        ({"folder": "009"}, r":2: prompt: prompt_data.jsonl has none with idx '009'"),
+        ({"ref_image": "9_9.png"}, r":2: .*9_9.png: no such picture"),
+        ({"ref_image": "../../secret.png"}, r":2: picture: '../../secret.png' is no picture's name"),
+        ({"comp_images": "1_0.png"}, r":2: record: comp_images and rank_images must be lists"),
+        ({"folder": "000"}, r":2: duplicate: the same reference and candidates"),
+    ],
+)
+def test_bad_rows_name_file_and_line(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        read_public(public(tmp_path, **changes))
+
+
+def test_scores_given_elsewhere_are_a_judge(tmp_path: Path) -> None:
+    instances, _ = read_public(public(tmp_path))
+    rows = [
+        {"reference": i.reference, "candidate": c, "score": -place}
+        for i in instances
+        for place, c in enumerate(i.candidates)
+    ]
+    write_jsonl(tmp_path / "dreamsim.jsonl", rows[:-1])
+    judged = judge_from_file("DreamSim", tmp_path / "dreamsim.jsonl", instances)
+    assert judged.scores[0] == (0.0, -1.0, -2.0, -3.0) and math.isnan(judged.scores[1][3])
+    assert judged.causes == {"not in the file": 1}
+    (tmp_path / "bad.jsonl").write_text(json.dumps({**rows[0], "score": "high"}) + "\n")
+    with pytest.raises(DataError, match=r"bad.jsonl:1: score 'high' is no finite number"):
+        judge_from_file("x", tmp_path / "bad.jsonl", instances)
+
+
+def test_a_benchmark_that_was_stopped_asks_only_what_is_left(tmp_path: Path) -> None:
+    queries = [PairQuery(Image.new("RGB", (4, 4)), Image.new("RGB", (4, 4), (n, 0, 0)), "?") for n in range(6)]
+
+    class Stopping(Dark):
+        def score(self, asked: Sequence[PairQuery]) -> list[Score]:
+            if self.asked >= 4:
+                raise KeyboardInterrupt
+            return super().score(asked)
+
+    first, second = Stopping(), Dark()
+    with pytest.raises(KeyboardInterrupt), remembering(tmp_path / "s.sqlite") as kept:
+        judge = Remembered(lambda: first, "model a", "float32", kept)
+        for start in (0, 2, 4):
+            judge.score(queries[start : start + 2])
+    with remembering(tmp_path / "s.sqlite") as kept:
+        found = Remembered(lambda: second, "model a", "float32", kept).score(queries)
+        assert [score.value for score in found] == [score.value for score in Dark().score(queries)]
+        assert first.asked == 4 and second.asked == 2
+        other = Dark()
+        Remembered(lambda: other, "model b", "float32", kept).score(queries)
+        assert other.asked == 6, "another model's scores are not these"
+    assert not list(tmp_path.glob("s.sqlite*")), "what is repeated is measured again"
+
+
+def test_failures_are_not_remembered(tmp_path: Path) -> None:
+    class Failing:
+        def score(self, queries: Sequence[PairQuery]) -> list[Score]:
+            return [Score(math.nan, "no answer") for _ in queries]
+
+    query = PairQuery(Image.new("RGB", (4, 4)), Image.new("RGB", (4, 4)), "?")
+    with remembering(tmp_path / "s.sqlite") as kept:
+        assert Remembered(Failing, "m", "float32", kept).score([query])[0].cause == "no answer"
+        assert Remembered(Dark, "m", "float32", kept).score([query])[0].value == 1.0

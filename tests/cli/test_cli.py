@@ -1,0 +1,251 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from dataset_world import records
+
+from paco_core.cli import commands as cli
+from paco_core.cli.tour import tour
+from paco_core.config import profiles
+from paco_core.io import figures_text, paths
+from paco_core.io.files import write_json, write_jsonl
+from paco_core.planning import preflight
+
+
+def paco(*args: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "paco_core", *args], cwd=cwd, capture_output=True, text=True)
+
+
+def test_help_imports_no_heavy_library() -> None:
+    code = """
+import sys
+from paco_core.cli import commands as cli
+try:
+    cli.main(["--help"])
+except SystemExit:
+    pass
+heavy = {"torch", "mlflow", "diffusers", "transformers", "pandas", "pydantic"} & set(sys.modules)
+assert not heavy, heavy
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_bad_parameters_end_with_one_clear_line(project: Path) -> None:
+    text = (project / "params.yaml").read_text()
+    (project / "params.yaml").write_text(text.replace("learning_rate", "learnin_rate", 1))
+    done = paco("run", "prompts", cwd=project)
+    assert done.returncode == 1
+    assert "unknown key" in done.stderr and "did you mean 'learning_rate'?" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_an_unknown_stage_lists_the_known_ones(project: Path) -> None:
+    done = paco("run", "promts", cwd=project)
+    assert done.returncode == 1 and "no stage 'promts'; stages: " in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["pairs", "--item", "3"], "stage pairs has no items: run it without --item 3"),
+        (["grids"], "stage grids needs --item; items (dvc.yaml): 0, 1"),
+        (["grids", "--item", "7"], "stage grids has no item '7'; items (dvc.yaml): 0, 1"),
+        (
+            ["policies", "--item", "flux"],
+            "stage policies has no item 'flux'; items (dvc.yaml): flux_t2is, kontext_edit",
+        ),
+    ],
+)
+def test_an_item_that_a_stage_does_not_have_is_refused(
+    project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, arguments: list[str], said: str
+) -> None:
+    monkeypatch.chdir(project)
+    with pytest.raises(SystemExit):
+        cli.main(["run", *arguments])
+    assert said in capsys.readouterr().err and not (project / "data").exists()
+
+
+@pytest.mark.parametrize("action", ["build", "check"])
+def test_an_unknown_member_of_the_zoo_lists_the_known_ones(project: Path, action: str) -> None:
+    done = paco("zoo", action, "nope", cwd=project)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert "paco zoo: the zoo has no member 'nope'; choose among " in done.stderr and "flux_kontext" in done.stderr
+
+
+def test_a_member_that_learns_from_another_asks_for_it(project: Path) -> None:
+    done = paco("zoo", "build", "flux_kontext", cwd=project)
+    assert done.returncode == 1 and "Traceback" not in done.stderr
+    assert "data/zoo/flux: not there, and others learn from it; run `paco zoo build flux`" in done.stderr
+
+
+def test_a_full_disk_is_said_plainly(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_args: object) -> None:
+        raise OSError(28, "No space left on device", "data/x")
+
+    monkeypatch.setattr("paco_core.runtime.launch.run_stage", full)
+    with pytest.raises(SystemExit):
+        cli.main(["run", "prompts"])
+    assert "no space left on the disk (data/x)" in capsys.readouterr().err
+
+
+def test_the_check_names_missing_models_and_little_memory(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preflight, "memory_gb", lambda: 0.5)
+    report = preflight.check_project(project)
+    assert not report.passed
+    assert any("grids.model: folder data/zoo/flux is missing" in problem for problem in report.problems)
+    assert any(problem.startswith("memory: 0.5 GB") for problem in report.problems)
+
+
+def test_the_tour_tells_before_and_after_on_one_line(tmp_path: Path) -> None:
+    short = "kontext_edit.px64.gold_editing"
+    found = {"rank_accuracy": 0.83, f"{short}.before": 0.25, f"{short}.after": 0.5, f"{short}.change_low": 0.125}
+    write_json(tmp_path / paths.metrics_file("report"), found)
+    lines = [" ".join(line.split()) for line in tour(tmp_path).splitlines()]
+    assert lines[1:3] == ["rank_accuracy 0.83", f"{short} 0.25 -> 0.5 (change at least +0.125, 95%)"]
+    assert any(line.startswith("file:///") for line in lines)
+
+
+def test_a_line_tells_the_first_figures_and_where_the_others_stand() -> None:
+    few = {"pairs": 3, "max_abs_difference": 1.5263e-05, "tau": float("nan"), "loss.before": 2.0}
+    assert figures_text.line(few, "m.json") == "pairs 3, max_abs_difference 1.526e-05, tau nan, loss.before 2"
+    ends = {"before": 0.5, "after": 0.25, "change": -0.25, "change_low": -0.5, "change_high": 0.0, "change_p": 0.5}
+    many = {f"{size}.{end}": value for size in range(10) for end, value in ends.items()}
+    line = figures_text.line(many, "m.json")
+    assert line.startswith("0 0.5 -> 0.25 (change at least -0.500, 95%), 1 0.5 -> 0.25 ")
+    assert line.endswith(", 7 0.5 -> 0.25 (change at least -0.500, 95%); 2 more in m.json")
+
+
+def test_the_check_prices_every_stage(project: Path) -> None:
+    text = preflight.check_project(project).text()
+    for stage in ("prompts", "grids", "reward_lora", "policies@flux_t2is", "policies@kontext_edit", "report"):
+        assert f"  {stage}" in text
+    assert "optimiser steps" in text and "in all about" in text
+
+
+def test_the_check_looks_at_a_profile_that_is_not_in_use(project: Path) -> None:
+    before = (project / "params.yaml").read_bytes()
+    done = paco("check", "--profile", "paper", cwd=project)
+    assert done.returncode == 1 and done.stdout.startswith("profile paper: what each stage would do")
+    assert (project / "params.yaml").read_bytes() == before
+    done = paco("check", "--profile", "papr", cwd=project)
+    assert done.returncode == 1 and "no profile 'papr' in profiles/; available: " in done.stderr
+
+
+def test_the_check_remarks_on_outs_that_are_lost(project: Path) -> None:
+    lost = {"cmd": "python -m paco_core run pairs", "outs": [{"path": "data/pairs", "hash": "md5", "md5": "0.dir"}]}
+    (project / "dvc.lock").write_text(json.dumps({"schema": "2.0", "stages": {"pairs": lost}}))
+    (told,) = [r for r in preflight.check_project(project).remarks if r.startswith("data/pairs: ")]
+    assert "recorded in dvc.lock, but not here; `dvc checkout data/pairs`" in told and "`dvc repro pairs`" in told
+
+
+def test_the_check_passes_on_this_project(repository: Path) -> None:
+    problems = preflight.check_project(repository).problems
+    assert not [p for p in problems if not p.startswith(("disk", "memory"))]
+
+
+def test_the_check_names_the_variable_of_a_missing_key(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    profiles.use(project, "paper")
+    monkeypatch.delenv("DEEPSEEK_API_KEY", raising=False)
+    told = "prompts.endpoint: the environment variable DEEPSEEK_API_KEY holds no key for https://api.deepseek.com"
+    assert told in preflight.check_project(project).problems
+    lost = "edit_prompts.file: data/external/edit_prompts.jsonl is missing; put the file there or name another"
+    assert lost in preflight.check_project(project).problems
+    monkeypatch.setenv("DEEPSEEK_API_KEY", "k")
+    assert told not in preflight.check_project(project).problems
+
+
+def changed(project: Path, key: str, value: object) -> list[str]:
+    """Problems that the check finds in the project when one key of its parameters has another value."""
+    tree = yaml.safe_load((project / "params.yaml").read_text())
+    *path, last = [int(part) if part.isdigit() else part for part in key.split(".")]
+    section = tree
+    for part in path:
+        section = section[part]
+    section[last] = value
+    (project / "params.yaml").write_text(yaml.safe_dump(tree))
+    return preflight.check_project(project).problems
+
+
+def test_the_check_refuses_a_misspelt_reward_before_anything_is_trained(project: Path) -> None:
+    terms = {"consistencyy": {"weight": 1.0}}
+    told = changed(project, "policies.recipes.flux_t2is.rewards.terms", terms)
+    assert any("flux_t2is.rewards: reward 'consistencyy' is unknown; choose among consistency" in one for one in told)
+
+
+def test_the_check_refuses_a_reward_of_other_pictures_and_one_that_only_evaluates(project: Path) -> None:
+    told = changed(project, "policies.recipes.kontext_edit.rewards.terms", {"clip_i": {"weight": 1.0}})
+    assert any("kontext_edit.rewards: reward clip_i does not fit this policy" in one for one in told)
+    asked = {"terms": {"mine": {"weight": 1.0, "reward": "no_such:thing"}}, "aggregator": "rank"}
+    told = changed(project, "policies.recipes.flux_t2is.test_rewards", {**asked, "advantage_std": "group"})
+    assert any("flux_t2is.test_rewards: 'no_such:thing': module 'no_such' cannot be" in one for one in told)
+
+
+def test_the_command_finds_rewards_in_the_project_s_folder(project: Path) -> None:
+    """The script `paco` starts elsewhere than `python -m paco_core`, which the stages are started with."""
+    (project / "my_own_rewards.py").write_text("def red(batch):\n    return [0.0] * len(batch)\n")
+    mine = {"red": {"weight": 1.0, "reward": "my_own_rewards:red"}}
+    changed(project, "policies.recipes.flux_t2is.rewards.terms", mine)
+    script = "import sys; sys.path.remove(''); from paco_core.cli.commands import main; main(['check'])"
+    done = subprocess.run([sys.executable, "-c", script], cwd=project, capture_output=True, text=True)
+    assert "problem: grids.model" in done.stdout and "my_own_rewards" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "remedy"),
+    [
+        ("edits.painters.1.model", "data/zoo/nope", "restore it with `git checkout -- data/zoo/nope`"),
+        ("cot_labels.model", "data/zoo/nope", "restore it with `git checkout -- data/zoo/nope`"),
+        ("policies.recipes.flux_t2is.start", "./lora", "put the model there or name another"),
+        ("pairs.keep_out", "data/external/bench", "put the benchmark there or name another"),
+        ("pairs.imported", "data/external/pairs", "make it with `paco dataset import` or name another"),
+        ("consistency_rank.dreamsim", "data/external/sim", "put the converted weights there or name another"),
+    ],
+)
+def test_the_check_names_every_folder_that_is_missing(project: Path, key: str, value: str, remedy: str) -> None:
+    assert f"{key}: folder {value} is missing; {remedy}" in changed(project, key, value)
+    (project / value).mkdir(parents=True)
+    assert not [problem for problem in preflight.check_project(project).problems if problem.startswith(f"{key}:")]
+
+
+def test_the_check_says_what_is_a_file_and_what_a_folder(project: Path) -> None:
+    (project / "data/external/rows.jsonl").mkdir(parents=True)
+    (project / "data/external/pairs").write_text("")
+    told = changed(project, "pairs.imported", "data/external/pairs")
+    told += changed(project, "edit_prompts.file", "data/external/rows.jsonl")
+    told += changed(project, "grids.model", "data/external/pairs")
+    assert "pairs.imported: data/external/pairs is a file, expected a folder; make it with" in "\n".join(told)
+    assert "edit_prompts.file: data/external/rows.jsonl is a folder, expected a file; put the" in "\n".join(told)
+    assert "grids.model: data/external/pairs is a file, expected a folder; put the model" in "\n".join(told)
+
+
+def test_the_check_reads_imported_prompts(project: Path) -> None:
+    (project / "data/external").mkdir(parents=True)
+    rows = [record.model_dump() for record in records(2)]
+    write_jsonl(project / "data/external/prompts.jsonl", [rows[0], {**rows[1], "idx": "../../outside"}])
+    changed(project, "prompts.source", "data/external/prompts.jsonl")
+    (told,) = [one for one in changed(project, "prompts.engine", "import") if one.startswith("prompts.source")]
+    assert "prompts.jsonl:2: idx: " in told and "'../../outside' cannot be an id" in told
+
+
+@pytest.mark.parametrize("stage", ["annotations", "cot_labels"])
+def test_the_check_asks_for_the_recogniser_where_it_is_used(project: Path, stage: str) -> None:
+    assert f"{stage}.model: null; name the recogniser's folder" in changed(project, f"{stage}.model", None)
+
+
+def test_the_check_loads_no_heavy_library(project: Path) -> None:
+    code = """
+import sys
+from pathlib import Path
+from paco_core.planning.preflight import check_project
+check_project(Path.cwd())
+heavy = {"torch", "mlflow", "diffusers", "transformers", "pandas"} & set(sys.modules)
+assert not heavy, heavy
+"""
+    subprocess.run([sys.executable, "-c", code], cwd=project, check=True, capture_output=True)

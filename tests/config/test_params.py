@@ -1,0 +1,184 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from paco_core.config import params, profiles
+from paco_core.config.params import ParamsError
+from paco_core.runtime.tracking import flatten
+
+
+@pytest.fixture
+def tree(repository: Path) -> Any:
+    return yaml.safe_load((repository / "profiles" / "storybook.yaml").read_text())
+
+
+def test_the_default_is_the_storybook_profile(repository: Path) -> None:
+    assert yaml.safe_load((repository / "params.yaml").read_text()) == yaml.safe_load(
+        (repository / "profiles" / "storybook.yaml").read_text()
+    )
+
+
+@pytest.mark.parametrize("name", ["storybook", "smoke", "paper"])
+def test_every_profile_is_valid(repository: Path, name: str) -> None:
+    assert profiles.read(repository, name).profile == name
+
+
+@pytest.mark.parametrize(
+    ("path", "typo", "nearest"),
+    [
+        (("policies",), "learnin_rate", "learning_rate"),
+        (("reward", "lora"), "rnk", "rank"),
+        (("policies", "recipes", "flux_t2is"), "guidence", "guidance"),
+        (("policies", "recipes", "flux_t2is", "rewards", "terms", "clip_t"), "wieght", "weight"),
+    ],
+)
+def test_an_unknown_key_names_the_nearest_valid_one(tree: Any, path: tuple[str, ...], typo: str, nearest: str) -> None:
+    section = tree
+    for key in path:
+        section = section[key]
+    section[typo] = 1
+    with pytest.raises(ParamsError) as raised:
+        params.parse(tree)
+    assert ".".join((*path, typo)) in str(raised.value)
+    assert f"did you mean '{nearest}'?" in str(raised.value)
+
+
+def test_a_missing_key_and_a_wrong_type_are_both_named(tree: Any) -> None:
+    del tree["reward"]["alpha"]
+    tree["grids"]["steps"] = "ten"
+    with pytest.raises(ParamsError) as raised:
+        params.parse(tree)
+    assert "'reward.alpha' is missing" in str(raised.value)
+    assert "grids.steps" in str(raised.value) and "'ten'" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "expected"),
+    [
+        ("prompts.count", True, "integer"),
+        ("prompts.count", "400", "integer"),
+        ("reward.alpha", True, "number"),
+        ("reward.learning_rate", "fast", "number"),
+        ("pairs.balance", "yes", "boolean"),
+        ("pairs.balance", 1, "boolean"),
+        ("prompts.source", 5, "string"),
+    ],
+)
+def test_a_value_of_another_type_is_refused_with_its_key(tree: Any, key: str, value: Any, expected: str) -> None:
+    section, name = key.split(".")
+    tree[section][name] = value
+    with pytest.raises(ParamsError) as raised:
+        params.parse(tree)
+    assert f"{key}: Input should be a valid {expected} (got {value!r})" in str(raised.value)
+
+
+def test_whole_numbers_lists_and_powers_of_ten_are_taken(project: Path) -> None:
+    """DVC writes 1e-05 when `dvc exp run -S` sets it, which YAML 1.1 takes for a word."""
+    text = (project / "params.yaml").read_text()
+    for old, new in (
+        ("learning_rate: 1.0e-3", "learning_rate: 1e-05"),
+        ("guidance: 3.5", "guidance: 3"),
+        ("exclude: []", "exclude: [ann]"),
+    ):
+        assert old in text
+        text = text.replace(old, new, 1)
+    (project / "params.yaml").write_text(text)
+    found = params.load(project / "params.yaml")
+    assert (found.reward.learning_rate, found.grids.guidance, found.annotations.exclude) == (1e-5, 3.0, ("ann",))
+
+
+def test_a_noise_step_outside_the_schedule_is_refused_with_valid_numbers(tree: Any) -> None:
+    recipe = tree["policies"]["recipes"]["flux_t2is"]
+    recipe["noise_steps"] = [recipe["sampling_steps"] - 1]
+    with pytest.raises(ParamsError, match="outside the schedule.*choose from 0"):
+        params.parse(tree)
+
+
+def test_an_uneven_number_of_updates_names_the_valid_ones(tree: Any) -> None:
+    tree["policies"].update(prompts_per_epoch=8, updates_per_epoch=3)
+    with pytest.raises(ParamsError, match=r"valid: \[1, 2, 4, 8\]"):
+        params.parse(tree)
+
+
+def test_a_group_of_one_is_refused(tree: Any) -> None:
+    tree["policies"]["group_size"] = 1
+    with pytest.raises(ParamsError, match=r"policies\.group_size"):
+        params.parse(tree)
+
+
+def test_a_missing_file_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(ParamsError, match="paco profile use"):
+        params.load(tmp_path / "params.yaml")
+
+
+def test_broken_yaml_is_named(tmp_path: Path) -> None:
+    (tmp_path / "params.yaml").write_text("a: [1")
+    with pytest.raises(ParamsError, match="not valid YAML"):
+        params.load(tmp_path / "params.yaml")
+
+
+@pytest.mark.parametrize(("text", "said"), [("a: [1", "not valid YAML"), ("- 1", "a mapping of sections")])
+def test_a_broken_profile_is_named_and_params_stay(project: Path, text: str, said: str) -> None:
+    before = (project / "params.yaml").read_text()
+    (project / "profiles/mine.yaml").write_text(text)
+    with pytest.raises(ParamsError, match=rf"profiles/mine\.yaml: .*{said}"):
+        profiles.use(project, "mine")
+    assert (project / "params.yaml").read_text() == before
+
+
+def test_a_file_that_is_not_utf_8_is_named_with_the_byte(project: Path) -> None:
+    text = (project / "params.yaml").read_text()
+    (project / "params.yaml").write_bytes(f"# é\n{text}".encode("latin-1"))
+    with pytest.raises(ParamsError, match=r"params\.yaml: not UTF-8 text \(invalid continuation byte at byte 2\)"):
+        params.load(project / "params.yaml")
+    smoke = project / "profiles/smoke.yaml"
+    smoke.write_bytes(smoke.read_bytes() + "# é\n".encode("latin-1"))
+    with pytest.raises(ParamsError, match=r"profiles/smoke\.yaml: not UTF-8 text"):
+        profiles.use(project, "smoke")
+
+
+def test_using_a_profile_changes_only_what_it_names(project: Path) -> None:
+    before = params.load(project / "params.yaml")
+    profiles.use(project, "smoke")
+    smoke = params.load(project / "params.yaml")
+    assert smoke.profile == "smoke" and smoke.reward.lora == before.reward.lora
+    assert "# " in (project / "params.yaml").read_text(), "comments are kept"
+    profiles.use(project, "storybook")
+    assert params.load(project / "params.yaml") == before
+    assert (project / "params.yaml").read_bytes() == (project / "profiles/storybook.yaml").read_bytes()
+
+
+def test_an_unknown_profile_lists_the_known_ones(project: Path) -> None:
+    with pytest.raises(ParamsError, match="available: paper, smoke, storybook"):
+        profiles.use(project, "papre")
+
+
+def test_a_recipe_has_settings_of_its_own(tree: Any) -> None:
+    recipe = tree["policies"]["recipes"]["flux_t2is"]
+    recipe.update(loss="nft", epochs=3, learning_rate=0.01, noise_steps=[], dynamics="ode", shared_noise=False)
+    policies = params.parse(tree).policies
+    own = policies.of(policies.recipes["flux_t2is"])
+    assert (own.loss, own.epochs, own.learning_rate, own.seed) == ("nft", 3, 0.01, policies.seed)
+    assert policies.loss == "ppo"
+
+
+def test_a_loss_of_its_own_must_fit_the_noise_steps(tree: Any) -> None:
+    tree["policies"]["recipes"]["flux_t2is"].update(loss="grpo_guard", noise_steps=[], dynamics="ode")
+    with pytest.raises(ParamsError, match="flux_t2is: loss grpo_guard learns from noisy steps and there are none"):
+        params.parse(tree)
+
+
+def test_painted_edits_must_be_ones_that_can_be_labelled(tree: Any) -> None:
+    tree["edit_prompts"].update(source="file", file="edits.jsonl", count=None)
+    with pytest.raises(ParamsError, match=r"edits\.painters paint what only the embedded world can label"):
+        params.parse(tree)
+
+
+def test_the_reference_page_lists_every_key(repository: Path, tree: Any) -> None:
+    page = (repository / "docs/reference/parameters.md").read_text()
+    missing = [key for key, value in flatten(tree).items() if f"| `{key}` | {value} |" not in page]
+    assert not missing, f"docs/reference/parameters.md: {missing}"

@@ -1,0 +1,177 @@
+"""Prompt texts, records, and diversification."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from dataset_world import quick, records
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paco_core.data.prompts.diversify import diversify
+from paco_core.data.prompts.independent_set import at_least, independent_set
+from paco_core.data.prompts.neighbours import Neighbourhood
+from paco_core.data.prompts.prompts import imported
+from paco_core.data.records import prompt_text
+from paco_core.data.records.categories import category
+from paco_core.data.records.records import PromptRecord, read_prompts, split_panels, write_prompts
+from paco_core.io.files import DataError
+
+LAYOUTS = ("2x2", "1x2", "1x3", "1x5", "1x7", "2x3", "2x4")
+
+
+@pytest.fixture(scope="module")
+def public(repository: Path) -> list[PromptRecord]:
+    folder = Path(os.environ.get("PACO_T2IS", repository.parent / "shared" / "data" / "t2is"))
+    if not (folder / "prompts.jsonl").is_file():
+        pytest.skip(f"no public T2IS records in {folder}; set PACO_T2IS to their folder")
+    return read_prompts(folder / "prompts.jsonl")
+
+
+def test_public_texts_come_back_without_loss(public: list[PromptRecord]) -> None:
+    assert {record.layout for record in public} == set(LAYOUTS)
+    for record in public:
+        parts = prompt_text.parse(record.prompt, record.layout)
+        assert str(parts) == record.prompt
+        assert [panel.mark for panel in parts.panels] == prompt_text.panel_marks(record.layout)
+        assert parts.head and parts.subject and parts.shared and all(panel.text for panel in parts.panels)
+        texts = [panel.text for panel in parts.panels]
+        again = prompt_text.compose(parts.subject, parts.shared, texts, record.layout)
+        read = prompt_text.parse(str(again), record.layout)
+        assert (read.subject, read.shared) == (parts.subject, parts.shared)
+        assert [panel.text for panel in read.panels] == texts
+
+
+def test_public_records_can_be_imported(public: list[PromptRecord], tmp_path: Path) -> None:
+    write_prompts(tmp_path / "all.jsonl", public)
+    assert read_prompts(tmp_path / "all.jsonl") == public
+    rows = imported(tmp_path / "all.jsonl", "1x5", 10)
+    assert len(rows) == 10 and {row.layout for row in rows} == {"1x5"}
+    assert len({category(record) for record in public}) == 5
+    with pytest.raises(DataError, match="it holds .*62 of 1x5"):
+        imported(tmp_path / "all.jsonl", "1x5", 1000)
+
+
+words = st.text("abcdefgh 4x,", min_size=1, max_size=30).map(str.strip).filter(bool)
+
+
+@quick
+@given(st.sampled_from(LAYOUTS), st.data())
+def test_composed_texts_are_read_back(layout: str, data: st.DataObject) -> None:
+    count = len(prompt_text.panel_marks(layout))
+    texts = data.draw(st.lists(words, min_size=count, max_size=count))
+    subject, shared = data.draw(words), "All images show " + data.draw(words) + "."
+    made = prompt_text.parse(str(prompt_text.compose(subject, shared, texts, layout)), layout)
+    assert (made.subject, made.shared, [panel.text for panel in made.panels]) == (subject, shared, texts)
+    assert split_panels(str(made), count) == (made.opening, texts)
+
+
+def test_storybook_records_are_read(tmp_path: Path) -> None:
+    made = records(12)
+    assert all(prompt_text.parse(r.prompt, r.layout).shared.startswith("All images show") for r in made)
+    assert records(6) == made[:6]
+
+
+@pytest.mark.parametrize(
+    ("text", "layout", "message"),
+    [
+        ("a 4x4 jeep [LEFT]: a [RIGHT]: b", "1x3", "marks 2 panels, its layout 1x3 has 3"),
+        ("[RIGHT]: a [LEFT]: b", "1x2", "out of reading order"),
+        ("PANEL-2: a PANEL-1: b", "1x2", "out of reading order"),
+        ("[UP]: a [RIGHT]: b", "1x2", "names no place"),
+    ],
+)
+def test_a_wrong_text_is_refused(text: str, layout: str, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        prompt_text.parse(text, layout)
+
+
+def test_import_names_the_line_of_an_unknown_category(tmp_path: Path) -> None:
+    made = records(2)
+    write_prompts(tmp_path / "p.jsonl", [made[0], made[1].model_copy(update={"category": "Cats"})])
+    with pytest.raises(DataError, match=f"p.jsonl:2: record {made[1].idx}: unknown category 'Cats'"):
+        imported(tmp_path / "p.jsonl", "2x2", 1)
+
+
+def unit_rows(count: int, width: int = 8, seed: int = 0) -> np.ndarray:
+    rows = np.random.default_rng(seed).normal(size=(count, width)).astype(np.float32)
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+def assert_independent_and_maximal(rows: np.ndarray, kept: list[int], threshold: float) -> None:
+    similar = rows @ rows.T
+    assert kept == sorted(set(kept))
+    assert all(similar[a, b] < threshold + 1e-6 for a in kept for b in kept if a < b)
+    others = sorted(set(range(len(rows))) - set(kept))
+    assert (similar[np.ix_(others, kept)].max(axis=1) >= threshold - 1e-6).all()
+
+
+@quick
+@given(st.integers(1, 60), st.floats(-0.5, 1.0), st.integers(0, 5))
+def test_the_set_is_independent_and_maximal(count: int, threshold: float, seed: int) -> None:
+    rows = unit_rows(count, seed=seed)
+    kept = independent_set(Neighbourhood(rows), threshold)
+    assert_independent_and_maximal(rows, kept, threshold)
+    similar = rows @ rows.T
+    for other in set(range(count)) - set(kept):
+        assert max(similar[other, k] for k in kept if k < other) >= threshold - 1e-6, "greedy in the given order"
+
+
+@quick
+@given(st.integers(200, 500), st.floats(0.3, 0.95), st.integers(0, 5), st.integers(2, 12))
+def test_sets_of_very_many_are_as_right(count: int, threshold: float, seed: int, listed: int) -> None:
+    """The ways for very many rows, on few: short lists that miss neighbours must not make a wrong set."""
+    rng = np.random.default_rng(seed)
+    rows = unit_rows(20, seed=seed)[rng.integers(20, size=count)] + 0.25 * rng.normal(size=(count, 8)).astype(
+        np.float32
+    )
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    with pytest.MonkeyPatch.context() as patch:
+        for module, name, value in (("neighbours", "EXACT_UP_TO", 100), ("neighbours", "LISTED", listed),
+                                    ("independent_set", "LISTED", listed), ("independent_set", "EXACT_KEPT", 10),
+                                    ("independent_set", "SMALL", 100), ("neighbours", "PROBED", 2)):  # fmt: skip
+            patch.setattr(f"paco_core.data.prompts.{module}.{name}", value)
+        near = Neighbourhood(rows)
+        assert not near.exact
+        kept = independent_set(near, threshold)
+        assert_independent_and_maximal(rows, kept, threshold)
+        assert kept == independent_set(Neighbourhood(rows), threshold), "the same on every run"
+        target = count // 3
+        kept, reached = at_least(Neighbourhood(rows), target)
+        assert len(kept) >= target
+        assert_independent_and_maximal(rows, kept, reached)
+        similar = rows @ rows.T
+        np.fill_diagonal(similar, -1)
+        assert (near.nearest <= similar.max(axis=1) + 1e-5).all() and (
+            near.nearest >= similar.max(axis=1) - 1e-5
+        ).mean() > 0.5
+
+
+def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = unit_rows(50)
+    whole, near = independent_set(Neighbourhood(rows), 0.4), Neighbourhood(rows).nearest
+    monkeypatch.setattr("paco_core.data.prompts.neighbours.BLOCK", 7)
+    monkeypatch.setattr("paco_core.data.prompts.independent_set.BLOCK", 7)
+    assert independent_set(Neighbourhood(rows), 0.4) == whole
+    np.testing.assert_allclose(Neighbourhood(rows).nearest, near, atol=1e-6)
+    similar = rows @ rows.T
+    np.fill_diagonal(similar, -1)
+    np.testing.assert_allclose(near, similar.max(axis=1), atol=1e-6)
+
+
+def test_a_target_is_met_and_no_subcategory_is_emptied() -> None:
+    made = records(48)
+    rows = unit_rows(48)
+    rows[1::6] = rows[1]  # one subcategory of equal themes
+    found = diversify(rows, made, target=20)
+    assert len(found.kept) == 20
+    assert {made[n].task_name for n in found.kept} == {record.task_name for record in made}
+    assert np.isnan(found.nearest_after).sum() == 28
+    assert np.nanmean(found.nearest_after) < found.nearest_before.mean()
+    tight = diversify(np.tile(rows[:1], (48, 1)), made, threshold=0.9)
+    assert len(tight.kept) == 6 and tight.restored == 5
+    with pytest.raises(DataError, match="between 6 .* and 48"):
+        diversify(rows, made, target=3)

@@ -1,0 +1,122 @@
+"""Each stage declares in dvc.yaml the parameters that it reads, no more and no less: recorded in the smoke run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dvc_project.project import Stage, stages_of
+from paco_core.config.params import load
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+
+#: Read by a stage, and of no influence on what it makes.
+NO_INFLUENCE = {
+    "threads": "how many processor threads",
+    "reward.checkpoint_every": "when to write what a killed training goes on with",
+    "reward.vision_cache_gb": "how many features of pictures are kept in memory",
+    "policies.checkpoint_every": "when to write what a killed training goes on with",
+    "policies.keep_checkpoints": "how much of it",
+    "serving.host": "where the server listens",
+    "serving.port": "where the server listens",
+    "serving.linger_s": "how long it waits for its next user",
+    "serving.threads": "scores have the same bits on any number of threads: test_reward_model_bits.py",
+    "serving.max_batch": "scores have the same bits beside any others: test_reward_model_bits.py",
+    "serving.requests_in_flight": "how many questions are on their way at a time",
+    "serving.start_timeout_s": "when to give up",
+    "serving.request_timeout_s": "when to give up",
+    "serving.wait_for_server_s": "when to give up",
+    "serving.max_failed_share": "when to give up",
+    "serving.max_model_len": "longer questions are refused",
+    "serving.allowed_media": "where pictures may be fetched from; the client sends them itself",
+    "serving.score_cache": "a score is the same whether it was kept or computed: test_grpo_bits.py",
+    "serving.batch_invariant": "last bits on a GPU, of vLLM",
+    "serving.gateway_port": "where the gateway listens",
+}
+#: Benchmarks ask each recipe for its family, and pass over those of the other kind.
+OF_ANOTHER_KIND = {"t2is": "family", "gedit": "family"}
+#: Declared, and not read where the smoke profile chooses another source, engine or loss: reason by dotted key.
+NOT_IN_THIS_PROFILE = {
+    "prompts.source": "engine import",
+    "prompts.endpoint": "engine openai",
+    "annotations.file": "source import",
+    "annotations.store": "verbs of the annotation page",
+    "annotations.judge": "source judge",
+    "annotations.endpoint": "source judge",
+    "edit_prompts.file": "source file",
+    "cot_labels.endpoint": "engine openai",
+    "reward.weights": "source adapter or merged",
+    "serving.device": "the command that starts a server: another stage had started it",
+}
+
+
+def covered(leaf: str, declared: tuple[str, ...]) -> bool:
+    return any(leaf == key or leaf.startswith(f"{key}.") for key in declared)
+
+
+def leaves(value: Any, key: str) -> Iterator[str]:
+    if isinstance(value, dict) and value:
+        for name, part in value.items():
+            yield from leaves(part, f"{key}.{name}")
+    else:
+        yield key
+
+
+@pytest.fixture(scope="module")
+def read(smoke: Path) -> dict[str, set[str]]:
+    """Leaves that each stage read."""
+    files = sorted((smoke.parent / "traced").glob("*.json"))
+    return {file.stem: set(json.loads(file.read_text())) for file in files}
+
+
+@pytest.fixture(scope="module")
+def graph(smoke: Path) -> dict[str, Stage]:
+    return {label: stage for label, stage in stages_of(smoke).items() if stage.group != "code"}
+
+
+def test_every_stage_was_recorded(read: dict[str, set[str]], graph: dict[str, Stage]) -> None:
+    assert set(read) == set(graph)
+    assert {"grids.steps", "grids.model"} <= read["grids@0"] and "world" in read["report"]
+
+
+def test_no_stage_reads_what_it_does_not_declare(read: dict[str, set[str]], graph: dict[str, Stage]) -> None:
+    found = {}
+    for label, stage in graph.items():
+        declared = stage.params.get("params.yaml", ())
+        allowed = {leaf for leaf in read[label] if leaf in NO_INFLUENCE}
+        if stage.group in OF_ANOTHER_KIND:
+            tail = f".{OF_ANOTHER_KIND[stage.group]}"
+            allowed |= {leaf for leaf in read[label] if leaf.startswith("policies.recipes.") and leaf.endswith(tail)}
+        if undeclared := sorted(leaf for leaf in read[label] - allowed if not covered(leaf, declared)):
+            found[label] = undeclared
+    assert not found, f"declare in dvc.yaml, or say in NO_INFLUENCE why not: {found}"
+
+
+def test_no_stage_declares_what_it_does_not_read(
+    smoke: Path, read: dict[str, set[str]], graph: dict[str, Stage]
+) -> None:
+    tree: Any = load(smoke / "params.yaml").model_dump(mode="json")
+    found = {}
+    for label, stage in graph.items():
+        idle = []
+        for key in stage.params.get("params.yaml", ()):
+            value = tree
+            for part in key.split("."):
+                value = value[part]
+            if key.startswith("policies.recipes"):  # read by parts; what else is in it makes the policy that is read
+                idle += [] if any(leaf.startswith(key) for leaf in read[label]) else [key]
+                continue
+            unread = [leaf for leaf in leaves(value, key) if not any(covered(seen, (leaf,)) for seen in read[label])]
+            idle += [leaf for leaf in unread if leaf not in NOT_IN_THIS_PROFILE]
+        if idle:
+            found[label] = idle
+    assert not found, f"take out of dvc.yaml: {found}"
+
+
+def test_reasons_are_given_for_what_there_is(smoke: Path) -> None:
+    known = set(leaves(load(smoke / "params.yaml").model_dump(mode="json"), ""))
+    assert not {key for key in (*NO_INFLUENCE, *NOT_IN_THIS_PROFILE) if f".{key}" not in known}

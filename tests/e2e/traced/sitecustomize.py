@@ -1,0 +1,105 @@
+"""Records which leaves of the parameters a stage reads; put first on PYTHONPATH, each stage of a run is recorded.
+
+Every read of an attribute of a section counts while the stage's own ``run`` is at work; a whole section that is dumped
+counts with all its leaves. One JSON file a stage below the folder that ``PACO_TRACED`` names.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+
+def _watch(stage: str, item: str | None, folder: Path) -> None:
+    from contextlib import contextmanager
+
+    from paco_core.config import params
+    from paco_core.config.params_base import Section
+    from paco_core.runtime import launch
+
+    paths: dict[int, str] = {}
+    alive: list[Section] = []  # an id must not be given to another section
+    read: set[str] = set()
+    state = {"on": False}
+    plain = Section.__getattribute__
+
+    def register(section: Section, path: str) -> None:
+        paths[id(section)] = path
+        alive.append(section)
+        for name in type(section).model_fields:
+            _register_value(plain(section, name), f"{path}.{name}" if path else name)
+
+    def _register_value(value: object, path: str) -> None:
+        if isinstance(value, Section):
+            register(value, path)
+        elif isinstance(value, dict | list | tuple):
+            for key, part in value.items() if isinstance(value, dict) else enumerate(value):
+                _register_value(part, f"{path}.{key}")
+
+    def leaves(value: object, path: str) -> None:
+        if isinstance(value, Section):
+            for name in type(value).model_fields:
+                leaves(plain(value, name), f"{path}.{name}" if path else name)
+        elif isinstance(value, dict):
+            for key, part in value.items():
+                leaves(part, f"{path}.{key}")
+        else:
+            read.add(path)
+
+    def getattribute(self: Section, name: str) -> object:
+        value = plain(self, name)
+        if state["on"] and id(self) in paths and name in type(self).model_fields:
+            path = f"{paths[id(self)]}.{name}" if paths[id(self)] else name
+            holds_sections = isinstance(value, dict) and any(isinstance(part, Section) for part in value.values())
+            if not isinstance(value, Section) and not holds_sections:
+                read.add(path)
+        return value
+
+    dump, copy, load = Section.model_dump, Section.model_copy, params.load
+
+    def model_dump(self: Section, **how: object) -> object:
+        if state["on"] and id(self) in paths:
+            left_out = how.get("exclude") or set()
+            for name in type(self).model_fields:
+                if name not in left_out:
+                    leaves(plain(self, name), f"{paths[id(self)]}.{name}" if paths[id(self)] else name)
+        return dump(self, **how)
+
+    def model_copy(self: Section, **how: object) -> Section:
+        made = copy(self, **how)
+        if id(self) in paths:
+            register(made, paths[id(self)])
+        return made
+
+    def loaded(path: Path) -> object:
+        found = load(path)
+        register(found, "")
+        return found
+
+    opened = launch.open_stage
+
+    @contextmanager
+    def open_stage(*given: object) -> object:
+        with opened(*given) as context:
+            state["on"] = True
+            try:
+                yield context
+            finally:
+                state["on"] = False
+                folder.mkdir(parents=True, exist_ok=True)
+                label = f"{stage}@{item}" if item else stage
+                (folder / f"{label}.json").write_text(json.dumps(sorted(read)))
+
+    Section.__getattribute__ = getattribute
+    Section.model_dump, Section.model_copy = model_dump, model_copy
+    import paco_core.runtime.context
+
+    paco_core.runtime.context.load = loaded
+    launch.open_stage = open_stage
+
+
+_words = sys.orig_argv
+if os.environ.get("PACO_TRACED") and _words[1:4] == ["-m", "paco_core", "run"] and "RANK" not in os.environ:
+    _item = _words[_words.index("--item") + 1] if "--item" in _words else None
+    sys.path.insert(0, str(Path.cwd()))
+    _watch(_words[4], _item, Path(os.environ["PACO_TRACED"]))

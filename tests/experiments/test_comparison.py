@@ -1,0 +1,123 @@
+"""Runs side by side: what differs is shown, what is equal is not, and axes are common."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from paco_core.cli.compare import compare
+from paco_core.experiments.comparison import page
+from paco_core.experiments.comparison.collect import Runs
+from paco_core.io.files import DataError
+from paco_core.runtime.tracking import open_run
+
+
+@pytest.fixture
+def runs(project: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Two trainings of one family: the second takes twice the updates for the same samples."""
+    monkeypatch.setenv("MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING", "false")
+    ids = []
+    for name, updates, colour in (("policies/a/smoke/seed0", 1, "red"), ("policies/b/smoke/seed0", 2, "blue")):
+        with open_run(project, "paco/policies/flux", name, {"git.commit": "c" * 40}) as tracker:
+            tracker.params({"policies": {"updates_per_epoch": updates, "loss": "ppo"}})
+            tracker.dataset("reward_merged", "data/reward_merged", f"{updates}.dir")
+            for epoch in range(4):
+                tracker.metrics(
+                    {"eval/64/consistency": 0.1 * epoch * updates, "samples_seen": epoch * 96}, epoch * updates
+                )
+                if epoch in (0, 3):
+                    tracker.image(Image.new("RGB", (16, 16), colour), "unseen_64px", epoch * updates)
+            ids.append(str(tracker.run_id))
+    return ids
+
+
+def test_table_and_page(project: Path, runs: list[str]) -> None:
+    text = compare(project, [runs[0][:12], "policies/b/smoke/seed0"], project / "out.html")
+    (figure,) = [line for line in text.splitlines() if line.startswith("eval/64/consistency")]
+    assert figure.split() == ["eval/64/consistency", "0.3", "0.6", "+0.3"]
+    assert "policies.updates_per_epoch" in text and "policies.loss" not in text
+    assert re.search(r"reward_merged +1\.dir +2\.dir", text)
+    html = (project / "out.html").read_text()
+    assert html.count("data:image/") == 4 and "samples seen" in html and "policies/b/smoke/seed0" in html
+    assert "http" not in re.sub(r"https?://127\.0\.0\.1:5000/#/[^\"]*", "", html), "the page needs nothing from outside"
+
+
+def test_pictures_meet_at_equal_samples_though_their_steps_differ(project: Path, runs: list[str]) -> None:
+    store = Runs(project)
+    found = [found for run in runs for found in store.find(run)]
+    assert page.axis(found) == "samples seen"
+    rows = page.picture_rows(found, store.picture)["unseen_64px"]
+    assert [row.moment for row in rows] == ["0 samples seen", "288 samples seen"]
+    assert all(cell is not None for row in rows for cell in row.cells)
+    (drawn,) = [c for c in page.curve_charts(page.columns(found)) if c["title"] == "eval/64/consistency"]
+    assert "[0]: 0 at 0, 0.3 at 288; [1]: 0 at 0, 0.6 at 288" in drawn["svg"]
+
+
+def test_runs_that_are_not_there_or_are_meant_twice(project: Path, runs: list[str]) -> None:
+    with pytest.raises(DataError, match=r"no run or experiment is called 'policies/c'.*policies/b/smoke/seed0"):
+        compare(project, ["policies/c"], project / "out.html")
+    with pytest.raises(DataError, match="named twice"):
+        compare(project, [runs[0], "policies/a/smoke/seed0"], project / "out.html")
+    with pytest.raises(DataError, match="has no run"):
+        compare(project, ["0" * 32], project / "out.html")
+    assert not (project / "out.html").exists()
+
+
+def test_names_from_outside_are_escaped(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING", "false")
+    with open_run(project, "paco/x", "<script>alert(1)</script>", {}) as tracker:
+        tracker.params({"<b>": "<i>"})
+    compare(project, [str(tracker.run_id)], project / "out.html")
+    assert "<script>" not in (project / "out.html").read_text()
+
+
+@pytest.fixture
+def experiments(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two experiments of DVC: each trained a policy and measured it, the first one trained twice."""
+    monkeypatch.setenv("MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING", "false")
+    monkeypatch.setenv("DVC_EXP_BASELINE_REV", "b" * 40)
+    for name, rate, stages in (
+        ("fazed-lich", 0.1, ("policies@x", "policies@x", "t2is")),
+        ("pursy-haet", 0.2, ("policies@x", "t2is")),
+    ):
+        monkeypatch.setenv("DVC_EXP_NAME", name)
+        for stage in stages:
+            with open_run(project, f"paco/{stage[:4]}", f"{stage}/smoke", {"dvc.stage": stage}) as tracker:
+                tracker.params({"rate": rate})
+                tracker.metrics({f"{stage[:4]}/score": rate * 10})
+    monkeypatch.delenv("DVC_EXP_NAME")
+    with open_run(project, "paco/poli", "policies@x/smoke", {"dvc.stage": "policies@x"}) as tracker:
+        tracker.params({"rate": 0.3})
+    return project
+
+
+def test_experiments_are_compared_stage_by_stage(experiments: Path) -> None:
+    text = compare(experiments, ["fazed-lich", "pursy-haet"], experiments / "out.html")
+    policies, t2is = text.split("\n\n[2] ")
+    for table, stage in ((policies, "poli"), (t2is, "t2is")):
+        (figure,) = [line.split() for line in table.splitlines() if line.startswith(f"{stage}/score")]
+        assert figure == [f"{stage}/score", "1", "2", "+1"]
+        (rate,) = [line.split() for line in table.splitlines() if line.startswith("rate")]
+        assert rate == ["rate", "0.1", "0.2"], "of a stage that ran twice the last run counts"
+    assert "[3] " in t2is and "t2is/score" not in policies
+    html = (experiments / "out.html").read_text()
+    assert html.count("(fazed-lich)") >= 2 and "t2is/smoke (pursy-haet)" in html
+
+
+def test_one_stage_of_an_experiment_meets_a_run_of_no_experiment(experiments: Path) -> None:
+    found = Runs(experiments).find("policies@x/smoke")
+    assert [run.title for run in found] == ["policies@x/smoke"], "the last of that name"
+    text = compare(experiments, ["pursy-haet:policies@x", found[0].run_id], experiments / "out.html")
+    (rate,) = [line.split() for line in text.splitlines() if line.startswith("rate")]
+    assert rate == ["rate", "0.2", "0.3"] and "t2is" not in text
+    with pytest.raises(DataError, match="no run or experiment is called 'pursy-haet:gedit'"):
+        Runs(experiments).find("pursy-haet:gedit")
+
+
+def test_a_store_that_does_not_answer_is_named(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    with pytest.raises(DataError, match=r"MLflow at http://127\.0\.0\.1:9 does not answer \(MlflowException"):
+        compare(project, ["x"], project / "out.html")

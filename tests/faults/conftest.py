@@ -1,0 +1,85 @@
+"""The fault suite: `make faults` runs all of it and writes its table; `make test` a short part.
+
+``--faults=FILE`` (tests/conftest.py) asks for all of it, and names the Markdown file that the table goes to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).resolve().parent.parent
+
+from verdicts import Ledger  # noqa: E402
+
+RECORDS = ".jsonl"  # beside the table: one line a verdict
+
+
+def _target(config: pytest.Config) -> Path | None:
+    given = config.getoption("--faults")
+    return Path(given) if given else None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests marked ``thorough`` belong to the whole suite only."""
+    if _target(config) is None:
+        left_out = [item for item in items if item.get_closest_marker("thorough")]
+        items[:] = [item for item in items if item not in left_out]
+        config.hook.pytest_deselected(items=left_out)
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    target = _target(session.config)
+    if target is not None and not hasattr(session.config, "workerinput"):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.with_suffix(RECORDS).unlink(missing_ok=True)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    target = _target(config)
+    if target is None:
+        return
+    from table import markdown
+
+    text = markdown(Ledger(target.with_suffix(RECORDS)).verdicts())
+    target.write_text(text, encoding="utf-8")
+    terminalreporter.write_line(f"\n{text}\nwritten to {target}")
+
+
+@pytest.fixture(scope="session")
+def ledger(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Ledger:
+    target = _target(request.config)
+    return Ledger(target.with_suffix(RECORDS) if target else tmp_path_factory.mktemp("faults") / "verdicts.jsonl")
+
+
+@pytest.fixture(scope="session")
+def tries(request: pytest.FixtureRequest) -> Callable[[int, int], int]:
+    """How many faults to try: the first number in the whole suite, the second in its short part."""
+    whole = _target(request.config) is not None
+    return lambda all_of_them, few: all_of_them if whole else few
+
+
+@pytest.fixture(scope="session")
+def bare(repository: Path, mlflow_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project that nothing ran in."""
+    import micro
+
+    return micro.prepare(tmp_path_factory.mktemp("bare") / "project", repository, mlflow_template)
+
+
+@pytest.fixture(scope="session")
+def finished(repository: Path, mlflow_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A project after every stage, none of them disturbed; copy what a fault would change."""
+    import micro
+
+    from paco_core.serving.servers import endpoint
+
+    micro.preload()
+    root = micro.prepare(tmp_path_factory.mktemp("finished") / "project", repository, mlflow_template)
+    for stage in micro.STAGES:
+        ended = micro.run(root, stage)
+        assert ended.code == 0, f"{stage}: {ended.code}\n{ended.text}"
+    yield root
+    endpoint.down(root)

@@ -1,0 +1,132 @@
+"""The whole graph at the smallest scale that runs every stage for real, for faults that need a finished project."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+from pathlib import Path
+
+import forked
+from ruamel.yaml import YAML
+
+from paco_core.cli.commands import main
+from paco_core.config import profiles
+from paco_core.io.files import folder_digest
+from paco_core.io.paths import DATA, METRICS, PRODUCERS
+from paco_core.runtime import tracking
+
+#: Below the profile ``smoke``: half a second to a few seconds a stage on one core.
+CHANGES = {
+    "prompts": {"count": 12},
+    "diverse_prompts": {"target": 8},
+    "grids": {"steps": 1},
+    "edit_prompts": {"count": 4, "unseen": 1},
+    "edits": {"steps": 1},
+    "pairs": {"validation_share": 0.25, "benchmark_share": 0.25, "editing": {"count": 12}},
+    "reward": {"processes": 1, "epochs": 1, "batch_size": 8, "checkpoint_every": 1},
+    "policies": {"epochs": 2, "checkpoint_every": 1, "eval_every": 2, "eval_steps": 1, "eval_prompts": 1},
+    "consistency_rank": {"max_instances": 6, "bootstrap": 20},
+    "edit_reward": {"count": 36, "bootstrap": 20},
+    "t2is": {"prompts": 1, "steps": 1, "bootstrap": 20},
+    "gedit": {"prompts": 1, "steps": 1, "bootstrap": 20},
+}
+#: In the order of the graph; an item behind the sign that DVC writes.
+STAGES = (
+    "prompts", "diverse_prompts", "grids@0", "grids@1", "rankings", "annotations", "edit_prompts", "edits", "pairs",
+    "cot_labels", "reward_lora", "reward_merged", "policies@flux_t2is", "policies@kontext_edit", "policies@qwen_edit",
+    "consistency_rank", "edit_reward", "t2is", "gedit", "report",
+)  # fmt: skip
+
+
+def quiet_tracking() -> None:
+    """Stages write down what they have to report and do not wait for it to be sent."""
+    from paco_core.runtime.tracking import outbox
+
+    class Nobody:
+        def poll(self) -> None:
+            return None
+
+    outbox.start = lambda _address, _environment: Nobody()  # type: ignore[assignment, return-value]
+    outbox.START_S = 0.0
+    tracking.PATIENCE_S = 0.0
+
+
+def prepare(root: Path, repository: Path, store: Path) -> Path:
+    """A project of its own without data: the real dvc.yaml, profiles, zoo and sources, and small parameters."""
+    root.mkdir()
+    for name in ("params.yaml", "dvc.yaml", ".dvcignore"):
+        shutil.copy(repository / name, root / name)
+    shutil.copytree(repository / "profiles", root / "profiles")
+    (root / DATA).mkdir()
+    for name in ("dvc_project", "paco_core", "data/zoo"):
+        (root / name).symlink_to(repository / name)
+    (root / "data/people").mkdir()
+    shutil.copy(store, root / "mlflow.db")
+    profiles.use(root, "smoke")
+    change(root, CHANGES)
+    return root
+
+
+def change(root: Path, changes: dict[str, object]) -> None:
+    """Lay keys over params.yaml."""
+    yaml = YAML()
+    tree = yaml.load(root / "params.yaml")
+    profiles._overlay(tree, changes, "")
+    yaml.dump(tree, root / "params.yaml")
+
+
+def act(stage: str) -> None:
+    """Run a stage as DVC does: the verb's own body, in the working folder."""
+    quiet_tracking()
+    name, _, item = stage.partition("@")
+    main(["run", name, *(["--item", item] if item else [])])
+
+
+def run(
+    root: Path, stage: str, kill: forked.Moment | None = None, *, count: bool = False, log: Path | None = None
+) -> forked.Ended:
+    return forked.run(lambda: act(stage), root, kill, count=count, log=log)
+
+
+def out(stage: str) -> Path:
+    """The out of a stage, relative to the root."""
+    name, _, item = stage.partition("@")
+    folder = next(path for path, producer in PRODUCERS.items() if producer == name)
+    return folder / (f"shard-{item}" if name == "grids" else item)
+
+
+def metrics(stage: str) -> Path:
+    return METRICS / f"{stage.replace('@', '-')}.json"
+
+
+def digest(root: Path, stage: str) -> str | None:
+    """Of a stage's out, None where there is none; the report's without the minute that stands on it."""
+    folder = root / out(stage)
+    if stage == "report" and (folder / "index.html").is_file():
+        page = re.sub(rb"\d+ \w+ \d{4}, \d\d:\d\d UTC", b"", (folder / "index.html").read_bytes())
+        return hashlib.md5(page, usedforsecurity=False).hexdigest()
+    return folder_digest(folder) if folder.is_dir() and any(folder.rglob("*")) else None
+
+
+def preload() -> None:
+    """Import what stages import, once for all forks."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    import diffusers
+    import matplotlib.pyplot
+    import open_clip
+    import peft
+    import transformers
+
+    for part in ("FluxPipeline", "FluxKontextPipeline", "QwenImageEditPipeline"):
+        getattr(diffusers, part)
+    for part in ("Qwen2_5_VLForConditionalGeneration", "Qwen2_5_VLProcessor", "T5EncoderModel", "CLIPTextModel"):
+        getattr(transformers, part)
+    del matplotlib, open_clip, peft
+    import importlib
+
+    from paco_core.runtime.launch import stage_names
+
+    for name in stage_names():
+        importlib.import_module(f"paco_core.stages.{name}")

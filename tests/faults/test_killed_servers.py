@@ -1,0 +1,95 @@
+"""A reward server that is killed while it scores, and a client that is: every score is right, none is asked twice."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import forked
+import pytest
+from serving_fakes import FakeModel, queries, served, true_score
+from test_serving_faults import diary, model, server_of, up, written  # noqa: F401  (fixtures)
+from verdicts import Ledger, Outcome
+from waiting import until
+
+from paco_core.reward_model.yes_probability import Score
+from paco_core.serving.cache import ScoreCache
+from paco_core.serving.client import RewardClient
+from paco_core.serving.servers.endpoint import RewardEndpoint
+from paco_core.serving.servers.registry import Registry
+
+Breach = tuple[Outcome, str] | None
+LIMIT_S = 120.0
+ASKED = 400
+
+
+def wrong_scores(scores: list[Score]) -> Breach:
+    true = [true_score(query) for query in queries(len(scores))]
+    failed = [score.cause for score in scores if score.failed]
+    if failed:
+        return "lost", f"{len(failed)} questions without a score: {failed[0]}"
+    off = [score.value for score, value in zip(scores, true, strict=True) if abs(score.value - value) > 1e-6]
+    return ("wrong", f"{len(off)} scores, e.g. {off[0]}") if off else None
+
+
+@pytest.mark.thorough
+def test_the_server(up: Callable[..., RewardEndpoint], diary: Path, ledger: Ledger) -> None:  # noqa: F811
+    """Killed several times within one call of a client that waits for it."""
+    first = up(wait_for_server_s=LIMIT_S, requests_in_flight=20, score_cache=None)
+    scores: list[Score] = []
+    moments = sorted(random.Random("reward server").sample(range(20, ASKED - 40), 4))
+    with first.client() as client, ledger.row("signal 9", "reward server") as row:
+        caller = threading.Thread(target=lambda: scores.extend(client.score(queries(ASKED))))
+        caller.start()
+        pid = first.pid
+        for moment in moments:
+            until(lambda moment=moment: len(written(diary)) >= moment, LIMIT_S)
+            os.kill(server_of(pid), signal.SIGKILL)
+            until(lambda: Registry(first.folder.parent).living(first.model) is None, LIMIT_S)
+            pid = up(port=0).pid
+        caller.join(LIMIT_S)
+        again = sum(written(diary).values()) - len(written(diary))
+        for moment in moments:
+            row.judge(
+                f"after {moment} of {ASKED} answers",
+                ("unclear", "the client waits for ever") if caller.is_alive() else wrong_scores(scores),
+                ("doubled", f"{client.counts.requests} answers counted") if client.counts.requests != ASKED else None,
+                ("doubled", f"{again} asked again") if again > 20 * len(moments) else None,
+            )
+
+
+def test_the_client(tmp_path: Path, ledger: Ledger, tries: Callable[[int, int], int]) -> None:
+    """What a killed client had written into its cache is true, and is not asked again."""
+    asked = queries(40)
+
+    def score(url: str, cache: Path) -> None:
+        with RewardClient(url, "paco-reward@0123456789ab", cache=cache) as client:
+            for start in range(0, len(asked), 8):
+                client.score(asked[start : start + 8])
+
+    fake = FakeModel()
+    with served(fake) as (url, _), ledger.row("signal 9", "reward client with a cache") as row:
+        whole = forked.run(lambda: score(url, tmp_path / "whole.db"), tmp_path, count=True)
+        assert whole.code == 0, whole.text
+        for number, moment in enumerate(whole.moments(random.Random("client"), tries(12, 2))):
+            cache = tmp_path / f"{number}.db"
+            if not forked.run(lambda cache=cache: score(url, cache), tmp_path, moment).killed:
+                continue
+            known, before = stored(cache), len(fake.asks)
+            with RewardClient(url, "paco-reward@0123456789ab", cache=cache) as client:
+                scores = client.score(asked)
+            news = len(fake.asks) - before
+            twice = ("doubled", f"{news} asked although {known} were known")
+            row.judge(str(moment), wrong_scores(scores), twice if news > len(asked) - known else None)
+
+
+def stored(cache: Path) -> int:
+    import sqlite3
+
+    ScoreCache(cache).get("nobody", [])  # rolls back what the kill left half done
+    with sqlite3.connect(cache) as connection:
+        return int(connection.execute("SELECT count(*) FROM scores").fetchone()[0])

@@ -1,0 +1,140 @@
+"""Trainings by two processes of which one is killed: the other ends and says so, and the next run goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import forked
+import micro
+import psutil
+import pytest
+from grpo_toys import figures, params, trainer
+from verdicts import Ledger, Outcome
+
+from paco_core.io.files import folder_digest
+
+Breach = tuple[Outcome, str] | None
+LIMIT_S = 90.0  # the other rank may wait for a collective call
+
+
+def rank(number: int, port: int, out: Path) -> None:
+    """One of two ranks that train the toy policy."""
+    ranks = {"RANK": number, "LOCAL_RANK": number, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    os.environ.update({name: str(value) for name, value in ranks.items()}, GLOO_SOCKET_IFNAME="lo")
+    from accelerate.state import AcceleratorState
+
+    from paco_core.grpo.processes import Processes
+    from paco_core.grpo.trainer import Reports
+
+    AcceleratorState._reset_state(reset_partial_state=True)
+    small = params(rollout_batch=6, train_batch=6)
+    outcome = trainer(processes=Processes("cpu"), params=small, reports=Reports(say=print)).run(out, out / "checkpoint")
+    (out / f"rank{number}.json").write_text(json.dumps(figures(outcome)))
+
+
+def train(out: Path, kill: forked.Moment | None = None, *, count: bool = False) -> tuple[forked.Ended, forked.Ended]:
+    """Both ranks to their ends; ``kill`` is for rank 1."""
+    out.mkdir(exist_ok=True)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    both = []
+    for n in range(2):
+        act, log = (lambda n=n: rank(n, port, out)), out / f".{n}"
+        both.append(forked.start(act, out, kill if n else None, count=count and bool(n), log=log))
+    second = both[1].wait(LIMIT_S)
+    return both[0].wait(LIMIT_S), second
+
+
+def results(out: Path) -> tuple[Any, str]:
+    return json.loads((out / "rank0.json").read_text()), folder_digest(out / "adapter")
+
+
+def test_rank_1_of_a_policy(tmp_path: Path, ledger: Ledger, tries: Callable[[int, int], int]) -> None:
+    import accelerate  # noqa: F401  (once for all forks)
+
+    first, second = train(tmp_path / "whole", count=True)
+    assert (first.code, second.code) == (0, 0), first.text + second.text
+    expected = results(tmp_path / "whole")
+    with ledger.row("signal 9", "rank 1 of a policy's training") as row:
+        for number, moment in enumerate(second.moments(random.Random("ranks"), tries(6, 1))):
+            out = tmp_path / f"killed{number}"
+            one, two = train(out, moment)
+            if not two.killed:
+                continue
+            ended_early = stayed(out, one, expected)
+            done = max((int(p.parent.name[-5:]) for p in out.rglob("epoch-*/state.json")), default=0)
+            again, other = train(out)
+            row.judge(str(moment), ended_early, went_otherwise(out, again, other, expected, done))
+
+
+def stayed(out: Path, one: forked.Ended, expected: Any) -> Breach:
+    """Rank 0 may end well where rank 1 had done all its work."""
+    if one.code is None:
+        return "unclear", f"rank 0 waits for more than {LIMIT_S:g} s for a rank that is gone"
+    if one.code == 0 and results(out) != expected:
+        return "wrong", "rank 0 ended well without rank 1's work"
+    return None
+
+
+def went_otherwise(out: Path, again: forked.Ended, other: forked.Ended, expected: Any, done: int) -> Breach:
+    if (again.code, other.code) != (0, 0):
+        return "unclear", f"the second run ended with {again.code}, {other.code}: {again.text[-300:]}"
+    if results(out) != expected:
+        return "wrong", "another adapter or log than an undisturbed training's"
+    if done and f"goes on after epoch {done} " not in again.text:
+        return "lost", f"epoch {done} was kept, and the second run began anew"
+    return None
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(500)
+def test_rank_1_of_the_reward(finished: Path, tmp_path: Path, ledger: Ledger) -> None:
+    root = tmp_path / "project"
+    shutil.copytree(finished, root, symlinks=True)
+    micro.change(root, {"reward": {"processes": 2}})
+    # What one process trained may differ from what two do in the last digits: nothing of it is gone on from.
+    for place in (root / micro.out("reward_lora"), root / ".paco" / "checkpoints"):
+        shutil.rmtree(place)
+    assert micro.run(root, "reward_lora").code == 0
+    expected = micro.digest(root, "reward_lora")
+    with ledger.row("signal 9", "rank 1 of the reward's training") as row:
+        for wait_s in (0.0, 1.0):
+            for place in (root / micro.out("reward_lora"), root / ".paco" / "checkpoints"):
+                shutil.rmtree(place, ignore_errors=True)
+            child = forked.start(lambda: micro.act("reward_lora"), root)
+            struck = kill_child_of(child.pid, wait_s)
+            ended = child.wait(LIMIT_S)
+            again = micro.run(root, "reward_lora")
+            same = again.code == 0 and micro.digest(root, "reward_lora") == expected
+            row.judge(
+                f"{wait_s:g} s after it began",
+                None if struck else ("unclear", "there was no rank 1"),
+                ("unclear", "rank 0 hangs") if ended.code is None else None,
+                ("wrong", "rank 0 ended well") if ended.code == 0 else None,
+                None if "rank 1" in ended.text else ("unclear", f"does not name the rank: {ended.text[-300:]}"),
+                ("unclear", "a raw traceback") if "Traceback" in ended.text else None,
+                None if same else ("wrong", f"the second run ends with {again.code}: {again.text[-1500:]}"),
+            )
+
+
+def kill_child_of(pid: int, wait_s: float) -> bool:
+    """Kill the rank that a training has started, some time after it began to work."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        ranks = [p for p in psutil.Process(pid).children() if "spawn_main" in " ".join(p.cmdline())]
+        if ranks:
+            time.sleep(2.0 + wait_s)
+            ranks[-1].send_signal(signal.SIGKILL)
+            return True
+        time.sleep(0.05)
+    return False

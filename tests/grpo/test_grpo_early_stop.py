@@ -1,0 +1,87 @@
+"""Ending a training early: on collapse, on a gradient that is not finite."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from grpo_toys import Brightness, ToyPolicy, params, recipe, record
+
+from paco_core.config.params import EarlyStop
+from paco_core.grpo.early_stop import collapsed
+from paco_core.grpo.trainer import Reports, Trainer
+from paco_core.grpo.updates import NotFinite
+
+RULE = EarlyStop(reward_rise=0.1, diversity_kept=0.5, patience=2)
+
+
+def rows(rewards: list[float], diversities: list[float]) -> list[dict[str, float]]:
+    trained = [
+        {"epoch": n + 1.0, "reward/a": reward, "reward/b": 0.2, "panel_diversity": diversity}
+        for n, (reward, diversity) in enumerate(zip(rewards, diversities, strict=True))
+    ]
+    return [{"epoch": 0.0, "eval/64/a": 0.1}, *trained]
+
+
+@pytest.mark.parametrize(
+    ("rewards", "diversities", "stops"),
+    [
+        ([1, 1, 2, 2], [0.4, 0.4, 0.1, 0.1], True),
+        ([1, 1, 2, 2], [0.4, 0.4, 0.3, 0.1], False),  # one epoch is not patience
+        ([1, 1, 1, 1], [0.4, 0.4, 0.1, 0.1], False),  # the reward did not rise
+        ([1, 1, 2, 2], [0.4, 0.4, 0.3, 0.3], False),  # the panels still differ
+        ([2, 2, 2], [0.4, 0.1, 0.1], False),  # too early to tell
+    ],
+)
+def test_collapse_is_a_rising_reward_with_panels_that_become_one(
+    rewards: list[float], diversities: list[float], stops: bool
+) -> None:
+    found = collapsed(rows(rewards, diversities), {"a": 1.0, "b": 0.5}, RULE)
+    assert (found is not None) == stops
+    if found is not None:
+        assert "2.1 (1.1 at first)" in found and "0.1 (0.4 at first)" in found
+
+
+def trainer(policy: ToyPolicy | None = None, reports: Reports | None = None, **changes: Any) -> Trainer:
+    train, unseen = [record(n) for n in range(8)], [record(n) for n in range(20, 23)]
+    given = params(epochs=30, eval_every=99, group_size=12, learning_rate=0.3, checkpoint_every=30, **changes)
+    reward = {"brightness": Brightness()}
+    return Trainer(policy or ToyPolicy(), given, recipe(), reward, train, unseen, {}, reports=reports or Reports())
+
+
+def test_a_training_that_collapses_ends_early_and_whole(tmp_path: Path) -> None:
+    """All white is the brightest: the panels of a set become equal while the reward rises."""
+    told: list[str] = []
+    rule = {"reward_rise": 0.02, "diversity_kept": 0.9, "patience": 2}
+    outcome = trainer(reports=Reports(say=told.append), early_stop=rule).run(tmp_path, tmp_path / "checkpoint")
+    last = int(outcome.rows[-1]["epoch"])
+    assert 4 <= last < 30 and outcome.stopped is not None and "collapse" in outcome.stopped
+    assert f"stopped after epoch {last} of 30: collapse" in told[-1]
+    assert outcome.metrics()["stopped_early"] == 1.0 and outcome.metrics()["epochs"] == last
+    assert (tmp_path / "adapter" / "adapter.safetensors").is_file()
+    again = trainer(early_stop=rule)
+    assert (
+        int(again.run(tmp_path, tmp_path / "checkpoint").rows[-1]["epoch"]) == last
+        and again.policy.rows["trained"] == 0
+    )  # type: ignore[attr-defined]
+
+
+class BreaksLater(ToyPolicy):
+    """Gradients are NaN from the third epoch on."""
+
+    def velocity(self, *args: Any) -> torch.Tensor:
+        v = super().velocity(*args)
+        return v * torch.nan if torch.is_grad_enabled() and self.rows["trained"] > 2 * 48 else v
+
+
+def test_a_gradient_that_is_not_finite_fails_or_ends_the_training(tmp_path: Path) -> None:
+    with pytest.raises(NotFinite, match="norm is nan"):
+        trainer(BreaksLater(), early_stop={}).run(tmp_path / "fails", tmp_path / "fails" / "checkpoint")
+    policy = BreaksLater()
+    outcome = trainer(policy, early_stop={"nan": "stop"}).run(tmp_path / "ends", tmp_path / "ends" / "checkpoint")
+    assert outcome.stopped is not None and "norm is nan" in outcome.stopped
+    assert [row["epoch"] for row in outcome.rows] == [0, 1, 2, 3]
+    assert torch.isfinite(policy.b).all() and policy.b.abs().sum() > 0
+    assert outcome.after["32/brightness"] > 0

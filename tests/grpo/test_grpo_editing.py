@@ -1,0 +1,168 @@
+"""Editing policies through the one trainer: references go along with prompts, rewards, evaluation and pictures."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from grpo_toys import TOKEN, ToyEditor, ToyPolicy, params, recipe
+from PIL import Image
+
+from paco_core.config.params import EarlyStop
+from paco_core.data.prompts.edit_prompts import EditRecord, drawn
+from paco_core.grpo import checks
+from paco_core.grpo.early_stop import collapsed
+from paco_core.grpo.prompt_split import held_out_edits
+from paco_core.grpo.scoring import Scoring, reference_distance
+from paco_core.grpo.trainer import Reports, Trainer
+from paco_core.io.files import DataError
+from paco_core.rewards.base import RewardBatch
+
+
+class Likeness:
+    """1 - distance of an edit and its reference; remembers which reference came with which prompt."""
+
+    name = "likeness"
+
+    def __init__(self) -> None:
+        self.causes: dict[str, int] = {}
+        self.seen: dict[str, set[bytes]] = {}
+
+    def __call__(self, batch: RewardBatch) -> np.ndarray:
+        for record, reference in zip(batch.records, batch.originals, strict=True):
+            self.seen.setdefault(record.idx, set()).add(reference.tobytes())
+        pairs = zip(batch.whole, batch.originals, strict=True)
+        return np.array([1 - reference_distance(picture, reference) for picture, reference in pairs])
+
+
+def prompts(count: int = 8) -> tuple[list[EditRecord], dict[str, Image.Image]]:
+    found = drawn(count, 32, 0)
+    found.hold_out(3, 0)
+    flat = {r.idx: Image.new("RGB", (48, 48), (255, 240 + 2 * n, 250)) for n, r in enumerate(found.records)}
+    return found.records, flat
+
+
+def editor(**changes: Any) -> Trainer:
+    records, pictures = prompts()
+    split = held_out_edits(records, 3, 0)
+    likeness = Likeness()
+    rewards = {"terms": {"likeness": {"weight": 1.0}}, "aggregator": "weighted_sum", "advantage_std": "group"}
+    given: dict[str, Any] = {
+        "policy": ToyEditor(),
+        "params": params(epochs=16, eval_every=99, learning_rate=0.1),
+        "recipe": recipe(rewards=rewards),
+        "rewards": {"likeness": likeness},
+        "train": split.trained,
+        "unseen": split.unseen,
+        "identity": {"model": "toy"},
+        "reference": lambda record: pictures[record.idx],
+    }
+    return Trainer(**(given | changes))
+
+
+def test_training_makes_edits_more_like_their_references(tmp_path: Path) -> None:
+    shown: list[tuple[str, Image.Image]] = []
+    given = editor(reports=Reports(picture=lambda image, key, _epoch: shown.append((key, image))))
+    outcome = given.run(tmp_path, tmp_path / "checkpoint")
+    assert outcome.after["32/likeness"] > outcome.before["32/likeness"] + 0.05
+    assert outcome.after["32/reference_distance"] == pytest.approx(1 - outcome.after["32/likeness"])
+    policy: Any = given.policy
+    assert policy.encoded == [(5, [(32, 32)]), (3, [(32, 32), (64, 64)])], "each part at the sizes it is painted at"
+    with (tmp_path / "training_log.csv").open() as stream:
+        rows = list(csv.DictReader(stream))
+    assert "panel_diversity" not in rows[0] and float(rows[-1]["reference_distance"]) > 0
+    sizes = {key: image.size for key, image in shown}
+    assert sizes == {"unseen_32px": (6 * 2 * 32, 32), "unseen_64px": (6 * 2 * 64, 64)}, "reference beside each edit"
+    assert given.reference is not None
+    assert shown[0][1].getpixel((0, 0)) == given.reference(given.unseen[0]).getpixel((0, 0))
+    names = sorted(path.name for path in (tmp_path / "samples/reference").iterdir())
+    assert names == sorted(f"{record.idx}.png" for record in given.unseen)
+
+
+def test_each_sample_is_scored_with_the_reference_of_its_own_prompt(tmp_path: Path) -> None:
+    given = editor(params=params(epochs=1))
+    given.run(tmp_path, tmp_path / "checkpoint")
+    reward: Any = given.rewards["likeness"]
+    known = {record.idx: record for record in (*given.train, *given.unseen)}
+    assert given.reference is not None and len(reward.seen) == 4 + 3, "an epoch's prompts and the unseen ones"
+    for idx, seen in reward.seen.items():
+        assert seen == {given.reference(known[idx]).tobytes()}
+
+
+def test_references_belong_to_editing_policies_only(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="an editing policy needs references"):
+        editor(reference=None).run(tmp_path, tmp_path / "checkpoint")
+    with pytest.raises(ValueError, match="no other policy takes them"):
+        editor(policy=ToyPolicy()).run(tmp_path, tmp_path / "checkpoint")
+
+
+def test_a_missing_reference_stops_training_before_anything_is_sampled(tmp_path: Path) -> None:
+    def lost(record: Any) -> Image.Image:
+        raise DataError(f"editing prompt {record.idx}: picture gone")
+
+    given = editor(reference=lost)
+    with pytest.raises(DataError, match="editing prompt e0000[0-9]: picture gone"):
+        given.run(tmp_path, tmp_path / "checkpoint")
+    assert not given.policy.calls and not list(tmp_path.iterdir())  # type: ignore[attr-defined]
+
+
+def test_a_reward_that_cannot_be_told_gets_no_advantage_and_too_many_stop_training(tmp_path: Path) -> None:
+    class Blind(Likeness):
+        def __call__(self, batch: RewardBatch) -> np.ndarray:
+            values = super().__call__(batch)
+            self.causes["no answer"] = self.causes.get("no answer", 0) + 1
+            values[0] = np.nan
+            return values
+
+    with pytest.raises(DataError, match=r"could not be scored.*likeness: no answer"):
+        editor(rewards={"likeness": Blind()}, max_failed_share=0.05).run(
+            tmp_path / "few", tmp_path / "few" / "checkpoint"
+        )
+    editor(rewards={"likeness": Blind()}, max_failed_share=0.5, params=params(epochs=1)).run(
+        tmp_path / "many", tmp_path / "many" / "checkpoint"
+    )
+    with (tmp_path / "many/training_log.csv").open() as stream:
+        assert float(list(csv.DictReader(stream))[-1]["groups/failed_samples"]) == 3
+
+
+def test_a_batch_of_edits_keeps_each_reference_with_its_picture() -> None:
+    records, pictures = prompts()
+    edits = [Image.new("RGB", (32, 32), "pink") for _ in records]
+    with Scoring({"likeness": Likeness()}, lambda record: pictures[record.idx]) as scoring:
+        turn = scoring.round()
+        turn.add(records[:5], edits[:5])
+        turn.add(records[5:], edits[5:])
+        scores = turn.pending().result()
+    expected = [reference_distance(edit, pictures[r.idx]) for r, edit in zip(records, edits, strict=True)]
+    assert scores.measure == "reference_distance" and scores.diversity.tolist() == pytest.approx(expected)
+    assert scores.rewards["likeness"].tolist() == pytest.approx([1 - d for d in expected])
+    batch = RewardBatch(records, [[e] for e in edits], edits, [pictures[r.idx] for r in records])
+    both = RewardBatch.join([batch.take([2, 0]), batch.take([1])])
+    assert both.originals == [pictures[records[n].idx] for n in (2, 0, 1)]
+    assert RewardBatch.join([batch, RewardBatch(records, batch.panels)]).references is None
+    with pytest.raises(ValueError, match="8 prompts for 2 references"):
+        RewardBatch(records, batch.panels, edits, edits[:2])
+
+
+def test_unseen_edits_are_those_that_were_held_back() -> None:
+    records, _ = prompts()
+    split = held_out_edits(records, 2, 0)
+    assert len(split.trained) == 5 and len(split.unseen) == 2
+    assert {r.part for r in split.unseen if isinstance(r, EditRecord)} == {"unseen"}
+    with pytest.raises(DataError, match=r"eval_prompts=4, but only 3 editing prompts are held back"):
+        held_out_edits(records, 4, 0)
+    with pytest.raises(DataError, match="none is left to train on"):
+        held_out_edits([r for r in records if r.part == "unseen"], 1, 0)
+
+
+def test_copying_the_reference_is_a_collapse() -> None:
+    log = [
+        {"reward/a": 0.4 + 0.02 * n, "reference_distance": d, f"eval/{TOKEN}/reference_distance": d}
+        for n, d in enumerate(0.2 * 0.8**n for n in range(10))
+    ]
+    assert "reference distance was at most" in str(collapsed(log, {"a": 1.0}, EarlyStop()))
+    assert collapsed(log[:5], {"a": 1.0}, EarlyStop()) is None
+    assert not checks.collapse(log, [TOKEN]).passed and checks.collapse(log[:4], [TOKEN]).passed

@@ -1,0 +1,253 @@
+"""One, two and three processes compute the same: gloo on CPU, a tiny FLUX, each rank a forked process."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import socket
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from grpo_toys import Brightness, ToyPolicy, params, recipe, record
+from safetensors.torch import load_file
+from tiny import TEXT_LENGTH, tiny_flux
+
+from paco_core.grpo.learner import Learner
+from paco_core.grpo.processes import Processes
+from paco_core.grpo.trainer import Trainer
+from paco_core.io.files import DataError
+from paco_core.policies import base
+
+DEADLINE_S = 240
+
+
+class Watching(Learner):
+    """Keeps each epoch's advantages."""
+
+    def learn(self, experience: Any) -> Any:
+        self.given = [*getattr(self, "given", []), experience.advantages.tolist()]
+        return super().learn(experience)
+
+
+#: What `accelerate launch --config_file launch/fsdp2.yaml` sets.
+FSDP2 = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2", "FSDP_RESHARD_AFTER_FORWARD": "true"}
+#: What `accelerate launch --config_file launch/deepspeed-zero2.yaml` sets, and that DeepSpeed keeps to the CPU.
+ZERO2 = {"ACCELERATE_USE_DEEPSPEED": "true", "ACCELERATE_DEEPSPEED_ZERO_STAGE": "2", "DS_ACCELERATOR": "cpu"}
+#: Odd numbers of micro-batches and of evaluation batches: one of two ranks is idle where the other is not.
+ODD = {"train_batch": 5, "eval_seeds": [0], "eval_prompts": 3}
+
+
+def work(
+    rank: int, world: int, port: int, model: Path, out: Path, env: dict[str, str], changes: dict[str, Any]
+) -> None:
+    """One rank: trains, and tells what it saw."""
+    os.environ.update(env)
+    ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    os.environ.update({name: str(value) for name, value in ranks.items()}, GLOO_SOCKET_IFNAME="lo")
+    from accelerate.state import AcceleratorState
+
+    import paco_core.grpo.trainer as module
+
+    AcceleratorState._reset_state(reset_partial_state=True)  # a fork inherits what an earlier test left
+    module.Learner = Watching  # type: ignore[misc]
+    given = {
+        "lora": {"rank": 4, "alpha": 8, "targets": ["to_q", "to_v", "proj_out"]},
+        "learning_rate": 0.01,
+        "epochs": 2,
+        "eval_every": 1,
+        "prompts_per_epoch": 6,
+        "group_size": 4,
+        "updates_per_epoch": 2,
+        "rollout_batch": 4,
+        "train_batch": 3,
+        "checkpoint_every": 1,
+    }
+    settings = params(**{**given, **changes})
+    steps = [1] if changes else [1, 2]
+    rule = recipe(eval_sizes=[32, 64], max_sequence_length=TEXT_LENGTH, noise_steps=steps)
+    policy = base.load("flux", str(model), "cpu", "float32")
+    train, unseen = [record(n) for n in range(8)], [record(n) for n in range(20, 23)]
+    trainer = Trainer(policy, settings, rule, {"brightness": Brightness()}, train, unseen, {})
+    outcome = trainer.run(out, out / "checkpoint")
+    whole: Any = policy
+    held = {name: type(p).__name__ for name, p in whole.transformer.named_parameters()}
+    seen = {"rows": outcome.rows, "advantages": trainer.learner.given, "held": held}  # type: ignore[attr-defined]
+    (out / f"rank{rank}.json").write_text(json.dumps(seen))
+
+
+def train(
+    world: int, model: Path, out: Path, env: dict[str, str] | None = None, changes: dict[str, Any] | None = None
+) -> list[dict[str, Any]]:
+    """What each rank saw."""
+    out.mkdir(exist_ok=True)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    context = multiprocessing.get_context("fork")
+    ranks = [
+        context.Process(target=work, args=(rank, world, port, model, out, env or {}, changes or {}))
+        for rank in range(world)
+    ]
+    for process in ranks:
+        process.start()
+    for process in ranks:
+        process.join(DEADLINE_S)
+    stuck = [process for process in ranks if process.is_alive()]
+    for process in stuck:
+        process.kill()
+        process.join()
+    assert not stuck and [process.exitcode for process in ranks] == [0] * world
+    return [json.loads((out / f"rank{rank}.json").read_text()) for rank in range(world)]
+
+
+def figures(rows: list[dict[str, float]]) -> list[dict[str, float]]:
+    return [{name: value for name, value in row.items() if not name.startswith("seconds/")} for row in rows]
+
+
+def test_one_two_and_three_processes_compute_the_same(tmp_path: Path) -> None:
+    model = tiny_flux(tmp_path / "flux")
+    (alone,) = train(1, model, tmp_path / "1")
+    weights = load_file(next((tmp_path / "1" / "checkpoint").glob("*/epoch-00002/tensors.safetensors")))
+    assert np.ptp(alone["advantages"][0]) > 1 and alone["rows"][1]["update/ratio_gap"] < 1e-6
+    for world in (2, 3):
+        for seen in train(world, model, tmp_path / str(world)):
+            assert seen["advantages"] == alone["advantages"]
+            assert figures(seen["rows"]) == figures(alone["rows"])
+        other = load_file(next((tmp_path / str(world) / "checkpoint").glob("*/epoch-00002/tensors.safetensors")))
+        assert set(weights) <= set(other), "a random state for each rank besides"
+        for name, tensor in weights.items():
+            assert torch.allclose(tensor.double(), other[name].double(), rtol=0, atol=1e-6), name
+        pictures = [sorted((tmp_path / str(n) / "samples" / "after").rglob("*.png")) for n in (1, world)]
+        assert all(a.read_bytes() == b.read_bytes() for a, b in zip(*pictures, strict=True))
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"loss": "nft"}, {"old_log_prob": "recomputed"}], ids=["ppo", "nft", "recomputed"]
+)
+def test_sharded_frozen_weights_change_no_number(tmp_path: Path, changes: dict[str, Any]) -> None:
+    model = tiny_flux(tmp_path / "flux")
+    (alone,) = train(1, model, tmp_path / "1", changes={**ODD, **changes})
+    assert set(alone["held"].values()) == {"Parameter"}
+    weights = load_file(next((tmp_path / "1" / "checkpoint").glob("*/epoch-00002/tensors.safetensors")))
+    for seen in train(2, model, tmp_path / "2", FSDP2, {**ODD, **changes}):
+        adapter = {kind for name, kind in seen["held"].items() if "lora_" in name}
+        frozen = {kind for name, kind in seen["held"].items() if "lora_" not in name}
+        assert adapter == {"Parameter"} and frozen == {"DTensor"}
+        assert seen["advantages"] == alone["advantages"] and figures(seen["rows"]) == figures(alone["rows"])
+    other = load_file(next((tmp_path / "2" / "checkpoint").glob("*/epoch-00002/tensors.safetensors")))
+    for name, tensor in weights.items():
+        assert torch.allclose(tensor.double(), other[name].double(), rtol=0, atol=1e-6), name
+    adapters = [load_file(next((tmp_path / n / "adapter").glob("*.safetensors"))) for n in ("1", "2")]
+    assert adapters[0].keys() == adapters[1].keys()
+
+
+@pytest.mark.skipif(find_spec("deepspeed") is None, reason="needs DeepSpeed: uv pip install 'paco[deepspeed]'")
+@pytest.mark.parametrize("changes", [{}, {"loss": "nft"}], ids=["ppo", "nft"])
+def test_moments_shared_out_by_deepspeed_make_the_same_steps(tmp_path: Path, changes: dict[str, Any]) -> None:
+    """Also where a run goes on: the second epoch starts from the first one's checkpoint."""
+    model = tiny_flux(tmp_path / "flux")
+    (alone,) = train(1, model, tmp_path / "1", changes={**ODD, **changes})
+    train(2, model, tmp_path / "2", ZERO2, {**ODD, **changes, "epochs": 1})
+    for seen in train(2, model, tmp_path / "2", ZERO2, {**ODD, **changes}):
+        assert len(seen["advantages"]) == 1 and set(seen["held"].values()) == {"Parameter"}
+        row, expected = figures(seen["rows"])[-1], figures(alone["rows"])[-1]
+        assert row == pytest.approx(expected, rel=1e-3, abs=1e-5)
+    weights, other = (
+        load_file(next((tmp_path / n / "checkpoint").glob("*/epoch-00002/tensors.safetensors"))) for n in ("1", "2")
+    )
+    assert set(weights) <= set(other), "moments of every parameter, as without DeepSpeed"
+    for name, tensor in weights.items():  # steps are of 0.01, and sums in fp32 where they are in fp64 without it
+        assert torch.allclose(tensor.double(), other[name].double(), rtol=0, atol=2e-5), name
+
+
+@pytest.mark.parametrize(
+    ("env", "message"),
+    [
+        ({**ZERO2, "ACCELERATE_DEEPSPEED_ZERO_STAGE": "3"}, "zero_stage: 3 is not done.*launch/fsdp2.yaml"),
+        ({**ZERO2, "ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE": "cpu"}, "offload_param_device.*set them to none"),
+        ({**ZERO2, "ACCELERATE_DEEPSPEED_CONFIG_FILE": "ds.json"}, "deepspeed_config_file.*deepspeed-zero2.yaml"),
+        ({**FSDP2, "FSDP_VERSION": "1"}, "fsdp_version.*use launch/fsdp2.yaml"),
+        ({**FSDP2, "FSDP_OFFLOAD_PARAMS": "true"}, "fsdp_offload_params.*set it to false"),
+    ],
+)
+def test_sharding_of_another_kind_is_refused(
+    monkeypatch: pytest.MonkeyPatch, env: dict[str, str], message: str
+) -> None:
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(DataError, match=message):
+        Processes()
+
+
+def test_deepspeed_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("paco_core.grpo.sharding.find_spec", lambda _name: None)
+    for name, value in ZERO2.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(DataError, match=r"not installed here.*paco\[deepspeed\]"):
+        Processes()
+
+
+def test_one_process_alone_shards_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in FSDP2.items():
+        monkeypatch.setenv(name, value)
+    assert not Processes().sharded and Processes().idle(range(3)) == 0
+    two = alone_of(2)
+    two.sharded = True
+    assert two.idle(range(3)) == 0 and two.idle([1, 3]) == 2 and two.idle([]) == 0
+    two.sharded, two.zero = False, True
+    assert two.idle([1, 3]) == 0 and two.idle([1, 3], backward=True) == 2
+
+
+def alone_of(world: int) -> Processes:
+    """A process that believes in others, for what is refused before they would talk."""
+    processes = Processes()
+    processes.world = world
+    return processes
+
+
+def test_an_uneven_split_names_valid_numbers(tmp_path: Path) -> None:
+    given = Trainer(
+        ToyPolicy(), params(), recipe(), {"b": Brightness()}, [record(n) for n in range(8)], [record(9)], {}
+    )
+    given.policy.add_adapter(given.params.lora, 0)
+    from paco_core.grpo.objectives import TransitionObjective
+    from paco_core.grpo.sampler import Sampler
+    from paco_core.grpo.scoring import Scoring
+
+    condition = given.policy.encode(["a"] * 8, 8)
+    with Scoring(given.rewards) as scoring:
+        objective = TransitionObjective(given.policy, given.params)
+        sampler = Sampler(
+            given.policy, given.params, given.recipe, given.train, condition, objective, scoring, alone_of(2)
+        )
+        rows = [row for row in range(4) for _ in range(6)]  # 24 samples in batches of 8: three
+        keys = [base.NoiseKey("p", n, 0) for n in range(24)]
+        with pytest.raises(DataError, match=r"3 rollout batches.*by 2 processes; valid numbers of processes: \[1, 3\]"):
+            sampler.sample(rows, keys, [1])
+
+
+def test_a_groupwise_reward_needs_whole_groups_on_a_process() -> None:
+    class Grouped(Brightness):
+        groupwise = True
+
+    from paco_core.grpo.objectives import TransitionObjective
+    from paco_core.grpo.sampler import Sampler
+    from paco_core.grpo.scoring import Scoring
+
+    policy = ToyPolicy()
+    with Scoring({"b": Grouped()}) as scoring, pytest.raises(DataError, match="tears groups of 6 apart.*choose 6"):
+        Sampler(
+            policy,
+            params(),
+            recipe(),
+            [record(0)],
+            policy.encode(["a"], 8),
+            TransitionObjective(policy, params()),
+            scoring,
+            alone_of(2),
+        )

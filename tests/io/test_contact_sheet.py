@@ -1,0 +1,31 @@
+"""Pictures for pages: whole, in order, and small."""
+
+from __future__ import annotations
+
+import base64
+import io
+
+import pytest
+from PIL import Image
+
+from paco_core.io.contact_sheet import GAP, PREVIEW_BYTES, contact_sheet, preview_markdown
+
+
+def test_pictures_lie_row_by_row_in_their_proportions() -> None:
+    red, blue, wide = Image.new("RGB", (64, 64), "red"), Image.new("RGB", (64, 64), "blue"), Image.new("RGB", (64, 32))
+    sheet = contact_sheet([red, blue, wide], columns=2, cell=32)
+    step = 32 + GAP
+    assert sheet.size == (2 * step - GAP, 2 * step - GAP)
+    assert [sheet.getpixel(p) for p in ((5, 5), (step + 5, 5), (5, step + 5))] == [(255, 0, 0), (0, 0, 255), (0, 0, 0)]
+    assert sheet.getpixel((5, step + 20)) == (255, 255, 255) == sheet.getpixel((step + 5, step + 5))
+    assert contact_sheet([red], columns=6, cell=32).size == (32, 32)
+    with pytest.raises(ValueError, match="needs a picture"):
+        contact_sheet([], columns=2)
+
+
+def test_a_preview_fits_the_event_log_whatever_it_shows() -> None:
+    noise = Image.effect_noise((1024, 1024), 90).convert("RGB")
+    text = preview_markdown(noise, "grid")
+    assert text.startswith("![grid](data:image/webp;base64,") and len(text) <= PREVIEW_BYTES
+    shown = Image.open(io.BytesIO(base64.b64decode(text.split("base64,")[1].rstrip(")"))))
+    assert shown.width == shown.height > 100

@@ -1,0 +1,286 @@
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from safetensors import SafetensorError
+
+from dvc_project.lockfile import Lock
+from paco_core.config.params import ParamsError, load, parse
+from paco_core.io import files
+from paco_core.io.files import DataError
+from paco_core.runtime.code.inputs import present_inputs
+from paco_core.runtime.graph import mermaid
+
+
+def test_an_interrupted_writer_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
+    target = tmp_path / "out.json"
+    files.write_json(target, {"a": 1})
+    with pytest.raises(KeyboardInterrupt), files.atomic(target) as part:
+        part.write_text("half")
+        raise KeyboardInterrupt
+    assert files.read_json(target) == {"a": 1}
+    assert [p.name for p in tmp_path.iterdir()] == ["out.json"]
+
+
+def test_what_a_killed_writer_left_is_cleared_by_the_next(tmp_path: Path) -> None:
+    (tmp_path / ".out.part").mkdir()
+    (tmp_path / ".out.part" / "stale").write_text("stale")
+    with files.atomic(tmp_path / "out") as part:
+        part.mkdir()
+        (part / "fresh").write_text("fresh")
+    assert [p.name for p in (tmp_path / "out").iterdir()] == ["fresh"]
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        OSError(errno.ENOSPC, "Error writing bytes to file"),  # pyarrow, without a file name
+        SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)"),
+    ],
+)
+def test_a_full_disk_is_one_error_that_names_the_out(tmp_path: Path, told: Exception) -> None:
+    files.write_text(tmp_path / "out", "old")
+    with pytest.raises(OSError, match="No space left on device") as raised, files.atomic(tmp_path / "out") as part:
+        part.write_text("half")
+        raise told
+    assert (raised.value.errno, raised.value.filename) == (errno.ENOSPC, str(tmp_path / "out"))
+    assert [p.read_text() for p in tmp_path.iterdir()] == ["old"]
+    with pytest.raises(OSError, match="denied"), files.atomic(tmp_path / "out"):
+        raise OSError(errno.EACCES, "denied")
+
+
+def test_a_stage_that_writes_nothing_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="nothing was written"), files.atomic(tmp_path / "out"):
+        pass
+
+
+def test_a_cut_off_line_names_file_and_line(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"a": 1}\n{"a": ')
+    with pytest.raises(DataError, match=r"rows\.jsonl:2: not valid JSON.*cut off"):
+        list(files.read_jsonl(path))
+
+
+def table(path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pd.DataFrame({"id": [f"i{n}" for n in range(40)], "number": range(40)}).to_parquet(path, index=False)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda path: path.write_bytes(path.read_bytes()[:-9]), r"no readable Parquet file \(\d+ bytes, .*cut off"),
+        (lambda path: path.write_bytes(path.read_bytes()[:3]), r"no readable Parquet file \(3 bytes, .*cut off"),
+        (lambda path: path.write_bytes(b""), r"no readable Parquet file \(it is empty\)"),
+        (lambda path: path.unlink(), "no such file"),
+    ],
+)
+def test_a_damaged_table_says_which_file_and_what_makes_it_anew(
+    tmp_path: Path, damage: Callable[[Path], object], said: str
+) -> None:
+    made = table(tmp_path / "data/grids/shard-0/index.parquet")
+    assert list(files.read_table(made, ["number"])) == ["number"] and len(files.read_table(made)) == 40
+    damage(made)
+    with pytest.raises(DataError, match=rf"data/grids/shard-0/index\.parquet: {said}.* run `dvc repro grids`"):
+        files.read_table(made)
+    brought = table(tmp_path / "brought.parquet")
+    damage(brought)
+    with pytest.raises(DataError, match=rf"brought\.parquet: {said}.* put a whole copy in its place"):
+        files.read_table(brought)
+    with pytest.raises(DataError, match="fetch it again"):
+        files.read_table(brought, remedy="fetch it again")
+
+
+def test_every_byte_of_a_table_may_be_wrong(tmp_path: Path) -> None:
+    """pyarrow answers damage with a dozen types of error; each becomes one that names the file."""
+    path = table(tmp_path / "data/rankings/instances.parquet")
+    whole = path.read_bytes()
+    for place in range(4, len(whole), 29):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :])
+        try:
+            files.read_table(path)
+        except DataError as error:
+            assert "instances.parquet" in str(error) and "dvc repro rankings" in str(error)
+
+
+def test_nan_is_refused_in_json(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="JSON"):
+        files.write_json(tmp_path / "a.json", {"a": float("nan")})
+    assert not (tmp_path / "a.json").exists()
+
+
+def test_the_digest_ignores_key_order() -> None:
+    assert files.digest({"a": 1, "b": 2}) == files.digest({"b": 2, "a": 1}) != files.digest({"a": 2, "b": 1})
+
+
+def test_the_folder_digest_sees_names_and_contents(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "a").write_text("1")
+    first = files.folder_digest(folder)
+    (folder / "a").write_text("2")
+    second = files.folder_digest(folder)
+    (folder / "a").rename(folder / "b")
+    assert len({first, second, files.folder_digest(folder)}) == 3
+    with pytest.raises(DataError, match="empty"):
+        files.folder_digest(tmp_path / "none")
+
+
+def test_the_recorded_md5_comes_from_the_lock(tmp_path: Path) -> None:
+    assert Lock.read(tmp_path).md5_of("data/a") is None
+    (tmp_path / "dvc.lock").write_text("stages:\n  a:\n    outs:\n    - path: data/a\n      md5: abc.dir\n")
+    assert Lock.read(tmp_path).md5_of("data/a") == "abc.dir"
+
+
+def test_yaml_is_read_as_dvc_reads_it(tmp_path: Path) -> None:
+    """YAML 1.2, and a key that stands there twice is no silent winner."""
+    tree = files.parse_yaml("a: 1e-05\nb: yes\nc: 012\nd: [on, ~]")
+    assert tree == {"a": 1e-5, "b": "yes", "c": 12, "d": ["on", None]}
+    (tmp_path / "twice.yaml").write_text("a: 1\nb: 2\na: 3\n")
+    with pytest.raises(DataError, match=r'twice\.yaml: not valid YAML \(line 3: found duplicate key "a"'):
+        files.read_yaml(tmp_path / "twice.yaml")
+    with pytest.raises(DataError, match=r"not valid YAML \(line 2: did not find expected"):
+        files.parse_yaml("a: [1\nb: 2")
+    with pytest.raises(DataError, match=r"unexpected ':'; a text with a colon inside brackets needs quotes\)"):
+        files.parse_yaml("a: [http://127.0.0.1:80]")
+    with pytest.raises(DataError, match="not valid YAML .*control characters are not allowed"):
+        files.parse_yaml("a: \0")
+    with pytest.raises(DataError, match="no such file"):
+        files.read_yaml(tmp_path / "none.yaml")
+    (tmp_path / "list.yaml").write_text("- 1\n")
+    with pytest.raises(DataError, match="expected a mapping, found list"):
+        files.read_yaml(tmp_path / "list.yaml")
+
+
+def test_the_metadata_of_weights_is_sorted_and_the_tensors_stay(tmp_path: Path) -> None:
+    import torch
+    from safetensors import safe_open
+    from safetensors.torch import load_file, save_file
+
+    notes = {f"note {n}": "é" * n for n in range(8)}  # eight keys: written sorted once in 40,320 times
+    tensors = {"b": torch.arange(3.0), "a": torch.ones(2, 2)}
+    files_ = [tmp_path / "one.safetensors", tmp_path / "two.safetensors"]
+    for path in files_:
+        save_file(tensors, path, metadata=dict(sorted(notes.items(), reverse=path is files_[0])))
+        files.settle_safetensors(path)
+    assert files_[0].read_bytes() == files_[1].read_bytes()
+    with safe_open(files_[0], "pt") as found:
+        assert found.metadata() == notes
+    assert all(torch.equal(load_file(files_[0])[name], tensors[name]) for name in tensors)
+    save_file(tensors, files_[1])  # without notes
+    before = files_[1].read_bytes()
+    files.settle_safetensors(files_[1])
+    assert files_[1].read_bytes() == before
+
+
+def bomb(line: str) -> str:
+    """Nine aliases a line to what the line before holds: a billion values in ten lines."""
+    first, *others = "abcdefghij"
+    made = [f"{first}: &{first} {line}"]
+    made += [f"{name}: &{name} " + line.format(*[f"*{chr(ord(name) - 1)}"] * 9) for name in others]
+    return "\n".join(made)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (bomb("[{}, {}, {}, {}, {}, {}, {}, {}, {}]").replace("{}", "1"), r"line 5: more than 10000 values repeated"),
+        ("a0: &a0 {x: 1}\n" + "\n".join(
+            f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 9)}]}}" for n in range(1, 9)
+        ), "line 5: more than 10000 values repeated by aliases"),
+        ("a: &a [1, *a]", r"line 1: \*a stands inside what it names"),
+        ("a: " + "[" * 100_000, "line 1: more than 100 lists and mappings in one another"),
+        ("\n".join(" " * n + "a:" for n in range(1500)), "line 101: more than 100 lists"),
+        ("a: " + "9" * 5000, "5000 digits"),
+        ("a: 2024-13-45", "month must be in"),
+    ],
+)  # fmt: skip
+def test_yaml_that_cannot_be_built_is_refused_before_it_is(tmp_path: Path, text: str, said: str) -> None:
+    """Each of these took minutes, or the process with it, or came as an error without the file's name."""
+    (tmp_path / "params.yaml").write_text(text)
+    with pytest.raises(DataError, match=rf"params\.yaml: not (usable|valid) YAML \(.*{said}"):
+        files.read_yaml(tmp_path / "params.yaml")
+    with pytest.raises(ParamsError, match=rf"params\.yaml: not (usable|valid) YAML \(.*{said}"):
+        load(tmp_path / "params.yaml")
+
+
+def test_aliases_as_people_use_them_are_read() -> None:
+    tree = files.parse_yaml("base: &b {x: [1, 2], y: &y 3}\nown: {<<: *b, y: *y}\nsame: *b\n")
+    assert tree == {"base": {"x": [1, 2], "y": 3}, "own": {"x": [1, 2], "y": 3}, "same": {"x": [1, 2], "y": 3}}
+    with pytest.raises(ParamsError, match="params.yaml: keys must be str"):
+        parse(files.parse_yaml("? [a, b]\n: 1"))
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "9" * 5000, "\xff"])
+def test_json_that_cannot_be_read_is_one_clear_line(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.json").write_bytes(text.encode("latin-1"))
+    with pytest.raises(DataError, match=r"a\.json: not (valid JSON|UTF-8 text)"):
+        files.read_json(tmp_path / "a.json")
+    with pytest.raises(DataError, match=r"a\.json:1: not (valid JSON|UTF-8 text)"):
+        list(files.read_jsonl(tmp_path / "a.json"))
+
+
+def test_a_folder_where_a_file_is_meant_is_said(tmp_path: Path) -> None:
+    for read in (files.read_json, files.read_yaml, lambda path: list(files.read_jsonl(path))):
+        with pytest.raises(DataError, match="a folder, expected a file"):
+            read(tmp_path)
+
+
+def test_a_table_without_a_column_says_which(tmp_path: Path) -> None:
+    made = table(tmp_path / "data/rankings/instances.parquet")
+    assert len(files.read_table(made, require=("id",)).columns) == 2
+    for wanted in ({"require": ("id", "candidates")}, {"columns": ["id", "candidates"]}):
+        with pytest.raises(DataError, match=r"column 'candidates' is missing; found id, number; run `dvc repro rank"):
+            files.read_table(made, **wanted)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "text", ["stages: [1]", "stages: {a: 1}", "stages: {a: {outs: 3}}", "stages: {a: {outs: [{md5: x}]}}",
+             "stages: {a: {params: {params.yaml: [1]}}}", "stages: x"]
+)  # fmt: skip
+def test_a_lock_that_is_none_is_said(tmp_path: Path, text: str) -> None:
+    (tmp_path / "dvc.lock").write_text(text)
+    with pytest.raises(DataError, match=r"dvc\.lock: not as DVC writes it; restore it with `git checkout"):
+        Lock.read(tmp_path)
+
+
+def test_a_graph_that_is_none_is_said(tmp_path: Path) -> None:
+    (tmp_path / "dvc.yaml").write_text("stages: [1]")
+    with pytest.raises(DataError, match=r"dvc\.yaml: stages: expected a mapping, got list"):
+        present_inputs(tmp_path, "a")
+    with pytest.raises(DataError, match=r"dvc\.yaml: stages: expected a mapping"):
+        mermaid(tmp_path)
+    (tmp_path / "dvc.yaml").write_text("stages: {a: {cmd: x, deps: 3}}")
+    with pytest.raises(DataError, match=r"dvc\.yaml: stages\.a\.deps: expected a list"):
+        present_inputs(tmp_path, "a")
+
+
+@pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o002, 0o664), (0o077, 0o600)])
+def test_weights_get_the_mode_of_any_other_file(tmp_path: Path, mask: int, mode: int) -> None:
+    """safetensors writes through a temporary file of its own, which nobody else may read."""
+    import torch
+    from safetensors.torch import save_file
+
+    (tmp_path / "cached").write_text("")
+    (tmp_path / "cached").chmod(0o600)
+    before = os.umask(mask)
+    try:
+        with files.atomic(tmp_path / "model.safetensors") as part:
+            save_file({"a": torch.ones(2)}, part)
+        with files.atomic(tmp_path / "out") as part:
+            (part / "deep").mkdir(parents=True)
+            save_file({"a": torch.ones(2)}, part / "deep/model.safetensors")
+            (part / "card.json").write_text("{}")
+            (part / "link").symlink_to(tmp_path / "cached")
+            (part / "run").touch(0o755)
+    finally:
+        os.umask(before)
+    modes = {p.name: p.lstat().st_mode & 0o777 for p in tmp_path.rglob("*") if p.is_file() and not p.is_symlink()}
+    assert modes.pop("cached") == 0o600 and modes.pop("run") == 0o755 & ~mask
+    assert modes == dict.fromkeys(("model.safetensors", "card.json"), mode)

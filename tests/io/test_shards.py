@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import hashlib
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from PIL import Image
+
+from paco_core.data.pairs.leakage import picture_md5s
+from paco_core.data.records.panels import PanelStore
+from paco_core.io import shards
+from paco_core.io.files import DataError
+
+
+def pictures(count: int) -> dict[str, bytes]:
+    return {f"p{n}": shards.encode_png(Image.new("RGB", (4 + n, 5), (n, 0, 0))) for n in range(count)}
+
+
+def test_the_order_of_rows_does_not_change_a_byte(tmp_path: Path) -> None:
+    images = pictures(5)
+    rows = [{"id": name, "seed": n} for n, name in enumerate(images)]
+    shards.write_shard(tmp_path / "a", rows, images)
+    random.Random(0).shuffle(rows)
+    shards.write_shard(tmp_path / "b", rows, images)
+    for name in (shards.TAR, shards.INDEX):
+        md5 = {hashlib.md5((tmp_path / side / name).read_bytes()).hexdigest() for side in "ab"}
+        assert len(md5) == 1, name
+
+
+def test_pictures_come_back_by_id_from_any_shard(tmp_path: Path) -> None:
+    images = pictures(4)
+    shards.write_shard(tmp_path / "0", [{"id": "p0"}, {"id": "p2"}], {k: images[k] for k in ("p0", "p2")})
+    shards.write_shard(tmp_path / "1", [{"id": "p1"}, {"id": "p3"}], {k: images[k] for k in ("p1", "p3")})
+    shutil.copytree(tmp_path / "1", tmp_path / ".1.part")  # as a killed run leaves it: not read
+    reader = shards.ShardReader.below(tmp_path)
+    for n in range(4):
+        assert reader.read(f"p{n}").size == (4 + n, 5)
+    with pytest.raises(DataError, match="picture p9: not in"):
+        reader.read("p9")
+
+
+def test_a_truncated_shard_names_picture_and_file(tmp_path: Path) -> None:
+    images = pictures(3)
+    shards.write_shard(tmp_path / "0", [{"id": n} for n in images], images)
+    tar = tmp_path / "0" / shards.TAR
+    tar.write_bytes(tar.read_bytes()[:700])
+    reader = shards.ShardReader.below(tmp_path)
+    with pytest.raises(DataError, match=r"images\.tar: cut off: picture p2 .* run `dvc repro grids`"):
+        reader.read("p2")
+
+
+def test_rows_and_pictures_must_agree(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="1 rows have no picture, e.g. a"):
+        shards.write_shard(tmp_path, [{"id": "a"}], {})
+    with pytest.raises(DataError, match="repeated"):
+        shards.write_shard(tmp_path, [{"id": "a"}, {"id": "a"}], {"a": b""})
+
+
+def test_one_id_in_two_shards_is_an_error(tmp_path: Path) -> None:
+    for side in "ab":
+        shards.write_shard(tmp_path / side, [{"id": "p0"}], pictures(1))
+    with pytest.raises(DataError, match="two shards, e.g. p0"):
+        _ = shards.ShardReader.below(tmp_path).index
+
+
+def test_no_shard_says_which_stage_makes_one(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="dvc repro grids"):
+        shards.ShardReader.below(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("data", "said"), [(b"", "zero bytes"), (b"no picture", "not a readable picture"), (b"\x89PNG\r\n", "not a rea")]
+)
+def test_a_broken_picture_is_named(data: bytes, said: str) -> None:
+    with pytest.raises(DataError, match=f"x.png: {said}"):
+        shards.decode_image(data, "x.png")
+
+
+def test_a_pixel_bomb_is_refused_before_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = shards.encode_png(Image.new("RGB", (40, 40)))
+    monkeypatch.setattr(shards, "MAX_PIXELS", 100)
+    with pytest.raises(DataError, match="40 x 40 pixels exceed"):
+        shards.decode_image(data, "bomb.png")
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"offset": [-5, 512]}, "column 'offset' is damaged"),
+        ({"offset": [float("nan"), 512.0]}, "column 'offset' is damaged"),
+        ({"offset": ["a", "b"]}, "column 'offset' is damaged"),
+        ({"size": [-1, 5]}, "column 'size' is damaged"),
+        ({"size": [1 << 40, 5]}, "column 'size' is damaged"),
+        ({"id": ["../p0", "p1"]}, "row 0: '../p0' cannot be an id"),
+        ({"id": [None, "p1"]}, "row 0: (None|nan) cannot be an id"),
+        ({"offset": None}, "column 'offset' is missing"),
+        ({"id": None}, "column 'id' is missing"),
+    ],
+)
+def test_a_damaged_index_is_one_error_that_names_it(tmp_path: Path, change: dict[str, Any], said: str) -> None:
+    shards.write_shard(tmp_path / "0", [{"id": "p0"}, {"id": "p1"}], pictures(2))
+    index = pd.read_parquet(tmp_path / "0" / shards.INDEX)
+    ((column, values),) = change.items()
+    index = index.drop(columns=column) if values is None else index.assign(**{column: values})
+    index.to_parquet(tmp_path / "0" / shards.INDEX)
+    with pytest.raises(DataError, match=rf"0/index\.parquet: {said}"):
+        shards.ShardReader.below(tmp_path).read("p1")
+
+
+def test_a_shard_whose_index_names_another_place_says_which_picture(tmp_path: Path) -> None:
+    shards.write_shard(tmp_path / "0", [{"id": "p0"}, {"id": "p1"}], pictures(2))
+    index = pd.read_parquet(tmp_path / "0" / shards.INDEX)
+    for offset, said in ((513, r"images\.tar:p1\.png: not a readable picture"), (1 << 61, "cut off: picture p1")):
+        index.assign(offset=offset).to_parquet(tmp_path / "0" / shards.INDEX)
+        with pytest.raises(DataError, match=said):
+            shards.ShardReader.below(tmp_path).read("p1")
+
+
+def test_an_index_of_grids_says_what_it_lacks(tmp_path: Path) -> None:
+    shards.write_shard(tmp_path / "0", [{"id": "p0"}], pictures(1))
+    with pytest.raises(DataError, match="column 'prompt_id' is missing"):
+        PanelStore.below(tmp_path).panels("p0")
+    with pytest.raises(DataError, match="no column 'md5'"):
+        picture_md5s(shards.ShardReader.below(tmp_path).index)
+
+
+@pytest.mark.parametrize("name", ["../up", "a/b", ".x", "x" * 97, 3])
+def test_an_id_that_cannot_be_a_members_name_is_not_written(tmp_path: Path, name: Any) -> None:
+    with pytest.raises(DataError, match="cannot be an id"):
+        shards.write_shard(tmp_path / "0", [{"id": name}], {name: b""})
+    assert not (tmp_path / "0").exists()

@@ -1,0 +1,195 @@
+"""Champions: moved only by a better version, with its evidence, and given back by one command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import mlflow
+import numpy as np
+import pandas as pd
+import provenance_world as world
+import pytest
+
+from paco_core.cli import promotion as command
+from paco_core.cli import provenance
+from paco_core.io.check_report import CheckReport
+from paco_core.io.files import DataError
+from paco_core.operations.promotion import decision as decisions
+from paco_core.operations.promotion.champions import CHALLENGER, CHAMPION, Champions
+from paco_core.operations.promotion.decision import Rule
+from paco_core.operations.promotion.paired import paired
+
+NAME = "flux_t2is"
+POLICY = f"data/policies/{NAME}"
+RULE = Rule("gold_consistency", ("gold_following",))
+PASSED = CheckReport("no_collapse", True, "ERROR", "fine")
+
+
+def table(gain: float, fall: float = 0.0, *, prompts: int = 24, noise: float = 0.1, seed: int = 1) -> pd.DataFrame:
+    """Figures of one version on the same cases as every other table of this size."""
+    rng, own = np.random.default_rng(0), np.random.default_rng(seed)
+    rows = [(f"p{p}", s) for p in range(prompts) for s in (0, 1)]
+    base = rng.normal(0.5, 0.1, len(rows))
+    return pd.DataFrame(
+        {
+            "prompt_id": [p for p, _ in rows],
+            "unit": [s for _, s in rows],
+            "gold_consistency": base + gain + own.normal(0, noise, len(rows)),
+            "gold_following": 0.9 - fall + own.normal(0, 0.02, len(rows)),
+        }
+    )
+
+
+# --- the test ---------------------------------------------------------------------------------------------
+
+
+def test_the_interval_covers_the_truth_as_often_as_it_says() -> None:
+    """200 draws with prompt effects: a test that took pictures for independent would cover far too seldom."""
+    rng, covered = np.random.default_rng(7), 0
+    prompts = [f"p{n}" for n in range(20) for _ in range(4)]
+    for draw in range(200):
+        values = np.repeat(rng.normal(0.05, 0.2, 20), 4) + rng.normal(0, 0.1, 80)
+        found = paired(values, np.zeros(80), prompts, resamples=300, seed=draw)
+        covered += found.low <= 0.05 <= found.high
+    assert 0.9 <= covered / 200 <= 1.0
+
+
+def test_failed_cases_are_left_out_of_both_sides_and_counted() -> None:
+    nan = float("nan")
+    found = paired([1.0, nan, 3.0, 4.0], [0.0, 1.0, nan, 2.0], ["a", "a", "b", "b"], resamples=50)
+    assert (found.difference, found.cases, found.missing, found.prompts) == (1.5, 2, 2, 2)
+    alone = paired([1.0, 2.0], [0.0, 0.0], ["a", "a"])
+    assert np.isnan(alone.low) and not alone.is_better and not alone.is_worse
+    assert paired([nan], [nan], ["a"]).cases == 0
+    with pytest.raises(ValueError, match="one length"):
+        paired([1.0], [1.0, 2.0], ["a"])
+
+
+@pytest.mark.parametrize(
+    ("gain", "fall", "promoted", "says"),
+    [
+        (0.2, 0.0, True, "becomes champion: gold_consistency rose"),
+        (0.0, 0.0, False, "is not shown to be better"),
+        (-0.2, 0.0, False, "is not shown to be better"),
+        (0.2, 0.2, False, "but gold_following fell"),
+    ],
+)
+def test_who_wins(gain: float, fall: float, promoted: bool, says: str) -> None:
+    made = decisions.decide(
+        NAME, RULE, ("2", "b", table(gain, fall, seed=2)), ("1", "a", table(0.0)), [PASSED], resamples=300
+    )
+    assert made.promoted is promoted and says in made.reason
+    assert made.test is not None and made.test.prompts == 24 and made.test.cases == 48
+    tree = json.loads(json.dumps(made.as_dict()))
+    assert (
+        set(tree["candidate"]["figures"]) == {"gold_consistency", "gold_following"} == set(tree["incumbent"]["figures"])
+    )
+    assert tree["test"]["low"] <= tree["test"]["difference"] <= tree["test"]["high"]
+
+
+def test_versions_without_a_common_case_are_not_compared() -> None:
+    other = table(0.0)
+    other["prompt_id"] = "q" + other["prompt_id"]
+    with pytest.raises(DataError, match="no common case"):
+        decisions.decide(NAME, RULE, ("2", "b", table(0.1)), ("1", "a", other), [PASSED])
+
+
+# --- the registry -----------------------------------------------------------------------------------------
+
+
+class Stand:
+    """A project whose policy can be retrained; how well each version paints is told, not painted."""
+
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.root, self.gates = root, [PASSED]
+        self.gains: dict[str, float] = {}
+        monkeypatch.setattr(command, "gates", lambda *_args: self.gates)
+        monkeypatch.setattr(command, "_measure", self._measure)
+
+    def retrain(self, weights: str, gain: float) -> None:
+        (self.root / POLICY / "adapter/weights.safetensors").write_text(weights)
+        self.gains[weights] = gain
+        world.record(self.root, {f"policies@{NAME}": [POLICY]})
+
+    def _measure(self, _root: Path, _params: Any, _name: str, folders: list[Path]) -> list[pd.DataFrame]:
+        shown = [(f / "adapter/weights.safetensors").read_text() for f in folders]
+        return [table(self.gains[text], seed=n) for n, text in enumerate(shown)]
+
+
+@pytest.fixture
+def stand(project: Path, monkeypatch: pytest.MonkeyPatch) -> Stand:
+    monkeypatch.setenv("MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING", "false")
+    params = (project / "params.yaml").read_text()
+    world.make(project)
+    (project / "params.yaml").write_text(params)
+    graph = (project / "dvc.yaml").read_text().replace("params: [prompts.count]", "params: [prompts]")
+    (project / "dvc.yaml").write_text(graph)
+    (project / "dvc.lock").unlink()
+    world.record(project)
+    made = Stand(project, monkeypatch)
+    made.gains["adapter"] = 0.0
+    return made
+
+
+def test_a_life_of_champions(stand: Stand) -> None:
+    first = command.promote(stand.root, NAME)
+    assert first.promoted and first.incumbent is None
+    again = command.promote(stand.root, NAME)
+    assert not again.promoted and again.reason == "is the champion already"
+
+    stand.retrain("not better", 0.0)
+    lost = command.promote(stand.root, NAME)
+    champions = Champions(stand.root)
+    champion, challenger = champions.at(NAME, CHAMPION), champions.at(NAME, CHALLENGER)
+    assert not lost.promoted and champion and champion.number == "1" and challenger and challenger.number == "2"
+
+    stand.retrain("better", 0.3)
+    won = command.promote(stand.root, NAME)
+    champion = champions.at(NAME, CHAMPION)
+    assert won.promoted and champion and (champion.number, champion.over) == ("3", "1")
+    assert won.incumbent and won.incumbent.version == "1", "the incumbent's bytes came from DVC's cache"
+    assert "flux_t2is: champion version 3" in champions.text()
+
+    text = command.roll_back(stand.root, NAME)
+    champion = champions.at(NAME, CHAMPION)
+    assert champion and champion.number == "1" and "version 1 again" in text
+    with pytest.raises(DataError, match="first champion"):
+        command.roll_back(stand.root, NAME)
+
+    # The old champion is not what lies in the workspace: its story was recorded, its bytes are in the cache.
+    story = provenance.tell(stand.root, f"{NAME}@champion")
+    assert not story.present and story.provenance.md5 == champion.md5
+    assert provenance.check(stand.root, story).breaks == ()
+
+
+def test_the_decision_is_kept_with_both_sides_and_the_test(stand: Stand) -> None:
+    command.promote(stand.root, NAME)
+    stand.retrain("better", 0.3)
+    made = command.promote(stand.root, NAME)
+    client = mlflow.MlflowClient(f"sqlite:///{stand.root / 'mlflow.db'}")
+    experiment = client.get_experiment_by_name(f"paco/promotion/{NAME}")
+    assert experiment is not None
+    run = client.search_runs([experiment.experiment_id], order_by=["attributes.start_time DESC"])[0]
+    figures = run.data.metrics
+    assert figures["promoted"] == 1 and made.test is not None
+    assert figures["difference/gold_consistency"] == pytest.approx(made.test.difference)
+    assert figures["candidate/gold_consistency"] > figures["incumbent/gold_consistency"]
+    kept = json.loads(Path(client.download_artifacts(run.info.run_id, "decision.json")).read_text())
+    assert kept["gates"][0]["name"] == "no_collapse" and kept["test"]["low"] > 0
+
+
+def test_a_failed_blocking_check_stops_even_a_first_champion(stand: Stand) -> None:
+    stand.gates = [CheckReport("no_collapse", False, "ERROR", "collapsed"), PASSED]
+    made = command.promote(stand.root, NAME)
+    assert not made.promoted and "blocking checks failed (no_collapse)" in made.reason
+    assert Champions(stand.root).at(NAME, CHAMPION) is None
+
+
+def test_bytes_that_are_not_the_recorded_ones_are_not_registered(stand: Stand) -> None:
+    (stand.root / POLICY / "adapter/weights.safetensors").write_text("by hand")
+    with pytest.raises(DataError, match="is not the version that dvc.lock records"):
+        command.promote(stand.root, NAME)
+    with pytest.raises(DataError, match="choose one of: reward, flux_t2is"):
+        command.promote(stand.root, "flux")

@@ -1,0 +1,77 @@
+"""A new instance that several processes open at once."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from pipelines.instance.storage import LockedSqliteStorage
+
+AT_ONCE = 8
+OPENS = """
+import pathlib, sys, time
+import dagster as dg
+pathlib.Path(sys.argv[1], f"ready-{sys.argv[2]}").touch()
+deadline = time.monotonic() + 300
+while not pathlib.Path(sys.argv[1], "go").exists():
+    assert time.monotonic() < deadline
+    time.sleep(0.001)
+with dg.DagsterInstance.get() as instance:
+    print(len(instance.get_runs()))
+"""
+
+
+def test_eight_at_once_make_one_sound_store(repository: Path, tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    shutil.copy(repository / "dagster.yaml", home)
+    env = {**os.environ, "DAGSTER_HOME": str(home), "PYTHONPATH": str(repository)}
+    children = [
+        subprocess.Popen(
+            [sys.executable, "-c", OPENS, str(tmp_path), str(n)],
+            env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for n in range(AT_ONCE)
+    ]  # fmt: skip
+    deadline = time.monotonic() + 300
+    while len(list(tmp_path.glob("ready-*"))) < AT_ONCE and all(child.poll() is None for child in children):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    (tmp_path / "go").touch()
+    said = [child.communicate(timeout=300) for child in children]
+    assert [out for out, _ in said] == ["0\n"] * AT_ONCE, said
+    for database in ("history/runs.db", "history/runs/index.db", "schedules/schedules.db"):
+        with closing(sqlite3.connect(home / database)) as connection:
+            assert len(connection.execute("SELECT version_num FROM alembic_version").fetchall()) == 1, database
+
+
+def test_the_store_is_where_dagster_keeps_it_by_default(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An instance that was made before goes on as it is."""
+    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
+    with dg.DagsterInstance.get() as plain:
+        plain.report_runless_asset_event(dg.AssetMaterialization("a"))
+    shutil.copy(repository / "dagster.yaml", tmp_path)
+    with dg.DagsterInstance.get() as instance:
+        assert instance.get_ref().storage_data.class_name == LockedSqliteStorage.__name__
+        assert instance.get_latest_materialization_event(dg.AssetKey("a")) is not None
+
+
+def test_a_run_is_retried_only_where_its_worker_died(
+    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path))
+    shutil.copy(repository / "dagster.yaml", tmp_path)
+    with dg.DagsterInstance.get() as instance:
+        assert (instance.run_retries_enabled, instance.run_retries_max_retries) == (True, 2)
+        assert not instance.run_retries_retry_on_asset_or_op_failure

@@ -1,0 +1,291 @@
+"""The arithmetic, memory and cost of a training, and the numbers that cannot work."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny import tiny_flux
+
+from paco_core.config import profiles
+from paco_core.config.params import Params, PoliciesParams, PolicyLora, load, parse
+from paco_core.grpo.optimizers import build, check_optimizer
+from paco_core.io.files import DataError
+from paco_core.planning.footprint import KNOWN, architecture, footprint
+from paco_core.planning.plan import plan
+from paco_core.planning.workload import Workload
+from paco_core.policies import adapters, base
+from paco_core.policies.flux import FluxPolicy
+
+
+@pytest.fixture
+def params(repository: Path) -> Params:
+    return load(repository / "params.yaml")
+
+
+def changed(params: Params, recipe: dict[str, Any] | None = None, **changes: Any) -> Params:
+    """The parameters with other numbers, checked as the file would be."""
+    tree = params.model_dump()
+    tree["policies"].update(changes)
+    tree["policies"]["recipes"]["flux_t2is"].update(recipe or {})
+    return parse(tree)
+
+
+def test_plan_counts_the_work(repository: Path, params: Params) -> None:
+    asked = changed(
+        params,
+        epochs=21,
+        eval_every=10,
+        prompts_per_epoch=8,
+        group_size=16,
+        updates_per_epoch=2,
+        rollout_batch=50,
+        train_batch=30,
+    )
+    found = Workload.of(asked, "flux_t2is")
+    assert (found.images_an_epoch, found.questions_a_picture, found.rollout_batches) == (128, 6, 3)
+    assert (found.optimiser_steps, found.evaluations, found.untrained_passes) == (42, 4, 0)
+    assert found.micro_batches == 3
+    text = plan(asked, "flux_t2is", repository)
+    assert f"{21 * 128 * 6} scored pairs" in text and "GB a process" in text and "min on two cores" in text
+    with pytest.raises(DataError, match="there are: flux_t2is"):
+        plan(asked, "flux_t2iss", repository)
+
+
+@pytest.mark.parametrize(
+    ("changes", "recipe", "passes"),
+    [
+        ({}, {"sampling_steps": 10, "noise_steps": [1, 3, 5], "num_noise_steps": 2}, (2, 0)),
+        ({"old_log_prob": "recomputed", "kl": {"beta": 0.1}}, {}, (1, 2)),
+        ({"loss": "nft"}, {"dynamics": "ode", "noise_steps": []}, (4, 4)),
+        ({"loss": "nft"}, {"train_steps": [0, 2]}, (2, 2)),
+    ],
+)
+def test_passes_by_loss(
+    params: Params, changes: dict[str, Any], recipe: dict[str, Any], passes: tuple[int, int]
+) -> None:
+    found = Workload.of(changed(params, recipe, **changes), "flux_t2is")
+    assert (found.trained_passes, found.untrained_passes) == tuple(found.images_an_epoch * n for n in passes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "recipe", "message"),
+    [
+        ({}, {"train_size": 72}, "train_size: 72 px do not divide into 16 px tokens and 2x2 panels; choose 64 or 80"),
+        ({}, {"eval_sizes": [64, 8]}, "eval_sizes: 8 px.*choose 16"),
+        ({"prompts_per_epoch": 200, "updates_per_epoch": 2}, {}, "choose prompts_per_epoch up to 184"),
+        ({}, {"rewards": {"terms": {"clipt": {"weight": 1}}, "aggregator": "rank", "advantage_std": "group"}},
+         "reward 'clipt' is unknown"),
+    ],
+)  # fmt: skip
+def test_impossible_numbers_name_their_neighbours(
+    repository: Path, params: Params, changes: dict[str, Any], recipe: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(DataError, match=message):
+        plan(changed(params, recipe, **changes), "flux_t2is", repository)
+
+
+def test_processes_must_share_the_batches(repository: Path, params: Params) -> None:
+    asked = changed(params, prompts_per_epoch=6, updates_per_epoch=1, group_size=16, rollout_batch=16)
+    assert "6 batches" in plan(asked, "flux_t2is", repository, processes=3)
+    with pytest.raises(DataError, match=r"6 rollout batches.*4 processes.*\[1, 2, 3, 6\]"):
+        plan(asked, "flux_t2is", repository, processes=4)
+
+
+def test_all_problems_are_told_at_once(repository: Path, params: Params) -> None:
+    with pytest.raises(DataError) as raised:
+        plan(changed(params, {"train_size": 72, "eval_sizes": [65]}), "flux_t2is", repository, processes=5)
+    assert len(str(raised.value).splitlines()) == 4
+
+
+def test_the_papers_scale_is_estimated_without_its_weights(repository: Path) -> None:
+    """FLUX.1-dev: 11.9 B parameters, of which 11.8 B lie in its blocks."""
+    dev = KNOWN["black-forest-labs/FLUX.1-dev"]
+    assert dev.parameters == pytest.approx(11.8e9, rel=0.02)
+    paper = profiles.read(repository, "paper")
+    need = footprint(dev, paper.policies, paper.policies.recipes["flux_t2is"], (6720, 672))
+    assert 23 < need.weights_gb < 25 and 30 < need.memory_gb < 45
+    text = plan(paper, "flux_t2is", repository, processes=7)
+    assert "GPU hours" in text and "h on 7" in text
+
+
+def test_operations_are_those_that_torch_counts(tmp_path: Path) -> None:
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    policy: Any = base.load("flux", str(tiny_flux(tmp_path / "flux")), "cpu", "float32")
+    size = (192, 192)
+    condition = base.Condition({"text": torch.zeros(1, 40, 16), "pooled": torch.zeros(1, 16)})
+    noise = policy.noise(size, [base.NoiseKey("p", 0, 0)])
+    with torch.no_grad(), FlopCounterMode(display=False) as counted:
+        policy.velocity(noise, 0.5, condition, 3.5, size)
+    found = architecture(tmp_path, "flux")
+    assert found is not None
+    embedders = 2 * 144 * 2 * 64 * found.hidden  # into and out of the width, next to nothing at full size
+    attention = 4.0 * 184**2 * found.hidden * 2
+    known = found.pass_flops(144, 40) + embedders
+    assert (
+        min(abs(counted.get_total_flops() / known - 1), abs(counted.get_total_flops() / (known - attention) - 1)) < 0.05
+    )
+
+
+def test_the_adapters_size_is_that_of_the_real_one(tmp_path: Path, params: Params) -> None:
+    folder = tiny_flux(tmp_path / "flux")
+    found = architecture(tmp_path, "flux")
+    assert found is not None and found.hidden == 32 and found.patch == 16
+    policy = base.load("flux", str(folder), "cpu", "float32")
+    policy.add_adapter(params.policies.lora, 0)
+    real = sum(p.numel() for p in policy.trainable().values())
+    assert found.lora_parameters(params.policies.lora.rank, FluxPolicy.lora_targets) == real
+    assert adapters.TRAINED == "default" and architecture(tmp_path, "somebody/unknown") is None
+
+
+#: The configurations of the public models, as far as a plan reads them, and what is known of them.
+FLUX = {
+    "_class_name": "FluxTransformer2DModel", "in_channels": 64, "num_layers": 19, "num_single_layers": 38,
+    "num_attention_heads": 24, "attention_head_dim": 128, "joint_attention_dim": 4096, "pooled_projection_dim": 768,
+    "guidance_embeds": True,
+}  # fmt: skip
+QWEN = {
+    "_class_name": "QwenImageTransformer2DModel", "in_channels": 64, "out_channels": 16, "num_layers": 60,
+    "num_attention_heads": 24, "attention_head_dim": 128, "joint_attention_dim": 3584, "guidance_embeds": False,
+}  # fmt: skip
+PUBLIC = {
+    "flux_kontext": ("black-forest-labs/FLUX.1-Kontext-dev", FLUX, {"block_out_channels": [128, 256, 512, 512]}, {}),
+    "qwen_image_edit": (
+        "Qwen/Qwen-Image-Edit",
+        QWEN,
+        {"temperal_downsample": [False, True, True]},
+        {"vision_config": {"patch_size": 14, "spatial_merge_size": 2}},
+    ),
+}
+
+
+def configurations(folder: Path, family: str) -> dict[str, Any]:
+    """Write a public model's configurations, without weights; the transformer's."""
+    _, transformer, vae, encoder = PUBLIC[family]
+    for part, config in {"transformer": transformer, "vae": vae, "text_encoder": encoder}.items():
+        (folder / part).mkdir(parents=True)
+        (folder / part / "config.json").write_text(json.dumps(config))
+    return transformer
+
+
+@pytest.mark.parametrize("family", PUBLIC)
+def test_an_editors_size_is_that_of_the_real_one(tmp_path: Path, params: Params, family: str) -> None:
+    """At full size, on the meta device: weights, adapter, and the operations of a pass over picture and reference."""
+    import diffusers
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    config = configurations(tmp_path / "model", family)
+    found = architecture(tmp_path, "model")
+    assert found is not None and found == KNOWN[PUBLIC[family][0]]
+    with torch.device("meta"):
+        transformer = getattr(diffusers, config["_class_name"]).from_config(config)
+    assert sum(p.numel() for p in transformer.parameters()) == pytest.approx(found.parameters, rel=0.02)
+    asked = editing(params, family).recipes[family]
+    image, words = found.tokens(asked, 384)
+    assert image == 2 * 24 * 24 and words == 128 + (14 * 14 if family == "qwen_image_edit" else 0)
+    with torch.device("meta"), torch.no_grad(), FlopCounterMode(display=False) as counted:
+        shared = {"hidden_states": torch.zeros(1, image, 64), "timestep": torch.zeros(1), "return_dict": False}
+        text = torch.zeros(1, words, config["joint_attention_dim"])
+        if family == "qwen_image_edit":
+            transformer(encoder_hidden_states=text, img_shapes=[[(1, 24, 24)] * 2], **shared)
+        else:
+            transformer(
+                encoder_hidden_states=text, guidance=torch.zeros(1), pooled_projections=torch.zeros(1, 768),
+                txt_ids=torch.zeros(words, 3), img_ids=torch.zeros(image, 3), **shared,
+            )  # fmt: skip
+    assert counted.get_total_flops() == pytest.approx(found.pass_flops(image, words), rel=0.05)
+    targets = base.policy_class(family).lora_targets
+    with torch.device("meta"):
+        adapters.attach(transformer, PolicyLora(rank=64, alpha=128, targets=None), targets, 0)
+    real = sum(p.numel() for p in transformer.parameters() if p.requires_grad)
+    assert found.lora_parameters(64, targets) == real
+
+
+def editing(params: Params, family: str, **recipe: Any) -> PoliciesParams:
+    """The paper's recipe for an editor."""
+    rewards = {"terms": {"editing": {"weight": 1}}, "aggregator": "weighted_sum", "advantage_std": "group"}
+    given = {
+        "family": family, "model": PUBLIC[family][0], "train_size": 384, "eval_sizes": [384, 1024],
+        "sampling_steps": 8, "noise_steps": [1], "shared_noise": False, "guidance": 4.0, "max_sequence_length": 128,
+        "rewards": rewards,
+    }  # fmt: skip
+    tree = params.model_dump()
+    tree["policies"]["recipes"][family] = tree["policies"]["recipes"]["flux_t2is"] | given | recipe
+    return parse(tree).policies
+
+
+def test_what_an_edit_takes_more(params: Params) -> None:
+    """Twice the picture's tokens, unless references are smaller; and true guidance runs and keeps two passes."""
+    both = {family: editing(params, family) for family in PUBLIC}
+    need = {f: footprint(KNOWN[PUBLIC[f][0]], p, p.recipes[f], (1, 0)) for f, p in both.items()}
+    kontext, qwen = need["flux_kontext"], need["qwen_image_edit"]
+    dev, grpo = KNOWN["black-forest-labs/FLUX.1-dev"], both["flux_kontext"]
+    plain = grpo.recipes["flux_kontext"].model_copy(update={"family": "flux"})
+    alone = footprint(dev, grpo, plain, (1, 0))
+    assert kontext.kept_gb == alone.kept_gb and kontext.weights_gb == alone.weights_gb
+    assert kontext.activations_gb / alone.activations_gb == pytest.approx((1152 + 128) / (576 + 128))
+    small = grpo.recipes["flux_kontext"].model_copy(update={"reference_size": 192})
+    assert footprint(dev, grpo, small, (1, 0)).activations_gb / alone.activations_gb == pytest.approx(848 / 704)
+    unguided = both["qwen_image_edit"].recipes["qwen_image_edit"].model_copy(update={"guidance": 1.0})
+    once = footprint(KNOWN["Qwen/Qwen-Image-Edit"], both["qwen_image_edit"], unguided, (1, 0))
+    many = both["qwen_image_edit"].model_copy(update={"train_batch": 64, "rollout_batch": 1})
+    kept = [footprint(KNOWN["Qwen/Qwen-Image-Edit"], many, r, (1, 0)).activations_gb
+            for r in (many.recipes["qwen_image_edit"], unguided)]  # fmt: skip
+    assert kept[0] == 2 * kept[1] and qwen.weights_gb == once.weights_gb == pytest.approx(2 * 40.8, rel=0.01)
+
+
+@pytest.mark.parametrize("family", PUBLIC)
+def test_an_editors_plan_needs_its_configuration_only(tmp_path: Path, params: Params, family: str) -> None:
+    configurations(tmp_path / "model", family)
+    tree = params.model_dump()
+    tree["policies"] = editing(params, family, model="model").model_dump()
+    asked = parse(tree)
+    found, passes = Workload.of(asked, family), 2 if family == "qwen_image_edit" else 1
+    assert found.rollout_passes == 8 * passes * found.images_an_epoch and found.questions_a_picture == 2
+    assert found.trained_passes == passes * found.images_an_epoch
+    assert "GB a process: weights" in plan(asked, family, tmp_path)
+    with pytest.raises(DataError, match="train_size: 392 px do not divide into 16 px tokens.*choose 384 or 400"):
+        tree["policies"]["recipes"][family]["train_size"] = 392
+        plan(parse(tree), family, tmp_path)
+
+
+def test_a_transformer_of_another_kind_has_no_plan(tmp_path: Path) -> None:
+    configurations(tmp_path / "model", "flux_kontext")
+    file = tmp_path / "model" / "transformer" / "config.json"
+    file.write_text(json.dumps({"_class_name": "SD3Transformer2DModel"}))
+    with pytest.raises(DataError, match="is of a SD3Transformer2DModel; known are FluxTransformer2DModel"):
+        architecture(tmp_path, "model")
+    file.write_text(json.dumps({name: value for name, value in FLUX.items() if name != "num_single_layers"}))
+    with pytest.raises(DataError, match="names no 'num_single_layers'"):
+        architecture(tmp_path, "model")
+
+
+def test_an_optimiser_that_is_not_installed(params: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("paco_core.grpo.optimizers.find_spec", lambda _name: None)
+    with pytest.raises(DataError, match="adamw_8bit needs bitsandbytes"):
+        check_optimizer("adamw_8bit")
+    check_optimizer("adamw")
+
+
+def test_8_bit_moments_where_bitsandbytes_is_there(params: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+    from types import ModuleType
+
+    import torch
+
+    class AdamW8bit(torch.optim.AdamW):
+        """Stands in for the GPU library: only the name and the arguments matter here."""
+
+    library = ModuleType("bitsandbytes.optim")
+    library.AdamW8bit = AdamW8bit  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "bitsandbytes", ModuleType("bitsandbytes"))
+    monkeypatch.setitem(sys.modules, "bitsandbytes.optim", library)
+    monkeypatch.setattr("paco_core.grpo.optimizers.find_spec", lambda _name: object())
+    asked = changed(params, optimizer="adamw_8bit", learning_rate=0.125).policies
+    built = build([torch.nn.Parameter(torch.zeros(2))], asked)
+    assert isinstance(built, AdamW8bit) and built.defaults["lr"] == 0.125

@@ -1,0 +1,103 @@
+"""docs/how-to/extend.md, followed word by word in a copy of the project, and trained with."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import children
+import pytest
+
+BLOCK = re.compile(r'```python (title|append-to|add-to)="([^"]+)"\n(.*?)```', re.DOTALL)
+USED = """
+import json, sys
+from pathlib import Path
+import numpy as np, torch
+from grpo_toys import ToyPolicy, params, recipe, trainer
+from paco_core.config.params import load
+from paco_core.policies.base import policy_class
+from paco_core.rewards import registry
+from paco_core.rewards.sources import Sources
+
+given = load(Path("params.yaml")).policies.recipes["flux_t2is"]
+assert (given.family, given.dynamics, given.rewards.aggregator) == ("flux_attention", "plain_noise", "smallest")
+assert policy_class(given.family).lora_targets == ("to_v",)
+terms = {"redness": {"weight": 1.0}, "jpeg": {"weight": 1.0}}
+own = recipe(
+    loss="unclipped", dynamics="plain_noise",
+    rewards={"terms": terms, "aggregator": "smallest", "advantage_std": "group"},
+)
+small = params(epochs=1)
+out = Path("out")
+rewards = registry.build_set(own.rewards, Sources())
+done = trainer(params=small, recipe=own, rewards=rewards).run(out, out / "checkpoint")
+print(json.dumps(done.rows[-1]))
+assert np.isfinite(done.rows[-1]["reward/redness"]) and done.rows[-1]["update/grad_norm"] > 0
+"""
+
+
+def follow(page: str, root: Path) -> list[str]:
+    """Do what the page says; the tables and files that it named."""
+    did = []
+    for verb, where, code in BLOCK.findall(page):
+        if verb == "title":
+            (root / where).write_text(code)
+        elif verb == "append-to":
+            path, mark = root / where, re.compile(r"^[A-Z]+ = \{$", re.MULTILINE)
+            text = path.read_text()  # a table can name what stands above it
+            place = mark.search(text)
+            assert place is not None, f"{where} has no table"
+            path.write_text(f"{text[: place.start()]}{code}\n\n{text[place.start() :]}")
+        else:
+            table, _, file = where.partition(" in ")
+            text, line = (root / file).read_text(), f"{table} = {{\n"
+            assert text.count(line) == 1, f"{file} has no table {table}"
+            (root / file).write_text(text.replace(line, line + code))
+        did.append(where)
+    return did
+
+
+@pytest.fixture
+def copy(repository: Path, tmp_path: Path) -> Path:
+    """The library and its parameters, without data and weights."""
+    for name in ("dvc_project", "paco_core"):
+        shutil.copytree(repository / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(repository / "params.yaml", tmp_path)
+    return tmp_path
+
+
+def test_what_the_page_adds_is_found_and_trained_with(repository: Path, copy: Path) -> None:
+    did = follow((repository / "docs/how-to/extend.md").read_text(), copy)
+    assert len(did) == 10, did
+    params = (copy / "params.yaml").read_text()
+    for old, new in (
+        ("family: flux\n", "family: flux_attention\n"),
+        ("dynamics: flow_sde", "dynamics: plain_noise"),
+        ("aggregator: log_tame", "aggregator: smallest"),
+    ):
+        assert old in params
+        params = params.replace(old, new, 1)
+    (copy / "params.yaml").write_text(params)
+    path = os.pathsep.join([str(copy), children.PATH])
+    environment = {**os.environ, "PYTHONPATH": path}
+    done = subprocess.run([sys.executable, "-P", "-c", USED], cwd=copy, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert '"epoch": 1.0' in done.stdout
+
+
+def test_without_the_page_the_names_are_refused(copy: Path) -> None:
+    params = copy / "params.yaml"
+    params.write_text(params.read_text().replace("dynamics: flow_sde", "dynamics: plain_noise", 1))
+    code = "from paco_core.config.params import load; from pathlib import Path; load(Path('params.yaml'))"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=copy,
+        env={**os.environ, "PYTHONPATH": str(copy)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode != 0 and "dynamics: Input should be 'flow_sde'" in done.stderr

@@ -1,0 +1,54 @@
+"""The questions, to the letter: released weights answer to no other wording."""
+
+from __future__ import annotations
+
+import pytest
+
+from paco_core.io.files import DataError
+from paco_core.reward_model.instructions import TEMPLATES, render
+
+COMPARED = (
+    "Compare the edited image (second) with the original image (first). Instruction: 'make it blue'. {rest} "
+    "Answer 'Yes' or 'No' first, then provide detailed reasons."
+)
+EXPECTED = {
+    "theme": (
+        'Given two subfigures generated based on the theme: "a cat", do the two images maintain consistency in '
+        'terms of style, logic and identity? Answer "Yes" and "No" first, and then provide detailed reasons.'
+    ),
+    "plain": (
+        "Do the two images maintain consistency in terms of style, logic and identity? "
+        'Answer "Yes" and "No" first, and then provide detailed reasons.'
+    ),
+    "criteria": (
+        "Do images meet the following criteria? The style is the same. "
+        "Please answer Yes or No first, then provide detailed reasons."
+    ),
+    "edit_consistency": COMPARED.replace(
+        "{rest}",
+        "Except for the parts that are intentionally changed according to the instruction, does the edited "
+        "image remain consistent with the original in style, logic, and identity?",
+    ),
+    "edit_following": COMPARED.replace("{rest}", "Does the edited image accurately follow this instruction?"),
+}
+
+
+@pytest.mark.parametrize("template", TEMPLATES)
+def test_every_template_is_rendered_to_the_letter(template: str) -> None:
+    text = render(template, theme="a cat", criterion="The style is the same.", instruction="make it blue")
+    assert text == EXPECTED[template]
+
+
+def test_braces_in_a_theme_stay_as_they_are() -> None:
+    assert '"a {red} cat {theme}"' in render("theme", theme="a {red} cat {theme}")
+
+
+def test_an_unknown_template_names_the_nearest() -> None:
+    with pytest.raises(DataError, match="'themes' does not exist; did you mean 'theme'"):
+        render("themes", theme="a cat")
+
+
+@pytest.mark.parametrize("theme", [None, ""])
+def test_a_missing_value_is_named(theme: str | None) -> None:
+    with pytest.raises(DataError, match="needs theme="):
+        render("theme", theme=theme)

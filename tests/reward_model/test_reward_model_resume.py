@@ -1,0 +1,211 @@
+"""Training that is killed, split among processes, or evaluated: the same weights, and the best ones."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import children
+import pandas as pd
+import pytest
+import reward_tiny
+import tiny_vlm
+import torch
+from safetensors.torch import load_file
+
+from paco_core.config.params import RewardParams
+from paco_core.reward_model import checkpoint, lora, training
+from paco_core.reward_model.evaluation import Evaluation
+from paco_core.reward_model.processes import RankError, ranks
+
+PAIRS, WITHIN_EPOCH_2 = 10, 18  # pairs trained on when the process is killed
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_vlm.build(tmp_path_factory.mktemp("resume") / "tiny")
+
+
+def train(base: Path, out: Path, **changes: Any) -> training.TrainingReport:
+    examples = reward_tiny.pairs(PAIRS)
+    given = {key: changes.pop(key) for key in ("on_metrics", "progress", "say") if key in changes}
+    params = RewardParams.model_validate({**reward_tiny.PARAMS, "batch_size": 2, "checkpoint_every": 3, **changes})
+    return training.train(base, examples, examples[:4], params, out, out / "checkpoint", "code", **given)
+
+
+def weights(out: Path) -> dict[str, torch.Tensor]:
+    return load_file(out / training.ADAPTER / lora.WEIGHTS)
+
+
+CHILD = f"""
+import sys, time
+from pathlib import Path
+from test_reward_model_resume import train
+
+class Stop:
+    done = 0
+    def advance(self, pairs, note=""):
+        self.done += pairs
+        if self.done >= {WITHIN_EPOCH_2}:
+            Path(sys.argv[2], "reached").touch()
+            time.sleep(600)
+
+train(Path(sys.argv[1]), Path(sys.argv[2]), progress=Stop())
+"""
+
+
+def test_kill_minus_nine_in_the_middle_of_an_epoch_costs_no_bit(base: Path, tmp_path: Path) -> None:
+    out = tmp_path / "killed"
+    out.mkdir()
+    environment = {**os.environ, "PYTHONPATH": children.PATH}
+    child = subprocess.Popen([sys.executable, "-c", CHILD, str(base), str(out)], env=environment)
+    try:
+        deadline = time.monotonic() + 120
+        while not (out / "reached").exists():
+            assert child.poll() is None and time.monotonic() < deadline, "the child never got there"
+            time.sleep(0.05)
+    finally:
+        os.kill(child.pid, signal.SIGKILL)
+        child.wait()
+    assert not (out / training.ADAPTER).exists()
+
+    said: list[str] = []
+    train(base, out, say=said.append)
+    assert "going on after step 6 of 10 (1 of 2 epochs done)" in said  # 5 steps an epoch: one step into the second
+    train(base, tmp_path / "whole")
+    whole, killed = weights(tmp_path / "whole"), weights(out)
+    assert whole.keys() == killed.keys()
+    assert all(torch.equal(whole[name], killed[name]) for name in whole)
+    assert (tmp_path / "whole" / training.LOG).read_text() == (out / training.LOG).read_text()
+
+
+def test_a_kill_while_the_checkpoint_is_written_leaves_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weight = torch.nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.AdamW([weight])
+    weight.sum().backward()
+    optimizer.step()
+    stored = weight.detach().clone()
+    checkpoint.save(tmp_path, "key", checkpoint.Progressed(step=1, within=1), {"w": weight}, optimizer)
+    optimizer.step()
+
+    def killed(*_args: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(checkpoint, "write_json", killed)  # new tensors are there, the state still names the old
+    with pytest.raises(KeyboardInterrupt):
+        checkpoint.save(tmp_path, "key", checkpoint.Progressed(step=2, within=2), {"w": weight}, optimizer)
+    done = checkpoint.restore(tmp_path, "key", {"w": weight}, optimizer)
+    assert done is not None and done.step == 1
+    assert torch.equal(weight.detach(), stored)
+
+
+def test_two_processes_train_as_one(base: Path, tmp_path: Path) -> None:
+    one = train(base, tmp_path / "one", epochs=1, batch_size=5, accumulation=2)
+    two = train(base, tmp_path / "two", epochs=1, batch_size=5, accumulation=2, processes=2)
+    alone, shared = weights(tmp_path / "one"), weights(tmp_path / "two")
+    for name, value in alone.items():
+        torch.testing.assert_close(value, shared[name], rtol=0, atol=1e-6)
+    assert two.after.scores == pytest.approx(one.after.scores, abs=1e-6)
+    assert "RANK" not in os.environ and not torch.distributed.is_initialized()
+
+
+def fail() -> None:
+    raise ValueError("broken on purpose")
+
+
+def test_a_rank_that_fails_is_named() -> None:
+    with pytest.raises(RankError, match=r"rank 1 of 2 failed.*closed by peer"), ranks(2, fail):
+        deadline = time.monotonic() + 240
+        while multiprocessing.active_children():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        raise RuntimeError("connection closed by peer")  # what a collective would say
+
+
+def test_a_rank_that_fails_unnoticed_is_named_at_the_end() -> None:
+    with pytest.raises(RankError, match="rank 1 of 2 failed"), ranks(2, fail):
+        multiprocessing.active_children()[0].join(240)
+
+
+WAITING = """
+import time
+from paco_core.reward_model import processes
+from test_reward_model_resume import fail
+
+processes.NOTICE_S = 1.0
+if __name__ == "__main__":
+    with processes.ranks(2, fail):
+        time.sleep(600)  # as in a rendezvous, to which the other one never comes
+"""
+
+
+def test_a_rank_that_never_comes_is_not_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "training.py").write_text(WAITING)
+    environment = {**os.environ, "PYTHONPATH": children.PATH}
+    command = [sys.executable, "training.py"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 1 and "rank 1 of 2 failed; rank 0, which waited for it, ends" in done.stderr
+
+
+def seen(**figures: float) -> Evaluation:
+    given = {"accuracy": 0.5, "roc_auc": 0.5, "calibration_error": 0.1, "position_bias": 0.0, "position_spread": 0.1}
+    counts = {"true_yes": 1, "false_yes": 1, "true_no": 1, "false_no": 1, "pairs": 4, "failed": 0}
+    return Evaluation(**{**given, "identical_score": 0.5, **counts, "scores": (0.5,) * 4, **figures})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("metric", "figures", "kept"),
+    [
+        ("accuracy", [0.6, 0.9, 0.7], 2),
+        ("calibration_error", [0.3, 0.2, 0.4], 2),
+        ("roc_auc", [0.8, float("nan"), 0.7], 1),
+        ("accuracy", [0.6, 0.6, 0.6], 3),
+        ("last", [0.9, 0.8, 0.1], 3),
+    ],
+)
+def test_the_best_epoch_by_the_named_metric_is_kept(
+    base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, metric: str, figures: list[float], kept: int
+) -> None:
+    after_epochs: list[dict[str, torch.Tensor]] = []
+    found = iter([seen(), *(seen(**{metric if metric != "last" else "accuracy": value}) for value in figures)])
+    monkeypatch.setattr(training, "evaluate", lambda _scorer, _examples: next(found))
+    save = checkpoint.save
+
+    def remember(folder: Path, key: str, done: Any, tensors: Any, optimizer: Any) -> None:
+        save(folder, key, done, tensors, optimizer)
+        after_epochs.append({name: tensor.detach().clone() for name, tensor in tensors.items()})
+
+    monkeypatch.setattr(checkpoint, "save", remember)
+    report = train(base, tmp_path, epochs=3, checkpoint_every=100, best=metric)
+    assert report.best_epoch == kept
+    for name, value in weights(tmp_path).items():
+        inside = name.replace(".lora_A.", ".lora_A.default.").replace(".lora_B.", ".lora_B.default.")
+        assert torch.equal(value, after_epochs[kept - 1][inside])
+    assert not torch.equal(*(list(epoch.values())[1] for epoch in (after_epochs[0], after_epochs[2])))
+
+
+def test_a_vision_tower_in_training_changes_and_its_features_are_not_kept(base: Path, tmp_path: Path) -> None:
+    report = train(base, tmp_path / "lora", epochs=1, vision="lora")
+    names = weights(tmp_path / "lora")
+    visual = [name for name in names if ".visual.blocks." in name]
+    assert len(visual) == 2 * 2 * 5  # blocks, A and B, qkv proj gate up down
+    assert any(float(names[name].abs().max()) > 0 for name in visual if ".lora_B." in name)
+    frozen = train(base, tmp_path / "frozen", epochs=1)
+    assert frozen.after.scores != report.after.scores
+
+
+def test_a_small_feature_cache_changes_nothing_but_the_work(base: Path, tmp_path: Path) -> None:
+    train(base, tmp_path / "large", epochs=1)
+    train(base, tmp_path / "none", epochs=1, vision_cache_gb=0.0)
+    large, none = weights(tmp_path / "large"), weights(tmp_path / "none")
+    for name, value in large.items():
+        torch.testing.assert_close(value, none[name], rtol=0, atol=1e-6)
+    assert len(pd.read_csv(tmp_path / "none" / training.LOG)) == 5

@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import hashlib
+import json
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import mlflow
+import pytest
+
+from paco_core.config.params import ParamsError
+from paco_core.io.files import DataError
+from paco_core.runtime.context import open_stage
+from paco_core.runtime.tracking import send_left_over
+
+
+def runs(project: Path) -> list[mlflow.entities.Run]:
+    client = mlflow.MlflowClient(f"sqlite:///{project / 'mlflow.db'}")
+    return client.search_runs([e.experiment_id for e in client.search_experiments()])
+
+
+def test_a_stage_reports_to_metrics_file_and_run(project: Path) -> None:
+    with open_stage("prompts", None, project) as ctx:
+        ctx.report({"count": 3, "share": float("nan")}, layout="2x2")
+    assert json.loads((project / "data/metrics/prompts.json").read_text()) == {"count": 3, "share": None}
+    (run,) = runs(project)
+    assert run.info.status == "FINISHED" and run.info.run_name == "prompts/storybook/seed0"
+    assert run.data.metrics["prompts/count"] == 3
+    assert run.data.params["prompts.count"] == str(ctx.params.prompts.count)
+    assert run.data.tags["dvc.stage"] == "prompts"
+
+
+def test_an_exception_ends_the_run_failed(project: Path) -> None:
+    with pytest.raises(RuntimeError), open_stage("prompts", None, project):
+        raise RuntimeError
+    assert [run.info.status for run in runs(project)] == ["FAILED"]
+
+
+def test_sigterm_ends_the_run_killed_and_leaves_no_half_out(project: Path) -> None:
+    code = f"""
+        import sys
+        from pathlib import Path
+        from paco_core.runtime.context import open_stage
+        with open_stage("prompts", None, Path({str(project)!r})) as ctx:
+            with ctx.writing(Path("data/prompts")) as part:
+                part.mkdir(); (part / "half").write_text("half")
+                print("ready", flush=True)
+                sys.stdin.read()
+    """
+    stage = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(code)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert stage.stdout is not None and stage.stdout.readline() == "ready\n"
+    stage.send_signal(signal.SIGTERM)
+    assert stage.wait(60) == 143
+    deadline = time.monotonic() + 120
+    while send_left_over(project).waiting:  # what a busy machine could not send in the seconds that a killed stage has
+        assert time.monotonic() < deadline, "the sender is still at it"
+        time.sleep(0.1)
+    assert [run.info.status for run in runs(project)] == ["KILLED"]
+    assert list((project / "data").iterdir()) == []
+
+
+def test_a_missing_input_names_the_stage_that_makes_it(project: Path) -> None:
+    with open_stage("pairs", None, project) as ctx, pytest.raises(DataError) as raised:
+        ctx.read(Path("data/rankings/instances.parquet"))
+    assert "data/rankings/instances.parquet is missing; it is made by `dvc repro rankings`" in str(raised.value)
+
+
+def test_inputs_are_logged_with_their_dvc_md5(project: Path) -> None:
+    (project / "data" / "prompts").mkdir(parents=True)
+    (project / "data" / "prompts" / "prompts.jsonl").write_text("{}\n")
+    stage = {"cmd": "python -m paco_core run diverse_prompts", "deps": ["data/prompts"]}
+    (project / "dvc.yaml").write_text(json.dumps({"stages": {"diverse_prompts": stage}}))
+    with open_stage("diverse_prompts", None, project) as ctx:
+        ctx.read(Path("data/prompts"))
+    (run,) = runs(project)
+    # What DVC names this folder: the md5 of its list of files, as `dvc add` wrote it.
+    listing = '[{"md5": "8a80554c91d9fca8acb82f023de02f11", "relpath": "prompts.jsonl"}]'
+    expected = hashlib.md5(listing.encode()).hexdigest() + ".dir"
+    assert [(d.dataset.name, d.dataset.digest) for d in run.inputs.dataset_inputs] == [("prompts", expected)]
+
+
+def test_invalid_parameters_start_nothing(project: Path) -> None:
+    (project / "params.yaml").write_text("profile: storybook\n")
+    with pytest.raises(ParamsError, match="is missing"), open_stage("prompts", None, project):
+        pass
+    assert runs(project) == []

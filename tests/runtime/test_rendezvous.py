@@ -1,0 +1,249 @@
+"""Processes that train together on one machine are reached by no other, and exchange nothing that can run code."""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import tiny_vlm
+import torch
+from listeners import watched
+from test_reward_model_resume import train
+from waiting import until
+
+from paco_core.reward_model.processes import accelerator, gather, ranks
+from paco_core.runtime.launchers import rendezvous
+
+DEADLINE_S = 240
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", *rendezvous.INTERFACES):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_a_reward_in_two_processes_listens_on_this_machine_only(tmp_path: Path) -> None:
+    base = tiny_vlm.build(tmp_path / "tiny")
+    with watched(os.getpid()) as found:
+        train(base, tmp_path / "out", epochs=1, processes=2)
+    print(f"\nlistened on {sorted(found)}")
+    assert found == {"127.0.0.1"}
+    assert not set(rendezvous.INTERFACES) & set(os.environ)
+
+
+def _gathers(world: int) -> None:
+    both = accelerator("cpu")
+    own = both.process_index
+    rows = [[own, 0.1 + own, None], [own, math.nan, "cause – ü"]] if own else []
+    assert [row[0] for row in gather(both, rows)] == [1] * 2 * (world - 1)
+    (whole, broken) = gather(both, rows)
+    assert whole == [1, 1.1, None] and math.isnan(broken[1]) and broken[2] == "cause – ü"
+    assert gather(both, []) == []
+
+
+def test_rows_of_all_ranks_travel_as_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_pickles(*_args: object, **_kwargs: object) -> None:
+        raise AssertionError("an object was pickled")
+
+    monkeypatch.setattr(torch.distributed, "all_gather_object", no_pickles)
+    with ranks(2, _gathers, 2):
+        _gathers(2)
+    assert gather(accelerator("cpu"), [[1, 2.5, None]]) == [[1, 2.5, None]]
+
+
+def _meet(rank: int, port: int) -> None:
+    """As under mpirun, or a shell loop: nobody but the environment says who is who."""
+    own = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    os.environ.update({name: str(value) for name, value in own.items()})
+    from paco_core.grpo.processes import Processes
+
+    both = Processes()
+    assert float(both.sum(torch.ones(()))) == 2.0
+    both.wait()
+
+
+def _in_two_processes(work: Callable[..., None], *args: Any) -> set[str]:
+    context = multiprocessing.get_context("spawn")
+    both = [context.Process(target=work, args=(rank, *args), daemon=True) for rank in range(2)]
+    with watched(os.getpid()) as found:
+        for process in both:
+            process.start()
+        for process in both:
+            process.join(DEADLINE_S)
+    assert [process.exitcode for process in both] == [0, 0]
+    return found
+
+
+def test_policies_in_processes_that_something_else_started_listen_where_they_were_told() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    found = _in_two_processes(_meet, port)
+    print(f"\nlistened on {sorted(found)}")
+    assert found == {"127.0.0.1"}
+
+
+TRAINING = """
+import torch
+from paco_core.grpo.processes import Processes
+both = Processes()
+assert both.world == 2 and float(both.sum(torch.ones(()))) == 2.0
+both.wait()
+"""
+
+
+def test_accelerates_launcher_listens_on_this_machine_only(tmp_path: Path, repository: Path) -> None:
+    (tmp_path / "training.py").write_text(TRAINING)
+    config = str(repository / "launch/cpu.yaml")
+    command = [sys.executable, "-m", "paco_core.runtime.launchers.accelerated", "--config_file", config, "training.py"]
+    environment, log = {**os.environ, "PYTHONPATH": str(repository)}, tmp_path / "log"
+    with log.open("wb") as said:
+        launch = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=said, stderr=said)
+    try:
+        with watched(launch.pid) as found:
+            assert launch.wait(DEADLINE_S) == 0, log.read_text()[-3000:]
+    finally:
+        launch.kill()
+    print(f"\nlistened on {sorted(found)}")
+    assert found == {"127.0.0.1"}
+
+
+def test_a_port_that_is_taken_opens_no_other(tmp_path: Path, repository: Path) -> None:
+    """accelerate alone would go on, with a store that listens on every interface."""
+    (tmp_path / "training.py").write_text(TRAINING)
+    config = (repository / "launch/cpu.yaml").read_text()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert "main_process_port: 0 " in config
+        (tmp_path / "taken.yaml").write_text(config.replace("main_process_port: 0 ", f"main_process_port: {port} "))
+        log = tmp_path / "log"
+        command = [sys.executable, "-m", "paco_core.runtime.launchers.accelerated", "--config_file", "taken.yaml"]
+        with log.open("wb") as said:
+            launch = subprocess.Popen(
+                [*command, "training.py"],
+                cwd=tmp_path,
+                env={**os.environ, "PYTHONPATH": str(repository)},
+                stdout=said,
+                stderr=said,
+            )
+        try:
+            with watched(launch.pid) as found:
+                assert launch.wait(DEADLINE_S) != 0
+        finally:
+            launch.kill()
+    assert f"port {port} of 127.0.0.1 is in use; choose another main_process_port" in log.read_text()
+    assert found == set()
+
+
+REWARD = """
+import os, sys, time
+from paco_core.reward_model.processes import ranks
+
+def work():
+    open(f"pid-{os.environ['RANK']}", "w").write(str(os.getpid()))
+    time.sleep(600)
+
+if __name__ == "__main__":
+    with ranks(2, work):
+        work()
+"""
+POLICY = """
+import os, time
+from paco_core.grpo.processes import Processes
+both = Processes()
+open(f"pid-{both.rank}", "w").write(str(os.getpid()))
+time.sleep(600)
+"""
+LAUNCHED = ["-m", "paco_core.runtime.launchers.accelerated", "--config_file", "{repository}/launch/cpu.yaml"]
+
+
+@pytest.mark.parametrize(("code", "launch"), [(REWARD, []), (POLICY, LAUNCHED)], ids=["reward", "policy"])
+def test_ranks_end_with_the_process_that_started_them(
+    tmp_path: Path, repository: Path, code: str, launch: list[str]
+) -> None:
+    (tmp_path / "training.py").write_text(code)
+    command = [sys.executable, *(word.format(repository=repository) for word in launch), "training.py"]
+    environment = {**os.environ, "PYTHONPATH": str(repository)}
+    started = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL)
+    try:
+        until(
+            lambda: all((tmp_path / f"pid-{n}").exists() and (tmp_path / f"pid-{n}").read_text() for n in (0, 1)), 240
+        )
+        processes = [psutil.Process(int((tmp_path / f"pid-{rank}").read_text())) for rank in (0, 1)]
+    finally:
+        started.kill()
+        started.wait()
+    until(lambda: not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in processes))
+
+
+@pytest.mark.parametrize(
+    ("variables", "is_one"),
+    [
+        ({"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4", "MASTER_ADDR": "gpu1"}, True),
+        ({"WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4", "MASTER_ADDR": "10.0.0.1"}, False),
+        ({"WORLD_SIZE": "2", "MASTER_ADDR": "localhost"}, True),
+        ({"WORLD_SIZE": "2", "MASTER_ADDR": "10.0.0.1"}, False),
+        ({"WORLD_SIZE": "1"}, False),
+    ],
+)
+def test_processes_of_one_machine_talk_over_its_loopback(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], is_one: bool
+) -> None:
+    for name, value in {"RANK": "0", **variables}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
+    assert rendezvous.arguments() == {}
+    assert [os.environ.get(name) for name in rendezvous.INTERFACES] == ["lo" if is_one else None] * 2
+    for name in rendezvous.INTERFACES:
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_what_people_chose_for_the_network_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    for name, value in {**here, **dict.fromkeys(rendezvous.INTERFACES, "ib0")}.items():
+        monkeypatch.setenv(name, value)
+    rendezvous.arguments()
+    assert [os.environ[name] for name in rendezvous.INTERFACES] == ["ib0", "ib0"]
+
+
+STORE = """
+import sys, psutil
+from datetime import timedelta
+from paco_core.runtime.launchers.rendezvous import bound_store
+store = bound_store(sys.argv[1], 0, 1, True, timedelta(seconds=60), several_machines=True)
+store.set("key", "value")
+print(*(c.laddr.ip for c in psutil.Process().net_connections("inet") if c.status == psutil.CONN_LISTEN))
+"""
+
+
+@pytest.mark.parametrize("host", ["this machine's", "localhost"])
+def test_a_store_for_several_machines_listens_where_they_all_can_reach_it(host: str) -> None:
+    address = _address() if host != "localhost" else host
+    done = subprocess.run([sys.executable, "-c", STORE, address], capture_output=True, text=True, timeout=DEADLINE_S)
+    listened = done.stdout.split()
+    assert listened in ([[address]] if host != "localhost" else [["::"], ["0.0.0.0"]]), done.stderr[-500:]
+
+
+def test_an_address_of_another_machine_is_not_listened_on() -> None:
+    assert rendezvous._listener("192.0.2.1", 0) is None and rendezvous._listener("no.such.host.invalid", 0) is None
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(OSError, match="in use"):
+        rendezvous._listener("127.0.0.1", taken.getsockname()[1])
+
+
+def _address() -> str:
+    """An address of this machine that others could reach; its loopback where there is none."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))
+        except OSError:
+            pytest.skip("this machine is in no network")
+        return str(probe.getsockname()[0])

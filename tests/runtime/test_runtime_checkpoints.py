@@ -1,0 +1,65 @@
+"""Checkpoints outside the outs: bounded, listed, dropped by name, and never those of a stage that runs."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from paco_core.io.files import DataError
+from paco_core.runtime import checkpoints
+
+
+def keep(root: Path, stage: str, identity: str, megabytes: int, age: int) -> Path:
+    folder = checkpoints.stage_folder(root, stage) / identity
+    (folder / "epoch-00001").mkdir(parents=True)
+    file = folder / "epoch-00001" / "tensors.safetensors"
+    file.write_bytes(b"x" * megabytes * 1_000_000)
+    os.utime(file, (10_000 - age, 10_000 - age))
+    return folder
+
+
+def test_the_oldest_go_until_the_rest_fits(tmp_path: Path) -> None:
+    old, middle, new = (keep(tmp_path, "policies@a", name, 2, age) for name, age in (("x", 30), ("y", 20), ("z", 10)))
+    gone = checkpoints.prune(tmp_path, 0.0045)
+    assert [kept.folder for kept in gone] == [old]
+    assert middle.is_dir() and new.is_dir() and not old.exists()
+    assert checkpoints.prune(tmp_path, 0.0045) == []
+
+
+def test_what_a_training_works_on_stays_whatever_asks(tmp_path: Path) -> None:
+    running = keep(tmp_path, "policies@b", "x", 2, 30)
+    idle = keep(tmp_path, "policies@a", "y", 2, 10)
+    with checkpoints.alone(running):
+        checkpoints.prune(tmp_path, 0.001)
+    assert running.is_dir() and not idle.exists()
+    checkpoints.prune(tmp_path, 0.001)
+    assert checkpoints.listing(tmp_path) == []
+
+
+def test_an_experiment_shares_those_of_its_project(tmp_path: Path) -> None:
+    checkout = tmp_path / ".dvc" / "tmp" / "exps" / "temp1"
+    checkout.mkdir(parents=True)
+    assert checkpoints.stage_folder(checkout, "policies@a") == checkpoints.stage_folder(tmp_path, "policies@a")
+
+
+def test_parts_of_an_out_are_kept_for_the_code_that_made_them(tmp_path: Path) -> None:
+    first = checkpoints.unfinished(tmp_path, "grids@0", "one")
+    first.mkdir(parents=True)
+    assert checkpoints.unfinished(tmp_path, "grids@0", "one") == first and first.is_dir()
+    checkpoints.unfinished(tmp_path, "grids@0", "two")
+    assert not first.exists()
+
+
+def test_they_are_listed_and_dropped_by_stage(tmp_path: Path) -> None:
+    keep(tmp_path, "policies@a", "0123456789abcdef", 1, 10)
+    keep(tmp_path, "reward_lora", "fedcba9876543210", 3, 20)
+    text = checkpoints.text(checkpoints.listing(tmp_path))
+    assert "policies@a   0123456789ab         1.0 MB" in text and "in all 4.0 MB" in text
+    with pytest.raises(DataError, match=r"no checkpoint of prompts; there are some of: policies@a, reward_lora"):
+        checkpoints.drop(tmp_path, ["prompts"])
+    assert [kept.stage for kept in checkpoints.drop(tmp_path, ["reward_lora"])] == ["reward_lora"]
+    assert [kept.stage for kept in checkpoints.listing(tmp_path)] == ["policies@a"]
+    checkpoints.drop(tmp_path)
+    assert checkpoints.text(checkpoints.listing(tmp_path)) == "no checkpoints"

@@ -1,0 +1,210 @@
+"""What a stage is made of: a digest that sees what a program computes, and nothing of how it is written down."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from paco_core.io.files import DataError
+from paco_core.runtime.code.closure import Code
+from paco_core.runtime.code.source import read
+from paco_core.runtime.code.source_cache import SourceCache
+from paco_core.runtime.code.stage_code import StageCode, StageCodes
+
+CODE = '''
+"""A docstring."""
+import os
+
+def double(x: int, by=2) -> int:
+    """Another."""
+    return x * by  # a comment
+'''
+
+
+def digest(text: str) -> str:
+    return read(text.encode(), "a.py").digest
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("A docstring.", "Other words."),
+        ('    """Another."""\n', ""),
+        ("  # a comment", ""),
+        ("x: int, by=2", "\n    x: int,\n    by=2,\n"),
+        ("x * by", "(x * by)"),
+        ("\nimport os\n", "\n\n\nimport os\n\n"),
+    ],
+)
+def test_comments_docstrings_and_layout_are_no_part_of_the_code(before: str, after: str) -> None:
+    assert before in CODE and digest(CODE.replace(before, after)) == digest(CODE)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [("x * by", "x / by"), ("by=2", "by=3"), ("x * by", "by * x"), ("double", "twice"), ("import os", "import sys")],
+)
+def test_anything_that_runs_is(before: str, after: str) -> None:
+    assert before in CODE and digest(CODE.replace(before, after)) != digest(CODE)
+
+
+def test_a_file_without_code_has_no_digest_and_one_that_is_no_python_is_named() -> None:
+    assert digest('"""Only words."""\n# and more\n') == ""
+    with pytest.raises(DataError, match=r"broken.py:1: not valid Python"):
+        read(b"def (:", "broken.py")
+
+
+def write(root: Path, **files: str) -> Path:
+    for name, text in files.items():
+        path = root / (name.replace("__", "/") + ".py")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
+
+
+def modules(root: Path, *start: str, words: frozenset[str] = frozenset()) -> set[str]:
+    return set(Code(root).closure(start, words).modules)
+
+
+def test_late_imports_relative_ones_and_modules_named_in_commands_count(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        start="def f():\n    from lib import late\n    run(['python', '-m', 'lib.served'])\n",
+        lib__late="from .near import x\n",
+        lib__near="x = 1\n",
+        lib__served="y = 2\n",
+        lib__typing_only="z = 3\n",
+        lib__idle="w = 4\n",
+    )
+    (tmp_path / "lib" / "__init__.py").write_text("FLAG = 1\n")
+    (tmp_path / "lib" / "near.py").write_text(
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from lib.typing_only import z\nx = 1\n"
+    )
+    assert modules(tmp_path, "start") == {
+        "start.py", "lib/__init__.py", "lib/late.py", "lib/near.py", "lib/served.py"
+    }  # fmt: skip
+
+
+def test_only_the_entries_of_a_registry_that_parameters_name_count(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        start="TABLE = {'one': 'parts.one:build', 'two': 'parts.two:build'}\n",
+        parts__one="a = 1\n",
+        parts__two="a = 2\n",
+    )
+    one = {"start.py", "start.py#one", "parts/one.py"}
+    assert modules(tmp_path, "start", words=frozenset({"one", "x"})) == one
+    assert modules(tmp_path, "start", words=frozenset({"x"})) == {*one, "start.py#two", "parts/two.py"}
+
+
+def test_an_entry_that_nobody_names_changes_no_digest(tmp_path: Path) -> None:
+    write(tmp_path, start="TABLE = {'one': 'parts:build'}\n", parts="a = 1\n")
+    asked, words = ["start"], frozenset({"one"})
+    before = Code(tmp_path).closure(asked, words).modules
+    (tmp_path / "start.py").write_text("TABLE = {'one': 'parts:build', 'two': 'parts:other'}\n")
+    assert Code(tmp_path).closure(asked, words).modules == before
+    assert {path: Code(tmp_path).digest(path) for path in before} == before
+    (tmp_path / "start.py").write_text("TABLE = {'one': 'parts:other'}\n")
+    changed = Code(tmp_path).closure(asked, words).modules
+    assert {path for path in changed if changed[path] != before.get(path)} == {"start.py#one"}
+    assert Code(tmp_path).digest("start.py#one") == "parts:other" and Code(tmp_path).digest("start.py#two") is None
+
+
+def test_templates_that_a_module_names_count(tmp_path: Path) -> None:
+    write(tmp_path, page="from pathlib import Path\nHERE = Path(__file__).parent / 'templates'\n")
+    (tmp_path / "templates").mkdir()
+    (tmp_path / "templates" / "page.html").write_text("<p>")
+    before = Code(tmp_path).closure(["page"]).modules
+    assert set(before) == {"page.py", "templates/page.html"}
+    (tmp_path / "templates" / "page.html").write_text("<b>")
+    assert Code(tmp_path).closure(["page"]).modules["templates/page.html"] != before["templates/page.html"]
+
+
+def test_versions_of_libraries_that_compute_count_and_plumbing_does_not(tmp_path: Path) -> None:
+    write(tmp_path, start="import json\nimport numpy.linalg\nimport PIL\nimport pydantic\nimport no_such_thing\n")
+    found = Code(tmp_path).closure(["start"]).libraries
+    import numpy as np
+
+    assert found.keys() == {"numpy", "pillow"} and found["numpy"] == np.__version__
+
+
+def test_a_reading_is_kept_and_a_damaged_cache_is_made_again(tmp_path: Path) -> None:
+    root = write(tmp_path / "project", start="import helper\n", helper="a = 1\n")
+    cache = tmp_path / "cache.json"
+    first = Code(root, cache).closure(["start"])
+    assert json.loads(cache.read_text())["sources"]
+    assert Code(root, cache).closure(["start"]) == first
+    (root / "helper.py").write_text("a = 2\n")
+    assert Code(root, cache).closure(["start"]) != first
+    cache.write_text("{")
+    assert Code(root, cache).closure(["start"]).modules.keys() == first.modules.keys()
+
+
+PARAMS = {"count": 3}
+
+
+def test_every_stage_of_the_graph_depends_on_its_own_code_file(repository: Path) -> None:
+    codes = StageCodes.present(repository)
+    files = codes.files()
+    for stage in codes.graph.values():
+        if stage.group != "code":
+            own = [dep for dep in stage.deps if dep in files]
+            assert own == [f"data/code/{stage.group}{f'-{stage.item}' if stage.group == 'policies' else ''}.json"]
+            assert f"paco_core/stages/{stage.group}.py" in files[own[0]].modules
+
+
+def test_no_dep_but_code_people_and_outs_of_stages_stands_in_the_graph(repository: Path) -> None:
+    graph = StageCodes.present(repository).graph
+    made = {out for stage in graph.values() for out in stage.data}
+    for stage in graph.values():
+        for dep in stage.deps:
+            known = dep == "data/people" or any(out == dep or out.startswith(f"{dep}/") for out in made)
+            assert known or dep.startswith("data/code/"), f"{stage.name}: {dep}"
+
+
+def test_a_policy_is_made_of_its_own_family_and_models(repository: Path) -> None:
+    files = StageCodes.present(repository).files()
+    flux, kontext, qwen = (files[f"data/code/policies-{n}.json"] for n in ("flux_t2is", "kontext_edit", "qwen_edit"))
+    assert "paco_core/policies/qwen_image_edit.py" in qwen.modules
+    assert not {"paco_core/policies/qwen_image_edit.py", "paco_core/rewards/ocr.py"} & flux.modules.keys()
+    assert "paco_core/rewards/clip_t.py" in flux.modules and "paco_core/rewards/clip_t.py" not in kontext.modules
+    assert set(flux.files) == {"data/zoo/flux", "data/zoo/clip", "data/zoo/recogniser"}
+    assert set(kontext.files) == {"data/zoo/flux_kontext", "data/zoo/recogniser"}
+    assert {"torch", "diffusers", "peft"} <= flux.libraries.keys()
+    assert flux.defaults["policies.recipes.flux_t2is.record_size"] == "aspect"
+    assert not any(name.startswith(("paco_core/runtime/tracking/", "paco_core/config/params")) for name in flux.modules)
+
+
+def test_changes_are_named() -> None:
+    before = StageCode({"a.py": "1", "b.py": "2"}, {"torch": "2.13.0"}, {"data/zoo/x": "m"}, {"k.lr": 1})
+    after = StageCode({"a.py": "9", "c.py": "3"}, {"torch": "2.14.0"}, {"data/zoo/x": "n"}, {"k.lr": 2})
+    assert after.changes(before) == [
+        "a.py changed", "b.py is gone", "c.py is new", "torch changed (2.13.0 to 2.14.0)", "data/zoo/x changed",
+        "k.lr changed (1 to 2)",
+    ]  # fmt: skip
+    assert StageCode.of(after.text) == after and StageCode.of("{") == StageCode()
+    assert after.digest != before.digest
+    assert StageCode(before.modules, before.libraries).digest == before.digest
+
+
+def test_readings_that_are_kept_by_many_at_once_are_kept_whole(tmp_path: Path) -> None:
+    """Leases of a server in several threads ask for its code at the same time."""
+    sources = [tmp_path / f"module_{number}.py" for number in range(40)]
+    for number, file in enumerate(sources):
+        file.write_text(f"value = {number}\n")
+    kept = tmp_path / ".paco" / "code.json"
+
+    def read_all(_number: int) -> None:
+        cache = SourceCache(kept)
+        for file in sources:
+            cache.read(file, "package")
+        cache._known.clear()  # as where all begin together
+        cache.save()
+
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(read_all, range(60)))
+    assert len(SourceCache(kept)._known) == len(sources)
+    assert not list(kept.parent.glob("*.part"))

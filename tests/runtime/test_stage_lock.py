@@ -1,0 +1,76 @@
+"""Two processes never run one stage of one project, whatever became of the run that started the first."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from paco_core.io.file_locks import is_held
+from paco_core.io.files import DataError
+from paco_core.runtime.launch import run_stage
+from paco_core.runtime.stage_lock import lock_file, only_run
+
+HOLD = """
+import sys
+from pathlib import Path
+from paco_core.runtime.stage_lock import only_run
+with only_run(Path(sys.argv[1]), sys.argv[2]):
+    print("up", flush=True)
+    sys.stdin.read()
+"""
+
+
+@contextmanager
+def running(root: Path, label: str) -> Iterator[subprocess.Popen[str]]:
+    """Another process in the middle of a stage; killed with signal 9 at the end."""
+    command = [sys.executable, "-c", HOLD, str(root), label]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None and process.stdout.readline() == "up\n"
+            yield process
+        finally:
+            process.kill()
+
+
+def test_a_stage_that_still_runs_is_not_started_again(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with running(project, "prompts") as other:
+        with pytest.raises(DataError) as told:
+            run_stage("prompts", None, project)
+        assert str(told.value) == (
+            f"stage prompts still runs as process {other.pid} (started by a run that was killed, perhaps): "
+            f"wait for it, or end it with `kill {other.pid}`, and run again"
+        )
+        assert not (project / "data").exists(), "nothing was begun"
+        monkeypatch.setenv("RANK", "1")
+        run_stage("prompts", None, project)  # a further rank works along with the one that holds the lock
+        monkeypatch.delenv("RANK")
+    for _ in range(2):  # kill -9 lets go of the lock, and so does the end of a stage
+        run_stage("prompts", None, project)
+    assert (project / "data/prompts/prompts.jsonl").is_file() and not is_held(lock_file(project, "prompts"))
+
+
+def refused(root: Path, label: str) -> str:
+    with pytest.raises(DataError) as raised, only_run(root, label):
+        pass
+    return str(raised.value)
+
+
+def test_other_stages_items_and_projects_run_beside_it(tmp_path: Path) -> None:
+    with running(tmp_path, "grids@0"), only_run(tmp_path, "grids@1"), only_run(tmp_path / "cell", "grids@0"):
+        assert "grids@0 still runs" in refused(tmp_path, "grids@0")
+
+
+def test_a_process_of_another_machine_is_told_with_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with running(tmp_path, "policies@flux") as other:
+        here = socket.gethostname()
+        monkeypatch.setattr("socket.gethostname", lambda: "head")
+        told = refused(tmp_path, "policies@flux")
+        assert f"process {other.pid} on {here} (" in told and f"`kill {other.pid}` on {here}," in told
+        lock_file(tmp_path, "policies@flux").write_text("")
+        assert "policies@flux has just been started" in refused(tmp_path, "policies@flux")

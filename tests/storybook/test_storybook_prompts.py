@@ -1,0 +1,120 @@
+"""Prompts: they read back into the panels they ask for, and fit the text encoders."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paco_core.storybook.prompts import (
+    KINDS,
+    compose,
+    panel_text,
+    parse_panel,
+    parse_prompt,
+    place_marks,
+    random_set,
+    storybook_prompts,
+)
+from paco_core.storybook.reasons import answer, true_reasons
+from paco_core.storybook.world import SHARED_TRAITS, VOCABULARY, Panel, differing_traits
+from paco_core.zoo.text import MAX_LENGTH, build_tokenizer
+
+panels = st.builds(Panel, **{trait: st.sampled_from(words) for trait, words in VOCABULARY.items()})
+layouts = st.sampled_from(["2x2", "1x2", "1x3", "1x7", "2x3", "3x2"])
+kinds = st.integers(0, len(KINDS) - 1)
+
+
+@given(panels)
+def test_a_panel_sentence_reads_back(panel: Panel) -> None:
+    assert parse_panel(panel_text(panel)) == panel
+
+
+@settings(max_examples=300)
+@given(kinds, layouts, st.integers(0, 2**32))
+def test_a_prompt_reads_back_into_its_panels(kind: int, layout: str, seed: int) -> None:
+    rows, columns = (int(n) for n in layout.split("x"))
+    _, wanted = random_set(kind, rows * columns, random.Random(seed))
+    made = compose(wanted, layout, kind)
+    assert parse_prompt(made.prompt) == wanted == list(made.panels)
+    assert f"a {layout} grid layout" in made.prompt
+
+
+@settings(max_examples=100)
+@given(kinds, st.integers(0, 2**32))
+def test_a_set_shares_what_a_consistent_set_shares(kind: int, seed: int) -> None:
+    _, wanted = random_set(kind, 4, random.Random(seed))
+    assert not any(differing_traits(wanted[0], panel) for panel in wanted)
+    if KINDS[kind][1] == "Growth":
+        sizes = [VOCABULARY["size"].index(panel.size) for panel in wanted]
+        assert sizes == sorted(sizes) and sizes[0] < sizes[-1]
+
+
+def test_prompts_are_stable_distinct_and_grow_by_appending() -> None:
+    longer, shorter = storybook_prompts(60, seed=7), storybook_prompts(24, seed=7)
+    assert longer[:24] == shorter
+    assert len({prompt.idx for prompt in longer}) == 60
+    assert {prompt.task_name for prompt in longer} == {task for _, task, _, _ in KINDS}
+    assert storybook_prompts(3, seed=7) != storybook_prompts(3, seed=8)
+
+
+def test_every_prompt_fits_the_encoders_and_every_word_is_known() -> None:
+    tokenizer = build_tokenizer()
+    for prompt in storybook_prompts(400, seed=3):
+        ids = tokenizer(prompt.prompt).input_ids
+        assert len(ids) <= MAX_LENGTH
+        assert tokenizer.unk_token_id not in ids
+
+
+def test_prompts_that_ask_for_different_panels_have_different_tokens() -> None:
+    """Words left out by the tokenizer carry nothing: the panels can be told from the tokens alone."""
+    tokenizer = build_tokenizer()
+    seen: dict[tuple[int, ...], tuple[Panel, ...]] = {}
+    for prompt in storybook_prompts(400, seed=4):
+        ids = tuple(tokenizer(prompt.prompt).input_ids)
+        assert seen.setdefault(ids, prompt.panels) == prompt.panels
+
+
+def test_the_criteria_name_the_shared_traits() -> None:
+    for prompt in storybook_prompts(12, seed=5):
+        first = prompt.panels[0]
+        assert set(prompt.criteria) == {"Style", "Identity", "Logic"}
+        text = " ".join(text for criterion in prompt.criteria.values() for text in criterion.values())
+        assert first.style in text and first.colour in text and first.species in text
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("A red cat.", "marks no panel"),
+        ("[TOP]-[LEFT]: a red cat on the beach, flat style.", "no size"),
+        ("[PANEL-1]: a big red cat on the beach.", "no style"),
+    ],
+)
+def test_a_text_that_leaves_something_open_is_refused(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        parse_prompt(text)
+
+
+def test_a_grid_without_names_for_its_panels_is_refused() -> None:
+    with pytest.raises(ValueError, match="no names for the panels of a 4x4 grid"):
+        place_marks(4, 4)
+
+
+@given(panels, panels)
+def test_reasons_are_true_and_at_most_three(first: Panel, second: Panel) -> None:
+    label, reasons = true_reasons(first, second)
+    differing = differing_traits(first, second)
+    assert label == ("No" if differing else "Yes")
+    assert 1 <= len(reasons) <= 3
+    assert answer(label, reasons).startswith(f"{label}. ")
+    if differing:
+        assert len(reasons) == min(3, len(differing))
+        words = [str(getattr(panel, trait)) for trait in differing[:3] for panel in (first, second)]
+        assert all(word in " ".join(reasons) for word in words)
+
+
+def test_shared_traits_are_part_of_the_vocabulary() -> None:
+    assert set(SHARED_TRAITS) < set(VOCABULARY)

@@ -1,0 +1,254 @@
+"""A policy and rewards small enough to check PaCo-GRPO in milliseconds."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from safetensors.torch import load_file, save_file
+
+from paco_core.config.params import LoraParams, PoliciesParams, PolicyLora, PolicyRecipe
+from paco_core.data.records.records import PromptRecord
+from paco_core.grpo.trainer import Outcome, Trainer
+from paco_core.io.files import DataError
+from paco_core.policies.base import Condition, NoiseKey, Size, sized
+from paco_core.rewards.base import RewardBatch
+
+TOKEN = 16  # pixels
+
+
+class ToyPolicy:
+    """Tokens of 16 px and 4 channels; the velocity is a frozen linear map plus a trainable one."""
+
+    family, device, multiple = "toy", "cpu", TOKEN
+    edits = False
+
+    def __init__(self) -> None:
+        generator = torch.Generator().manual_seed(7)
+        self.base = torch.randn(5, 4, generator=generator) * 0.3
+        self.truncated = 0
+        self.calls: Counter[str] = Counter()
+        self.rows: Counter[str] = Counter()
+        self.encoders = True
+        self.adapters: dict[str, dict[str, torch.Tensor]] = {}
+        self.active: str | None = "default"
+
+    def check_size(self, size: Size) -> None:
+        if any(side % TOKEN for side in size):
+            raise DataError(f"{size} does not divide into {TOKEN} px tokens")
+
+    def encode(
+        self,
+        prompts: Sequence[str],
+        max_sequence_length: int,
+        references: Sequence[Image.Image] | None = None,
+        sizes: Sequence[Size] = (),
+    ) -> Condition:
+        assert self.encoders and references is None
+        self.calls["encode"] += 1
+        self.truncated += sum(len(p.split()) > max_sequence_length for p in prompts)
+        return Condition({"text": torch.tensor([[len(p) % 7 / 7.0] for p in prompts])})
+
+    def drop_encoders(self) -> None:
+        self.encoders = False
+
+    def sigmas(self, size: Size, steps: int) -> torch.Tensor:
+        return torch.cat([torch.linspace(1.0, 1.0 / steps, steps), torch.zeros(1)])
+
+    def noise(self, size: Size, keys: Sequence[NoiseKey]) -> torch.Tensor:
+        self.check_size(size)
+        tokens = size[0] // TOKEN * (size[1] // TOKEN)
+        return torch.stack(
+            [torch.randn(tokens, 4, generator=torch.Generator().manual_seed(k.generator_seed)) for k in keys]
+        )
+
+    def velocity(
+        self, latents: torch.Tensor, sigma: float, condition: Condition, guidance: float, size: Size
+    ) -> torch.Tensor:
+        kind = "trained" if torch.is_grad_enabled() else "sampled"
+        if not torch.is_inference_mode_enabled() and kind == "sampled":
+            kind = {"default": "recomputed", "old": "old", None: "reference"}[self.active]
+        self.calls[kind] += 1
+        self.rows[kind] += len(latents)
+        text = condition.tensors["text"][:, None, :].expand(-1, latents.shape[1], -1)
+        inputs = torch.cat([latents, text], dim=-1)
+        weights = self.adapters.get(self.active) if self.active else None
+        adapted = inputs @ weights["a"] @ weights["b"] if weights else 0.0
+        return latents * (1.0 - sigma) + inputs @ self.base + adapted
+
+    def decode(self, latents: torch.Tensor, size: Size) -> list[Image.Image]:
+        self.calls["decode"] += 1
+        rows, columns = size[0] // TOKEN, size[1] // TOKEN
+        colours = (latents[..., :3].sigmoid() * 255).to(torch.uint8).reshape(-1, rows, columns, 3).numpy()
+        return [Image.fromarray(colour).resize((size[1], size[0]), Image.Resampling.NEAREST) for colour in colours]
+
+    def add_adapter(self, lora: LoraParams | PolicyLora, seed: int) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        self.a = torch.nn.Parameter(torch.randn(5, lora.rank, generator=generator) * 0.3)
+        self.b = torch.nn.Parameter(torch.zeros(lora.rank, 4))
+        self.adapters["default"] = {"a": self.a, "b": self.b}
+
+    def start_from(self, source: str) -> None:
+        loaded = load_file(Path(source) / "adapter.safetensors")
+        self.a, self.b = (torch.nn.Parameter(loaded[name]) for name in ("a", "b"))
+        self.adapters["default"] = {"a": self.a, "b": self.b}
+
+    def copy_adapter(self, name: str) -> None:
+        self.adapters[name] = {key: value.detach().clone() for key, value in self.trainable().items()}
+
+    def adapter(self, name: str) -> dict[str, torch.Tensor]:
+        return self.adapters[name]
+
+    @contextmanager
+    def using(self, name: str | None) -> Iterator[None]:
+        self.active = name
+        try:
+            yield
+        finally:
+            self.active = "default"
+
+    def load_adapter(self, folder: Path) -> None:
+        raise NotImplementedError
+
+    def save_adapter(self, folder: Path) -> None:
+        folder.mkdir()
+        save_file({n: p.detach() for n, p in self.trainable().items()}, folder / "adapter.safetensors")
+
+    def trainable(self) -> dict[str, torch.nn.Parameter]:
+        return {"a": self.a, "b": self.b}
+
+    def enable_gradient_checkpointing(self) -> None:
+        self.calls["checkpointing"] += 1
+
+
+class ToyEditor(ToyPolicy):
+    """The toy with a reference: its mean colour is added to every predicted velocity."""
+
+    edits = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoded: list[tuple[int, list[Size]]] = []
+
+    def encode(
+        self,
+        prompts: Sequence[str],
+        max_sequence_length: int,
+        references: Sequence[Image.Image] | None = None,
+        sizes: Sequence[Size] = (),
+    ) -> Condition:
+        assert references is not None and len(references) == len(prompts)
+        self.encoded.append((len(prompts), list(sizes)))
+        text = super().encode(prompts, max_sequence_length).tensors["text"]
+        means = torch.tensor([[*np.asarray(r.convert("RGB")).mean((0, 1)).tolist(), 0.0] for r in references]) / 255.0
+        return Condition({"text": text, **{sized("reference", size): means for size in sizes}})
+
+    def velocity(
+        self, latents: torch.Tensor, sigma: float, condition: Condition, guidance: float, size: Size
+    ) -> torch.Tensor:
+        shift = condition.tensors[sized("reference", size)][:, None, :]
+        return super().velocity(latents, sigma, condition, guidance, size) - 0.5 * shift
+
+
+class Brightness:
+    """Mean pixel value of a set, 0 to 1."""
+
+    def __init__(self, name: str = "brightness") -> None:
+        self.name = name
+        self.causes: dict[str, int] = {}
+        self.seen = 0
+
+    def __call__(self, batch: RewardBatch) -> np.ndarray:
+        self.seen += len(batch)
+        return np.array([np.mean([np.asarray(p).mean() / 255 for p in panels]) for panels in batch.panels])
+
+
+def record(number: int) -> PromptRecord:
+    text = (
+        f"FOUR-PANEL Images with a 2x2 grid layout of thing {'x' * number}. [TOP]-[LEFT]: a. [TOP]-[RIGHT]: b. "
+        "[BOTTOM]-[LEFT]: c. [BOTTOM]-[RIGHT]: d."
+    )
+    return PromptRecord(
+        idx=f"p{number}",
+        prompt=text,
+        height=32,
+        width=32,
+        layout="2x2",
+        theme=f"thing {number}",
+        category="Character",
+        task_name="Multi-Scenario",
+        criteria={"Style": {"one": "same"}},
+    )
+
+
+def params(**changes: object) -> PoliciesParams:
+    """A recipe of 4 epochs, 4 prompts x 6 images of 32 px, 2 updates an epoch."""
+    values: dict[str, object] = {
+        "device": "cpu",
+        "dtype": "float32",
+        "learning_rate": 0.03,
+        "weight_decay": 1e-4,
+        "max_grad_norm": 1.0,
+        "lora": {"rank": 2, "alpha": 4, "targets": ["a"]},
+        "loss": "ppo",
+        "clip_range": 1e-4,
+        "max_advantage": 5.0,
+        "epochs": 4,
+        "prompts_per_epoch": 4,
+        "group_size": 6,
+        "updates_per_epoch": 2,
+        "rollout_batch": 8,
+        "train_batch": 5,
+        "gradient_checkpointing": False,
+        "ema_decay": 0.9,
+        "ema_every": 1,
+        "eval_every": 2,
+        "eval_prompts": 3,
+        "eval_steps": 4,
+        "eval_seeds": [0, 1],
+        "checkpoint_every": 1,
+        "seed": 0,
+        "recipes": {"toy": recipe().model_dump()},
+    }
+    return PoliciesParams.model_validate({**values, **changes})
+
+
+def recipe(**changes: object) -> PolicyRecipe:
+    values: dict[str, object] = {
+        "family": "flux",
+        "model": "toy",
+        "train_size": 32,
+        "eval_sizes": [32, 64],
+        "sampling_steps": 4,
+        "noise_steps": [1],
+        "dynamics": "flow_sde",
+        "noise_level": 0.7,
+        "guidance": 3.5,
+        "max_sequence_length": 80,
+        "rewards": {
+            "terms": {"brightness": {"weight": 1.0}},
+            "aggregator": "weighted_sum",
+            "advantage_std": "group",
+        },
+    }
+    return PolicyRecipe.model_validate(json.loads(json.dumps({**values, **changes})))
+
+
+TRAIN, UNSEEN = [record(n) for n in range(8)], [record(n) for n in range(20, 23)]
+
+
+def trainer(**changes: Any) -> Trainer:
+    given = Trainer(ToyPolicy(), params(), recipe(), {"brightness": Brightness()}, TRAIN, UNSEEN, {"model": "toy"})
+    return replace(given, **changes)
+
+
+def figures(outcome: Outcome) -> list[dict[str, float]]:
+    return [{k: v for k, v in row.items() if not k.startswith("seconds/")} for row in outcome.rows]

@@ -1,0 +1,226 @@
+"""A server around a made-up model, a server that follows a script, and engines that need no weights."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import children
+import uvicorn
+from loopback import Loopback, Quiet
+from PIL import Image, ImageStat
+
+from paco_core.reward_model.yes_probability import PairQuery
+from paco_core.serving.connections import Punctual
+from paco_core.serving.engines import Launch
+from paco_core.serving.engines.answering import Answer, Ask, TokenLogprob
+from paco_core.serving.engines.transformers_app import Server, build_app
+from paco_core.serving.engines.usage import Usage
+
+NAME = "paco-reward@0123456789ab"
+
+
+def panel(number: int, size: int = 8) -> Image.Image:
+    """A picture that is told apart by its pixels."""
+    image = Image.new("RGB", (size, size), (number % 256, number // 256, 7))
+    image.putpixel((0, 0), (255, number % 256, 0))
+    return image
+
+
+def queries(count: int, instruction: str = "Same?") -> list[PairQuery]:
+    return [PairQuery(panel(2 * n), panel(2 * n + 1), instruction) for n in range(count)]
+
+
+def true_score(query: PairQuery) -> float:
+    """What the made-up model says: depends on both pictures and the text."""
+    first, second = (ImageStat.Stat(image).mean[0] for image in (query.first, query.second))
+    return 1 / (1 + math.exp((first - 0.5 * second) / 100 - len(query.instruction) / 50))
+
+
+class FakeModel:
+    """Answers with :func:`true_score`; remembers the batches; fails on instructions that say so."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[Ask]] = []
+
+    @property
+    def asks(self) -> list[Ask]:
+        return [ask for batch in self.batches for ask in batch]
+
+    def __call__(self, asks: Sequence[Ask]) -> list[Answer | Exception]:
+        self.batches.append(list(asks))
+        if any("crash" in ask.query.instruction for ask in asks):
+            raise RuntimeError("the model crashed")
+        return [self._answer(ask) for ask in asks]
+
+    def _answer(self, ask: Ask) -> Answer:
+        share = true_score(ask.query)
+        yes, no = TokenLogprob("Yes", math.log(share)), TokenLogprob("No", math.log(1 - share))
+        rivals = () if "mute" in ask.query.instruction else (yes, no)
+        return Answer("Yes", "length", yes, rivals)
+
+
+def count(ask: Ask, answer: Answer) -> Usage:
+    """A token for each letter."""
+    return Usage(len(ask.query.instruction), len(answer.text))
+
+
+def fake_server(model: FakeModel, name: str = NAME, **settings: Any) -> Server:
+    """The state of the real application around a made-up model."""
+    return Server(model, name, **{"max_batch": 32, "count": count, "answer_tokens": {"Yes": 5, "No": 6}, **settings})
+
+
+@contextmanager
+def listening(app: Any, port: int = 0) -> Iterator[str]:
+    """An application on a real socket, in a thread; gives its address."""
+    bound = socket.create_server(("127.0.0.1", port))
+    server = uvicorn.Server(
+        uvicorn.Config(app, http=Punctual, ws="none", log_level="error", timeout_graceful_shutdown=1)
+    )
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{bound.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join(30)
+        bound.close()
+
+
+@contextmanager
+def served(model: FakeModel, *, port: int = 0, name: str = NAME, **settings: Any) -> Iterator[tuple[str, Server]]:
+    """The real application around a made-up model, on a real socket."""
+    state = fake_server(model, name, **settings)
+    with listening(build_app(state), port) as url:
+        yield url, state
+
+
+def completion(share: float = 0.75, model: str = NAME) -> bytes:
+    rivals = [{"token": "Yes", "logprob": math.log(share)}, {"token": "No", "logprob": math.log(1 - share)}]
+    logprobs = {"content": [{"token": "Yes", "logprob": math.log(share), "top_logprobs": rivals}]}
+    return json.dumps({"model": model, "choices": [{"logprobs": logprobs}]}).encode()
+
+
+Step = Callable[[Quiet], None]
+
+
+def reply(status: int, body: bytes, **headers: str) -> Step:
+    return lambda handler: handler.reply(status, body, headers)
+
+
+def hang_up(handler: Quiet) -> None:
+    """Close without an answer."""
+    handler.close_connection = True
+
+
+def half(handler: Quiet) -> None:
+    """Promise more than is sent."""
+    handler.send_response(200)
+    handler.send_header("Content-Length", "1000")
+    handler.end_headers()
+    handler.wfile.write(b'{"model"')
+    handler.close_connection = True
+
+
+def silence(handler: Quiet) -> None:
+    """Say nothing until the client is gone."""
+    handler.connection.settimeout(60)
+    handler.rfile.read(1)
+    handler.close_connection = True
+
+
+class Scripted(Loopback):
+    """Follows a script of replies to questions, the last one for ever; counts the questions."""
+
+    def __init__(self, steps: Sequence[Step], name: str = NAME) -> None:
+        script, state, lock = list(steps), self, threading.Lock()
+        self.asked = 0
+        models = json.dumps({"data": [{"id": name}]}).encode()
+
+        class Handler(Quiet):
+            def do_GET(self) -> None:
+                self.reply(200, models)
+
+            def do_POST(self) -> None:
+                self.rfile.read(int(self.headers["Content-Length"]))
+                with lock:
+                    step = script[min(state.asked, len(script) - 1)]
+                    state.asked += 1
+                step(self)
+
+        super().__init__(Handler)
+
+
+#: An engine without a model: answers with the name that it was given; `fail` makes it die, `hang` makes it
+#: wait while starting.
+ENGINE = """
+import json, socket, sys, time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+name, descriptor, mode = sys.argv[1:]
+if mode == "fail":
+    raise SystemExit("weights of the wrong shape")
+if mode == "hang":
+    print("loading for ever", flush=True)
+    time.sleep(600)
+body = json.dumps({"data": [{"id": name}]}).encode()
+
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *args):
+        pass
+
+server = ThreadingHTTPServer(("127.0.0.1", 0), Handler, bind_and_activate=False)
+server.socket = socket.socket(fileno=int(descriptor))
+server.serve_forever()
+"""
+
+
+def fake_launch(mode: str) -> Callable[..., Launch]:
+    """An engine that needs no weights, in place of the real ones."""
+
+    def launch(_model: Path, name: str, _host: str, _port: int, descriptor: int, *_: object) -> Launch:
+        return Launch([sys.executable, "-c", ENGINE, name, str(descriptor), mode], dict(os.environ), inherits=True)
+
+    return launch
+
+
+#: The real application around a made-up model that is a little slow; writes down every pair that it scores.
+SCORER = """
+import socket, sys, time
+import uvicorn
+from serving_fakes import FakeModel, build_app, fake_server
+name, descriptor, diary = sys.argv[1:]
+
+class Diarist(FakeModel):
+    def __call__(self, asks):
+        time.sleep(0.05)
+        with open(diary, "a") as stream:
+            stream.writelines(f"{ask.query.first.tobytes().hex()}\\n" for ask in asks)
+        return super().__call__(asks)
+
+config = uvicorn.Config(build_app(fake_server(Diarist(), name)), log_level="error")
+uvicorn.Server(config).run(sockets=[socket.socket(fileno=int(descriptor))])
+"""
+
+
+def diarist_launch(diary: Path) -> Callable[..., Launch]:
+    """An engine in a process of its own that writes down the first picture of every pair that it scores."""
+
+    def launch(_model: Path, name: str, _host: str, _port: int, descriptor: int, *_: object) -> Launch:
+        command = [sys.executable, "-c", SCORER, name, str(descriptor), str(diary)]
+        return Launch(command, {**os.environ, "PYTHONPATH": children.PATH}, inherits=True)
+
+    return launch

@@ -1,0 +1,115 @@
+"""Text-to-image pipelines of other families than FLUX, complete and with random weights, for tests.
+
+Each encodes prompts in its own way: StableDiffusion with a negative prompt for guidance, PixArt with masks of
+fixed length, Qwen-Image with embeddings as long as the prompt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+TEXT_LENGTH = 40
+
+
+def stable_diffusion(folder: Path) -> Path:
+    from diffusers import AutoencoderKL, DDIMScheduler, StableDiffusionPipeline, UNet2DConditionModel
+    from transformers import CLIPTextConfig, CLIPTextModel
+
+    from paco_core.zoo.text import build_tokenizer
+
+    tokenizer = build_tokenizer()
+    tokenizer.model_max_length = TEXT_LENGTH
+    end = tokenizer.eos_token_id
+    text = CLIPTextConfig(
+        vocab_size=len(tokenizer), hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2,
+        max_position_embeddings=TEXT_LENGTH, eos_token_id=end, pad_token_id=tokenizer.pad_token_id, bos_token_id=end,
+    )  # fmt: skip
+    unet = UNet2DConditionModel(
+        sample_size=4, block_out_channels=(8, 16), layers_per_block=1, norm_num_groups=4, cross_attention_dim=16,
+        attention_head_dim=2, down_block_types=("DownBlock2D", "CrossAttnDownBlock2D"),
+        up_block_types=("CrossAttnUpBlock2D", "UpBlock2D"),
+    )  # fmt: skip
+    StableDiffusionPipeline(
+        vae=_autoencoder(AutoencoderKL, 4), text_encoder=CLIPTextModel(text), tokenizer=tokenizer, unet=unet,
+        scheduler=DDIMScheduler(), safety_checker=None, feature_extractor=None, requires_safety_checker=False,
+    ).save_pretrained(folder)  # fmt: skip
+    return folder
+
+
+def pixart(folder: Path) -> Path:
+    from diffusers import AutoencoderKL, DPMSolverMultistepScheduler, PixArtAlphaPipeline, PixArtTransformer2DModel
+    from transformers import T5Config, T5EncoderModel
+
+    from paco_core.zoo.text import build_tokenizer
+
+    tokenizer = build_tokenizer()
+    text = T5Config(
+        vocab_size=len(tokenizer), d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2, dropout_rate=0.0,
+        relative_attention_num_buckets=8, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id,
+        is_encoder_decoder=False, use_cache=False,
+    )  # fmt: skip
+    transformer = PixArtTransformer2DModel(
+        sample_size=4, num_layers=1, patch_size=2, attention_head_dim=8, num_attention_heads=2, caption_channels=16,
+        cross_attention_dim=16, in_channels=4, out_channels=8, num_embeds_ada_norm=1000,
+        use_additional_conditions=False,
+    )  # fmt: skip
+    PixArtAlphaPipeline(
+        tokenizer=tokenizer, text_encoder=T5EncoderModel(text), transformer=transformer,
+        vae=_autoencoder(AutoencoderKL, 4), scheduler=DPMSolverMultistepScheduler(),
+    ).save_pretrained(folder)  # fmt: skip
+    return folder
+
+
+def qwen_image(folder: Path) -> Path:
+    from diffusers import (
+        AutoencoderKLQwenImage,
+        FlowMatchEulerDiscreteScheduler,
+        QwenImagePipeline,
+        QwenImageTransformer2DModel,
+    )
+    from tiny_vlm import build
+    from transformers import AutoTokenizer, Qwen2_5_VLForConditionalGeneration
+
+    encoder = build(folder.parent / "encoder")
+    vae = AutoencoderKLQwenImage(
+        base_dim=8, z_dim=4, dim_mult=[1, 1, 1, 1], num_res_blocks=1, temperal_downsample=[False, True, True],
+        latents_mean=[0.0] * 4, latents_std=[1.0] * 4,
+    )  # fmt: skip
+    transformer = QwenImageTransformer2DModel(
+        patch_size=2, in_channels=16, out_channels=4, num_layers=1, attention_head_dim=16, num_attention_heads=2,
+        joint_attention_dim=32, guidance_embeds=False, axes_dims_rope=(4, 6, 6),
+    )  # fmt: skip
+    QwenImagePipeline(
+        scheduler=FlowMatchEulerDiscreteScheduler(), vae=vae, transformer=transformer,
+        text_encoder=Qwen2_5_VLForConditionalGeneration.from_pretrained(encoder),
+        tokenizer=AutoTokenizer.from_pretrained(encoder),
+    ).save_pretrained(folder)  # fmt: skip
+    return folder
+
+
+def qwen_image_edit(folder: Path) -> Path:
+    from diffusers import QwenImageEditPipeline, QwenImagePipeline
+    from transformers import AutoProcessor
+
+    parts = QwenImagePipeline.from_pretrained(qwen_image(folder.parent / "text_to_image")).components
+    QwenImageEditPipeline(**parts, processor=AutoProcessor.from_pretrained(folder.parent / "encoder")).save_pretrained(
+        folder
+    )
+    return folder
+
+
+def _autoencoder(kind: Any, channels: int) -> Any:
+    return kind(
+        latent_channels=channels, block_out_channels=(8, 8, 8, 8), layers_per_block=1, norm_num_groups=4,
+        down_block_types=("DownEncoderBlock2D",) * 4, up_block_types=("UpDecoderBlock2D",) * 4,
+        mid_block_add_attention=False,
+    )  # fmt: skip
+
+
+FAMILIES: dict[str, Callable[[Path], Path]] = {
+    "StableDiffusionPipeline": stable_diffusion,
+    "PixArtAlphaPipeline": pixart,
+    "QwenImagePipeline": qwen_image,
+}

@@ -1,0 +1,107 @@
+"""What the base of the reward model is taught: true answers about one trait, never the overall question."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from paco_core.storybook.world import VOCABULARY, Panel, random_panel
+from paco_core.zoo.dialogues import (
+    COMPARISONS,
+    NOUNS,
+    OVERALL,
+    about_an_edit,
+    comparison,
+    edited_panel,
+    one_picture,
+    second_panel,
+    two_pictures,
+)
+
+RED_CAT = Panel("cat", "red", "hat", "big", "beach", "flat")
+TRAITS = tuple(VOCABULARY)
+
+
+def test_a_comparison_names_both_words_or_the_shared_one() -> None:
+    blue = RED_CAT.with_trait("colour", "blue")
+    assert comparison(RED_CAT, blue, "colour", COMPARISONS[0]).question == "Is the colour the same in both pictures?"
+    assert comparison(RED_CAT, blue, "colour", COMPARISONS[0]).answer == "No. The colour differs: red and blue."
+    assert comparison(RED_CAT, blue, "style", COMPARISONS[0]).answer == "Yes. The style is the same: flat."
+
+
+@pytest.mark.parametrize("bare", [True, False])
+@pytest.mark.parametrize("shaped", [True, False])
+def test_every_answer_is_true_and_bare_answers_hold_no_reason(shaped: bool, bare: bool) -> None:
+    rng = random.Random(1)
+    for _ in range(100):
+        first = random_panel(rng)
+        second = second_panel(first, rng, 0.5)
+        dialogue = two_pictures(first, second, "a theme", rng, traits=TRAITS, shaped=shaped, bare=bare)
+        one, two = dialogue.panels
+        assert len({turn.question for turn in dialogue.turns}) == (2 if shaped else 3)
+        for turn in dialogue.turns:
+            asked = [
+                trait for trait in TRAITS if f" {NOUNS[trait]} " in turn.question.replace("?", " ").replace(".", " ")
+            ]
+            assert len(asked) == 1
+            same = getattr(one, asked[0]) == getattr(two, asked[0])
+            assert turn.answer.startswith("Yes." if same else "No.")
+            assert (" " in turn.answer) is not bare
+
+
+def test_the_overall_question_is_never_taught() -> None:
+    rng = random.Random(2)
+    start = OVERALL.split("{theme}")[1][:60]
+    for shaped in (True, False):
+        for _ in range(200):
+            panel = random_panel(rng)
+            taught = two_pictures(panel, random_panel(rng), "a theme", rng, traits=TRAITS, shaped=shaped, bare=False)
+            for turn in (*taught.turns, *one_picture(panel, rng).turns):
+                assert start not in turn.question
+                assert "logic and identity" not in turn.question
+
+
+def test_of_an_edit_one_trait_at_a_time_is_asked_and_never_the_questions_of_the_reward() -> None:
+    rng = random.Random(5)
+    heard: set[tuple[bool, bool]] = set()
+    for _ in range(300):
+        edit = edited_panel(random_panel(rng), rng)
+        turns = sorted(about_an_edit(edit, rng, bare=False).turns, key=lambda turn: "asks for" not in turn.question)
+        heeded, *kept = turns
+        assert heeded.answer.startswith("Yes." if edit.followed else "No.")
+        for turn in turns:
+            assert f"Instruction: '{edit.instruction}'. " in turn.question
+            assert "remain consistent" not in turn.question and "accurately follow" not in turn.question
+        others = {
+            next(t for t in TRAITS if f" {NOUNS[t]} " in t_.question.split("'. ")[1].replace("?", " ")): t_
+            for t_ in kept
+        }
+        assert len(others) == 2 and edit.trait not in others
+        for other, turn in others.items():
+            same = getattr(edit.before, other) == getattr(edit.after, other)
+            assert turn.answer.startswith("Yes." if same else "No.")
+        heard.add((edit.followed, same))
+    assert len(heard) == 4
+
+
+def test_claims_about_one_picture_are_judged_by_what_it_shows() -> None:
+    rng = random.Random(3)
+    judged = 0
+    for _ in range(200):
+        panel = random_panel(rng)
+        for turn in one_picture(panel, rng).turns:
+            label, _, reason = turn.answer.partition(" It is ")
+            if label in {"Yes.", "No."}:
+                judged += 1
+                truth = reason.rstrip(".")
+                assert truth in {getattr(panel, trait) for trait in TRAITS}
+                assert (label == "Yes.") is (f" {truth}" in turn.question)
+    assert judged > 100
+
+
+def test_share_sets_how_often_a_trait_agrees() -> None:
+    rng = random.Random(4)
+    assert second_panel(RED_CAT, rng, 1.0) == RED_CAT
+    other = second_panel(RED_CAT, rng, 0.0)
+    assert all(getattr(other, trait) != getattr(RED_CAT, trait) for trait in TRAITS)
