@@ -74,7 +74,8 @@ def to_audit(root: Path, lock: Lock, only: Collection[str] = ()) -> tuple[list[E
     chosen, skipped, codes = [], {}, StageCodes.present(root)
     for label, entry in lock.entries.items():
         stage = codes.graph.get(label)
-        inputs = present_inputs(root, label, codes.of(stage.group, stage.item)) if stage else None
+        code = codes.of(stage.group, stage.item) if stage and any(map(is_code, stage.deps)) else None
+        inputs = present_inputs(root, label, code) if stage else None
         if only and label not in only:
             skipped[label] = "was not asked for"
         elif stage is None:
