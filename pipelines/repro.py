@@ -68,7 +68,7 @@ def say(line: str) -> None:
 
 
 class _Running:
-    """A DVC at work on stages, one after another; their lines are told with the stage's name before them."""
+    """A DVC at work on stages, one after another; their lines are printed with the stage's name before them."""
 
     def __init__(self, root: Path, names: Sequence[str], say: Say) -> None:
         self.names, self.name = names, names[0]
@@ -92,7 +92,7 @@ class _Running:
                 self._say(f"[{self.name}] {text.removeprefix(f'{self.name}: ')}")  # a stage may say its name itself
 
     def ended(self) -> bool:
-        """Whether DVC is gone; says so once all that the stage said is told."""
+        """Whether DVC is gone; says so once all that the stage said is printed."""
         if self.child.poll() is None:
             return False
         if self.child.returncode < 0:  # killed by another hand: its children are orphans

@@ -221,7 +221,7 @@ def weigh(home: Path) -> Figures:
 
 
 def timed_test(name: str, *tests: str) -> Callable[[Given], Figures]:
-    """A part that is a test: it fails where the test does, and tells how long it took, set-up included."""
+    """A part that is a test: it fails where the test does, and reports how long it took, set-up included."""
 
     def part(_given: Given) -> Figures:
         command = [sys.executable, "-m", "pytest", "-q", *tests]

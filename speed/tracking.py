@@ -1,4 +1,4 @@
-"""What telling figures costs: a stage, a training with the store up and down, and how fast they are sent afterwards.
+"""What logging figures costs: a stage, a training with the store up and down, and how fast they are sent afterwards.
 
     python speed/tracking.py [--figures 2000]
 

@@ -44,7 +44,7 @@ def size_gb(folder):
 
 
 def succeeds(*command, **how):
-    # uv trusts only the certificates it carries unless told otherwise: behind a company's proxy that fails.
+    # uv trusts only the certificates it carries unless asked otherwise: behind a company's proxy that fails.
     settings = {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "UV_SYSTEM_CERTS": "1"}
     try:
         return subprocess.run(command, env={**settings, **os.environ}, **how).returncode == 0
@@ -80,7 +80,7 @@ def main():
         print("uv could not install them; trying pip, which takes some minutes ...", flush=True)
         run(*pip, *pinned)
     run(*pip, "--no-deps", "--no-build-isolation", "--editable", ".")
-    # MLflow takes seconds to make its tables; the first stage would wait for them. What fails here is told there.
+    # MLflow takes seconds to make its tables; the first stage would wait for them. What fails here is reported there.
     succeeds(python, "-m", "paco_core.runtime.tracking.prepare", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     with open(os.path.join(VENV, ".ready"), "w") as ready:
         ready.write("made from requirements.txt\n")

@@ -55,7 +55,7 @@ class EditAnswers:
         self.editing = editing
 
     def measure(self, batch: RewardBatch) -> dict[str, np.ndarray]:
-        """``editing``, ``edit_consistency`` and ``edit_following`` of each picture, (N,) each, NaN where not told."""
+        """``editing``, ``edit_consistency`` and ``edit_following`` of each picture, (N,) each; NaN for none."""
         import numpy as np
 
         found = self.editing.answers(batch)

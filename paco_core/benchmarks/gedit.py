@@ -76,7 +76,7 @@ class Result:
     changes: Changes
     by_task: Sequence[dict[str, Any]]  # policy, size, task_type, edits, and of each measure (before, after)
     pictures: int
-    failed: int  # pictures whose reward could not be told
+    failed: int  # pictures that got no reward
 
     def as_dict(self) -> dict[str, Any]:
         """The content of ``results.json``."""

@@ -1,4 +1,4 @@
-"""What ``paco provenance`` does: find the subject, tell its story, verify it."""
+"""What ``paco provenance`` does: find the subject, print its story, verify it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from paco_core.runtime.provenance.verify import Verdict, verify, verify_cached
 
 @dataclass(frozen=True)
 class Story:
-    """A provenance, whether it is of the version that lies in the workspace, and what could not be told."""
+    """A provenance, whether it is of the version that lies in the workspace, and what is not known."""
 
     provenance: Provenance
     present: bool

@@ -59,7 +59,7 @@ def listing(root: Path, options: Options) -> str:
 
 
 def _told(options: Options, recipes: Collection[str]) -> Sequence[Variant]:
-    """The variants to tell of: those of absent recipes, too, unless some are named."""
+    """The variants to report: those of absent recipes, too, unless some are named."""
     return VARIANTS if options.variants is None else chosen(options.variants, recipes)
 
 

@@ -102,7 +102,7 @@ def score_table(
 class _Scoring:
     """Scores parts of a table, here or in a worker elsewhere; its model loads once.
 
-    ``advance`` is told of pairs as they are done, where somebody listens.
+    ``advance`` is called with the number of pairs just done, where somebody listens.
     """
 
     def __init__(

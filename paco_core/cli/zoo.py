@@ -17,7 +17,7 @@ def build(members: Sequence[str], root: Path) -> None:
 
 
 def check(members: Sequence[str], root: Path) -> bool:
-    """Measure members (all when empty) again, print card against measurement, tell whether all agree."""
+    """Measure members (all when empty) again, print card against measurement, report whether all agree."""
     from paco_core.zoo.check import check as check_members
 
     reports = check_members(members, root / ZOO)

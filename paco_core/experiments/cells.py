@@ -1,4 +1,4 @@
-"""A table that takes long, cell by cell: a variant under a seed, computed once, kept, and told as a child run.
+"""A table that takes long, cell by cell: a variant under a seed, computed once, kept, and logged as a child run.
 
 All cells of a table hang under one parent run of MLflow. A cell whose result is there under the same key is
 not computed again: a table that was stopped, or killed, goes on where it was.

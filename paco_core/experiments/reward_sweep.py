@@ -120,7 +120,7 @@ class Sweep:
         self.panels = PanelStore.below(needed(root, paths.GRIDS), root / paths.PAIRS)
 
     def run(self, settings: Sequence[Setting], seeds: Sequence[int]) -> list[Row]:
-        """Train and judge every cell that is not done yet; write the tables; tell MLflow."""
+        """Train and judge every cell that is not done yet; write the tables; log to MLflow."""
         tags = {"profile": self.params.profile, "paco.sweep": self.out.name}
         grid = Cells(self.root, self.out, EXPERIMENT, tags, self.say)
         with grid.parent({"settings": [s.name for s in settings], "seeds": list(seeds)}) as parent:

@@ -67,7 +67,7 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int = 1) -> None:
                 os.fsync(stream.fileno())
     except BaseException as error:
         shutil.rmtree(part, ignore_errors=True)
-        if isinstance(error, SafetensorError) and "os error 28" in str(error):  # it tells a full disk in words only
+        if isinstance(error, SafetensorError) and "os error 28" in str(error):  # it reports a full disk in words only
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(target)) from error
         raise
     if target.exists():

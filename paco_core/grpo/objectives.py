@@ -101,7 +101,7 @@ class TransitionObjective:
         )
 
     def prepare(self, experience: Experience, batches: Iterable[MicroBatch]) -> None:
-        """Recompute what the rollout was told not to keep, in the very batches that will be trained."""
+        """Recompute what the rollout was asked not to keep, in the very batches that will be trained."""
         import torch
 
         self._old = {}

@@ -1,7 +1,7 @@
 """The processes that train one policy together.
 
 Work is cut into batches before it is dealt, and what comes back is summed into its place, so that one, two or
-three processes compute the same numbers. `accelerate launch` (or torchrun) tells each process its rank.
+three processes compute the same numbers. `accelerate launch` (or torchrun) gives each process its rank.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Processes:
 
     @property
     def main(self) -> bool:
-        """Whether this process tells and writes."""
+        """Whether this process logs and writes."""
         return self.rank == 0
 
     @property

@@ -67,6 +67,6 @@ def trained_ids(folder: Path) -> set[str]:
     """Ids of the prompts that the policy in ``folder`` was trained on.
 
     Raises:
-        DataError: when the folder tells none.
+        DataError: when the folder names none.
     """
     return set(read_json(folder / FILE)["trained"])

@@ -1,4 +1,4 @@
-"""Rewards of finished pictures, told while the next ones are being sampled."""
+"""Rewards of finished pictures, computed while the next ones are being sampled."""
 
 from __future__ import annotations
 

@@ -258,7 +258,7 @@ class Trainer:
         return self._finish(out, store, rows, start, stopped)
 
     def _one_epoch(self, epoch: int, rows: list[Row]) -> str | None:
-        """Train, evaluate where it is due, tell; why to stop, or None."""
+        """Train, evaluate where it is due, log; why to stop, or None."""
         rule, done = self.params.early_stop, epoch + 1
         try:
             row, seconds = self._epoch(epoch)
@@ -333,7 +333,7 @@ class Trainer:
     def _epoch(self, epoch: int) -> tuple[Row, Row]:
         """Sample, score, give advantages, optimise; the figures of one epoch, and apart from them its seconds.
 
-        Seconds are told and not kept: equal inputs make an equal out.
+        Seconds are logged and not kept: equal inputs make an equal out.
         """
         clock, processor = time.monotonic(), time.process_time()
         params, rewards = self.params, self.recipe.rewards

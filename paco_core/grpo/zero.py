@@ -51,7 +51,7 @@ class SharedUpdates:
         config["zero_optimization"] |= {"reduce_bucket_size": BUCKET, "allgather_bucket_size": BUCKET}
         accelerator = Accelerator(mixed_precision="no", deepspeed_plugin=plugin)
         self.engine, _ = accelerator.prepare(whole.transformer, optimizer)
-        whole.predictor = self.engine  # its forward tells the optimiser that a backward will come
+        whole.predictor = self.engine  # its forward announces to the optimiser that a backward will come
         self.parameters, self.world, self.passes = parameters, world, 0
 
     @property

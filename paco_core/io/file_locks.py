@@ -70,7 +70,7 @@ def hold(path: Path) -> IO[bytes]:
 
 @contextmanager
 def shared(path: Path) -> Iterator[bool]:
-    """Keep whoever would take the lock of this file out of the block; False when one holds it already.
+    """Let nobody take the lock of this file within the block; False when one holds it already.
 
     Where there is no file, nobody holds it, and nobody is kept out.
     """

@@ -104,7 +104,7 @@ def atomic(target: Path) -> Iterator[Path]:
     library made for their owner alone, as safetensors does, get the mode of any other file.
 
     Raises:
-        OSError: ENOSPC naming ``target`` when the disk is full, however the library that wrote has told it.
+        OSError: ENOSPC naming ``target`` when the disk is full, however the library that wrote reports it.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(f".{target.name}.part")
@@ -140,7 +140,7 @@ def _share(part: Path) -> None:
 
 
 def _disk_is_full(error: BaseException) -> bool:
-    """safetensors, unlike most, tells it in words only."""
+    """safetensors, unlike most, reports it in words only."""
     return getattr(error, "errno", None) == errno.ENOSPC or "(os error 28)" in str(error)
 
 

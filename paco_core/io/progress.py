@@ -18,9 +18,9 @@ def _clock(seconds: float) -> str:
 
 
 class Progress:
-    """Counts towards ``total`` and tells done/total, rate and time left.
+    """Counts towards ``total`` and reports done/total, rate and time left.
 
-    ``say`` receives a plain line every few seconds when stderr is no terminal; without it nothing is told.
+    ``say`` receives a plain line every few seconds when stderr is no terminal; without it nothing is reported.
     """
 
     def __init__(self, total: int, label: str, unit: str, say: Callable[[str], None] | None = None) -> None:

@@ -1,1 +1,1 @@
-"""What runs by the clock: measuring champions again, auditing reproducibility, telling people."""
+"""What runs by the clock: measuring champions again, auditing reproducibility, sending alerts."""

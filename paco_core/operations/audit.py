@@ -25,7 +25,7 @@ from paco_core.runtime.code.stage_code import StageCodes, is_code, recorded
 from paco_core.runtime.tracking import open_run
 
 FOLDER = Path(".paco") / "audit"
-#: Its page tells when it was made and how long stages took.
+#: Its page says when it was made and how long stages took.
 NEVER_EQUAL = {"report"}
 
 
@@ -155,7 +155,7 @@ def _lay_out(root: Path, aside: Path, entry: Entry) -> None:
             (aside / dep).parent.mkdir(parents=True, exist_ok=True)
             if not (aside / dep).exists():
                 (aside / dep).symlink_to(root / dep)
-    # What stages further up were made of: a policy tells it in its provenance.
+    # What stages further up were made of: a policy names it in its provenance.
     for path in (root / "data" / "code", *(root / ".dvc" / name for name in ("cache", "config", "config.local"))):
         place = aside / path.relative_to(root)
         place.parent.mkdir(parents=True, exist_ok=True)

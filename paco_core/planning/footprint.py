@@ -1,4 +1,4 @@
-"""How much memory and computation a policy's training takes, from its architecture: estimates, told before a run."""
+"""How much memory and computation a policy's training takes, from its architecture: estimates, printed before a run."""
 
 from __future__ import annotations
 

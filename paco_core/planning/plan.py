@@ -1,4 +1,4 @@
-"""The arithmetic of a policy's training, told before anything runs."""
+"""The arithmetic of a policy's training, computed before anything runs."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Tensors = dict[str, "torch.Tensor"]
 FOLDER = Path(".paco") / "encodings"  # outside the outs, which DVC deletes before a run
-READ_BYTES = 64 << 20  # larger files are told apart by size and time
+READ_BYTES = 64 << 20  # larger files are distinguished by size and time
 NOT_ENCODING = {"transformer", "scheduler"}  # parts of a pipeline that no encoding depends on
 
 

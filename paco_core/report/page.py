@@ -23,7 +23,7 @@ from paco_core.runtime.tracking import flatten, git_state
 SHEET_ROWS, PAIRS = 6, 6
 TEMPLATES = Path(__file__).parent / "templates"
 STAGE_ROW_PX, GUTTER_PX = 58, 76
-#: What is told of a policy first, by the benchmark that measured it.
+#: What is shown of a policy first, by the benchmark that measured it.
 HEADLINES = {"t2is": ("consistency", "gold_consistency", "gold_following"), "gedit": ("editing", "gold_editing")}
 
 

@@ -70,7 +70,7 @@ class Kind:
     Attributes:
         stage: the benchmark that measured it.
         compared: what that benchmark shows, in words.
-        counts: its figures that the page tells.
+        counts: its figures that the page shows.
         measures: by key, in the order of the page.
         draw: charts of a training log: (log, evaluation sizes, name of the policy, where the points are kept).
     """

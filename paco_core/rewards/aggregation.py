@@ -169,7 +169,7 @@ def _named(name: str) -> Aggregator:
 def aggregate(rewards: Rewards, weights: Mapping[str, float], aggregator: str, delta: Delta = 0.2) -> Aggregate:
     """Combine rewards (P, G) by name, or by the user's function that ``module:function`` names.
 
-    Rewards of weight 0 are watched (their h_k is told) but take no part.
+    Rewards of weight 0 are watched (their h_k is logged) but take no part.
 
     Raises:
         ValueError: for an unknown aggregator, weights that do not fit the rewards, shapes that differ,

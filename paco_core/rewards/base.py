@@ -1,4 +1,4 @@
-"""What a reward is: pictures of prompts in, one number a picture out, NaN where it could not be told."""
+"""What a reward is: pictures of prompts in, one number a picture out, NaN where it could not be computed."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ class Editing:
     """sqrt(P(edit_consistency) x P(edit_following)) of reference and edited picture (PaCo-RL, arXiv 2512.04784).
 
     Two questions a sample, the original first. A picture of another size than its reference is resized to it: the
-    pair then shows nothing but the edit. NaN where either answer could not be told.
+    pair then shows nothing but the edit. NaN where either answer is missing.
     """
 
     name = "editing"

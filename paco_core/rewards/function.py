@@ -35,7 +35,7 @@ def find(name: str) -> Callable[..., Any]:
 
 
 class FunctionReward:
-    """A function of a :class:`RewardBatch` that returns N numbers; NaN where it cannot tell.
+    """A function of a :class:`RewardBatch` that returns N numbers; NaN where it has none.
 
     With ``function.groupwise = True`` it is given one whole group a call, all pictures of one prompt.
     """

@@ -75,7 +75,7 @@ def _assist(name: str, item: str | None, root: Path) -> None:
 def usual_seconds(root: Path, label: str) -> float | None:
     """How long the last finished run of a stage took on this machine; None when there was none.
 
-    Dagster tells by it what a restored stage saved where it did not see the run itself.
+    Dagster shows by it what a restored stage saved where it did not see the run itself.
     """
     path = root / SECONDS / f"{label}.json"
     return float(files.read_json(path)["seconds"]) if path.is_file() else None

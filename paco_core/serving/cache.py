@@ -82,7 +82,7 @@ class ScoreCache:
     def _told(self, error: sqlite3.DatabaseError) -> Exception:
         """The same with its remedy: what is no fault of the file must not cost the scores in it."""
         code = getattr(error, "sqlite_errorcode", 0)
-        kind = code & 0xFF  # the lower byte; the others tell it in more detail
+        kind = code & 0xFF  # the lower byte; the others give more detail
         if kind == sqlite3.SQLITE_FULL or code == sqlite3.SQLITE_IOERR_SHMSIZE:  # the latter: for the file `-shm`
             return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
         if kind in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):

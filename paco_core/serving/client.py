@@ -79,7 +79,7 @@ class RewardClient:
         timeout_s: seconds to wait for one answer.
         cache: SQLite file of scores to keep across runs; none when None.
         max_failed_share: share of failed questions of one call above which the call raises.
-        token_ids: ids of "Yes" and "No", when known; else taken from the server if it tells, and if not,
+        token_ids: ids of "Yes" and "No", when known; else taken from the server if it names them, and if not,
             the 20 most probable tokens are asked for.
         patience: retries, and how long to wait for a server that is down.
         both_orders: a pair's score is the mean over both orders of its pictures; two questions a pair.

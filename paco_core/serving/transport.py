@@ -82,7 +82,7 @@ class Transport:
 
     Args:
         timeout_s: seconds for one try of a request, from connecting to the last byte of the answer.
-        locate: tells where the server is now, or None while it is nowhere; asked when it is down, so that a
+        locate: returns where the server is now, or None while it is nowhere; asked when it is down, so that a
             server which was started again on another port is found.
     """
 

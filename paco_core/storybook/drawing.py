@@ -149,7 +149,7 @@ SCENES = {
 
 
 def _ears(pen: Pen, species: str, body: RGB, edge: RGB) -> None:
-    """What stands out behind the head, and tells the species from afar."""
+    """What stands out behind the head, and shows the species from afar."""
     inner = _mix(body, (255, 170, 180), 0.6)
     for side in (-1, 1):
         if species == "cat":

@@ -145,7 +145,7 @@ def parse_panel(text: str) -> Panel:
     """The panel that a panel's sentence asks for (inverse of :func:`panel_text`).
 
     Raises:
-        ValueError: naming the trait that the sentence does not tell.
+        ValueError: naming the trait that the sentence does not name.
     """
     found: dict[str, str] = {}
     for trait, pattern in _WORDS.items():

@@ -1,7 +1,7 @@
 """The attributes of the storybook world: what can be drawn, asked for, and recognised.
 
 A *panel* is one small picture: a character (species, colour, accessory, size) in a scene, drawn in
-a style. A *set* is a grid of panels that tell of one character. Identity is species, colour and
+a style. A *set* is a grid of panels that show one character. Identity is species, colour and
 accessory; style is the drawing style; logic is the order of sizes in a growth set. Scene and size
 may differ between the panels of a consistent set; the shared traits may not.
 """

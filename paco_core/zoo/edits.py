@@ -34,7 +34,7 @@ Encode = Callable[["torch.Tensor"], "dict[str, torch.Tensor]"]
 
 @dataclass(frozen=True)
 class Family:
-    """Two words for each trait; a member is told by six bits, the first trait's bit the highest."""
+    """Two words for each trait; a member is coded by six bits, the first trait's bit the highest."""
 
     words: tuple[tuple[str, str], ...]
 

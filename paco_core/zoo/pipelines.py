@@ -31,7 +31,7 @@ def fit_pipeline(
     Args:
         hidden: which weights Muon steps; AdamW steps the others.
         pipeline: puts the parts together.
-        halved: components whose weights are stored in float16; diffusers loads them as float32 unless told otherwise.
+        halved: components whose weights are stored in float16; diffusers loads them as float32 unless asked otherwise.
     """
     from paco_core.zoo.muon import Muon
 

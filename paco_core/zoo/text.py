@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 MAX_LENGTH = 40
 PAD, EOS, UNKNOWN = "<pad>", "</s>", "<unk>"
-#: Words that tell nothing here; they cost time in every attention.
+#: Words that carry no meaning here; they cost time in every attention.
 SILENT = ("a", "an", "the", "with", "in", "on", "at", "style", "images", "show", "grid", "layout", "of", "up")
 
 

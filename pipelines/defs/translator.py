@@ -27,7 +27,7 @@ SHOWN: Mapping[str, Callable[[Path, str], Mapping[str, Any]]] = {
 
 
 class PacoTranslator(DagsterDvcTranslator):
-    """Figures, rows and columns as the library tells them; worst cases and contact sheets from here."""
+    """Figures, rows and columns as the library reports them; worst cases and contact sheets from here."""
 
     def get_asset_spec(self, project: DvcProject, group: Group) -> dg.AssetSpec:
         """With links to what the stage runs and to where it is declared."""

@@ -1,4 +1,4 @@
-"""Bring Dagster's marks in step with ``dvc.lock``, whoever ran the stages.
+"""Bring Dagster's marks in step with ``dvc.lock``, no matter who ran the stages.
 
 Dagster calls an asset stale when the tags of its last event disagree with the code version and the
 upstream events of now. DVC calls a stage changed when its lock entry disagrees with the sources and the

@@ -23,7 +23,7 @@ SOURCES = {
 
 
 def workload(instances: pd.DataFrame, params: AnnotationsParams) -> tuple[int, str]:
-    """How much a source has to do, and in what unit it tells its progress."""
+    """How much a source has to do, and in what unit it reports its progress."""
     if params.source == "recogniser":
         return len(set(instances["reference"]).union(*instances["candidates"])), "panels"
     if params.source == "judge":

@@ -50,7 +50,7 @@ class Task:
     Args:
         instances: columns ``instance_id``, ``reference``, ``candidates``.
         root: where relative paths of the parameters begin.
-        advance: is told how many units (of the source's own choice) are done.
+        advance: called with how many units (of the source's own choice) are done.
         say: receives a plain line for the log.
     """
 

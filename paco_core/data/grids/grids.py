@@ -183,7 +183,7 @@ def paint(
 ) -> Painted:
     """Paint the jobs that are not finished yet, in batches of equal size; the generator loads only if needed.
 
-    ``advance`` is told how many pictures were painted. When memory does not suffice, the batch is halved,
+    ``advance`` is called with how many pictures were painted. When memory does not suffice, the batch is halved,
     which is said, and painting goes on.
 
     Raises:
@@ -236,7 +236,7 @@ def write_grids(folder: Path, jobs: Sequence[GridJob], finished: Finished) -> No
 
 
 def _halved(batch_size: int, job: GridJob, error: Exception, say: Say) -> int:
-    """The next batch size after ``error``, which is raised again unless it tells of memory."""
+    """The next batch size after ``error``, which is raised again unless it is about memory."""
     if not _out_of_memory(error):
         raise error
     record = job.record

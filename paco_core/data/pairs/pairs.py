@@ -82,7 +82,7 @@ class Split:
             "benchmark": len(self.benchmark),
             "benchmark_prompts": len({instance.prompt_id for instance in self.benchmark}),
             "leaked_pairs": self.leaked_pairs,
-            **dict.fromkeys(("dropped.contradiction", "dropped.duplicate"), 0),  # told also where there are none
+            **dict.fromkeys(("dropped.contradiction", "dropped.duplicate"), 0),  # reported also where there are none
             **{f"dropped.{cause}": count for cause, count in sorted(self.dropped.items())},
         }
 

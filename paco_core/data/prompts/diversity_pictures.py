@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 SHOWN = 260  # nodes of the graph that a picture can hold
 STANDS_FOR = 40  # nodes shown beside one kept node
-#: Okabe and Ito's colours, told apart also by readers who do not see red or green.
+#: Okabe and Ito's colours, distinguished also by readers who do not see red or green.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 
 

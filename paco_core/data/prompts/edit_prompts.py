@@ -121,7 +121,7 @@ def drawn(count: int, size: int, seed: int) -> EditPrompts:
 def read_rows(file: Path, limit: int | None = None) -> EditPrompts:
     """Instructions and pictures of a JSON Lines file (keys of :class:`EditRow`).
 
-    A row that cannot be used is left out and told with its place and cause.
+    A row that cannot be used is left out and reported with its place and cause.
 
     Raises:
         DataError: when the file is missing or no JSON Lines, or none of its rows can be used.

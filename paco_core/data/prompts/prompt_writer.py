@@ -1,7 +1,7 @@
 """Text-to-image-set prompts written by a language model, in equal shares over the subcategories.
 
 The model fills a form (theme, subject, shared traits, panels, criteria); the T2IS text is composed from it here,
-so that its marks are always right. One chain of questions a subcategory, each told the subjects it has already.
+so that its marks are always right. One chain of questions a subcategory, each given the subjects it has already.
 What the chat's journal holds is replayed, so a killed run goes on with the next question.
 """
 
@@ -60,7 +60,7 @@ class WrittenPrompts(BaseModel):
 
 @dataclass(frozen=True)
 class Job:
-    """What is to be written: the layout, the size in pixels (height, width), and a seed that tells runs apart."""
+    """What is to be written: the layout, the size in pixels (height, width), and a seed that differs between runs."""
 
     layout: str
     size: tuple[int, int]

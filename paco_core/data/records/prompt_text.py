@@ -66,7 +66,7 @@ class PromptText:
 
     @property
     def shared(self) -> str:
-        """The traits that all panels share; empty where the prompt tells none apart."""
+        """The traits that all panels share; empty where the prompt names none."""
         return self.raw_shared.strip()
 
     def __str__(self) -> str:

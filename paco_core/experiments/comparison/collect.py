@@ -26,7 +26,7 @@ SAMPLES = "samples_seen"
 class Point:
     step: int
     value: float
-    samples: float | None  # samples seen at this step, where the run tells
+    samples: float | None  # samples seen at this step, where the run logs them
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class ComparedRun:
     datasets: Mapping[str, str]  # name -> digest
     curves: Mapping[str, Sequence[Point]] = field(default_factory=dict)
     pictures: Mapping[tuple[str, int], str] = field(default_factory=dict)  # (key, step) -> artefact
-    samples: Mapping[int, float] = field(default_factory=dict)  # step -> samples seen, where the run tells
+    samples: Mapping[int, float] = field(default_factory=dict)  # step -> samples seen, where the run logs them
 
     @property
     def title(self) -> str:

@@ -45,7 +45,7 @@ def columns(runs: Sequence[ComparedRun]) -> list[Column]:
 
 
 def axis(runs: Sequence[ComparedRun]) -> str:
-    """The common axis: samples seen where all runs that have curves tell it, else optimiser steps."""
+    """The common axis: samples seen where all runs that have curves log it, else optimiser steps."""
     drawn = [run for run in runs if run.curves]
     return "samples seen" if drawn and all(run.samples for run in drawn) else "step"
 

@@ -172,7 +172,7 @@ class Trainings:
 
 @dataclass
 class EpochSeconds:
-    """Seconds of each epoch, as the trainer tells them, kept in a file: a training that was killed loses none.
+    """Seconds of each epoch, as the trainer reports them, kept in a file: a training that was killed loses none.
 
     An epoch that a kill made repeat counts once, with its last seconds.
     """
@@ -199,7 +199,7 @@ class EpochSeconds:
 
 
 def _training(outcome: Outcome, clock: EpochSeconds) -> dict[str, Any]:
-    """What is told of a training beside its examination.
+    """What is reported of a training beside its examination.
 
     ``seconds``: sampling, waiting for scores and optimising, summed over epochs; evaluations are not counted.
     ``processor_seconds``: of the training process in the same time, without the reward server.

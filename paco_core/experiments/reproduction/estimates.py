@@ -1,4 +1,4 @@
-"""How long a cell will take, told before it starts."""
+"""How long a cell will take, estimated before it starts."""
 
 from __future__ import annotations
 

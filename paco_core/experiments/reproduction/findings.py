@@ -1,4 +1,4 @@
-"""What came out, said in words that follow from the intervals: held, not held, or not told apart."""
+"""What came out, said in words that follow from the intervals: held, not held, or not distinguishable."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _risen_far(change: Estimate) -> tuple[str, list[str]]:
 
 
 def _risen(change: Estimate) -> tuple[str, list[str]]:
-    """Up for certain, not up, or not told apart: by the interval."""
+    """Up for certain, not up, or not distinguishable: by the interval."""
     if change.low > 0:
         return HELD, []
     if change.mean <= 0:

@@ -46,7 +46,7 @@ class Row:
     title: str
     changes: Mapping[str, Any]  # of keys
     measures: Mapping[int, Mapping[str, Change]]  # size -> measure
-    trainings: Mapping[int, Mapping[str, Any]]  # seed -> what was told of it
+    trainings: Mapping[int, Mapping[str, Any]]  # seed -> what was reported of it
     runs: Mapping[int, str | None]  # seed -> MLflow run
 
     @property

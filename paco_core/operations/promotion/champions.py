@@ -34,7 +34,7 @@ def registered_name(name: str) -> str:
 
 @dataclass(frozen=True)
 class Version:
-    """A registered version: ``path`` and DVC's ``md5`` of its folder, and the run that tells its provenance."""
+    """A registered version: ``path`` and DVC's ``md5`` of its folder, and the run that records its provenance."""
 
     name: str
     number: str

@@ -57,9 +57,9 @@ class Provenance:
     """A path, its md5, and its links: its own stage first, the prompts last."""
 
     path: str
-    md5: str | None  # None for a folder that tells its own story: it cannot hold its own md5
+    md5: str | None  # None for a folder that holds its own provenance: it cannot hold its own md5
     links: tuple[Link, ...]
-    unknown: tuple[str, ...] = field(default=())  # inputs of a stage's kind that no record tells of
+    unknown: tuple[str, ...] = field(default=())  # inputs of a stage's kind that no record names
 
     def as_dict(self) -> dict[str, Any]:
         return {"format": FORMAT, **asdict(self)}

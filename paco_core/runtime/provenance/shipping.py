@@ -1,6 +1,6 @@
 """The story that travels with a policy: ``provenance.json`` in its folder and a part of its model card.
 
-It tells md5s, parameters, code and the judge by fingerprint, all of them functions of the inputs, and no run: else the
+It holds md5s, parameters, code and the judge by fingerprint, all of them functions of the inputs, and no run: else the
 policy's own md5 would change with every run. Runs are recorded beside it (:mod:`paco_core.runtime.provenance.records`).
 """
 
@@ -39,7 +39,7 @@ def ship(
         recipe: what it read, None when that is not known.
         made_of: its code, as it was when the stage started.
         endpoint: names of the servers that scored, with their fingerprints.
-        card: a Markdown file; a story that it tells already is replaced.
+        card: a Markdown file; a provenance that it holds already is replaced.
     """
     if recipe is None:
         return f"{label} is no stage of dvc.yaml, or lacks an input: its provenance is not known"

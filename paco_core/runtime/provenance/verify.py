@@ -187,9 +187,9 @@ class _Verification:
                     self._broken(link, path, f"was {md5} when the stage read it; {', '.join(link.reads)} made others")
 
     def _below(self, folder: str, made: Mapping[str, tuple[Link, str]]) -> str | None:
-        """The md5 of a folder that holds outs, from their recorded listings; None when it cannot be told.
+        """The md5 of a folder that holds outs, from their recorded listings; None when it is not known.
 
-        Files beside the outs belong to the folder too: then only the disk can tell.
+        Files beside the outs belong to the folder too: then only the disk shows it.
         """
         files: dict[str, str] = {}
         for path, (_, md5) in made.items():

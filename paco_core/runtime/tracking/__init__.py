@@ -1,6 +1,6 @@
 """One MLflow run a stage: opened by the stage process, ended FINISHED, FAILED or KILLED, never left running.
 
-The store is a SQLite file in the project unless ``MLFLOW_TRACKING_URI`` says otherwise. What a stage tells
+The store is a SQLite file in the project unless ``MLFLOW_TRACKING_URI`` says otherwise. What a stage logs
 goes to a journal on disk (:mod:`paco_core.runtime.tracking.journal`), and another process brings it to the store
 (:mod:`paco_core.runtime.tracking.sender`): a server that is slow or down stops nothing and loses nothing, and no stage
 pays for importing MLflow.
@@ -54,7 +54,7 @@ __all__ = [
 
 PATIENCE_S, HASTE_S = 20.0, 5.0  # what a stage waits for MLflow in all; at its end after SIGTERM
 PARAM_CHARACTERS, TAG_CHARACTERS = 6000, 5000
-SWITCH = "PACO_TRACKING"  # "off": tell nobody (a trial run, an audit)
+SWITCH = "PACO_TRACKING"  # "off": log nothing (a trial run, an audit)
 UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS}
 
 
@@ -66,7 +66,7 @@ class Terminated(SystemExit):
 
 
 class Tracker:
-    """What a stage may tell MLflow. Every method takes plain values, writes to disk and returns at once.
+    """What a stage may log to MLflow. Every method takes plain values, writes to disk and returns at once.
 
     A disk that is full stops no stage: what cannot be written is dropped with a message and counted.
     """
@@ -170,7 +170,7 @@ def open_run(
 ) -> Iterator[Tracker]:
     """Open a run and end it by what happened: FINISHED, KILLED on SIGTERM or Ctrl-C, FAILED else.
 
-    With ``PACO_TRACKING=off`` nothing is told.
+    With ``PACO_TRACKING=off`` nothing is logged.
     """
     uri = tracking_uri(root)
     off = os.environ.get(SWITCH, "").lower() == "off"

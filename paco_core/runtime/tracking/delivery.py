@@ -1,7 +1,7 @@
 """Brings a journal's events to an MLflow store. Every step may be repeated: what the store has, it keeps.
 
 A run carries its journal's name as a tag, so that a creation whose answer was lost is found again; metrics
-carry the time at which they were told, and MLflow stores an equal (key, step, time, value) once.
+carry the time at which they were logged, and MLflow stores an equal (key, step, time, value) once.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FILE_ATTEMPTS = 5
 
 
 def short(error: Exception) -> str:
-    """One line; what names its remedy is told in full."""
+    """One line; what names its remedy is given in full."""
     text = " ".join(str(error).split())
     text = redacted(text)
     if isinstance(error, DataError):
@@ -53,7 +53,7 @@ class Delivery:
 
     Args:
         uri: the store of who delivers, with its credentials.
-        say: is told what people should know: what the store refuses, and when it does not answer or does again.
+        say: called with what people should know: what the store refuses, and when it does not answer or does again.
     """
 
     def __init__(self, journal: Journal, uri: str, say: Callable[[str], None]) -> None:

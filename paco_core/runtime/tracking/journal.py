@@ -1,4 +1,4 @@
-"""What a run has to tell, kept on disk until a store has it: an append-only file of JSON lines.
+"""What a run has logged, kept on disk until a store has it: an append-only file of JSON lines.
 
 ``.paco/tracking/<id>/`` holds ``events.jsonl``, ``files/`` (pictures and artefacts on their way),
 ``delivered.json`` (how far the store has got), ``said.jsonl`` (what the deliverer wants the writer to show), and
@@ -162,11 +162,11 @@ class Journal:
     def is_left(self) -> bool:
         """Whether the writer has gone.
 
-        A writer that was killed told no end: the run then ends KILLED with the last thing that it told.
+        A writer that was killed logged no end: the run then ends KILLED, at the time of its last event.
 
         Raises:
             FileNotFoundError: when the journal has gone.
-            DamagedJournal: when the last thing that it told cannot be read.
+            DamagedJournal: when its last event cannot be read.
         """
         stream = try_hold(self.home / "alive")
         if stream is None:
@@ -226,7 +226,7 @@ class Journal:
         return found
 
     def has_ended(self) -> bool:
-        """Whether the run's end is told."""
+        """Whether the run's end is logged."""
         if not (size := self.size()):
             return False
         with self.events.open("rb") as stream:
@@ -292,7 +292,7 @@ def sweep(root: Path) -> None:
 
 
 def _end_of_the_killed(journal: Journal) -> None:
-    """Cut a torn last line off, and end a run that told no end."""
+    """Cut a torn last line off, and end a run that logged no end."""
     whole, last = 0, b""
     if journal.events.is_file():
         with journal.events.open("rb") as stream:

@@ -2,8 +2,8 @@
 
 The first stage starts it as ``python -m paco_core.runtime.tracking.sender ROOT``. It imports MLflow once,
 serves the journals of all stages that run, ends the runs of those that were killed, and goes when nothing has come for
-a while. It may be killed at any time: whoever waits for it starts another one, which reads on from what is marked as
-delivered.
+a while. It may be killed at any time: a stage that waits for it starts another one, which reads on from what is
+marked as delivered.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Parcel:
         return self.failed_at < self.journal.size() and self.is_over()
 
     def is_over(self) -> bool:
-        """Whether nothing more will be told."""
+        """Whether nothing more will be logged."""
         return self.left or self.journal.has_ended()
 
     def is_hopeless(self) -> bool:

@@ -95,7 +95,7 @@ def gpus() -> list[Callable[[], dict[str, float]]]:
 
     def sampler(handle: Any) -> dict[str, float]:
         found: dict[str, float] = {}
-        with suppress(pynvml.NVMLError):  # what a GPU cannot tell is left out
+        with suppress(pynvml.NVMLError):  # what a GPU does not report is left out
             memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
             found["memory_usage_percentage"] = memory.used / memory.total * 100
             found["memory_usage_megabytes"] = memory.used / 1e6

@@ -14,7 +14,7 @@ from paco_core.io.files import DataError
 
 @dataclass(frozen=True)
 class Launch:
-    """How to start an engine; ``inherits`` tells whether it takes over the bound socket."""
+    """How to start an engine; ``inherits`` says whether it takes over the bound socket."""
 
     command: list[str]
     environment: Mapping[str, str]

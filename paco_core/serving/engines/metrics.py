@@ -36,7 +36,7 @@ class ServerMetrics:
         self.batch = Histogram("paco_batch_size", "Requests a forward pass", buckets=BATCHES, registry=self._registry)
 
     def tally(self, name: str, text: str, read: Callable[[], int]) -> None:
-        """Also tell what ``read`` returns, as the counter ``name``."""
+        """Also report what ``read`` returns, as the counter ``name``."""
         self._registry.register(Tally(name, text, read))
 
     def text(self) -> bytes:

@@ -177,7 +177,7 @@ def build_app(server: Server, host: str = "127.0.0.1") -> FastAPI:
 
 
 def tell_caches(server: Server, network: Network, scores: Path | None) -> None:
-    """Have the server's metrics tell what the model and the clients did not have to do again."""
+    """Have the server's metrics report what the model and the clients did not have to do again."""
     tally = server.metrics.tally
     tally("paco_panels_encoded", "Pictures through the vision tower", lambda: network.encoded)
     tally("paco_panels_known", "Pictures whose vision features were kept", lambda: network.reused)

@@ -1,4 +1,4 @@
-"""The endpoint of a reward model: named by its weights, shared by whoever needs it, gone soon after the last user.
+"""The endpoint of a reward model: named by its weights, shared by all who need it, gone soon after the last user.
 
 A server's name carries the fingerprint of the folder that it serves, so that no policy is ever trained
 against the wrong reward: ``paco-reward@<first 12 digits of the folder's md5>``.

@@ -40,7 +40,7 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def port_holder(port: int) -> str:
-    """The process that listens on a TCP port, as "process 12 (python -m ...)", as far as this system tells."""
+    """The process that listens on a TCP port, as "process 12 (python -m ...)", as far as this system shows it."""
     inodes = set()
     for table in (Path("/proc/net/tcp"), Path("/proc/net/tcp6")):
         if not table.is_file():

@@ -2,7 +2,7 @@
 
 ``<name>/server.json`` says where the server listens, ``alive`` is locked while its supervisor lives,
 ``leases/`` holds one locked file a user, ``stay`` marks a server that people started, ``server.log``
-is what it printed. Whether something lives is told by locks, never by process ids, which are reused.
+is what it printed. Whether something lives is shown by locks, never by process ids, which are reused.
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ class Registry:
             self._wait_dead(name)
 
     def stop(self, name: str) -> Record | None:
-        """Stop a server whoever uses it; None when none lives."""
+        """Stop a server even where others use it; None when none lives."""
         with self.guard():
             (self.home(name) / "stay").unlink(missing_ok=True)
             record = self._retire(name)
