@@ -1,9 +1,9 @@
 """File locks. The kernel releases them when the process that holds them ends, whatever ends it.
 
-To see whether a lock is held, :func:`is_held` takes a share of it for a moment. Who wants the lock tells such a look
-from a holder (a share can be had beside it, and beside a holder it cannot) and tries again. A lock file may be removed
-by its holder, or by :func:`remove_unless_held`: who has locked a file that is no longer at its path, or has a share of
-it, has nothing, and opens it anew.
+To see whether a lock is held, :func:`is_held` takes a share of it for a moment. Who wants the lock can distinguish a
+look from a holder (a share can be had beside it, and beside a holder it cannot) and tries again. A lock file may be
+removed by its holder, or by :func:`remove_unless_held`: who has locked a file that is no longer at its path, or has a
+share of it, has nothing, and opens it anew.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ def checked_name(value: object) -> str:
 
 
 class Names:
-    """Ids of one file of data, each once, also on disks that do not tell upper from lower case."""
+    """Ids of one file of data, each once, also on disks where upper and lower case are the same."""
 
     def __init__(self) -> None:
         self._seen: dict[str, tuple[str, int]] = {}

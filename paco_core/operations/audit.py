@@ -17,7 +17,7 @@ from pathlib import Path
 
 from dvc_project.hashing import Workspace
 from dvc_project.lockfile import Entry, Lock
-from dvc_project.project import stages_of
+from dvc_project.project import Stage, stages_of
 from paco_core.io.check_report import CheckReport
 from paco_core.io.files import DataError
 from paco_core.runtime.code.inputs import present_inputs
@@ -74,8 +74,6 @@ def to_audit(root: Path, lock: Lock, only: Collection[str] = ()) -> tuple[list[E
     chosen, skipped, codes = [], {}, StageCodes.present(root)
     for label, entry in lock.entries.items():
         stage = codes.graph.get(label)
-        code = codes.of(stage.group, stage.item) if stage and any(map(is_code, stage.deps)) else None
-        inputs = present_inputs(root, label, code) if stage else None
         if only and label not in only:
             skipped[label] = "was not asked for"
         elif stage is None:
@@ -84,11 +82,17 @@ def to_audit(root: Path, lock: Lock, only: Collection[str] = ()) -> tuple[list[E
             skipped[label] = f"needs the pool {stage.dagster['pool']}"
         elif label in NEVER_EQUAL:
             skipped[label] = "holds times"
-        elif inputs is None or inputs.digest != entry.inputs.digest:
+        elif not _reads_the_same(root, entry, stage, codes):
             skipped[label] = "its code, parameters or inputs have changed since"
         else:
             chosen.append(entry)
     return chosen, skipped
+
+
+def _reads_the_same(root: Path, entry: Entry, stage: Stage, codes: StageCodes) -> bool:
+    code = codes.of(stage.group, stage.item) if any(map(is_code, stage.deps)) else None
+    inputs = present_inputs(root, entry.stage, code)
+    return inputs is not None and inputs.digest == entry.inputs.digest
 
 
 def audit(root: Path, only: Collection[str] = (), say: Callable[[str], None] = lambda _line: None) -> Audit:

@@ -163,15 +163,15 @@ class Delivery:
 
     def _with_credentials(self, header: Event) -> str:
         """The URI of the journal's store; a journal does not hold the password of a database."""
-        told = str(header["uri"])
-        if bare(self._ours) == told:
+        given = str(header["uri"])
+        if bare(self._ours) == given:
             return self._ours
         if header.get("needs_credentials"):
             raise DataError(
-                f"{self.journal.home}: its run goes to {told}, whose password no journal keeps; "
+                f"{self.journal.home}: its run goes to {given}, whose password no journal keeps; "
                 "name that store with its password in MLFLOW_TRACKING_URI and run `paco sync`"
             )
-        return told
+        return given
 
     def _start(self, event: Event) -> None:
         """Create the run, or find the one whose creation was answered to nobody."""

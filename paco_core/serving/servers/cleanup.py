@@ -17,17 +17,17 @@ def reap(root: Path) -> list[str]:
     registry = Registry(root)
     if not registry.folder.is_dir():
         return []
-    told = []
+    removed = []
     with registry.guard():
         for home in sorted(path for path in registry.folder.iterdir() if path.is_dir()):
             for lease in sorted((home / "leases").glob("*")):
                 if remove_unless_held(lease):
-                    told.append(f"{home.name}: lease {lease.name} expired, its holder has gone")
+                    removed.append(f"{home.name}: lease {lease.name} expired, its holder has gone")
             if (home / "server.json").is_file() and not is_held(home / "alive"):
                 (home / "server.json").unlink()
                 (home / "stay").unlink(missing_ok=True)
-                told.append(f"{home.name}: its supervisor has gone, the record is removed")
-    return told
+                removed.append(f"{home.name}: its supervisor has gone, the record is removed")
+    return removed
 
 
 def living(root: Path) -> list[str]:
