@@ -154,7 +154,7 @@ def main() -> None:
         "load": os.getloadavg()[0],
         "processor": platform.processor() or platform.machine(),
         "threads": threads,
-        "versions": {name: version(name) for name in ("torch", "transformers", "fastapi", "uvicorn")},
+        "versions": {name: version(name) for name in ("torch", "transformers", "starlette", "uvicorn")},
     }
     result = {
         "machine": machine,

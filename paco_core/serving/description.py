@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from fastapi import FastAPI
-from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
@@ -101,33 +99,35 @@ def _content(model: type[BaseModel]) -> dict[str, Any]:
     return {"application/json": {"schema": {"$ref": f"#/components/schemas/{model.__name__}"}}}
 
 
-def refused(*statuses: int) -> dict[str, Any]:
-    """What an operation adds to the description: how it refuses."""
-    return {"responses": {str(s): {"description": REFUSALS[s], "content": _content(ErrorAnswer)} for s in statuses}}
+def _refused(*statuses: int) -> dict[str, Any]:
+    return {str(status): {"description": REFUSALS[status], "content": _content(ErrorAnswer)} for status in statuses}
 
 
-def answers(model: type[BaseModel], *statuses: int) -> dict[str, Any]:
-    """What an operation adds to the description: that it answers with ``model``, and how it refuses."""
-    good = {"200": {"description": "The answer", "content": _content(model)}}
-    return {"responses": {**good, **refused(*statuses)["responses"]}}
+def _answers(model: type[BaseModel], *statuses: int) -> dict[str, Any]:
+    """The responses of an operation that answers with ``model``, or refuses with one of ``statuses``."""
+    return {"200": {"description": "The answer", "content": _content(model)}, **_refused(*statuses)}
 
 
-def chat_operation() -> dict[str, Any]:
-    """Request and answers of ``POST /v1/chat/completions``."""
-    body = {"required": True, "content": _content(ChatRequest)}
-    return {"requestBody": body, **answers(ChatCompletion, 400, 401, 403, 404, 408, 413, 415, 422, 500, 503)}
-
-
-def describe(app: FastAPI) -> None:
-    """Give an application its description, with the schemas that :func:`answers` refers to."""
-
-    def openapi() -> dict[str, Any]:
-        if app.openapi_schema is None:
-            schema = get_openapi(title=app.title, version=app.version, routes=app.routes)
-            inputs = [(ChatRequest, "validation"), *((model, "serialization") for model in ANSWERS)]
-            _, definitions = models_json_schema(inputs, ref_template="#/components/schemas/{model}")  # type: ignore[arg-type]
-            schema.setdefault("components", {}).setdefault("schemas", {}).update(definitions["$defs"])
-            app.openapi_schema = schema
-        return app.openapi_schema
-
-    app.openapi = openapi  # type: ignore[method-assign]
+def openapi(title: str) -> dict[str, Any]:
+    """The OpenAPI document of the embedded engine's server."""
+    inputs = [(ChatRequest, "validation"), *((model, "serialization") for model in ANSWERS)]
+    _, definitions = models_json_schema(inputs, ref_template="#/components/schemas/{model}")  # type: ignore[arg-type]
+    chat = _answers(ChatCompletion, 400, 401, 403, 404, 408, 413, 415, 422, 500, 503)
+    text = {"description": "Prometheus' text format", "content": {"text/plain": {"schema": {"type": "string"}}}}
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": title, "version": "1"},
+        "paths": {
+            "/health": {"get": {"summary": "Whether the model answers", "responses": _answers(Health)}},
+            "/metrics": {"get": {"summary": "Counts and times", "responses": {"200": text, **_refused(401)}}},
+            "/v1/models": {"get": {"summary": "The served model", "responses": _answers(ModelList, 401)}},
+            "/v1/chat/completions": {
+                "post": {
+                    "summary": "A question about two pictures",
+                    "requestBody": {"required": True, "content": _content(ChatRequest)},
+                    "responses": chat,
+                }
+            },
+        },
+        "components": {"schemas": definitions["$defs"]},
+    }

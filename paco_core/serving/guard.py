@@ -19,7 +19,7 @@ from paco_core.serving.budget import Budget
 from paco_core.serving.protocol import RequestError
 
 if TYPE_CHECKING:
-    from fastapi import Request
+    from starlette.requests import Request
     from starlette.types import ASGIApp, Receive, Scope, Send
 
 MAX_BODY = 24 << 20  # bytes: two pictures of a few megapixels, as base64

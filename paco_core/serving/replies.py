@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
 
 from paco_core.serving.protocol import RequestError
 
@@ -28,13 +29,15 @@ def refuse(error: RequestError) -> Response:
     return answer
 
 
-def answer_errors(app: FastAPI) -> None:
-    """Turn refusals, and what the framework refuses by itself, into answers in OpenAI's shape."""
+async def _http_error(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return refuse(RequestError(error.status_code, str(error.detail)))
 
-    @app.exception_handler(HTTPException)
-    async def http_error(_request: Request, error: HTTPException) -> Response:
-        return refuse(RequestError(error.status_code, str(error.detail)))
 
-    @app.exception_handler(RequestError)
-    async def refusal(_request: Request, error: RequestError) -> Response:
-        return refuse(error)
+async def _refusal(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestError)
+    return refuse(error)
+
+
+#: For an application: refusals, and what Starlette refuses by itself, are answered in OpenAI's shape.
+ERRORS = {HTTPException: _http_error, RequestError: _refusal}

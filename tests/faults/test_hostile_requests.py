@@ -22,6 +22,7 @@ from verdicts import Ledger
 
 from paco_core.io.files import write_json
 from paco_core.reward_model.scorer import Scorer
+from paco_core.serving.description import openapi
 from paco_core.serving.engines.answering import Answerer
 from paco_core.serving.engines.transformers_app import Server, build_app
 from paco_core.serving.engines.usage import counter
@@ -180,7 +181,7 @@ def test_bytes_that_are_no_http(door: tuple[str, str], ledger: Ledger, tries: Ca
 
 @pytest.mark.parametrize("mode", list(schemathesis.GenerationMode), ids=lambda mode: mode.value)
 def test_the_schema_of_the_reward_server(
-    app: Any, server: str, ledger: Ledger, tries: Callable[[int, int], int], mode: schemathesis.GenerationMode
+    server: str, ledger: Ledger, tries: Callable[[int, int], int], mode: schemathesis.GenerationMode
 ) -> None:
     """What schemathesis makes from the server's own description: valid by it, or invalid in one place."""
     before = score(server)
@@ -190,7 +191,7 @@ def test_the_schema_of_the_reward_server(
             reply = case_reply(case, server)
             row.judge(case.operation.label, hostile.answered(reply))
 
-        operation = schemathesis.openapi.from_dict(app.openapi())[CHAT]["POST"]
+        operation = schemathesis.openapi.from_dict(openapi("PaCo reward model"))[CHAT]["POST"]
         hostile.each(operation.as_strategy(mode), tries(100, 8), act)
         row.judge("and a good one afterwards", unharmed(server, before))
 

@@ -75,9 +75,9 @@ def test_pictures_of_many_requests_are_not_in_memory_together(monkeypatch: pytes
             alive[0] += pixels
             most[0] = max(most[0], alive[0])
 
-    def counted(data: bytes) -> Image.Image:
+    def counted(opened: Image.Image) -> Image.Image:
         count(SIDE * SIDE)
-        image = decode(data)
+        image = decode(opened)
         weakref.finalize(image, count, -SIDE * SIDE)
         return image
 
@@ -100,10 +100,10 @@ def test_pictures_of_many_requests_are_not_in_memory_together(monkeypatch: pytes
 def test_others_are_answered_while_a_picture_is_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
     decode, begun, go = pictures.decode, threading.Event(), threading.Event()
 
-    def slow(data: bytes) -> Image.Image:
+    def slow(opened: Image.Image) -> Image.Image:
         begun.set()
         go.wait(LIMIT_S)
-        return decode(data)
+        return decode(opened)
 
     monkeypatch.setattr(pictures, "decode", slow)
     with served(FakeModel()) as (url, _), ThreadPoolExecutor(1) as pool:

@@ -42,25 +42,23 @@ def payload(url: str) -> bytes:
         raise RequestError(400, f"image_url.url: not base64 ({error})", "image_url") from None
 
 
-def decode(data: bytes) -> Image.Image:
-    """The RGB picture in a file's bytes.
+def decode(opened: Image.Image) -> Image.Image:
+    """The RGB picture of which :func:`head` read the head.
 
     Raises:
-        RequestError: 400 for anything but a whole PNG, JPEG or WebP picture of at most :data:`MAX_PIXELS`.
+        RequestError: 400 where its pixels are broken.
     """
     try:
-        return head(data).convert("RGB")
-    except RequestError:
-        raise
+        return opened.convert("RGB")
     except Exception as error:  # PIL raises many types for broken files
         raise _unreadable(error) from None
 
 
 def head(data: bytes) -> Image.Image:
-    """A picture of which only the head was read, not the pixels.
+    """The picture in a file's bytes, of which only the head was read, not the pixels.
 
     Raises:
-        RequestError: as :func:`decode`, but for broken pixels.
+        RequestError: 400 for anything but a PNG, JPEG or WebP picture of at most :data:`MAX_PIXELS`.
     """
     from PIL import Image
 
@@ -91,7 +89,8 @@ class _Held:
 @dataclass(frozen=True)
 class _File:
     key: bytes
-    data: bytes
+    bytes: int
+    opened: Image.Image
     pixels: int
 
 
@@ -155,8 +154,9 @@ class Pictures:
     def _open(self, url: str, key: bytes) -> _File:
         """A picture's file, and its size. Pictures of other places may change: they go by their bytes."""
         data = payload(url) if url.startswith("data:") else self._media.read(url)
-        picture = head(data)
-        return _File(key if url.startswith("data:") else _digest(data), data, picture.width * picture.height)
+        opened = head(data)
+        key = key if url.startswith("data:") else _digest(data)
+        return _File(key, len(data), opened, opened.width * opened.height)
 
     def _decode(self, file: _File) -> _Held:
         while self._idle and self.pixels + file.pixels > self._room.limit:
@@ -190,11 +190,11 @@ class Pictures:
 
 def _decoding(file: _File) -> asyncio.Future[Image.Image]:
     loop = asyncio.get_running_loop()
-    if file.pixels > SMALL_PIXELS or len(file.data) > SHORT_URL:
-        return loop.create_task(asyncio.to_thread(decode, file.data))
+    if file.pixels > SMALL_PIXELS or file.bytes > SHORT_URL:
+        return loop.create_task(asyncio.to_thread(decode, file.opened))
     decoded: asyncio.Future[Image.Image] = loop.create_future()
     try:
-        decoded.set_result(decode(file.data))
+        decoded.set_result(decode(file.opened))
     except RequestError as error:
         decoded.set_exception(error)
     return decoded

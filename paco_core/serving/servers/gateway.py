@@ -22,18 +22,21 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from fastapi import FastAPI, Request, Response
-from fastapi.responses import StreamingResponse
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from pydantic_core import from_json
+from starlette.applications import Starlette
 from starlette.background import BackgroundTask
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
 
 from paco_core.serving.connections import serve
 from paco_core.serving.engines.media import Media
 from paco_core.serving.engines.pictures import head, payload
 from paco_core.serving.guard import SameSite, authorise, bodies, body_of
 from paco_core.serving.protocol import RequestError
-from paco_core.serving.replies import answer_errors, as_json
+from paco_core.serving.replies import ERRORS, as_json
 from paco_core.serving.servers.registry import GATEWAY, Registry
 from paco_core.serving.transport import API_KEY
 
@@ -216,7 +219,7 @@ def check_pictures(question: Mapping[str, Any], media: Media) -> None:
             media.check(url)
 
 
-def build_app(gateway: Gateway, host: str = "127.0.0.1") -> FastAPI:
+def build_app(gateway: Gateway, host: str = "127.0.0.1") -> Starlette:
     """The application: ``/v1/chat/completions``, ``/v1/completions``, ``/v1/models``, ``/health``, ``/metrics``.
 
     Args:
@@ -224,14 +227,9 @@ def build_app(gateway: Gateway, host: str = "127.0.0.1") -> FastAPI:
     """
 
     @asynccontextmanager
-    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(_app: Starlette) -> AsyncIterator[None]:
         yield
         await gateway.client.aclose()
-
-    app = FastAPI(title="PaCo reward models", lifespan=lifespan, docs_url=None, redoc_url=None, openapi_url=None)
-
-    answer_errors(app)
-    app.add_middleware(SameSite, host=host, refused=gateway.count_refusal)
 
     async def forward(request: Request) -> Response:
         try:
@@ -241,33 +239,39 @@ def build_app(gateway: Gateway, host: str = "127.0.0.1") -> FastAPI:
             gateway.count_refusal(error)
             raise
 
-    app.post("/v1/chat/completions")(forward)
-    app.post("/v1/completions")(forward)
-
-    @app.get("/v1/models")
     async def models(request: Request) -> Response:
         authorise(request, gateway.api_key)
         return as_json(await gateway.models(request))
 
-    @app.get("/health")
     async def health(request: Request) -> Response:
         models = await gateway.health(request)
         well = bool(models) and all(one["status"] == "ok" for one in models.values())
         return as_json({"status": "ok" if well else "degraded", "models": models}, 200 if well else 503)
 
-    @app.get("/health/{model}")
-    async def health_of(model: str, request: Request) -> Response:
+    async def health_of(request: Request) -> Response:
+        model = request.path_params["model"]
         state = (await gateway.health(request)).get(model)
         if state is None:
             raise gateway.missing(model)
         return as_json(state, 200 if state["status"] == "ok" else 503)
 
-    @app.get("/metrics")
     async def metrics(request: Request) -> Response:
         authorise(request, gateway.api_key)
         return Response(gateway.metrics(), media_type="text/plain; version=0.0.4")
 
-    return app
+    return Starlette(
+        routes=[
+            Route("/v1/chat/completions", forward, methods=["POST"]),
+            Route("/v1/completions", forward, methods=["POST"]),
+            Route("/v1/models", models),
+            Route("/health", health),
+            Route("/health/{model}", health_of),
+            Route("/metrics", metrics),
+        ],
+        middleware=[Middleware(SameSite, host=host, refused=gateway.count_refusal)],
+        exception_handlers=ERRORS,
+        lifespan=lifespan,
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> None:
