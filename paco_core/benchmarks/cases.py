@@ -1,29 +1,27 @@
-"""Unseen prompts of either kind, sets or edits: chosen, painted by a policy, and measured as its benchmark does."""
+"""Prompts that a policy was not trained on, painted by policies before and after their training."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paco_core.benchmarks.painting import Painted, paint_sizes, unseen_prompts
-from paco_core.io import paths
-from paco_core.io.files import DataError
+from paco_core.benchmarks.painting import Painted, before_and_after, paint_sizes
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from paco_core.config.params import Params, PolicyRecipe
     from paco_core.data.records.records import PromptRecord
     from paco_core.grpo.scoring import Reference
     from paco_core.policies.base import Policy
+    from paco_core.tasks.base import Task
 
 
 @dataclass(frozen=True)
 class Cases:
-    """Prompts that a policy was not trained on, painted ``steps`` steps with each seed; of edits, the pictures too."""
+    """Prompts of a task, painted ``steps`` steps with each seed; of edits, what gives the reference pictures."""
 
+    task: Task
     records: Sequence[PromptRecord]
     seeds: Sequence[int]
     steps: int
@@ -51,41 +49,38 @@ class Cases:
             advance=advance,
         )
 
+    def pictures(self, recipes: Mapping[str, PolicyRecipe]) -> int:
+        """How many :meth:`painted_before_and_after` paints."""
+        sizes = sum(len(recipe.eval_sizes) for recipe in recipes.values())
+        return 2 * len(self.records) * len(self.seeds) * sizes
 
-def unseen_cases(root: Path, params: Params, name: str, trained: Collection[str]) -> Cases:
-    """Cases of a recipe's benchmark, none of a prompt whose id is in ``trained``; equal for equal parameters.
+    def painted_before_and_after(
+        self,
+        recipes: Mapping[str, PolicyRecipe],
+        adapters: Mapping[str, Path],
+        params: Params,
+        root: Path,
+        advance: Callable[[int], object],
+    ) -> list[Painted]:
+        """Every case at every evaluation size, by each recipe's bare policy and with its adapter, from equal noise.
 
-    Raises:
-        DataError: when none is left, or the graph has not made the prompts yet.
-    """
-    from paco_core.benchmarks import gedit
-    from paco_core.data.records.edit_records import read_edit_prompts
-    from paco_core.data.records.records import read_prompts
-    from paco_core.policies.base import policy_class
+        Raises:
+            DataError: when an adapter is missing.
+        """
+        from paco_core.policies.base import load_recipe
+        from paco_core.policies.encodings import cache_folder
 
-    if policy_class(params.policies.recipes[name].family).edits:
-        edits, reference = read_edit_prompts(root / paths.EDIT_PROMPTS)
-        left = [record for record in edits if record.idx not in trained]
-        chosen = gedit.unseen(left, params.gedit.prompts, params.gedit.seed)
-        if not chosen:
-            raise DataError(f"{name} was trained on every editing prompt; raise edit_prompts.unseen")
-        return Cases(chosen, params.gedit.seeds, params.gedit.steps, reference)
-    records = read_prompts(root / paths.PROMPTS / "prompts.jsonl")
-    unseen = unseen_prompts(records, trained, params.t2is.prompts, params.t2is.seed)
-    return Cases(unseen, params.t2is.seeds, params.t2is.steps)
-
-
-def measuring(root: Path, params: Params, judge: Path, cases: Cases) -> Callable[[Sequence[Painted]], pd.DataFrame]:
-    """What measures pictures of the cases: a row a picture, as :func:`t2is.measure` or :func:`gedit.measure` make it.
-
-    Args:
-        judge: folder of a merged reward model; it is asked in this process.
-    """
-    from paco_core.benchmarks import edit_measures, gedit, measures, t2is
-
-    recogniser, reference = root / str(params.annotations.model), cases.reference
-    if reference is None:
-        functions, set_gold = measures.set_measures(root, params, judge), measures.gold(params, recogniser)
-        return lambda painted: t2is.measure(painted, functions, set_gold)
-    answers, edit_gold = edit_measures.answers(params, judge), edit_measures.gold(params, recogniser)
-    return lambda painted: gedit.measure(painted, reference, answers, edit_gold)
+        painted: list[Painted] = []
+        for name, recipe in recipes.items():
+            painted += before_and_after(
+                load_recipe(recipe, params.policies, root, cache=cache_folder(root)),
+                name,
+                recipe,
+                adapters[name],
+                self.records,
+                seeds=self.seeds,
+                steps=self.steps,
+                reference=self.reference,
+                advance=advance,
+            )
+        return painted

@@ -7,24 +7,31 @@ for an English and a Chinese instruction about one picture stand or fall togethe
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paco_core.benchmarks.edit_measures import EditAnswers, EditGold
+from paco_core.benchmarks.cases import Cases
+from paco_core.benchmarks.edit_answers import EditAnswers
 from paco_core.benchmarks.painting import AFTER, BEFORE, Painted
 from paco_core.benchmarks.published import PublishedRow
 from paco_core.benchmarks.results import jsonable
 from paco_core.benchmarks.t2is import Result as Changes
 from paco_core.benchmarks.t2is import summarise as paired
 from paco_core.benchmarks.tables import Table, difference, interval, number
-from paco_core.data.records.edit_records import EditRecord, of_part
+from paco_core.data.records.edit_records import EditRecord, of_part, read_edit_prompts
+from paco_core.io import paths
+from paco_core.io.files import DataError
 from paco_core.rewards.base import RewardBatch
+from paco_core.tasks.edits import EDITS
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from paco_core.config.params import Params
     from paco_core.grpo.scoring import Reference
+    from paco_core.tasks.base import GoldMeasure, Read
 
 ABOUT = ("picture", "task_type", "language")  # columns that say what was edited
 MEASURES = {
@@ -37,6 +44,31 @@ MEASURES = {
 }
 
 
+def cases(read: Read, params: Params, trained: Collection[str]) -> Cases:
+    """Editing prompts that were held back from training, none of an id in ``trained``, with their pictures.
+
+    Raises:
+        DataError: when none is left.
+    """
+    numbers = params.gedit
+    records, reference = read_edit_prompts(read(paths.EDIT_PROMPTS))
+    left = [record for record in records if record.idx not in trained]
+    chosen = unseen(left, numbers.prompts, numbers.seed)
+    if not chosen:
+        raise DataError("every editing prompt was trained on, none is left to test; raise edit_prompts.unseen")
+    return Cases(EDITS, chosen, numbers.seeds, numbers.steps, reference)
+
+
+def measuring(root: Path, params: Params, judge: Path, cases: Cases) -> Callable[[Sequence[Painted]], pd.DataFrame]:
+    """:func:`measure` by the merged reward model in ``judge``, and by the embedded world's truth where there is one."""
+    from paco_core.benchmarks.edit_answers import answers
+
+    reference, asked = cases.reference, answers(params, judge)
+    assert reference is not None, "cases of edits have reference pictures"
+    gold = EDITS.truth(params, root / str(params.annotations.model))
+    return lambda painted: measure(painted, reference, asked, gold)
+
+
 def unseen(records: Sequence[EditRecord], count: int, seed: int) -> list[EditRecord]:
     """A random choice of ``count`` editing prompts that were held back from training, the same for equal seeds."""
     held = sorted(of_part(records, "unseen"), key=lambda record: record.idx)
@@ -44,7 +76,7 @@ def unseen(records: Sequence[EditRecord], count: int, seed: int) -> list[EditRec
 
 
 def measure(
-    painted: Sequence[Painted], reference: Reference, answers: EditAnswers, gold: EditGold | None = None
+    painted: Sequence[Painted], reference: Reference, answers: EditAnswers, gold: GoldMeasure | None = None
 ) -> pd.DataFrame:
     """One row a picture: policy, size, when, prompt_id, seed, :data:`ABOUT`, and a column a measure (NaN = failed)."""
     import pandas as pd

@@ -1,15 +1,18 @@
-"""Measures of a painted set that are no training reward: panel diversity and the gold metrics."""
+"""The measures of a painted set that a project's parameters ask for, beside the gold metrics."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paco_core.rewards.base import RewardBatch
+from paco_core.tasks.sets import SETS
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from paco_core.storybook.recogniser import Reading, Recogniser
+    from paco_core.config.params import Params
+    from paco_core.rewards.base import RewardFunction
 
 
 class PanelDiversity:
@@ -28,30 +31,19 @@ class PanelDiversity:
         return np.array([panel_diversity(panels) for panels in batch.panels], dtype=np.float64)
 
 
-class Gold:
-    """What the recogniser sees, against each other (consistency) and against the prompt (following)."""
+def set_measures(root: Path, params: Params, judge: Path) -> list[RewardFunction]:
+    """The consistency that ``judge`` sees, the text match where a CLIP is named, and panel diversity.
 
-    def __init__(self, recogniser: Recogniser) -> None:
-        self.recogniser = recogniser
+    Args:
+        judge: folder of a merged reward model; it is asked in this process.
+    """
+    from paco_core.reward_model.scorer import Scorer
+    from paco_core.rewards import clip_t
+    from paco_core.rewards.consistency import Consistency
+    from paco_core.rewards.sources import Sources
+    from paco_core.tasks.table import recipes_of
 
-    def read(self, batch: RewardBatch) -> list[list[Reading]]:
-        """Readings of every panel, one list a set; one forward over all of them."""
-        readings = iter(self.recogniser.read([panel for panels in batch.panels for panel in panels]))
-        return [[next(readings) for _ in panels] for panels in batch.panels]
-
-    def measure(self, batch: RewardBatch) -> dict[str, np.ndarray]:
-        """``gold_consistency`` and ``gold_following`` of each set, (N,) each."""
-        import numpy as np
-
-        from paco_core.storybook.prompts import parse_prompt
-        from paco_core.storybook.recogniser import gold_consistency, gold_following
-
-        sets = self.read(batch)
-        asked = [parse_prompt(record.prompt) for record in batch.records]
-        return {
-            "gold_consistency": np.array([gold_consistency(readings) for readings in sets], dtype=np.float64),
-            "gold_following": np.array(
-                [gold_following(readings, panels) for readings, panels in zip(sets, asked, strict=True)],
-                dtype=np.float64,
-            ),
-        }
+    recipes = recipes_of(SETS, params.policies).values()
+    measures: list[RewardFunction] = [Consistency(Scorer.configured(judge, params.reward)), PanelDiversity()]
+    term = next((r.rewards.terms["clip_t"] for r in recipes if "clip_t" in r.rewards.terms), None)
+    return [*measures, clip_t.build(term, Sources(root=root))] if term else measures

@@ -6,23 +6,50 @@ for the pictures of one prompt stand or fall together.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paco_core.benchmarks.painting import AFTER, BEFORE, Painted
+from paco_core.benchmarks.cases import Cases
+from paco_core.benchmarks.painting import AFTER, BEFORE, Painted, unseen_prompts
 from paco_core.benchmarks.results import flat, jsonable
 from paco_core.benchmarks.statistics import LEVEL, Comparison, Estimate, compare, estimate
+from paco_core.data.records.records import read_prompts
+from paco_core.io import paths
 from paco_core.rewards.base import RewardBatch, RewardFunction
+from paco_core.tasks.sets import SETS
 
 if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
 
-    from paco_core.benchmarks.set_measures import Gold
+    from paco_core.config.params import Params
+    from paco_core.tasks.base import GoldMeasure, Read
 
 
-def measure(painted: Sequence[Painted], measures: Sequence[RewardFunction], gold: Gold | None = None) -> pd.DataFrame:
+def cases(read: Read, params: Params, trained: Collection[str]) -> Cases:
+    """Prompts, none of an id in ``trained`` nor on the theme of one.
+
+    Raises:
+        DataError: when none is left.
+    """
+    chosen = params.t2is
+    records = read_prompts(read(paths.PROMPTS) / "prompts.jsonl")
+    return Cases(SETS, unseen_prompts(records, trained, chosen.prompts, chosen.seed), chosen.seeds, chosen.steps)
+
+
+def measuring(root: Path, params: Params, judge: Path, _cases: Cases) -> Callable[[Sequence[Painted]], pd.DataFrame]:
+    """:func:`measure` with the measures that the parameters ask for, by the merged reward model in ``judge``."""
+    from paco_core.benchmarks.set_measures import set_measures
+
+    functions, gold = set_measures(root, params, judge), SETS.truth(params, root / str(params.annotations.model))
+    return lambda painted: measure(painted, functions, gold)
+
+
+def measure(
+    painted: Sequence[Painted], measures: Sequence[RewardFunction], gold: GoldMeasure | None = None
+) -> pd.DataFrame:
     """One row a picture: policy, size, when, prompt_id, seed, and a column a measure (NaN = it failed)."""
     import pandas as pd
 

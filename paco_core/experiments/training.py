@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paco_core.data.records import prompt_text
-from paco_core.data.records.edit_records import read_edit_prompts
-from paco_core.data.records.records import read_prompts
 from paco_core.grpo.processes import Processes
-from paco_core.grpo.prompt_split import held_out_edits, hold_out
 from paco_core.grpo.sizes import refuse_sizes, token_pixels
 from paco_core.grpo.trainer import Trainer
 from paco_core.io import files, paths
@@ -21,6 +16,7 @@ from paco_core.policies.encodings import cache_folder
 from paco_core.rewards import registry
 from paco_core.rewards.sources import Sources
 from paco_core.serving.servers.endpoint import RewardEndpoint
+from paco_core.tasks.table import task_of
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -28,11 +24,8 @@ if TYPE_CHECKING:
     from paco_core.config.params import Params, PolicyRecipe
     from paco_core.data.records.records import PromptRecord
     from paco_core.grpo.evaluation import Gold
-    from paco_core.grpo.prompt_split import PromptSplit
-    from paco_core.grpo.scoring import Reference
     from paco_core.grpo.trainer import Outcome, Reports
-
-Read = Callable[[Path], Path]  # an input of the stage: its place, after a look whether it is there
+    from paco_core.tasks.base import Read, Task
 
 
 def _content(root: Path, model: str) -> str:
@@ -40,28 +33,14 @@ def _content(root: Path, model: str) -> str:
     return files.folder_digest(root / model) if (root / model).is_dir() else model
 
 
-def _prompts(params: Params, edits: bool, read: Read) -> tuple[PromptSplit, Reference | None]:
-    """What a policy trains on and is watched on; of edits, what gives their reference pictures."""
-    grpo = params.policies
-    if not edits:
-        path = read(paths.DIVERSE_PROMPTS) / "prompts.jsonl"
-        records = read_prompts(path, lambda record: prompt_text.parse(record.prompt, record.layout))
-        return hold_out(records, grpo.eval_prompts, grpo.seed), None
-    records_of_edits, references = read_edit_prompts(read(paths.EDIT_PROMPTS))
-    return held_out_edits(records_of_edits, grpo.eval_prompts, grpo.seed), references
-
-
-def _gold(params: Params, edits: bool, read: Read) -> Gold | None:
-    """The embedded world's truth about sets (consistency, prompt following) or edits; None in the real world."""
+def _gold(task: Task, params: Params, read: Read) -> Gold | None:
+    """The means of the embedded world's truth about pictures; None in the real world."""
     if params.world != "storybook":
         return None
-    from paco_core.benchmarks.edit_measures import EditGold
-    from paco_core.benchmarks.set_measures import Gold as SetGold
     from paco_core.rewards.base import RewardBatch
-    from paco_core.storybook.recogniser import Recogniser
 
-    recogniser = Recogniser.from_pretrained(read(Path(str(params.annotations.model))))
-    measure = EditGold(recogniser) if edits else SetGold(recogniser)
+    measure = task.truth(params, read(Path(str(params.annotations.model))))
+    assert measure is not None, "the embedded world has a truth"
 
     def gold(panels: list[list[Image]], records: list[PromptRecord]) -> dict[str, float]:
         found = measure.measure(RewardBatch(records, panels))
@@ -95,12 +74,12 @@ def train(
         code: digest of the code that trains; weights that other code made are not gone on with.
     """
     grpo, recipe = params.policies, recipe_of(params, name)
-    edits = base.policy_class(recipe.family).edits
-    split, reference = _prompts(params, edits, read)
+    task = task_of(recipe)
+    split, reference = task.split(params, read)
     model = str(read(Path(recipe.model))) if (root / recipe.model).is_dir() else recipe.model
     sets = [rewards for rewards in (recipe.rewards, recipe.test_rewards) if rewards is not None]
     for rewards in sets:
-        registry.check(rewards, edits=edits)
+        registry.check(rewards, task.given)
     if multiple := token_pixels(root / recipe.model):
         refuse_sizes([*split.trained, *split.unseen], recipe, multiple)
     with ExitStack() as stack:
@@ -117,7 +96,7 @@ def train(
         )
         if processes.main:
             split.write(out)
-        gold = _gold(params, edits, read)
+        gold = _gold(task, params, read)
         for endpoint in endpoints.values():
             endpoint.ready()
         judges = {judge: stack.enter_context(endpoint.client()) for judge, endpoint in endpoints.items()}

@@ -8,7 +8,10 @@ from pathlib import Path
 
 from paco_core.config.params import Params, PolicyRecipe
 from paco_core.planning.workload import Workload
-from paco_core.policies.base import policy_class, recipes_that_edit
+from paco_core.policies.base import policy_class
+from paco_core.tasks.edits import EDITS
+from paco_core.tasks.sets import SETS
+from paco_core.tasks.table import recipes_of
 
 #: Weights of public models in GB as stored (bf16), from their model cards.
 HUB_GB = {
@@ -168,10 +171,10 @@ def stage_costs(params: Params, root: Path) -> list[StageCost]:
         )
     bench = params.consistency_rank.max_instances or instances
     sets, set_passes = _painted(
-        recipes_that_edit(p, edit=False).values(), params.t2is.prompts * len(params.t2is.seeds), params.t2is.steps
+        recipes_of(SETS, p).values(), params.t2is.prompts * len(params.t2is.seeds), params.t2is.steps
     )
     edits, edit_passes = _painted(
-        recipes_that_edit(p).values(), params.gedit.prompts * len(params.gedit.seeds), params.gedit.steps
+        recipes_of(EDITS, p).values(), params.gedit.prompts * len(params.gedit.seeds), params.gedit.steps
     )
     table += [
         StageCost(

@@ -14,8 +14,8 @@ from paco_core.io.files import DataError
 from paco_core.planning.costs import stage_costs
 from paco_core.planning.footprint import H100_FLOPS, UTILISATION, architecture, footprint
 from paco_core.planning.workload import Workload
-from paco_core.policies.base import policy_class
 from paco_core.rewards import registry
+from paco_core.tasks.table import task_of
 
 
 def refuse_impossible(params: Params, policy: str, root: Path, processes: int = 1) -> None:
@@ -33,11 +33,11 @@ def refuse_impossible(params: Params, policy: str, root: Path, processes: int = 
         except DataError as error:
             problems.append(str(error))
 
-    edits = bool(policy_class(recipe.family).edits)
-    attempt(lambda: _enough_edits(params) if edits else _enough_prompts(params))
+    task = task_of(recipe)
+    attempt(partial(task.refuse_too_few, params))
     found = architecture(root, recipe.model)
     patch = found.patch if found else 16
-    layout = "1x1" if edits else params.prompts.layout
+    layout = task.layout(params)
     rows, columns = (int(n) for n in layout.split("x"))
     step = math.lcm(patch, rows, columns)
     for key, side in [("train_size", recipe.train_size), *(("eval_sizes", side) for side in recipe.eval_sizes)]:
@@ -48,34 +48,10 @@ def refuse_impossible(params: Params, policy: str, root: Path, processes: int = 
     batches = -(-grpo.prompts_per_epoch * grpo.group_size // grpo.rollout_batch)
     attempt(lambda: share(batches, 0, processes))
     for rewards in filter(None, (recipe.rewards, recipe.test_rewards)):
-        attempt(partial(registry.check, rewards, edits=edits))
+        attempt(partial(registry.check, rewards, task.given))
     attempt(lambda: check_optimizer(grpo.optimizer))
     if problems:
         raise DataError(f"{policy} cannot be trained:\n" + "\n".join(f"  {problem}" for problem in problems))
-
-
-def _enough_prompts(params: Params) -> None:
-    grpo = params.policies
-    held, prompts = grpo.eval_prompts, params.diverse_prompts.target or params.prompts.count
-    if held + grpo.prompts_per_epoch > prompts:
-        raise DataError(
-            f"prompts_per_epoch={grpo.prompts_per_epoch} and eval_prompts={held} need "
-            f"{held + grpo.prompts_per_epoch} prompts, diverse_prompts gives {prompts}; choose prompts_per_epoch "
-            f"up to {max(1, prompts - held)}, or raise diverse_prompts.target"
-        )
-
-
-def _enough_edits(params: Params) -> None:
-    """As far as it is known before ``edit_prompts`` ran: a file's rows are counted there."""
-    grpo, edits = params.policies, params.edit_prompts
-    if edits.source != "storybook" or edits.count is None:
-        return
-    if grpo.eval_prompts > edits.unseen or grpo.prompts_per_epoch > edits.count - edits.unseen:
-        raise DataError(
-            f"prompts_per_epoch={grpo.prompts_per_epoch} and eval_prompts={grpo.eval_prompts}, but edit_prompts gives "
-            f"{edits.count - edits.unseen} to train on and {edits.unseen} unseen ones; choose at most so many, or "
-            "raise edit_prompts.count and edit_prompts.unseen"
-        )
 
 
 def _resources(params: Params, policy: str, root: Path, done: Workload, processes: int) -> list[str]:

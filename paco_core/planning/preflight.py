@@ -16,9 +16,9 @@ from paco_core.data.annotation import answer_file
 from paco_core.data.prompts.prompts import make_prompts
 from paco_core.io.files import DataError
 from paco_core.planning.costs import StageCost, stage_costs
-from paco_core.policies.base import policy_class
 from paco_core.rewards import registry
 from paco_core.runtime.code.stage_code import StageCodes, recorded
+from paco_core.tasks.table import task_of
 
 SHOWN_CHANGES = 3
 DISK_GB = {"storybook": 1.0, "real": 200.0}
@@ -106,10 +106,10 @@ def _wrong_rewards(params: Params) -> list[str]:
     """Rewards that no policy could be trained with; the stage itself would refuse them after all stages before it."""
     problems = []
     for name, recipe in params.policies.recipes.items():
-        edits = bool(policy_class(recipe.family).edits)
+        given = task_of(recipe).given
         for key, rewards in _reward_sets(recipe):
             try:
-                registry.check(rewards, edits=edits)
+                registry.check(rewards, given)
             except DataError as error:
                 problems.append(f"policies.recipes.{name}.{key}: {error}")
     return problems
@@ -192,7 +192,7 @@ def _graph_without_recipe(params: Params, root: Path) -> list[str]:
     trained = {stage.item for stage in graph.values() if stage.group == "policies"}
     problems = []
     for name, recipe in params.policies.recipes.items() if trained else ():
-        benchmark = graph.get("gedit" if policy_class(recipe.family).edits else "t2is")
+        benchmark = graph.get(task_of(recipe).benchmark)
         if name not in trained:
             problems.append(
                 f"policies.recipes.{name}: not in dvc.yaml; add it to `foreach` of policies, with its prompts' folder"

@@ -169,11 +169,6 @@ def policy_class(family: str) -> Any:
     return getattr(import_module(module), name)
 
 
-def recipes_that_edit(params: PoliciesParams, *, edit: bool = True) -> dict[str, PolicyRecipe]:
-    """The recipes whose family changes pictures; with ``edit=False`` the others, which paint from a prompt alone."""
-    return {name: recipe for name, recipe in params.recipes.items() if policy_class(recipe.family).edits == edit}
-
-
 def load_recipe(recipe: PolicyRecipe, params: PoliciesParams, root: Path, *, cache: Path | None = None) -> Policy:
     """Load the policy that a recipe names, from a folder of the project or from the hub; see :func:`load`."""
     model = root / recipe.model if (root / recipe.model).is_dir() else recipe.model

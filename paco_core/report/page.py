@@ -12,13 +12,15 @@ from dvc_project.lockfile import Lock
 from paco_core.config.params import PARAMS_FILE, Params
 from paco_core.io import paths
 from paco_core.io.files import read_table
-from paco_core.policies.base import recipes_that_edit
 from paco_core.report import charts, editors, edits, painters, pictures, runs, sections, tiles, trained
 from paco_core.report.figures import Figures
 from paco_core.report.runs import StageRun
 from paco_core.report.sections import Missing
 from paco_core.runtime.provenance.chain import Run
 from paco_core.runtime.tracking import flatten, git_state
+from paco_core.tasks.edits import EDITS
+from paco_core.tasks.sets import SETS
+from paco_core.tasks.table import recipes_of
 
 SHEET_ROWS, PAIRS = 6, 6
 TEMPLATES = Path(__file__).parent / "templates"
@@ -73,7 +75,7 @@ def build(root: Path, params: Params, lock: Lock, found: Mapping[str, Run], made
     judge = shown(sections.judge(root, figures))
     edit_judge = shown(edits.edit_judge(root, figures))
     reward = shown(sections.reward_charts(root, curves))
-    painting, editing = (recipes_that_edit(params.policies, edit=edit) for edit in (False, True))
+    painting, editing = (recipes_of(task, params.policies) for task in (SETS, EDITS))
     parts, lacking = trained.parts(painters.PAINTERS, root, painting, figures, curves)
     edited, lacking_edits = trained.parts(editors.EDITORS, root, editing, figures, curves)
     missing += [*lacking, *lacking_edits]

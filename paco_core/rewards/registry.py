@@ -22,10 +22,12 @@ BUILDERS = {
 }
 #: Rewards that ask a served reward model about pairs.
 JUDGED = frozenset({"consistency", "editing"})
-#: Rewards that compare a picture with the reference that it is an edit of; only editing policies have one.
-OF_EDITS = frozenset({"editing"})
-#: Rewards that compare the panels of a set with each other.
-OF_SETS = frozenset({"consistency", "clip_i"})
+#: What a reward compares a picture's content with, for those that need more than the picture and its prompt.
+NEEDS = {"consistency": "panels", "clip_i": "panels", "editing": "reference"}
+LACKS = {
+    "panels": "edits a single picture and has no panels",
+    "reference": "has no reference picture: it does not edit",
+}
 
 
 def kind(name: str, term: RewardTerm) -> str:
@@ -41,11 +43,11 @@ def judges_of(*sets: RewardSet | None) -> list[str | None]:
     return list(dict.fromkeys(asked))
 
 
-def check(rewards: RewardSet, *, edits: bool = False) -> None:
+def check(rewards: RewardSet, given: str = "panels") -> None:
     """Look every name up before any model is loaded.
 
     Args:
-        edits: whether what is rewarded are edits, which have a reference picture, or sets of panels.
+        given: what the pictures have beside their prompts: the "panels" of a set, or a "reference" that was edited.
 
     Raises:
         DataError: for an unknown reward, a function that is not there, or a reward of another kind of picture.
@@ -58,9 +60,8 @@ def check(rewards: RewardSet, *, edits: bool = False) -> None:
             find(asked)
         elif asked not in BUILDERS:
             raise DataError(f"reward {asked!r} is unknown; choose among {', '.join(BUILDERS)}, or name module:function")
-        elif asked in (OF_SETS if edits else OF_EDITS):
-            has = "edits a single picture and has no panels" if edits else "has no reference picture: it does not edit"
-            raise DataError(f"reward {asked} does not fit this policy, which {has}")
+        elif (needed := NEEDS.get(asked, given)) != given:
+            raise DataError(f"reward {asked} does not fit this policy, which {LACKS[needed]}")
     if ":" in rewards.aggregator:
         find(rewards.aggregator)
 

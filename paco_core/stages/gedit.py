@@ -2,73 +2,50 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paco_core.io import paths
 from paco_core.io.files import write_json
+from paco_core.tasks.edits import EDITS
+from paco_core.tasks.table import recipes_of
 
 if TYPE_CHECKING:
+    import pandas as pd
+
+    from paco_core.benchmarks.cases import Cases
     from paco_core.benchmarks.painting import Painted
-    from paco_core.data.records.edit_records import EditRecord
-    from paco_core.grpo.scoring import Reference
     from paco_core.runtime.context import StageContext
 
 SAMPLES, SHEET = 8, 12
 
 
-def _unseen(ctx: StageContext) -> tuple[list[EditRecord], Reference]:
-    """Editing prompts that were held back from training, and their pictures."""
+def _measure(ctx: StageContext) -> tuple[Cases, list[Painted], pd.DataFrame]:
+    """Every editing recipe, before and after training, on editing prompts that were held back."""
     from paco_core.benchmarks import gedit
-    from paco_core.data.records.edit_records import read_edit_prompts
 
-    records, reference = read_edit_prompts(ctx.read(paths.EDIT_PROMPTS))
-    return gedit.unseen(records, ctx.params.gedit.prompts, ctx.params.gedit.seed), reference
-
-
-def _paint(ctx: StageContext, records: list[EditRecord], reference: Reference) -> list[Painted]:
-    """Every editing recipe, before and after training."""
-    from paco_core.benchmarks import painting
-    from paco_core.policies.base import load_recipe, recipes_that_edit
-    from paco_core.policies.encodings import cache_folder
-
-    params, policies = ctx.params.gedit, ctx.params.policies
-    recipes = recipes_that_edit(policies)
-    sizes = sum(len(recipe.eval_sizes) for recipe in recipes.values())
-    painted: list[Painted] = []
-    with ctx.progress(2 * len(records) * len(params.seeds) * sizes, "pictures") as progress:
-        for name, recipe in recipes.items():
-            painted += painting.before_and_after(
-                load_recipe(recipe, policies, ctx.root, cache=cache_folder(ctx.root)),
-                name,
-                recipe,
-                ctx.read(paths.POLICIES / name) / "adapter",
-                records,
-                seeds=params.seeds,
-                steps=params.steps,
-                reference=reference,
-                advance=progress.advance,
-            )
-    return painted
+    recipes = recipes_of(EDITS, ctx.params.policies)
+    cases = gedit.cases(ctx.read, ctx.params, set())
+    adapters = {name: ctx.read(paths.POLICIES / name) / "adapter" for name in recipes}
+    with ctx.progress(cases.pictures(recipes), "pictures") as progress:
+        painted = cases.painted_before_and_after(recipes, adapters, ctx.params, ctx.root, progress.advance)
+    return cases, painted, gedit.measuring(ctx.root, ctx.params, ctx.read(paths.REWARD_MERGED), cases)(painted)
 
 
 def run(ctx: StageContext) -> None:
     import pandas as pd
 
-    from paco_core.benchmarks import edit_measures, gedit, painting
+    from paco_core.benchmarks import gedit, painting
     from paco_core.benchmarks.published import GEDIT
     from paco_core.benchmarks.tables import write_tables
 
     params = ctx.params.gedit
-    records, reference = _unseen(ctx)
-    painted = _paint(ctx, records, reference)
-    if painted:
-        answers = edit_measures.answers(ctx.params, ctx.read(paths.REWARD_MERGED))
-        gold = edit_measures.gold(ctx.params, ctx.read(Path(str(ctx.params.annotations.model))))
-        table = gedit.measure(painted, reference, answers, gold)
+    painted: list[Painted] = []
+    table, reference = pd.DataFrame(), None
+    if recipes_of(EDITS, ctx.params.policies):
+        cases, painted, table = _measure(ctx)
+        reference = cases.reference
     else:
         ctx.say("no recipe of policies.recipes edits pictures: there is nothing to measure")
-        table = pd.DataFrame()
     result = gedit.summarise(
         table, seeds=params.seeds, steps=params.steps, resamples=params.bootstrap, seed=params.seed
     )

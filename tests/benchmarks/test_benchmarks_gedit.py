@@ -14,7 +14,7 @@ from grpo_toys import ToyEditor, recipe
 from PIL import Image
 
 from paco_core.benchmarks import checks, gedit, painting
-from paco_core.benchmarks.edit_measures import EditAnswers, EditGold
+from paco_core.benchmarks.edit_answers import EditAnswers
 from paco_core.benchmarks.painting import AFTER, BEFORE, Painted
 from paco_core.benchmarks.published import GEDIT
 from paco_core.benchmarks.tables import write_tables
@@ -28,6 +28,7 @@ from paco_core.rewards.editing import Editing
 from paco_core.storybook.drawing import draw
 from paco_core.storybook.recogniser import Recogniser
 from paco_core.storybook.world import Panel
+from paco_core.tasks.edits import EditGold
 
 SIZE = 48
 

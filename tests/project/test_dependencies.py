@@ -35,15 +35,16 @@ def test_the_report_logs_every_out_that_it_depends_on() -> None:
 
 def test_every_recipe_is_trained_and_benchmarked() -> None:
     from paco_core.config import params
-    from paco_core.policies.base import recipes_that_edit
+    from paco_core.tasks.table import measured_by, recipes_of
 
     policies = params.load(REPOSITORY / params.PARAMS_FILE).policies
     assert [made.item for made in GRAPH.values() if made.group == "policies"] == list(policies.recipes)
-    for benchmark, edit, prompts in (("t2is", False, "diverse_prompts"), ("gedit", True, "edit_prompts")):
-        for name in recipes_that_edit(policies, edit=edit):
+    for benchmark in ("t2is", "gedit"):
+        task = measured_by(benchmark)
+        for name in recipes_of(task, policies):
             assert f"data/policies/{name}" in deps(benchmark)
             assert f"policies.recipes.{name}" in GRAPH[benchmark].params["params.yaml"]
-            assert f"data/{prompts}" in GRAPH[f"policies@{name}"].deps
+            assert task.prompts.as_posix() in GRAPH[f"policies@{name}"].deps
 
 
 def test_the_page_shows_the_graph_as_declared() -> None:

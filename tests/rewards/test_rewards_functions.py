@@ -347,10 +347,10 @@ def test_a_reward_of_sets_is_refused_for_edits_and_the_other_way_round() -> None
         terms = {"one": {"weight": 1.0, "reward": name}}
         return RewardSet.model_validate({"terms": terms, "aggregator": "weighted_sum", "advantage_std": "group"})
 
-    registry.check(rewards("editing"), edits=True)
+    registry.check(rewards("editing"), "reference")
     registry.check(rewards("consistency"))
     with pytest.raises(DataError, match="reward consistency does not fit this policy, which edits a single picture"):
-        registry.check(rewards("consistency"), edits=True)
+        registry.check(rewards("consistency"), "reference")
     with pytest.raises(DataError, match="reward editing does not fit this policy, which has no reference picture"):
         registry.check(rewards("editing"))
     with pytest.raises(DataError, match="reward editing asks a reward model; none is not served here"):

@@ -15,7 +15,6 @@ from paco_core.config.params import Params
 from paco_core.experiments.cells import RESULT, OpenCell, cell_folder, needed
 from paco_core.experiments.reproduction.exam import Exam, read_table
 from paco_core.experiments.reproduction.variants import VARIANTS, Variant
-from paco_core.io import paths
 from paco_core.io.files import DataError, digest, folder_digest, read_json, write_json
 from paco_core.io.progress import Progress
 from paco_core.runtime.code.stage_code import StageCodes
@@ -93,13 +92,13 @@ class Trainings:
             "recipe": recipe,
             "policies": policies.model_dump(exclude=NO_INFLUENCE | {"seed"}),
             recipe: policies.recipes[recipe].model_dump(),
-            "benchmark": self.exam.benchmark,
-            self.exam.benchmark: numbers.model_dump(exclude={"bootstrap"}),
+            "benchmark": self.exam.task.benchmark,
+            self.exam.task.benchmark: numbers.model_dump(exclude={"bootstrap"}),
             "threads": params.threads,
             "prompts": len(self.exam.cases.records),
         }
         self.examined = self.exam.identity()
-        trained_on = folder_digest(needed(root, paths.EDIT_PROMPTS if self.exam.edits else paths.DIVERSE_PROMPTS))
+        trained_on = folder_digest(needed(root, self.exam.task.prompts))
         self.code = StageCodes.present(root).of("policies", recipe).digest
         settings = {k: v for k, v in self.settings.items() if k != "threads"}
         self.basis = digest([settings, self.examined, trained_on, self.code])

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paco_core.benchmarks import gedit, painting
-from paco_core.benchmarks.cases import measuring, unseen_cases
+from paco_core.benchmarks.unseen import measuring, unseen_cases
 from paco_core.config.params import GeditParams, Params, T2isParams
 from paco_core.data.records.edit_records import EditRecord
-from paco_core.data.records.records import read_prompts
 from paco_core.experiments.cells import needed
 from paco_core.io import files, paths
 from paco_core.io.files import atomic, folder_digest, write_json
-from paco_core.policies.base import load_recipe, policy_class
+from paco_core.policies.base import load_recipe
 from paco_core.policies.encodings import cache_folder
 from paco_core.runtime.code.stage_code import StageCodes
+from paco_core.tasks.table import task_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,25 +42,15 @@ class Exam:
     def __init__(self, root: Path, params: Params, recipe: str) -> None:
         self.root, self.params, self.recipe = root, params, recipe
         self.rule = params.policies.recipes[recipe]
-        self.edits = bool(policy_class(self.rule.family).edits)
+        self.task = task_of(self.rule)
         self.judge = needed(root, paths.REWARD_MERGED)
-        needed(root, paths.EDIT_PROMPTS if self.edits else paths.PROMPTS)
-        self.cases = unseen_cases(root, params, recipe, self._might_be_trained())
-
-    def _might_be_trained(self) -> set[str]:
-        """Of sets, all that diversification left; editing prompts come split."""
-        if self.edits:
-            return set()
-        return {record.idx for record in read_prompts(needed(self.root, paths.DIVERSE_PROMPTS) / "prompts.jsonl")}
-
-    @property
-    def benchmark(self) -> str:
-        """The stage that measures alike; the section of ``params.yaml``."""
-        return "gedit" if self.edits else "t2is"
+        read = partial(needed, root)
+        self.cases = unseen_cases(read, params, recipe, self.task.seen(read))
 
     @property
     def numbers(self) -> T2isParams | GeditParams:
-        return self.params.gedit if self.edits else self.params.t2is
+        """The parameters of the benchmark that measures alike."""
+        return self.task.numbers(self.params)
 
     def identity(self) -> dict[str, Any]:
         """What the figures depend on beside the trained weights."""
@@ -71,7 +62,7 @@ class Exam:
             "prompts": [record.model_dump() for record in self.cases.records],
             "painting": [self.cases.seeds, self.cases.steps, *sizes, rule.guidance, rule.max_sequence_length],
             "measuring": [self.params.world, reward.device, reward.dtype, reward.min_pixels, reward.max_pixels],
-            "code": StageCodes.present(self.root).of(self.benchmark, None).digest,
+            "code": StageCodes.present(self.root).of(self.task.benchmark, None).digest,
             "judge": folder_digest(self.judge),
             "models": {f: folder_digest(self.root / f) if (self.root / f).is_dir() else f for f in folders},
         }
@@ -93,7 +84,7 @@ class Exam:
         painted = self.cases.painted_by(policy, self.recipe, self.rule, when=when, advance=advance)
         table = measuring(self.root, self.params, self.judge, self.cases)(painted)
         # Edits of one picture stand or fall together; a set stands alone.
-        table = table.assign(group=table["picture" if self.edits else "prompt_id"])
+        table = table.assign(group=table[self.task.group])
         with atomic(folder / PICTURES) as part:
             self._keep(painted, part)
         with atomic(folder / TABLE) as part:

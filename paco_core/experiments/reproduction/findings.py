@@ -10,8 +10,9 @@ import numpy as np
 
 from paco_core.benchmarks.statistics import Estimate
 from paco_core.experiments.reproduction.summary import Change, Row, Summary
+from paco_core.tasks.sets import SETS
 
-LIFT = 0.15  # asked of a recipe that paints sets; of an editing one, that the interval lies above zero
+LIFT = 0.15  # asked of a recipe for sets; of one for edits, that the interval lies above zero
 LOSS = 0.03  # of following the prompt or instruction, at most
 HELD, NOT_HELD, OPEN = "held", "not held", "inconclusive"
 
@@ -43,13 +44,13 @@ def findings(summary: Summary) -> list[Finding]:
 
 
 def _goal(summary: Summary) -> str:
-    gold, judged = ("gold_editing", "editing") if summary.edits else ("gold_consistency", "consistency")
-    return gold if gold in summary.measures else judged
+    gold = summary.task.gold.goal
+    return gold if gold in summary.measures else summary.task.judged.goal
 
 
 def _follows(summary: Summary) -> str | None:
     """The measure of doing what was asked, which must not pay for the goal."""
-    known = ("gold_reached", "edit_following") if summary.edits else ("gold_following",)
+    known = (summary.task.gold.follows, summary.task.judged.follows)
     return next((name for name in known if name in summary.measures), None)
 
 
@@ -60,12 +61,12 @@ def signed(found: Estimate) -> str:
 
 
 def _lift(summary: Summary, plain: Row, size: int) -> Finding:
-    goal, follows = _goal(summary), _follows(summary)
+    goal, follows, far = _goal(summary), _follows(summary), summary.task is SETS
     change = plain.measures[size][goal].change
     where = f"at {size} px" + (", its training size" if size == summary.train_size else "")
-    claim = f"{summary.recipe} lifts {_words(goal)} {where}" + ("" if summary.edits else f", by {LIFT:.2f} or more")
+    claim = f"{summary.recipe} lifts {_words(goal)} {where}" + (f", by {LIFT:.2f} or more" if far else "")
     evidence = f"{_words(goal)} {signed(change)}"
-    verdict, why = _risen(change) if summary.edits else _risen_far(change)
+    verdict, why = _risen_far(change) if far else _risen(change)
     if follows is not None:
         claim += f", and costs no more than {LOSS:.2f} of {_words(follows)}"
         cost = plain.measures[size][follows].change

@@ -17,10 +17,13 @@ from paco_core.benchmarks.statistics import Estimate, crossed_estimate
 from paco_core.experiments.reproduction.cells import Kept, of_recipes
 from paco_core.experiments.reproduction.variants import VARIANTS, plain_of
 from paco_core.io.files import DataError
+from paco_core.tasks.table import measured_by
 
 if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
+
+    from paco_core.tasks.base import Task
 
     Table = NDArray[np.float64]  # (groups of cases,)
 
@@ -90,8 +93,9 @@ class Summary:
         return self.row(plain_of(self.recipe))
 
     @property
-    def edits(self) -> bool:
-        return self.settings["benchmark"] == "gedit"
+    def task(self) -> Task:
+        """What the recipe trains for."""
+        return measured_by(self.settings["benchmark"])
 
     def row(self, variant: str) -> Row | None:
         return next((row for row in self.rows if row.variant == variant), None)

@@ -12,6 +12,7 @@ from paco_core.benchmarks.published import GEDIT, T2IS_ABLATION, PublishedRow
 from paco_core.benchmarks.tables import Table, interval, number
 from paco_core.experiments.reproduction.findings import signed
 from paco_core.experiments.reproduction.summary import Row, Summary
+from paco_core.tasks.edits import EDITS
 
 #: Measures by table, in order -> their heads.
 MEASURES = {
@@ -40,7 +41,7 @@ def basis(summary: Summary) -> str:
     s = summary.settings
     grpo, rule, exam = s["policies"], s[s["recipe"]], s[s["benchmark"]]
     epochs = grpo["epochs"] if rule["epochs"] is None else rule["epochs"]
-    kind = "edits" if summary.edits else "prompts"
+    kind = summary.task.cases
     return (
         f"Recipe {s['recipe']} of profile {s['profile']} ({s['world']} world): {epochs} epochs of "
         f"{grpo['prompts_per_epoch']} prompts x {grpo['group_size']} pictures at {rule['train_size']} px. Measured on "
@@ -74,12 +75,11 @@ def _measured(summary: Summary, size: int, kind: str, heads: Mapping[str, str]) 
             cells += ["" if found.over_plain is None else signed(found.over_plain)] * len(over)
         rows.append(cells)
     compared = f", change from before, and difference to {plain.variant}" if plain else " and change from before"
-    drawn = "source pictures" if summary.edits else "prompts"
     note = (
         f"Mean after training with a 95% interval{compared}, case by case. Intervals are bootstrap intervals over "
-        f"{drawn} and training seeds, both drawn anew; with few seeds they are rough."
+        f"{summary.task.drawn} and training seeds, both drawn anew; with few seeds they are rough."
     )
-    return Table(f"Unseen {'edits' if summary.edits else 'prompts'} at {size} px: {kind}", head, rows, [note])
+    return Table(f"Unseen {summary.task.cases} at {size} px: {kind}", head, rows, [note])
 
 
 def spread(values: Sequence[float], digits: int = 2) -> str:
@@ -125,13 +125,13 @@ def _ended(row: Row) -> str:
 
 def published_rows(summary: Summary) -> tuple[PublishedRow, ...]:
     """What the paper says of such recipes."""
-    return GEDIT if summary.edits else T2IS_ABLATION
+    return {"sets": T2IS_ABLATION, "edits": GEDIT}[summary.task.name]
 
 
 def published(summary: Summary) -> Table:
     """The paper's rows, for comparison by eye."""
     found = published_rows(summary)
-    if summary.edits:
+    if summary.task is EDITS:
         return published_table(found)
     names = {"aesthetics": 3, "following": 3, "consistency": 3, "hours": 1}
     rows = [[f"{r.model} (published)", *(number(r.figures[n], d) for n, d in names.items())] for r in found]

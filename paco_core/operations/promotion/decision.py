@@ -10,7 +10,7 @@ from paco_core.benchmarks.results import jsonable
 from paco_core.io.check_report import CheckReport
 from paco_core.operations.promotion.measuring import pair_up
 from paco_core.operations.promotion.paired import Paired, paired
-from paco_core.policies.base import policy_class
+from paco_core.tasks.table import task_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,20 +30,17 @@ def rule_for(params: Params, name: str) -> Rule:
     """Accuracy on held-out rankings for the reward; a policy's consistency or editing, by truth where there is one."""
     if name == "reward":
         return Rule("accuracy", ())
-    edits = policy_class(params.policies.recipes[name].family).edits
-    if params.world == "storybook":
-        return Rule("gold_editing", ("gold_kept",)) if edits else Rule("gold_consistency", ("gold_following",))
-    if edits:
-        return Rule("editing", ())
-    terms = params.policies.recipes[name].rewards.terms
-    return Rule("consistency", ("clip_t",) if "clip_t" in terms else ())
+    recipe = params.policies.recipes[name]
+    success = task_of(recipe).success(params.world)
+    measured = params.world == "storybook" or success.guard in recipe.rewards.terms
+    return Rule(success.goal, (success.guard,) if success.guard and measured else ())
 
 
 def benchmark_of(params: Params, name: str) -> ConsistencyRankParams | GeditParams | T2isParams:
     """The parameters of the benchmark that measures the reward, or a policy."""
     if name == "reward":
         return params.consistency_rank
-    return params.gedit if policy_class(params.policies.recipes[name].family).edits else params.t2is
+    return task_of(params.policies.recipes[name]).numbers(params)
 
 
 @dataclass(frozen=True)

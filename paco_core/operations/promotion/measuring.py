@@ -29,8 +29,8 @@ def measure_policy(
         Columns prompt_id, unit (the seed) and one a measure; the pictures.
     """
     from paco_core.benchmarks import gedit
-    from paco_core.benchmarks.cases import measuring
     from paco_core.benchmarks.painting import AFTER
+    from paco_core.benchmarks.unseen import measuring
     from paco_core.policies.base import load_recipe
     from paco_core.policies.encodings import cache_folder
 
@@ -89,7 +89,9 @@ def unseen_by_all(root: Path, params: Params, name: str, folders: Sequence[Path]
     Raises:
         DataError: when none is left.
     """
-    from paco_core.benchmarks.cases import unseen_cases
+    from paco_core.benchmarks.unseen import unseen_cases
     from paco_core.grpo.prompt_split import trained_ids
 
-    return unseen_cases(root, params, name, {idx for folder in folders for idx in trained_ids(folder)})
+    return unseen_cases(
+        lambda path: root / path, params, name, {idx for folder in folders for idx in trained_ids(folder)}
+    )

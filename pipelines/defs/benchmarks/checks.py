@@ -33,7 +33,7 @@ def policies_gain_consistency() -> dg.AssetCheckResult:
     return as_result(
         *(
             checks.policy_gains_consistency(METRICS / "t2is.json", name, recipe.train_size, size)
-            for name, recipe in _recipes(edits=False)
+            for name, recipe in _recipes("t2is")
             for size in recipe.eval_sizes
         )
     )
@@ -46,7 +46,7 @@ def policies_still_follow_prompts() -> dg.AssetCheckResult:
     return as_result(
         *(
             checks.policy_still_follows_prompts(METRICS / "t2is.json", name, size)
-            for name, recipe in _recipes(edits=False)
+            for name, recipe in _recipes("t2is")
             for size in recipe.eval_sizes
         )
     )
@@ -59,18 +59,18 @@ def policies_gain_edits() -> dg.AssetCheckResult:
     return as_result(
         *(
             checks.policy_gains_edits(METRICS / "gedit.json", name, size)
-            for name, recipe in _recipes(edits=True)
+            for name, recipe in _recipes("gedit")
             for size in recipe.eval_sizes
         )
     )
 
 
-def _recipes(*, edits: bool) -> "list[tuple[str, PolicyRecipe]]":
-    """The recipes that edit pictures, or those that paint sets, by name."""
+def _recipes(benchmark: str) -> "list[tuple[str, PolicyRecipe]]":
+    """The recipes that a benchmark measures, by name."""
     from paco_core.config.params import PARAMS_FILE, load
-    from paco_core.policies.base import recipes_that_edit
+    from paco_core.tasks.table import measured_by, recipes_of
 
-    return list(recipes_that_edit(load(ROOT / PARAMS_FILE).policies, edit=edits).items())
+    return list(recipes_of(measured_by(benchmark), load(ROOT / PARAMS_FILE).policies).items())
 
 
 def _drift_check(asset: str) -> dg.AssetChecksDefinition:

@@ -1,0 +1,38 @@
+"""The benchmark of a recipe's task: its cases, and what measures pictures of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from paco_core.benchmarks import gedit, t2is
+from paco_core.tasks.table import task_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from paco_core.benchmarks.cases import Cases
+    from paco_core.benchmarks.painting import Painted
+    from paco_core.config.params import Params
+    from paco_core.tasks.base import Read
+
+_MODULES = {"t2is": t2is, "gedit": gedit}
+
+
+def unseen_cases(read: Read, params: Params, name: str, trained: Collection[str]) -> Cases:
+    """Cases of a recipe's benchmark, none of a prompt whose id is in ``trained``; equal for equal parameters.
+
+    Raises:
+        DataError: when none is left, or the graph has not made the prompts yet.
+    """
+    return _MODULES[task_of(params.policies.recipes[name]).benchmark].cases(read, params, trained)
+
+
+def measuring(root: Path, params: Params, judge: Path, cases: Cases) -> Callable[[Sequence[Painted]], pd.DataFrame]:
+    """What measures pictures of the cases: a row a picture, as :func:`t2is.measure` or :func:`gedit.measure` make it.
+
+    Args:
+        judge: folder of a merged reward model; it is asked in this process.
+    """
+    return _MODULES[cases.task.benchmark].measuring(root, params, judge, cases)

@@ -1,0 +1,118 @@
+"""What a task knows: its prompts, reference pictures, measures of success, and the benchmark that measures it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from paco_core.config.params import GeditParams, Params, T2isParams
+    from paco_core.grpo.prompt_split import PromptSplit
+    from paco_core.grpo.scoring import Reference
+    from paco_core.rewards.base import RewardBatch
+    from paco_core.storybook.recogniser import Recogniser
+
+Read = Callable[[Path], Path]  # an input of the caller: its place, after a look whether it is there
+Benchmark = Literal["t2is", "gedit"]
+Given = Literal["panels", "reference"]
+
+
+class GoldMeasure(Protocol):
+    """The embedded world's truth about pictures, which no training sees."""
+
+    def measure(self, batch: RewardBatch) -> dict[str, np.ndarray]:
+        """Measures by name, (N,) each.
+
+        Raises:
+            DataError: when a record is not one of the embedded world's.
+        """
+
+
+@dataclass(frozen=True)
+class Success:
+    """Names of measures: what training is to raise, and what it must not cost.
+
+    Attributes:
+        goal: what is to rise.
+        guard: what must not fall for a new champion; None for nothing.
+        follows: how far the prompt or instruction was followed; None where nothing measures it.
+    """
+
+    goal: str
+    guard: str | None = None
+    follows: str | None = None
+
+
+class Task(ABC):
+    """One kind of pictures to train for.
+
+    Attributes:
+        name: ``sets`` or ``edits``.
+        benchmark: the stage that measures trained policies, and its section of ``params.yaml``.
+        prompts: folder of the prompts that policies are trained on.
+        given: what a reward finds beside each picture: the panels of a set, or the picture that was edited.
+        gold, judged: measures of success by the embedded world's truth, and by the trained judge.
+        group: column of a benchmark's table; rows that agree in it stand or fall together.
+        cases: what the benchmark counts, in words.
+        drawn: what these groups are, in words.
+    """
+
+    name: ClassVar[str]
+    benchmark: ClassVar[Benchmark]
+    prompts: ClassVar[Path]
+    given: ClassVar[Given]
+    gold: ClassVar[Success]
+    judged: ClassVar[Success]
+    group: ClassVar[str]
+    cases: ClassVar[str]
+    drawn: ClassVar[str]
+
+    @abstractmethod
+    def layout(self, params: Params) -> str:
+        """Rows and columns of panels of a picture, as "2x2"."""
+
+    @abstractmethod
+    def split(self, params: Params, read: Read) -> tuple[PromptSplit, Reference | None]:
+        """What a policy trains on and is watched on; of edits, what gives their reference pictures.
+
+        Raises:
+            DataError: when too few prompts are there.
+        """
+
+    @abstractmethod
+    def refuse_too_few(self, params: Params) -> None:
+        """Compare the prompts that trainings need with those that the parameters ask for, before they are made.
+
+        Raises:
+            DataError: naming valid numbers.
+        """
+
+    @abstractmethod
+    def seen(self, read: Read) -> set[str]:
+        """Ids of the prompts that a policy may have been trained on, whatever its seed."""
+
+    @abstractmethod
+    def gold_measure(self, recogniser: Recogniser) -> GoldMeasure:
+        """The embedded world's truth about pictures of this task."""
+
+    def truth(self, params: Params, recogniser: Path) -> GoldMeasure | None:
+        """:meth:`gold_measure` by the recogniser in a folder; None in the real world."""
+        if params.world != "storybook":
+            return None
+        from paco_core.storybook.recogniser import Recogniser
+
+        return self.gold_measure(Recogniser.from_pretrained(recogniser))
+
+    def numbers(self, params: Params) -> T2isParams | GeditParams:
+        """The parameters of the task's benchmark."""
+        found: T2isParams | GeditParams = getattr(params, self.benchmark)
+        return found
+
+    def success(self, world: str) -> Success:
+        """By truth where there is one."""
+        return self.gold if world == "storybook" else self.judged

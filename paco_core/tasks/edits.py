@@ -1,0 +1,87 @@
+"""Editing pictures: the asked change, and nothing else."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from paco_core.data.records.edit_records import asked_of, read_edit_prompts
+from paco_core.grpo.prompt_split import PromptSplit, held_out_edits
+from paco_core.io import paths
+from paco_core.io.files import DataError
+from paco_core.tasks.base import Read, Success, Task
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from paco_core.config.params import Params
+    from paco_core.grpo.scoring import Reference
+    from paco_core.rewards.base import RewardBatch
+    from paco_core.storybook.recogniser import Recogniser
+
+
+class Edits(Task):
+    """Instructions about reference pictures, rewarded for edits that were made and left the rest as it was."""
+
+    name, benchmark, prompts, given = "edits", "gedit", paths.EDIT_PROMPTS, "reference"
+    gold = Success("gold_editing", guard="gold_kept", follows="gold_reached")
+    judged = Success("editing", follows="edit_following")
+    group, cases, drawn = "picture", "edits", "source pictures"
+
+    def layout(self, params: Params) -> str:  # noqa: ARG002
+        return "1x1"
+
+    def split(self, params: Params, read: Read) -> tuple[PromptSplit, Reference]:
+        records, reference = read_edit_prompts(read(self.prompts))
+        return held_out_edits(records, params.policies.eval_prompts, params.policies.seed), reference
+
+    def refuse_too_few(self, params: Params) -> None:
+        grpo, edits = params.policies, params.edit_prompts
+        if edits.source != "storybook" or edits.count is None:  # a file's rows are counted when it is read
+            return
+        if grpo.eval_prompts > edits.unseen or grpo.prompts_per_epoch > edits.count - edits.unseen:
+            raise DataError(
+                f"prompts_per_epoch={grpo.prompts_per_epoch} and eval_prompts={grpo.eval_prompts}, but edit_prompts "
+                f"gives {edits.count - edits.unseen} to train on and {edits.unseen} unseen ones; choose at most so "
+                "many, or raise edit_prompts.count and edit_prompts.unseen"
+            )
+
+    def gold_measure(self, recogniser: Recogniser) -> EditGold:
+        return EditGold(recogniser)
+
+    def seen(self, read: Read) -> set[str]:  # noqa: ARG002
+        return set()  # editing prompts come split
+
+
+class EditGold:
+    """What the recogniser sees in an edited picture, against the reference's traits and the instruction.
+
+    ``gold_reached``: the asked trait is as asked (0 or 1); ``gold_kept``: share of the other traits that are as they
+    were; ``gold_editing``: reached, and all others kept (0 or 1).
+    """
+
+    def __init__(self, recogniser: Recogniser) -> None:
+        self.recogniser = recogniser
+
+    def measure(self, batch: RewardBatch) -> dict[str, np.ndarray]:
+        """The three of each picture, (N,) each.
+
+        Raises:
+            DataError: when a record is not one of the embedded world's.
+        """
+        import numpy as np
+
+        from paco_core.storybook.recogniser import gold_edit
+        from paco_core.storybook.world import Panel
+
+        asked = [asked_of(record) for record in batch.records]
+        readings = self.recogniser.read([panels[0] for panels in batch.panels])
+        found = [
+            gold_edit(reading, Panel(**before), trait, word)  # type: ignore[arg-type]
+            for reading, (before, trait, word) in zip(readings, asked, strict=True)
+        ]
+        rows = [(edit.editing, edit.reached, edit.kept) for edit in found]
+        names = ("gold_editing", "gold_reached", "gold_kept")
+        return dict(zip(names, np.array(rows, dtype=np.float64).reshape(-1, 3).T, strict=True))
+
+
+EDITS = Edits()

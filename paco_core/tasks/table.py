@@ -1,0 +1,34 @@
+"""The tasks, and which one a recipe is for: its model family decides."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from paco_core.policies.base import policy_class
+from paco_core.tasks.base import Task
+from paco_core.tasks.edits import EDITS
+from paco_core.tasks.sets import SETS
+
+if TYPE_CHECKING:
+    from paco_core.config.params import PoliciesParams, PolicyRecipe
+
+TASKS: tuple[Task, ...] = (SETS, EDITS)
+
+
+def task_of(recipe: PolicyRecipe) -> Task:
+    """What a recipe's policy is trained to do.
+
+    Raises:
+        DataError: when its family is unknown.
+    """
+    return EDITS if policy_class(recipe.family).edits else SETS
+
+
+def measured_by(benchmark: str) -> Task:
+    """The task that a benchmark measures."""
+    return next(task for task in TASKS if task.benchmark == benchmark)
+
+
+def recipes_of(task: Task, params: PoliciesParams) -> dict[str, PolicyRecipe]:
+    """The recipes for a task, by name."""
+    return {name: recipe for name, recipe in params.recipes.items() if task_of(recipe) is task}
