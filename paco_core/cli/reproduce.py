@@ -1,13 +1,7 @@
-"""`paco reproduce`: train the variants, examine them, write the report; go on where it was stopped.
-
-Commands that run side by side on one name share its cells: each takes those that nobody else works on.
-"""
+"""`paco reproduce`: train the variants, examine them, write the report; go on where it was stopped."""
 
 from __future__ import annotations
 
-import os
-import signal
-import sys
 from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
@@ -15,15 +9,12 @@ from pathlib import Path
 
 from paco_core.benchmarks.tables import Table
 from paco_core.config.params import PARAMS_FILE, Params, load
-from paco_core.experiments.cells import Cells, OpenCell, cell_folder, changed, changes_of
+from paco_core.experiments.grid import Cell, Grid, OpenCell, begin, changed, changes_of, say
 from paco_core.experiments.reproduction import estimates, report
 from paco_core.experiments.reproduction.cells import Kept, Trainings, kept_cells, of_recipes
-from paco_core.experiments.reproduction.exam import ABOUT, read_table
 from paco_core.experiments.reproduction.variants import VARIANTS, Variant, chosen
 from paco_core.io import paths
-from paco_core.io.file_locks import hold, locked
-from paco_core.io.files import DataError
-from paco_core.runtime.tracking import Terminated, Tracker
+from paco_core.io.file_locks import locked
 
 EXPERIMENT = "paco/reproduce"
 FOLDER = paths.DATA / "reproduce"
@@ -89,15 +80,10 @@ def reproduce(root: Path, options: Options) -> str:
             numbers cannot work; before anything is trained.
         ParamsError: when the changed parameters are invalid.
     """
-    params = changed(load(root / PARAMS_FILE), changes_of(options.changes))
+    params = begin(root, options.changes, options.seeds)
     variants = chosen(options.variants, params.policies.recipes)
     if options.variants is None:
         _tell_absent(variants)
-    if len(set(options.seeds)) < len(options.seeds):
-        raise DataError(f"a seed comes twice: {list(options.seeds)}")
-    os.environ.setdefault("OMP_NUM_THREADS", str(params.threads))  # before torch, which reads it once
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    signal.signal(signal.SIGTERM, _on_sigterm)
     return _Table(root, params, variants, options).run()
 
 
@@ -105,14 +91,6 @@ def _tell_absent(variants: Sequence[Variant]) -> None:
     for variant in VARIANTS:
         if variant not in variants:
             say(f"{variant.name} is left out: {PARAMS_FILE} has no recipe {variant.recipe}")
-
-
-def _on_sigterm(_signal: int, _frame: object) -> None:
-    raise Terminated
-
-
-def say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 class _Table:
@@ -128,16 +106,13 @@ class _Table:
         recipes = dict.fromkeys(variant.recipe for variant in variants)
         self.trainings = {recipe: Trainings(root, params, recipe, self.out, say) for recipe in recipes}
 
-    def _is_kept(self, variant: Variant, seed: int) -> bool:
-        return self.trainings[variant.recipe].is_kept(variant, seed)
-
     def run(self) -> str:
-        # Seed by seed, so that an early stop leaves a whole table, and a busy hour slows no variant alone.
-        todo = [(v, seed) for seed in self.options.seeds for v in self.variants]
-        left = [(v, seed) for v, seed in todo if not self._is_kept(v, seed)]
-        self._announce(len(todo), left)
         tags = {"profile": self.params.profile, "paco.reproduce": self.options.name}
-        grid = Cells(self.root, self.out, EXPERIMENT, tags, say)
+        grid = Grid(self.root, self.out, EXPERIMENT, tags, say)
+        # Seed by seed, so that an early stop leaves a whole table, and a busy hour slows no variant alone.
+        cells = [self.trainings[v.recipe].cell(v, seed) for seed in self.options.seeds for v in self.variants]
+        left = [cell for cell in cells if not grid.is_kept(cell)]
+        self._announce(len(cells), left)
         settings = {"variants": [v.name for v in self.variants], "seeds": list(self.options.seeds)}
         with grid.parent(settings) as parent, ExitStack() as stack:
             if left:
@@ -145,30 +120,14 @@ class _Table:
             for recipe, trainings in self.trainings.items():
                 with locked(self.out / "before" / f".{recipe}.lock"):
                     trainings.before(OpenCell(report.before_folder(self.out, recipe), parent))
-            taken = [self._take(grid, parent, *cell, f"{n}/{len(todo)}") for n, cell in enumerate(todo, start=1)]
-            for (variant, seed), mine in zip(todo, taken, strict=True):
-                if not mine and not self._is_kept(variant, seed):
-                    say(f"{variant.name}, seed {seed}: another command trains it and will write the report anew")
+            found = grid.run(parent, cells, on_fresh=self._report)
+            for cell, done in zip(cells, found, strict=True):
+                if done is None and not grid.is_kept(cell):
+                    say(f"{cell.name}, seed {cell.seed}: another command trains it and will write the report anew")
             text = self._report()
             for suffix in ("md", "html", "json"):
                 parent.artifact(self.out / f"{report.NAME}.{suffix}")
         return text
-
-    def _take(self, grid: Cells, parent: Tracker, variant: Variant, seed: int, place: str) -> bool:
-        """Look at one cell, train it if nobody has; False when another command is at it."""
-        folder = cell_folder(self.out, variant.name, seed)
-        try:
-            held = hold(folder.with_name(f".{folder.name}.lock"))  # the kernel lets go of it when this process dies
-        except BlockingIOError:
-            return False
-        with held:
-            fresh = not self._is_kept(variant, seed)
-            if fresh:
-                say(f"reproduce {self.options.name}: {variant.name}, seed {seed} ({place})")
-            self._cell(grid, parent, variant, seed)
-        if fresh:
-            self._report()
-        return True
 
     def _report(self) -> str:
         with _writing(self.out):
@@ -180,17 +139,6 @@ class _Table:
 
         folder = self.root / paths.REWARD_MERGED
         stack.enter_context(RewardEndpoint.lease(folder, self.params.serving, self.root, wait=False))
-
-    def _cell(self, grid: Cells, parent: Tracker, variant: Variant, seed: int) -> None:
-        trainings = self.trainings[variant.recipe]
-        asked = variant.applied(self.params, seed).policies.model_dump()
-        with grid.open(parent, variant.name, variant.name, seed, {"variant": variant.name, "policies": asked}) as cell:
-            done = cell.once(trainings.key(variant, seed), lambda: trainings.compute(variant, seed, cell))
-            cell.tracker.tags({"paco.trained_by": str(done["run"])})
-            known = {name: v for name, v in done["training"].items() if isinstance(v, int | float)}
-            cell.tracker.metrics({f"training/{name}": float(value) for name, value in known.items()})
-            means = read_table(cell.folder).drop(columns=ABOUT).groupby("size").mean()
-            cell.tracker.metrics({f"{size}/{name}": float(v) for name in means for size, v in means[name].items()})
 
     def _kept(self) -> list[Kept]:
         """Finished cells that rest on what their table rests on; others of an earlier setting are left out, aloud.
@@ -207,11 +155,13 @@ class _Table:
             say(f"{len(cells) - len(fitting)} kept cells rest on other settings or data and are left out of the report")
         return fitting
 
-    def _announce(self, cells: int, left: Sequence[tuple[Variant, int]]) -> None:
+    def _announce(self, cells: int, left: Sequence[Cell]) -> None:
         say(f"reproduce {self.options.name}: {cells} cells, {cells - len(left)} kept, {len(left)} to train")
         total = 0.0
-        for variant in dict.fromkeys(v for v, _ in left):
-            seeds = [seed for v, seed in left if v is variant]
+        for variant in self.variants:
+            seeds = [cell.seed for cell in left if cell.name == variant.name]
+            if not seeds:
+                continue
             guess = estimates.seconds(self.root, self.params, variant, self.trainings[variant.recipe].exam)
             total += len(seeds) * (guess or 0.0)
             say(f"  {variant.name}: {estimates.words(guess)}, seeds {', '.join(map(str, seeds))}")

@@ -1,8 +1,7 @@
 """The reward's training under several settings and seeds, each judged on the held-out rankings.
 
 The paper weighs the decision token by alpha = 0.1 and shows no other value (arXiv 2512.04784, section 3);
-this is the sweep over alpha. Each cell (a setting and a seed) has a folder of its own and is trained once:
-a sweep that was stopped goes on where it was, within a training too.
+this is the sweep over alpha, a grid (:mod:`.grid`) that goes on where it was stopped, within a training too.
 """
 
 from __future__ import annotations
@@ -10,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from paco_core.benchmarks.statistics import Comparison, Estimate, compare, estim
 from paco_core.benchmarks.tables import Table, difference, interval, number, write_tables
 from paco_core.config.params import Params, RewardParams
 from paco_core.data.records.panels import PanelStore
-from paco_core.experiments.cells import Cells, Say, needed
+from paco_core.experiments.grid import Cell, Grid, OpenCell, Say, changed, needed
 from paco_core.io import paths
 from paco_core.io.files import DataError, digest, folder_digest, write_json
 from paco_core.io.progress import Progress
@@ -37,14 +37,18 @@ VALIDATION = ("accuracy", "roc_auc", "calibration_error", "position_bias", "iden
 
 @dataclass(frozen=True)
 class Setting:
-    """A name and the keys of the section ``reward`` that it changes."""
+    """A name, and dotted keys of ``params.yaml`` with the values that it changes them to."""
 
     name: str
     changes: Mapping[str, Any]
 
-    @property
-    def slug(self) -> str:
-        return self.name.replace("/", "-over-")
+    def applied(self, params: Params, seed: int) -> Params:
+        """The parameters of a training.
+
+        Raises:
+            ParamsError: when a changed value does not fit the others.
+        """
+        return changed(params, {**self.changes, "reward.seed": seed, "reward.source": "train"})
 
 
 def setting(name: str) -> Setting:
@@ -58,8 +62,8 @@ def setting(name: str) -> Setting:
     """
     special: dict[str, dict[str, Any]] = {
         "default": {},
-        "1/n": {"loss": "plain", "answers": "reasons"},
-        "fast": {"loss": "plain", "answers": "decision"},
+        "1/n": {"reward.loss": "plain", "reward.answers": "reasons"},
+        "fast": {"reward.loss": "plain", "reward.answers": "decision"},
     }
     if name in special:
         return Setting(name, special[name])
@@ -69,11 +73,11 @@ def setting(name: str) -> Setting:
         alpha = -1.0
     if not 0.0 <= alpha <= 1.0:
         raise DataError(f"alpha {name!r}: give a number from 0 to 1, 1/n, fast or default")
-    return Setting(name, {"loss": "weighted", "answers": "reasons", "alpha": alpha})
+    return Setting(name, {"reward.loss": "weighted", "reward.answers": "reasons", "reward.alpha": alpha})
 
 
 @dataclass(frozen=True)
-class Cell:
+class Trained:
     """What one training under one setting came to."""
 
     setting: str
@@ -120,34 +124,38 @@ class Sweep:
         self.panels = PanelStore.below(needed(root, paths.GRIDS), root / paths.PAIRS)
 
     def run(self, settings: Sequence[Setting], seeds: Sequence[int]) -> list[Row]:
-        """Train and judge every cell that is not done yet; write the tables; log to MLflow."""
+        """Train and judge every cell that is not done yet; write the tables; log to MLflow.
+
+        A cell that another command is training is left out of the tables, and a line says so.
+        """
         tags = {"profile": self.params.profile, "paco.sweep": self.out.name}
-        grid = Cells(self.root, self.out, EXPERIMENT, tags, self.say)
+        grid = Grid(self.root, self.out, EXPERIMENT, tags, self.say)
+        cells = [self._cell(setting, seed) for setting in settings for seed in seeds]
         with grid.parent({"settings": [s.name for s in settings], "seeds": list(seeds)}) as parent:
             judges = self._baselines()
-            cells = []
-            for place, (point, seed) in enumerate((p, s) for p in settings for s in seeds):
-                self.say(f"sweep {self.out.name}: {point.name}, seed {seed} ({place + 1}/{len(settings) * len(seeds)})")
-                cells.append(self._cell(grid, point, seed, parent))
-            rows = self.summarise(cells, judges)
+            trained = []
+            for cell, done in zip(cells, grid.run(parent, cells), strict=True):
+                if done is None:
+                    self.say(f"{cell.name}, seed {cell.seed}: another command trains it; run the sweep again after it")
+                else:
+                    trained.append(Trained(cell.name, cell.seed, done["validation"], _scores(done)))
+            rows = self.summarise(trained, judges)
             self._write(rows, parent)
         return rows
 
-    def _cell(self, grid: Cells, point: Setting, seed: int, parent: Tracker) -> Cell:
-        """A finished cell from its folder, or a fresh one; a child run of MLflow either way."""
-        reward = self.params.reward.model_copy(update={**point.changes, "seed": seed, "source": "train"})
-        settings = {"setting": point.name, "seed": seed, "reward": reward.model_dump()}
-        with grid.open(parent, point.name, point.slug, seed, settings) as cell:
-            done = cell.once(self._key(reward), lambda: self._train(reward, cell.folder, cell.tracker))
-            scores = [tuple(np.nan if s is None else float(s) for s in row) for row in done["scores"]]
-            found = Cell(point.name, seed, done["validation"], scores)
-            figures = bench.evaluate(self.instances, {"reward": bench.Judgement(point.name, scores)}, [], resamples=1)
-            cell.tracker.metrics({name: value.mean for name, value in figures.estimates["reward"].items()})
-            known = {name: value for name, value in found.validation.items() if value is not None}
-            cell.tracker.metrics({f"validation_best/{name}": float(value) for name, value in known.items()})
-        return found
+    def _cell(self, setting: Setting, seed: int) -> Cell:
+        reward = setting.applied(self.params, seed).reward
+        settings = {"setting": setting.name, "seed": seed, "reward": reward.model_dump()}
+        return Cell(setting.name, seed, settings, self._key(reward), partial(self._train, reward), self._note)
 
-    def _train(self, reward: RewardParams, folder: Path, tracker: Tracker) -> dict[str, Any]:
+    def _note(self, cell: OpenCell, done: dict[str, Any]) -> None:
+        judged = {"reward": bench.Judgement("", _scores(done))}
+        figures = bench.evaluate(self.instances, judged, [], resamples=1)
+        cell.tracker.metrics({name: value.mean for name, value in figures.estimates["reward"].items()})
+        known = {name: value for name, value in done["validation"].items() if value is not None}
+        cell.tracker.metrics({f"validation_best/{name}": float(value) for name, value in known.items()})
+
+    def _train(self, reward: RewardParams, cell: OpenCell) -> dict[str, Any]:
         from paco_core.reward_model import lora
         from paco_core.reward_model.examples import read_examples
         from paco_core.reward_model.network import Network
@@ -158,10 +166,11 @@ class Sweep:
             read_examples(self.labels / f"{part}.parquet", self.panels.panel, reward.template, reward.answers)
             for part in ("train", "validation")
         )
+        folder = cell.folder
         with Progress(len(examples) * reward.epochs, folder.name, "pairs", self.say) as progress:
             report = train(
                 self.base, examples, validation, reward, folder, folder / "checkpoint", self.code,
-                on_metrics=tracker.metrics, progress=progress, say=self.say,
+                on_metrics=cell.tracker.metrics, progress=progress, say=self.say,
             )  # fmt: skip
         network = Network.load(self.base, **_loading(reward))
         lora.load(network.model, folder / ADAPTER)
@@ -186,7 +195,7 @@ class Sweep:
         judges["random"] = bench.judge_randomly("Random order", self.instances, self.params.consistency_rank.seed)
         return judges
 
-    def summarise(self, cells: Sequence[Cell], judges: Mapping[str, bench.Judgement]) -> list[Row]:
+    def summarise(self, cells: Sequence[Trained], judges: Mapping[str, bench.Judgement]) -> list[Row]:
         """One row a setting, in the order of the cells, then one a baseline."""
         base = self._columns([judges["base"].scores])
         rows = []
@@ -249,6 +258,11 @@ class Sweep:
         base = folder_digest(self.base) if isinstance(self.base, Path) else self.base
         limit = self.params.consistency_rank.max_instances
         return digest([reward.model_dump(exclude=NO_INFLUENCE), md5.hexdigest(), base, limit, self.code], 32)
+
+
+def _scores(done: Mapping[str, Any]) -> list[tuple[float, ...]]:
+    """Of each held-out instance, from a cell's result, where NaN is None."""
+    return [tuple(np.nan if score is None else float(score) for score in row) for row in done["scores"]]
 
 
 def tables(rows: Sequence[Row], instances: int) -> list[Table]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import mlflow
 import numpy as np
@@ -12,9 +13,9 @@ import pytest
 from reward_project import fill, fill_benchmark
 
 from paco_core.cli.sweep import sweep
-from paco_core.config.params import ParamsError, load
+from paco_core.config.params import ParamsError, RewardParams, load
 from paco_core.experiments import reward_sweep
-from paco_core.experiments.cells import changed, changes_of
+from paco_core.experiments.grid import OpenCell, cell_folder, changed, changes_of
 from paco_core.experiments.reward_sweep import setting
 from paco_core.io.files import DataError
 from paco_core.runtime.tracking import tracking_uri
@@ -31,9 +32,9 @@ def test_a_sweep_trains_each_cell_once_and_tells_one_parent(project: Path, monke
     trained: list[tuple[str, float, int]] = []
     train = reward_sweep.Sweep._train
 
-    def counted(self: reward_sweep.Sweep, reward: object, folder: Path, tracker: object) -> object:
-        trained.append((reward.loss, reward.answers, reward.seed))  # type: ignore[attr-defined]
-        return train(self, reward, folder, tracker)  # type: ignore[arg-type]
+    def counted(self: reward_sweep.Sweep, reward: RewardParams, cell: OpenCell) -> dict[str, Any]:
+        trained.append((reward.loss, reward.answers, reward.seed))
+        return train(self, reward, cell)
 
     monkeypatch.setattr(reward_sweep.Sweep, "_train", counted)
     text = sweep(project, ["0.3", "fast"], [0, 1], SMALL, "try")
@@ -67,8 +68,9 @@ def test_a_sweep_trains_each_cell_once_and_tells_one_parent(project: Path, monke
 
 
 def test_points_of_a_sweep() -> None:
-    assert setting("1/n").changes == {"loss": "plain", "answers": "reasons"} and setting("1/n").slug == "1-over-n"
-    assert setting("0.01").changes["alpha"] == 0.01 and setting("default").changes == {}
+    assert setting("1/n").changes == {"reward.loss": "plain", "reward.answers": "reasons"}
+    assert cell_folder(Path("x"), "1/n", 0) == Path("x/cells/1-over-n-seed-0")
+    assert setting("0.01").changes["reward.alpha"] == 0.01 and setting("default").changes == {}
     for wrong in ("1.5", "half"):
         with pytest.raises(DataError, match="number from 0 to 1, 1/n, fast or default"):
             setting(wrong)

@@ -28,7 +28,7 @@ from paco_core.config.params import Params, load
 from paco_core.data.prompts.edit_prompts import drawn
 from paco_core.data.records.edit_records import EditRecord, read_edit_prompts
 from paco_core.data.records.records import PromptRecord
-from paco_core.experiments.cells import changed
+from paco_core.experiments.grid import changed
 from paco_core.experiments.reproduction import exam
 from paco_core.experiments.reproduction.cells import EpochSeconds
 from paco_core.experiments.reproduction.findings import HELD, NOT_HELD, OPEN, Finding, findings

@@ -11,7 +11,7 @@ from fixture_project import records_of
 
 from paco_core.config.params import ParamsError, load
 from paco_core.experiments import training
-from paco_core.experiments.cells import changed
+from paco_core.experiments.grid import changed
 from paco_core.grpo.sizes import token_pixels
 from paco_core.grpo.trainer import Reports
 from paco_core.io.files import DataError

@@ -6,14 +6,15 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from paco_core.config.params import Params
-from paco_core.experiments.cells import RESULT, OpenCell, cell_folder, needed
-from paco_core.experiments.reproduction.exam import Exam, read_table
+from paco_core.experiments.grid import RESULT, Cell, OpenCell, needed
+from paco_core.experiments.reproduction.exam import ABOUT, Exam, read_table
 from paco_core.experiments.reproduction.variants import VARIANTS, Variant
 from paco_core.io.files import DataError, digest, folder_digest, read_json, write_json
 from paco_core.io.progress import Progress
@@ -108,14 +109,16 @@ class Trainings:
             [self.basis, variant.applied(self.params, seed).policies.model_dump(exclude=NO_INFLUENCE - {"recipes"})], 32
         )
 
-    def is_kept(self, variant: Variant, seed: int) -> bool:
-        path = cell_folder(self.out, variant.name, seed) / RESULT
-        return path.is_file() and read_json(path)["key"] == self.key(variant, seed)
+    def cell(self, variant: Variant, seed: int) -> Cell:
+        """One cell of the grid."""
+        settings = {"variant": variant.name, "policies": variant.applied(self.params, seed).policies.model_dump()}
+        compute = partial(self.compute, variant, seed)
+        return Cell(variant.name, seed, settings, self.key(variant, seed), compute, _note)
 
     def before(self, cell: OpenCell) -> None:
         """Examine the recipe's bare model, once for all cells."""
 
-        def compute() -> dict[str, Any]:
+        def compute(cell: OpenCell) -> dict[str, Any]:
             with Progress(self.exam.pictures, f"{self.recipe} bare", "pictures", self.say) as progress:
                 self.exam.sit(None, cell.folder, progress.advance)
             return {"recipe": self.recipe}
@@ -195,6 +198,15 @@ class EpochSeconds:
 
     def total(self, *names: str) -> float:
         return sum(epoch.get(name, 0.0) for epoch in self.epochs.values() for name in names)
+
+
+def _note(cell: OpenCell, done: dict[str, Any]) -> None:
+    """Log a cell's figures to its run."""
+    cell.tracker.tags({"paco.trained_by": str(done["run"])})
+    known = {name: v for name, v in done["training"].items() if isinstance(v, int | float)}
+    cell.tracker.metrics({f"training/{name}": float(value) for name, value in known.items()})
+    means = read_table(cell.folder).drop(columns=ABOUT).groupby("size").mean()
+    cell.tracker.metrics({f"{size}/{name}": float(v) for name in means for size, v in means[name].items()})
 
 
 def _training(outcome: Outcome, clock: EpochSeconds) -> dict[str, Any]:

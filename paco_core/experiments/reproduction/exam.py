@@ -11,7 +11,7 @@ from paco_core.benchmarks import gedit, painting
 from paco_core.benchmarks.unseen import measuring, unseen_cases
 from paco_core.config.params import GeditParams, Params, T2isParams
 from paco_core.data.records.edit_records import EditRecord
-from paco_core.experiments.cells import needed
+from paco_core.experiments.grid import needed
 from paco_core.io import files, paths
 from paco_core.io.files import atomic, folder_digest, write_json
 from paco_core.policies.base import load_recipe

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from paco_core.benchmarks.tables import Table
 from paco_core.config.params import Params
-from paco_core.experiments.cells import RESULT
+from paco_core.experiments.grid import RESULT
 from paco_core.experiments.reproduction.cells import Kept
 from paco_core.experiments.reproduction.exam import read_table
 from paco_core.experiments.reproduction.findings import findings
@@ -15,6 +15,7 @@ from paco_core.experiments.reproduction.part import Part
 from paco_core.experiments.reproduction.summary import by_recipe, summarise
 from paco_core.experiments.reproduction.tables import tables
 from paco_core.io.files import DataError, read_json, write_json, write_text
+from paco_core.tasks.table import measured_by
 
 NAME = "report"
 
@@ -52,7 +53,7 @@ def _part(out: Path, recipe: str, cells: Sequence[Kept], params: Params) -> Part
     before = before_folder(out, recipe)
     if not go_together(out, cells):
         raise DataError(f"{before}: the bare model was examined otherwise than the cells; run `paco reproduce` again")
-    numbers = params.gedit if cells[0].settings["benchmark"] == "gedit" else params.t2is
+    numbers = measured_by(cells[0].settings["benchmark"]).numbers(params)
     summary = summarise(recipe, cells, read_table(before), numbers.bootstrap)
     return Part(summary, findings(summary), tables(summary), cells, before)
 

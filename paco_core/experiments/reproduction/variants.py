@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from paco_core.config.params import Params
-from paco_core.experiments.cells import changed
+from paco_core.experiments.grid import changed
 from paco_core.io.files import DataError
 
 FULL = "full"

@@ -1,0 +1,207 @@
+"""A grid of trainings: settings by seeds, each cell trained once, kept, and logged as a child run.
+
+All cells of a grid hang under one parent run of MLflow. A cell whose result is there under the same key is not
+computed again: a grid that was stopped, or killed, goes on where it was. Commands that run side by side on one grid
+share its cells: each takes those that nobody else works on.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dvc_project.yaml import parse_yaml
+from paco_core.benchmarks.results import jsonable
+from paco_core.config.params import PARAMS_FILE, Params, load, parse
+from paco_core.io import paths
+from paco_core.io.file_locks import hold
+from paco_core.io.files import DataError, read_json, write_json
+from paco_core.runtime.tracking import Terminated, Tracker, open_run
+
+RESULT = "result.json"
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class OpenCell:
+    """One cell while it is looked at: its folder and its run."""
+
+    folder: Path
+    tracker: Tracker
+
+    def once(self, key: str, compute: Callable[[OpenCell], Mapping[str, Any]]) -> dict[str, Any]:
+        """The kept result of this key, else a fresh one, as JSON gives it back (NaN is None).
+
+        ``key`` and ``run``, the id of the run that computed it (None where MLflow had not answered yet), are
+        part of the result.
+        """
+        kept = kept_result(self.folder, key)
+        if kept is None:
+            made = jsonable(dict(compute(self)))
+            write_json(self.folder / RESULT, {"key": key, "run": self.tracker.run_id, **made})
+            kept = read_json(self.folder / RESULT)
+        return kept
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One training: a setting's name and a seed, what names it by content, and what to do.
+
+    Attributes:
+        settings: what its run logs as parameters.
+        key: digest of all that its result depends on.
+        compute: trains; returns the result as JSON holds it.
+        note: logs a result's figures to the cell's run.
+    """
+
+    name: str
+    seed: int
+    settings: Mapping[str, Any]
+    key: str
+    compute: Callable[[OpenCell], Mapping[str, Any]]
+    note: Callable[[OpenCell, dict[str, Any]], None]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The cells below ``out``, and the parent run that ``parent`` opens."""
+
+    root: Path
+    out: Path
+    experiment: str
+    tags: Mapping[str, str]
+    say: Say
+
+    @contextmanager
+    def parent(self, settings: Mapping[str, Any]) -> Iterator[Tracker]:
+        with open_run(self.root, self.experiment, self.out.name, self.tags, self.say) as tracker:
+            tracker.params(settings)
+            yield tracker
+
+    def folder(self, cell: Cell) -> Path:
+        return cell_folder(self.out, cell.name, cell.seed)
+
+    def is_kept(self, cell: Cell) -> bool:
+        """Whether the cell was trained, with all that it depends on as it is now."""
+        return kept_result(self.folder(cell), cell.key) is not None
+
+    def run(
+        self, parent: Tracker, cells: Sequence[Cell], on_fresh: Callable[[], object] = lambda: None
+    ) -> list[dict[str, Any] | None]:
+        """The results of all cells, in order; None for a cell that another command is training.
+
+        Args:
+            on_fresh: called after each cell that was trained now.
+        """
+        return [
+            self._take(parent, cell, f"{place}/{len(cells)}", on_fresh) for place, cell in enumerate(cells, start=1)
+        ]
+
+    def _take(self, parent: Tracker, cell: Cell, place: str, on_fresh: Callable[[], object]) -> dict[str, Any] | None:
+        folder = self.folder(cell)
+        try:
+            held = hold(folder.with_name(f".{folder.name}.lock"))  # the kernel lets go of it when this process dies
+        except BlockingIOError:
+            return None
+        with held:
+            fresh = not self.is_kept(cell)
+            if fresh:
+                self.say(f"{self.out.name}: {cell.name}, seed {cell.seed} ({place})")
+            own = {**self.tags, "mlflow.parentRunId": parent.run_id or "", "paco.setting": cell.name}
+            with open_run(self.root, self.experiment, f"{cell.name}/seed-{cell.seed}", own, self.say) as tracker:
+                tracker.params(cell.settings)
+                opened = OpenCell(folder, tracker)
+                found = opened.once(cell.key, cell.compute)
+                cell.note(opened, found)
+        if fresh:
+            on_fresh()
+        return found
+
+
+def kept_result(folder: Path, key: str) -> dict[str, Any] | None:
+    """The result of this key that lies in a cell's folder."""
+    path = folder / RESULT
+    kept: dict[str, Any] = read_json(path) if path.is_file() else {}
+    return kept if kept.get("key") == key else None
+
+
+def cell_folder(out: Path, name: str, seed: int) -> Path:
+    return out / "cells" / f"{name.replace('/', '-over-')}-seed-{seed}"
+
+
+def begin(root: Path, changes: Sequence[str], seeds: Sequence[int]) -> Params:
+    """What every command that runs a grid does first: the changed parameters, threads, and an orderly end by SIGTERM.
+
+    Raises:
+        DataError: when a seed comes twice, or a change is no ``key=value``.
+        ParamsError: when the changed parameters are invalid.
+    """
+    if len(set(seeds)) < len(seeds):
+        raise DataError(f"a seed comes twice: {list(seeds)}")
+    params = changed(load(root / PARAMS_FILE), changes_of(changes))
+    os.environ.setdefault("OMP_NUM_THREADS", str(params.threads))  # before torch, which reads it once
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    signal.signal(signal.SIGTERM, _on_sigterm)
+    return params
+
+
+def _on_sigterm(_signal: int, _frame: object) -> None:
+    raise Terminated
+
+
+def say(line: str) -> None:
+    """A line of a grid's progress, on standard error: its tables go to standard output."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def needed(root: Path, path: Path) -> Path:
+    """The absolute path of what a stage made.
+
+    Raises:
+        DataError: when it is not there, naming the stage to run.
+    """
+    full = root / path
+    if not full.exists():
+        stage = next((name for made, name in paths.PRODUCERS.items() if path == made or made in path.parents), None)
+        raise DataError(f"{full}: missing" + (f"; run `dvc repro {stage}`" if stage else ""))
+    return full
+
+
+def changes_of(texts: Sequence[str]) -> dict[str, Any]:
+    """``key=value`` texts as dotted keys and values, read as YAML.
+
+    Raises:
+        DataError: when one has no ``=``, or a value that is no YAML.
+    """
+    found: dict[str, Any] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise DataError(f"--set {text!r}: expected key=value, as in reward.epochs=1")
+        try:
+            found[key] = parse_yaml(value)
+        except DataError as error:
+            raise DataError(f"--set {text!r}: {error}") from None
+    return found
+
+
+def changed(params: Params, changes: Mapping[str, Any]) -> Params:
+    """Parameters with dotted keys changed, checked as the file would be.
+
+    Raises:
+        ParamsError: naming an unknown key or invalid value.
+    """
+    tree = params.model_dump()
+    for key, value in changes.items():
+        *sections, last = key.split(".")
+        place = tree
+        for section in sections:
+            place = place.setdefault(section, {})
+        place[last] = value
+    return parse(tree)
