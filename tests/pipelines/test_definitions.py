@@ -10,7 +10,7 @@ import pytest
 from dagster._core.definitions.assets.graph.base_asset_graph import BaseAssetGraph
 
 from pipelines.definitions import defs
-from pipelines.defs.check_results import as_result
+from pipelines.defs.asset_checks import as_result
 from pipelines.defs.graph import PROJECT
 from pipelines.dvc import DvcProject
 from pipelines.dvc.checks import in_sync

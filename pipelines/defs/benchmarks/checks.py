@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from pipelines.defs.check_results import as_result
+from pipelines.defs.asset_checks import Check, as_result, asset_checks
 from pipelines.defs.graph import DATA, METRICS, ROOT
 from pipelines.defs.history import last_two_versions
 
@@ -12,18 +12,24 @@ if TYPE_CHECKING:
     from paco_core.config.params_policies import PolicyRecipe
 
 
-@dg.asset_check(asset="consistency_rank", description="The trained reward beats its base on held-out rankings")
-def reward_ranks_better_than_base() -> dg.AssetCheckResult:
-    from paco_core.benchmarks import checks
-
-    return as_result(checks.reward_ranks_better_than_base(METRICS / "consistency_rank.json"))
-
-
-@dg.asset_check(asset="consistency_rank", description="No judge failed on any instance")
-def every_ranking_was_scored() -> dg.AssetCheckResult:
-    from paco_core.benchmarks import checks
-
-    return as_result(checks.every_ranking_was_scored(METRICS / "consistency_rank.json"))
+CHECKS = asset_checks(
+    "paco_core.benchmarks.checks",
+    [
+        Check(
+            "reward_ranks_better_than_base",
+            "consistency_rank",
+            METRICS / "consistency_rank.json",
+            "The trained reward beats its base on held-out rankings",
+        ),
+        Check(
+            "every_ranking_was_scored",
+            "consistency_rank",
+            METRICS / "consistency_rank.json",
+            "No judge failed on any instance",
+        ),
+        Check("report_is_complete", "report", DATA / "report" / "metrics.json", "Nothing is missing from the page"),
+    ],
+)
 
 
 @dg.asset_check(asset="t2is", description="Training lifted consistency on unseen prompts, by the gold metric")
@@ -85,10 +91,3 @@ def _drift_check(asset: str) -> dg.AssetChecksDefinition:
 
 consistency_rank_holds, t2is_holds = _drift_check("consistency_rank"), _drift_check("t2is")
 edit_reward_holds, gedit_holds = _drift_check("edit_reward"), _drift_check("gedit")
-
-
-@dg.asset_check(asset="report", description="Nothing is missing from the page")
-def report_is_complete() -> dg.AssetCheckResult:
-    from paco_core.benchmarks import checks
-
-    return as_result(checks.report_is_complete(DATA / "report" / "metrics.json"))

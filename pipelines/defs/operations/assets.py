@@ -4,7 +4,7 @@ from typing import Any
 
 import dagster as dg
 
-from pipelines.defs.check_results import as_result
+from pipelines.defs.asset_checks import as_result
 from pipelines.defs.graph import PROJECT, ROOT, TRANSLATOR
 
 POLICIES = TRANSLATOR.get_partitions_def(PROJECT.groups["policies"])

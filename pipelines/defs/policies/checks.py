@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from pipelines.defs.check_results import as_result
+from pipelines.defs.asset_checks import as_result
 from pipelines.defs.graph import DATA, ROOT
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 import dagster as dg
 
-from pipelines.defs.check_results import as_result
+from pipelines.defs.asset_checks import as_result
 from pipelines.defs.graph import DATA, ROOT
 
 
