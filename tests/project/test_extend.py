@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -11,8 +12,9 @@ from pathlib import Path
 
 import children
 import pytest
+from reward_project import fill, fill_benchmark
 
-BLOCK = re.compile(r'```python (title|append-to|add-to)="([^"]+)"\n(.*?)```', re.DOTALL)
+BLOCK = re.compile(r'```(?:python|yaml) (title|append-to|add-to)="([^"]+)"\n(.*?)```', re.DOTALL)
 USED = """
 import json, sys
 from pathlib import Path
@@ -40,12 +42,20 @@ assert np.isfinite(done.rows[-1]["reward/redness"]) and done.rows[-1]["update/gr
 """
 
 
+ASSETS = """
+from pipelines.definitions import defs
+print(*(key.to_user_string() for key in defs.resolve_asset_graph().get_all_asset_keys()))
+"""
+
+
 def follow(page: str, root: Path) -> list[str]:
     """Do what the page says; the tables and files that it named."""
     did = []
     for verb, where, code in BLOCK.findall(page):
         if verb == "title":
             (root / where).write_text(code)
+        elif verb == "append-to" and where == "dvc.yaml":
+            (root / where).write_text((root / where).read_text().rstrip() + "\n\n" + code)
         elif verb == "append-to":
             path, mark = root / where, re.compile(r"^[A-Z]+ = \{$", re.MULTILINE)
             text = path.read_text()  # a table can name what stands above it
@@ -64,15 +74,24 @@ def follow(page: str, root: Path) -> list[str]:
 @pytest.fixture
 def copy(repository: Path, tmp_path: Path) -> Path:
     """The library and its parameters, without data and weights."""
-    for name in ("dvc_project", "paco_core"):
+    for name in ("dvc_project", "paco_core", "pipelines", "profiles"):
         shutil.copytree(repository / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(repository / "params.yaml", tmp_path)
+    for name in ("params.yaml", "dvc.yaml"):
+        shutil.copy(repository / name, tmp_path)
     return tmp_path
+
+
+def python(copy: Path, *arguments: str) -> str:
+    """What a Python that knows the copy prints."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(copy), children.PATH])}
+    done = subprocess.run([sys.executable, "-P", *arguments], cwd=copy, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
 
 
 def test_what_the_page_adds_is_found_and_trained_with(repository: Path, copy: Path) -> None:
     did = follow((repository / "docs/how-to/extend.md").read_text(), copy)
-    assert len(did) == 10, did
+    assert len(did) == 12, did
     params = (copy / "params.yaml").read_text()
     for old, new in (
         ("family: flux\n", "family: flux_attention\n"),
@@ -82,11 +101,22 @@ def test_what_the_page_adds_is_found_and_trained_with(repository: Path, copy: Pa
         assert old in params
         params = params.replace(old, new, 1)
     (copy / "params.yaml").write_text(params)
-    path = os.pathsep.join([str(copy), children.PATH])
-    environment = {**os.environ, "PYTHONPATH": path}
-    done = subprocess.run([sys.executable, "-P", "-c", USED], cwd=copy, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert '"epoch": 1.0' in done.stdout
+    assert '"epoch": 1.0' in python(copy, "-c", USED)
+
+
+def test_the_benchmark_of_the_page_runs_and_is_an_asset(repository: Path, copy: Path, mlflow_template: Path) -> None:
+    follow((repository / "docs/how-to/extend.md").read_text(), copy)
+    fill(copy)
+    fill_benchmark(copy)
+    shutil.copy(mlflow_template, copy / "mlflow.db")
+    python(copy, "-m", "paco_core", "code")
+    assert "paco_core/stages/colour_rank.py" in json.loads((copy / "data/code/colour_rank.json").read_text())["modules"]
+    python(copy, "-m", "paco_core", "run", "colour_rank")
+    figures = json.loads((copy / "data/metrics/colour_rank.json").read_text())
+    assert (
+        figures["instances"] == 6 and 0 <= figures["colour.accuracy"] <= 1 and figures["colour.unscorable_share"] == 0
+    )
+    assert "colour_rank" in python(copy, "-c", ASSETS).split()
 
 
 def test_without_the_page_the_names_are_refused(copy: Path) -> None:
