@@ -9,11 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paco_core.io.files import folder_digest
+from paco_core.io.pictures import picture_digest
+from paco_core.reward_model.scorer import Scorer
+from paco_core.reward_model.yes_probability import Score
 from paco_core.serving.cache import ScoreCache, question_key
 
 if TYPE_CHECKING:
     from paco_core.config.params import RewardParams
-    from paco_core.reward_model.yes_probability import PairQuery, PairScorer, Score
+    from paco_core.reward_model.yes_probability import PairQuery, PairScorer
 
 
 @contextmanager
@@ -36,11 +39,8 @@ class Remembered:
         self._scorer: PairScorer | None = None
 
     def score(self, queries: Sequence[PairQuery]) -> list[Score]:
-        from paco_core.reward_model.network import picture_key
-        from paco_core.reward_model.yes_probability import Score
-
         pictures = {id(image): image for query in queries for image in (query.first, query.second)}
-        digests = {number: picture_key(image) for number, image in pictures.items()}
+        digests = {number: picture_digest(image) for number, image in pictures.items()}
         keys = [
             question_key(self.name, self.reckoning, q.instruction, digests[id(q.first)], digests[id(q.second)])
             for q in queries
@@ -57,8 +57,6 @@ class Remembered:
 
 def reward_scorer(model: str | Path, reward: RewardParams, scores: ScoreCache) -> Remembered:
     """A reward model as a judge, loaded when it is first asked."""
-    from paco_core.reward_model.scorer import Scorer
-
     bounds = f"{reward.min_pixels} to {reward.max_pixels} pixels"
     identity = folder_digest(model) if isinstance(model, Path) else model
     reckoning = f"{reward.dtype} {reward.device} {bounds}"

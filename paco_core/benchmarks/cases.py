@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paco_core.benchmarks.painting import Painted, before_and_after, paint_sizes
+from paco_core.policies.base import load_recipe
+from paco_core.policies.encodings import cache_folder
 
 if TYPE_CHECKING:
     from paco_core.config.params import Params, PolicyRecipe
@@ -67,9 +69,6 @@ class Cases:
         Raises:
             DataError: when an adapter is missing.
         """
-        from paco_core.policies.base import load_recipe
-        from paco_core.policies.encodings import cache_folder
-
         painted: list[Painted] = []
         for name, recipe in recipes.items():
             painted += before_and_after(

@@ -6,11 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+import open_clip
+import torch
+
 from paco_core.io.files import DataError
 from paco_core.io.imports import uncollected
 
 if TYPE_CHECKING:
-    import numpy as np
     from PIL.Image import Image
 
 BATCH = 256
@@ -26,8 +29,6 @@ class ClipImages:
         Raises:
             DataError: when the folder holds no open_clip model.
         """
-        import open_clip
-
         name = str(model)
         if not name.startswith("hf-hub:"):
             if not (Path(name) / "open_clip_config.json").is_file():
@@ -39,9 +40,6 @@ class ClipImages:
 
     def embed(self, images: Sequence[Image]) -> np.ndarray:
         """Embeddings of unit length, (N, width) in float64."""
-        import numpy as np
-        import torch
-
         parts = []
         for start in range(0, len(images), BATCH):
             part = images[start : start + BATCH]

@@ -14,14 +14,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+import pandas as pd
+
 from paco_core.benchmarks.ranking_metrics import METRICS, TIE_RULE, RankMetrics, rank_metrics
 from paco_core.benchmarks.results import flat, jsonable
 from paco_core.benchmarks.statistics import LEVEL, Comparison, Estimate, compare, estimate
 from paco_core.io.files import DataError, read_table
+from paco_core.reward_model.instructions import render
+from paco_core.reward_model.yes_probability import PairQuery
 
 if TYPE_CHECKING:
     import numpy as np
-    import pandas as pd
     from PIL.Image import Image
 
     from paco_core.reward_model.yes_probability import PairScorer
@@ -125,8 +128,6 @@ def judge_pairs(
     advance: Callable[[int], object] = lambda _count: None,
 ) -> Judgement:
     """P(Yes) of each (reference, candidate); a pair that several instances share is asked once."""
-    from paco_core.reward_model.instructions import render
-    from paco_core.reward_model.yes_probability import PairQuery
 
     def question(instance: Instance, candidate: str) -> tuple[str, str, str]:
         return instance.reference, candidate, render(template, theme=instance.theme)
@@ -221,8 +222,6 @@ class Result:
 
     def table(self) -> pd.DataFrame:
         """One row an instance and judge: scores and every metric (``per_instance.parquet``)."""
-        import pandas as pd
-
         rows = [
             {
                 "instance_id": instance.instance_id,

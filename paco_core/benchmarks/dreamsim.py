@@ -13,11 +13,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import torch
+from safetensors.torch import load_file
+from timm.models.vision_transformer import VisionTransformer
+from torchvision.transforms import InterpolationMode, functional
+
 from paco_core.io.files import DataError, read_json, write_json
 
 if TYPE_CHECKING:
-    import numpy as np
-    import torch
     from PIL.Image import Image
 
 CONFIG = "dreamsim.json"
@@ -71,8 +75,6 @@ class DreamSim:
     """
 
     def __init__(self, folder: Path, device: str = "cpu") -> None:
-        from safetensors.torch import load_file
-
         self.device = device
         self.branches = []
         for branch in read_branches(folder):
@@ -83,9 +85,6 @@ class DreamSim:
 
     def embed(self, images: Sequence[Image]) -> np.ndarray:
         """Embeddings of unit length, (N, sum of the branches' widths) in float64."""
-        import numpy as np
-        import torch
-
         parts = []
         for start in range(0, len(images), BATCH):
             with torch.inference_mode():
@@ -102,9 +101,6 @@ class DreamSim:
         self, branch: Branch, tower: Any, projection: torch.Tensor | None, images: Sequence[Image]
     ) -> torch.Tensor:
         """What one branch says, (N, n): its class token, projected where it has a projection."""
-        import torch
-        from torchvision.transforms import InterpolationMode, functional
-
         side = tower.patch_embed.img_size[0]
         sizes = [functional.resize(image.convert("RGB"), [side, side], InterpolationMode.BICUBIC) for image in images]
         pixels = [functional.normalize(functional.to_tensor(image), branch.mean, branch.std) for image in sizes]
@@ -115,9 +111,6 @@ class DreamSim:
 def _tower(branch: Branch, tensors: Mapping[str, torch.Tensor], path: Path) -> Any:
     """timm's vision transformer of the tensors' shape: CLIP's have a norm before the layers, DINO's class token is
     read before the norm after them, which its file lacks."""
-    import torch
-    from timm.models.vision_transformer import VisionTransformer
-
     try:
         patch = tensors["patch_embed.proj.weight"].shape[-1]
         _, places, width = tensors["pos_embed"].shape

@@ -15,13 +15,12 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import torch
+from safetensors.torch import load_file, save_file
 
 from paco_core.benchmarks.dreamsim import PROJECTION, Branch, write_branches
 from paco_core.io.files import DataError, atomic, read_json
-
-if TYPE_CHECKING:
-    import torch
 
 HEAD_WIDTH = 64  # of every published branch
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
@@ -82,9 +81,6 @@ def _branch(name: str, tensors: Mapping[str, torch.Tensor]) -> Branch:
 
 def _tensors(path: Path) -> dict[str, torch.Tensor]:
     """Named tensors of a file; of a pickle only what is a tensor or a plain container is read, else it is refused."""
-    import torch
-    from safetensors.torch import load_file
-
     if not path.is_file():
         raise DataError(f"{path}: no such file")
     if path.suffix == ".safetensors":
@@ -156,8 +152,6 @@ def _merge(
 
 
 def _save(tensors: Mapping[str, torch.Tensor], path: Path) -> None:
-    from safetensors.torch import save_file
-
     save_file({name: tensor.float().contiguous() for name, tensor in tensors.items()}, path)
 
 

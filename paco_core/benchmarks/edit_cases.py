@@ -7,9 +7,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pyarrow import parquet
+
 from paco_core.benchmarks.edit_reward import DIMENSIONS, Case
 from paco_core.io.files import DataError, digest, inside
 from paco_core.io.shards import decode_image, read_image
+from paco_core.storybook.edit_comparisons import EditComparison, edit_comparisons
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -19,7 +22,6 @@ COLUMNS = ("key", "instruction", "input_image", "output_images", "task_type", "d
 
 def drawn_cases(count: int, size: int, seed: int) -> list[Case]:
     """Cases of the embedded world, drawn at ``size`` x ``size`` pixels."""
-    from paco_core.storybook.edit_comparisons import EditComparison, edit_comparisons
 
     def pictures(edit: EditComparison) -> Callable[[], tuple[Image, Image, Image]]:
         return lambda: (
@@ -76,8 +78,6 @@ class _Pictures:
     """Pictures of one Parquet file, one row group in memory at a time."""
 
     def __init__(self, path: Path) -> None:
-        from pyarrow import parquet
-
         self.path = path
         with self._whole():
             self.file = parquet.ParquetFile(path)

@@ -16,14 +16,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 
 from paco_core.benchmarks.results import flat, jsonable
 from paco_core.benchmarks.statistics import LEVEL, Comparison, Estimate, macro_compare, macro_estimate
 from paco_core.benchmarks.tables import Table, difference, interval, number
-from paco_core.reward_model.yes_probability import PairScorer
+from paco_core.io.pictures import picture_digest
+from paco_core.reward_model.instructions import render
+from paco_core.reward_model.yes_probability import PairQuery, PairScorer
 
 if TYPE_CHECKING:
-    import pandas as pd
     from PIL.Image import Image
 
     from paco_core.benchmarks.clip_images import ClipImages
@@ -70,10 +72,6 @@ def judge_pairs(
     label: str, scorer: PairScorer, cases: Sequence[Case], *, advance: Callable[[int], object] = lambda _count: None
 ) -> Judgement:
     """P(Yes) of the questions that each case's dimension needs; equal questions of a batch are asked once."""
-    from paco_core.reward_model.instructions import render
-    from paco_core.reward_model.network import picture_key
-    from paco_core.reward_model.yes_probability import PairQuery
-
     judged = Judgement(label, [])
     for part in _batches(cases):
         queries: list[PairQuery] = []
@@ -87,7 +85,7 @@ def judge_pairs(
                 asked = []
                 for dimension in ASKED[case.dimension]:
                     text = render(TEMPLATES[dimension], instruction=case.instruction)
-                    key = (text, picture_key(source), picture_key(edited))
+                    key = (text, picture_digest(source), picture_digest(edited))
                     if key not in known:
                         known[key] = len(queries)
                         queries.append(PairQuery(source, edited, text))
@@ -195,8 +193,6 @@ class Result:
 
     def table(self) -> pd.DataFrame:
         """One row a case and judge."""
-        import pandas as pd
-
         return pd.DataFrame(
             [
                 {

@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
+
 from paco_core.benchmarks.cases import Cases
-from paco_core.benchmarks.edit_answers import EditAnswers
+from paco_core.benchmarks.edit_answers import EditAnswers, answers
 from paco_core.benchmarks.painting import AFTER, BEFORE, Painted
 from paco_core.benchmarks.published import PublishedRow
 from paco_core.benchmarks.results import jsonable
@@ -27,8 +29,6 @@ from paco_core.rewards.base import RewardBatch
 from paco_core.tasks.edits import EDITS
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from paco_core.config.params import Params
     from paco_core.grpo.scoring import Reference
     from paco_core.tasks.base import GoldMeasure, Read
@@ -61,8 +61,6 @@ def cases(read: Read, params: Params, trained: Collection[str]) -> Cases:
 
 def measuring(root: Path, params: Params, judge: Path, cases: Cases) -> Callable[[Sequence[Painted]], pd.DataFrame]:
     """:func:`measure` by the merged reward model in ``judge``, and by the embedded world's truth where there is one."""
-    from paco_core.benchmarks.edit_answers import answers
-
     reference, asked = cases.reference, answers(params, judge)
     assert reference is not None, "cases of edits have reference pictures"
     gold = EDITS.truth(params, root / str(params.annotations.model))
@@ -79,8 +77,6 @@ def measure(
     painted: Sequence[Painted], reference: Reference, answers: EditAnswers, gold: GoldMeasure | None = None
 ) -> pd.DataFrame:
     """One row a picture: policy, size, when, prompt_id, seed, :data:`ABOUT`, and a column a measure (NaN = failed)."""
-    import pandas as pd
-
     records = [p.record for p in painted]
     images = [p.image for p in painted]
     batch = RewardBatch(records, [[i] for i in images], images, [reference(record) for record in records])

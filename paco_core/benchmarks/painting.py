@@ -9,9 +9,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from PIL import Image as pil
+
 from paco_core.benchmarks.results import jsonable
 from paco_core.data.records.records import PromptRecord
 from paco_core.data.records.subfigures import cut
+from paco_core.grpo.rollout import Sampling, rollout
+from paco_core.grpo.sizes import buckets, picture_size
 from paco_core.io.files import DataError, write_json
 from paco_core.policies.base import NoiseKey
 
@@ -92,9 +96,6 @@ def paint(
         reference: gives the picture that a record is about, where the policy edits.
         record_size: what a record's own height and width make of ``size`` (``grpo/sizes.py``).
     """
-    from paco_core.grpo.rollout import Sampling, rollout
-    from paco_core.grpo.sizes import buckets, picture_size
-
     shapes = [picture_size(record, size, record_size, policy.multiple) for record in records]
     references = None if reference is None else [reference(record) for record in records]
     condition = policy.encode(
@@ -209,8 +210,6 @@ def save_samples(
 
 def side_by_side(painted: Sequence[Painted], count: int, reference: Reference | None = None) -> Image:
     """A sheet for people: one column a prompt, before above after (equal noise); of edits, the reference on top."""
-    from PIL import Image as pil
-
     pictures: dict[tuple[str, int], dict[str, Image]] = {}
     for p in painted:
         pictures.setdefault((p.record.idx, p.seed), {})[p.when] = p.image

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paco_core.benchmarks.consistency_rank import Instance, Judgement, choose, instances_of
+from paco_core.exchange import rank_bench
 from paco_core.io.files import DataError, read_jsonl
 
 if TYPE_CHECKING:
@@ -23,8 +24,6 @@ def read_public(folder: Path, limit: int | None = None, seed: int = 0) -> tuple[
     Raises:
         DataError: naming file and line, as :func:`paco_core.exchange.rank_bench.read` finds them.
     """
-    from paco_core.exchange import rank_bench
-
     bench = rank_bench.read(folder)
     if bench.rejected:
         place, cause = bench.rejected[0]

@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import kendalltau, rankdata, spearmanr
 
 TIE_RULE = (
     "Candidates with equal scores share their average rank; position measures take the expected value over "
@@ -75,14 +76,10 @@ def ranks_of_order(order: Sequence[int], scores: Sequence[float] | None = None) 
 
 def ranks_of_scores(scores: Sequence[float]) -> NDArray[np.float64]:
     """Rank (1 = highest score) of each candidate; equal scores share their average rank."""
-    from scipy.stats import rankdata
-
     return np.asarray(rankdata(-np.asarray(scores, dtype=np.float64)), dtype=np.float64)
 
 
 def _correlations(predicted: Sequence[float], human: Sequence[float]) -> tuple[float, float]:
-    from scipy.stats import kendalltau, spearmanr
-
     if len(set(predicted)) == 1 or len(set(human)) == 1:
         return 0.0, 0.0
     return float(kendalltau(predicted, human).statistic), float(spearmanr(predicted, human).statistic)

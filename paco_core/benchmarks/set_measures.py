@@ -5,12 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from paco_core.grpo.scoring import panel_diversity
+from paco_core.reward_model.scorer import Scorer
+from paco_core.rewards import clip_t
 from paco_core.rewards.base import RewardBatch
+from paco_core.rewards.consistency import Consistency
+from paco_core.rewards.sources import Sources
 from paco_core.tasks.sets import SETS
+from paco_core.tasks.table import recipes_of
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from paco_core.config.params import Params
     from paco_core.rewards.base import RewardFunction
 
@@ -24,10 +30,6 @@ class PanelDiversity:
         self.causes: dict[str, int] = {}
 
     def __call__(self, batch: RewardBatch) -> np.ndarray:
-        import numpy as np
-
-        from paco_core.grpo.scoring import panel_diversity
-
         return np.array([panel_diversity(panels) for panels in batch.panels], dtype=np.float64)
 
 
@@ -37,12 +39,6 @@ def set_measures(root: Path, params: Params, judge: Path) -> list[RewardFunction
     Args:
         judge: folder of a merged reward model; it is asked in this process.
     """
-    from paco_core.reward_model.scorer import Scorer
-    from paco_core.rewards import clip_t
-    from paco_core.rewards.consistency import Consistency
-    from paco_core.rewards.sources import Sources
-    from paco_core.tasks.table import recipes_of
-
     recipes = recipes_of(SETS, params.policies).values()
     measures: list[RewardFunction] = [Consistency(Scorer.configured(judge, params.reward)), PanelDiversity()]
     term = next((r.rewards.terms["clip_t"] for r in recipes if "clip_t" in r.rewards.terms), None)

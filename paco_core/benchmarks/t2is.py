@@ -11,9 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
+
 from paco_core.benchmarks.cases import Cases
 from paco_core.benchmarks.painting import AFTER, BEFORE, Painted, unseen_prompts
 from paco_core.benchmarks.results import flat, jsonable
+from paco_core.benchmarks.set_measures import set_measures
 from paco_core.benchmarks.statistics import LEVEL, Comparison, Estimate, compare, estimate
 from paco_core.data.records.records import read_prompts
 from paco_core.io import paths
@@ -22,7 +25,6 @@ from paco_core.tasks.sets import SETS
 
 if TYPE_CHECKING:
     import numpy as np
-    import pandas as pd
 
     from paco_core.config.params import Params
     from paco_core.tasks.base import GoldMeasure, Read
@@ -41,8 +43,6 @@ def cases(read: Read, params: Params, trained: Collection[str]) -> Cases:
 
 def measuring(root: Path, params: Params, judge: Path, _cases: Cases) -> Callable[[Sequence[Painted]], pd.DataFrame]:
     """:func:`measure` with the measures that the parameters ask for, by the merged reward model in ``judge``."""
-    from paco_core.benchmarks.set_measures import set_measures
-
     functions, gold = set_measures(root, params, judge), SETS.truth(params, root / str(params.annotations.model))
     return lambda painted: measure(painted, functions, gold)
 
@@ -51,8 +51,6 @@ def measure(
     painted: Sequence[Painted], measures: Sequence[RewardFunction], gold: GoldMeasure | None = None
 ) -> pd.DataFrame:
     """One row a picture: policy, size, when, prompt_id, seed, and a column a measure (NaN = it failed)."""
-    import pandas as pd
-
     batch = RewardBatch([p.record for p in painted], [p.panels for p in painted])
     columns: dict[str, Any] = {
         "policy": [p.policy for p in painted],

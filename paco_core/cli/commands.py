@@ -101,17 +101,30 @@ def _score(args: argparse.Namespace) -> None:
 
 
 def _sweep(args: argparse.Namespace) -> None:
+    root = project_root()
+    _prepare(root, args.set)
     from paco_core.cli.sweep import sweep
 
-    print(sweep(project_root(), args.alpha, args.seeds, args.set, args.name))
+    print(sweep(root, args.alpha, args.seeds, args.set, args.name))
 
 
 def _reproduce(args: argparse.Namespace) -> None:
+    root = project_root()
+    _prepare(root, args.set)
     from paco_core.cli import reproduce as command
 
     options = command.Options(args.variants, args.seeds, args.set, args.name)
     act = command.listing if args.list else command.report_only if args.report_only else command.reproduce
-    print(act(project_root(), options))
+    print(act(root, options))
+
+
+def _prepare(root: Path, changes: Sequence[str]) -> None:
+    """Set threads by the changed parameters, before torch is imported."""
+    from paco_core.config.changes import changed, changes_of
+    from paco_core.config.params import PARAMS_FILE, load
+    from paco_core.runtime.process import prepare
+
+    prepare(changed(load(root / PARAMS_FILE), changes_of(changes)).threads)
 
 
 def _annotate(args: argparse.Namespace) -> None:

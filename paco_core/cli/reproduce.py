@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from paco_core.benchmarks.tables import Table
+from paco_core.config.changes import changed, changes_of
 from paco_core.config.params import PARAMS_FILE, Params, load
-from paco_core.experiments.grid import Cell, Grid, OpenCell, begin, changed, changes_of, say
+from paco_core.experiments.grid import Cell, Grid, OpenCell, begin, say
 from paco_core.experiments.reproduction import estimates, report
 from paco_core.experiments.reproduction.cells import Kept, Trainings, kept_cells, of_recipes
 from paco_core.experiments.reproduction.variants import VARIANTS, Variant, chosen

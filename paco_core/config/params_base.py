@@ -18,7 +18,7 @@ class Input:
 InputPath = Annotated[str, Input()]
 Positive = Annotated[int, Field(gt=0)]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
-Family = Annotated[str, registered("policies/base.py", "FAMILIES")]
+Family = Annotated[str, registered("policies/families.py", "FAMILIES")]
 
 
 class Section(BaseModel):

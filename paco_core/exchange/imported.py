@@ -15,6 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from paco_core.data.pairs.pairs import COLUMNS, QUESTION
 from paco_core.data.records.records import panel_ref
 from paco_core.exchange import rank_bench, sharegpt
@@ -31,8 +33,6 @@ def import_pairs(folder: Path, out: Path) -> dict[str, Any]:
     Raises:
         DataError: when the folder is no PaCo-Dataset, a line is no JSON, or no row can be used.
     """
-    import pandas as pd
-
     rejected: list[tuple[str, str]] = []
     files, tables = PictureFiles(), dict[str, list[tuple[Any, ...]]]()
     seen: set[str] = set()

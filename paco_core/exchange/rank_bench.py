@@ -9,7 +9,6 @@ columns of ``data/pairs/benchmark.parquet`` and looks its pictures up.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -18,15 +17,17 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
+
 from paco_core.data.pairs.leakage import Held, normalised
 from paco_core.data.pairs.pairs import BENCHMARK_COLUMNS
 from paco_core.data.records.records import PromptRecord, parse_ref
 from paco_core.exchange.panel_files import PanelWriter
 from paco_core.io.files import DataError, Names, checked_name, digest, inside, read_jsonl, write_jsonl
+from paco_core.io.pictures import picture_digest
 from paco_core.io.shards import image_size, read_image
 
 if TYPE_CHECKING:
-    import pandas as pd
     from PIL.Image import Image
 
 RANKS, PROMPTS, IMAGES = "consistency_full_rank.jsonl", "prompt_data.jsonl", "images"
@@ -99,12 +100,7 @@ class RankBench:
     def held(self) -> Held:
         """What must not be trained on where this benchmark is used."""
         texts = frozenset(normalised(text) for text in self.prompts.values())
-        return Held(texts, frozenset(panel_digest(self.panel(ref)) for ref in self.refs))
-
-
-def panel_digest(image: Image) -> str:
-    """Digest of a picture's pixels and size, however it is encoded."""
-    return hashlib.md5(repr(image.size).encode() + image.tobytes(), usedforsecurity=False).hexdigest()
+        return Held(texts, frozenset(picture_digest(self.panel(ref)) for ref in self.refs))
 
 
 def read(folder: Path) -> RankBench:
@@ -113,8 +109,6 @@ def read(folder: Path) -> RankBench:
     Raises:
         DataError: when a file is missing or a line of it is no JSON, or no ranking can be used.
     """
-    import pandas as pd
-
     rejected: list[tuple[str, str]] = []
     prompts = _prompts(folder / PROMPTS, rejected)
     texts = {key: str(row.get("prompt", "")) for key, row in prompts.items()}

@@ -8,6 +8,11 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+from datasets import Features, List, Value
+from datasets import Image as ImageFeature
+
 from paco_core.io.shards import encode_png
 
 if TYPE_CHECKING:
@@ -22,8 +27,6 @@ def write(
     folder: Path, pairs: Mapping[str, pd.DataFrame], benchmark: pd.DataFrame, panel: Callable[[str], Image]
 ) -> None:
     """Write ``<split>.parquet`` for each table of labelled pairs, and ``benchmark.parquet``."""
-    from datasets import Features, List, Value
-    from datasets import Image as ImageFeature
 
     @lru_cache(maxsize=1024)
     def picture(ref: str) -> dict[str, Any]:
@@ -66,9 +69,6 @@ def _text(value: Any) -> str | None:
 
 
 def _write(file: Path, features: Any, rows: Iterator[dict[str, Any]]) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     schema = features.arrow_schema  # says to `datasets` which columns are pictures
     with pq.ParquetWriter(file, schema) as out:
         while part := list(islice(rows, ROWS_AT_ONCE)):

@@ -7,8 +7,6 @@ share its cells: each takes those that nobody else works on.
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,13 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dvc_project.yaml import parse_yaml
 from paco_core.benchmarks.results import jsonable
-from paco_core.config.params import PARAMS_FILE, Params, load, parse
+from paco_core.config.changes import changed, changes_of
+from paco_core.config.params import PARAMS_FILE, Params, load
 from paco_core.io import paths
 from paco_core.io.file_locks import hold
 from paco_core.io.files import DataError, read_json, write_json
-from paco_core.runtime.tracking import Terminated, Tracker, open_run
+from paco_core.runtime.tracking import Tracker, open_run
 
 RESULT = "result.json"
 Say = Callable[[str], None]
@@ -136,7 +134,7 @@ def cell_folder(out: Path, name: str, seed: int) -> Path:
 
 
 def begin(root: Path, changes: Sequence[str], seeds: Sequence[int]) -> Params:
-    """What every command that runs a grid does first: the changed parameters, threads, and an orderly end by SIGTERM.
+    """The changed parameters of a grid.
 
     Raises:
         DataError: when a seed comes twice, or a change is no ``key=value``.
@@ -144,15 +142,7 @@ def begin(root: Path, changes: Sequence[str], seeds: Sequence[int]) -> Params:
     """
     if len(set(seeds)) < len(seeds):
         raise DataError(f"a seed comes twice: {list(seeds)}")
-    params = changed(load(root / PARAMS_FILE), changes_of(changes))
-    os.environ.setdefault("OMP_NUM_THREADS", str(params.threads))  # before torch, which reads it once
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    signal.signal(signal.SIGTERM, _on_sigterm)
-    return params
-
-
-def _on_sigterm(_signal: int, _frame: object) -> None:
-    raise Terminated
+    return changed(load(root / PARAMS_FILE), changes_of(changes))
 
 
 def say(line: str) -> None:
@@ -171,37 +161,3 @@ def needed(root: Path, path: Path) -> Path:
         stage = next((name for made, name in paths.PRODUCERS.items() if path == made or made in path.parents), None)
         raise DataError(f"{full}: missing" + (f"; run `dvc repro {stage}`" if stage else ""))
     return full
-
-
-def changes_of(texts: Sequence[str]) -> dict[str, Any]:
-    """``key=value`` texts as dotted keys and values, read as YAML.
-
-    Raises:
-        DataError: when one has no ``=``, or a value that is no YAML.
-    """
-    found: dict[str, Any] = {}
-    for text in texts:
-        key, equals, value = text.partition("=")
-        if not equals:
-            raise DataError(f"--set {text!r}: expected key=value, as in reward.epochs=1")
-        try:
-            found[key] = parse_yaml(value)
-        except DataError as error:
-            raise DataError(f"--set {text!r}: {error}") from None
-    return found
-
-
-def changed(params: Params, changes: Mapping[str, Any]) -> Params:
-    """Parameters with dotted keys changed, checked as the file would be.
-
-    Raises:
-        ParamsError: naming an unknown key or invalid value.
-    """
-    tree = params.model_dump()
-    for key, value in changes.items():
-        *sections, last = key.split(".")
-        place = tree
-        for section in sections:
-            place = place.setdefault(section, {})
-        place[last] = value
-    return parse(tree)

@@ -16,16 +16,23 @@ from typing import Any
 import numpy as np
 
 from paco_core.benchmarks import consistency_rank as bench
+from paco_core.benchmarks.clip_images import ClipImages
 from paco_core.benchmarks.ranking_metrics import METRICS
 from paco_core.benchmarks.results import jsonable
 from paco_core.benchmarks.statistics import Comparison, Estimate, compare, estimate
 from paco_core.benchmarks.tables import Table, difference, interval, number, write_tables
+from paco_core.config.changes import changed
 from paco_core.config.params import Params, RewardParams
 from paco_core.data.records.panels import PanelStore
-from paco_core.experiments.grid import Cell, Grid, OpenCell, Say, changed, needed
+from paco_core.experiments.grid import Cell, Grid, OpenCell, Say, needed
 from paco_core.io import paths
 from paco_core.io.files import DataError, digest, folder_digest, write_json
 from paco_core.io.progress import Progress
+from paco_core.reward_model import lora
+from paco_core.reward_model.examples import read_examples
+from paco_core.reward_model.network import Network, source
+from paco_core.reward_model.scorer import Scorer
+from paco_core.reward_model.training import ADAPTER, NO_INFLUENCE, train
 from paco_core.reward_model.yes_probability import PairScorer
 from paco_core.runtime.code.stage_code import StageCodes
 from paco_core.runtime.tracking import Tracker
@@ -111,8 +118,6 @@ class Sweep:
     """A sweep below one folder: what all its cells share."""
 
     def __init__(self, root: Path, params: Params, out: Path, say: Say) -> None:
-        from paco_core.reward_model.network import source
-
         self.root, self.params, self.out, self.say = root, params, out, say
         self.base = source(root, params.reward.base)
         codes = StageCodes.present(root)
@@ -156,12 +161,6 @@ class Sweep:
         cell.tracker.metrics({f"validation_best/{name}": float(value) for name, value in known.items()})
 
     def _train(self, reward: RewardParams, cell: OpenCell) -> dict[str, Any]:
-        from paco_core.reward_model import lora
-        from paco_core.reward_model.examples import read_examples
-        from paco_core.reward_model.network import Network
-        from paco_core.reward_model.scorer import Scorer
-        from paco_core.reward_model.training import ADAPTER, train
-
         examples, validation = (
             read_examples(self.labels / f"{part}.parquet", self.panels.panel, reward.template, reward.answers)
             for part in ("train", "validation")
@@ -183,10 +182,6 @@ class Sweep:
 
     def _baselines(self) -> dict[str, bench.Judgement]:
         """Judges that no setting changes: the base, CLIP-I where there is one, chance."""
-        from paco_core.benchmarks.clip_images import ClipImages
-        from paco_core.reward_model.network import Network
-        from paco_core.reward_model.scorer import Scorer
-
         network = Network.load(self.base, **_loading(self.params.reward))
         judges = {"base": self._judge("Its base, untrained", Scorer.of(network))}
         if self.params.consistency_rank.clip is not None:
@@ -247,8 +242,6 @@ class Sweep:
 
     def _key(self, reward: RewardParams) -> str:
         """What a cell depends on: its parameters, the data, the base, the code."""
-        from paco_core.reward_model.training import NO_INFLUENCE
-
         md5 = hashlib.md5(usedforsecurity=False)
         for path in (
             self.table,

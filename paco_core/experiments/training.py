@@ -14,6 +14,7 @@ from paco_core.io.files import DataError
 from paco_core.policies import base
 from paco_core.policies.encodings import cache_folder
 from paco_core.rewards import registry
+from paco_core.rewards.base import RewardBatch
 from paco_core.rewards.sources import Sources
 from paco_core.serving.servers.endpoint import RewardEndpoint
 from paco_core.tasks.table import task_of
@@ -37,7 +38,6 @@ def _gold(task: Task, params: Params, read: Read) -> Gold | None:
     """The means of the embedded world's truth about pictures; None in the real world."""
     if params.world != "storybook":
         return None
-    from paco_core.rewards.base import RewardBatch
 
     measure = task.truth(params, read(Path(str(params.annotations.model))))
     assert measure is not None, "the embedded world has a truth"

@@ -16,6 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
 from paco_core.io.files import DataError
 
 if TYPE_CHECKING:
@@ -49,9 +52,6 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int = 1) -> None:
     Raises:
         OSError: when the disk is full, say; the checkpoints before it are still good.
     """
-    from safetensors import SafetensorError
-    from safetensors.torch import save_file
-
     folder.mkdir(parents=True, exist_ok=True)
     for left_over in folder.glob(".epoch-*.part"):
         shutil.rmtree(left_over)
@@ -83,9 +83,6 @@ def latest(folder: Path, recipe: str, epochs: int) -> Checkpoint | None:
     Raises:
         DataError: when the newest checkpoint of this recipe is damaged, saying how to start afresh.
     """
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
     for place in _finished(folder):
         try:
             state = json.loads((place / STATE).read_text())

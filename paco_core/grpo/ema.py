@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import torch
+import torch
 
 
 class Ema:
@@ -32,8 +30,6 @@ class Ema:
     @contextmanager
     def applied(self, parameters: Mapping[str, torch.Tensor]) -> Iterator[None]:
         """The averaged weights in place of the live ones; the live ones return bit for bit."""
-        import torch
-
         live = {name: p.detach().clone() for name, p in parameters.items()}
         with torch.no_grad():
             for name, value in self.shadow.items():

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
+from PIL import Image as pil
 
 from paco_core.data.records.records import PromptRecord
 from paco_core.data.records.subfigures import cut
@@ -109,7 +110,6 @@ class Evaluator:
         """The picture, from the process that painted it."""
         if self.processes.world == 1 and image is not None:
             return image
-        from PIL import Image as pil
 
         own = np.zeros((*size, 3), np.uint8) if image is None else np.asarray(image.convert("RGB"))
         return pil.fromarray(self.processes.sum_array(own))
@@ -121,8 +121,6 @@ def _mean(values: np.ndarray) -> float:
 
 def beside(reference: Image, picture: Image) -> Image:
     """A reference picture, brought to the height of its edit, and the edit to its right."""
-    from PIL import Image as pil
-
     left = reference.resize((round(reference.width * picture.height / reference.height), picture.height))
     page = pil.new("RGB", (left.width + picture.width, picture.height), "white")
     page.paste(left, (0, 0))
@@ -132,8 +130,6 @@ def beside(reference: Image, picture: Image) -> Image:
 
 def sheet(pictures: Sequence[Image], columns: int = SHEET_COLUMNS) -> Image:
     """Pictures side by side, for people; cells are as large as the largest."""
-    from PIL import Image as pil
-
     wide = min(columns, len(pictures))
     width, height = max(p.width for p in pictures), max(p.height for p in pictures)
     page = pil.new("RGB", (wide * width, -(-len(pictures) // wide) * height), "white")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 
 from paco_core.config.params import PoliciesParams
 from paco_core.grpo import updates
@@ -15,9 +15,6 @@ from paco_core.grpo.experience import Experience, MicroBatch, micro_batches
 from paco_core.grpo.objectives import Terms, objective
 from paco_core.grpo.processes import Processes
 from paco_core.policies.base import Policy
-
-if TYPE_CHECKING:
-    import torch
 
 #: Largest |log p - log p_old| before the first update that training accepts: far more than rounding explains.
 MAX_RATIO_GAP = {"float32": 1e-4, "bfloat16": 0.05}
@@ -50,8 +47,6 @@ class _Tally:
     """Ratios, losses and distances of an epoch's micro-batches, each at the place that its number gives it."""
 
     def __init__(self, batches: list[list[MicroBatch]]) -> None:
-        import torch
-
         flat = [batch for update in batches for batch in update]
         ends = np.cumsum([len(batch.places) for batch in flat], dtype=int)
         self.spans = [slice(end - len(batch.places), end) for end, batch in zip(ends, flat, strict=True)]
@@ -71,8 +66,6 @@ class _Tally:
             self.kl[self.spans[number]] = terms.kl.double().cpu()
 
     def health(self, processes: Processes, norms: list[float], trained: int, clip: float) -> UpdateHealth:
-        import torch
-
         ratio, kl, loss, gap = (processes.sum(part) for part in (self.ratio, self.kl, self.loss, self.gap))
         known = processes.sum(torch.tensor([self.has_ratio, self.has_kl], dtype=torch.int64))
         has_ratio, has_kl = (bool(flag) for flag in known)
@@ -154,8 +147,6 @@ class Learner:
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Weights, averaged weights, optimiser moments and the random state of each rank, for a checkpoint."""
-        import torch
-
         own = torch.get_rng_state()
         states = torch.zeros((self.processes.world, len(own)), dtype=own.dtype)
         states[self.processes.rank] = own
@@ -165,8 +156,6 @@ class Learner:
 
     def restore(self, tensors: dict[str, torch.Tensor], optimizer_steps: int) -> None:
         """Put back what :meth:`tensors` gave, bit for bit."""
-        import torch
-
         for name, value in unpack(tensors, "weights").items():
             self.parameters[name].data.copy_(value)
         for name, value in unpack(tensors, "ema").items():

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
+
+import torch
 
 from paco_core.grpo.dynamics import Step, Transition
 from paco_core.grpo.rollout import TRANSITION
-
-if TYPE_CHECKING:
-    import torch
 
 
 @dataclass(frozen=True)
@@ -51,8 +50,6 @@ class Loss:
 
 
 def _clipped(ratio: torch.Tensor, advantages: torch.Tensor, clip_range: float) -> torch.Tensor:
-    import torch
-
     return torch.maximum(-advantages * ratio, -advantages * ratio.clamp(1.0 - clip_range, 1.0 + clip_range))
 
 

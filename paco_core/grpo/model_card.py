@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import yaml
 
 from paco_core.config.params import PoliciesParams, PolicyRecipe
-from paco_core.policies.base import policy_class
+from paco_core.policies.families import family_of
 
 
 def model_card(
@@ -19,14 +19,14 @@ def model_card(
         before, after: evaluation on unseen prompts, named ``<size>/<metric>``.
         epochs: epochs that were trained.
     """
-    family = policy_class(recipe.family)
+    family = family_of(recipe.family)
     front = {
         "base_model": recipe.model,
         "library_name": "diffusers",
         "pipeline_tag": "image-to-image" if family.edits else "text-to-image",
         "tags": ["lora", "reinforcement-learning", "paco-grpo", recipe.family],
     }
-    pipeline = family.pipeline_class
+    pipeline = family.pipeline
     rewards = ", ".join(f"{name} (weight {term.weight:g})" for name, term in recipe.rewards.terms.items())
     rows = [f"| {name} | {before.get(name, float('nan')):.4f} | {value:.4f} |" for name, value in after.items()]
     lora = (

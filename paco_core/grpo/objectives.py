@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
+
+import torch
 
 from paco_core.config.params import PoliciesParams
 from paco_core.grpo.dynamics import DYNAMICS
@@ -25,9 +27,6 @@ from paco_core.grpo.losses import (
 )
 from paco_core.grpo.rollout import Kept, Sampling
 from paco_core.policies.base import Policy
-
-if TYPE_CHECKING:
-    import torch
 
 OLD = "old"  # name of the second adapter
 FORWARD_NOISE = 1_000_000  # added to the step of a noise key: noise of the forward process, not of a transition
@@ -69,8 +68,6 @@ class Objective(Protocol):
 
 
 def _advantages(experience: Experience, batch: MicroBatch, limit: float, device: torch.device) -> torch.Tensor:
-    import torch
-
     given = torch.as_tensor(experience.advantages[batch.samples], dtype=torch.float32, device=device)
     return given.clamp(-limit, limit)
 
@@ -102,8 +99,6 @@ class TransitionObjective:
 
     def prepare(self, experience: Experience, batches: Iterable[MicroBatch]) -> None:
         """Recompute what the rollout was asked not to keep, in the very batches that will be trained."""
-        import torch
-
         self._old = {}
         if not self.recomputes:
             return
@@ -117,8 +112,6 @@ class TransitionObjective:
                 self._old[id(batch)] = replace(kept, log_prob=dynamics.log_prob(kept.after, found), mean=mean)
 
     def terms(self, experience: Experience, batch: MicroBatch) -> Terms:
-        import torch
-
         sampling, kl = batch.bucket.sampling, self.params.kl
         dynamics, step = DYNAMICS[sampling.dynamics], sampling.steps[batch.step]
         kept = self._old.get(id(batch)) or batch.bucket.kept[batch.step].take(batch.places)
@@ -179,8 +172,6 @@ class ForwardObjective:
         pass
 
     def terms(self, experience: Experience, batch: MicroBatch) -> Terms:
-        import torch
-
         sampling, nft_params, kl = batch.bucket.sampling, self.params.nft, self.params.kl
         sigma = sampling.steps[batch.step].sigma
         assert batch.bucket.clean is not None
@@ -218,8 +209,6 @@ class ForwardObjective:
 
     def after_epoch(self, finished: int) -> None:
         """`old` follows the trained adapter: old <- decay old + (1 - decay) trained."""
-        import torch
-
         share = 1.0 - self.decay.at(finished)
         with torch.no_grad():
             for name, value in self.old.items():

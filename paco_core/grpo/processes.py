@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
+from accelerate import PartialState
+from accelerate.utils import reduce
 
 from paco_core.grpo import sharding
 from paco_core.runtime.launchers import rendezvous
-
-if TYPE_CHECKING:
-    import torch
 
 
 class Processes:
@@ -29,8 +29,6 @@ class Processes:
         self.sharded, self.zero = (self.world > 1 and asked == way for way in ("fsdp2", "zero2"))
         self._state: Any = None
         if self.world > 1:
-            from accelerate import PartialState
-
             on_cpu = device == "cpu"
             # accelerate's own way to a CPU leaves DeepSpeed out; with the backend named it does not ask for GPUs.
             meeting = rendezvous.arguments()
@@ -72,7 +70,6 @@ class Processes:
         """The sum over processes, on every one of them. Zeros elsewhere leave a process's own values exact."""
         if self._state is None:
             return tensor
-        from accelerate.utils import reduce
 
         summed: torch.Tensor = reduce(tensor.to(self._state.device), "sum").to(tensor.device)
         return summed
@@ -81,7 +78,6 @@ class Processes:
         """:meth:`sum` of a NumPy array."""
         if self._state is None:
             return array
-        import torch
 
         summed: np.ndarray = self.sum(torch.from_numpy(np.ascontiguousarray(array))).cpu().numpy()
         return summed

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+
+import torch
 
 from paco_core.grpo.dynamics import DYNAMICS, Step, euler, steps_of
 from paco_core.policies.base import Condition, NoiseKey, Policy, Size
-
-if TYPE_CHECKING:
-    import torch
-
 
 #: What a trained pass of a policy-gradient loss starts from; a loss that needs more, or less, says so.
 TRANSITION = frozenset({"before", "after", "log_prob"})
@@ -129,8 +126,6 @@ def rollout(
         keys: names the noise of each sample; with ``shared_noise`` the initial noise of a prompt is
             drawn for image -1, so that its whole group starts from it.
     """
-    import torch
-
     taken = condition.take(rows)
     starts = [NoiseKey(k.prompt_id, -1, k.seed) for k in keys] if sampling.shared_noise else list(keys)
     kept: list[Kept] = []

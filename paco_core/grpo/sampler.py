@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 
 from paco_core.config.params import PoliciesParams, PolicyRecipe
 from paco_core.data.records.records import PromptRecord
@@ -19,9 +19,6 @@ from paco_core.grpo.scoring import Scores, Scoring
 from paco_core.grpo.sizes import buckets, picture_size
 from paco_core.io.files import DataError
 from paco_core.policies.base import Condition, NoiseKey, Policy, Size
-
-if TYPE_CHECKING:
-    import torch
 
 
 @dataclass(frozen=True)
@@ -144,8 +141,6 @@ class Sampler:
 
     def _joined(self, parts: dict[int, torch.Tensor], lengths: dict[int, int], shape: Sequence[int]) -> torch.Tensor:
         """Rows of all batches in their order, with the rows of other processes in their places."""
-        import torch
-
         if self.processes.world == 1:
             return torch.cat([parts[number] for number in lengths])
         whole = torch.zeros((sum(lengths.values()), *shape), device=self.policy.device)

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
+
+import torch
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from paco_core.io.files import DataError
-
-if TYPE_CHECKING:
-    import torch
 
 
 def asked_for() -> Literal["fsdp2", "zero2"] | None:
@@ -58,10 +59,6 @@ def share_out(policy: Any) -> None:
     Raises:
         DataError: when the policy has no transformer.
     """
-    import torch
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import FSDPModule, fully_shard
-
     transformer = getattr(policy, "transformer", None)
     if not isinstance(transformer, torch.nn.Module):
         raise DataError(f"policies of family {policy.family} have no transformer to shard; use launch/ddp.yaml")
@@ -80,7 +77,5 @@ def share_out(policy: Any) -> None:
 
 def blocks(transformer: torch.nn.Module) -> list[torch.nn.Module]:
     """The repeated blocks, of whatever names the architecture gives to their lists."""
-    import torch
-
     lists = [child for child in transformer.children() if isinstance(child, torch.nn.ModuleList)]
     return [block for found in lists for block in found]

@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import torch
+
 from paco_core.config.params import PoliciesParams, PolicyRecipe
 from paco_core.data.records.records import PromptRecord
 from paco_core.grpo import sharding
@@ -137,8 +139,6 @@ class Trainer:
                 many samples could not be scored.
             RuntimeError: when a gradient is not finite, or the trained pass does not see what was sampled.
         """
-        import torch
-
         self._check()
         params, recipe = self.params, self.recipe
         torch.manual_seed(params.seed)  # noise has generators of its own; this is for layers that draw, dropout say

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
+import torch
 
 from paco_core.config.params import PoliciesParams
 from paco_core.grpo import optimizers
@@ -12,9 +13,6 @@ from paco_core.grpo.optimizers import NotFinite
 from paco_core.grpo.processes import Processes
 from paco_core.grpo.zero import SharedUpdates
 from paco_core.policies.base import Policy
-
-if TYPE_CHECKING:
-    import torch
 
 
 class Updates(Protocol):
@@ -83,8 +81,6 @@ class WholeUpdates:
             parameter.grad = None
 
     def finish(self) -> None:
-        import torch
-
         if self.alone:
             return
         for name, parameter in self.parameters.items():
@@ -96,8 +92,6 @@ class WholeUpdates:
             parameter.grad = self.processes.sum(total).to(parameter.dtype)
 
     def step(self) -> float:
-        import torch
-
         norm = float(torch.nn.utils.clip_grad_norm_(self.parameters.values(), self.params.max_grad_norm))
         if not np.isfinite(norm):
             raise NotFinite(norm)
@@ -105,8 +99,6 @@ class WholeUpdates:
         return norm
 
     def moments(self) -> dict[str, torch.Tensor]:
-        import torch
-
         # bitsandbytes counts steps in an int and shares quantisation maps; a file of tensors holds each by itself.
         return {
             f"{name}|{key}": value.clone() if key.startswith("qmap") else torch.as_tensor(value)
@@ -115,8 +107,6 @@ class WholeUpdates:
         }
 
     def restore(self, moments: dict[str, torch.Tensor]) -> None:
-        import torch
-
         of_torch = isinstance(self.optimizer, torch.optim.AdamW)
         for key, value in moments.items():
             name, _, moment = key.rpartition("|")

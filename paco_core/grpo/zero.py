@@ -7,15 +7,15 @@ safetensors, like those of any other run, so that a run goes on with another num
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from accelerate import Accelerator, DeepSpeedPlugin
 
 from paco_core.config.params import PoliciesParams
 from paco_core.grpo.optimizers import NotFinite
 from paco_core.io.files import DataError
 from paco_core.policies.base import Policy
-
-if TYPE_CHECKING:
-    import torch
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 #: Values that are reduced together. DeepSpeed's own 5e8 would hold 2 GB ready, more than a whole adapter has.
@@ -37,9 +37,6 @@ class SharedUpdates:
         params: PoliciesParams,
         world: int,
     ) -> None:
-        import torch
-        from accelerate import Accelerator, DeepSpeedPlugin
-
         whole: Any = policy
         if not isinstance(getattr(whole, "transformer", None), torch.nn.Module):
             raise DataError(f"policies of family {policy.family} have no transformer to share out; use launch/ddp.yaml")
@@ -90,7 +87,6 @@ class SharedUpdates:
         return found
 
     def restore(self, moments: dict[str, torch.Tensor]) -> None:
-        import torch
         from deepspeed.utils import lazy_init_hp_params_optimizer_state, safe_set_full_optimizer_state
 
         self.engine.optimizer.refresh_fp32_params()

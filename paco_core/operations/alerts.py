@@ -11,6 +11,8 @@ import os
 from datetime import UTC, datetime
 from pathlib import Path
 
+import httpx
+
 from paco_core.io.secrets import redacted
 
 FILE = Path(".paco") / "alerts.jsonl"
@@ -33,8 +35,6 @@ def alert(root: Path, title: str, text: str, link: str | None = None) -> str:
 
 
 def _post(url: str, entry: dict[str, str]) -> str:
-    import httpx
-
     words = "\n".join(part for part in (entry["title"], entry["text"], entry.get("link", "")) if part)
     try:
         answer = httpx.post(url, json={"text": words}, timeout=TIMEOUT_S)

@@ -8,15 +8,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pandas as pd
+
+from paco_core.data.prompts.edit_prompts import drawn
+from paco_core.data.prompts.prompts import make_prompts
 from paco_core.data.records.records import read_prompts
+from paco_core.grpo.prompt_split import trained_ids
 from paco_core.io import paths
+from paco_core.reward_model.instructions import render
+from paco_core.reward_model.yes_probability import PairQuery
+from paco_core.storybook.drawing import draw
+from paco_core.storybook.prompts import storybook_prompts
+from paco_core.storybook.reasons import true_reasons
+from paco_core.storybook.world import SHARED_TRAITS, VOCABULARY
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from paco_core.benchmarks.cases import Cases
     from paco_core.config.params import Params
-    from paco_core.reward_model.yes_probability import PairQuery, Score
+    from paco_core.reward_model.yes_probability import Score
 
 DRAWN_PX = 64  # of a fresh panel that the storybook draws
 
@@ -29,13 +38,10 @@ def fresh(root: Path, params: Params, folder: Path, fixed: Cases, day: str) -> C
     """
     if fixed.reference is not None:
         return _fresh_edits(params, fixed, day)
-    from paco_core.grpo.prompt_split import trained_ids
 
     trained, seed = trained_ids(folder), _seed(day)
     taken = {record.idx for record in fixed.records}
     if params.prompts.engine == "storybook":
-        from paco_core.data.prompts.prompts import make_prompts
-
         wanted = params.prompts.model_copy(update={"seed": seed, "count": 2 * len(fixed.records)})
         pool = make_prompts(wanted, (params.grids.height, params.grids.width), root).records
     else:
@@ -48,7 +54,6 @@ def fresh(root: Path, params: Params, folder: Path, fixed: Cases, day: str) -> C
 def _fresh_edits(params: Params, fixed: Cases, day: str) -> Cases:
     if params.edit_prompts.source != "storybook":
         return replace(fixed, records=[])
-    from paco_core.data.prompts.edit_prompts import drawn
 
     made = drawn(len(fixed.records), params.edit_prompts.size, _seed(day))
     return replace(fixed, records=made.records, reference=made.reference)
@@ -61,13 +66,6 @@ def _seed(day: str) -> int:
 
 def drawn_pairs(params: Params, day: str, count: int) -> list[tuple[str, PairQuery, str]]:
     """Fresh pairs of panels with their true label, drawn by the storybook: (prompt id, question, Yes or No)."""
-    from paco_core.reward_model.instructions import render
-    from paco_core.reward_model.yes_probability import PairQuery
-    from paco_core.storybook.drawing import draw
-    from paco_core.storybook.prompts import storybook_prompts
-    from paco_core.storybook.reasons import true_reasons
-    from paco_core.storybook.world import SHARED_TRAITS, VOCABULARY
-
     rng = random.Random(_seed(day))
     made = []
     for number, prompt in enumerate(storybook_prompts(count, seed=_seed(day))):
@@ -84,8 +82,6 @@ def drawn_pairs(params: Params, day: str, count: int) -> list[tuple[str, PairQue
 
 def accuracy_on(pairs: Sequence[tuple[str, PairQuery, str]], scores: Sequence[Score]) -> pd.DataFrame:
     """One row a pair: 1 when the decision at one half is right, NaN when it could not be scored."""
-    import pandas as pd
-
     rows = [
         {
             "prompt_id": idx,

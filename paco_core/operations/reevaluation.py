@@ -11,22 +11,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 
 from paco_core.config.params import PARAMS_FILE, Params, load
 from paco_core.io import paths
 from paco_core.io.check_report import CheckReport
-from paco_core.io.files import atomic, read_table
+from paco_core.io.contact_sheet import contact_sheet
+from paco_core.io.files import DataError, atomic, read_table
+from paco_core.operations import cases
+from paco_core.operations.promotion import measuring
 from paco_core.operations.promotion.champions import CHAMPION, REWARD, Champions, bytes_of, out_of
 from paco_core.operations.promotion.decision import Rule, rule_for
-from paco_core.operations.promotion.measuring import pair_up
+from paco_core.operations.promotion.measuring import pair_up, rank_held_out
 from paco_core.operations.promotion.paired import Paired, paired
 from paco_core.runtime.tracking import Tracker, open_run
-
-if TYPE_CHECKING:
-    import pandas as pd
+from paco_core.serving.servers.endpoint import RewardEndpoint
 
 FOLDER = Path(".paco") / "reevaluation"
 FIXED, FRESH = "fixed", "fresh"
@@ -140,8 +141,6 @@ def last_table(root: Path, name: str) -> pd.DataFrame | None:
 
 def _paired(now: pd.DataFrame, before: pd.DataFrame, measure: str) -> Paired | None:
     """The same cases then and now; None where the measure was not taken, or no case is common."""
-    from paco_core.io.files import DataError
-
     columns = ["prompt_id", "unit", measure]
     if measure not in before:
         return None
@@ -179,12 +178,6 @@ def _metrics(made: Reevaluation) -> dict[str, float]:
 
 def _policy(root: Path, params: Params, found: Subject, day: str, tracker: Tracker) -> pd.DataFrame:
     """Paint and measure the fixed and the fresh prompts; a sheet of the fixed ones goes to the run."""
-    import pandas as pd
-
-    from paco_core.io.contact_sheet import contact_sheet
-    from paco_core.operations import cases
-    from paco_core.operations.promotion import measuring
-
     judge = subject(root, REWARD).folder
     fixed = measuring.unseen_by_all(root, params, found.name, [found.folder])
     tables = []
@@ -199,12 +192,6 @@ def _policy(root: Path, params: Params, found: Subject, day: str, tracker: Track
 
 def _reward(root: Path, params: Params, found: Subject, day: str) -> pd.DataFrame:
     """Ask the served reward: the held-out rankings, and in the storybook world fresh pairs with known truth."""
-    import pandas as pd
-
-    from paco_core.operations import cases
-    from paco_core.operations.promotion.measuring import rank_held_out
-    from paco_core.serving.servers.endpoint import RewardEndpoint
-
     with RewardEndpoint.lease(found.folder, params.serving, root) as endpoint, endpoint.client() as client:
         tables = [rank_held_out(root, params, client).assign(set=FIXED)]
         if params.world == "storybook":

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from paco_core.config.params import Params, PolicyRecipe
 from paco_core.planning.workload import Workload
-from paco_core.policies.base import policy_class
+from paco_core.policies.families import family_of
 from paco_core.tasks.edits import EDITS
 from paco_core.tasks.sets import SETS
 from paco_core.tasks.table import recipes_of
@@ -80,7 +80,7 @@ def _painted(recipes: Iterable[PolicyRecipe], cases: int, steps: int) -> tuple[i
     for recipe in recipes:
         painted = 2 * cases * len(recipe.eval_sizes)
         pictures += painted
-        passes += painted * steps * policy_class(recipe.family).passes_a_step(recipe.guidance)
+        passes += painted * steps * family_of(recipe.family).passes_a_step(recipe.guidance)
     return pictures, passes
 
 
@@ -89,7 +89,7 @@ def _edits(root: Path, params: Params, base: float) -> StageCost:
     edits, count = params.edits, params.edit_prompts.count or 0
     prompts = max(0, count - params.edit_prompts.unseen)
     pictures = len(edits.painters) * prompts * len(edits.seeds)
-    passes = sum(policy_class(p.family).passes_a_step(p.guidance) for p in edits.painters)
+    passes = sum(family_of(p.family).passes_a_step(p.guidance) for p in edits.painters)
     work = passes * prompts * len(edits.seeds) * edits.steps * CPU_SECONDS["rollout_step"]
     return StageCost(
         "edits",
@@ -154,7 +154,7 @@ def stage_costs(params: Params, root: Path) -> list[StageCost]:
     ]
     p = params.policies
     for name, recipe in p.recipes.items():
-        done, family = Workload.of(params, name), policy_class(recipe.family)
+        done, family = Workload.of(params, name), family_of(recipe.family)
         samples, evaluations = done.epochs * done.images_an_epoch, done.evaluations * done.evaluation_images
         asked = samples * done.questions_a_picture
         painted = family.passes_a_step(recipe.guidance) * evaluations * p.eval_steps * 2 * s["rollout_step"]

@@ -10,7 +10,7 @@ from typing import Literal, get_args
 from paco_core.config.params import PoliciesParams, PolicyRecipe
 from paco_core.grpo.sizes import token_pixels
 from paco_core.io.files import DataError, read_json
-from paco_core.policies.base import policy_class
+from paco_core.policies.families import family_of
 
 H100_FLOPS = 989e12  # dense bf16, from its data sheet
 UTILISATION = 0.4  # of that, assumed
@@ -59,7 +59,7 @@ class Architecture:
         A reference picture stands beside the noisy one, and where the text encoder reads it among the words.
         """
         image, words = (side // self.patch) ** 2, recipe.max_sequence_length
-        if not policy_class(recipe.family).edits:
+        if not family_of(recipe.family).edits:
             return image, words
         reference = recipe.reference_size or side
         seen = round(reference / self.text_patch) ** 2 if self.text_patch else 0
@@ -149,7 +149,7 @@ def footprint(found: Architecture, params: PoliciesParams, recipe: PolicyRecipe,
         passes: rollout and trained passes of an epoch; the latter count forward and backward.
     """
     size = 2 if params.dtype == "bfloat16" else 4
-    family = policy_class(recipe.family)
+    family = family_of(recipe.family)
     image, words = found.tokens(recipe, recipe.train_size)
     length, streams = image + words, family.passes_a_step(recipe.guidance)
     lora = found.lora_parameters(params.lora.rank, params.lora.targets or family.lora_targets)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from paco_core.config.params import Params, PoliciesParams, PolicyRecipe
 from paco_core.io.files import DataError
-from paco_core.policies.base import policy_class
+from paco_core.policies.families import family_of
 from paco_core.rewards import registry
 
 
@@ -48,7 +48,7 @@ class Workload:
         trained = len(recipe.train_steps) if recipe.train_steps else noisy
         if grpo.loss == "nft" and recipe.train_steps is None:
             trained = recipe.sampling_steps
-        each = policy_class(recipe.family).passes_a_step(recipe.guidance)
+        each = family_of(recipe.family).passes_a_step(recipe.guidance)
         common = min(recipe.noise_steps, default=0) if recipe.shared_noise else 0
         an_update = images // grpo.updates_per_epoch
         return cls(

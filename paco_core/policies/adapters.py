@@ -8,11 +8,12 @@ from contextlib import contextmanager
 from copy import deepcopy
 from typing import TYPE_CHECKING, Any
 
+import torch
+from peft import LoraConfig
+
 from paco_core.io.files import DataError
 
 if TYPE_CHECKING:
-    import torch
-
     from paco_core.config.params import LoraParams, PolicyLora
 
 
@@ -30,9 +31,6 @@ def attach(transformer: torch.nn.Module, lora: LoraParams | PolicyLora, targets:
     Raises:
         DataError: when a target matches no linear layer, naming the layers there are.
     """
-    import torch
-    from peft import LoraConfig
-
     linears = [name for name, layer in transformer.named_modules() if isinstance(layer, torch.nn.Linear)]
     for target in targets:
         if not matching(linears, target):
@@ -85,8 +83,6 @@ def tensors(transformer: torch.nn.Module, name: str) -> dict[str, torch.Tensor]:
 
 def add_copy(transformer: torch.nn.Module, name: str) -> None:
     """Attach a frozen copy of the trained adapter; the trained one stays the active one."""
-    import torch
-
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Already found a `peft_config`")  # so it has: that is the trained one
         transformer.add_adapter(deepcopy(transformer.peft_config[TRAINED]), adapter_name=name)

@@ -1,6 +1,6 @@
 """What every policy family offers to the trainer: encode once, predict velocities, decode, adapt.
 
-A family is one file with a class that follows :class:`Policy`, and one line in :data:`FAMILIES`.
+A family is one file with a class that follows :class:`Policy`, and one entry in :mod:`.families`.
 """
 
 from __future__ import annotations
@@ -9,11 +9,10 @@ import hashlib
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from paco_core.io.files import DataError
+from paco_core.policies.families import Family, family_of
 from paco_core.runtime.code.closure import PACKAGE
 from paco_core.runtime.code.stage_code import digest_of
 
@@ -24,13 +23,6 @@ if TYPE_CHECKING:
     from paco_core.config.params import LoraParams, PoliciesParams, PolicyLora, PolicyRecipe
 
 Size = tuple[int, int]  # height and width in pixels
-
-#: Family name -> "module:class"; the module is imported when the family is asked for.
-FAMILIES = {
-    "flux": "paco_core.policies.flux:FluxPolicy",
-    "flux_kontext": "paco_core.policies.flux_kontext:FluxKontextPolicy",
-    "qwen_image_edit": "paco_core.policies.qwen_image_edit:QwenImageEditPolicy",
-}
 
 
 @dataclass(frozen=True)
@@ -80,6 +72,7 @@ class Policy(Protocol):
 
     family: str
     edits: bool  # each prompt changes a reference picture
+    known: Family
     device: str
     multiple: int  # pixels that a picture's sides are multiples of
     truncated: int  # prompts that did not fit into the text window so far
@@ -157,18 +150,6 @@ class Policy(Protocol):
         """Trade computation for memory in trained passes."""
 
 
-def policy_class(family: str) -> Any:
-    """The class of a family, without loading any weights.
-
-    Raises:
-        DataError: when the family is unknown.
-    """
-    if family not in FAMILIES:
-        raise DataError(f"policy family {family!r} is unknown; choose one of {', '.join(FAMILIES)}")
-    module, name = FAMILIES[family].split(":")
-    return getattr(import_module(module), name)
-
-
 def load_recipe(recipe: PolicyRecipe, params: PoliciesParams, root: Path, *, cache: Path | None = None) -> Policy:
     """Load the policy that a recipe names, from a folder of the project or from the hub; see :func:`load`."""
     model = root / recipe.model if (root / recipe.model).is_dir() else recipe.model
@@ -196,7 +177,7 @@ def load(
     Raises:
         DataError: when the family is unknown, or the model's pipeline class is not the family's.
     """
-    kind = policy_class(family)
+    kind = family_of(family).load_class()
     if cache is not None:  # what other code encoded is not taken for this code's
         cache = cache / digest_of(PACKAGE.parent, kind.__module__, frozenset({family}))
     policy: Policy = kind.load(model, device, dtype, reference_size=reference_size, cache=cache)

@@ -13,12 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
 from paco_core.io.files import digest
 from paco_core.io.project import owner_root
 
 if TYPE_CHECKING:
     import torch
-    from PIL.Image import Image
 
 Tensors = dict[str, "torch.Tensor"]
 FOLDER = Path(".paco") / "encodings"  # outside the outs, which DVC deletes before a run
@@ -29,12 +31,6 @@ NOT_ENCODING = {"transformer", "scheduler"}  # parts of a pipeline that no encod
 def cache_folder(root: Path) -> Path:
     """Where a project and its experiments keep encodings."""
     return owner_root(root) / FOLDER
-
-
-def picture_digest(picture: Image) -> str:
-    """MD5 of a picture's mode, size and pixels."""
-    head = f"{picture.mode} {picture.width}x{picture.height} ".encode()
-    return hashlib.md5(head + picture.tobytes(), usedforsecurity=False).hexdigest()
 
 
 def fingerprint(model: Path, dtype: str, device: str) -> str:
@@ -82,9 +78,6 @@ class Encodings:
         return [found[key] for key in keys]
 
     def _read(self, key: str) -> Tensors | None:
-        from safetensors import SafetensorError
-        from safetensors.torch import load_file
-
         if self.folder is None:
             return None
         try:
@@ -93,8 +86,6 @@ class Encodings:
             return None
 
     def _write(self, key: str, tensors: Tensors) -> Tensors:
-        from safetensors.torch import save_file
-
         plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
         if self.folder is not None:
             self.folder.mkdir(parents=True, exist_ok=True)

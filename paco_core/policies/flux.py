@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from paco_core.policies.base import Condition, Size
 from paco_core.policies.encodings import Encodings, Tensors
 from paco_core.policies.pipeline_policy import PipelinePolicy
 
 if TYPE_CHECKING:
-    import torch
     from PIL.Image import Image
 
 
@@ -18,18 +19,10 @@ class FluxPolicy(PipelinePolicy):
     """Text to image with guidance embedding: one transformer pass a step."""
 
     family = "flux"
-    pipeline_class = "FluxPipeline"
-    text_encoders = ("text_encoder", "text_encoder_2")
-    lora_targets = (
-        "to_q", "to_k", "to_v", "to_out.0", "add_q_proj", "add_k_proj", "add_v_proj", "to_add_out",
-        "net.0.proj", "net.2", "proj_mlp", "proj_out",
-    )  # fmt: skip
 
     def __init__(
         self, pipeline: Any, device: str, *, reference_size: int | None = None, encodings: Encodings | None = None
     ) -> None:
-        import torch
-
         super().__init__(pipeline, device, reference_size=reference_size, encodings=encodings)
         self._image_ids: dict[Size, torch.Tensor] = {}
         self.vae.to(memory_format=torch.channels_last)  # a quarter less time for its convolutions
@@ -46,8 +39,6 @@ class FluxPolicy(PipelinePolicy):
 
     def _texts(self, prompts: Sequence[str], max_sequence_length: int) -> Tensors:
         """T5's words (N, L, d) and CLIP's summary (N, d)."""
-        import torch
-
         lengths = self.pipeline.tokenizer_2(list(prompts)).input_ids
         self.truncated += sum(len(ids) > max_sequence_length for ids in lengths)
 
@@ -80,8 +71,6 @@ class FluxPolicy(PipelinePolicy):
         self, tokens: torch.Tensor, sigma: float, condition: Condition, guidance: float, ids: torch.Tensor
     ) -> torch.Tensor:
         """One transformer pass over image tokens (N, L, C) at places ``ids`` (L, 3); fp32."""
-        import torch
-
         dtype, count = self.transformer.dtype, len(tokens)
         text = condition.tensors["text"]
         scale = None

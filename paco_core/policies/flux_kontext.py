@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import torch
+
+from paco_core.io.pictures import picture_digest
 from paco_core.policies.base import Condition, Size, sized
-from paco_core.policies.encodings import Tensors, picture_digest
+from paco_core.policies.encodings import Tensors
 from paco_core.policies.flux import FluxPolicy
 
 if TYPE_CHECKING:
-    import torch
     from PIL.Image import Image
 
 
@@ -21,8 +23,6 @@ class FluxKontextPolicy(FluxPolicy):
     """Editing with guidance embedding: one transformer pass a step, over picture and reference."""
 
     family = "flux_kontext"
-    pipeline_class = "FluxKontextPipeline"
-    edits = True
 
     def encode(
         self,
@@ -40,8 +40,6 @@ class FluxKontextPolicy(FluxPolicy):
 
     def _references(self, pictures: Sequence[Image], size: Size) -> torch.Tensor:
         """Packed latents (N, tokens, channels) of pictures that were brought to ``size``."""
-        import torch
-
         processor, pipeline = self.pipeline.image_processor, self.pipeline
 
         def encode(row: int) -> Tensors:
@@ -56,8 +54,6 @@ class FluxKontextPolicy(FluxPolicy):
     def velocity(
         self, latents: torch.Tensor, sigma: float, condition: Condition, guidance: float, size: Size
     ) -> torch.Tensor:
-        import torch
-
         reference = condition.tensors[sized("reference", size)]
         places = self._ids(self.reference_of(size)).clone()
         places[..., 0] = 1

@@ -9,22 +9,21 @@ from __future__ import annotations
 from types import MethodType
 from typing import TYPE_CHECKING, Any
 
+from diffusers.models.autoencoders.autoencoder_kl_qwenimage import QwenImageCausalConv3d
+from torch.nn import functional
+
 if TYPE_CHECKING:
     import torch
 
 
 def one_frame(vae: Any) -> None:
     """Let an ``AutoencoderKLQwenImage`` encode and decode single frames by convolutions over the plane alone."""
-    from diffusers.models.autoencoders.autoencoder_kl_qwenimage import QwenImageCausalConv3d
-
     for module in vae.modules():
         if isinstance(module, QwenImageCausalConv3d):
             module.forward = MethodType(_forward, module)
 
 
 def _forward(self: Any, x: torch.Tensor, cache_x: torch.Tensor | None = None) -> torch.Tensor:
-    from torch.nn import functional
-
     if cache_x is not None or x.shape[2] != 1:
         whole: torch.Tensor = type(self).forward(self, x, cache_x)
         return whole

@@ -12,14 +12,21 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+import diffusers
+import numpy as np
+import torch
+from diffusers.pipelines.flux.pipeline_flux import calculate_shift
+from diffusers.utils import logging as diffusers_logging
+from peft.utils import get_peft_model_state_dict
+
 from paco_core.io.files import DataError
 from paco_core.io.imports import uncollected, without_bars
 from paco_core.policies import adapters
 from paco_core.policies.base import NoiseKey, Size
 from paco_core.policies.encodings import Encodings, fingerprint
+from paco_core.policies.families import family_of
 
 if TYPE_CHECKING:
-    import torch
     from PIL.Image import Image
 
     from paco_core.config.params import LoraParams, PolicyLora
@@ -31,20 +38,17 @@ class PipelinePolicy:
     """A pipeline with a ``transformer``, a ``vae`` and text encoders; a family adds encoding, velocity, decoding."""
 
     family: ClassVar[str]
-    pipeline_class: ClassVar[str]
-    edits: ClassVar[bool] = False
-    text_encoders: ClassVar[tuple[str, ...]]
-    lora_targets: ClassVar[tuple[str, ...]]
 
     def __init__(
         self, pipeline: Any, device: str, *, reference_size: int | None = None, encodings: Encodings | None = None
     ) -> None:
+        self.known = family_of(self.family)
         self.pipeline, self.device, self.reference_size = pipeline, device, reference_size
         self.transformer, self.vae = pipeline.transformer, pipeline.vae
         self.predictor: Any = self.transformer  # what a pass calls; an optimiser may put its engine around it
         self.encodings = encodings or Encodings()
         self.truncated = 0
-        for part in (self.transformer, self.vae, *(getattr(pipeline, name) for name in self.text_encoders)):
+        for part in (self.transformer, self.vae, *(getattr(pipeline, name) for name in self.known.text_encoders)):
             if part is not None:
                 part.requires_grad_(False).eval()
 
@@ -58,16 +62,14 @@ class PipelinePolicy:
         Raises:
             DataError: when nothing is there, or the pipeline is of another class than the family's.
         """
-        import diffusers
-        import torch
-
-        kind = getattr(diffusers, cls.pipeline_class)
+        wanted = family_of(cls.family).pipeline
+        kind = getattr(diffusers, wanted)
         try:
             found = kind.load_config(model).get("_class_name")
         except OSError as error:
             raise DataError(f"{model}: no diffusers pipeline there ({str(error).splitlines()[0]})") from None
-        if found != cls.pipeline_class:
-            raise DataError(f"{model}: holds a {found}, the family {cls.family} needs a {cls.pipeline_class}")
+        if found != wanted:
+            raise DataError(f"{model}: holds a {found}, the family {cls.family} needs a {wanted}")
         with without_bars():
             folder = Path(model if Path(model).is_dir() else kind.download(model))
             pipeline = kind.from_pretrained(folder, dtype=getattr(torch, dtype))
@@ -81,10 +83,10 @@ class PipelinePolicy:
         """Pixels a token is high and wide: the VAE's factor times the 2 x 2 packing."""
         return int(self.pipeline.vae_scale_factor) * 2
 
-    @classmethod
-    def passes_a_step(cls, guidance: float) -> int:  # noqa: ARG003
-        """Transformer passes of one prediction."""
-        return 1
+    @property
+    def edits(self) -> bool:
+        """Each prompt changes a reference picture."""
+        return self.known.edits
 
     def check_size(self, size: Size) -> None:
         if any(side <= 0 or side % self.multiple for side in size):
@@ -131,17 +133,14 @@ class PipelinePolicy:
 
     def need_encoders(self) -> None:
         """Raise when the text encoders are gone."""
-        if any(getattr(self.pipeline, name) is None for name in self.text_encoders):
+        if any(getattr(self.pipeline, name) is None for name in self.known.text_encoders):
             raise RuntimeError("the text encoders were dropped; encode every prompt before drop_encoders()")
 
     def drop_encoders(self) -> None:
-        for name in self.text_encoders:
+        for name in self.known.text_encoders:
             setattr(self.pipeline, name, None)
 
     def sigmas(self, size: Size, steps: int) -> torch.Tensor:
-        import numpy as np
-        from diffusers.pipelines.flux.pipeline_flux import calculate_shift
-
         rows, columns = self.grid(size)
         scheduler = self.pipeline.scheduler
         config = scheduler.config
@@ -157,8 +156,6 @@ class PipelinePolicy:
         return scheduler.sigmas.float().clone()
 
     def noise(self, size: Size, keys: Sequence[NoiseKey]) -> torch.Tensor:
-        import torch
-
         rows, columns = self.grid(size)
         channels = self.transformer.config.in_channels // 4
         draws = [
@@ -175,8 +172,6 @@ class PipelinePolicy:
         return packed.to(self.device)
 
     def decode(self, latents: torch.Tensor, size: Size) -> list[Image]:
-        import torch
-
         pictures: list[Image] = []
         with torch.inference_mode():
             for part in latents.split(DECODE_BATCH):
@@ -189,7 +184,7 @@ class PipelinePolicy:
         raise NotImplementedError
 
     def add_adapter(self, lora: LoraParams | PolicyLora, seed: int) -> None:
-        adapters.attach(self.transformer, lora, lora.targets or self.lora_targets, seed)
+        adapters.attach(self.transformer, lora, lora.targets or self.known.lora_targets, seed)
 
     def start_from(self, source: str) -> None:
         adapters.load_trainable(self.pipeline, source)
@@ -204,18 +199,14 @@ class PipelinePolicy:
         return adapters.using(self.transformer, name)
 
     def load_adapter(self, folder: Path) -> None:
-        from diffusers.utils import logging
-
-        told = logging.get_verbosity()
-        logging.set_verbosity_error()  # else it warns that the text encoders have no adapter: none of ours has
+        before = diffusers_logging.get_verbosity()
+        diffusers_logging.set_verbosity_error()  # else it warns of text encoders without an adapter: none of ours has
         try:
             self.pipeline.load_lora_weights(str(folder))
         finally:
-            logging.set_verbosity(told)
+            diffusers_logging.set_verbosity(before)
 
     def save_adapter(self, folder: Path) -> None:
-        from peft.utils import get_peft_model_state_dict
-
         self.pipeline.save_lora_weights(
             str(folder),
             transformer_lora_layers=get_peft_model_state_dict(self.transformer),

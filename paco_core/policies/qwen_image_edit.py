@@ -10,13 +10,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch.nn.utils.rnn import pad_sequence
+
+from paco_core.io.pictures import picture_digest
 from paco_core.policies.base import Condition, Size, sized
-from paco_core.policies.encodings import Encodings, Tensors, picture_digest
+from paco_core.policies.encodings import Encodings, Tensors
 from paco_core.policies.one_frame import one_frame
 from paco_core.policies.pipeline_policy import PipelinePolicy
 
 if TYPE_CHECKING:
-    import torch
     from PIL.Image import Image
 
 NEGATIVE = " "  # what the authors' own example gives as the negative prompt
@@ -26,23 +29,12 @@ class QwenImageEditPolicy(PipelinePolicy):
     """Editing with true guidance: two transformer passes a step where ``guidance`` is above 1, else one."""
 
     family = "qwen_image_edit"
-    pipeline_class = "QwenImageEditPipeline"
-    edits = True
-    text_encoders = ("text_encoder",)
-    lora_targets = (
-        "to_q", "to_k", "to_v", "to_out.0", "add_q_proj", "add_k_proj", "add_v_proj", "to_add_out",
-        "img_mlp.net.0.proj", "img_mlp.net.2", "txt_mlp.net.0.proj", "txt_mlp.net.2",
-    )  # fmt: skip
 
     def __init__(
         self, pipeline: Any, device: str, *, reference_size: int | None = None, encodings: Encodings | None = None
     ) -> None:
         super().__init__(pipeline, device, reference_size=reference_size, encodings=encodings)
         one_frame(self.vae)
-
-    @classmethod
-    def passes_a_step(cls, guidance: float) -> int:
-        return 2 if guidance > 1 else 1
 
     def encode(
         self,
@@ -76,8 +68,6 @@ class QwenImageEditPolicy(PipelinePolicy):
         self, prompts: Sequence[str], pictures: Sequence[Image], size: Size
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """What the Qwen2.5-VL makes of picture and instruction (N, longest, d), and which of it is no padding."""
-        import torch
-        from torch.nn.utils.rnn import pad_sequence
 
         def encode(row: int) -> Tensors:
             self.need_encoders()
@@ -96,8 +86,6 @@ class QwenImageEditPolicy(PipelinePolicy):
 
     def _references(self, pictures: Sequence[Image], size: Size) -> torch.Tensor:
         """Packed latents (N, tokens, channels) of pictures that were brought to ``size``."""
-        import torch
-
         processor, pipeline = self.pipeline.image_processor, self.pipeline
 
         def encode(row: int) -> Tensors:
@@ -113,7 +101,7 @@ class QwenImageEditPolicy(PipelinePolicy):
         self, latents: torch.Tensor, sigma: float, condition: Condition, guidance: float, size: Size
     ) -> torch.Tensor:
         asked = self._predict(latents, sigma, condition, "text", size)
-        if self.passes_a_step(guidance) == 1:
+        if self.known.passes_a_step(guidance) == 1:
             return asked
         unasked = self._predict(latents, sigma, condition, "negative", size)
         guided = unasked + guidance * (asked - unasked)
@@ -123,8 +111,6 @@ class QwenImageEditPolicy(PipelinePolicy):
         self, latents: torch.Tensor, sigma: float, condition: Condition, name: str, size: Size
     ) -> torch.Tensor:
         """One transformer pass with the instruction, or the empty one, of each row; fp32."""
-        import torch
-
         reference = condition.tensors[sized("reference", size)]
         mask = condition.tensors[sized(f"{name} mask", size)]
         longest = int(mask.sum(1).max())  # of these rows; others of the condition may be longer
@@ -141,8 +127,6 @@ class QwenImageEditPolicy(PipelinePolicy):
         return predicted[:, : latents.shape[1]].float()
 
     def _pixels(self, maps: torch.Tensor) -> torch.Tensor:
-        import torch
-
         config, maps = self.vae.config, maps.to(self.vae.dtype)
         mean, std = (torch.tensor(v).view(1, -1, 1, 1, 1).to(maps) for v in (config.latents_mean, config.latents_std))
         pixels: torch.Tensor = self.vae.decode(maps * std + mean, return_dict=False)[0][:, :, 0]

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from paco_core.report import charts
 from paco_core.report.charts import Line
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 STYLES = ("s1", "s2", "s3", "s4")
 
@@ -33,8 +32,6 @@ class Chart:
 
 
 def read_log(path: Path) -> pd.DataFrame | None:
-    import pandas as pd
-
     return pd.read_csv(path) if path.is_file() else None
 
 

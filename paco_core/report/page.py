@@ -8,6 +8,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
 from dvc_project.lockfile import Lock
 from paco_core.config.params import PARAMS_FILE, Params
 from paco_core.io import paths
@@ -189,9 +192,6 @@ def _headline(params: Params, figures: Figures) -> dict[str, float]:
 
 
 def _render(view: Mapping[str, Any], figures: Figures) -> str:
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-    from markupsafe import Markup
-
     env = Environment(loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True)
     # Marked as HTML here: what our own code drew, every text from outside escaped by it.
     env.filters["num"] = lambda key, form=".3f": Markup(figures.show(key, form))  # noqa: S704

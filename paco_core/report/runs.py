@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 
 from dvc_project.lockfile import Lock
@@ -84,9 +86,6 @@ def recorded_outs(lock: Lock) -> list[tuple[str, str]]:
 
 def versions() -> dict[str, str]:
     """Versions of what computed the figures."""
-    import platform
-    from importlib import metadata
-
     found = {"python": platform.python_version(), "system": f"{platform.system()} {platform.machine()}"}
     for name in (
         "paco",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Sequence
 
@@ -23,8 +24,6 @@ def epoch_batches(lengths: Sequence[int], size: int, seed: int, epoch: int) -> l
 
 def learning_rate_at(step: int, total: int, peak: float, warmup_share: float) -> float:
     """Linear warm-up over the share of steps, then a cosine to zero; ``step`` counts from 0."""
-    import math
-
     warmup = round(total * warmup_share)
     if step < warmup:
         return peak * (step + 1) / warmup

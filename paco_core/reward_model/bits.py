@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+
+import torch
+from PIL import Image
 
 from paco_core.reward_model.network import Network, Row
 from paco_core.reward_model.passes import Passes
 from paco_core.reward_model.shapes import chunks
-
-if TYPE_CHECKING:
-    import torch
-    from PIL import Image
 
 TRIED = 5  # questions
 
 
 def batches_keep_bits(network: Network, passes: Passes) -> bool:
     """Whether questions get the same logits one by one, together, and together in another order."""
-    import torch
-
     pairs = chunks(_pictures(network, 2 * TRIED), 2)
 
     def logits(asked: Sequence[Sequence[Image.Image]]) -> torch.Tensor:
@@ -34,9 +30,6 @@ def batches_keep_bits(network: Network, passes: Passes) -> bool:
 
 def _pictures(network: Network, count: int) -> list[Image.Image]:
     """The smallest pictures that the model sees as they are, of noise."""
-    import torch
-    from PIL import Image
-
     given = network.processor.image_processor
     unit = given.patch_size * given.merge_size
     side = unit * max(1, round(given.size.shortest_edge**0.5 / unit))

@@ -11,13 +11,14 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 
 from paco_core.io.files import DataError, atomic, read_json, write_json
 from paco_core.reward_model.evaluation import Evaluation
-
-if TYPE_CHECKING:
-    import torch
 
 STATE = "state.json"
 
@@ -52,9 +53,6 @@ def save_best(folder: Path, best: Best, weights: Mapping[str, torch.Tensor]) -> 
 
 def load_best(folder: Path, best: Best, weights: Mapping[str, torch.Tensor]) -> None:
     """Put the best weights into ``weights``."""
-    import torch
-    from safetensors.torch import load_file
-
     tensors = load_file(folder / best.file)
     with torch.no_grad():
         for name, tensor in weights.items():
@@ -91,8 +89,6 @@ def restore(folder: Path, key: str, weights: Mapping[str, torch.Tensor], optimiz
     Raises:
         DataError: when it is damaged, saying how to start afresh.
     """
-    from safetensors import SafetensorError
-
     if not (folder / STATE).is_file():
         return None
     state = read_json(folder / STATE)
@@ -105,9 +101,6 @@ def restore(folder: Path, key: str, weights: Mapping[str, torch.Tensor], optimiz
 def _restored(
     folder: Path, state: Mapping[str, Any], weights: Mapping[str, torch.Tensor], optimizer: Any
 ) -> Progressed:
-    import torch
-    from safetensors.torch import load_file
-
     best = None if state["best"] is None else _best(state["best"])
     epoch, within, step = (_count(state[name]) for name in ("epoch", "within", "step"))
     done = Progressed(epoch, within, step, [dict(row) for row in state["log"]], best)
@@ -129,8 +122,6 @@ def _count(value: object) -> int:
 
 
 def _save_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
-    from safetensors.torch import save_file
-
     with atomic(path) as part:
         save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, part)
 

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from safetensors import SafetensorError
+
 from paco_core.io import paths
 from paco_core.io.files import DataError
 
@@ -21,8 +23,6 @@ def reading(source: str | Path) -> Iterator[None]:
     Raises:
         DataError: naming the source, when a file of it is missing, cut off or damaged, with what makes it anew.
     """
-    from safetensors import SafetensorError
-
     try:
         yield
     except (SafetensorError, json.JSONDecodeError, UnicodeDecodeError, RecursionError, OSError) as error:

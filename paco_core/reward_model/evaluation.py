@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy.stats import rankdata
 
 from paco_core.reward_model.examples import Example
 from paco_core.reward_model.yes_probability import PairQuery, PairScorer
-
-if TYPE_CHECKING:
-    import numpy as np
 
 BINS = 10
 
@@ -67,8 +66,6 @@ def evaluate(scorer: PairScorer, examples: Sequence[Example], symmetry_pairs: in
     The figures of symmetry and of identical pictures use at most the first ``symmetry_pairs`` whose pictures may stand
     in either order: an edit turned round, or not made at all, is another question.
     """
-    import numpy as np
-
     either_way = [number for number, example in enumerate(examples) if not example.ordered][:symmetry_pairs]
     some = [examples[number] for number in either_way]
     queries = [example.query for example in examples] + [example.swapped for example in some]
@@ -114,8 +111,6 @@ def roc_auc(scores: np.ndarray, labels: np.ndarray) -> float:
 
     NaN where only one label occurs.
     """
-    from scipy.stats import rankdata
-
     positives = int(labels.sum())
     negatives = len(labels) - positives
     if not positives or not negatives:
@@ -126,8 +121,6 @@ def roc_auc(scores: np.ndarray, labels: np.ndarray) -> float:
 
 def calibration_error(scores: np.ndarray, labels: np.ndarray, bins: int = BINS) -> float:
     """Expected calibration error: |mean score - share of Yes| over equal bins, weighted by their counts."""
-    import numpy as np
-
     if not len(scores):
         return math.nan
     places = np.minimum((scores * bins).astype(int), bins - 1)

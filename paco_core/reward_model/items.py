@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch import nn
+
 from paco_core.io.files import DataError
 from paco_core.reward_model.examples import Example
 from paco_core.reward_model.loss import Answers, LossKind, answer_loss
 from paco_core.reward_model.network import Network, Prompt, Row
 
 if TYPE_CHECKING:
-    import torch
     from PIL import Image
 
 
@@ -59,8 +61,6 @@ def tokenise(network: Network, examples: Sequence[Example], *, swap: bool = Fals
 
 def answer_ids(network: Network, answer: str) -> torch.Tensor:
     """Tokens of an answer with the closing token, int64 (n,)."""
-    import torch
-
     tokenizer = network.processor.tokenizer
     return torch.tensor([*tokenizer(answer, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id])
 
@@ -77,8 +77,6 @@ def rows_of(network: Network, items: Sequence[Item], *, trained_vision: bool = F
 
 def answers_of(rows: Sequence[Row], device: torch.device) -> Answers:
     """Where the answer tokens of right-padded rows are predicted."""
-    import torch
-
     tokens = [row.answer for row in rows]
     counts = torch.tensor([0 if answer is None else len(answer) for answer in tokens])
     starts = torch.tensor([len(row.prompt.ids) for row in rows])
@@ -95,7 +93,6 @@ def answer_module(network: Network, wrapped: Any, kind: LossKind, alpha: float, 
     Only answer positions go through the language-model head: logits are (answer tokens, vocabulary), never
     (rows, length, vocabulary).
     """
-    from torch import nn
 
     class AnswerLoss(nn.Module):
         """One forward, so that distributed wrappers see every use of the weights."""

@@ -8,12 +8,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from safetensors import safe_open
+
 from paco_core.io.files import DataError, read_json, write_json
 from paco_core.reward_model.damaged import reading
 
 if TYPE_CHECKING:
-    import torch
-
     from paco_core.config.params import LoraParams
 
 LANGUAGE, VISION = "model.language_model.", "model.visual.blocks."
@@ -48,8 +50,6 @@ def target_pattern(model: torch.nn.Module, targets: Sequence[str], *, trained_vi
 
 def linear_names(model: torch.nn.Module, prefix: str) -> list[str]:
     """Names of the linear layers below ``prefix``."""
-    import torch
-
     modules = model.named_modules()
     return [name for name, module in modules if isinstance(module, torch.nn.Linear) and name.startswith(prefix)]
 
@@ -62,9 +62,6 @@ def attach(model: Any, lora: LoraParams, base: str, seed: int, *, trained_vision
     Raises:
         DataError: see :func:`target_pattern`.
     """
-    import torch
-    from peft import LoraConfig, get_peft_model
-
     config = LoraConfig(
         r=lora.rank,
         lora_alpha=lora.alpha,
@@ -80,8 +77,6 @@ def attach(model: Any, lora: LoraParams, base: str, seed: int, *, trained_vision
 
 def base_digest(model: Any) -> str:
     """Tells bases of one shape apart, whatever number format they are loaded in: from a sample of the weights."""
-    import torch
-
     layers = model.model.language_model.layers
     sampled = (model.lm_head, layers[0].self_attn.q_proj, layers[-1].self_attn.v_proj, layers[-1].mlp.down_proj)
     digest = hashlib.md5(usedforsecurity=False)
@@ -110,8 +105,6 @@ def load(model: Any, adapter: Path) -> Any:
         DataError: when the folder is no adapter or is damaged, or was made for another base (names or shapes differ,
             or the weights, where the adapter knows those of its base).
     """
-    from peft import PeftModel
-
     for name in (CONFIG, WEIGHTS):
         if not (adapter / name).is_file():
             raise DataError(f"{adapter}: no adapter there ({name} is missing); run `dvc repro reward_lora`")
@@ -121,9 +114,6 @@ def load(model: Any, adapter: Path) -> Any:
 
 
 def _refuse_other_base(model: Any, adapter: Path) -> None:
-    from peft import LoraConfig
-    from safetensors import safe_open
-
     linears = {name: module for name, module in model.named_modules() if hasattr(module, "in_features")}
     owner = LoraConfig.from_pretrained(str(adapter)).base_model_name_or_path
     with safe_open(adapter / WEIGHTS, framework="pt") as stored:

@@ -14,10 +14,10 @@ Examples count alike: callers average over examples, never over tokens.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-if TYPE_CHECKING:
-    import torch
+import torch
+from torch.nn import functional
 
 LossKind = Literal["weighted", "legacy", "plain"]
 
@@ -42,8 +42,6 @@ def locate(labels: torch.Tensor) -> Answers:
     Raises:
         ValueError: when a row has no answer token, or its answer begins at position 0.
     """
-    import torch
-
     wanted = labels != -100
     count = wanted.sum(1)
     if bool((count == 0).any()) or bool(wanted[:, 0].any()):
@@ -56,8 +54,6 @@ def locate(labels: torch.Tensor) -> Answers:
 
 def token_weights(first: torch.Tensor, count: torch.Tensor, kind: LossKind, alpha: float) -> torch.Tensor:
     """Weight of each answer token within its example (float32, shape of ``first``)."""
-    import torch
-
     n = count.float()
     if kind == "plain":
         return 1.0 / n
@@ -69,9 +65,6 @@ def token_weights(first: torch.Tensor, count: torch.Tensor, kind: LossKind, alph
 
 def answer_loss(logits: torch.Tensor, answers: Answers, kind: LossKind, alpha: float) -> torch.Tensor:
     """Loss of each example, float32 (batch,), from the logits (m, vocabulary) of answer positions only."""
-    import torch
-    from torch.nn import functional
-
     nll = functional.cross_entropy(logits.float(), answers.target, reduction="none")
     weights = token_weights(answers.first, answers.count, kind, alpha)
     examples = int(answers.row[-1]) + 1

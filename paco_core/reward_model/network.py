@@ -8,7 +8,6 @@ padded to whole steps (:mod:`paco_core.reward_model.shapes`), so that a score do
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -16,8 +15,15 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch.nn import functional
+from transformers import AutoConfig, AutoProcessor, Qwen2_5_VLForConditionalGeneration
+from transformers.models.qwen2_vl.image_processing_qwen2_vl import smart_resize
+from transformers.utils import logging as transformers_logging
+
 from paco_core.io.files import DataError
 from paco_core.io.imports import uncollected
+from paco_core.io.pictures import picture_digest
 from paco_core.reward_model.damaged import reading
 from paco_core.reward_model.features import FeatureCache, Visual
 from paco_core.reward_model.instructions import chat
@@ -26,7 +32,6 @@ from paco_core.reward_model.shapes import PATCH_STEP, chunks, whole
 from paco_core.reward_model.yes_probability import PairQuery, answer_tokens
 
 if TYPE_CHECKING:
-    import torch
     from PIL import Image
 
 PATCHES_AT_ONCE = 65_536  # patches through the vision tower in one pass
@@ -85,9 +90,6 @@ class Network:
         Raises:
             DataError: when the folder is none or damaged, holds another kind of model, or cannot be a reward base.
         """
-        import torch
-        from transformers import AutoConfig, AutoProcessor, Qwen2_5_VLForConditionalGeneration
-
         _quieten()
         source = str(folder)
         if isinstance(folder, Path) and not (folder / "config.json").is_file():
@@ -132,8 +134,6 @@ class Network:
 
     def _prompt(self, instruction: str, grids: tuple[tuple[int, int, int], ...]) -> Prompt:
         """Tokens and rotary positions of an instruction about pictures of these patch grids."""
-        import torch
-
         mark = self.processor.image_token
         parts = chat(self.processor, instruction, len(grids)).split(mark)
         if len(parts) != len(grids) + 1:
@@ -152,8 +152,6 @@ class Network:
         Raises:
             DataError: when the picture is too narrow.
         """
-        from transformers.models.qwen2_vl.image_processing_qwen2_vl import smart_resize
-
         if max(image.size) > NARROWEST * min(image.size):
             raise DataError(f"a picture's longer side is more than {NARROWEST} times its shorter one")
         given = self.processor.image_processor
@@ -172,7 +170,7 @@ class Network:
         quickest when None.
         """
         passes = passes or Passes(1)
-        keys = [picture_key(image) for image in images]
+        keys = [picture_digest(image) for image in images]
         found = {key: visual for key in set(keys) if (visual := self.features.get(key)) is not None}
         new = {key: image for key, image in zip(keys, images, strict=True) if key not in found}
         self.encoded += len(new)
@@ -187,7 +185,7 @@ class Network:
 
     def watch(self, images: Sequence[Image.Image]) -> list[Visual]:
         """Vision features with gradients, for a tower in training; nothing is kept."""
-        keys = [picture_key(image) for image in images]
+        keys = [picture_digest(image) for image in images]
         distinct = dict(zip(keys, images, strict=True))
         found = dict(zip(distinct, self._encode(list(distinct.values())), strict=True))
         return [found[key] for key in keys]
@@ -199,9 +197,6 @@ class Network:
         return max(1, PATCHES_AT_ONCE * self.processor.image_processor.patch_size**2 // int(bounded))
 
     def _encode(self, images: Sequence[Image.Image]) -> list[Visual]:
-        import torch
-        from torch.nn import functional
-
         inputs = self.processor.image_processor(images=list(images), return_tensors="pt").to(self.device)
         patches, grids = inputs["pixel_values"], inputs["image_grid_thw"]
         spare = whole(len(patches), PATCH_STEP) - len(patches)
@@ -246,8 +241,6 @@ class Network:
         return states
 
     def _forward(self, rows: Sequence[Row], use_cache: bool, length: int | None = None) -> Any:
-        import torch
-
         longest = length or max(row.length for row in rows)
         ids = torch.zeros(len(rows), longest, dtype=torch.int64)
         positions = torch.zeros(3, len(rows), longest, dtype=torch.int64)
@@ -269,8 +262,6 @@ class Network:
 
     def first_logits(self, rows: Sequence[Row]) -> torch.Tensor:
         """Logits (rows, vocabulary), float32, of the first answer token; rows carry no answer here."""
-        import torch
-
         length = whole(max(row.length for row in rows))
         row, last = list(range(len(rows))), [row.length - 1 for row in rows]
         spare = [place for place in range(length) if place != last[0]][: whole(len(rows)) - len(rows)]
@@ -295,14 +286,6 @@ def source(root: Path, model: str, key: str = "reward.base") -> str | Path:
     return model
 
 
-def picture_key(image: Image.Image) -> str:
-    """Digest of a picture's pixels, size and mode."""
-    head = f"{image.mode} {image.width}x{image.height} ".encode()
-    return hashlib.md5(head + image.tobytes(), usedforsecurity=False).hexdigest()
-
-
 def _quieten() -> None:
     """No progress bars of the library between our own."""
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()
+    transformers_logging.disable_progress_bar()

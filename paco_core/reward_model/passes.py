@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from types import MethodType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
-if TYPE_CHECKING:
-    import torch
+import torch
+from torch.nn import functional
 
 Batch = TypeVar("Batch")
 Result = TypeVar("Result")
@@ -31,8 +31,6 @@ class Passes:
     @classmethod
     def on(cls, device: torch.device) -> Passes:
         """As many as torch has threads on a processor; one at a time elsewhere."""
-        import torch
-
         return cls(torch.get_num_threads() if device.type == "cpu" else 1)
 
     def share(self, items: int, limit: int) -> int:
@@ -43,7 +41,6 @@ class Passes:
 
     def run(self, function: Callable[[Batch], Result], batches: Sequence[Batch]) -> Iterator[Result]:
         """What ``function`` gives for each batch, in order, without gradients."""
-        import torch
 
         def one(batch: Batch) -> Result:
             torch.set_num_threads(1)
@@ -109,7 +106,5 @@ def embed_patches_by_product(embed: Any) -> None:
 
 
 def _product(embed: Any, patches: torch.Tensor) -> torch.Tensor:
-    from torch.nn import functional
-
     weight = embed.proj.weight.flatten(1)
     return functional.linear(patches.to(weight.dtype), weight, embed.proj.bias)

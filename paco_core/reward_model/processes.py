@@ -19,8 +19,12 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+import torch
+import torch.distributed
+from accelerate import Accelerator, PartialState
+from accelerate.state import AcceleratorState
+
 from paco_core.io.files import DataError
-from paco_core.io.imports import uncollected
 from paco_core.io.parent_process import die_with_parent
 from paco_core.runtime.launchers import rendezvous
 
@@ -62,9 +66,6 @@ def refuse_sharding() -> None:
 
 def accelerator(device: str) -> Any:
     """accelerate's Accelerator for this process, alone or among the others."""
-    with uncollected():
-        from accelerate import Accelerator, PartialState
-
     cpu = device == "cpu"
     PartialState(cpu=cpu, **rendezvous.arguments())  # one for the whole process, which the accelerator finds
     return Accelerator(cpu=cpu)
@@ -75,8 +76,6 @@ def gather(accelerator: Any, rows: Sequence[Any]) -> list[Any]:
 
     They travel as JSON: accelerate's own ``gather_object`` would unpickle what another process sends.
     """
-    import torch
-
     own = torch.frombuffer(bytearray(json.dumps(rows).encode() + b" "), dtype=torch.uint8).to(accelerator.device)
     padded = accelerator.pad_across_processes(own, pad_index=ord(" "))
     everyones = accelerator.gather(padded).cpu().reshape(accelerator.num_processes, -1)
@@ -163,9 +162,6 @@ def _failed(others: Sequence[BaseProcess]) -> list[int]:
 
 def _forget() -> None:
     """Leave the process group, so that this process can start another, or go on alone."""
-    import torch.distributed
-    from accelerate.state import AcceleratorState
-
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
     AcceleratorState._reset_state(reset_partial_state=True)

@@ -7,6 +7,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from huggingface_hub import snapshot_download
+from safetensors import safe_open
+from safetensors.torch import save_file
+
 from paco_core.io.files import DataError, read_json, write_json
 from paco_core.reward_model import lora
 from paco_core.reward_model.evaluation import Evaluation, evaluate
@@ -88,7 +92,6 @@ def _fetch(root: Path, weights: str) -> Path:
     found = source(root, weights, "reward.weights")
     if isinstance(found, Path):
         return found
-    from huggingface_hub import snapshot_download
 
     try:
         return Path(snapshot_download(found, allow_patterns=[lora.CONFIG, lora.WEIGHTS, lora.BASE]))
@@ -100,8 +103,6 @@ def _fetch(root: Path, weights: str) -> Path:
 
 def _renamed(weights: Path) -> dict[str, str]:
     """Tensor names as stored -> as this version of transformers names them."""
-    from safetensors import safe_open
-
     with safe_open(weights, framework="pt") as stored:
         names = list(stored.keys())
     renamed = {}
@@ -113,8 +114,5 @@ def _renamed(weights: Path) -> dict[str, str]:
 
 
 def _copy_tensors(source_file: Path, target: Path, names: dict[str, str]) -> None:
-    from safetensors import safe_open
-    from safetensors.torch import save_file
-
     with safe_open(source_file, framework="pt") as stored:
         save_file({new: stored.get_tensor(old) for old, new in names.items()}, target, metadata={"format": "pt"})

@@ -9,6 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import torch
+
 from paco_core.io.files import DataError
 from paco_core.reward_model.bits import batches_keep_bits
 from paco_core.reward_model.network import Network, Row
@@ -17,8 +19,6 @@ from paco_core.reward_model.shapes import by_length, chunks, of_one_length
 from paco_core.reward_model.yes_probability import PairQuery, Score, from_logits
 
 if TYPE_CHECKING:
-    import torch
-
     from paco_core.config.params import RewardParams
 
 log = logging.getLogger("paco.reward")
@@ -56,8 +56,6 @@ class Scorer:
         window: int | None = None,
     ) -> None:
         if threads is not None:
-            import torch
-
             torch.set_num_threads(threads)
         pixels = None if min_pixels is None or max_pixels is None else (min_pixels, max_pixels)
         self.network = Network.load(folder, device=device, dtype=dtype, pixels=pixels)
@@ -143,8 +141,6 @@ class Scorer:
         Raises:
             DataError: when the model cannot read a question; see :meth:`fault`.
         """
-        import torch
-
         logits = torch.empty(len(queries), self.network.model.lm_head.out_features)
         for batch, found in self._batches(queries):
             logits[batch] = found.cpu()
@@ -174,8 +170,6 @@ class Scorer:
         Raises:
             DataError: when the model cannot read a question, or not answer it at that length.
         """
-        import torch
-
         tokenizer = self.network.processor.tokenizer
         rows = self._rows(queries, max_new_tokens)
         answers = [""] * len(rows)
@@ -201,8 +195,6 @@ def _greedy(network: Network, rows: Sequence[Row], limit: int) -> list[list[int]
 
 def _continue(network: Network, rows: Sequence[Row], limit: int) -> list[list[int]]:
     """Greedy continuations of rows of equal length."""
-    import torch
-
     ends = {network.processor.tokenizer.eos_token_id, network.model.config.text_config.eos_token_id}
     states, cache = network.prefill(rows)
     position = torch.tensor([int(row.prompt.positions.max()) + 1 for row in rows], device=states.device)

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from paco_core.io.files import DataError, atomic, digest
 from paco_core.io.progress import Progress
 from paco_core.reward_model import checkpoint, lora, processes
@@ -32,8 +34,6 @@ from paco_core.reward_model.yes_probability import PairQuery, Score
 from paco_core.runtime.checkpoints import alone
 
 if TYPE_CHECKING:
-    import torch
-
     from paco_core.config.params import RewardParams
 
 ADAPTER, LOG = "adapter", "training_log.csv"
@@ -177,8 +177,6 @@ class _Run:
 
     def to_the_end(self, say: Callable[[str], None]) -> TrainingReport:
         """Everything from the untrained base to the written adapter."""
-        import torch
-
         params = self.params
         before = self._evaluate()
         say(f"base: accuracy {before.accuracy:.3f}, ROC-AUC {before.roc_auc:.3f} on {before.pairs} pairs")
@@ -259,8 +257,6 @@ class _Run:
         self, module: Any, optimizer: Any, group: Sequence[Sequence[int]], step: int, epoch: int
     ) -> tuple[float, float]:
         """One optimiser step over micro-batches; the gradient is that of the mean over all their examples."""
-        import torch
-
         accelerator, count = self.accelerator, self.accelerator.num_processes
         pairs = sum(map(len, group))
         total = torch.zeros((), device=accelerator.device)

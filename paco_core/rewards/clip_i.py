@@ -5,13 +5,13 @@ from __future__ import annotations
 from itertools import combinations
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from paco_core.io.files import DataError
 from paco_core.rewards.base import RewardBatch
 from paco_core.rewards.open_clip_model import OpenClip
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from paco_core.config.params import RewardTerm
     from paco_core.rewards.sources import Sources
 
@@ -26,8 +26,6 @@ class ClipI:
         self.causes: dict[str, int] = {}
 
     def __call__(self, batch: RewardBatch) -> np.ndarray:
-        import numpy as np
-
         for record, panels in zip(batch.records, batch.panels, strict=True):
             if len(panels) < 2:
                 raise DataError(f"prompt {record.idx}: layout {record.layout} has one panel, clip_i needs two")

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from paco_core.data.records.records import split_panels
 from paco_core.rewards.base import RewardBatch
 from paco_core.rewards.open_clip_model import OpenClip
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from paco_core.config.params import RewardTerm
     from paco_core.rewards.sources import Sources
 
@@ -25,8 +25,6 @@ class ClipT:
         self.causes: dict[str, int] = {}
 
     def __call__(self, batch: RewardBatch) -> np.ndarray:
-        import numpy as np
-
         asked = [split_panels(record.prompt, record.layout)[1] for record in batch.records]
         texts = self.clip.texts([text for row in asked for text in row])
         cosines = (self.clip.images([panel for row in batch.panels for panel in row]) * texts).sum(dim=1)

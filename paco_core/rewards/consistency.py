@@ -6,14 +6,14 @@ from collections import Counter
 from itertools import combinations
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from paco_core.io.files import DataError
 from paco_core.reward_model.instructions import render
 from paco_core.reward_model.yes_probability import PairQuery, PairScorer
 from paco_core.rewards.base import RewardBatch
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from paco_core.config.params import RewardTerm
     from paco_core.rewards.sources import Sources
 
@@ -31,8 +31,6 @@ class Consistency:
         self.causes: dict[str, int] = Counter()
 
     def __call__(self, batch: RewardBatch) -> np.ndarray:
-        import numpy as np
-
         queries: list[PairQuery] = []
         owners: list[int] = []
         for position, (record, panels) in enumerate(zip(batch.records, batch.panels, strict=True)):

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from paco_core.reward_model.instructions import render
 from paco_core.reward_model.yes_probability import PairQuery, PairScorer
 from paco_core.rewards.base import RewardBatch
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from paco_core.config.params import RewardTerm
     from paco_core.rewards.sources import Sources
 
@@ -37,15 +37,11 @@ class Editing:
         Raises:
             ValueError: when the batch holds no whole pictures, or no references.
         """
-        import numpy as np
-
         found = self.answers(batch)
         return np.sqrt(np.prod([found[question] for question in QUESTIONS], axis=0))
 
     def answers(self, batch: RewardBatch) -> dict[str, np.ndarray]:
         """P(Yes) of each question, (N,) each."""
-        import numpy as np
-
         queries = []
         for record, reference, edited in zip(batch.records, batch.originals, batch.whole, strict=True):
             shown = edited if edited.size == reference.size else edited.resize(reference.size)

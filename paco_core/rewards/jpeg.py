@@ -5,10 +5,11 @@ from __future__ import annotations
 import io
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from paco_core.rewards.base import RewardBatch
 
 if TYPE_CHECKING:
-    import numpy as np
     from PIL.Image import Image
 
     from paco_core.config.params import RewardTerm
@@ -26,8 +27,6 @@ class Jpeg:
         self.causes: dict[str, int] = {}
 
     def __call__(self, batch: RewardBatch) -> np.ndarray:
-        import numpy as np
-
         return np.array([_saved(picture.convert("RGB")) for picture in batch.whole])
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from paco_core.io.files import DataError
 from paco_core.rewards.base import RewardBatch
 
 if TYPE_CHECKING:
-    import numpy as np
     from PIL.Image import Image
 
     from paco_core.config.params import RewardTerm
@@ -60,14 +61,10 @@ class Ocr:
         self.causes: dict[str, int] = {}
 
     def _read(self, picture: Image) -> str:
-        import numpy as np
-
         found = self.engine(np.asarray(picture.convert("RGB"))[:, :, ::-1])
         return _plain("".join(found.txts or ()))
 
     def __call__(self, batch: RewardBatch) -> np.ndarray:
-        import numpy as np
-
         values = np.full(len(batch), np.nan)
         for row, (record, picture) in enumerate(zip(batch.records, batch.whole, strict=True)):
             asked = _plain(quoted(record.prompt))

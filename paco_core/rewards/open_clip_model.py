@@ -6,11 +6,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import open_clip
+import torch
+
 from paco_core.io.files import DataError
 from paco_core.io.imports import uncollected
 
 if TYPE_CHECKING:
-    import torch
     from PIL.Image import Image
 
 BATCH = 256
@@ -25,8 +27,6 @@ class OpenClip:
 
     @uncollected()
     def __init__(self, model: str, device: str) -> None:
-        import open_clip
-
         folder = Path(model)
         if not model.startswith("hf-hub:") and not (folder / "open_clip_config.json").is_file():
             raise DataError(f"{model}: no open_clip model there (open_clip_config.json is missing)")
@@ -39,14 +39,10 @@ class OpenClip:
 
     def texts(self, texts: Sequence[str]) -> torch.Tensor:
         """Embeddings (N, width). A text met before is not embedded again: prompts repeat over a training."""
-        import torch
-
         self._embed(set(texts) - self._texts.keys())
         return torch.stack([self._texts[text] for text in texts])
 
     def _embed(self, new: Iterable[str]) -> None:
-        import torch
-
         todo = sorted(new)
         for start in range(0, len(todo), BATCH):
             part = todo[start : start + BATCH]
@@ -57,8 +53,6 @@ class OpenClip:
 
     def images(self, images: Sequence[Image]) -> torch.Tensor:
         """Embeddings (N, width)."""
-        import torch
-
         pixels = torch.stack([self.preprocess(image.convert("RGB")) for image in images]).to(self.device)
         with torch.inference_mode():
             parts = [self.model.encode_image(part, normalize=True) for part in pixels.split(BATCH)]

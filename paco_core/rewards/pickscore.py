@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+import torch
+from transformers import AutoProcessor, CLIPModel
+
 from paco_core.io.files import DataError
 from paco_core.rewards.base import RewardBatch
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from paco_core.config.params import RewardTerm
     from paco_core.rewards.sources import Sources
 
@@ -28,8 +30,6 @@ class PickScore:
     name = "pickscore"
 
     def __init__(self, model: str, device: str) -> None:
-        from transformers import AutoProcessor, CLIPModel
-
         try:
             self.model = CLIPModel.from_pretrained(model, use_safetensors=True).to(device).eval()
         except OSError as error:
@@ -42,9 +42,6 @@ class PickScore:
         self.causes: dict[str, int] = {}
 
     def __call__(self, batch: RewardBatch) -> np.ndarray:
-        import numpy as np
-        import torch
-
         scores = []
         for start in range(0, len(batch), BATCH):
             part = batch.take(range(start, min(start + BATCH, len(batch))))

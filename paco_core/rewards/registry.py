@@ -7,6 +7,7 @@ from importlib import import_module
 from paco_core.config.params import RewardSet, RewardTerm
 from paco_core.io.files import DataError
 from paco_core.rewards.base import RewardFunction
+from paco_core.rewards.function import FunctionReward, find
 from paco_core.rewards.sources import Sources
 
 #: Name -> "module:function" that builds the reward of a term; the module is imported when the reward is asked for.
@@ -52,8 +53,6 @@ def check(rewards: RewardSet, given: str = "panels") -> None:
     Raises:
         DataError: for an unknown reward, a function that is not there, or a reward of another kind of picture.
     """
-    from paco_core.rewards.function import find
-
     for name, term in rewards.terms.items():
         asked = kind(name, term)
         if ":" in asked:
@@ -77,8 +76,6 @@ def build(name: str, term: RewardTerm, sources: Sources | None = None) -> Reward
     Raises:
         DataError: for an unknown name, or when the reward lacks its model or its judge.
     """
-    from paco_core.rewards.function import FunctionReward
-
     asked = kind(name, term)
     if ":" in asked:
         return FunctionReward(asked)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import os
-import signal
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -26,9 +25,10 @@ from paco_core.io.secrets import redacted
 from paco_core.runtime import checkpoints
 from paco_core.runtime.code.inputs import present_inputs
 from paco_core.runtime.code.stage_code import StageCode, StageCodes
+from paco_core.runtime.process import prepare
 from paco_core.runtime.provenance import records
 from paco_core.runtime.provenance.chain import RECIPE_TAG, STAGE_TAG, Run
-from paco_core.runtime.tracking import Terminated, Tracker, dagster_url, git_state, open_run
+from paco_core.runtime.tracking import Tracker, dagster_url, git_state, open_run
 
 if TYPE_CHECKING:
     from dagster_pipes import PipesContext
@@ -160,10 +160,6 @@ def _dagster_pipes() -> Iterator[PipesContext | None]:
         yield pipes
 
 
-def _on_sigterm(_signal: int, _frame: object) -> None:
-    raise Terminated
-
-
 @contextmanager
 def open_stage(name: str, item: str | None, root: Path) -> Iterator[StageContext]:
     """Everything a stage needs, opened and closed around it.
@@ -172,10 +168,7 @@ def open_stage(name: str, item: str | None, root: Path) -> Iterator[StageContext
         ParamsError: when ``params.yaml`` is invalid; nothing has been started then.
     """
     params = load(root / PARAMS_FILE)
-    # Before torch is imported anywhere: it reads the thread count once.
-    os.environ.setdefault("OMP_NUM_THREADS", str(params.threads))
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    signal.signal(signal.SIGTERM, _on_sigterm)
+    prepare(params.threads)
     label = stage_label(name, item)
     code = StageCodes.present(root).of(name, item)
     inputs = present_inputs(root, label, code)

@@ -6,12 +6,15 @@ import importlib
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 from dvc_project.project import stages_of
 from paco_core.config.params import PARAMS_FILE, ParamsError, load
 from paco_core.io import files
+from paco_core.io.imports import uncollected
 from paco_core.runtime import launchers
 from paco_core.runtime.context import open_stage, stage_label
+from paco_core.runtime.process import prepare
 from paco_core.runtime.stage_lock import only_run
 
 STAGES = Path(__file__).parents[1] / "stages"
@@ -44,7 +47,7 @@ def run_stage(name: str, item: str | None, root: Path) -> None:
     began = time.monotonic()
     label = stage_label(name, item)
     with only_run(root, label), open_stage(name, item, root) as context:
-        importlib.import_module(f"paco_core.stages.{name}").run(context)
+        _stage(name).run(context)
     files.write_json(root / SECONDS / f"{label}.json", {"seconds": round(time.monotonic() - began, 2)})
 
 
@@ -60,15 +63,21 @@ def _check_item(name: str, item: str | None, root: Path) -> None:
 
 def _trains_together(name: str) -> bool:
     """Whether further ranks can help a stage; the others run as they do locally."""
-    return hasattr(importlib.import_module(f"paco_core.stages.{name}"), "assist")
+    return hasattr(_stage(name), "assist")
+
+
+def _stage(name: str) -> Any:
+    """The module of a stage; it imports all that the stage computes with."""
+    with uncollected():
+        return importlib.import_module(f"paco_core.stages.{name}")
 
 
 def _assist(name: str, item: str | None, root: Path) -> None:
     """A further rank of a training that accelerate or torchrun started; it neither reports nor writes files."""
-    module = importlib.import_module(f"paco_core.stages.{name}")
+    params = load(root / PARAMS_FILE)
+    prepare(params.threads)
+    module = _stage(name)
     if hasattr(module, "assist"):
-        params = load(root / PARAMS_FILE)
-        os.environ.setdefault("OMP_NUM_THREADS", str(params.threads))
         module.assist(params, item, root)
 
 

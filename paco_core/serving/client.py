@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import ValidationError
 
-from paco_core.reward_model.network import picture_key
+from paco_core.io.pictures import picture_digest
 from paco_core.reward_model.yes_probability import PairQuery, Score, Unscorable, from_top_logprobs, in_both_orders
 from paco_core.serving.cache import ScoreCache, question_key
 from paco_core.serving.errors import ServingError
@@ -280,7 +280,7 @@ class _Pictures:
     def key(self, image: Image.Image) -> str:
         found = self._keys.get(id(image))
         if found is None:  # the picture is kept beside its key, so that its id is not used again
-            found = self._keys[id(image)] = (image, picture_key(image))
+            found = self._keys[id(image)] = (image, picture_digest(image))
         return found[1]
 
     def part(self, image: Image.Image) -> str:

@@ -6,23 +6,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paco_core.benchmarks import consistency_rank as bench
+from paco_core.benchmarks.answers_cache import remembering, reward_scorer
+from paco_core.benchmarks.clip_images import ClipImages
+from paco_core.benchmarks.dreamsim import DreamSim
+from paco_core.benchmarks.public_rankings import judge_from_file, read_public
+from paco_core.benchmarks.published import CONSISTENCY_RANK
+from paco_core.benchmarks.ranking_tables import tables
+from paco_core.benchmarks.tables import write_tables
+from paco_core.data.records.panels import PanelStore
 from paco_core.io import paths
 from paco_core.io.files import write_json
+from paco_core.reward_model.network import source
 
 if TYPE_CHECKING:
     from paco_core.runtime.context import StageContext
 
 
 def run(ctx: StageContext) -> None:
-    from paco_core.benchmarks.answers_cache import remembering, reward_scorer
-    from paco_core.benchmarks.clip_images import ClipImages
-    from paco_core.benchmarks.dreamsim import DreamSim
-    from paco_core.benchmarks.public_rankings import judge_from_file
-    from paco_core.benchmarks.published import CONSISTENCY_RANK
-    from paco_core.benchmarks.ranking_tables import tables
-    from paco_core.benchmarks.tables import write_tables
-    from paco_core.reward_model.network import source
-
     params, reward = ctx.params.consistency_rank, ctx.params.reward
     template = params.template or reward.template
     instances, panels = _given(ctx)
@@ -61,9 +61,6 @@ def run(ctx: StageContext) -> None:
 
 def _given(ctx: StageContext) -> tuple[list[bench.Instance], bench.Panels]:
     """The rankings and where their pictures are: this project's own, or a folder in the public layout."""
-    from paco_core.benchmarks.public_rankings import read_public
-    from paco_core.data.records.panels import PanelStore
-
     params = ctx.params.consistency_rank
     if params.source is not None:
         return read_public(ctx.read(Path(params.source)), params.max_instances, params.seed)

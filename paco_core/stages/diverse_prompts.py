@@ -5,6 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+import pandas as pd
+
 from paco_core.data.prompts import diversity_pictures
 from paco_core.data.prompts.diversify import diversify
 from paco_core.data.prompts.embeddings import embed_prompts, load_encoder
@@ -16,9 +19,6 @@ if TYPE_CHECKING:
 
 
 def run(ctx: StageContext) -> None:
-    import numpy as np
-    import pandas as pd
-
     params = ctx.params.diverse_prompts
     records = read_prompts(ctx.read(paths.PROMPTS) / "prompts.jsonl")
     local = params.model.startswith("data/") or (ctx.root / params.model).exists()

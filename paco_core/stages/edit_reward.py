@@ -6,21 +6,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paco_core.benchmarks import edit_reward as bench
+from paco_core.benchmarks.answers_cache import remembering, reward_scorer
+from paco_core.benchmarks.clip_images import ClipImages
+from paco_core.benchmarks.edit_cases import drawn_cases, read_public
+from paco_core.benchmarks.published import EDIT_REWARD
+from paco_core.benchmarks.tables import write_tables
 from paco_core.io import paths
 from paco_core.io.files import DataError, write_json
+from paco_core.reward_model.network import source
 
 if TYPE_CHECKING:
     from paco_core.runtime.context import StageContext
 
 
 def run(ctx: StageContext) -> None:
-    from paco_core.benchmarks.answers_cache import remembering, reward_scorer
-    from paco_core.benchmarks.clip_images import ClipImages
-    from paco_core.benchmarks.edit_cases import drawn_cases, read_public
-    from paco_core.benchmarks.published import EDIT_REWARD
-    from paco_core.benchmarks.tables import write_tables
-    from paco_core.reward_model.network import source
-
     params, reward = ctx.params.edit_reward, ctx.params.reward
     if params.source is not None:
         cases = read_public(ctx.read(Path(params.source)))

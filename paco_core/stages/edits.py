@@ -5,10 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from paco_core.benchmarks import painting
 from paco_core.data.pairs.painted_edits import PaintedEdit, write_painted
 from paco_core.data.records.edit_records import of_part, read_edit_prompts
 from paco_core.io import paths
 from paco_core.io.contact_sheet import contact_sheet
+from paco_core.policies import base
+from paco_core.policies.encodings import cache_folder
+from paco_core.storybook.recogniser import Recogniser
+from paco_core.storybook.world import VOCABULARY
 
 if TYPE_CHECKING:
     from paco_core.benchmarks.painting import Painted
@@ -21,10 +26,6 @@ SHOWN = 8
 
 def _paint(ctx: StageContext, trained: list[EditRecord], reference: Reference) -> list[Painted]:
     """Every training prompt by every painter, from every seed."""
-    from paco_core.benchmarks import painting
-    from paco_core.policies import base
-    from paco_core.policies.encodings import cache_folder
-
     params = ctx.params.edits
     painted: list[Painted] = []
     with ctx.progress(len(params.painters) * len(trained) * len(params.seeds), "pictures") as progress:
@@ -48,9 +49,6 @@ def _paint(ctx: StageContext, trained: list[EditRecord], reference: Reference) -
 
 
 def _read(ctx: StageContext, painted: list[Painted]) -> list[PaintedEdit]:
-    from paco_core.storybook.recogniser import Recogniser
-    from paco_core.storybook.world import VOCABULARY
-
     recogniser = Recogniser.from_pretrained(ctx.read(Path(str(ctx.params.annotations.model))))
     readings = recogniser.read([p.image for p in painted])
     return [

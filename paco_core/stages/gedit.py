@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pandas as pd
+
+from paco_core.benchmarks import gedit, painting
+from paco_core.benchmarks.published import GEDIT
+from paco_core.benchmarks.tables import write_tables
 from paco_core.io import paths
 from paco_core.io.files import write_json
 from paco_core.tasks.edits import EDITS
 from paco_core.tasks.table import recipes_of
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from paco_core.benchmarks.cases import Cases
     from paco_core.benchmarks.painting import Painted
     from paco_core.runtime.context import StageContext
@@ -21,8 +24,6 @@ SAMPLES, SHEET = 8, 12
 
 def _measure(ctx: StageContext) -> tuple[Cases, list[Painted], pd.DataFrame]:
     """Every editing recipe, before and after training, on editing prompts that were held back."""
-    from paco_core.benchmarks import gedit
-
     recipes = recipes_of(EDITS, ctx.params.policies)
     cases = gedit.cases(ctx.read, ctx.params, set())
     adapters = {name: ctx.read(paths.POLICIES / name) / "adapter" for name in recipes}
@@ -32,12 +33,6 @@ def _measure(ctx: StageContext) -> tuple[Cases, list[Painted], pd.DataFrame]:
 
 
 def run(ctx: StageContext) -> None:
-    import pandas as pd
-
-    from paco_core.benchmarks import gedit, painting
-    from paco_core.benchmarks.published import GEDIT
-    from paco_core.benchmarks.tables import write_tables
-
     params = ctx.params.gedit
     painted: list[Painted] = []
     table, reference = pd.DataFrame(), None

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 from paco_core.data.grids import grids
 from paco_core.data.grids.grid_workers import paint_apart
+from paco_core.data.grids.text_to_image import TextToImage
 from paco_core.data.records.records import read_prompts
 from paco_core.io import paths
+from paco_core.io.shards import decode_image
 from paco_core.runtime import launchers
 
 if TYPE_CHECKING:
@@ -18,9 +20,6 @@ SHOWN = 4
 
 
 def run(ctx: StageContext) -> None:
-    from paco_core.data.grids.text_to_image import TextToImage
-    from paco_core.io.shards import decode_image
-
     params = ctx.params.grids
     prompts = read_prompts(ctx.read(paths.DIVERSE_PROMPTS) / "prompts.jsonl")
     recipe = grids.Painting.of(params, ctx.root)

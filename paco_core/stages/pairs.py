@@ -14,8 +14,10 @@ from paco_core.data.pairs.painted_edits import add_painted
 from paco_core.data.records.edit_records import read_edit_prompts
 from paco_core.data.records.panels import PanelStore
 from paco_core.data.records.records import parse_ref, read_prompts
+from paco_core.exchange.rank_bench import read
 from paco_core.io import paths
 from paco_core.io.files import DataError, read_table, write_json
+from paco_core.io.pictures import picture_digest
 from paco_core.io.shards import ShardReader
 
 if TYPE_CHECKING:
@@ -86,13 +88,12 @@ def _held(
     """
     if params.keep_out is None and imported.source is None:
         return ()
-    from paco_core.exchange.rank_bench import panel_digest, read
 
     panels = PanelStore.below(ctx.root / paths.GRIDS, *([imported.source.parent] if imported.source else []))
     known = set(panels.grids.index.index)
 
     def digest(ref: str) -> str:
-        return panel_digest(panels.panel(ref)) if parse_ref(ref)[0] in known else ""
+        return picture_digest(panels.panel(ref)) if parse_ref(ref)[0] in known else ""
 
     held = Held()
     if params.keep_out is not None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from paco_core.experiments.training import recipe_of, train
+from paco_core.grpo.trainer import Reports
 from paco_core.io import files, paths
 from paco_core.runtime import checkpoints
 from paco_core.runtime.code.stage_code import StageCodes
@@ -18,9 +20,6 @@ if TYPE_CHECKING:
 
 def assist(params: Params, item: str | None, root: Path) -> None:
     """Run training on ranks other than the first, without reporting."""
-    from paco_core.experiments.training import train
-    from paco_core.grpo.trainer import Reports
-
     code = StageCodes.present(root).of("policies", item).digest
     train(
         params,
@@ -35,9 +34,6 @@ def assist(params: Params, item: str | None, root: Path) -> None:
 
 
 def run(ctx: StageContext) -> None:
-    from paco_core.experiments.training import recipe_of, train
-    from paco_core.grpo.trainer import Reports
-
     name = str(ctx.item)
     params = ctx.params.policies.of(recipe_of(ctx.params, name))
     place = paths.POLICIES / name

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from dvc_project.lockfile import Lock
 from paco_core.io import paths
 from paco_core.io.files import write_json
+from paco_core.report import page, runs
 
 if TYPE_CHECKING:
     from paco_core.runtime.context import StageContext
@@ -24,8 +25,6 @@ INPUTS = (
 
 
 def run(ctx: StageContext) -> None:
-    from paco_core.report import page, runs
-
     for path in INPUTS:  # the page says itself what is missing
         if (ctx.root / path).exists():
             ctx.read(path)

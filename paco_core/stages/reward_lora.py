@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from paco_core.data.records.panels import PanelStore
 from paco_core.io import paths
+from paco_core.reward_model.evaluation import most_wrong
+from paco_core.reward_model.examples import read_examples
+from paco_core.reward_model.mistakes import contact_sheet, mistake
+from paco_core.reward_model.network import source
+from paco_core.reward_model.published import evaluate_published, keep_adapter
+from paco_core.reward_model.training import train
 from paco_core.runtime import checkpoints
 
 if TYPE_CHECKING:
@@ -14,9 +21,6 @@ if TYPE_CHECKING:
 
 
 def run(ctx: StageContext) -> None:
-    from paco_core.data.records.panels import PanelStore
-    from paco_core.reward_model.examples import read_examples
-
     params = ctx.params.reward
     labels = ctx.read(paths.COT_LABELS)
     panel = PanelStore.below(ctx.read(paths.GRIDS), ctx.read(paths.PAIRS)).panel
@@ -29,9 +33,6 @@ def run(ctx: StageContext) -> None:
 
 
 def _train(ctx: StageContext, examples: list[Example], validation: list[Example]) -> None:
-    from paco_core.reward_model.network import source
-    from paco_core.reward_model.training import train
-
     params = ctx.params.reward
     total = len(examples) * params.epochs
     with ctx.writing(paths.REWARD_LORA) as out, ctx.progress(total, "pairs") as progress:
@@ -54,9 +55,6 @@ def _train(ctx: StageContext, examples: list[Example], validation: list[Example]
 
 def _published(ctx: StageContext, validation: list[Example]) -> None:
     """Nothing is trained: the published weights are looked at on the validation pairs, beside their base."""
-    from paco_core.reward_model.evaluation import most_wrong
-    from paco_core.reward_model.published import evaluate_published, keep_adapter
-
     params = ctx.params.reward
     with ctx.writing(paths.REWARD_LORA) as part:
         adapter = keep_adapter(ctx.root, params, part)
@@ -68,8 +66,6 @@ def _published(ctx: StageContext, validation: list[Example]) -> None:
 
 def _show(ctx: StageContext, seen: Evaluation, mistakes: list[tuple[Example, float]]) -> None:
     """The confusion table and the most wrong pairs, for people."""
-    from paco_core.reward_model.mistakes import contact_sheet, mistake
-
     ctx.tracker.text(seen.confusion(), "validation/confusion.md")
     pictures = [mistake(example, score) for example, score in mistakes]
     for place, picture in enumerate(pictures):

@@ -5,7 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from paco_core.data.records.panels import PanelStore
 from paco_core.io import paths
+from paco_core.reward_model.examples import read_examples
+from paco_core.reward_model.golden import write_golden
+from paco_core.reward_model.merging import merge
+from paco_core.reward_model.network import source
 
 if TYPE_CHECKING:
     from paco_core.runtime.context import StageContext
@@ -14,12 +19,6 @@ COMPARED, GOLDEN = 32, 4
 
 
 def run(ctx: StageContext) -> None:
-    from paco_core.data.records.panels import PanelStore
-    from paco_core.reward_model.examples import read_examples
-    from paco_core.reward_model.golden import write_golden
-    from paco_core.reward_model.merging import merge
-    from paco_core.reward_model.network import source
-
     params = ctx.params.reward
     panels = PanelStore.below(ctx.read(paths.GRIDS), ctx.read(paths.PAIRS))
     table = ctx.read(paths.COT_LABELS) / "validation.parquet"

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from paco_core.benchmarks import painting, t2is
+from paco_core.grpo.prompt_split import trained_ids
 from paco_core.io import paths
+from paco_core.io.files import write_json
 from paco_core.tasks.sets import SETS
 from paco_core.tasks.table import recipes_of
 
@@ -15,10 +18,6 @@ SAMPLES, SHEET = 8, 12
 
 
 def run(ctx: StageContext) -> None:
-    from paco_core.benchmarks import painting, t2is
-    from paco_core.grpo.prompt_split import trained_ids
-    from paco_core.io.files import write_json
-
     params, recipes = ctx.params.t2is, recipes_of(SETS, ctx.params.policies)
     folders = {name: ctx.read(paths.POLICIES / name) for name in recipes}
     cases = t2is.cases(ctx.read, ctx.params, {idx for folder in folders.values() for idx in trained_ids(folder)})

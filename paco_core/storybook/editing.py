@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from paco_core.config.params import EditQuestion
+from paco_core.storybook.drawing import draw
 from paco_core.storybook.prompts import PLACES
 from paco_core.storybook.reasons import NAMES
 from paco_core.storybook.world import SHARED_TRAITS, VOCABULARY, Panel, random_panel
@@ -93,8 +94,6 @@ class Edit:
 
     def draw(self, size: int, seed: int) -> tuple[Image, Image]:
         """Both pictures, ``size`` x ``size`` pixels, the character in the same place."""
-        from paco_core.storybook.drawing import draw
-
         return draw(self.before, size, random.Random(seed)), draw(self.after, size, random.Random(seed))
 
 

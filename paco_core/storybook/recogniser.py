@@ -14,11 +14,16 @@ from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import torch
+from PIL import Image as pil
+from safetensors.torch import load_file
+from torch import nn
+
 from paco_core.io.imports import uncollected
 from paco_core.storybook.world import SHARED_TRAITS, VOCABULARY, Panel
 
 if TYPE_CHECKING:
-    import torch
     from PIL.Image import Image
 
 TRAITS: tuple[str, ...] = tuple(VOCABULARY)
@@ -97,7 +102,6 @@ def gold_edit(reading: Reading, before: Panel, trait: str, word: str) -> GoldEdi
 
 def build_network(width: int) -> torch.nn.Module:
     """The network: (batch, 3, side, side) in -1..1 -> (batch, number of words over all traits) logits."""
-    from torch import nn
 
     def block(inputs: int, outputs: int, kernel: int, stride: int) -> list[nn.Module]:
         convolution = nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, bias=False)
@@ -135,8 +139,6 @@ class Recogniser:
             FileNotFoundError: when one of the two files is missing.
             ValueError: when the weights were trained on another vocabulary.
         """
-        from safetensors.torch import load_file
-
         folder = Path(folder)
         for name in ("config.json", "model.safetensors"):
             if not (folder / name).is_file():
@@ -156,8 +158,6 @@ class Recogniser:
 
     def read(self, images: Sequence[Image], batch_size: int = 256) -> list[Reading]:
         """Read pictures of any size (made for panels of 24 to 96 px), one reading each, in order."""
-        import torch
-
         readings: list[Reading] = []
         for start in range(0, len(images), batch_size):
             pixels = to_pixels(images[start : start + batch_size], self.side)
@@ -169,10 +169,6 @@ class Recogniser:
 
 def to_pixels(images: Sequence[Image], side: int) -> torch.Tensor:
     """Pictures as uint8 (batch, 3, side, side), resized with an antialiased bicubic filter."""
-    import numpy as np
-    import torch
-    from PIL import Image as pil
-
     resized = [image.convert("RGB").resize((side, side), pil.Resampling.BICUBIC) for image in images]
     return torch.from_numpy(np.stack([np.asarray(image) for image in resized])).permute(0, 3, 1, 2).contiguous()
 

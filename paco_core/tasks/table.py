@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from paco_core.policies.base import policy_class
+from paco_core.policies.families import family_of
 from paco_core.tasks.base import Task
 from paco_core.tasks.edits import EDITS
 from paco_core.tasks.sets import SETS
@@ -21,7 +21,7 @@ def task_of(recipe: PolicyRecipe) -> Task:
     Raises:
         DataError: when its family is unknown.
     """
-    return EDITS if policy_class(recipe.family).edits else SETS
+    return EDITS if family_of(recipe.family).edits else SETS
 
 
 def measured_by(benchmark: str) -> Task:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from paco_core.io.files import DataError, read_json, write_json
+from paco_core.zoo import clip, flux_kontext, qwen_image_edit, recogniser_training, vlm_training
 from paco_core.zoo.card import Card, write_card
+from paco_core.zoo.check import measure
 from paco_core.zoo.fitting import Say
+from paco_core.zoo.flux import build_flux
+from paco_core.zoo.vae import build_vae
 
 Build = Callable[[Path, Path, Say], None]
 
@@ -23,40 +28,28 @@ class Member:
 
 
 def _flux(work: Path, zoo: Path, say: Say) -> None:
-    from paco_core.zoo.flux import build_flux
-
     _vae(work, say)
     build_flux(work / "flux", zoo / "flux", say)
 
 
 def _recogniser(work: Path, zoo: Path, say: Say) -> None:
-    from paco_core.zoo import recogniser_training
-
     recogniser_training.build(work / "recogniser", zoo / "recogniser", _built(zoo, "flux"), say)
 
 
 def _clip(work: Path, zoo: Path, say: Say) -> None:
-    from paco_core.zoo import clip
-
     clip.build(work / "clip", zoo / "clip", say=say)
 
 
 def _vlm(work: Path, zoo: Path, say: Say) -> None:
-    from paco_core.zoo import vlm_training
-
     folders = _built(zoo, "flux"), _built(zoo, "recogniser")
     vlm_training.build(work / "qwen2_5_vl", zoo / "qwen2_5_vl", *folders, say=say)
 
 
 def _flux_kontext(work: Path, zoo: Path, say: Say) -> None:
-    from paco_core.zoo import flux_kontext
-
     flux_kontext.build(work / "flux_kontext", zoo / "flux_kontext", _built(zoo, "flux"), say)
 
 
 def _qwen_image_edit(work: Path, zoo: Path, say: Say) -> None:
-    from paco_core.zoo import qwen_image_edit
-
     qwen_image_edit.build(work / "qwen_image_edit", zoo / "qwen_image_edit", _built(zoo, "qwen2_5_vl"), say)
 
 
@@ -69,8 +62,6 @@ def _built(zoo: Path, member: str) -> Path:
 
 def _vae(work: Path, say: Say) -> Path:
     """Folder of the autoencoder that all members share; trained where it is not yet."""
-    from paco_core.zoo.vae import build_vae
-
     build_vae(work / "vae", say)
     return work / "vae" / "final"
 
@@ -208,10 +199,6 @@ def build(
     Raises:
         DataError: for a name that is no member, or one that learns from another which is not built yet.
     """
-    import shutil
-
-    from paco_core.zoo.check import measure
-
     if unknown := [member for member in members if member not in MEMBERS]:
         raise DataError(f"the zoo has no member {unknown[0]!r}; choose among {', '.join(MEMBERS)}")
     chosen = [name for name in MEMBERS if name in members or not members]

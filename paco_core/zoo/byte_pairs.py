@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 
+from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
+from transformers.models.qwen2.tokenization_qwen2 import PRETOKENIZE_REGEX
+
 
 def learn_byte_pairs(corpus: Iterable[str], size: int) -> tuple[dict[str, int], list[tuple[str, str]]]:
     """Vocabulary and merges over bytes, cut into words as Qwen2 cuts them; foreign text falls back to bytes.
@@ -12,9 +15,6 @@ def learn_byte_pairs(corpus: Iterable[str], size: int) -> tuple[dict[str, int], 
     Learning is greedy until no pair is left or ``size`` entries exist. Ties make it differ from run to
     run, so the files are committed rather than learnt again.
     """
-    from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, trainers
-    from transformers.models.qwen2.tokenization_qwen2 import PRETOKENIZE_REGEX
-
     learner = Tokenizer(models.BPE())
     learner.normalizer = normalizers.NFC()
     learner.pre_tokenizer = pre_tokenizers.Sequence(
@@ -41,9 +41,6 @@ def with_whole_words(
 
     New merges come last, so that they touch only what the old ones leave in pieces.
     """
-    from tokenizers import Regex, Tokenizer, models, pre_tokenizers
-    from transformers.models.qwen2.tokenization_qwen2 import PRETOKENIZE_REGEX
-
     cut = pre_tokenizers.Sequence(
         [
             pre_tokenizers.Split(Regex(PRETOKENIZE_REGEX), behavior="isolated"),

@@ -7,7 +7,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+from diffusers import FluxPipeline
+
 from paco_core.io.files import DataError, read_json
+from paco_core.policies import base
+from paco_core.storybook.prompts import storybook_prompts
+from paco_core.storybook.recogniser import Recogniser, gold_consistency, gold_following
+from paco_core.zoo import clip, edit_figures, flux_kontext, qwen_vae, recogniser_training, vlm_figures
+from paco_core.zoo.text import MAX_LENGTH
+from paco_core.zoo.vae import psnr
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -87,30 +96,19 @@ def tolerance_of(name: str) -> float:
 
 
 def _recogniser(zoo_dir: Path) -> dict[str, float]:
-    from paco_core.zoo import recogniser_training
-
     return recogniser_training.figures(zoo_dir / "recogniser", zoo_dir / "flux")
 
 
 def _clip(zoo_dir: Path) -> dict[str, float]:
-    from paco_core.zoo import clip
-
     return clip.figures(zoo_dir / "clip", zoo_dir / "flux" / "vae")
 
 
 def _vlm(zoo_dir: Path) -> dict[str, float]:
-    from paco_core.zoo import vlm_figures
-
     return vlm_figures.figures(zoo_dir / "qwen2_5_vl", zoo_dir / "flux", zoo_dir / "recogniser")
 
 
 def _flux(zoo_dir: Path) -> dict[str, float]:
     """Reconstruction in dB, and what the recogniser reads in 2x2 grids of unseen prompts."""
-    from diffusers import FluxPipeline
-
-    from paco_core.storybook.recogniser import Recogniser
-    from paco_core.zoo.vae import psnr
-
     pipeline = FluxPipeline.from_pretrained(zoo_dir / "flux")
     pipeline.set_progress_bar_config(disable=True)
     recogniser = Recogniser.from_pretrained(zoo_dir / "recogniser")
@@ -122,24 +120,18 @@ def _flux(zoo_dir: Path) -> dict[str, float]:
 
 
 def _flux_kontext(zoo_dir: Path) -> dict[str, float]:
-    from paco_core.zoo import edit_figures, flux_kontext
-
     policy = _editor("flux_kontext", zoo_dir)
     return edit_figures.figures(policy, zoo_dir / "recogniser", GUIDANCE["flux_kontext"], flux_kontext.MAX_LENGTH)
 
 
 def _qwen_image_edit(zoo_dir: Path) -> dict[str, float]:
     """Reconstruction in dB as well: it has an autoencoder of its own."""
-    from paco_core.zoo import edit_figures, qwen_vae
-
     policy = _editor("qwen_image_edit", zoo_dir)
     figures = {f"psnr_{size}px": qwen_vae.psnr(policy.vae, size) for size in (64, 128)}
     return figures | edit_figures.figures(policy, zoo_dir / "recogniser", GUIDANCE["qwen_image_edit"], 16)
 
 
 def _editor(family: str, zoo_dir: Path) -> Any:
-    from paco_core.policies import base
-
     return base.load(family, str(zoo_dir / family), "cpu", "float32")
 
 
@@ -147,12 +139,6 @@ def paint_and_read(
     pipeline: Any, recogniser: Any, size: int, prompts: int = 48, seed: int = 9_400
 ) -> tuple[float, float]:
     """Mean gold consistency and following of one 2x2 grid of ``size`` px for each of some unseen prompts."""
-    import torch
-
-    from paco_core.storybook.prompts import storybook_prompts
-    from paco_core.storybook.recogniser import gold_consistency, gold_following
-    from paco_core.zoo.text import MAX_LENGTH
-
     consistency: list[float] = []
     following: list[float] = []
     asked = storybook_prompts(prompts, seed)

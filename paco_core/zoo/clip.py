@@ -10,7 +10,18 @@ import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import open_clip
+import torch
+from open_clip import OPENAI_DATASET_MEAN, OPENAI_DATASET_STD
+from open_clip.model import CLIP
+from safetensors.torch import save_file
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+from torch import nn
+from torch.nn import functional
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers.models.qwen2.tokenization_qwen2 import PRETOKENIZE_REGEX
 
 from paco_core.io.files import atomic, write_json
 from paco_core.storybook.prompts import panel_text, storybook_prompts
@@ -19,10 +30,6 @@ from paco_core.storybook.world import VOCABULARY
 from paco_core.zoo.byte_pairs import learn_byte_pairs
 from paco_core.zoo.fitting import Say, Schedule, fit
 from paco_core.zoo.views import Views, drawn_views, random_panels, spoil
-
-if TYPE_CHECKING:
-    import torch
-    from transformers import PreTrainedTokenizerFast
 
 SIDE = 64
 CONTEXT = 48
@@ -48,8 +55,6 @@ def build(work_dir: Path, out_dir: Path, recipe: Settings | None = None, say: Sa
     Spoilt drawings are enough: reconstructions by an autoencoder are retrieved as well as drawings. The
     tokenizer is learnt once and kept in ``work_dir``, so that a resumed run has the same token ids.
     """
-    from transformers import AutoTokenizer
-
     recipe = recipe or Settings()
     if not (work_dir / "tokenizer").is_dir():
         with atomic(work_dir / "tokenizer") as part:
@@ -64,9 +69,6 @@ def build(work_dir: Path, out_dir: Path, recipe: Settings | None = None, say: Sa
 
 def figures(folder: Path, vae: Path) -> dict[str, float]:
     """The card's figures: top-1 retrieval of a picture's own sub-prompt among 64, drawn and reconstructed."""
-    import open_clip
-    from transformers import AutoTokenizer
-
     model = open_clip.create_model(f"local-dir:{folder}").eval()
     tokenizer = AutoTokenizer.from_pretrained(folder)
     measured: dict[str, float] = {}
@@ -85,19 +87,6 @@ def corpus() -> list[str]:
 
 def build_tokenizer(corpus: Iterable[str]) -> PreTrainedTokenizerFast:
     """Word-like byte pairs between a start and an end token, padded behind the end."""
-    from tokenizers import (
-        AddedToken,
-        Regex,
-        Tokenizer,
-        decoders,
-        models,
-        normalizers,
-        pre_tokenizers,
-        processors,
-    )
-    from transformers import PreTrainedTokenizerFast
-    from transformers.models.qwen2.tokenization_qwen2 import PRETOKENIZE_REGEX
-
     vocabulary, merges = learn_byte_pairs(corpus, VOCABULARY_SIZE - 3)
     core = Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
     core.normalizer = normalizers.NFC()
@@ -150,10 +139,6 @@ def train(
 
     Panels that share all traits within a batch are one class, not negatives of each other.
     """
-    import torch
-    from torch import nn
-    from torch.nn import functional
-
     heads = nn.Linear(128, sum(len(words) for words in VOCABULARY.values()))
     parts = nn.ModuleDict({"model": model, "heads": heads})
     known: dict[str, list[int]] = {}
@@ -184,9 +169,6 @@ def train(
 
 def build_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> torch.nn.Module:
     """A fresh open_clip ``CLIP``."""
-    import torch
-    from open_clip.model import CLIP
-
     torch.manual_seed(seed)
     model: torch.nn.Module = CLIP(**configuration(tokenizer))
     return model
@@ -194,9 +176,6 @@ def build_model(tokenizer: PreTrainedTokenizerFast, seed: int) -> torch.nn.Modul
 
 def export(model: torch.nn.Module, tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
     """Write the folder that ``local-dir:`` loads, whole or not at all."""
-    from open_clip import OPENAI_DATASET_MEAN, OPENAI_DATASET_STD
-    from safetensors.torch import save_file
-
     preprocess = {
         "mean": list(OPENAI_DATASET_MEAN),
         "std": list(OPENAI_DATASET_STD),
@@ -221,9 +200,6 @@ def export(model: torch.nn.Module, tokenizer: PreTrainedTokenizerFast, folder: P
 
 def as_input(pictures: torch.Tensor) -> torch.Tensor:
     """Pictures in -1..1 -> what open_clip's preprocessing gives (OpenAI's mean and standard deviation)."""
-    import torch
-    from open_clip import OPENAI_DATASET_MEAN, OPENAI_DATASET_STD
-
     mean = torch.tensor(OPENAI_DATASET_MEAN).view(1, 3, 1, 1)
     deviation = torch.tensor(OPENAI_DATASET_STD).view(1, 3, 1, 1)
     return ((pictures + 1) / 2 - mean) / deviation
@@ -236,9 +212,6 @@ def retrieval(
     candidates: int = 64,
 ) -> float:
     """Share of pictures whose own caption scores highest among ``candidates`` of other panels (top-1)."""
-    import torch
-    from torch.nn import functional
-
     clip: Any = model
     hits = total = 0
     with torch.inference_mode():
@@ -255,8 +228,6 @@ def retrieval(
 
 def _ids(texts: Sequence[str], tokenizer: PreTrainedTokenizerFast, known: dict[str, list[int]]) -> torch.Tensor:
     """Token ids (batch, context), padded and cut as open_clip's wrapper does."""
-    import torch
-
     for text in texts:
         if text not in known:
             encoded = tokenizer(text, max_length=CONTEXT, padding="max_length", truncation=True)

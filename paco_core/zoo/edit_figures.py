@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from paco_core.grpo.rollout import Sampling, rollout
+from paco_core.policies.base import NoiseKey
 from paco_core.storybook.editing import Edit, random_edit
 from paco_core.storybook.recogniser import GoldEdit, Recogniser, gold_edit
 
@@ -49,9 +51,6 @@ def paint(
     policy: Policy, instructions: Sequence[str], references: Sequence[Image], size: int, guidance: float, length: int
 ) -> list[Image]:
     """One edit a reference by the ODE."""
-    from paco_core.grpo.rollout import Sampling, rollout
-    from paco_core.policies.base import NoiseKey
-
     square = (size, size)
     condition = policy.encode(instructions, length, references, [square])
     sampling = Sampling.of(policy, square, STEPS, guidance)

@@ -11,15 +11,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+
+from paco_core.io.files import atomic
+from paco_core.io.progress import Progress
 from paco_core.storybook.drawing import draw
 from paco_core.storybook.editing import Edit
 from paco_core.storybook.world import SHARED_TRAITS, VOCABULARY, Panel
 from paco_core.zoo.fitting import Say
-
-if TYPE_CHECKING:
-    import torch
 
 TRAITS = tuple(VOCABULARY)
 FAMILY = 2 ** len(TRAITS)
@@ -71,10 +73,6 @@ class EditPool:
     @classmethod
     def build(cls, encode: Encode, file: Path, say: Say) -> EditPool:
         """Draw and encode, or load what an earlier run encoded with the same autoencoder."""
-        from safetensors.torch import load_file, save_file
-
-        from paco_core.io.files import atomic
-
         families = {size: _families(size, count) for size, count, _, _ in SIZES}
         if not file.is_file():
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -130,10 +128,6 @@ def _families(size: int, count: int) -> list[Family]:
 
 def _encoded(encode: Encode, size: int, families: Sequence[Family], say: Say) -> dict[str, torch.Tensor]:
     """What ``encode`` makes of each family, (families, 64, ...) in bfloat16."""
-    import torch
-
-    from paco_core.io.progress import Progress
-
     found: dict[str, list[torch.Tensor]] = {}
     with torch.inference_mode(), Progress(len(families), f"latents at {size} px", "families", say) as progress:
         for number, family in enumerate(families):
@@ -146,8 +140,5 @@ def _encoded(encode: Encode, size: int, families: Sequence[Family], say: Say) ->
 
 def pixels(panels: Sequence[Panel], size: int, place: int) -> torch.Tensor:
     """Drawings (n, 3, size, size) in -1..1, the character of all in the place that ``place`` draws."""
-    import numpy as np
-    import torch
-
     drawn = np.stack([np.asarray(draw(panel, size, random.Random(f"{size}-{place}"))) for panel in panels])
     return torch.from_numpy(drawn).permute(0, 3, 1, 2).float() / 127.5 - 1

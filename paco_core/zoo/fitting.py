@@ -10,13 +10,13 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
 
 from paco_core.io.files import atomic
 from paco_core.io.progress import Progress
-
-if TYPE_CHECKING:
-    import torch
 
 CHECKPOINT = "checkpoint.safetensors"
 Say = Callable[[str], None]
@@ -59,8 +59,6 @@ def fit(
             training was complete already: who was killed in it goes on with it.
         optimizer: AdamW when none is given; its rate follows the schedule in any case.
     """
-    import torch
-
     weights = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = optimizer or torch.optim.AdamW(
         weights, lr=schedule.learning_rate, betas=(0.9, 0.98), weight_decay=schedule.weight_decay
@@ -90,8 +88,6 @@ def fit(
 
 
 def _save(model: torch.nn.Module, optimizer: torch.optim.Optimizer, folder: Path, steps: int) -> None:
-    from safetensors.torch import save_file
-
     tensors = {f"model.{name}": value.detach().contiguous().clone() for name, value in model.state_dict().items()}
     for index, state in optimizer.state_dict()["state"].items():
         tensors |= {f"optimizer.{index}.{name}": value.contiguous() for name, value in state.items()}
@@ -101,8 +97,6 @@ def _save(model: torch.nn.Module, optimizer: torch.optim.Optimizer, folder: Path
 
 def _restore(model: torch.nn.Module, optimizer: torch.optim.Optimizer, folder: Path) -> int:
     """Load a checkpoint if there is one; returns the number of steps that are already done."""
-    from safetensors import safe_open
-
     if not (folder / CHECKPOINT).is_file():
         return 0
     with safe_open(folder / CHECKPOINT, "pt") as file:

@@ -13,18 +13,22 @@ import random
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import numpy as np
+import torch
+from diffusers import AutoencoderKL, FlowMatchEulerDiscreteScheduler, FluxPipeline, FluxTransformer2DModel
+from safetensors.torch import load_file, save_file
+from torch.nn import functional
+from transformers import CLIPTextConfig, CLIPTextModel, T5Config, T5EncoderModel
+
+from paco_core.io.progress import Progress
 from paco_core.storybook.drawing import draw
 from paco_core.storybook.prompts import KINDS, compose, place_marks, random_set
 from paco_core.storybook.world import SHARED_TRAITS, VOCABULARY, Panel
 from paco_core.zoo.fitting import Say, Schedule
 from paco_core.zoo.pipelines import fit_pipeline
 from paco_core.zoo.text import MAX_LENGTH, build_tokenizer
-
-if TYPE_CHECKING:
-    import torch
-    from diffusers import AutoencoderKL, FluxPipeline
 
 SCHEDULE = Schedule(steps=8000, learning_rate=2e-2, warmup=60, checkpoint_every=200)
 #: Panel size in pixels, pictures a batch (about 1,800 tokens), share of the steps. A 2x2 grid has twice the size.
@@ -45,9 +49,6 @@ def shift_mu(tokens: int) -> float:
 
 def new_parts() -> dict[str, Any]:
     """Untrained transformer and text encoders."""
-    from diffusers import FluxTransformer2DModel
-    from transformers import CLIPTextConfig, CLIPTextModel, T5Config, T5EncoderModel
-
     tokenizer = build_tokenizer()
     words, eos, pad = len(tokenizer), tokenizer.eos_token_id, tokenizer.pad_token_id
     clip = CLIPTextConfig(
@@ -70,8 +71,6 @@ def new_parts() -> dict[str, Any]:
 
 def _look_back(encoder: Any) -> None:
     """Let two heads of T5 start with a liking for the words just before: a panel's mark precedes its words."""
-    import torch
-
     bias = encoder.encoder.block[0].layer[0].SelfAttention.relative_attention_bias.weight
     before = len(bias) // 2  # the first half of the buckets holds distances backwards, the second forwards
     with torch.no_grad():
@@ -82,8 +81,6 @@ def _look_back(encoder: Any) -> None:
 
 def pipeline(parts: dict[str, Any], vae: AutoencoderKL) -> FluxPipeline:
     """All parts as a FluxPipeline."""
-    from diffusers import FlowMatchEulerDiscreteScheduler, FluxPipeline
-
     tokenizer = build_tokenizer()
     scheduler = FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True, **SHIFT)
     return FluxPipeline(scheduler=scheduler, vae=vae, tokenizer=tokenizer, tokenizer_2=tokenizer, **parts)
@@ -114,8 +111,6 @@ class LatentPool:
     @classmethod
     def build(cls, vae: Any, work: Path, say: Say) -> LatentPool:
         """Draw and encode, or load what an earlier run encoded with the same autoencoder."""
-        from safetensors.torch import load_file, save_file
-
         file = work / "latents.safetensors"
         plan = {size: _drawings(size) for size, _, _ in SIZES}
         if not file.is_file():
@@ -131,8 +126,6 @@ class LatentPool:
 
     def grid(self, size: int, panels: list[Panel], rng: random.Random) -> torch.Tensor:
         """Latents (16, 2 s, 2 s) of a 2x2 grid, one drawing a panel at random."""
-        import torch
-
         picked = [self.latents[size][rng.choice(self.rows[size][panel])] for panel in panels]
         return torch.cat([torch.cat(picked[:2], 2), torch.cat(picked[2:], 2)], 1).float()
 
@@ -144,11 +137,6 @@ def _drawings(size: int) -> list[Panel]:
 
 
 def _encode(vae: Any, size: int, panels: list[Panel], say: Say) -> torch.Tensor:
-    import numpy as np
-    import torch
-
-    from paco_core.io.progress import Progress
-
     rng, encoded = random.Random(size), []
     with torch.inference_mode(), Progress(len(panels), f"latents at {size} px", "panels", say) as progress:
         for start in range(0, len(panels), 128):
@@ -175,9 +163,6 @@ def place_loss(embedded: torch.Tensor, ids: torch.Tensor, tokenizer: Any) -> tor
     FLUX gives text no positions: which panel a word is about must stand in its embedding. Flow matching
     alone leaves that unlearnt for long, and the scenes then land in any panel.
     """
-    import torch
-    from torch.nn import functional
-
     marks = tokenizer.convert_tokens_to_ids([mark.rstrip(":").lower() for mark in place_marks(2, 2)])
     started = torch.stack([(ids == mark).cumsum(1) > 0 for mark in marks]).sum(0)
     inside = (started > 0) & (ids != tokenizer.pad_token_id) & (ids != tokenizer.eos_token_id)
@@ -186,9 +171,6 @@ def place_loss(embedded: torch.Tensor, ids: torch.Tensor, tokenizer: Any) -> tor
 
 def flow_loss(parts: Any, tokenizer: Any, pool: LatentPool, step: int) -> torch.Tensor:
     """Flow matching on one batch of grids of one size (squared error of the velocity), and the place loss."""
-    import torch
-    from diffusers import FluxPipeline
-
     rng = random.Random(step)
     share = CONSISTENT_SHARE if step < SCHEDULE.steps - LAST_STEPS else LAST_SHARE
     size, count, _ = rng.choices(SIZES, [share for _, _, share in SIZES])[0]
@@ -219,9 +201,6 @@ def flow_loss(parts: Any, tokenizer: Any, pool: LatentPool, step: int) -> torch.
 
 def build_flux(work: Path, out: Path, say: Say = print) -> None:
     """Train (or go on training) the small FLUX and save it to ``out``; the autoencoder lies in ``work/../vae``."""
-    import torch
-    from diffusers import AutoencoderKL
-
     vae = AutoencoderKL.from_pretrained(work.parent / "vae" / "final").eval()
     pool = LatentPool.build(vae, work, say)
     torch.manual_seed(0)

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from diffusers import AutoencoderKL, FlowMatchEulerDiscreteScheduler, FluxKontextPipeline, FluxPipeline
 
 from paco_core.zoo import edits
 from paco_core.zoo.edits import EditPool
@@ -16,10 +19,6 @@ from paco_core.zoo.fitting import Say, Schedule
 from paco_core.zoo.flux import GUIDANCE, SHIFT, is_hidden, shift_mu
 from paco_core.zoo.pipelines import fit_pipeline
 from paco_core.zoo.text import build_tokenizer, grown, words_of
-
-if TYPE_CHECKING:
-    import torch
-    from diffusers import AutoencoderKL, FluxKontextPipeline
 
 SCHEDULE = Schedule(steps=4000, learning_rate=1e-2, warmup=40, checkpoint_every=200)
 MAX_LENGTH = 8  # words of an instruction, function words left out, and the end token
@@ -32,8 +31,6 @@ def tokenizer() -> Any:
 
 def parts_of(flux: Path) -> dict[str, Any]:
     """Transformer and text encoders of the small FLUX; words that it did not know get new embeddings."""
-    from diffusers import FluxPipeline
-
     pipeline = FluxPipeline.from_pretrained(flux)
     known, wanted = pipeline.tokenizer.get_vocab(), tokenizer().get_vocab()
     for encoder in (pipeline.text_encoder, pipeline.text_encoder_2):
@@ -43,8 +40,6 @@ def parts_of(flux: Path) -> dict[str, Any]:
 
 def _grow(encoder: Any, known: dict[str, int], wanted: dict[str, int]) -> None:
     """Give an encoder rows for the wanted words."""
-    import torch
-
     rows = grown(encoder.get_input_embeddings().weight.detach(), known, wanted)
     encoder.set_input_embeddings(torch.nn.Embedding.from_pretrained(rows, freeze=False))
     encoder.config.vocab_size = len(wanted)
@@ -52,8 +47,6 @@ def _grow(encoder: Any, known: dict[str, int], wanted: dict[str, int]) -> None:
 
 def pipeline(parts: dict[str, Any], vae: AutoencoderKL) -> FluxKontextPipeline:
     """All parts as a FluxKontextPipeline."""
-    from diffusers import FlowMatchEulerDiscreteScheduler, FluxKontextPipeline
-
     words = tokenizer()
     scheduler = FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True, **SHIFT)
     return FluxKontextPipeline(scheduler=scheduler, vae=vae, tokenizer=words, tokenizer_2=words, **parts)
@@ -61,9 +54,6 @@ def pipeline(parts: dict[str, Any], vae: AutoencoderKL) -> FluxKontextPipeline:
 
 def flow_loss(parts: Any, words: Any, pool: EditPool, step: int) -> torch.Tensor:
     """Flow matching on one batch of edits of one size: squared error of the velocity."""
-    import torch
-    from diffusers import FluxKontextPipeline
-
     rng = random.Random(step)
     size, _, count, _ = rng.choices(edits.SIZES, [share for *_, share in edits.SIZES])[0]
     batch = pool.batch(size, count, rng)
@@ -95,9 +85,6 @@ def flow_loss(parts: Any, words: Any, pool: EditPool, step: int) -> torch.Tensor
 
 def build(work: Path, out: Path, flux: Path, say: Say = print) -> None:
     """Train (or go on training) the small Kontext from the FLUX in ``flux`` and save it to ``out``."""
-    import torch
-    from diffusers import AutoencoderKL
-
     vae = AutoencoderKL.from_pretrained(flux / "vae").eval()
     pool = EditPool.build(lambda pixels: {"latents": encode(vae, pixels)}, work / "latents.safetensors", say)
     torch.manual_seed(0)
@@ -118,8 +105,6 @@ def build(work: Path, out: Path, flux: Path, say: Say = print) -> None:
 
 def encode(vae: Any, pixels: torch.Tensor) -> torch.Tensor:
     """Scaled latents of drawings, as the pipeline encodes reference pictures."""
-    import torch
-
     with torch.autocast("cpu", torch.bfloat16):
         latents: torch.Tensor = vae.encode(pixels).latent_dist.mode()
     return (latents.float() - vae.config.shift_factor) * vae.config.scaling_factor

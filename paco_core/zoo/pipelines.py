@@ -6,8 +6,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from safetensors.torch import load_file, save_file
+
 from paco_core.io.files import atomic, read_json, write_json
 from paco_core.zoo.fitting import Say, Schedule, fit
+from paco_core.zoo.muon import Muon
 
 if TYPE_CHECKING:
     import torch
@@ -33,7 +36,6 @@ def fit_pipeline(
         pipeline: puts the parts together.
         halved: components whose weights are stored in float16; diffusers loads them as float32 unless asked otherwise.
     """
-    from paco_core.zoo.muon import Muon
 
     def export(_steps: int) -> None:
         parts.eval()
@@ -57,8 +59,6 @@ def _forget_origin(file: Path) -> None:
 
 
 def _halve(file: Path) -> None:
-    from safetensors.torch import load_file, save_file
-
     tensors = {name: tensor.half() for name, tensor in load_file(file).items()}
     with atomic(file) as part:
         save_file(tensors, part, metadata={"format": "pt"})

@@ -9,7 +9,11 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from diffusers import FlowMatchEulerDiscreteScheduler, QwenImageEditPipeline, QwenImageTransformer2DModel
+from transformers import Qwen2VLProcessor
 
 from paco_core.zoo import edits, qwen_reader, qwen_vae, vlm
 from paco_core.zoo.edits import EditPool
@@ -18,18 +22,12 @@ from paco_core.zoo.flux import SHIFT, shift_mu
 from paco_core.zoo.pipelines import fit_pipeline
 from paco_core.zoo.qwen_reader import InstructionReader
 
-if TYPE_CHECKING:
-    import torch
-    from diffusers import QwenImageEditPipeline, QwenImageTransformer2DModel
-
 SCHEDULE = Schedule(steps=5000, learning_rate=2e-2, warmup=60, checkpoint_every=200)
 EMPTY_SHARE = 0.1  # of the training instructions
 
 
 def new_transformer(width: int) -> QwenImageTransformer2DModel:
     """An untrained transformer of 2.5 M parameters that reads states of ``width`` channels."""
-    from diffusers import QwenImageTransformer2DModel
-
     return QwenImageTransformer2DModel(
         patch_size=2,
         in_channels=4 * qwen_vae.CHANNELS,
@@ -45,9 +43,6 @@ def new_transformer(width: int) -> QwenImageTransformer2DModel:
 
 def pipeline(transformer: Any, vae: Any, reader: Any, tokenizer: Any) -> QwenImageEditPipeline:
     """All parts as a QwenImageEditPipeline."""
-    from diffusers import FlowMatchEulerDiscreteScheduler, QwenImageEditPipeline
-    from transformers import Qwen2VLProcessor
-
     return QwenImageEditPipeline(
         scheduler=FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True, **SHIFT),
         vae=vae,
@@ -60,9 +55,6 @@ def pipeline(transformer: Any, vae: Any, reader: Any, tokenizer: Any) -> QwenIma
 
 def flow_loss(transformer: Any, reader: InstructionReader, pool: EditPool, step: int) -> torch.Tensor:
     """Flow matching on one batch of edits of one size: squared error of the velocity."""
-    import torch
-    from diffusers import QwenImageEditPipeline
-
     rng = random.Random(step)
     size, _, count, _ = rng.choices(edits.SIZES, [share for *_, share in edits.SIZES])[0]
     batch = pool.batch(size, count, rng)
@@ -89,8 +81,6 @@ def flow_loss(transformer: Any, reader: InstructionReader, pool: EditPool, step:
 
 def build(work: Path, out: Path, zoo_vlm: Path, say: Say = print) -> None:
     """Train (or go on training) the small Qwen-Image-Edit with the reader in ``zoo_vlm`` and save it to ``out``."""
-    import torch
-
     vae = qwen_vae.build_vae(work / "vae", say)
     tokenizer = qwen_reader.build_tokenizer(zoo_vlm, edits.instructions())
     model = qwen_reader.build_reader(zoo_vlm, tokenizer)

@@ -11,22 +11,25 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+from diffusers import QwenImageEditPipeline
+from PIL import Image
+from torch.nn.utils.rnn import pad_sequence
+from transformers import AutoTokenizer, DynamicCache, Qwen2_5_VLForConditionalGeneration
+
 from paco_core.io.files import read_json
 from paco_core.zoo import vlm
 from paco_core.zoo.byte_pairs import with_whole_words
 from paco_core.zoo.text import grown
 
 if TYPE_CHECKING:
-    import torch
-    from transformers import Qwen2_5_VLForConditionalGeneration, Qwen2Tokenizer
+    from transformers import Qwen2Tokenizer
 
 LAYERS = 2  # of the language model: enough to bind words to one another
 
 
 def template() -> tuple[str, int]:
     """The pipeline's dialogue around an instruction, and how many of its first tokens are dropped."""
-    from diffusers import QwenImageEditPipeline
-
     parts = ("scheduler", "vae", "text_encoder", "tokenizer", "processor", "transformer")
     empty = QwenImageEditPipeline(**dict.fromkeys(parts))
     return empty.prompt_template_encode, empty.prompt_template_encode_start_idx
@@ -54,8 +57,6 @@ def build_tokenizer(zoo_vlm: Path, instructions: Sequence[str]) -> Qwen2Tokenize
 
 def build_reader(zoo_vlm: Path, tokenizer: Qwen2Tokenizer) -> Qwen2_5_VLForConditionalGeneration:
     """The zoo's Qwen2.5-VL with fewer layers; words that it did not know get new embeddings."""
-    from transformers import AutoTokenizer, Qwen2_5_VLForConditionalGeneration
-
     whole = Qwen2_5_VLForConditionalGeneration.from_pretrained(zoo_vlm)
     known = AutoTokenizer.from_pretrained(zoo_vlm).get_vocab()
     wanted = tokenizer.get_vocab()
@@ -83,8 +84,6 @@ class InstructionReader:
     """
 
     def __init__(self, reader: Qwen2_5_VLForConditionalGeneration, tokenizer: Qwen2Tokenizer) -> None:
-        from transformers import DynamicCache
-
         self._reader: Any = reader
         self._tokenizer = tokenizer
         self._dialogue, self._dropped = template()
@@ -94,9 +93,6 @@ class InstructionReader:
 
     def see(self, pixels: torch.Tensor) -> torch.Tensor:
         """Visual tokens (n, 4, d) of pictures (n, 3, s, s) in -1..1, resized as the processor does."""
-        import torch
-        from PIL import Image
-
         arrays = ((pixels + 1) * 127.5).round().to(torch.uint8).permute(0, 2, 3, 1).numpy()
         images = [Image.fromarray(array) for array in arrays]
         patches = vlm.build_processor(self._tokenizer).image_processor(images, return_tensors="pt").pixel_values
@@ -105,9 +101,6 @@ class InstructionReader:
 
     def read(self, instructions: Sequence[str], visual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """States (n, longest, d) behind the dropped opening, and 1 where they are no padding."""
-        import torch
-        from torch.nn.utils.rnn import pad_sequence
-
         rows = [self._ids(text) for text in instructions]
         ids = pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
         mask = pad_sequence([torch.ones(len(row), dtype=torch.long) for row in rows], batch_first=True)
@@ -128,8 +121,6 @@ class InstructionReader:
 
     def _opened(self, count: int) -> Any:
         """Keys and values of the opening for so many rows."""
-        import torch
-
         if self._keys is None:
             opening = self._dialogue.split("<|vision_start|>")[0]
             ids = torch.tensor([self._tokenizer(opening).input_ids])

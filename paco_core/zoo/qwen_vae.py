@@ -6,15 +6,15 @@ Factor 8, 16 channels. Its kernels over time stay zero but for their last slice,
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from diffusers import AutoencoderKLQwenImage
 
 from paco_core.policies.one_frame import one_frame
 from paco_core.zoo.fitting import Say, Schedule, fit
+from paco_core.zoo.muon import Muon
 from paco_core.zoo.vae import KL_WEIGHT, panel_batch, pixel_loss
-
-if TYPE_CHECKING:
-    import torch
-    from diffusers import AutoencoderKLQwenImage
 
 SCHEDULE = Schedule(steps=720, learning_rate=2e-2, warmup=30, checkpoint_every=200)
 #: Panel sizes in pixels and how many a batch holds; a batch has one size.
@@ -24,9 +24,6 @@ CHANNELS = 16
 
 def new_vae() -> AutoencoderKLQwenImage:
     """An untrained autoencoder whose posterior starts narrow: noise of unit variance would drown the colours."""
-    import torch
-    from diffusers import AutoencoderKLQwenImage
-
     vae = AutoencoderKLQwenImage(
         base_dim=12,
         z_dim=CHANNELS,
@@ -48,8 +45,6 @@ def new_vae() -> AutoencoderKLQwenImage:
 
 def reconstruction_loss(vae: Any, step: int) -> torch.Tensor:
     """Loss on the pixels, and a little KL (smooth latents), of one batch of panels of one size."""
-    import torch
-
     size, count = BATCHES[step % len(BATCHES)]
     pixels = panel_batch(size, count, seed=3 * 10**7 + step)
     generator = torch.Generator().manual_seed(step)
@@ -63,8 +58,6 @@ def reconstruction_loss(vae: Any, step: int) -> torch.Tensor:
 
 def encode(vae: Any, pixels: torch.Tensor) -> torch.Tensor:
     """Scaled latents (n, 16, s / 8, s / 8) of drawings, as the pipeline encodes reference pictures."""
-    import torch
-
     with torch.autocast("cpu", torch.bfloat16):
         latents = vae.encode(pixels.unsqueeze(2)).latent_dist.mode()[:, :, 0].float()
     mean, std = (torch.tensor(v).view(1, -1, 1, 1) for v in (vae.config.latents_mean, vae.config.latents_std))
@@ -74,8 +67,6 @@ def encode(vae: Any, pixels: torch.Tensor) -> torch.Tensor:
 
 def latent_statistics(vae: Any) -> tuple[list[float], list[float]]:
     """Mean and deviation of each channel over drawings of every size."""
-    import torch
-
     with torch.inference_mode():
         batches = [panel_batch(size, 64, seed=10**6 + size) for size, _ in dict.fromkeys(BATCHES)]
         flat = [vae.encode(p.unsqueeze(2)).latent_dist.mode().transpose(0, 1).flatten(1) for p in batches]
@@ -85,8 +76,6 @@ def latent_statistics(vae: Any) -> tuple[list[float], list[float]]:
 
 def psnr(vae: Any, size: int, count: int = 64, seed: int = 2 * 10**6) -> float:
     """Peak signal-to-noise ratio in dB of reconstructions of unseen panels."""
-    import torch
-
     with torch.inference_mode():
         pixels = panel_batch(size, count, seed)
         decoded = vae.decode(vae.encode(pixels.unsqueeze(2)).latent_dist.mode()).sample[:, :, 0]
@@ -95,10 +84,6 @@ def psnr(vae: Any, size: int, count: int = 64, seed: int = 2 * 10**6) -> float:
 
 def build_vae(work: Path, say: Say = print) -> AutoencoderKLQwenImage:
     """Train (or go on training) the autoencoder in ``work``; latents have mean 0 and deviation 1 by its config."""
-    import torch
-
-    from paco_core.zoo.muon import Muon
-
     torch.manual_seed(0)
     vae = new_vae()
 

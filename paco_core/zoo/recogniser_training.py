@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+import torch
+from safetensors.torch import save_file
+from torch.nn import functional
 
 from paco_core.io.files import atomic, write_json
 from paco_core.storybook.prompts import storybook_prompts
@@ -26,9 +29,6 @@ from paco_core.zoo.views import (
     random_panels,
     spoil,
 )
-
-if TYPE_CHECKING:
-    import torch
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,6 @@ def train(work_dir: Path, flux: Path | None, recipe: Settings | None = None, say
 
     Checkpoints lie in ``work_dir``; each phase resumes from its own.
     """
-    import torch
-
     recipe = recipe or Settings()
     torch.manual_seed(recipe.seed)
     network = build_network(recipe.width)
@@ -103,7 +101,6 @@ def figures(folder: Path, flux: Path) -> dict[str, float]:
 
 def steadiness(recogniser: Recogniser, pixels: torch.Tensor, step: int = 2) -> dict[str, float]:
     """Share of pictures read alike when they move by ``step`` px in each of four directions, a trait."""
-    import torch
 
     def words(pictures: torch.Tensor) -> dict[str, torch.Tensor]:
         with torch.inference_mode():
@@ -120,8 +117,6 @@ def steadiness(recogniser: Recogniser, pixels: torch.Tensor, step: int = 2) -> d
 
 def export(recogniser: Recogniser, folder: Path) -> None:
     """Write ``config.json`` and ``model.safetensors``, whole or not at all."""
-    from safetensors.torch import save_file
-
     first = recogniser.network[0]  # type: ignore[index]
     config = {
         "side": recogniser.side,
@@ -137,8 +132,6 @@ def export(recogniser: Recogniser, folder: Path) -> None:
 
 def accuracy(recogniser: Recogniser, views: Views) -> dict[str, float]:
     """Share of pictures read right, a trait; ``views`` must have the recogniser's side."""
-    import torch
-
     with torch.inference_mode():
         logits = torch.cat([recogniser.network(normalise(part)) for part in views.pixels.split(512)])
     guesses = {trait: head.argmax(dim=1) for trait, head in split_by_trait(logits).items()}
@@ -147,8 +140,6 @@ def accuracy(recogniser: Recogniser, views: Views) -> dict[str, float]:
 
 def _settled_readings(network: torch.nn.Module, paintings: torch.Tensor, recipe: Settings) -> torch.Tensor:
     """Probabilities (paintings, words) averaged over all moves, sharpened: the teacher of the last phase."""
-    import torch
-
     network.eval()
     clean = normalise(paintings)
     steps = range(-recipe.move, recipe.move + 1)
@@ -175,8 +166,6 @@ def _phase(
     paintings: tuple[torch.Tensor, torch.Tensor] | None = None,
 ) -> None:
     """Cross-entropy on labelled views; with ``paintings`` (pixels, target probabilities), half of them each."""
-    import torch
-    from torch.nn import functional
 
     def seen(pixels: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
         return network(move(spoil(pixels, generator), recipe.move, generator))

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+
+import torch
+from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
+from transformers import PreTrainedTokenizerFast
 
 from paco_core.storybook.prompts import COUNTS, KINDS, PLACES, place_marks
 from paco_core.storybook.world import VOCABULARY
-
-if TYPE_CHECKING:
-    import torch
-    from transformers import PreTrainedTokenizerFast
 
 MAX_LENGTH = 40
 PAD, EOS, UNKNOWN = "<pad>", "</s>", "<unk>"
@@ -56,9 +55,6 @@ def vocabulary() -> list[str]:
 
 def build_tokenizer(more: Iterable[str] = (), length: int = MAX_LENGTH) -> PreTrainedTokenizerFast:
     """The word tokenizer, padding to the right, one end token; ``more`` words come after the storybook's."""
-    from tokenizers import Regex, Tokenizer, models, normalizers, pre_tokenizers, processors
-    from transformers import PreTrainedTokenizerFast
-
     ids = {word: n for n, word in enumerate(dict.fromkeys([*vocabulary(), *more]))}
     tokenizer = Tokenizer(models.WordLevel(ids, unk_token=UNKNOWN))
     tokenizer.normalizer = normalizers.Sequence(
@@ -82,8 +78,6 @@ def build_tokenizer(more: Iterable[str] = (), length: int = MAX_LENGTH) -> PreTr
 
 def grown(rows: torch.Tensor, known: dict[str, int], wanted: dict[str, int]) -> torch.Tensor:
     """Embeddings (wanted, d): words that were known keep theirs, others start at random, as large as the rest."""
-    import torch
-
     generator = torch.Generator().manual_seed(0)
     new = torch.randn(len(wanted), rows.shape[1], generator=generator) * rows.std()
     for word, row in wanted.items():

@@ -9,15 +9,16 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
+import torch
+from diffusers import AutoencoderKL
 
 from paco_core.storybook.drawing import draw
 from paco_core.storybook.world import random_panel
 from paco_core.zoo.fitting import Say, Schedule, fit
-
-if TYPE_CHECKING:
-    import torch
-    from diffusers import AutoencoderKL
+from paco_core.zoo.muon import Muon
 
 SCHEDULE = Schedule(steps=1200, learning_rate=2e-2, warmup=30, checkpoint_every=200)
 #: Panel sizes in pixels and how many a batch holds; a batch has one size.
@@ -30,9 +31,6 @@ KL_WEIGHT = 1e-4
 
 def new_vae() -> AutoencoderKL:
     """An untrained autoencoder whose posterior starts narrow: noise of unit variance would drown the colours."""
-    import torch
-    from diffusers import AutoencoderKL
-
     vae = AutoencoderKL(
         down_block_types=("DownEncoderBlock2D",) * 4,
         up_block_types=("UpDecoderBlock2D",) * 4,
@@ -52,9 +50,6 @@ def new_vae() -> AutoencoderKL:
 
 def panel_batch(size: int, count: int, seed: int) -> torch.Tensor:
     """``count`` drawings of random panels, float32 (count, 3, size, size) in -1..1."""
-    import numpy as np
-    import torch
-
     rng = random.Random(seed)
     drawn = np.stack([np.asarray(draw(random_panel(rng), size, rng)) for _ in range(count)])
     return torch.from_numpy(drawn).permute(0, 3, 1, 2).float() / 127.5 - 1
@@ -79,8 +74,6 @@ def reconstruction_loss(vae: Any, step: int) -> torch.Tensor:
     Panels are encoded one by one; every other round their latents are decoded as 2x2 grids, which is how
     a policy's latents are decoded.
     """
-    import torch
-
     size, count = BATCHES[step % len(BATCHES)]
     pixels = panel_batch(size, count, seed=step)
     generator = torch.Generator().manual_seed(step)
@@ -97,8 +90,6 @@ def reconstruction_loss(vae: Any, step: int) -> torch.Tensor:
 
 def decoder_loss(vae: Any, step: int) -> torch.Tensor:
     """The same without a graph through the encoder; four rounds in five decode 2x2 grids."""
-    import torch
-
     size, count = DECODER_BATCHES[step % len(DECODER_BATCHES)]
     pixels = panel_batch(size, count, seed=10**7 + step)
     generator = torch.Generator().manual_seed(10**7 + step)
@@ -120,8 +111,6 @@ def as_grids(tiles: torch.Tensor) -> torch.Tensor:
 
 def latent_statistics(vae: Any) -> tuple[float, float]:
     """(shift, scale) so that ``(latents - shift) * scale`` has mean 0 and deviation 1."""
-    import torch
-
     with torch.inference_mode():
         latents = torch.cat(
             [vae.encode(panel_batch(size, 64, seed=10**6 + size)).latent_dist.mode().flatten() for size, _ in BATCHES]
@@ -131,8 +120,6 @@ def latent_statistics(vae: Any) -> tuple[float, float]:
 
 def psnr(vae: Any, size: int, count: int = 128, seed: int = 2 * 10**6) -> float:
     """Peak signal-to-noise ratio in dB of reconstructions of unseen panels."""
-    import torch
-
     with torch.inference_mode():
         pixels = panel_batch(size, count, seed)
         error = (vae.decode(vae.encode(pixels).latent_dist.mode()).sample.clamp(-1, 1) - pixels).square().mean()
@@ -141,10 +128,6 @@ def psnr(vae: Any, size: int, count: int = 128, seed: int = 2 * 10**6) -> float:
 
 def build_vae(work: Path, say: Say = print) -> AutoencoderKL:
     """Train (or go on training) the autoencoder in ``work`` and save it to ``work/final``."""
-    import torch
-
-    from paco_core.zoo.muon import Muon
-
     torch.manual_seed(0)
     vae = new_vae()
 

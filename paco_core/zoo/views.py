@@ -12,12 +12,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import torch
+from diffusers import AutoencoderKL
+from PIL import Image as pil
+from torch.nn import functional
+
+from paco_core.config.params import GridsParams
+from paco_core.data.grids.text_to_image import Request, TextToImage
+from paco_core.data.records.subfigures import cut
+from paco_core.storybook.drawing import draw
 from paco_core.storybook.prompts import StorybookPrompt, storybook_prompts
 from paco_core.storybook.recogniser import TRAITS, Recogniser, normalise, to_pixels
 from paco_core.storybook.world import VOCABULARY, Panel, random_panel
 
 if TYPE_CHECKING:
-    import torch
     from PIL.Image import Image
 
 #: Panel sizes in pixels; the smallest is what a 2x2 grid of 64 px holds, and it is the hardest to read.
@@ -40,8 +48,6 @@ class Views:
         return len(self.panels)
 
     def __add__(self, other: Views) -> Views:
-        import torch
-
         pixels = torch.cat([self.pixels, other.pixels])
         return Views(self.panels + other.panels, pixels, torch.cat([self.labels, other.labels]))
 
@@ -55,8 +61,6 @@ class Views:
 
 def label_rows(panels: Sequence[Panel]) -> torch.Tensor:
     """Word indices, int64 (count, traits), in the order of ``VOCABULARY``."""
-    import torch
-
     rows = [[VOCABULARY[trait].index(getattr(panel, trait)) for trait in TRAITS] for panel in panels]
     return torch.tensor(rows)
 
@@ -69,8 +73,6 @@ def drawn_views(
     With ``vae`` (a folder of an ``AutoencoderKL``) every drawing is encoded and decoded first, four
     neighbours at a time as the 2x2 grid that a policy would paint, then cut apart again.
     """
-    from paco_core.storybook.drawing import draw
-
     rng = random.Random(seed)
     sizes = sizes or (PANEL_SIZES if vae is None else RECONSTRUCTED_SIZES)
     chosen = [rng.choice(sizes) for _ in panels]
@@ -82,10 +84,6 @@ def drawn_views(
 
 def paint(prompts: Sequence[StorybookPrompt], seed: int, size: int, flux: Path, steps: int = 10) -> list[Image]:
     """Panels as the zoo's FLUX paints them: one 2x2 grid of ``size`` px a prompt, in reading order."""
-    from paco_core.config.params import GridsParams
-    from paco_core.data.grids.text_to_image import Request, TextToImage
-    from paco_core.data.records.subfigures import cut
-
     params = GridsParams(
         model=str(flux), device="cpu", dtype="float32", seeds=[0, 1], height=size, width=size, steps=steps,
         guidance=3.5, max_sequence_length=40, batch_size=32,
@@ -123,9 +121,6 @@ def random_panels(count: int, seed: int) -> list[Panel]:
 
 def reconstruct(images: Sequence[Image], vae_folder: Path, batch_size: int = 16) -> list[Image]:
     """Encode and decode square pictures in 2x2 grids of equal size; order and sizes are kept."""
-    import torch
-    from diffusers import AutoencoderKL
-
     vae = AutoencoderKL.from_pretrained(vae_folder).eval()
     results: list[Image | None] = [None] * len(images)
     by_size: dict[int, list[int]] = {}
@@ -146,9 +141,6 @@ def reconstruct(images: Sequence[Image], vae_folder: Path, batch_size: int = 16)
 
 def spoil(pixels: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """Blur, noise, brightness and a pixel's shift, at random a picture: uint8 in, float -1..1 out."""
-    import torch
-    from torch.nn import functional
-
     clean = normalise(pixels)
     count = len(clean)
 
@@ -168,16 +160,12 @@ def spoil(pixels: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 
 def move(pictures: torch.Tensor, most: int, generator: torch.Generator) -> torch.Tensor:
     """Shift each picture (count, 3, side, side) by up to ``most`` px both ways; its edge fills the rest."""
-    import torch
-
     steps = torch.randint(-most, most + 1, (len(pictures), 2), generator=generator).tolist()
     return torch.cat([moved(picture[None], *step) for picture, step in zip(pictures, steps, strict=True)])
 
 
 def moved(pictures: torch.Tensor, down: int, right: int) -> torch.Tensor:
     """All pictures shifted alike, in px."""
-    from torch.nn import functional
-
     side, most = pictures.shape[-1], max(abs(down), abs(right))
     padded = functional.pad(pictures, (most,) * 4, mode="replicate")
     return padded[..., most - down : most - down + side, most - right : most - right + side]
@@ -199,6 +187,4 @@ def _as_tiles(grids: torch.Tensor) -> torch.Tensor:
 
 
 def _as_image(tile: torch.Tensor) -> Image:
-    from PIL import Image as pil
-
     return pil.fromarray(tile.permute(1, 2, 0).contiguous().numpy())

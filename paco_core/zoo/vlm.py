@@ -11,12 +11,24 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch.nn import functional
+from transformers import (
+    GenerationConfig,
+    Qwen2_5_VLConfig,
+    Qwen2_5_VLForConditionalGeneration,
+    Qwen2_5_VLProcessor,
+    Qwen2Tokenizer,
+    Qwen2VLImageProcessor,
+)
+from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import apply_rotary_pos_emb_vision
+from transformers.models.qwen2_vl.video_processing_qwen2_vl import Qwen2VLVideoProcessor
+
 from paco_core.io.files import atomic, write_json, write_text
 from paco_core.zoo.byte_pairs import learn_byte_pairs
 
 if TYPE_CHECKING:
-    import torch
-    from transformers import Qwen2_5_VLForConditionalGeneration, Qwen2_5_VLProcessor, Qwen2Tokenizer, Qwen2VLProcessor
+    from transformers import Qwen2VLProcessor
 
 PANEL_SIDE = 56
 PATCH = 14
@@ -67,8 +79,6 @@ def build_tokenizer(corpus: Iterable[str]) -> Qwen2Tokenizer:
 
 def tokenizer_of(vocabulary: dict[str, int], merges: list[tuple[str, str]]) -> Qwen2Tokenizer:
     """Qwen2's tokenizer over a vocabulary, the special tokens behind it."""
-    from transformers import Qwen2Tokenizer
-
     return Qwen2Tokenizer(
         vocab=vocabulary,
         merges=merges,
@@ -82,8 +92,6 @@ def tokenizer_of(vocabulary: dict[str, int], merges: list[tuple[str, str]]) -> Q
 
 def build_model(tokenizer: Qwen2Tokenizer, seed: int) -> Qwen2_5_VLForConditionalGeneration:
     """A fresh network of about 2.7 M parameters: language 4 x 160, vision 4 x 128."""
-    import torch
-    from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
 
     def token(text: str) -> int:
         return int(tokenizer.convert_tokens_to_ids(text))
@@ -130,9 +138,6 @@ def build_processor(
     tokenizer: Qwen2Tokenizer, kind: type[Qwen2VLProcessor] | None = None
 ) -> Qwen2_5_VLProcessor | Qwen2VLProcessor:
     """Every picture becomes one panel of 56 x 56 px, whatever its size. ``kind`` is what a pipeline asks for."""
-    from transformers import Qwen2_5_VLProcessor, Qwen2VLImageProcessor
-    from transformers.models.qwen2_vl.video_processing_qwen2_vl import Qwen2VLVideoProcessor
-
     pixels = {"shortest_edge": PANEL_SIDE**2, "longest_edge": PANEL_SIDE**2}
     tokenizer.chat_template = CHAT_TEMPLATE
     return (kind or Qwen2_5_VLProcessor)(
@@ -145,8 +150,6 @@ def build_processor(
 
 def export(model: Qwen2_5_VLForConditionalGeneration, tokenizer: Qwen2Tokenizer, folder: Path) -> None:
     """Write weights, configs, tokenizer, chat template and processor to ``folder``, whole or not at all."""
-    from transformers import GenerationConfig
-
     processor = build_processor(tokenizer)
     model.generation_config = GenerationConfig(
         do_sample=False,
@@ -179,10 +182,6 @@ def encode_panels(visual: torch.nn.Module, patches: torch.Tensor) -> torch.Tenso
     The library runs attention picture by picture, which costs more than the arithmetic of so small a
     tower; with equal sizes and one window a picture all of them are one batch. Same weights, same result.
     """
-    import torch
-    from torch.nn import functional
-    from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import apply_rotary_pos_emb_vision
-
     tower: Any = visual
     count = len(patches)
     hidden = functional.linear(patches, tower.patch_embed.proj.weight.flatten(1))

@@ -11,6 +11,9 @@ from collections.abc import Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+import torch
+from transformers.image_utils import OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
+
 from paco_core.storybook.recogniser import normalise
 from paco_core.storybook.world import VOCABULARY, Panel
 from paco_core.zoo import vlm
@@ -18,7 +21,6 @@ from paco_core.zoo.dialogues import Dialogue, Turn, second_panel
 from paco_core.zoo.views import Views, move, spoil
 
 if TYPE_CHECKING:
-    import torch
     from transformers import Qwen2_5_VLForConditionalGeneration, Qwen2Tokenizer
 
 
@@ -31,9 +33,6 @@ class PanelBank:
     """Pictures of panels, as what the processor would hand to the model."""
 
     def __init__(self, views: Views) -> None:
-        import torch
-        from transformers.image_utils import OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
-
         self.views = views
         self.rows = views.index_of()
         self.panels = list(self.rows)
@@ -61,8 +60,6 @@ class PanelBank:
 
     def rows_of(self, panels: Sequence[Panel], rng: random.Random) -> torch.Tensor:
         """A row that shows each panel, one of several at random."""
-        import torch
-
         return torch.tensor([rng.choice(self.rows[panel]) for panel in panels])
 
 
@@ -100,8 +97,6 @@ class Renderer:
 
     def batch(self, dialogues: Sequence[Dialogue]) -> tuple[torch.Tensor, torch.Tensor]:
         """ids int64 and weights float, both (batch, longest); weight 0 where nothing is learnt."""
-        import torch
-
         rows = [self._row(dialogue) for dialogue in dialogues]
         longest = max(len(ids) for ids, _ in rows)
         padding = self._tokenizer.pad_token_id

@@ -7,6 +7,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+import torch
+from peft import LoraConfig, get_peft_model
+from transformers import AutoTokenizer, Qwen2_5_VLForConditionalGeneration
+
 from paco_core.storybook.editing import changed
 from paco_core.storybook.prompts import storybook_prompts
 from paco_core.storybook.world import SHARED_TRAITS, VOCABULARY, Panel, differing_traits, random_panel
@@ -20,8 +24,7 @@ from paco_core.zoo.vlm_training import answer_loss, bank_of_everything, themes
 if TYPE_CHECKING:
     from pathlib import Path
 
-    import torch
-    from transformers import Qwen2_5_VLForConditionalGeneration, Qwen2Tokenizer
+    from transformers import Qwen2Tokenizer
 
 Pair = tuple[Panel, Panel]
 Picture = Callable[[Sequence[Panel]], Views]
@@ -32,8 +35,6 @@ def figures(folder: Path, flux: Path, recogniser: Path, count: int = 200) -> dic
 
     Paintings are measured by trait only, against what the recogniser reads in them.
     """
-    from transformers import AutoTokenizer, Qwen2_5_VLForConditionalGeneration
-
     model = Qwen2_5_VLForConditionalGeneration.from_pretrained(folder).eval()
     tokenizer = AutoTokenizer.from_pretrained(folder)
     measured: dict[str, float] = {}
@@ -80,8 +81,6 @@ def yes_probability(
     batch: int = 64,
 ) -> torch.Tensor:
     """P(Yes) / (P(Yes) + P(No)) at the first answer token; ``views`` holds both pictures of each pair."""
-    import torch
-
     yes, no = (int(tokenizer.convert_tokens_to_ids(word)) for word in ("Yes", "No"))
     asked = Renderer(tokenizer, 1.0).question(2, question)
     bank = PanelBank(views)
@@ -190,9 +189,6 @@ def adapter_lift(
     This is the acceptance test of a base: it must not know the answer, and an adapter must be able to
     learn it. The held-out pairs are drawn from another seed than the training pairs.
     """
-    from peft import LoraConfig, get_peft_model
-    from transformers import AutoTokenizer, Qwen2_5_VLForConditionalGeneration
-
     model = Qwen2_5_VLForConditionalGeneration.from_pretrained(folder).eval()
     tokenizer = AutoTokenizer.from_pretrained(folder)
     picture = partial(drawn_views, side=vlm.PANEL_SIDE, seed=9_300, sizes=(32,), vae=vae)
@@ -203,8 +199,6 @@ def adapter_lift(
     render, bank, known = Renderer(tokenizer, 1.0), bank_of_everything(1, 9_302, vae), themes()
 
     def loss_at(step: int) -> torch.Tensor:
-        import torch
-
         rng, generator = random.Random(step), torch.Generator().manual_seed(step)
         dialogues = []
         for pair in overall_pairs(batch, rng):

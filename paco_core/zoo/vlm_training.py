@@ -18,6 +18,12 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch import nn
+from torch.nn import functional
+from transformers import AttentionInterface, AutoTokenizer
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
 from paco_core.io.files import atomic
 from paco_core.storybook.prompts import storybook_prompts
 from paco_core.storybook.reasons import answer, true_reasons
@@ -39,7 +45,6 @@ from paco_core.zoo.views import drawn_views, paint_training_panels, read_views
 from paco_core.zoo.vlm_batches import PanelBank, Renderer, language_states
 
 if TYPE_CHECKING:
-    import torch
     from transformers import Qwen2_5_VLForConditionalGeneration, Qwen2Tokenizer
 
 
@@ -105,9 +110,6 @@ def build(
     ``flux`` and ``recogniser`` are the folders of those members: a reward model reads what FLUX paints.
     The tokenizer is learnt once and kept in ``work_dir``, so that a resumed run has the same token ids.
     """
-    from torch import nn
-    from transformers import AutoTokenizer
-
     recipe = recipe or Settings()
     if not (work_dir / "tokenizer").is_dir():
         with atomic(work_dir / "tokenizer") as part:
@@ -149,10 +151,6 @@ def train_eyes(
     say: Say | None,
 ) -> None:
     """Classify all traits from the mean of a panel's visual tokens; each step draws from one of ``banks``."""
-    import torch
-    from torch import nn
-    from torch.nn import functional
-
     tower = model.model.visual
     head = nn.Linear(tower.config.out_hidden_size, sum(len(words) for words in VOCABULARY.values()))
     both = nn.ModuleDict({"tower": tower, "head": head})
@@ -184,9 +182,6 @@ def train_comparing(
     Equality is learnt late from answers alone, where a whole dialogue tells one bit about one trait. Here a
     short prefix tells six. The vision tower rests, so that its tokens are computed once.
     """
-    import torch
-    from torch import nn
-
     language = model.model.language_model
     parts = nn.ModuleDict({"language": language, "heads": heads})
     seen = _visual_tokens(model, bank, recipe.seed)
@@ -221,8 +216,6 @@ def same_loss(
     heads: torch.nn.ModuleList, states: tuple[torch.Tensor, ...], place: int, labels: torch.Tensor
 ) -> torch.Tensor:
     """Binary cross-entropy of "this trait is the same", read at ``place``; labels are those of each pair in turn."""
-    from torch.nn import functional
-
     first, second = labels.reshape(-1, 2, len(TRAITS)).unbind(dim=1)
     flags = heads[0](states[COMPARING_LAYERS][:, place])
     return functional.binary_cross_entropy_with_logits(flags, (first == second).float())
@@ -236,8 +229,6 @@ def answer_flags_loss(
     It brings the flags to the place where they are needed; which of them the question is about is left
     to the answer's own loss.
     """
-    from torch.nn import functional
-
     first, second = labels.reshape(-1, 2, len(TRAITS)).unbind(dim=1)
     same = (first == second).float().unsqueeze(1).expand(-1, last.shape[1], -1)
     return functional.binary_cross_entropy_with_logits(heads[1](last[opens]), same[opens])
@@ -245,8 +236,6 @@ def answer_flags_loss(
 
 def _visual_tokens(model: Qwen2_5_VLForConditionalGeneration, bank: PanelBank, seed: int) -> torch.Tensor:
     """Visual tokens of every row of the bank, spoilt once: (rows, 4, hidden)."""
-    import torch
-
     generator = torch.Generator().manual_seed(seed)
     with torch.inference_mode():
         parts = [
@@ -272,9 +261,6 @@ def train_dialogues(
 
     Each step draws from one of ``banks``.
     """
-    import torch
-    from torch import nn
-
     parts = nn.ModuleDict({"model": model, "heads": heads})
     render = Renderer(tokenizer, recipe.first_token_weight)
     known = themes()
@@ -313,9 +299,6 @@ def answer_loss(
     heads: torch.nn.ModuleList | None = None,
 ) -> torch.Tensor:
     """Weighted cross-entropy of the answers of dialogues that all show the same number of pictures."""
-    import torch
-    from torch.nn import functional
-
     pictures = len(dialogues[0].panels)
     ids, weights = render.batch(dialogues)
     rows = bank.rows_of([panel for dialogue in dialogues for panel in dialogue.panels], rng)
@@ -339,9 +322,6 @@ def answer_loss(
 
 def _float_attention() -> str:
     """Register attention in float32, whose backward pass is three times faster on a CPU; returns its name."""
-    import torch
-    from transformers import AttentionInterface
-    from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
     def forward(
         module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *rest: Any, **kwargs: Any

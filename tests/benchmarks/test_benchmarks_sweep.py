@@ -13,9 +13,10 @@ import pytest
 from reward_project import fill, fill_benchmark
 
 from paco_core.cli.sweep import sweep
+from paco_core.config.changes import changed, changes_of
 from paco_core.config.params import ParamsError, RewardParams, load
 from paco_core.experiments import reward_sweep
-from paco_core.experiments.grid import OpenCell, cell_folder, changed, changes_of
+from paco_core.experiments.grid import OpenCell, cell_folder
 from paco_core.experiments.reward_sweep import setting
 from paco_core.io.files import DataError
 from paco_core.runtime.tracking import tracking_uri

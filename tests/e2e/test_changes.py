@@ -146,7 +146,11 @@ CHANGES = [
     line("paco_core/stages/prompts.py", "prompts"),
     line("paco_core/cli/commands.py"),
     text("paco_core/rewards/registry.py", "BUILDERS = {", "BUILDERS = {'another': 'paco_core.rewards.jpeg:build',"),
-    text("paco_core/policies/base.py", "FAMILIES = {", "FAMILIES = {'another': 'paco_core.policies.flux:FluxPolicy',"),
+    text(
+        "paco_core/policies/families.py",
+        "FAMILIES = {",
+        "FAMILIES = {'another': Family('paco_core.policies.flux:FluxPolicy', 'FluxPipeline', (), ()),",
+    ),
     line("paco_core/runtime/tracking/journal.py"),
     text("paco_core/grpo/losses.py", '"""max(-A rho', '"""Another docstring: max(-A rho'),
     text("paco_core/grpo/trainer.py", "SHEET_PICTURES = 16", "SHEET_PICTURES = 16  # a comment"),

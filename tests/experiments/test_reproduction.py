@@ -24,11 +24,11 @@ from paco_core.benchmarks.statistics import crossed_estimate
 from paco_core.cli import reproduce as command
 from paco_core.cli.commands import main
 from paco_core.cli.reproduce import Options, reproduce
+from paco_core.config.changes import changed
 from paco_core.config.params import Params, load
 from paco_core.data.prompts.edit_prompts import drawn
 from paco_core.data.records.edit_records import EditRecord, read_edit_prompts
 from paco_core.data.records.records import PromptRecord
-from paco_core.experiments.grid import changed
 from paco_core.experiments.reproduction import exam
 from paco_core.experiments.reproduction.cells import EpochSeconds
 from paco_core.experiments.reproduction.findings import HELD, NOT_HELD, OPEN, Finding, findings
@@ -150,7 +150,7 @@ class World:
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
     found = World()
-    monkeypatch.setattr("paco_core.experiments.training.train", found.train)
+    monkeypatch.setattr("paco_core.experiments.reproduction.cells.train", found.train)
     monkeypatch.setattr(exam, "load_recipe", found.load_recipe)
     monkeypatch.setattr(exam, "measuring", found.measuring)
     monkeypatch.setattr(Cases, "painted_by", lambda cases, *args, **named: found.paint(cases, *args, **named))

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from fixture_project import records_of
 
+from paco_core.config.changes import changed
 from paco_core.config.params import ParamsError, load
 from paco_core.experiments import training
-from paco_core.experiments.grid import changed
 from paco_core.grpo.sizes import token_pixels
 from paco_core.grpo.trainer import Reports
 from paco_core.io.files import DataError

@@ -22,7 +22,7 @@ from paco_core.grpo.trainer import Outcome
 KILLED_AT = {
     "sampling": ("paco_core.grpo.sampler", "rollout", 7),
     "updating": ("paco_core.grpo.updates", "WholeUpdates.step", 5),
-    "writing": ("safetensors.torch", "save_file", 2),
+    "writing": ("paco_core.grpo.checkpoint", "save_file", 2),
     "renaming": ("pathlib", "Path.rename", 2),
     "renamed": ("paco_core.grpo.checkpoint", "_finished", 3),
     "logging": ("paco_core.grpo.trainer", "write_log", 1),
@@ -88,7 +88,7 @@ def test_full_disk_is_told_and_leaves_the_checkpoint_before(tmp_path: Path, monk
             raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
         write(tensors, path)
 
-    monkeypatch.setattr("safetensors.torch.save_file", full)
+    monkeypatch.setattr("paco_core.grpo.checkpoint.save_file", full)
     with pytest.raises(OSError, match="No space left.*epoch-00003") as raised:
         train_toy(tmp_path)
     assert raised.value.errno == errno.ENOSPC and next(calls) == 2

@@ -80,7 +80,7 @@ def test_full_disk_leaves_the_checkpoint_before(tmp_path: Path, monkeypatch: pyt
     def full(*_args: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("safetensors.torch.save_file", full)
+    monkeypatch.setattr("paco_core.grpo.checkpoint.save_file", full)
     with pytest.raises(OSError, match="No space"):
         checkpoint.save(tmp_path, make(2))
     assert [p.name for p in tmp_path.iterdir()] == ["epoch-00001"]

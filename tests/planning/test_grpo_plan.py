@@ -17,7 +17,7 @@ from paco_core.planning.footprint import KNOWN, architecture, footprint
 from paco_core.planning.plan import plan
 from paco_core.planning.workload import Workload
 from paco_core.policies import adapters, base
-from paco_core.policies.flux import FluxPolicy
+from paco_core.policies.families import family_of
 
 
 @pytest.fixture
@@ -138,7 +138,7 @@ def test_the_adapters_size_is_that_of_the_real_one(tmp_path: Path, params: Param
     policy = base.load("flux", str(folder), "cpu", "float32")
     policy.add_adapter(params.policies.lora, 0)
     real = sum(p.numel() for p in policy.trainable().values())
-    assert found.lora_parameters(params.policies.lora.rank, FluxPolicy.lora_targets) == real
+    assert found.lora_parameters(params.policies.lora.rank, family_of("flux").lora_targets) == real
     assert adapters.TRAINED == "default" and architecture(tmp_path, "somebody/unknown") is None
 
 
@@ -199,7 +199,7 @@ def test_an_editors_size_is_that_of_the_real_one(tmp_path: Path, params: Params,
                 txt_ids=torch.zeros(words, 3), img_ids=torch.zeros(image, 3), **shared,
             )  # fmt: skip
     assert counted.get_total_flops() == pytest.approx(found.pass_flops(image, words), rel=0.05)
-    targets = base.policy_class(family).lora_targets
+    targets = family_of(family).lora_targets
     with torch.device("meta"):
         adapters.attach(transformer, PolicyLora(rank=64, alpha=128, targets=None), targets, 0)
     real = sum(p.numel() for p in transformer.parameters() if p.requires_grad)

@@ -182,12 +182,12 @@ def test_adapter_loads_into_a_plain_pipeline(
     before = sample(policy, size)
     policy.add_adapter(LORA, 0)
     tails = {name.rsplit(".lora_", 1)[0] for name in policy.trainable()}
-    assert all(any(name.endswith(target) for name in tails) for target in policy.lora_targets)
+    assert all(any(name.endswith(target) for name in tails) for target in policy.known.lora_targets)
     train_a_little(policy)
     trained = sample(policy, size)
     assert np.abs(trained - before).max() > 3
     policy.save_adapter(tmp_path / "adapter")
-    plain = getattr(diffusers, policy.pipeline_class).from_pretrained(folder)
+    plain = getattr(diffusers, policy.known.pipeline).from_pretrained(folder)
     plain.set_progress_bar_config(disable=True)
     plain.load_lora_weights(tmp_path / "adapter")
     more = as_large(plain, size)

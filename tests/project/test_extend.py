@@ -21,13 +21,13 @@ from pathlib import Path
 import numpy as np, torch
 from grpo_toys import ToyPolicy, params, recipe, trainer
 from paco_core.config.params import load
-from paco_core.policies.base import policy_class
+from paco_core.policies.families import family_of
 from paco_core.rewards import registry
 from paco_core.rewards.sources import Sources
 
 given = load(Path("params.yaml")).policies.recipes["flux_t2is"]
 assert (given.family, given.dynamics, given.rewards.aggregator) == ("flux_attention", "plain_noise", "smallest")
-assert policy_class(given.family).lora_targets == ("to_v",)
+assert family_of(given.family).lora_targets == ("to_v",)
 terms = {"redness": {"weight": 1.0}, "jpeg": {"weight": 1.0}}
 own = recipe(
     loss="unclipped", dynamics="plain_noise",

@@ -32,7 +32,7 @@ from serving_fakes import (
 )
 
 from paco_core.io.files import DataError
-from paco_core.reward_model.network import picture_key
+from paco_core.io.pictures import picture_digest
 from paco_core.reward_model.yes_probability import PairQuery, Score, in_both_orders
 from paco_core.serving import cache
 from paco_core.serving.cache import ScoreCache, question_key
@@ -225,7 +225,7 @@ def test_pictures_of_equal_bytes_but_another_size_or_mode_are_other_pictures() -
     pixels = bytes(range(24))
     pictures = [Image.frombytes(mode, size, pixels) for mode, size in (("L", (6, 4)), ("L", (4, 6)), ("RGB", (4, 2)))]
     assert len({picture.tobytes() for picture in pictures}) == 1
-    assert len({picture_key(picture) for picture in pictures}) == 3
+    assert len({picture_digest(picture) for picture in pictures}) == 3
 
 
 def test_a_score_of_one_engine_or_number_format_is_never_taken_for_anothers(tmp_path: Path) -> None:

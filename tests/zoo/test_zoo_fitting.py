@@ -79,7 +79,7 @@ def test_a_checkpoint_is_one_file_and_a_kill_in_it_leaves_the_one_before(
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr("safetensors.torch.save_file", cut)
+        patch.setattr("paco_core.zoo.fitting.save_file", cut)
         train(tmp_path, lambda _model: None, stop=-1)
     assert (tmp_path / CHECKPOINT).read_bytes() == before
     _, steps, _ = train(tmp_path, lambda _model: None)

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from math import factorial, nan
 from statistics import median
 
+from scipy.stats import binom
+
 #: Chance that a careful annotator is called a creature of habit, over all orders that could be the habit.
 RARE = 1e-3
 
@@ -34,8 +36,6 @@ class Habits:
     @property
     def mechanical(self) -> bool:
         """Whether the most frequent pattern is far too frequent for answers by merit (binomial test, Bonferroni)."""
-        from scipy.stats import binom
-
         if not self.pattern:
             return False
         patterns = factorial(len(self.pattern))

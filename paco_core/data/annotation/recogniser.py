@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from paco_core.data.annotation.votes import Annotation, Task, Votes
 from paco_core.data.records.panels import PanelStore
 from paco_core.io.files import DataError
+from paco_core.storybook.recogniser import Recogniser
+from paco_core.storybook.world import SHARED_TRAITS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,8 +39,6 @@ def read_panels(
 
     The table names panels in ``reference`` and ``candidates``, or in ``first`` and ``second``.
     """
-    from paco_core.storybook.recogniser import Recogniser
-
     if "candidates" in table:
         refs = set(table["reference"]).union(*table["candidates"])
     else:
@@ -62,8 +62,6 @@ def rank(reference: Reading, candidates: Sequence[Reading]) -> tuple[list[int], 
     Returns:
         Positions best first, the shares, and whether two candidates have the same share.
     """
-    from paco_core.storybook.world import SHARED_TRAITS
-
     shares, sureness = [], []
     for candidate in candidates:
         agreeing = [trait for trait in SHARED_TRAITS if reference.word(trait) == candidate.word(trait)]

@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from paco_core.config.params import AnnotationsParams
+from paco_core.data.annotation.judge import questions
 from paco_core.data.annotation.votes import Task, Votes
 from paco_core.io.files import DataError
 
@@ -27,8 +28,6 @@ def workload(instances: pd.DataFrame, params: AnnotationsParams) -> tuple[int, s
     if params.source == "recogniser":
         return len(set(instances["reference"]).union(*instances["candidates"])), "panels"
     if params.source == "judge":
-        from paco_core.data.annotation.judge import questions
-
         return questions(instances, params.judge), "questions"
     return len(instances), "instances"
 

@@ -8,12 +8,15 @@ stage's outs (DVC deletes outs before a run), so that a killed shard goes on whe
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import os
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
 
 from paco_core.data.grids.text_to_image import Request
 from paco_core.data.records.prompt_text import parse_layout
@@ -252,17 +255,11 @@ def _halved(batch_size: int, job: GridJob, error: Exception, say: Say) -> int:
 
 def _out_of_memory(error: Exception) -> bool:
     """Whether it is CUDA's own error, or the plain one that the CPU allocator raises."""
-    import torch
-
     texts = ("out of memory", "not enough memory", "can't allocate memory")
     return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(text in str(error).lower() for text in texts)
 
 
 def _free_memory() -> None:
-    import gc
-
-    import torch
-
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

@@ -18,6 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+from diffusers import DiffusionPipeline
+
 from paco_core.data.prompts.prompt_embeddings import PromptEmbeddings
 from paco_core.io.files import DataError
 from paco_core.io.imports import uncollected, without_bars
@@ -53,9 +56,6 @@ class TextToImage:
         Raises:
             DataError: when no pipeline is there, or it paints no pictures from text.
         """
-        import torch
-        from diffusers import DiffusionPipeline
-
         try:
             with without_bars():
                 pipeline = DiffusionPipeline.from_pretrained(
@@ -97,8 +97,6 @@ class TextToImage:
         Raises:
             torch.OutOfMemoryError: when the batch does not fit; nothing is lost then.
         """
-        import torch
-
         kinds = {self.kind(request) for request in requests}
         if not 0 < len(requests) <= batch_size or len(kinds) != 1:
             raise ValueError(f"{len(requests)} requests of {len(kinds)} kinds for a batch of {batch_size}")

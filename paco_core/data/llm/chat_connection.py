@@ -8,6 +8,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+import httpx
+
 if TYPE_CHECKING:
     import openai
 
@@ -17,7 +19,6 @@ if TYPE_CHECKING:
 def connect(params: ChatParams, secret: str) -> openai.AsyncOpenAI:
     """A client of a chat endpoint; a try that takes longer than ``params.timeout_s``, all in all, is an
     ``openai.APITimeoutError``."""
-    import httpx
     import openai
 
     class Timed(openai.DefaultAsyncHttpxClient):

@@ -22,6 +22,7 @@ from paco_core.data.pairs.pairs import NO, YES, Pair
 from paco_core.data.records.records import first_fault, panel_ref
 from paco_core.io.files import DataError, digest, inside, read_jsonl
 from paco_core.io.shards import encode_png, read_image, write_shard
+from paco_core.storybook.editing import random_edit
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -133,8 +134,6 @@ def editing_pairs(params: EditingParams, root: Path) -> EditingPairs:
 
 
 def _drawn(params: EditingParams) -> EditingPairs:
-    from paco_core.storybook.editing import random_edit
-
     found, seed = EditingPairs(), 0
     while len(found.pairs) < (params.count or 0):
         rng = random.Random(f"editing-{params.seed}-{seed}")

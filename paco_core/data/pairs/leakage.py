@@ -52,7 +52,7 @@ def leakage(
     texts: Mapping[str, str],
     md5s: Mapping[str, str],
     held: Held | None = None,
-    panel_digest: Callable[[str], str] = str,
+    picture_digest: Callable[[str], str] = str,
 ) -> Leakage:
     """Compare the benchmark, and what else is to be held out, with the tables of pairs.
 
@@ -62,7 +62,7 @@ def leakage(
         parts: ``train`` and ``validation``.
         texts: prompt id -> prompt; pairs without a prompt (editing pairs) need none.
         md5s: grid id -> MD5 of the picture as encoded.
-        panel_digest: digest of the pixels behind a panel reference; asked only where ``held`` names panels.
+        picture_digest: digest of the pixels behind a panel reference; asked only where ``held`` names panels.
     """
     own_prompts, own_grids = set(benchmark["prompt_id"]), grids_of(benchmark)
     more = held or Held()
@@ -71,7 +71,7 @@ def leakage(
     prompts = {prompt for table in parts.values() for prompt in table["prompt_id"]}
     grids = {grid for table in parts.values() for grid in grids_of(table)}
     refs = {ref for table in parts.values() for side in ("first", "second") for ref in table[side]}
-    foreign = {parse_ref(ref)[0] for ref in refs if panel_digest(ref) in more.panels} if more.panels else set()
+    foreign = {parse_ref(ref)[0] for ref in refs if picture_digest(ref) in more.panels} if more.panels else set()
     both = set.intersection(*(set(table["prompt_id"]) for table in parts.values())) if len(parts) > 1 else set()
     return Leakage(
         sorted(p for p in prompts if p in own_prompts or (p in texts and normalised(texts[p]) in closed_texts)),

@@ -20,6 +20,8 @@ from paco_core.data.records.edit_records import EditRecord, asked_of
 from paco_core.data.records.records import Id, validated
 from paco_core.io.files import DataError, digest, read_jsonl, write_jsonl
 from paco_core.io.shards import ShardReader, encode_png, write_shard
+from paco_core.storybook.editing import Edit, changed
+from paco_core.storybook.world import VOCABULARY, Panel
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -27,7 +29,6 @@ if TYPE_CHECKING:
     from paco_core.config.params import EditQuestion
     from paco_core.data.pairs.editing import EditingPairs
     from paco_core.data.records.edit_records import References
-    from paco_core.storybook.editing import Edit
 
 FILE, SHARD = "painted.jsonl", "pictures"
 
@@ -110,9 +111,6 @@ def add_painted(
 
 
 def _questions(record: EditRecord, painted: PaintedEdit) -> Iterator[tuple[EditQuestion, Edit]]:
-    from paco_core.storybook.editing import Edit, changed
-    from paco_core.storybook.world import VOCABULARY, Panel
-
     traits, trait, word = asked_of(record)
     before, after = Panel(**traits), Panel(**painted.shows)  # type: ignore[arg-type]
     own = Edit(before, after, trait, word)

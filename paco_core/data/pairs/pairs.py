@@ -14,13 +14,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+import pandas as pd
+
 from paco_core.data.annotation.votes import Annotation
 from paco_core.data.records.records import PromptRecord
 from paco_core.io.files import DataError, digest
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from paco_core.config.params import PairsParams
 
 COLUMNS = ("pair_id", "prompt_id", "theme", "first", "second", "label", "instruction", "answer")
@@ -238,7 +238,6 @@ def _draw(salt: str, unit: str) -> str:
 
 def pair_table(pairs: Sequence[Pair], records: Mapping[str, PromptRecord]) -> pd.DataFrame:
     """Pairs with their themes (columns :data:`COLUMNS`, ``question``); an editing pair has an instruction instead."""
-    import pandas as pd
 
     def theme(pair: Pair) -> str:
         if pair.theme is not None or pair.instruction is not None:
@@ -254,8 +253,6 @@ def pair_table(pairs: Sequence[Pair], records: Mapping[str, PromptRecord]) -> pd
 
 def benchmark_table(instances: Sequence[Instance], records: Mapping[str, PromptRecord]) -> pd.DataFrame:
     """Held-out rankings with their themes (columns :data:`BENCHMARK_COLUMNS`)."""
-    import pandas as pd
-
     rows = [
         (
             i.instance_id,

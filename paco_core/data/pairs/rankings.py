@@ -6,14 +6,11 @@ With P panels a grid and S seeds a prompt there are P * S references and S - 1 o
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import pandas as pd
 
 from paco_core.data.records.prompt_text import parse_layout
 from paco_core.data.records.records import panel_ref
 from paco_core.io.files import DataError, digest
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 COLUMNS = ("instance_id", "prompt_id", "reference", "candidates")
 
@@ -27,8 +24,6 @@ def instances(grids: pd.DataFrame) -> pd.DataFrame:
     Raises:
         DataError: naming a prompt whose grids differ in layout or repeat a seed, or that has one grid only.
     """
-    import pandas as pd
-
     rows: list[tuple[str, str, str, list[str]]] = []
     for prompt_id, group in grids.reset_index(drop=True).groupby("prompt_id", sort=True):
         own = group.sort_values("seed")

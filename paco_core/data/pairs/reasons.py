@@ -9,13 +9,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pandas as pd
+
 from paco_core.data.annotation.recogniser import read_panels
+from paco_core.data.llm.journal import Journal
+from paco_core.data.llm.openai_chat import Chat
+from paco_core.data.pairs.reason_writer import WrittenReasons, write_reasons
 from paco_core.data.records.panels import PanelStore
 from paco_core.io.files import DataError
+from paco_core.storybook.reasons import answer, true_reasons
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from paco_core.config.params import ReasonsParams
 
 JOURNAL = Path(".paco") / "cot_labels" / "journal.jsonl"  # outside the outs, which DVC deletes before a run
@@ -62,8 +66,6 @@ def explain(
     Raises:
         DataError: when the engine lacks its model, or the language model cannot be worked with.
     """
-    import pandas as pd
-
     figures: Counter[str] = Counter()
     pairs = pairs.reindex(columns=[*pairs.columns, *(c for c in ("instruction", "answer") if c not in pairs)])
     given = pairs["answer"].notna()
@@ -96,8 +98,6 @@ def _outcome(text: str, label: str) -> Outcome:
 def _storybook(
     pairs: pd.DataFrame, panels: PanelStore, params: ReasonsParams, root: Path, advance: Callable[[int], object]
 ) -> list[Outcome]:
-    from paco_core.storybook.reasons import answer, true_reasons
-
     if params.model is None:
         raise DataError("cot_labels.engine 'storybook' needs cot_labels.model, the recogniser's folder")
     readings = read_panels(pairs[pairs["instruction"].isna()], panels, root / params.model, advance)
@@ -118,10 +118,6 @@ def _written(
     advance: Callable[[int], object],
     figures: Counter[str],
 ) -> list[Outcome]:
-    from paco_core.data.llm.journal import Journal
-    from paco_core.data.llm.openai_chat import Chat
-    from paco_core.data.pairs.reason_writer import WrittenReasons, write_reasons
-
     def text(written: WrittenReasons) -> str:
         return answer_text(written.answer, written.reasons)
 

@@ -9,15 +9,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+import numpy as np
 
 from paco_core.data.prompts.independent_set import at_least, independent_set
 from paco_core.data.prompts.neighbours import Neighbourhood
 from paco_core.data.records.records import PromptRecord
 from paco_core.io.files import DataError
-
-if TYPE_CHECKING:
-    import numpy as np
 
 
 @dataclass(frozen=True)
@@ -51,8 +49,6 @@ def diversify(
     Raises:
         DataError: when sizes disagree, both or neither rule is given, or the target is out of reach.
     """
-    import numpy as np
-
     if len(embeddings) != len(records):
         raise DataError(f"{len(embeddings)} embeddings for {len(records)} prompts")
     if (target is None) == (threshold is None):

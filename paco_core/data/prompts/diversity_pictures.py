@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import networkx as nx
+import numpy as np
+from PIL import Image
 
 from paco_core.data.prompts.diversify import Diversified
 from paco_core.data.records.categories import category
 from paco_core.data.records.records import PromptRecord
 from paco_core.io.imports import uncollected
-
-if TYPE_CHECKING:
-    import numpy as np
-    from PIL import Image
 
 SHOWN = 260  # nodes of the graph that a picture can hold
 STANDS_FOR = 40  # nodes shown beside one kept node
@@ -23,7 +23,6 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 
 def histogram(found: Diversified) -> Image.Image:
     """Similarity of each prompt to its nearest other: among all prompts, and of the kept among the kept."""
-    import numpy as np
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 4.2), layout="constrained")
@@ -51,8 +50,6 @@ def histogram(found: Diversified) -> Image.Image:
 
 def shown_part(embeddings: np.ndarray, found: Diversified, most: int = SHOWN) -> list[int]:
     """Kept prompts at even distances, each with all that it stands for, until there are ``most``."""
-    import numpy as np
-
     if len(embeddings) <= most:
         return list(range(len(embeddings)))
     chosen: dict[int, None] = {}
@@ -67,10 +64,7 @@ def shown_part(embeddings: np.ndarray, found: Diversified, most: int = SHOWN) ->
 
 def graph(embeddings: np.ndarray, records: Sequence[PromptRecord], found: Diversified) -> Image.Image:
     """The similarity graph, or a part of it: filled dots are kept, hollow ones left out, lines join similar prompts."""
-    import numpy as np
-
     with uncollected():
-        import networkx as nx
         from matplotlib.figure import Figure
 
     nodes = shown_part(embeddings, found)
@@ -110,9 +104,6 @@ def graph(embeddings: np.ndarray, records: Sequence[PromptRecord], found: Divers
 
 def _places(net: Any) -> dict[int, np.ndarray]:
     """Each connected part laid out by springs, the parts in rows, the largest first."""
-    import networkx as nx
-    import numpy as np
-
     places: dict[int, np.ndarray] = {}
     parts = sorted(nx.connected_components(net), key=lambda part: (-len(part), min(part)))
     width = 1.25 * np.sqrt(sum(_side(len(part)) ** 2 for part in parts))
@@ -133,8 +124,6 @@ def _side(nodes: int) -> float:
 
 
 def _image(figure: Any) -> Image.Image:
-    from PIL import Image
-
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=110)
     buffer.seek(0)

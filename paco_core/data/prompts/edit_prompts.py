@@ -18,6 +18,8 @@ from paco_core.data.records.edit_records import FILE, SHARD, EditRecord
 from paco_core.data.records.records import Id, first_fault
 from paco_core.io.files import DataError, Names, digest, inside, read_jsonl, write_jsonl
 from paco_core.io.shards import decode_image, encode_png, read_image, write_shard
+from paco_core.storybook.editing import random_edit
+from paco_core.storybook.world import VOCABULARY
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -100,9 +102,6 @@ class EditPrompts:
 
 def drawn(count: int, size: int, seed: int) -> EditPrompts:
     """Edits of the embedded world, each of a picture of its own, ``size`` x ``size`` pixels."""
-    from paco_core.storybook.editing import random_edit
-    from paco_core.storybook.world import VOCABULARY
-
     found, number = EditPrompts(), 0
     while len(found.pictures) < count:
         edit = random_edit(random.Random(f"edit-prompts-{seed}-{number}"))

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import open_clip
+import torch
+from transformers import AutoModel, AutoTokenizer
 
 from paco_core.data.records.records import PromptRecord
 from paco_core.io.files import DataError
 from paco_core.io.imports import uncollected
-
-if TYPE_CHECKING:
-    import numpy as np
 
 BATCH = 256
 
@@ -51,8 +53,6 @@ def embed_prompts(
     Raises:
         DataError: naming the record whose embedding is not finite.
     """
-    import numpy as np
-
     rows, by_theme, cut = [], 0, 0
     for start in range(0, len(records), BATCH):
         part = records[start : start + BATCH]
@@ -98,8 +98,6 @@ class OpenClip:
     """The text tower of an open_clip model."""
 
     def __init__(self, model: str, device: str) -> None:
-        import open_clip
-
         if not model.startswith("hf-hub:"):
             _need(model, "open_clip_config.json", "open_clip")
             model = f"local-dir:{model}"
@@ -115,8 +113,6 @@ class OpenClip:
         return [len(self._tokenizer.encode(text)) + 2 for text in texts]
 
     def encode(self, texts: list[str]) -> np.ndarray:
-        import torch
-
         with torch.inference_mode():
             return _plain(self._tower.encode_text(self._tokenizer(texts).to(self._device), normalize=True))
 
@@ -139,8 +135,6 @@ class Sentences:
         return [len(ids) for ids in self._model.tokenizer(texts, truncation=False, verbose=False)["input_ids"]]
 
     def encode(self, texts: list[str]) -> np.ndarray:
-        import numpy as np
-
         found = self._model.encode(texts, batch_size=BATCH, normalize_embeddings=True, show_progress_bar=False)
         return np.asarray(found, dtype=np.float32)
 
@@ -149,8 +143,6 @@ class Pooled:
     """The text encoder of a diffusers pipeline: its pooled output, made unit length."""
 
     def __init__(self, model: str, device: str) -> None:
-        from transformers import AutoModel, AutoTokenizer
-
         _need(model, "text_encoder/config.json", "pipeline's text")
         self._tokenizer = AutoTokenizer.from_pretrained(model, subfolder="tokenizer")
         self._model = AutoModel.from_pretrained(model, subfolder="text_encoder").to(device).eval()
@@ -161,8 +153,6 @@ class Pooled:
         return [len(ids) for ids in self._tokenizer(texts, truncation=False, verbose=False)["input_ids"]]
 
     def encode(self, texts: list[str]) -> np.ndarray:
-        import torch
-
         tokens = self._tokenizer(texts, padding=True, truncation=True, max_length=self.window, return_tensors="pt")
         with torch.inference_mode():
             pooled = self._model(**tokens.to(self._device)).pooler_output

@@ -9,12 +9,10 @@ independent and maximal; the lists only decide which of several such sets it is,
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+
+import numpy as np
 
 from paco_core.data.prompts.neighbours import BLOCK, LISTED, Neighbourhood
-
-if TYPE_CHECKING:
-    import numpy as np
 
 SMALL = 4096  # rows of which every threshold can be tried by an exact pass
 EXACT_KEPT = 4096  # rows kept of very many, up to which the exact pass costs less than the lists
@@ -45,8 +43,6 @@ def at_least(near: Neighbourhood, target: int) -> tuple[list[int], float]:
 
 def first_set(near: Neighbourhood, threshold: float) -> list[int]:
     """The greedy set by the lists alone; it may hold a pair that the lists do not know."""
-    import numpy as np
-
     taken, kept = np.zeros(len(near), dtype=bool), np.zeros(len(near), dtype=bool)
     for row, degree in enumerate(_degrees(near, threshold).tolist()):
         if taken[row]:
@@ -65,8 +61,6 @@ def _degrees(near: Neighbourhood, threshold: float) -> np.ndarray:
 
 def _repaired(near: Neighbourhood, first: list[int], threshold: float) -> list[int]:
     """A set made independent and maximal by exact products."""
-    import numpy as np
-
     kept = _greedy(near.rows, [], first, threshold)
     chosen, degrees = np.zeros(len(near), dtype=bool), _degrees(near, threshold)
     chosen[kept] = True
@@ -94,8 +88,6 @@ def _greedy(
     rows: np.ndarray, kept: list[int], candidates: Iterable[int], threshold: float, stop: int | None = None
 ) -> list[int]:
     """``kept`` and the candidates that are similar to no earlier kept one; ends once ``stop`` rows are kept."""
-    import numpy as np
-
     kept, order = list(kept), np.fromiter(candidates, dtype=np.int64)
     for start in range(0, len(order), BLOCK):
         positions = order[start : start + BLOCK]

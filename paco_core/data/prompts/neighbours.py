@@ -9,10 +9,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import numpy as np
+import numpy as np
 
 EXACT_UP_TO = 20_000  # rows: all their products take seconds; those of 200,000 a hundred times as long
 BLOCK = 1024
@@ -57,8 +55,6 @@ class Neighbourhood:
 
         Where not :attr:`exact`, a value is too small when the index missed the nearest row.
         """
-        import numpy as np
-
         if self.exact:
             return _nearest(self.rows)
         found = self.lists.similarities[:, 0]
@@ -66,8 +62,6 @@ class Neighbourhood:
 
 
 def _nearest(rows: np.ndarray) -> np.ndarray:
-    import numpy as np
-
     best = np.full(len(rows), -np.inf)
     for start in range(0, len(rows), BLOCK):
         here = slice(start, start + BLOCK)
@@ -83,7 +77,6 @@ def _nearest(rows: np.ndarray) -> np.ndarray:
 
 def _indexed(rows: np.ndarray) -> Lists:
     import faiss
-    import numpy as np
 
     count, width = rows.shape
     index = faiss.IndexIVFFlat(faiss.IndexFlatIP(width), width, max(1, math.isqrt(count)), faiss.METRIC_INNER_PRODUCT)

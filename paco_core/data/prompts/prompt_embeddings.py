@@ -14,6 +14,8 @@ import weakref
 from collections.abc import Hashable, Sequence
 from typing import Any
 
+import torch
+
 from paco_core.io.files import DataError
 
 Settings = tuple[tuple[str, object], ...]
@@ -49,7 +51,6 @@ class PromptEmbeddings:
         Raises:
             DataError: when the pipeline paints instead, by a way of its own.
         """
-        import torch
 
         def stop(*_: object, **__: object) -> None:
             raise _Encoded
@@ -110,8 +111,6 @@ def _moved(value: Any, device: Any) -> Any:
 
 def _batched(column: Sequence[Any]) -> Any:
     """One value for a batch from one value a prompt; what has no batch dimension is the same for all."""
-    import torch
-
     first = column[0]
     if isinstance(first, list):  # one tensor a prompt, of its own length
         return [part for value in column for part in value]

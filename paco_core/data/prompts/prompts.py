@@ -9,10 +9,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from paco_core.data.llm.journal import Journal
+from paco_core.data.llm.openai_chat import Chat
+from paco_core.data.prompts.prompt_writer import Job, write
 from paco_core.data.records import prompt_text
 from paco_core.data.records.categories import CATEGORIES, category
 from paco_core.data.records.records import PromptRecord, read_prompts
 from paco_core.io.files import DataError
+from paco_core.storybook.prompts import storybook_prompts
 
 if TYPE_CHECKING:
     from paco_core.config.params import ChatParams, PromptsParams
@@ -79,10 +83,6 @@ def _check(record: PromptRecord) -> None:
 def _written(
     params: PromptsParams, endpoint: ChatParams, size: tuple[int, int], root: Path, advance: Callable[[int], object]
 ) -> Prompts:
-    from paco_core.data.llm.journal import Journal
-    from paco_core.data.llm.openai_chat import Chat
-    from paco_core.data.prompts.prompt_writer import Job, write
-
     with Journal(root / JOURNAL) as journal:
         chat = Chat(endpoint, journal)
         found = asyncio.run(write(chat, params.count, Job(params.layout, size, params.seed), advance))
@@ -91,8 +91,6 @@ def _written(
 
 
 def _storybook(params: PromptsParams, size: tuple[int, int]) -> list[PromptRecord]:
-    from paco_core.storybook.prompts import storybook_prompts
-
     return [
         PromptRecord(
             idx=made.idx,

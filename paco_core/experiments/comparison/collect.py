@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from PIL import Image as pil
 
 from paco_core.io.files import DataError
 from paco_core.io.project import EXPERIMENT_TAG
@@ -168,10 +171,6 @@ class Runs:
 
     def picture(self, run: ComparedRun, key: str, step: int) -> Image:
         """A logged picture, loaded into memory."""
-        import tempfile
-
-        from PIL import Image as pil
-
         with tempfile.TemporaryDirectory() as folder, brief_requests():
             path = self._client.download_artifacts(run.run_id, run.pictures[key, step], folder)
             with pil.open(path) as image:

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
 from paco_core.experiments.comparison.collect import ComparedRun, differing
 from paco_core.experiments.comparison.table import change, number
 from paco_core.report import charts, pictures
@@ -99,9 +102,6 @@ def _small(image: Image, alt: str) -> pictures.Picture:
 
 def render(runs: Sequence[ComparedRun], get: GetPicture, made: str) -> str:
     """The page."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-    from markupsafe import Markup
-
     heads = columns(runs)
     metrics = sorted({key for run in runs for key in run.metrics})
     view: dict[str, Any] = {

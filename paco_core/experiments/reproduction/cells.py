@@ -16,6 +16,8 @@ from paco_core.config.params import Params
 from paco_core.experiments.grid import RESULT, Cell, OpenCell, needed
 from paco_core.experiments.reproduction.exam import ABOUT, Exam, read_table
 from paco_core.experiments.reproduction.variants import VARIANTS, Variant
+from paco_core.experiments.training import train
+from paco_core.grpo.trainer import Reports
 from paco_core.io.files import DataError, digest, folder_digest, read_json, write_json
 from paco_core.io.progress import Progress
 from paco_core.runtime.code.stage_code import StageCodes
@@ -146,9 +148,6 @@ class Trainings:
         }
 
     def _train(self, params: Params, cell: OpenCell, label: str, clock: EpochSeconds) -> Outcome:
-        from paco_core.experiments.training import train
-        from paco_core.grpo.trainer import Reports
-
         grpo = params.policies.of(params.policies.recipes[self.recipe])
         samples = grpo.prompts_per_epoch * grpo.group_size
 

@@ -10,7 +10,7 @@ from paco_core.experiments.reproduction.variants import Variant
 from paco_core.planning.costs import CPU_SECONDS, START_UP_S, training_seconds
 from paco_core.planning.footprint import architecture
 from paco_core.planning.workload import Workload
-from paco_core.policies.base import policy_class
+from paco_core.policies.families import family_of
 
 
 def seconds(root: Path, params: Params, variant: Variant, exam: Exam) -> float | None:
@@ -26,7 +26,7 @@ def seconds(root: Path, params: Params, variant: Variant, exam: Exam) -> float |
     larger = _relative_size(root, params, asked, variant.recipe)
     watched = work.evaluations * work.evaluation_images * params.policies.eval_steps
     examined = exam.pictures * exam.cases.steps
-    each = policy_class(rule.family).passes_a_step(rule.guidance)
+    each = family_of(rule.family).passes_a_step(rule.guidance)
     # Evaluations paint the small and the large size alike: half of them cost about three times as much.
     return (
         START_UP_S

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
 from paco_core.benchmarks.statistics import Estimate
 from paco_core.experiments.reproduction.exam import CAPTIONS, PICTURES, REFERENCE, SHOWN
 from paco_core.experiments.reproduction.findings import signed
@@ -124,9 +127,6 @@ def sheets(part: Part) -> list[Sheet]:
 
 def render(name: str, parts: Sequence[Part]) -> str:
     """The page."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-    from markupsafe import Markup
-
     view: dict[str, Any] = {
         "name": name,
         "parts": [PartView(part, plots(part.summary), sheets(part)) for part in parts],

@@ -11,6 +11,7 @@ from paco_core.experiments.grid import RESULT
 from paco_core.experiments.reproduction.cells import Kept
 from paco_core.experiments.reproduction.exam import read_table
 from paco_core.experiments.reproduction.findings import findings
+from paco_core.experiments.reproduction.page import render
 from paco_core.experiments.reproduction.part import Part
 from paco_core.experiments.reproduction.summary import by_recipe, summarise
 from paco_core.experiments.reproduction.tables import tables
@@ -37,8 +38,6 @@ def write(out: Path, cells: Sequence[Kept], params: Params) -> str:
     Raises:
         DataError: when the cells cannot stand in one report (:func:`by_recipe`), or a file of theirs is missing.
     """
-    from paco_core.experiments.reproduction.page import render
-
     parts = [_part(out, recipe, found, params) for recipe, found in by_recipe(cells).items()]
     text = markdown(out.name, parts)
     page = render(out.name, parts)

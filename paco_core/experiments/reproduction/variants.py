@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from paco_core.config.changes import changed
 from paco_core.config.params import Params
-from paco_core.experiments.grid import changed
 from paco_core.io.files import DataError
 
 FULL = "full"

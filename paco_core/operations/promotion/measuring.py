@@ -6,8 +6,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from paco_core.benchmarks import consistency_rank as bench
+from paco_core.benchmarks import gedit
+from paco_core.benchmarks.painting import AFTER
+from paco_core.benchmarks.public_rankings import read_public
+from paco_core.benchmarks.unseen import measuring, unseen_cases
+from paco_core.data.records.panels import PanelStore
+from paco_core.grpo.prompt_split import trained_ids
 from paco_core.io import paths
 from paco_core.io.files import DataError
+from paco_core.policies.base import load_recipe
+from paco_core.policies.encodings import cache_folder
+from paco_core.reward_model.scorer import Scorer
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,12 +38,6 @@ def measure_policy(
     Returns:
         Columns prompt_id, unit (the seed) and one a measure; the pictures.
     """
-    from paco_core.benchmarks import gedit
-    from paco_core.benchmarks.painting import AFTER
-    from paco_core.benchmarks.unseen import measuring
-    from paco_core.policies.base import load_recipe
-    from paco_core.policies.encodings import cache_folder
-
     recipe = params.policies.recipes[name]
     policy = load_recipe(recipe, params.policies, root, cache=cache_folder(root))
     policy.load_adapter(folder / "adapter")
@@ -46,17 +50,11 @@ def measure_policy(
 
 def measure_reward(root: Path, params: Params, folder: Path) -> pd.DataFrame:
     """The reward in ``folder``, asked in this process, on the held-out rankings."""
-    from paco_core.reward_model.scorer import Scorer
-
     return rank_held_out(root, params, Scorer.configured(folder, params.reward))
 
 
 def rank_held_out(root: Path, params: Params, scorer: PairScorer) -> pd.DataFrame:
     """A judge on the held-out rankings: prompt_id, unit (the instance) and every metric."""
-    from paco_core.benchmarks import consistency_rank as bench
-    from paco_core.benchmarks.public_rankings import read_public
-    from paco_core.data.records.panels import PanelStore
-
     chosen = params.consistency_rank
     panels: bench.Panels
     if chosen.source is not None:
@@ -89,9 +87,6 @@ def unseen_by_all(root: Path, params: Params, name: str, folders: Sequence[Path]
     Raises:
         DataError: when none is left.
     """
-    from paco_core.benchmarks.unseen import unseen_cases
-    from paco_core.grpo.prompt_split import trained_ids
-
     return unseen_cases(
         lambda path: root / path, params, name, {idx for folder in folders for idx in trained_ids(folder)}
     )

@@ -25,7 +25,7 @@ class Source:
     ``digest`` is empty where there is no code. ``imports`` are dotted names that may be modules (of ``from a import b``
     both ``a`` and ``a.b``), late imports included, those for type checkers only not; ``named`` are texts that may name
     a module of the project, as in a command line. ``registries`` are tables of name -> "module:what", from literals
-    such as ``{"flux": "paco_core.policies.flux:FluxPolicy"}``; they are left out of the digest, for their entries count
+    such as ``{"jpeg": "paco_core.rewards.jpeg:build"}``; they are left out of the digest, for their entries count
     one by one. ``beside`` are texts that may name a file or folder beside it.
     """
 
@@ -100,12 +100,22 @@ def _text(node: ast.AST | None) -> str:
 
 
 def _registry(node: object) -> dict[str, str]:
-    """Name -> "module:what" of a literal that says nothing else; empty for any other."""
+    """Name -> "module:what" of a literal that says nothing else; empty for any other.
+
+    A value may be a call whose first argument is that text; what else it says stands behind a comma.
+    """
     if not isinstance(node, ast.Dict):
         return {}
-    pairs = [(_text(key), _text(value)) for key, value in zip(node.keys, node.values, strict=True)]
-    found = all(name and ":" in where and _DOTTED.fullmatch(where) for name, where in pairs)
+    pairs = [(_text(key), _entry(value)) for key, value in zip(node.keys, node.values, strict=True)]
+    found = all(name and ":" in where and _DOTTED.fullmatch(where.partition(", ")[0]) for name, where in pairs)
     return dict(pairs) if found else {}
+
+
+def _entry(node: ast.AST) -> str:
+    if not isinstance(node, ast.Call) or not node.args:
+        return _text(node)
+    more = [*map(ast.unparse, node.args[1:]), *map(ast.unparse, node.keywords)]
+    return ", ".join([_text(node.args[0]), *more])
 
 
 def _is_text(node: object) -> bool:

@@ -1,0 +1,15 @@
+"""Pictures by their content."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+
+def picture_digest(picture: Image) -> str:
+    """MD5 of a picture's mode, size and pixels, however it is encoded."""
+    head = f"{picture.mode} {picture.width}x{picture.height} ".encode()
+    return hashlib.md5(head + picture.tobytes(), usedforsecurity=False).hexdigest()
