@@ -17,7 +17,6 @@ from paco_core.config.params import PoliciesParams, PolicyRecipe
 from paco_core.data.records.records import PromptRecord
 from paco_core.grpo import sharding
 from paco_core.grpo.advantages import Advantages, advantages
-from paco_core.grpo.checkpoint import Checkpoint, latest, save
 from paco_core.grpo.early_stop import collapsed
 from paco_core.grpo.epoch_prompts import noise_steps_of_epoch, prompts_of_epoch
 from paco_core.grpo.evaluation import Combined, Evaluation, Evaluator, Gold, beside, sheet
@@ -45,6 +44,7 @@ from paco_core.policies.base import Condition, NoiseKey, Policy, Size
 from paco_core.rewards.aggregation import aggregate
 from paco_core.rewards.base import RewardFunction
 from paco_core.runtime.checkpoints import alone
+from paco_core.training.checkpoint import Checkpoint, latest, save
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -235,7 +235,7 @@ class Trainer:
             if self.processes.main:
                 save_pictures(store / BEFORE, before, self.unseen, self.params.eval_seeds)
         if found is not None:
-            start, stopped = found.epoch, found.notes["stopped"]
+            start, stopped = found.done, found.notes["stopped"]
             rows = [{k: math.nan if v is None else v for k, v in row.items()} for row in found.notes["rows"]]
             self.learner.restore(found.tensors, found.notes["optimizer_steps"])
             self.reports.say(f"goes on after epoch {start} of {self.params.epochs}")

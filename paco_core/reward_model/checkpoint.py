@@ -1,8 +1,7 @@
-"""Training state on disk: adapter, optimiser, log and the best evaluation, safetensors and JSON only.
+"""The state of a reward's training as a checkpoint: adapter, optimiser, log and the best evaluation.
 
-A checkpoint counts from the moment that ``state.json`` names its tensors, so a process killed at any time
-leaves the one before. Nothing random is stored: the order of examples is a function of seed and epoch, and
-nothing else is drawn after the first step.
+Nothing random is stored: the order of examples is a function of seed and epoch, and nothing else is drawn after the
+first step.
 """
 
 from __future__ import annotations
@@ -14,25 +13,30 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 
-from paco_core.io.files import DataError, atomic, read_json, write_json
 from paco_core.reward_model.evaluation import Evaluation
-
-STATE = "state.json"
+from paco_core.training.checkpoint import Checkpoint, damaged, latest, pack, unpack
+from paco_core.training.checkpoint import save as save_checkpoint
 
 
 @dataclass
 class Best:
-    """The best evaluation so far; its weights lie beside the state."""
+    """The best evaluation so far, and the adapter's weights of then."""
 
     epoch: int
     seen: Evaluation
+    weights: dict[str, torch.Tensor]
 
-    @property
-    def file(self) -> str:
-        return f"best-epoch-{self.epoch}.safetensors"
+    @classmethod
+    def of(cls, epoch: int, seen: Evaluation, weights: Mapping[str, torch.Tensor]) -> Best:
+        """With a copy of the weights in host memory."""
+        return cls(epoch, seen, {name: tensor.detach().cpu().clone() for name, tensor in weights.items()})
+
+    def put_back(self, weights: Mapping[str, torch.Tensor]) -> None:
+        """Give ``weights`` the values of the best evaluation."""
+        with torch.no_grad():
+            for name, tensor in weights.items():
+                tensor.copy_(self.weights[name])
 
 
 @dataclass
@@ -46,41 +50,21 @@ class Progressed:
     best: Best | None = None
 
 
-def save_best(folder: Path, best: Best, weights: Mapping[str, torch.Tensor]) -> None:
-    """Write the weights of the best evaluation; the next :func:`save` makes them count."""
-    _save_tensors(folder / best.file, {name: tensor.detach() for name, tensor in weights.items()})
-
-
-def load_best(folder: Path, best: Best, weights: Mapping[str, torch.Tensor]) -> None:
-    """Put the best weights into ``weights``."""
-    tensors = load_file(folder / best.file)
-    with torch.no_grad():
-        for name, tensor in weights.items():
-            tensor.copy_(tensors[name])
-
-
 def save(folder: Path, key: str, done: Progressed, weights: Mapping[str, torch.Tensor], optimizer: Any) -> None:
-    """Write the state; ``key`` names what is being trained (parameters, examples, base)."""
-    tensors = {f"weight/{name}": tensor.detach() for name, tensor in weights.items()}
+    """Write the state; ``key`` names what is being trained (parameters, examples, base).
+
+    Raises:
+        OSError: when the disk is full, say; the state before it is still good.
+    """
+    groups: dict[str, dict[str, torch.Tensor]] = {"weight": dict(weights)}
     for name, tensor in weights.items():
         for entry, value in optimizer.state[tensor].items():
-            tensors[f"{entry}/{name}"] = value.detach()
-    file = f"step-{done.step}.safetensors"
-    _save_tensors(folder / file, tensors)
-    state = {
-        "key": key,
-        "tensors": file,
-        "epoch": done.epoch,
-        "within": done.within,
-        "step": done.step,
-        "log": done.log,
-        "best": None if done.best is None else {"epoch": done.best.epoch, **_plain(done.best.seen)},
-    }
-    write_json(folder / STATE, state)
-    needed = {file, done.best.file if done.best else ""}
-    for path in folder.glob("*.safetensors"):
-        if path.name not in needed:
-            path.unlink()
+            groups.setdefault(entry, {})[name] = value
+    notes: dict[str, Any] = {"epoch": done.epoch, "within": done.within, "log": done.log, "best": None}
+    if done.best is not None:
+        groups["best"] = done.best.weights
+        notes["best"] = {"epoch": done.best.epoch, **_plain(done.best.seen)}
+    save_checkpoint(folder, Checkpoint(key, done.step, pack(groups), notes))
 
 
 def restore(folder: Path, key: str, weights: Mapping[str, torch.Tensor], optimizer: Any) -> Progressed | None:
@@ -89,25 +73,25 @@ def restore(folder: Path, key: str, weights: Mapping[str, torch.Tensor], optimiz
     Raises:
         DataError: when it is damaged, saying how to start afresh.
     """
-    if not (folder / STATE).is_file():
+    found = latest(folder, key)
+    if found is None:
         return None
-    state = read_json(folder / STATE)
     try:
-        return _restored(folder, state, weights, optimizer) if state["key"] == key else None
-    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, OSError, SafetensorError) as error:
-        raise DataError(f"{folder}: checkpoint is damaged ({error!r}); remove it to start afresh") from None
+        return _restored(found, weights, optimizer)
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
+        raise damaged(folder, error) from None
 
 
-def _restored(
-    folder: Path, state: Mapping[str, Any], weights: Mapping[str, torch.Tensor], optimizer: Any
-) -> Progressed:
-    best = None if state["best"] is None else _best(state["best"])
-    epoch, within, step = (_count(state[name]) for name in ("epoch", "within", "step"))
-    done = Progressed(epoch, within, step, [dict(row) for row in state["log"]], best)
+def _restored(found: Checkpoint, weights: Mapping[str, torch.Tensor], optimizer: Any) -> Progressed:
+    notes, kept = found.notes, unpack(found.tensors, "best")
+    best = None if notes["best"] is None else _best(notes["best"], {name: kept[name] for name in weights})
+    epoch, within, step = map(_count, (notes["epoch"], notes["within"], found.done))
+    done = Progressed(epoch, within, step, [dict(row) for row in notes["log"]], best)
     entries: dict[str, dict[str, torch.Tensor]] = {name: {} for name in weights}
-    for label, value in load_file(folder / state["tensors"]).items():
+    for label, value in found.tensors.items():
         entry, name = label.split("/", 1)
-        entries[name][entry] = value
+        if entry != "best":
+            entries[name][entry] = value
     with torch.no_grad():
         for name, tensor in weights.items():
             tensor.copy_(entries[name].pop("weight"))
@@ -121,11 +105,6 @@ def _count(value: object) -> int:
     return value
 
 
-def _save_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
-    with atomic(path) as part:
-        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, part)
-
-
 def _plain(seen: Evaluation) -> dict[str, Any]:
     """An evaluation as JSON, where NaN is null."""
     tree = asdict(seen)
@@ -133,7 +112,7 @@ def _plain(seen: Evaluation) -> dict[str, Any]:
     return {name: None if isinstance(v, float) and math.isnan(v) else v for name, v in tree.items()}
 
 
-def _best(tree: dict[str, Any]) -> Best:
+def _best(tree: dict[str, Any], weights: dict[str, torch.Tensor]) -> Best:
     values: dict[str, Any] = {name: math.nan if value is None else value for name, value in tree.items()}
     values["scores"] = tuple(math.nan if score is None else score for score in tree["scores"])
-    return Best(int(values.pop("epoch")), Evaluation(**values))
+    return Best(int(values.pop("epoch")), Evaluation(**values), weights)

@@ -242,9 +242,7 @@ class _Run:
         done.log[-1] |= _defined(seen.metrics("validation_"))
         self._tell(seen.metrics("validation/"), done.step)
         if better(self.params.best, seen, done.best.seen if done.best else None):
-            done.best = Best(done.epoch, seen)
-            if self.accelerator.is_main_process:
-                checkpoint.save_best(self.kept, done.best, weights)
+            done.best = Best.of(done.epoch, seen, weights)
         self._save(weights, optimizer, done)
         return seen
 
@@ -328,7 +326,7 @@ class _Run:
         if not self.accelerator.is_main_process:
             return
         assert done.best is not None
-        checkpoint.load_best(self.kept, done.best, weights)
+        done.best.put_back(weights)
         with atomic(self.out / ADAPTER) as part:
             lora.save(wrapped, part, self.base)
         write_log(self.out / LOG, done.log)

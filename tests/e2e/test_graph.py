@@ -220,7 +220,7 @@ def test_a_training_killed_goes_on_from_its_checkpoint(smoke: Path, dvc: Dvc) ->
     out.rename(aside)
     checkpoints.rename(finished)  # it would go on from the last one of the finished run
     try:
-        kill_9(smoke, dvc, stage, lambda: any(checkpoints.glob("*/epoch-00001/state.json")))
+        kill_9(smoke, dvc, stage, lambda: any(checkpoints.glob("*/checkpoint-00001/state.json")))
         assert not out.exists(), "it was in its second and last epoch"
         done = dvc("repro", "--force", "--single-item", stage)  # by force, or DVC takes the out from its run cache
         assert done.returncode == 0 and "goes on after epoch 1 of 2" in done.stderr, done.stderr[-3000:]

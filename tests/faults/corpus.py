@@ -16,14 +16,14 @@ from ruamel.yaml import YAML
 from dvc_project.hashing import Workspace
 from paco_core.data.annotation.store import Answer, AnswerStore
 from paco_core.data.llm.journal import Journal
-from paco_core.grpo.checkpoint import Checkpoint
-from paco_core.grpo.checkpoint import save as save_policy
 from paco_core.io.files import write_json, write_jsonl
 from paco_core.io.shards import encode_png
 from paco_core.runtime.provenance import records
 from paco_core.runtime.provenance.chain import Run
 from paco_core.runtime.tracking.journal import Journal as RunJournal
 from paco_core.serving.cache import ScoreCache
+from paco_core.training.checkpoint import Checkpoint
+from paco_core.training.checkpoint import save as save_policy
 
 
 def make(finished: Path, root: Path) -> Path:

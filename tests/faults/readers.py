@@ -167,11 +167,11 @@ def _merged(root: Path) -> Any:
 
 
 def _checkpoint(root: Path) -> Any:
-    from paco_core.grpo.checkpoint import latest
+    from paco_core.training.checkpoint import latest
 
     found = latest(root / "checkpoint", "recipe", 9)
     return found and (
-        found.epoch,
+        found.done,
         {name: tensor.numpy().tobytes() for name, tensor in found.tensors.items()},
         found.notes,
     )
@@ -324,7 +324,8 @@ def _triples(root: Path) -> Any:
 
 
 FOLDER = ("/reward:", "/reward/")  # a checkpoint that is damaged is named as a whole
-ADAPTER, EPOCH = "data/reward_lora/adapter", "checkpoint/epoch-00003"
+ADAPTER, EPOCH = "data/reward_lora/adapter", "checkpoint/checkpoint-00003"
+STEP = "reward/checkpoint-00007"
 KEYS = [bytes([n] * 16) for n in range(40)]
 SIZES = {f"i{n}": 4 for n in range(6)}
 
@@ -354,10 +355,10 @@ def kinds() -> list[Kind]:
         Kind("adapter of the reward", f"{ADAPTER}/adapter_model.safetensors", _adapter, names=("adapter",)),
         Kind("configuration of an adapter", f"{ADAPTER}/adapter_config.json", _adapter, names=("adapter",)),
         Kind("merged reward model", "data/reward_merged/model.safetensors", _merged, names=("reward_merged",)),
-        Kind("checkpoint of a policy", f"{EPOCH}/tensors.safetensors", _checkpoint, next_epoch, ("epoch-",)),
-        Kind("its state", f"{EPOCH}/state.json", _checkpoint, next_epoch, ("epoch-",), "json"),
-        Kind("checkpoint of the reward", "reward/step-7.safetensors", _reward_state, next_step, FOLDER),
-        Kind("the reward's state", "reward/state.json", _reward_state, next_step, FOLDER, "json"),
+        Kind("checkpoint of a policy", f"{EPOCH}/tensors.safetensors", _checkpoint, next_epoch, ("checkpoint-",)),
+        Kind("its state", f"{EPOCH}/state.json", _checkpoint, next_epoch, ("checkpoint-",), "json"),
+        Kind("checkpoint of the reward", f"{STEP}/tensors.safetensors", _reward_state, next_step, FOLDER),
+        Kind("the reward's state", f"{STEP}/state.json", _reward_state, next_step, FOLDER, "json"),
         Kind("golden pairs", "data/reward_merged/golden.json", _golden, probabilities, form="json"),
         Kind("cache of scores", "scores.db", _scores, known_scores),
         Kind("people's answers", "answers.sqlite", _answers),

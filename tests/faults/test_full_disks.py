@@ -144,7 +144,7 @@ def _jsons(folder: Path) -> set[int]:
 def _put_checkpoint(folder: Path, n: int) -> None:
     import torch
 
-    from paco_core.grpo.checkpoint import Checkpoint, save
+    from paco_core.training.checkpoint import Checkpoint, save
 
     save(
         folder / "checkpoint", Checkpoint("recipe", n, {"a": torch.full((300 * (n + 1),), float(n))}, {"n": n}), keep=2
@@ -152,10 +152,10 @@ def _put_checkpoint(folder: Path, n: int) -> None:
 
 
 def _checkpoints(folder: Path) -> set[int]:
-    from paco_core.grpo.checkpoint import latest
+    from paco_core.training.checkpoint import latest
 
     found = latest(folder / "checkpoint", "recipe", 2000)
-    return set(range(found.epoch + 1)) if found and float(found.tensors["a"][0]) == found.epoch else set()
+    return set(range(found.done + 1)) if found and float(found.tensors["a"][0]) == found.done else set()
 
 
 STORES = [

@@ -22,9 +22,9 @@ from paco_core.grpo.trainer import Outcome
 KILLED_AT = {
     "sampling": ("paco_core.grpo.sampler", "rollout", 7),
     "updating": ("paco_core.grpo.updates", "WholeUpdates.step", 5),
-    "writing": ("paco_core.grpo.checkpoint", "save_file", 2),
+    "writing": ("paco_core.training.checkpoint", "save_file", 2),
     "renaming": ("pathlib", "Path.rename", 2),
-    "renamed": ("paco_core.grpo.checkpoint", "_finished", 3),
+    "renamed": ("paco_core.training.checkpoint", "_finished", 3),
     "logging": ("paco_core.grpo.trainer", "write_log", 1),
     "finishing": ("paco_core.grpo.trainer", "model_card", 1),
 }
@@ -70,7 +70,7 @@ def test_killed_at_any_moment_and_run_again(tmp_path: Path, moment: str, uninter
     assert killed_child(tmp_path, KILLED_AT[moment]) == -signal.SIGKILL
     resumed = train_toy(tmp_path)
     assert figures(resumed) == figures(whole)
-    for pattern in ("adapter/*", "checkpoint/*/epoch-00004/*.safetensors", "samples/*/*/*.png"):
+    for pattern in ("adapter/*", "checkpoint/*/checkpoint-00004/*.safetensors", "samples/*/*/*.png"):
         first, second = (sorted(place.glob(pattern)) for place in (tmp_path, folder))
         assert len(first) == len(second) > 0
         assert all(a.read_bytes() == b.read_bytes() for a, b in zip(first, second, strict=True))
@@ -82,22 +82,25 @@ def test_full_disk_is_told_and_leaves_the_checkpoint_before(tmp_path: Path, monk
     write, calls = safetensors.torch.save_file, iter(range(1, 99))
 
     def full(tensors: Any, path: Path) -> None:
-        if "epoch-00003" in str(path):
+        if "checkpoint-00003" in str(path):
             next(calls)
             path.write_bytes(b"half")
             raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
         write(tensors, path)
 
-    monkeypatch.setattr("paco_core.grpo.checkpoint.save_file", full)
-    with pytest.raises(OSError, match="No space left.*epoch-00003") as raised:
+    monkeypatch.setattr("paco_core.training.checkpoint.save_file", full)
+    with pytest.raises(OSError, match="No space left.*checkpoint-00003") as raised:
         train_toy(tmp_path)
     assert raised.value.errno == errno.ENOSPC and next(calls) == 2
     monkeypatch.undo()
-    assert [p.name for p in tmp_path.glob("checkpoint/*/epoch-*")] == ["epoch-00002"]
+    assert [p.name for p in tmp_path.glob("checkpoint/*/checkpoint-*")] == ["checkpoint-00002"]
     resumed = train_toy(tmp_path)
     assert resumed.resumed_at == 2 and resumed.rows[-1]["epoch"] == 4
 
 
 def test_retention_keeps_the_newest(tmp_path: Path) -> None:
     trainer(params=params(keep_checkpoints=2)).run(tmp_path, tmp_path / "checkpoint")
-    assert sorted(p.name for p in tmp_path.glob("checkpoint/*/epoch-*")) == ["epoch-00003", "epoch-00004"]
+    assert sorted(p.name for p in tmp_path.glob("checkpoint/*/checkpoint-*")) == [
+        "checkpoint-00003",
+        "checkpoint-00004",
+    ]

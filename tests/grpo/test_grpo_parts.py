@@ -9,13 +9,14 @@ import pytest
 import torch
 from grpo_toys import record
 
-from paco_core.grpo import checkpoint, checks
-from paco_core.grpo.checkpoint import Checkpoint
+from paco_core.grpo import checks
 from paco_core.grpo.ema import Ema
 from paco_core.grpo.epoch_prompts import prompts_of_epoch, share
 from paco_core.grpo.figures import write_log
 from paco_core.grpo.prompt_split import hold_out, trained_ids
 from paco_core.io.files import DataError
+from paco_core.training import checkpoint
+from paco_core.training.checkpoint import Checkpoint
 
 
 def test_ema_closed_form() -> None:
@@ -67,9 +68,9 @@ def make(epoch: int, recipe: str = "r") -> Checkpoint:
 def test_checkpoint_round_trip_and_retention(tmp_path: Path) -> None:
     for epoch in (1, 2, 3):
         checkpoint.save(tmp_path, make(epoch), keep=2)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["epoch-00002", "epoch-00003"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["checkpoint-00002", "checkpoint-00003"]
     found = checkpoint.latest(tmp_path, "r", 9)
-    assert found is not None and found.epoch == 3
+    assert found is not None and found.done == 3
     assert torch.equal(found.tensors["weights/a"], torch.full((2,), 3.0))
     assert checkpoint.latest(tmp_path, "another recipe", 9) is None
 
@@ -80,26 +81,26 @@ def test_full_disk_leaves_the_checkpoint_before(tmp_path: Path, monkeypatch: pyt
     def full(*_args: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("paco_core.grpo.checkpoint.save_file", full)
+    monkeypatch.setattr("paco_core.training.checkpoint.save_file", full)
     with pytest.raises(OSError, match="No space"):
         checkpoint.save(tmp_path, make(2))
-    assert [p.name for p in tmp_path.iterdir()] == ["epoch-00001"]
+    assert [p.name for p in tmp_path.iterdir()] == ["checkpoint-00001"]
 
 
 def test_what_a_kill_leaves_is_no_checkpoint(tmp_path: Path) -> None:
     checkpoint.save(tmp_path, make(1))
-    (tmp_path / ".epoch-00002.part").mkdir()
-    (tmp_path / ".epoch-00002.part" / "state.json").write_text(json.dumps({"recipe": "r"}))
+    (tmp_path / ".checkpoint-00002.part").mkdir()
+    (tmp_path / ".checkpoint-00002.part" / "state.json").write_text(json.dumps({"key": "r"}))
     found = checkpoint.latest(tmp_path, "r", 9)
-    assert found is not None and found.epoch == 1
+    assert found is not None and found.done == 1
     checkpoint.save(tmp_path, make(2))
-    assert [p.name for p in tmp_path.iterdir()] == ["epoch-00002"]
+    assert [p.name for p in tmp_path.iterdir()] == ["checkpoint-00002"]
 
 
 def test_damaged_checkpoint_is_named(tmp_path: Path) -> None:
     checkpoint.save(tmp_path, make(1))
-    (tmp_path / "epoch-00001" / "tensors.safetensors").write_bytes(b"\0" * 9)
-    with pytest.raises(DataError, match="epoch-00001.*damaged"):
+    (tmp_path / "checkpoint-00001" / "tensors.safetensors").write_bytes(b"\0" * 9)
+    with pytest.raises(DataError, match="checkpoint-00001.*damaged"):
         checkpoint.latest(tmp_path, "r", 9)
 
 

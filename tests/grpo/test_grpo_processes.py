@@ -112,13 +112,13 @@ def figures(rows: list[dict[str, float]]) -> list[dict[str, float]]:
 def test_one_two_and_three_processes_compute_the_same(tmp_path: Path) -> None:
     model = tiny_flux(tmp_path / "flux")
     (alone,) = train(1, model, tmp_path / "1")
-    weights = load_file(next((tmp_path / "1" / "checkpoint").glob("*/epoch-00002/tensors.safetensors")))
+    weights = load_file(next((tmp_path / "1" / "checkpoint").glob("*/checkpoint-00002/tensors.safetensors")))
     assert np.ptp(alone["advantages"][0]) > 1 and alone["rows"][1]["update/ratio_gap"] < 1e-6
     for world in (2, 3):
         for seen in train(world, model, tmp_path / str(world)):
             assert seen["advantages"] == alone["advantages"]
             assert figures(seen["rows"]) == figures(alone["rows"])
-        other = load_file(next((tmp_path / str(world) / "checkpoint").glob("*/epoch-00002/tensors.safetensors")))
+        other = load_file(next((tmp_path / str(world) / "checkpoint").glob("*/checkpoint-00002/tensors.safetensors")))
         assert set(weights) <= set(other), "a random state for each rank besides"
         for name, tensor in weights.items():
             assert torch.allclose(tensor.double(), other[name].double(), rtol=0, atol=1e-6), name
@@ -133,13 +133,13 @@ def test_sharded_frozen_weights_change_no_number(tmp_path: Path, changes: dict[s
     model = tiny_flux(tmp_path / "flux")
     (alone,) = train(1, model, tmp_path / "1", changes={**ODD, **changes})
     assert set(alone["held"].values()) == {"Parameter"}
-    weights = load_file(next((tmp_path / "1" / "checkpoint").glob("*/epoch-00002/tensors.safetensors")))
+    weights = load_file(next((tmp_path / "1" / "checkpoint").glob("*/checkpoint-00002/tensors.safetensors")))
     for seen in train(2, model, tmp_path / "2", FSDP2, {**ODD, **changes}):
         adapter = {kind for name, kind in seen["held"].items() if "lora_" in name}
         frozen = {kind for name, kind in seen["held"].items() if "lora_" not in name}
         assert adapter == {"Parameter"} and frozen == {"DTensor"}
         assert seen["advantages"] == alone["advantages"] and figures(seen["rows"]) == figures(alone["rows"])
-    other = load_file(next((tmp_path / "2" / "checkpoint").glob("*/epoch-00002/tensors.safetensors")))
+    other = load_file(next((tmp_path / "2" / "checkpoint").glob("*/checkpoint-00002/tensors.safetensors")))
     for name, tensor in weights.items():
         assert torch.allclose(tensor.double(), other[name].double(), rtol=0, atol=1e-6), name
     adapters = [load_file(next((tmp_path / n / "adapter").glob("*.safetensors"))) for n in ("1", "2")]
@@ -158,7 +158,8 @@ def test_moments_shared_out_by_deepspeed_make_the_same_steps(tmp_path: Path, cha
         row, expected = figures(seen["rows"])[-1], figures(alone["rows"])[-1]
         assert row == pytest.approx(expected, rel=1e-3, abs=1e-5)
     weights, other = (
-        load_file(next((tmp_path / n / "checkpoint").glob("*/epoch-00002/tensors.safetensors"))) for n in ("1", "2")
+        load_file(next((tmp_path / n / "checkpoint").glob("*/checkpoint-00002/tensors.safetensors")))
+        for n in ("1", "2")
     )
     assert set(weights) <= set(other), "moments of every parameter, as without DeepSpeed"
     for name, tensor in weights.items():  # steps are of 0.01, and sums in fp32 where they are in fp64 without it

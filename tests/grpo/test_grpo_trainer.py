@@ -111,7 +111,7 @@ trainer(params=params(checkpoint_every=2), reports=Reports(epoch=kill)).run(out,
     adapters = [(tmp_path / where / "adapter" / "adapter.safetensors").read_bytes() for where in ("cut", "whole")]
     assert adapters[0] == adapters[1]
     whole_state, cut_state = (
-        next((tmp_path / where / "checkpoint").glob("*/epoch-00004/tensors.safetensors")).read_bytes()
+        next((tmp_path / where / "checkpoint").glob("*/checkpoint-00004/tensors.safetensors")).read_bytes()
         for where in ("whole", "cut")
     )
     assert whole_state == cut_state

@@ -21,13 +21,13 @@ from paco_core.config.params import LoraParams, ParamsError, read_text
 from paco_core.data.annotation import votes
 from paco_core.data.annotation.store import Answer, AnswerStore
 from paco_core.data.llm.journal import Journal
-from paco_core.grpo import checkpoint as policies
 from paco_core.io.files import DataError
 from paco_core.io.shards import ShardReader, encode_png, write_shard
 from paco_core.reward_model import checkpoint, lora
 from paco_core.reward_model.examples import read_examples
 from paco_core.reward_model.golden import FILE, read_golden
 from paco_core.reward_model.network import Network
+from paco_core.training import checkpoint as policies
 
 
 @pytest.fixture(scope="module")
@@ -75,31 +75,31 @@ def kept(folder: Path) -> tuple[dict[str, torch.nn.Parameter], torch.optim.Optim
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("step", True), ("within", None), ("epoch", "x"), ("log", 3), ("best", [])]
+    ("name", "value"), [("done", True), ("done", "x"), ("within", None), ("epoch", "x"), ("log", 3), ("best", [])]
 )
 def test_a_state_of_the_reward_that_is_none(tmp_path: Path, name: str, value: Any) -> None:
     given = kept(tmp_path / "kept")
-    file = tmp_path / "kept" / checkpoint.STATE
-    file.write_text(json.dumps({**json.loads(file.read_text()), name: value}))
-    with pytest.raises(DataError, match="kept: checkpoint is damaged .*remove it to start afresh"):
+    file = tmp_path / "kept" / "checkpoint-00003" / policies.STATE
+    state = json.loads(file.read_text())
+    (state if name == "done" else state["notes"])[name] = value
+    file.write_text(json.dumps(state))
+    with pytest.raises(DataError, match="kept.*: checkpoint is damaged .*remove it to start afresh"):
         checkpoint.restore(tmp_path / "kept", "key", *given)
 
 
 def test_tensors_of_the_reward_that_are_cut_off(tmp_path: Path) -> None:
     given = kept(tmp_path / "kept")
-    file = tmp_path / "kept" / "step-3.safetensors"
+    file = tmp_path / "kept" / "checkpoint-00003" / policies.TENSORS
     file.write_bytes(file.read_bytes()[:100])
-    with pytest.raises(DataError, match="kept: checkpoint is damaged .*remove it to start afresh"):
+    with pytest.raises(DataError, match="kept.*: checkpoint is damaged .*remove it to start afresh"):
         checkpoint.restore(tmp_path / "kept", "key", *given)
 
 
-@pytest.mark.parametrize(
-    "state", [b"\xff", b"[]", b'{"recipe": "r", "epoch": "../x", "notes": {}}', b'{"recipe": "r"}']
-)
+@pytest.mark.parametrize("state", [b"\xff", b"[]", b'{"key": "r", "done": "../x", "notes": {}}', b'{"key": "r"}'])
 def test_a_state_of_a_policy_that_is_none(tmp_path: Path, state: bytes) -> None:
     policies.save(tmp_path, policies.Checkpoint("r", 3, {"a": torch.ones(2)}, {}))
-    (tmp_path / "epoch-00003" / policies.STATE).write_bytes(state)
-    with pytest.raises(DataError, match="epoch-00003: checkpoint is damaged .*remove it to start afresh"):
+    (tmp_path / "checkpoint-00003" / policies.STATE).write_bytes(state)
+    with pytest.raises(DataError, match="checkpoint-00003: checkpoint is damaged .*remove it to start afresh"):
         policies.latest(tmp_path, "r", 9)
 
 

@@ -99,7 +99,9 @@ def test_a_kill_while_the_checkpoint_is_written_leaves_the_one_before(
     def killed(*_args: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(checkpoint, "write_json", killed)  # new tensors are there, the state still names the old
+    monkeypatch.setattr(
+        "paco_core.training.checkpoint.os.fsync", killed
+    )  # the new one is there, not yet under its name
     with pytest.raises(KeyboardInterrupt):
         checkpoint.save(tmp_path, "key", checkpoint.Progressed(step=2, within=2), {"w": weight}, optimizer)
     done = checkpoint.restore(tmp_path, "key", {"w": weight}, optimizer)

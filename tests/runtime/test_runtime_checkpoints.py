@@ -13,8 +13,8 @@ from paco_core.runtime import checkpoints
 
 def keep(root: Path, stage: str, identity: str, megabytes: int, age: int) -> Path:
     folder = checkpoints.stage_folder(root, stage) / identity
-    (folder / "epoch-00001").mkdir(parents=True)
-    file = folder / "epoch-00001" / "tensors.safetensors"
+    (folder / "checkpoint-00001").mkdir(parents=True)
+    file = folder / "checkpoint-00001" / "tensors.safetensors"
     file.write_bytes(b"x" * megabytes * 1_000_000)
     os.utime(file, (10_000 - age, 10_000 - age))
     return folder

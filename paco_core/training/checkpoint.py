@@ -1,6 +1,6 @@
-"""Checkpoints that are complete or absent, and belong to one recipe.
+"""Checkpoints of a training: complete or absent, and of what the training's key names.
 
-A checkpoint is a folder ``epoch-00010`` with one safetensors file and one JSON file, written under a
+A checkpoint is a folder ``checkpoint-00010`` with one safetensors file and one JSON file, written under a
 temporary name and renamed. Older ones go only after the new one stands, so that a kill at any moment
 leaves a good one behind.
 """
@@ -29,21 +29,27 @@ TENSORS, STATE = "tensors.safetensors", "state.json"
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Everything that training needs to go on after ``epoch`` finished epochs."""
+    """Everything that a training needs to go on.
 
-    recipe: str  # digest of what was being trained
-    epoch: int
+    Attributes:
+        key: digest of what was being trained.
+        done: how far it has come: epochs of a policy, optimiser steps of the reward.
+        notes: what is no tensor, as JSON.
+    """
+
+    key: str
+    done: int
     tensors: dict[str, torch.Tensor]
     notes: dict[str, Any]
 
 
 def _finished(folder: Path) -> list[Path]:
     """Whole checkpoints, newest first."""
-    return sorted((p for p in folder.glob("epoch-*") if (p / STATE).is_file()), reverse=True)
+    return sorted((p for p in folder.glob("checkpoint-*") if (p / STATE).is_file()), reverse=True)
 
 
-def _name(epoch: int) -> str:
-    return f"epoch-{epoch:05d}"
+def _name(done: int) -> str:
+    return f"checkpoint-{done:05d}"
 
 
 def save(folder: Path, checkpoint: Checkpoint, keep: int = 1) -> None:
@@ -53,14 +59,14 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int = 1) -> None:
         OSError: when the disk is full, say; the checkpoints before it are still good.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    for left_over in folder.glob(".epoch-*.part"):
+    for left_over in folder.glob(".checkpoint-*.part"):
         shutil.rmtree(left_over)
-    target = folder / _name(checkpoint.epoch)
+    target = folder / _name(checkpoint.done)
     part = folder / f".{target.name}.part"
     part.mkdir()
     try:
         save_file({n: t.detach().cpu().contiguous() for n, t in checkpoint.tensors.items()}, part / TENSORS)
-        state = {"recipe": checkpoint.recipe, "epoch": checkpoint.epoch, "notes": checkpoint.notes}
+        state = {"key": checkpoint.key, "done": checkpoint.done, "notes": checkpoint.notes}
         (part / STATE).write_text(json.dumps(state, allow_nan=False))
         for name in (TENSORS, STATE):
             with (part / name).open("rb") as stream:
@@ -77,23 +83,28 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int = 1) -> None:
         shutil.rmtree(old)
 
 
-def latest(folder: Path, recipe: str, epochs: int) -> Checkpoint | None:
-    """The newest checkpoint of this recipe that has at most ``epochs`` epochs; None when there is none.
+def latest(folder: Path, key: str, limit: int | None = None) -> Checkpoint | None:
+    """The newest checkpoint of this key that came no further than ``limit``; None when there is none.
 
     Raises:
-        DataError: when the newest checkpoint of this recipe is damaged, saying how to start afresh.
+        DataError: when it is damaged, saying how to start afresh.
     """
     for place in _finished(folder):
         try:
             state = json.loads((place / STATE).read_text())
-            if state["recipe"] != recipe or state["epoch"] > epochs:
+            if state["key"] != key or (limit is not None and state["done"] > limit):
                 continue
-            if place.name != _name(state["epoch"]):
-                raise ValueError(f"{STATE} is of epoch {state['epoch']!r}")
-            return Checkpoint(recipe, state["epoch"], load_file(place / TENSORS), dict(state["notes"]))
+            if place.name != _name(state["done"]):
+                raise ValueError(f"{STATE} says that {state['done']!r} are done")
+            return Checkpoint(key, state["done"], load_file(place / TENSORS), dict(state["notes"]))
         except (OSError, KeyError, TypeError, ValueError, RecursionError, SafetensorError) as error:
-            raise DataError(f"{place}: checkpoint is damaged ({error}); remove it to start afresh") from None
+            raise damaged(place, error) from None
     return None
+
+
+def damaged(place: Path, error: Exception) -> DataError:
+    """What to raise for a checkpoint, or a folder of them, whose content is none."""
+    return DataError(f"{place}: checkpoint is damaged ({error!r}); remove it to start afresh")
 
 
 def pack(groups: Mapping[str, Mapping[str, torch.Tensor]]) -> dict[str, torch.Tensor]:

@@ -1,0 +1,1 @@
+"""What both trainers, of the reward and of policies, need once."""
