@@ -325,7 +325,8 @@ def explain(error: ValidationError, source: str) -> str:
         elif fault["type"] == "missing":
             lines.append(f"{source}: key '{key}' is missing")
         else:
-            lines.append(f"{source}: {key}: {fault['msg']} (got {fault['input']!r})"[:600])
+            given = "" if isinstance(fault["input"], dict) else f" (got {fault['input']!r})"
+            lines.append(f"{source}: {key}: {fault['msg']}{given}"[:600])
     return "\n".join(lines)
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
 from paco_core.config.params_base import Family, Fraction, InputPath, PolicyLora, Positive, Section
-from paco_core.config.registered import registered
+from paco_core.config.registered import FUNCTION, names_of, registered
 from paco_core.io.files import checked_name
 
 Loss = Annotated[str, registered("grpo/losses.py", "LOSSES", "nft")]
@@ -57,6 +58,12 @@ class PolicyRecipe(Section):
     max_sequence_length: Positive
     rewards: RewardSet
     test_rewards: RewardSet | None = None  # what evaluation asks; null = the training's rewards
+
+    @property
+    def reward_sets(self) -> dict[str, RewardSet]:
+        """What is rewarded in training, and in evaluation where that has rewards of its own, by the recipe's keys."""
+        both = {"rewards": self.rewards, "test_rewards": self.test_rewards}
+        return {key: rewards for key, rewards in both.items() if rewards is not None}
 
     @model_validator(mode="after")
     def _noise_inside_schedule(self) -> PolicyRecipe:
@@ -110,8 +117,31 @@ class EarlyStop(Section):
     nan: Literal["error", "stop"] = "error"  # a gradient that is not finite: fail, or end with the weights before it
 
 
+def _known_rewards(recipes: dict[str, PolicyRecipe]) -> dict[str, PolicyRecipe]:
+    """Every reward of every recipe is registered, or names a function of the user's own."""
+    names = names_of("rewards/registry.py", "BUILDERS")
+    for recipe, key, rewards in ((n, k, s) for n, r in recipes.items() for k, s in r.reward_sets.items()):
+        for name, term in rewards.terms.items():
+            asked = term.reward or name
+            if asked not in names and not FUNCTION.fullmatch(asked):
+                near = difflib.get_close_matches(asked, names, n=1, cutoff=0.5)
+                hint = f"did you mean {near[0]!r}? " if near else ""
+                raise ValueError(
+                    f"{recipe}.{key}: reward {asked!r} is unknown; {hint}Choose among {', '.join(names)}, or name "
+                    "module:function"
+                )
+    return recipes
+
+
+Recipes = Annotated[
+    dict[Annotated[str, AfterValidator(checked_name)], PolicyRecipe],
+    Field(min_length=1),
+    AfterValidator(_known_rewards),
+]
+
+
 class PoliciesParams(Section):
-    recipes: dict[Annotated[str, AfterValidator(checked_name)], PolicyRecipe] = Field(min_length=1)
+    recipes: Recipes
     device: str
     dtype: Literal["float32", "bfloat16"]
     learning_rate: Annotated[float, Field(gt=0)]

@@ -77,7 +77,7 @@ def train(
     task = task_of(recipe)
     split, reference = task.split(params, read)
     model = str(read(Path(recipe.model))) if (root / recipe.model).is_dir() else recipe.model
-    sets = [rewards for rewards in (recipe.rewards, recipe.test_rewards) if rewards is not None]
+    sets = recipe.reward_sets.values()
     for rewards in sets:
         registry.check(rewards, task.given)
     if multiple := token_pixels(root / recipe.model):

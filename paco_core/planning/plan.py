@@ -47,7 +47,7 @@ def refuse_impossible(params: Params, policy: str, root: Path, processes: int = 
             problems.append(f"{key}: {side} px do not divide into {patch} px tokens and {layout} panels; choose {near}")
     batches = -(-grpo.prompts_per_epoch * grpo.group_size // grpo.rollout_batch)
     attempt(lambda: share(batches, 0, processes))
-    for rewards in filter(None, (recipe.rewards, recipe.test_rewards)):
+    for rewards in recipe.reward_sets.values():
         attempt(partial(registry.check, rewards, task.given))
     attempt(lambda: check_optimizer(grpo.optimizer))
     if problems:

@@ -11,7 +11,7 @@ from typing import Literal
 from dvc_project.lockfile import Lock
 from dvc_project.project import stages_of
 from paco_core.config import profiles
-from paco_core.config.params import PARAMS_FILE, ChatParams, Params, PolicyRecipe, PromptsParams, RewardSet, load
+from paco_core.config.params import PARAMS_FILE, ChatParams, Params, PromptsParams, load
 from paco_core.data.annotation import answer_file
 from paco_core.data.prompts.prompts import make_prompts
 from paco_core.io.files import DataError
@@ -89,17 +89,11 @@ def _models(params: Params) -> dict[str, str]:
         found[f"policies.recipes.{name}.model"] = recipe.model
         if recipe.start:
             found[f"policies.recipes.{name}.start"] = recipe.start
-        for key, rewards in _reward_sets(recipe):
+        for key, rewards in recipe.reward_sets.items():
             for reward, term in rewards.terms.items():
                 if term.model:
                     found[f"policies.recipes.{name}.{key}.terms.{reward}.model"] = term.model
     return found
-
-
-def _reward_sets(recipe: PolicyRecipe) -> list[tuple[str, RewardSet]]:
-    """What is rewarded in training, and in evaluation where that has rewards of its own, by the recipe's keys."""
-    both = [("rewards", recipe.rewards), ("test_rewards", recipe.test_rewards)]
-    return [(key, rewards) for key, rewards in both if rewards is not None]
 
 
 def _wrong_rewards(params: Params) -> list[str]:
@@ -107,7 +101,7 @@ def _wrong_rewards(params: Params) -> list[str]:
     problems = []
     for name, recipe in params.policies.recipes.items():
         given = task_of(recipe).given
-        for key, rewards in _reward_sets(recipe):
+        for key, rewards in recipe.reward_sets.items():
             try:
                 registry.check(rewards, given)
             except DataError as error:

@@ -93,7 +93,7 @@ def test_an_empty_data_set_and_a_record_without_panels(made: Path) -> None:
 
 def test_a_reward_that_does_not_exist(made: Path) -> None:
     terms = {"consistency": {"weight": 1.0}, "clipt": {"weight": 1.0}}
-    with pytest.raises(DataError, match="reward 'clipt' is unknown; choose among consistency"):
+    with pytest.raises(ParamsError, match="reward 'clipt' is unknown; did you mean 'clip_t'"):
         train(made, **{f"{RECIPE}.rewards.terms": terms})
 
 

@@ -76,8 +76,8 @@ def test_passes_by_loss(
         ({}, {"train_size": 72}, "train_size: 72 px do not divide into 16 px tokens and 2x2 panels; choose 64 or 80"),
         ({}, {"eval_sizes": [64, 8]}, "eval_sizes: 8 px.*choose 16"),
         ({"prompts_per_epoch": 200, "updates_per_epoch": 2}, {}, "choose prompts_per_epoch up to 184"),
-        ({}, {"rewards": {"terms": {"clipt": {"weight": 1}}, "aggregator": "rank", "advantage_std": "group"}},
-         "reward 'clipt' is unknown"),
+        ({}, {"rewards": {"terms": {"editing": {"weight": 1}}, "aggregator": "rank", "advantage_std": "group"}},
+         "reward editing does not fit this policy"),
     ],
 )  # fmt: skip
 def test_impossible_numbers_name_their_neighbours(
