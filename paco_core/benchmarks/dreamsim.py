@@ -129,6 +129,6 @@ def _tower(branch: Branch, tensors: Mapping[str, torch.Tensor], path: Path) -> A
         )
         tower.load_state_dict(dict(tensors))
     except (KeyError, ValueError, RuntimeError, AssertionError) as error:
-        told = " ".join(str(error).split())[:300]
-        raise DataError(f"{path}: not the tensors of a vision transformer ({told})") from None
+        text = " ".join(str(error).split())[:300]
+        raise DataError(f"{path}: not the tensors of a vision transformer ({text})") from None
     return tower

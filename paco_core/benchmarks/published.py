@@ -71,7 +71,7 @@ def _gedit(model: str, consistency: float, quality: float, overall: float) -> Pu
     return PublishedRow(model, {"sc": consistency, "pq": quality, "overall": overall})
 
 
-#: GEdit-Bench, English, full set: semantic consistency, perceptual quality and sqrt(SC x PQ), 0 to 10, told by a
+#: GEdit-Bench, English, full set: semantic consistency, perceptual quality and sqrt(SC x PQ), 0 to 10, given by a
 #: vision language model; mean of each task, then over the eleven.
 GEDIT: tuple[PublishedRow, ...] = (
     _gedit("FLUX.1-Kontext-dev", 6.599, 6.873, 5.956),

@@ -25,7 +25,7 @@ def tour(root: Path) -> str:
         DataError: when the report has not been made yet.
     """
     figures = read_json(root / paths.metrics_file("report"))
-    told = figures_text.as_text(figures)
-    width = max(map(len, told), default=0)
-    lines = ["the run's figures", *(f"  {key:<{width}}  {text}" for key, text in told.items())]
+    texts = figures_text.as_text(figures)
+    width = max(map(len, texts), default=0)
+    lines = ["the run's figures", *(f"  {key:<{width}}  {text}" for key, text in texts.items())]
     return "\n".join(lines) + "\n" + NEXT.format(report=f"{(root / paths.REPORT / 'index.html').resolve().as_uri()}")

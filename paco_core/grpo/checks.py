@@ -44,12 +44,12 @@ def collapse(rows: Sequence[Row], sizes: Sequence[int]) -> CheckReport:
     least = DIVERSITY_KEPT[measure]
     kept = {side: _last(rows, f"eval/{side}/{measure}") / _first(rows, f"eval/{side}/{measure}") for side in sizes}
     passed = all(share >= least for share in kept.values())
-    told = ", ".join(f"{share:.0%} at {side} px" for side, share in kept.items())
+    shares = ", ".join(f"{share:.0%} at {side} px" for side, share in kept.items())
     return CheckReport(
         "no_collapse",
         passed,
         "ERROR",
-        f"{measure.replace('_', ' ')} after training is {told} of that before; at least {least:.0%} is asked for",
+        f"{measure.replace('_', ' ')} after training is {shares} of that before; at least {least:.0%} is asked for",
         {f"diversity_kept_{side}px": share for side, share in kept.items()},
     )
 

@@ -77,18 +77,18 @@ def evaluate(scorer: PairScorer, examples: Sequence[Example], symmetry_pairs: in
     difference = scores[either_way] - swapped
     difference = difference[~np.isnan(difference)]
     same = same[~np.isnan(same)]
-    said, told = scores[valid] > 0.5, labels[valid]
+    said, labelled = scores[valid] > 0.5, labels[valid]
     return Evaluation(
-        accuracy=_mean(said == told),
-        roc_auc=roc_auc(scores[valid], told),
-        calibration_error=calibration_error(scores[valid], told),
+        accuracy=_mean(said == labelled),
+        roc_auc=roc_auc(scores[valid], labelled),
+        calibration_error=calibration_error(scores[valid], labelled),
         position_bias=_mean(difference),
         position_spread=_mean(np.abs(difference)),
         identical_score=_mean(same),
-        true_yes=int((said & told).sum()),
-        false_yes=int((said & ~told).sum()),
-        true_no=int((~said & ~told).sum()),
-        false_no=int((~said & told).sum()),
+        true_yes=int((said & labelled).sum()),
+        false_yes=int((said & ~labelled).sum()),
+        true_no=int((~said & ~labelled).sum()),
+        false_no=int((~said & labelled).sum()),
         pairs=len(examples),
         failed=int((~valid).sum()),
         scores=tuple(scores.tolist()),

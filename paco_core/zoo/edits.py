@@ -111,14 +111,14 @@ class EditPool:
 def instructions() -> list[str]:
     """Every instruction that can be asked."""
     plain = {trait: words[0] for trait, words in VOCABULARY.items()}
-    told: dict[str, None] = {}
+    found: dict[str, None] = {}
     for trait, species, (old, new) in product(TRAITS, VOCABULARY["species"], ((0, 1), (1, 0))):
         for n, word in enumerate(VOCABULARY[trait]):
             for other in VOCABULARY[trait][n + 1 :]:
                 words = (word, other)
                 before = Panel(**{**plain, "species": species, trait: words[old]})  # type: ignore[arg-type]
-                told.setdefault(Edit(before, before.with_trait(trait, words[new]), trait).instruction)
-    return list(told)
+                found.setdefault(Edit(before, before.with_trait(trait, words[new]), trait).instruction)
+    return list(found)
 
 
 def _families(size: int, count: int) -> list[Family]:

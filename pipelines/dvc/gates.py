@@ -58,7 +58,7 @@ def _passed_since(instance: dg.DagsterInstance, check: dg.AssetCheckKey, partiti
     """Whether its last answer about the partition is a pass: a run of another one looked at other files."""
     for record in instance.event_log_storage.get_asset_check_execution_history(check, limit=_ANSWERS_READ):
         run = instance.get_run_by_id(record.run_id)
-        told = record.event.asset_check_evaluation if record.event is not None else None
-        if told is not None and run is not None and run.tags.get(_PARTITION_TAG) in (None, partition):
-            return told.passed
+        result = record.event.asset_check_evaluation if record.event is not None else None
+        if result is not None and run is not None and run.tags.get(_PARTITION_TAG) in (None, partition):
+            return result.passed
     return False

@@ -28,9 +28,9 @@ def tidy_up(project: DvcProject, stage: Stage, done: Completed) -> list[str]:
     To be called where the stage ran: process ids say nothing on another machine.
     """
     removed = remove_half_written(project, stage) if began(done) else []
-    told = [f"{stage.name} was stopped: removed the half-written {path}" for path in removed]
+    lines = [f"{stage.name} was stopped: removed the half-written {path}" for path in removed]
     released = release_dead_locks(project.root)
-    return told + [f"{stage.name} was stopped: released DVC's lock of the ended process {gone}" for gone in released]
+    return lines + [f"{stage.name} was stopped: released DVC's lock of the ended process {gone}" for gone in released]
 
 
 def remove_half_written(project: DvcProject, stage: Stage) -> list[str]:

@@ -92,7 +92,7 @@ class Completion(BaseModel):
     usage: Usage | None = None
 
 
-class Told(BaseModel):
+class ChatLine(BaseModel):
     """One line of the journal."""
 
     key: str
@@ -127,18 +127,18 @@ def _data_url(image: Image) -> str:
     return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"
 
 
-def read(question: Question[A], told: Told) -> A | Rejection:
+def read(question: Question[A], line: ChatLine) -> A | Rejection:
     """The answer in a reply, or what is wrong with it."""
-    if told.finish in ("refusal", "content_filter"):
+    if line.finish in ("refusal", "content_filter"):
         return Rejection("refused")
-    if not told.content.strip():
-        return Rejection("empty_answer", f"finish reason {told.finish}")
-    fenced = FENCE.match(told.content)
+    if not line.content.strip():
+        return Rejection("empty_answer", f"finish reason {line.finish}")
+    fenced = FENCE.match(line.content)
     try:
-        answer = question.answer.model_validate_json(fenced.group(1) if fenced else told.content)
+        answer = question.answer.model_validate_json(fenced.group(1) if fenced else line.content)
     except ValidationError as error:
         fault = error.errors()[0]
         if fault["type"] == "json_invalid":
-            return Rejection("cut_off" if told.finish == "length" else "no_json", fault["msg"])
+            return Rejection("cut_off" if line.finish == "length" else "no_json", fault["msg"])
         return Rejection("wrong_form", first_fault(error))
     return question.fault(answer) or answer

@@ -31,7 +31,7 @@ class Asked(Generic[A]):
     """What a worker brought home: replies, lines for the journal, counts; and why it could not go on, if so."""
 
     replies: list[Reply[A]]
-    told: list[dict[str, Any]]
+    lines: list[dict[str, Any]]
     counts: ChatCounts
     error: str | None = None
 
@@ -74,7 +74,7 @@ def ask_apart(
     replies: dict[int, list[Reply[A]]] = {}
     make = partial(Asker[T, A], chat.params, question, chat.journal.path, list(chat.journal.rows))
     for number, asked in launchers.spread(pieces, make):
-        for row in asked.told:
+        for row in asked.lines:
             chat.journal.append(row)
         chat.counts.add(asked.counts)
         if asked.error is not None:

@@ -27,11 +27,11 @@ from pydantic import BaseModel, ValidationError
 
 from paco_core.data.llm.chat_connection import connect
 from paco_core.data.llm.chat_protocol import (
+    ChatLine,
     Completion,
     Question,
     Rejection,
     Reply,
-    Told,
     Usage,
     key_of,
     messages_of,
@@ -123,13 +123,13 @@ class Chat:
         self._secret = os.environ.get(params.api_key_env, "") if params.api_key_env else "none"
         if not self._secret:
             raise ChatError(f"{params.base_url}: the environment variable {params.api_key_env} holds no key")
-        self._told: defaultdict[str, list[Told]] = defaultdict(list)
+        self._lines: defaultdict[str, list[ChatLine]] = defaultdict(list)
         for number, row in enumerate(journal.rows, start=1):
             try:
-                told = Told.model_validate(row)
+                line = ChatLine.model_validate(row)
             except ValidationError:
                 raise ChatError(f"{journal.path}:{number}: not a line of a chat journal; remove it") from None
-            self._told[told.key].append(told)
+            self._lines[line.key].append(line)
         self._unserved = 0
         self._over: Exception | None = None
 
@@ -174,17 +174,17 @@ class Chat:
     async def ask(self, question: Question[A]) -> Reply[A]:
         """Ask until the answer is good, ``params.tries`` times at most, counting those in the journal."""
         key, rejected = key_of(self.params, question), list[Rejection]()
-        told = self._told[key]
+        lines = self._lines[key]
         for number in range(self.params.tries):
-            remembered = number < len(told)
+            remembered = number < len(lines)
             if not remembered:
                 try:
-                    told.append(await self._request(key, question, told[:number], rejected))
+                    lines.append(await self._request(key, question, lines[:number], rejected))
                 except _NoAnswer as error:
                     self._count([*rejected, error.rejection])
                     return Reply(None, (*rejected, error.rejection), served=error.final)
             self.counts.remembered += remembered
-            answer = read(question, told[number])
+            answer = read(question, lines[number])
             if not isinstance(answer, Rejection):
                 self._count(rejected)
                 return Reply(answer, tuple(rejected))
@@ -196,10 +196,10 @@ class Chat:
         self.counts.rejected.update(rejection.cause for rejection in rejected)
 
     async def _request(
-        self, key: str, question: Question[A], told: Sequence[Told], rejected: Sequence[Rejection]
-    ) -> Told:
+        self, key: str, question: Question[A], lines: Sequence[ChatLine], rejected: Sequence[Rejection]
+    ) -> ChatLine:
         messages = await messages_of(self.params, question)
-        for before, fault in zip(told, rejected, strict=True):
+        for before, fault in zip(lines, rejected, strict=True):
             messages.append({"role": "assistant", "content": before.content or "(empty)"})
             messages.append({"role": "user", "content": f"This answer is rejected: {fault}. Answer again, rightly."})
         async with self._slots:
@@ -218,7 +218,7 @@ class Chat:
         self.counts.prompt_tokens += usage.prompt_tokens
         self.counts.completion_tokens += usage.completion_tokens
         finish = "refusal" if choice.message.refusal else choice.finish_reason
-        line = Told(key=key, id=question.id, model=found.model, content=choice.message.content or "", finish=finish)
+        line = ChatLine(key=key, id=question.id, model=found.model, content=choice.message.content or "", finish=finish)
         self.journal.append(line.model_dump())
         return line
 

@@ -150,8 +150,8 @@ class Runs:
         pictures: dict[tuple[str, int], str] = {}
         if any(item.path == "images" for item in self._client.list_artifacts(run_id)):
             for item in self._client.list_artifacts(run_id, "images"):
-                if told := _PICTURE.match(item.path):
-                    pictures[told["key"].replace("~", "/"), int(told["step"])] = item.path
+                if named := _PICTURE.match(item.path):
+                    pictures[named["key"].replace("~", "/"), int(named["step"])] = item.path
         seconds = (info.end_time - info.start_time) / 1000 if info.end_time else None
         return ComparedRun(
             run_id=run_id,

@@ -152,8 +152,8 @@ class Trainings:
         samples = grpo.prompts_per_epoch * grpo.group_size
 
         def metrics(values: Mapping[str, float], epoch: int) -> None:
-            told = {**values, "epoch": epoch, "samples_seen": epoch * samples}
-            cell.tracker.metrics(told, epoch * grpo.updates_per_epoch)
+            logged = {**values, "epoch": epoch, "samples_seen": epoch * samples}
+            cell.tracker.metrics(logged, epoch * grpo.updates_per_epoch)
             clock.note(epoch, values)
 
         with Progress(grpo.epochs, label, "epochs", self.say) as progress:

@@ -101,14 +101,14 @@ def _same_quality(high: Row, goal: str, size: int, low: int) -> Finding:
 
 
 def _less_time(full: Row, high: Row) -> Finding:
-    ratio = float(np.mean(high.told("seconds")) / np.mean(full.told("seconds")))
-    text = f"{np.mean(full.told('seconds')):.0f} s and {np.mean(high.told('seconds')):.0f} s a training: {ratio:.2f} x"
+    low, large = (float(np.mean(row.figures("seconds"))) for row in (full, high))
+    text = f"{low:.0f} s and {large:.0f} s a training: {large / low:.2f} x"
     claim = "The low training size saves time (paper: 6.0 h for 12.0 h, 2 x)"
-    return Finding(claim, HELD if ratio > 1 else NOT_HELD, text)
+    return Finding(claim, HELD if large > low else NOT_HELD, text)
 
 
 def _ratio(full: Row, plain: Row) -> Finding:
-    tamed, summed = full.told("reward_ratio"), plain.told("reward_ratio")
+    tamed, summed = full.figures("reward_ratio"), plain.figures("reward_ratio")
     claim = "Log-taming keeps the ratio of the rewards lower (paper: below 1.8, above 2.5 without)"
     evidence = f"consistency / CLIP-T at the end: {_range(tamed)} with it, {_range(summed)} without"
     apart = max(tamed) < min(summed) or min(tamed) > max(summed)

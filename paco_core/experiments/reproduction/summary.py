@@ -56,7 +56,7 @@ class Row:
     def seeds(self) -> list[int]:
         return list(self.trainings)
 
-    def told(self, name: str) -> list[float]:
+    def figures(self, name: str) -> list[float]:
         """A figure of the trainings, one a seed; NaN where it has none."""
         return [np.nan if t.get(name) is None else float(t[name]) for t in self.trainings.values()]
 

@@ -94,17 +94,17 @@ def spread(values: Sequence[float], digits: int = 2) -> str:
 def _trainings(summary: Summary) -> Table:
     """Time and health; columns that say nothing of this recipe are left out."""
     plain = summary.plain
-    base = float(np.mean(plain.told("seconds"))) if plain else math.nan
+    base = float(np.mean(plain.figures("seconds"))) if plain else math.nan
     columns = {"variant": [row.variant for row in summary.rows]}
-    columns["seconds"] = [spread(row.told("seconds"), 0) for row in summary.rows]
+    columns["seconds"] = [spread(row.figures("seconds"), 0) for row in summary.rows]
     if plain and len(summary.rows) > 1:
         columns[f"{plain.variant} = 1"] = [
-            number(float(np.mean(row.told("seconds"))) / base, 2) for row in summary.rows
+            number(float(np.mean(row.figures("seconds"))) / base, 2) for row in summary.rows
         ]
-    columns["processor s"] = [spread(row.told("processor_seconds"), 0) for row in summary.rows]
+    columns["processor s"] = [spread(row.figures("processor_seconds"), 0) for row in summary.rows]
     for name, digits in (("reward_ratio", 2), ("panel_diversity", 3), ("clip_fraction", 2)):
-        if any(not math.isnan(value) for row in summary.rows for value in row.told(name)):
-            columns[name.replace("_", " ")] = [spread(row.told(name), digits) for row in summary.rows]
+        if any(not math.isnan(value) for row in summary.rows for value in row.figures(name)):
+            columns[name.replace("_", " ")] = [spread(row.figures(name), digits) for row in summary.rows]
     columns["ended"] = [_ended(row) for row in summary.rows]
     notes = [
         "Seconds of all epochs: sampling, waiting for scores, optimising; evaluations are not counted. Seeds are "

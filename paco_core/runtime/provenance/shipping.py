@@ -43,18 +43,18 @@ def ship(
     """
     if recipe is None:
         return f"{label} is no stage of dvc.yaml, or lacks an input: its provenance is not known"
-    told = _without_figures(
+    shipped = _without_figures(
         of_stage_now(
             label, command, recipe, out.as_posix(), Lock.read(root), run=Run(endpoint=endpoint), made_of=made_of
         )
     )
-    write_json(folder / SHIPPED, told.as_dict())
+    write_json(folder / SHIPPED, shipped.as_dict())
     text = card.read_text(encoding="utf-8").partition(f"\n{HEADING}")[0].rstrip("\n")
-    write_text(card, f"{text}\n\n{markdown(told, level=2)}")
+    write_text(card, f"{text}\n\n{markdown(shipped, level=2)}")
     return None
 
 
-def _without_figures(told: Provenance) -> Provenance:
+def _without_figures(shipped: Provenance) -> Provenance:
     """Metrics files may hold seconds, so their md5s say nothing of where the policy comes from."""
-    links = [replace(k, outs={p: md5 for p, md5 in k.outs.items() if not is_metrics(p)}) for k in told.links]
-    return replace(told, links=tuple(links))
+    links = [replace(k, outs={p: md5 for p, md5 in k.outs.items() if not is_metrics(p)}) for k in shipped.links]
+    return replace(shipped, links=tuple(links))

@@ -224,9 +224,9 @@ class _Verification:
         file = self.root / self.provenance.path / SHIPPED
         if not file.is_file():
             return
-        told = Provenance.from_dict(read_json(file))
+        shipped = Provenance.from_dict(read_json(file))
         recorded = {link.stage: link for link in self.provenance.links}
-        for link in told.links:
+        for link in shipped.links:
             self.checked += 1
             known = recorded.get(link.stage)
             own = Inputs({**link.inputs, **link.given, **link.code}, link.params).digest
@@ -234,7 +234,7 @@ class _Verification:
                 self._broken(link, file.name, "names this stage, which dvc.lock does not have on the way")
             elif link.recipe != own:
                 self._broken(link, file.name, f"records recipe {link.recipe}, but its inputs and parameters give {own}")
-            elif link.recipe != known.recipe and (link is told.links[0] or _data(link) != _data(known)):
+            elif link.recipe != known.recipe and (link is shipped.links[0] or _data(link) != _data(known)):
                 self._broken(link, file.name, f"records recipe {link.recipe}, dvc.lock records {known.recipe}")
 
 
