@@ -14,9 +14,10 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from dvc_project.yaml import parse_yaml
-from paco_core.config.params_base import Fraction, InputPath, LoraParams, PolicyLora, Positive, Section
+from paco_core.config.params_base import Fraction, LoraParams, PolicyLora, Positive, Section
 from paco_core.config.params_edits import EditingParams, EditPromptsParams, EditQuestion, EditsParams, Painter
 from paco_core.config.params_policies import EarlyStop, PoliciesParams, PolicyRecipe, RewardSet, RewardTerm
+from paco_core.config.references import BenchmarkFolder, ModelRef, Names, UserFile
 from paco_core.io.files import DataError
 
 __all__ = [
@@ -38,6 +39,8 @@ __all__ = [
 ]
 
 PARAMS_FILE = "params.yaml"
+ImportedPairs = Annotated[str, Names("folder", "make it with `paco dataset import` or name another")]
+ConvertedWeights = Annotated[str, Names("folder", "put the converted weights there or name another")]
 
 
 class ParamsError(ValueError):
@@ -73,7 +76,7 @@ class PromptsParams(Section):
     count: Positive
     layout: str = Field(pattern=r"^[1-9][0-9]?x[1-9][0-9]?$")
     seed: int
-    source: InputPath | None = None  # JSON Lines of T2IS records, for the engine "import"
+    source: UserFile | None = None  # JSON Lines of T2IS records, for the engine "import"
     endpoint: ChatParams | None = None  # the model that writes, for the engine "openai"
 
     @model_validator(mode="after")
@@ -87,7 +90,7 @@ class PromptsParams(Section):
 
 class DiverseParams(Section):
     encoder: Literal["open_clip", "sentence_transformers", "transformers"] = "open_clip"
-    model: InputPath
+    model: ModelRef
     text: Literal["prompt", "theme"] = "prompt"  # prompts longer than the encoder's window are embedded by theme anyway
     device: str
     target: Positive | None
@@ -101,7 +104,7 @@ class DiverseParams(Section):
 
 
 class GridsParams(Section):
-    model: InputPath
+    model: ModelRef
     device: str
     dtype: Literal["float32", "bfloat16", "float16"]
     seeds: list[int] = Field(min_length=2)
@@ -115,8 +118,8 @@ class GridsParams(Section):
 
 class AnnotationsParams(Section):
     source: Literal["recogniser", "people", "judge", "import"]
-    model: InputPath | None = None  # of the recogniser
-    file: InputPath | None = None  # rankings made elsewhere, for the source "import"
+    model: ModelRef | None = None  # of the recogniser
+    file: UserFile | None = None  # rankings made elsewhere, for the source "import"
     store: str = "answers/people.sqlite"  # the database of `paco annotate`; the source "people" reads what it saves
     judge: Literal["pairwise", "listwise"] = "pairwise"  # how a model is asked, for the source "judge"
     endpoint: ChatParams | None = None  # the vision language model that judges
@@ -138,8 +141,8 @@ class PairsParams(Section):
     benchmark_share: Fraction
     balance: bool
     leakage: Literal["refuse", "report"] = "refuse"  # of benchmark prompts or pictures into training
-    keep_out: InputPath | None = None  # a folder in ConsistencyRank-Bench's layout that must not be trained on either
-    imported: InputPath | None = None  # a folder that `paco dataset import paco_dataset` made; its pairs are added
+    keep_out: BenchmarkFolder | None = None  # rankings that must not be trained on either
+    imported: ImportedPairs | None = None  # a folder that `paco dataset import paco_dataset` made; its pairs are added
     identical_share: Fraction = 0.0  # a panel beside itself for so many of the pairs from rankings: always Yes
     editing: EditingParams = EditingParams(source="storybook", count=0)
     seed: int
@@ -147,7 +150,7 @@ class PairsParams(Section):
 
 class ReasonsParams(Section):
     engine: Literal["storybook", "openai"]
-    model: InputPath | None = None  # the recogniser that reads the panels, for the engine "storybook"
+    model: ModelRef | None = None  # the recogniser that reads the panels, for the engine "storybook"
     endpoint: ChatParams | None = None  # the vision language model, for the engine "openai"
 
     @model_validator(mode="after")
@@ -159,8 +162,8 @@ class ReasonsParams(Section):
 
 class RewardParams(Section):
     source: Literal["train", "adapter", "merged"] = "train"
-    weights: InputPath | None = None  # a published adapter or merged model: folder of the project, or hub id
-    base: InputPath
+    weights: ModelRef | None = None  # a published adapter or merged model: folder of the project, or hub id
+    base: ModelRef
     device: str
     dtype: Literal["float32", "bfloat16"]
     max_pixels: Positive
@@ -224,13 +227,13 @@ class ServingParams(Section):
 
 
 class ConsistencyRankParams(Section):
-    source: InputPath | None = (
+    source: BenchmarkFolder | None = (
         None  # folder in ConsistencyRank-Bench's layout; None: the project's own held-out rankings
     )
     template: Literal["theme", "plain"] | None = None  # None: the one that the reward was trained with
-    clip: InputPath | None
-    dreamsim: InputPath | None = None  # folder that paco_core.benchmarks.dreamsim_conversion wrote; None: not a judge
-    scored_elsewhere: dict[str, InputPath] = Field(
+    clip: ModelRef | None
+    dreamsim: ConvertedWeights | None = None  # of benchmarks/dreamsim_conversion.py; None: not a judge
+    scored_elsewhere: dict[str, UserFile] = Field(
         default_factory=dict
     )  # judge -> JSON Lines of its scores (a closed model)
     max_instances: Positive | None
@@ -239,10 +242,10 @@ class ConsistencyRankParams(Section):
 
 
 class EditRewardParams(Section):
-    source: InputPath | None = None  # folder in EditReward-Bench's layout; None: drawn by the embedded world
+    source: BenchmarkFolder | None = None  # folder in EditReward-Bench's layout; None: drawn by the embedded world
     count: Positive  # comparisons drawn
     size: Annotated[int, Field(ge=16)]  # of a drawn picture, pixels
-    clip: InputPath | None
+    clip: ModelRef | None
     bootstrap: Positive
     seed: int
 

@@ -6,7 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from paco_core.config.params_base import Family, Fraction, InputPath, Positive, Section
+from paco_core.config.params_base import Family, Fraction, Positive, Section
+from paco_core.config.references import ModelRef, UserFile
 
 EditQuestion = Literal["edit_consistency", "edit_following"]  # templates of reward_model/instructions.py
 
@@ -20,7 +21,7 @@ class EditingParams(Section):
         0.0  # of drawn edits in which something else than what was asked for changed; the paper has none
     )
     size: Annotated[int, Field(ge=16)] = 32  # pixels of a drawn picture's side
-    file: InputPath | None = None  # JSON Lines of original, edited, instruction, for the source "import"
+    file: UserFile | None = None  # JSON Lines of original, edited, instruction, for the source "import"
     seed: int = 0
 
     @model_validator(mode="after")
@@ -39,7 +40,7 @@ class EditPromptsParams(Section):
     count: Positive | None  # drawn edits, or rows of the file; null: all of the file
     unseen: Positive  # pictures that no policy is trained on
     size: Annotated[int, Field(ge=16)] = 64  # pixels of a drawn picture's side
-    file: InputPath | None = (
+    file: UserFile | None = (
         None  # JSON Lines of instruction, input_image and, if known, key, task_type, instruction_language
     )
     seed: int = 0
@@ -60,7 +61,7 @@ class Painter(Section):
     """A base editor; ``guidance`` and text window as in the recipes of ``policies``."""
 
     family: Family
-    model: InputPath
+    model: ModelRef
     guidance: float
     max_sequence_length: Positive
 

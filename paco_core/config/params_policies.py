@@ -7,7 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from paco_core.config.params_base import Family, Fraction, InputPath, PolicyLora, Positive, Section
+from paco_core.config.params_base import Family, Fraction, PolicyLora, Positive, Section
+from paco_core.config.references import ModelRef
 from paco_core.config.registered import FUNCTION, names_of, registered
 from paco_core.io.files import checked_name
 
@@ -19,7 +20,7 @@ Aggregator = Annotated[str, registered("rewards/aggregation.py", "AGGREGATORS", 
 class RewardTerm(Section):
     weight: float
     reward: str | None = None  # registered name, or module:function; null = the term's own name
-    model: InputPath | None = None
+    model: ModelRef | None = None
     device: str = "cpu"
 
 
@@ -38,8 +39,8 @@ class RewardSet(Section):
 
 class PolicyRecipe(Section):
     family: Family
-    model: InputPath
-    start: InputPath | None = None  # LoRA to go on from: folder, or hub id; null = a fresh adapter
+    model: ModelRef
+    start: ModelRef | None = None  # LoRA to go on from: folder, or hub id; null = a fresh adapter
     epochs: Annotated[int, Field(ge=0)] | None = None  # null = policies.epochs; 0 = evaluate the start only
     loss: Loss | None = None  # null = policies.loss
     learning_rate: Annotated[float, Field(gt=0)] | None = None  # null = policies.learning_rate

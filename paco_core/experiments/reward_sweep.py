@@ -23,6 +23,7 @@ from paco_core.benchmarks.statistics import Comparison, Estimate, compare, estim
 from paco_core.benchmarks.tables import Table, difference, interval, number, write_tables
 from paco_core.config.changes import changed
 from paco_core.config.params import Params, RewardParams
+from paco_core.config.references import model_at
 from paco_core.data.records.panels import PanelStore
 from paco_core.experiments.grid import Cell, Grid, OpenCell, Say, needed
 from paco_core.io import paths
@@ -30,7 +31,7 @@ from paco_core.io.files import DataError, digest, folder_digest, write_json
 from paco_core.io.progress import Progress
 from paco_core.reward_model import lora
 from paco_core.reward_model.examples import read_examples
-from paco_core.reward_model.network import Network, source
+from paco_core.reward_model.network import Network
 from paco_core.reward_model.scorer import Scorer
 from paco_core.reward_model.training import ADAPTER, NO_INFLUENCE, train
 from paco_core.reward_model.yes_probability import PairScorer
@@ -119,7 +120,7 @@ class Sweep:
 
     def __init__(self, root: Path, params: Params, out: Path, say: Say) -> None:
         self.root, self.params, self.out, self.say = root, params, out, say
-        self.base = source(root, params.reward.base)
+        self.base = model_at(root, params.reward.base, "reward.base")
         codes = StageCodes.present(root)
         self.code = digest([codes.of(stage, None).digest for stage in ("reward_lora", "consistency_rank")])
         bounds = params.consistency_rank

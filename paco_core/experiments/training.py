@@ -6,10 +6,11 @@ from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from paco_core.config.references import model_at, model_content
 from paco_core.grpo.processes import Processes
 from paco_core.grpo.sizes import refuse_sizes, token_pixels
 from paco_core.grpo.trainer import Trainer
-from paco_core.io import files, paths
+from paco_core.io import paths
 from paco_core.io.files import DataError
 from paco_core.policies import base
 from paco_core.policies.encodings import cache_folder
@@ -27,11 +28,6 @@ if TYPE_CHECKING:
     from paco_core.grpo.evaluation import Gold
     from paco_core.grpo.trainer import Outcome, Reports
     from paco_core.tasks.base import Read, Task
-
-
-def _content(root: Path, model: str) -> str:
-    """What a model is: the digest of its folder, or its hub id."""
-    return files.folder_digest(root / model) if (root / model).is_dir() else model
 
 
 def _gold(task: Task, params: Params, read: Read) -> Gold | None:
@@ -76,7 +72,7 @@ def train(
     grpo, recipe = params.policies, recipe_of(params, name)
     task = task_of(recipe)
     split, reference = task.split(params, read)
-    model = str(read(Path(recipe.model))) if (root / recipe.model).is_dir() else recipe.model
+    model = str(model_at(root, recipe.model, f"policies.recipes.{name}.model"))
     sets = recipe.reward_sets.values()
     for rewards in sets:
         registry.check(rewards, task.given)
@@ -111,10 +107,10 @@ def train(
             split.unseen,
             identity={
                 "code": code,
-                "policy": _content(root, recipe.model),
-                "start": _content(root, recipe.start) if recipe.start else "",
+                "policy": model_content(root, recipe.model),
+                "start": model_content(root, recipe.start) if recipe.start else "",
                 "reward": judges[None].model if None in judges else "",
-                **{n: _content(root, t.model) for s in sets for n, t in s.terms.items() if t.model},
+                **{n: model_content(root, t.model) for s in sets for n, t in s.terms.items() if t.model},
             },
             test_rewards=registry.build_set(test, sources) if test else None,
             gold=gold,

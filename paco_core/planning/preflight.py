@@ -6,12 +6,12 @@ import os
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
 from dvc_project.lockfile import Lock
 from dvc_project.project import stages_of
 from paco_core.config import profiles
 from paco_core.config.params import PARAMS_FILE, ChatParams, Params, PromptsParams, load
+from paco_core.config.references import references
 from paco_core.data.annotation import answer_file
 from paco_core.data.prompts.prompts import make_prompts
 from paco_core.io.files import DataError
@@ -69,33 +69,6 @@ def memory_gb() -> float:
     return total
 
 
-def _models(params: Params) -> dict[str, str]:
-    """Key in params.yaml -> model folder or hub id."""
-    found = {
-        "diverse_prompts.model": params.diverse_prompts.model,
-        "grids.model": params.grids.model,
-        "reward.base": params.reward.base,
-    }
-    if params.annotations.model:
-        found["annotations.model"] = params.annotations.model
-    if params.reward.weights:
-        found["reward.weights"] = params.reward.weights
-    if params.cot_labels.engine == "storybook" and params.cot_labels.model:
-        found["cot_labels.model"] = params.cot_labels.model
-    found |= {f"edits.painters.{n}.model": painter.model for n, painter in enumerate(params.edits.painters)}
-    if params.consistency_rank.clip:
-        found["consistency_rank.clip"] = params.consistency_rank.clip
-    for name, recipe in params.policies.recipes.items():
-        found[f"policies.recipes.{name}.model"] = recipe.model
-        if recipe.start:
-            found[f"policies.recipes.{name}.start"] = recipe.start
-        for key, rewards in recipe.reward_sets.items():
-            for reward, term in rewards.terms.items():
-                if term.model:
-                    found[f"policies.recipes.{name}.{key}.terms.{reward}.model"] = term.model
-    return found
-
-
 def _wrong_rewards(params: Params) -> list[str]:
     """Rewards that no policy could be trained with; the stage itself would refuse them after all stages before it."""
     problems = []
@@ -122,19 +95,8 @@ def _endpoints(params: Params) -> dict[str, ChatParams]:
 
 
 def _missing_inputs(params: Params, root: Path) -> list[str]:
-    """What must come from outside: files, answers of people, keys of endpoints."""
-    files = {
-        "prompts.source": params.prompts.source,
-        "annotations.file": params.annotations.file,
-        "edit_prompts.file": params.edit_prompts.file,
-        "pairs.editing.file": params.pairs.editing.file,
-    }
-    files |= {f"consistency_rank.scored_elsewhere.{k}": v for k, v in params.consistency_rank.scored_elsewhere.items()}
-    problems = [
-        f"{name}: {_lost(root / path, path, 'file')}; put the file there or name another"
-        for name, path in files.items()
-        if path and not (root / path).is_file()
-    ]
+    """What must come from outside beside models, files and folders: answers of people, keys of endpoints."""
+    problems = []
     if params.prompts.engine == "import" and (root / str(params.prompts.source)).is_file():
         problems += _unusable_prompts(params.prompts, root)
     if params.annotations.source == "people":
@@ -145,30 +107,11 @@ def _missing_inputs(params: Params, root: Path) -> list[str]:
     readers = {"annotations": params.annotations.source == "recogniser" and not params.annotations.model}
     readers["cot_labels"] = params.cot_labels.engine == "storybook" and not params.cot_labels.model
     problems += [f"{stage}.model: null; name the recogniser's folder" for stage, lost in readers.items() if lost]
-    folders = {
-        "pairs.keep_out": (params.pairs.keep_out, "put the benchmark there"),
-        "pairs.imported": (params.pairs.imported, "make it with `paco dataset import`"),
-        "consistency_rank.source": (params.consistency_rank.source, "put the benchmark there"),
-        "consistency_rank.dreamsim": (params.consistency_rank.dreamsim, "put the converted weights there"),
-        "edit_reward.source": (params.edit_reward.source, "put the benchmark there"),
-    }
-    problems += [
-        f"{key}: {_lost(root / folder, folder, 'folder')}; {remedy} or name another"
-        for key, (folder, remedy) in folders.items()
-        if folder and not (root / folder).is_dir()
-    ]
     return problems + [
         f"{name}: the environment variable {endpoint.api_key_env} holds no key for {endpoint.base_url}"
         for name, endpoint in _endpoints(params).items()
         if endpoint.api_key_env and not os.environ.get(endpoint.api_key_env)
     ]
-
-
-def _lost(path: Path, name: str, wanted: Literal["file", "folder"]) -> str:
-    """What is wrong where a file or folder is meant and there is none."""
-    if not path.exists():
-        return f"folder {name} is missing" if wanted == "folder" else f"{name} is missing"
-    return f"{name} is a {'folder' if path.is_dir() else 'file'}, expected a {wanted}"
 
 
 def _unusable_prompts(params: PromptsParams, root: Path) -> list[str]:
@@ -233,13 +176,11 @@ def check_project(root: Path, profile: str | None = None) -> Preflight:
     """
     params = load(root / PARAMS_FILE) if profile is None else profiles.read(root, profile)
     report = Preflight(params.profile, stage_costs(params, root))
-    for key, model in _models(params).items():
-        if model.startswith(("data/", ".", "/")) and not (root / model).is_dir():
-            ours = model.startswith("data/zoo/")
-            remedy = f"restore it with `git checkout -- {model}`" if ours else "put the model there or name another"
-            report.problems.append(f"{key}: {_lost(root / model, model, 'folder')}; {remedy}")
-        elif not (root / model).is_dir():
-            report.remarks.append(f"{key}: {model} is no folder here, it will be loaded from a hub")
+    for found in references(params):
+        if (fault := found.fault(root)) is not None:
+            report.problems.append(f"{found.key}: {fault}")
+        elif found.is_of_hub(root):
+            report.remarks.append(f"{found.key}: {found.value} is no folder here, it will be loaded from a hub")
     report.problems += _missing_inputs(params, root) + _wrong_rewards(params)
     report.problems += _graph_without_recipe(params, root)
     lock = Lock.read(root)

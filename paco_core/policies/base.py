@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from paco_core.config.references import model_at
 from paco_core.policies.families import Family, family_of
 from paco_core.runtime.code.closure import PACKAGE
 from paco_core.runtime.code.stage_code import digest_of
@@ -152,7 +153,7 @@ class Policy(Protocol):
 
 def load_recipe(recipe: PolicyRecipe, params: PoliciesParams, root: Path, *, cache: Path | None = None) -> Policy:
     """Load the policy that a recipe names, from a folder of the project or from the hub; see :func:`load`."""
-    model = root / recipe.model if (root / recipe.model).is_dir() else recipe.model
+    model = model_at(root, recipe.model, "policies.recipes.*.model")
     return load(
         recipe.family, str(model), params.device, params.dtype, reference_size=recipe.reference_size, cache=cache
     )

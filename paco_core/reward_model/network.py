@@ -272,20 +272,6 @@ class Network:
         return logits[: len(rows)].float()
 
 
-def source(root: Path, model: str, key: str = "reward.base") -> str | Path:
-    """What a parameter means by a model: a folder of the project where there is one, else a hub id.
-
-    Raises:
-        DataError: naming the parameter ``key``, when it is a path, and nothing is there.
-    """
-    folder = root / model
-    if folder.is_dir():
-        return folder
-    if model.startswith((".", "/", "data/")):
-        raise DataError(f"{key} {model!r}: no such folder below the project; give a model folder or a hub id")
-    return model
-
-
 def _quieten() -> None:
     """No progress bars of the library between our own."""
     transformers_logging.disable_progress_bar()

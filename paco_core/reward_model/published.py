@@ -11,11 +11,12 @@ from huggingface_hub import snapshot_download
 from safetensors import safe_open
 from safetensors.torch import save_file
 
+from paco_core.config.references import model_at
 from paco_core.io.files import DataError, read_json, write_json
 from paco_core.reward_model import lora
 from paco_core.reward_model.evaluation import Evaluation, evaluate
 from paco_core.reward_model.examples import Example
-from paco_core.reward_model.network import Network, source
+from paco_core.reward_model.network import Network
 from paco_core.reward_model.scorer import Scorer
 
 if TYPE_CHECKING:
@@ -76,11 +77,11 @@ def evaluate_published(
         "dtype": params.dtype,
         "pixels": (params.min_pixels, params.max_pixels),
     }
-    network = Network.load(source(root, params.base), **load)
+    network = Network.load(model_at(root, params.base, "reward.base"), **load)
     before = evaluate(Scorer.of(network), validation)
     say(f"base: accuracy {before.accuracy:.3f} on {before.pairs} pairs")
     if adapter is None:
-        network = Network.load(source(root, str(params.weights), "reward.weights"), **load)
+        network = Network.load(model_at(root, str(params.weights), "reward.weights"), **load)
     else:
         lora.load(network.model, adapter)
         network.features.clear()  # the adapter may hold parts of the vision tower
@@ -89,7 +90,7 @@ def evaluate_published(
 
 def _fetch(root: Path, weights: str) -> Path:
     """The folder that ``weights`` names; a hub id is downloaded, its adapter files only."""
-    found = source(root, weights, "reward.weights")
+    found = model_at(root, weights, "reward.weights")
     if isinstance(found, Path):
         return found
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paco_core.config.params import RewardTerm
+from paco_core.config.references import model_at
 from paco_core.io.files import DataError
 
 if TYPE_CHECKING:
@@ -27,8 +28,12 @@ class Sources:
     clips: dict[tuple[str, str], OpenClip] = field(default_factory=dict)
 
     def path(self, model: str) -> str:
-        """A folder of the project as a path, anything else (a hub id) as it is."""
-        return str(self.root / model) if (self.root / model).exists() else model
+        """A folder of the project as a path, a hub's model by its name.
+
+        Raises:
+            DataError: for a path where nothing is.
+        """
+        return str(model_at(self.root, model, "model of a reward"))
 
     def judge(self, name: str, term: RewardTerm) -> PairScorer:
         """The reward model that the term asks."""

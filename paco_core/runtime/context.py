@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from dvc_project.lockfile import Inputs
 from paco_core.config.params import PARAMS_FILE, Params, load
+from paco_core.config.references import is_folder
 from paco_core.io import figures_text, files, paths
 from paco_core.io.files import DataError
 from paco_core.io.progress import Progress
@@ -79,9 +80,7 @@ class StageContext:
         Raises:
             DataError: when it names a path below ``data/`` where nothing is.
         """
-        if (self.root / name).exists() or name.startswith((".", "/", "data/")):
-            return self.read(Path(name))
-        return name
+        return self.read(Path(name)) if is_folder(self.root, name) else name
 
     def writing(self, path: Path) -> AbstractContextManager[Path]:
         """A temporary path that becomes the out ``path`` when the block succeeds."""

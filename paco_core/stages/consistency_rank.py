@@ -13,10 +13,10 @@ from paco_core.benchmarks.public_rankings import judge_from_file, read_public
 from paco_core.benchmarks.published import CONSISTENCY_RANK
 from paco_core.benchmarks.ranking_tables import tables
 from paco_core.benchmarks.tables import write_tables
+from paco_core.config.references import model_at
 from paco_core.data.records.panels import PanelStore
 from paco_core.io import paths
 from paco_core.io.files import write_json
-from paco_core.reward_model.network import source
 
 if TYPE_CHECKING:
     from paco_core.runtime.context import StageContext
@@ -29,7 +29,7 @@ def run(ctx: StageContext) -> None:
     judgements = {}
     models: dict[str, tuple[str, str | Path]] = {
         "reward": (f"PaCo-Reward, {reward.weights or 'trained here'}", ctx.read(paths.REWARD_MERGED)),
-        "base": ("Its base, untrained", source(ctx.root, reward.base)),
+        "base": ("Its base, untrained", model_at(ctx.root, reward.base, "reward.base")),
     }
     with remembering(ctx.unfinished / "scores.sqlite") as scores:
         with ctx.progress(len(models) * bench.count_questions(instances), "pairs") as progress:

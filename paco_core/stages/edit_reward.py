@@ -11,9 +11,9 @@ from paco_core.benchmarks.clip_images import ClipImages
 from paco_core.benchmarks.edit_cases import drawn_cases, read_public
 from paco_core.benchmarks.published import EDIT_REWARD
 from paco_core.benchmarks.tables import write_tables
+from paco_core.config.references import model_at
 from paco_core.io import paths
 from paco_core.io.files import DataError, write_json
-from paco_core.reward_model.network import source
 
 if TYPE_CHECKING:
     from paco_core.runtime.context import StageContext
@@ -29,7 +29,7 @@ def run(ctx: StageContext) -> None:
         raise DataError("edit_reward.source: name the folder of EditReward-Bench; only storybook draws its own cases")
     models: dict[str, tuple[str, str | Path]] = {
         "reward": (f"PaCo-Reward, {reward.weights or 'trained here'}", ctx.read(paths.REWARD_MERGED)),
-        "base": ("Its base, untrained", source(ctx.root, reward.base)),
+        "base": ("Its base, untrained", model_at(ctx.root, reward.base, "reward.base")),
     }
     judgements = {}
     with remembering(ctx.unfinished / "scores.sqlite") as scores:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from paco_core.config.references import model_at
 from paco_core.data.grids import grids
 from paco_core.data.grids.grid_workers import paint_apart
 from paco_core.data.grids.text_to_image import TextToImage
@@ -26,13 +27,12 @@ def run(ctx: StageContext) -> None:
     records = grids.shard_of(prompts, int(ctx.item or 0), ctx.params.grid_shards)
     jobs = grids.grid_jobs(records, params.seeds, recipe)
     finished = grids.Finished(ctx.unfinished / recipe.digest)
-    folder = ctx.root / params.model
     with ctx.progress(sum(job.id not in finished for job in jobs), "pictures") as progress:
         apart = partial(paint_apart, gpu=params.device.startswith("cuda"), threads=ctx.params.threads)
         painted = (apart if launchers.chosen() == "ray" else grids.paint)(
             jobs,
             finished,
-            partial(TextToImage.load, folder if folder.is_dir() else params.model, params),
+            partial(TextToImage.load, model_at(ctx.root, params.model, "grids.model"), params),
             batch_size=params.batch_size,
             say=ctx.say,
             advance=progress.advance,

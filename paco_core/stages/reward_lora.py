@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from paco_core.config.references import model_at
 from paco_core.data.records.panels import PanelStore
 from paco_core.io import paths
 from paco_core.reward_model.evaluation import most_wrong
 from paco_core.reward_model.examples import read_examples
 from paco_core.reward_model.mistakes import contact_sheet, mistake
-from paco_core.reward_model.network import source
 from paco_core.reward_model.published import evaluate_published, keep_adapter
 from paco_core.reward_model.training import train
 from paco_core.runtime import checkpoints
@@ -38,7 +38,7 @@ def _train(ctx: StageContext, examples: list[Example], validation: list[Example]
     with ctx.writing(paths.REWARD_LORA) as out, ctx.progress(total, "pairs") as progress:
         out.mkdir()
         report = train(
-            source(ctx.root, params.base),
+            model_at(ctx.root, params.base, "reward.base"),
             examples,
             validation,
             params,

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from paco_core.config.references import model_at
 from paco_core.data.records.panels import PanelStore
 from paco_core.io import paths
 from paco_core.reward_model.examples import read_examples
 from paco_core.reward_model.golden import write_golden
 from paco_core.reward_model.merging import merge
-from paco_core.reward_model.network import source
 
 if TYPE_CHECKING:
     from paco_core.runtime.context import StageContext
@@ -24,9 +24,9 @@ def run(ctx: StageContext) -> None:
     table = ctx.read(paths.COT_LABELS) / "validation.parquet"
     queries = [example.query for example in read_examples(table, panels.panel, params.template)[:COMPARED]]
     adapter: Path | None = ctx.read(paths.REWARD_LORA) / "adapter"
-    base = source(ctx.root, params.base)
+    base = model_at(ctx.root, params.base, "reward.base")
     if params.source == "merged":
-        adapter, base = None, source(ctx.root, str(params.weights), "reward.weights")
+        adapter, base = None, model_at(ctx.root, str(params.weights), "reward.weights")
     with ctx.writing(paths.REWARD_MERGED) as out:
         report = merge(
             base,

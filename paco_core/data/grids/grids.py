@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
+from paco_core.config.references import model_content
 from paco_core.data.grids.text_to_image import Request
 from paco_core.data.records.prompt_text import parse_layout
 from paco_core.data.records.records import PromptRecord
-from paco_core.io.files import DataError, digest, folder_digest
+from paco_core.io.files import DataError, digest
 from paco_core.io.shards import encode_png, write_shard
 
 if TYPE_CHECKING:
@@ -67,8 +68,7 @@ class Painting:
     @classmethod
     def of(cls, params: GridsParams, root: Path) -> Painting:
         """The recipe of these parameters; the generator counts by content, not by path."""
-        folder = root / params.model
-        model = folder_digest(folder) if folder.is_dir() else params.model
+        model = model_content(root, params.model)
         return cls(model, params.dtype, params.steps, params.guidance, params.max_sequence_length)
 
     @property

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from paco_core.benchmarks import gedit, painting
 from paco_core.benchmarks.unseen import measuring, unseen_cases
 from paco_core.config.params import GeditParams, Params, T2isParams
+from paco_core.config.references import model_content
 from paco_core.data.records.edit_records import EditRecord
 from paco_core.experiments.grid import needed
 from paco_core.io import files, paths
@@ -56,7 +57,7 @@ class Exam:
         """What the figures depend on beside the trained weights."""
         rule, reward = self.rule, self.params.reward
         clips = [term.model for term in rule.rewards.terms.values() if term.model]
-        folders = [rule.model, str(self.params.annotations.model), *clips]
+        models = [rule.model, str(self.params.annotations.model), *clips]
         sizes = [rule.eval_sizes, rule.reference_size, rule.record_size]
         return {
             "prompts": [record.model_dump() for record in self.cases.records],
@@ -64,7 +65,7 @@ class Exam:
             "measuring": [self.params.world, reward.device, reward.dtype, reward.min_pixels, reward.max_pixels],
             "code": StageCodes.present(self.root).of(self.task.benchmark, None).digest,
             "judge": folder_digest(self.judge),
-            "models": {f: folder_digest(self.root / f) if (self.root / f).is_dir() else f for f in folders},
+            "models": {model: model_content(self.root, model) for model in models},
         }
 
     @property

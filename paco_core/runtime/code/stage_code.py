@@ -18,7 +18,7 @@ from dvc_project.hashing import Workspace, file_md5
 from dvc_project.paths import overlap
 from dvc_project.project import Stage, stages_of
 from paco_core.config.params import PARAMS_FILE, Params
-from paco_core.config.params_base import input_paths
+from paco_core.config.references import references
 from paco_core.config.registered import FUNCTION
 from paco_core.io.files import atomic, digest
 from paco_core.io.project import owner_root
@@ -86,7 +86,7 @@ class StageCodes:
         self.graph = stages_of(root)
         self._workspace = Workspace(root)
         self._made = {out for stage in self.graph.values() for out in (*stage.data, *stage.figures)}
-        self._inputs = dict(input_paths(params))
+        self._inputs = {found.key: found.value for found in references(params)}
 
     @classmethod
     def present(cls, root: Path) -> StageCodes:

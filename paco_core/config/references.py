@@ -1,0 +1,106 @@
+"""Parameters that name a model, a file or a folder.
+
+Their values are plain texts, as ``params.yaml`` has them. The type says what is named: so a new parameter is looked for
+before a run (`paco check`), followed by the stage `code`, and resolved like all others, without another line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal, get_args
+
+from pydantic import BaseModel
+
+from paco_core.io.files import DataError, folder_digest
+
+
+@dataclass(frozen=True)
+class Names:
+    """Marks a parameter that names something; ``remedy`` is what to do where it is missing."""
+
+    kind: Literal["model", "file", "folder"]
+    remedy: str = "put the {kind} there or name another"
+
+
+ModelRef = Annotated[str, Names("model")]  # a folder of the project, or a model of a hub
+UserFile = Annotated[str, Names("file")]
+BenchmarkFolder = Annotated[str, Names("folder", "put the benchmark there or name another")]
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A parameter that names something: its dotted key, its value, and what its type says."""
+
+    key: str
+    value: str
+    names: Names
+
+    def fault(self, root: Path) -> str | None:
+        """What is missing below the project's root and what to do; None where nothing is, as of a hub's model."""
+        path, kind = root / self.value, "file" if self.names.kind == "file" else "folder"
+        if (path.is_file() if kind == "file" else path.is_dir()) or self.is_of_hub(root):
+            return None
+        if path.exists():
+            lost = f"{self.value} is a {'folder' if path.is_dir() else 'file'}, expected a {kind}"
+        else:
+            lost = f"folder {self.value} is missing" if kind == "folder" else f"{self.value} is missing"
+        remedy = self.names.remedy.format(kind=self.names.kind)
+        if self.value.startswith("data/zoo/"):
+            remedy = f"restore it with `git checkout -- {self.value}`"
+        return f"{lost}; {remedy}"
+
+    def is_of_hub(self, root: Path) -> bool:
+        """Whether a model is loaded from a hub."""
+        return self.names.kind == "model" and not is_folder(root, self.value)
+
+
+def references(section: BaseModel, prefix: str = "") -> Iterator[Reference]:
+    """The parameters below a section that name something, where they are set."""
+    for name, field in type(section).model_fields.items():
+        marks = [mark for mark in field.metadata if isinstance(mark, Names)] or list(_marks(field.annotation))
+        yield from _references(getattr(section, name), f"{prefix}{name}", marks[0] if marks else None)
+
+
+def _references(value: object, key: str, names: Names | None) -> Iterator[Reference]:
+    if isinstance(value, BaseModel):
+        yield from references(value, f"{key}.")
+    elif isinstance(value, dict | list | tuple):
+        parts = value.items() if isinstance(value, dict) else enumerate(value)
+        for name, part in parts:
+            yield from _references(part, f"{key}.{name}", names)
+    elif names is not None and isinstance(value, str):
+        yield Reference(key, value, names)
+
+
+def _marks(annotation: object) -> Iterator[Names]:
+    """What a type, or one that it is made of, is marked with."""
+    for part in get_args(annotation):
+        if isinstance(part, Names):
+            yield part
+        else:
+            yield from _marks(part)
+
+
+def is_folder(root: Path, model: str) -> bool:
+    """Whether a model is meant to be a folder of the project, there or not."""
+    return (root / model).is_dir() or model.startswith((".", "/", "data/"))
+
+
+def model_at(root: Path, model: str, key: str) -> Path | str:
+    """What to load a model from: its folder, or its name on a hub.
+
+    Raises:
+        DataError: naming the parameter ``key``, when it is a path, and nothing is there.
+    """
+    if not is_folder(root, model):
+        return model
+    if not (root / model).is_dir():
+        raise DataError(f"{key} {model!r}: no such folder below the project; give a model folder or a hub id")
+    return root / model
+
+
+def model_content(root: Path, model: str) -> str:
+    """What a model is, for keys of what it made: the digest of its folder, or its name on a hub."""
+    return folder_digest(root / model) if (root / model).is_dir() else model
