@@ -234,7 +234,7 @@ def recipe(**changes: object) -> PolicyRecipe:
         "guidance": 3.5,
         "max_sequence_length": 80,
         "rewards": {
-            "terms": {"brightness": {"weight": 1.0}},
+            "terms": {"brightness": {"weight": 1.0, "reward": "own:brightness"}},
             "aggregator": "weighted_sum",
             "advantage_std": "group",
         },
