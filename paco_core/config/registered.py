@@ -7,6 +7,7 @@ an aggregator or a model family is registered in one place, its table.
 from __future__ import annotations
 
 import ast
+import difflib
 import re
 from functools import cache
 from pathlib import Path
@@ -44,7 +45,9 @@ def registered(file: str, table: str, *more: str, functions: bool = False) -> Af
         if value not in names and not (functions and FUNCTION.fullmatch(value)):
             shown = [*map(repr, names), *(["module:function"] if functions else [])]
             listed = " or ".join([", ".join(shown[:-1]), shown[-1]])
-            raise PydanticCustomError("registered", "Input should be {listed}", {"listed": listed})
+            near = difflib.get_close_matches(value, names, n=1, cutoff=0.5)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise PydanticCustomError("registered", "Input should be {listed}{hint}", {"listed": listed, "hint": hint})
         return value
 
     return AfterValidator(check)

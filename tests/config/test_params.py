@@ -182,3 +182,37 @@ def test_the_reference_page_lists_every_key(repository: Path, tree: Any) -> None
     page = (repository / "docs/reference/parameters.md").read_text()
     missing = [key for key, value in flatten(tree).items() if f"| `{key}` | {value} |" not in page]
     assert not missing, f"docs/reference/parameters.md: {missing}"
+
+
+@pytest.mark.parametrize(
+    ("terms", "asked", "near"),
+    [
+        ({"consistencyy": {"weight": 1.0}}, "consistencyy", "consistency"),
+        ({"mine": {"weight": 1.0, "reward": "clip"}}, "clip", "clip_"),
+    ],
+)
+@pytest.mark.parametrize("key", ["rewards", "test_rewards"])
+def test_an_unknown_reward_names_the_nearest_one(project: Path, key: str, terms: Any, asked: str, near: str) -> None:
+    tree = yaml.safe_load((project / "params.yaml").read_text())
+    recipe = tree["policies"]["recipes"]["flux_t2is"]
+    recipe[key] = {**recipe["rewards"], "terms": terms}
+    (project / "params.yaml").write_text(yaml.safe_dump(tree))
+    with pytest.raises(ParamsError) as raised:
+        params.load(project / "params.yaml")
+    assert f"flux_t2is.{key}: reward '{asked}' is unknown; did you mean '{near}" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "typo", "near"),
+    [("dynamics", "flow_sd", "flow_sde"), ("loss", "nftt", "nft"), ("family", "fluxx", "flux")],
+)
+def test_an_unknown_registered_name_names_the_nearest_one(tree: Any, key: str, typo: str, near: str) -> None:
+    tree["policies"]["recipes"]["flux_t2is"][key] = typo
+    with pytest.raises(ParamsError, match=rf"recipes\.flux_t2is\.{key}: Input should be .*; did you mean '{near}'\?"):
+        params.parse(tree)
+
+
+def test_a_reward_may_be_a_function_under_any_name(tree: Any) -> None:
+    rewards = tree["policies"]["recipes"]["flux_t2is"]["rewards"]
+    rewards["terms"] = {"mine": {"weight": 1.0, "reward": "own.rewards:red"}, "own:blue": {"weight": 1.0}}
+    assert list(params.parse(tree).policies.recipes["flux_t2is"].rewards.terms) == ["mine", "own:blue"]
