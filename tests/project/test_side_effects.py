@@ -12,7 +12,8 @@ ROOT = Path(__file__).parents[2]
 IMPORT_ALL = """
 import json, logging, os, signal, sys, warnings
 from importlib import import_module
-import dagster, diffusers, fastapi, open_clip, peft, requests, ruamel.yaml, scipy.optimize, torch, transformers  # theirs
+# What libraries change at their import is not ours.
+import dagster, diffusers, fastapi, open_clip, peft, requests, ruamel.yaml, scipy.optimize, torch, transformers
 
 def state():
     root = logging.getLogger()
