@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paco_core.config.references import model_at, model_content
-from paco_core.grpo.processes import Processes
 from paco_core.grpo.sizes import refuse_sizes, token_pixels
 from paco_core.grpo.trainer import Trainer
 from paco_core.io import paths
@@ -19,6 +18,7 @@ from paco_core.rewards.base import RewardBatch
 from paco_core.rewards.sources import Sources
 from paco_core.serving.servers.endpoint import RewardEndpoint
 from paco_core.tasks.table import task_of
+from paco_core.training.processes import Processes
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -11,12 +11,12 @@ from PIL import Image as pil
 
 from paco_core.data.records.records import PromptRecord
 from paco_core.data.records.subfigures import cut
-from paco_core.grpo.processes import Processes
 from paco_core.grpo.rollout import Sampling, rollout
 from paco_core.grpo.scoring import Scores, Scoring
 from paco_core.grpo.sizes import RecordSize, buckets, picture_size
 from paco_core.policies.base import Condition, NoiseKey, Policy, Size
 from paco_core.rewards.aggregation import Delta, aggregate
+from paco_core.training.processes import Processes
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -1,8 +1,7 @@
-"""What an epoch and an evaluation leave for people: figures, the training log, pictures."""
+"""What an epoch and an evaluation leave for people: figures and pictures."""
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -77,12 +76,3 @@ def save_references(folder: Path, records: Sequence[PromptRecord], reference: Re
         part.mkdir(parents=True)
         for record in records:
             reference(record).save(part / f"{record.idx}.png")
-
-
-def write_log(path: Path, rows: Sequence[Row]) -> None:
-    """One line an epoch; a figure that an epoch did not measure is left empty."""
-    columns = list(dict.fromkeys(name for row in rows for name in row))
-    with atomic(path) as part, part.open("w", newline="") as stream:
-        writer = csv.DictWriter(stream, columns)
-        writer.writeheader()
-        writer.writerows(rows)

@@ -9,12 +9,12 @@ import torch
 
 from paco_core.config.params import PoliciesParams
 from paco_core.grpo import updates
-from paco_core.grpo.ema import Ema
 from paco_core.grpo.experience import Experience, MicroBatch, micro_batches
 from paco_core.grpo.objectives import Terms, objective
-from paco_core.grpo.processes import Processes
 from paco_core.policies.base import Policy
 from paco_core.training.checkpoint import pack, unpack
+from paco_core.training.ema import Ema
+from paco_core.training.processes import Processes
 
 #: Largest |log p - log p_old| before the first update that training accepts: far more than rounding explains.
 MAX_RATIO_GAP = {"float32": 1e-4, "bfloat16": 0.05}

@@ -13,12 +13,12 @@ from paco_core.data.records.records import PromptRecord
 from paco_core.grpo.epoch_prompts import share
 from paco_core.grpo.experience import Bucket
 from paco_core.grpo.objectives import Objective
-from paco_core.grpo.processes import Processes
 from paco_core.grpo.rollout import Kept, Sampling, Trajectory, rollout
 from paco_core.grpo.scoring import Scores, Scoring
 from paco_core.grpo.sizes import buckets, picture_size
 from paco_core.io.files import DataError
 from paco_core.policies.base import Condition, NoiseKey, Policy, Size
+from paco_core.training.processes import Processes
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from paco_core.rewards.base import RewardBatch, RewardFunction
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from paco_core.grpo.processes import Processes
+    from paco_core.training.processes import Processes
 
 
 DIVERSITY = "diversity"  # name of its worker; a set's panels, or an edit and its reference

@@ -15,7 +15,7 @@ import torch
 
 from paco_core.config.params import PoliciesParams, PolicyRecipe
 from paco_core.data.records.records import PromptRecord
-from paco_core.grpo import sharding
+from paco_core.grpo import fsdp2
 from paco_core.grpo.advantages import Advantages, advantages
 from paco_core.grpo.early_stop import collapsed
 from paco_core.grpo.epoch_prompts import noise_steps_of_epoch, prompts_of_epoch
@@ -30,12 +30,9 @@ from paco_core.grpo.figures import (
     reward_figures,
     save_pictures,
     save_references,
-    write_log,
 )
 from paco_core.grpo.learner import Learner
 from paco_core.grpo.model_card import model_card
-from paco_core.grpo.optimizers import NotFinite, check_optimizer
-from paco_core.grpo.processes import Processes
 from paco_core.grpo.sampler import Sampler
 from paco_core.grpo.scoring import PANEL_DIVERSITY, REFERENCE_DISTANCE, Reference, Scoring
 from paco_core.grpo.sizes import picture_size
@@ -45,6 +42,9 @@ from paco_core.rewards.aggregation import aggregate
 from paco_core.rewards.base import RewardFunction
 from paco_core.runtime.checkpoints import alone
 from paco_core.training.checkpoint import Checkpoint, latest, save
+from paco_core.training.log import LOG, write_log
+from paco_core.training.optimizers import NotFinite, check_optimizer
+from paco_core.training.processes import Processes
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -156,7 +156,7 @@ class Trainer:
         if params.gradient_checkpointing:
             self.policy.enable_gradient_checkpointing()
         if self.processes.sharded:
-            sharding.share_out(self.policy)
+            fsdp2.share_out(self.policy)
         self.learner = Learner(self.policy, params, self.processes)
         if self.processes.world > 1:
             self.reports.say(f"{self.processes.world} processes share the work of each epoch")
@@ -310,7 +310,7 @@ class Trainer:
                 shutil.copytree(store / BEFORE, part)
             if self.reference is not None:
                 save_references(samples / "reference", self.unseen, self.reference)
-            write_log(out / "training_log.csv", rows)
+            write_log(out / LOG, rows)
         self.processes.wait()
         return outcome
 

@@ -8,11 +8,12 @@ import numpy as np
 import torch
 
 from paco_core.config.params import PoliciesParams
-from paco_core.grpo import optimizers
-from paco_core.grpo.optimizers import NotFinite
-from paco_core.grpo.processes import Processes
 from paco_core.grpo.zero import SharedUpdates
 from paco_core.policies.base import Policy
+from paco_core.training import optimizers
+from paco_core.training.moments import moments_of, restore_moments
+from paco_core.training.optimizers import NotFinite
+from paco_core.training.processes import Processes
 
 
 class Updates(Protocol):
@@ -99,20 +100,7 @@ class WholeUpdates:
         return norm
 
     def moments(self) -> dict[str, torch.Tensor]:
-        # bitsandbytes counts steps in an int and shares quantisation maps; a file of tensors holds each by itself.
-        return {
-            f"{name}|{key}": value.clone() if key.startswith("qmap") else torch.as_tensor(value)
-            for name, parameter in self.parameters.items()
-            for key, value in self.optimizer.state[parameter].items()
-        }
+        return moments_of(self.optimizer, self.parameters)
 
     def restore(self, moments: dict[str, torch.Tensor]) -> None:
-        of_torch = isinstance(self.optimizer, torch.optim.AdamW)
-        for key, value in moments.items():
-            name, _, moment = key.rpartition("|")
-            parameter = self.parameters[name]
-            state = self.optimizer.state[parameter]
-            if moment == "step":
-                state[moment] = value.cpu() if of_torch else int(value)
-            else:
-                state[moment] = value.to(parameter.device)
+        restore_moments(self.optimizer, self.parameters, moments)

@@ -13,9 +13,9 @@ import torch
 from accelerate import Accelerator, DeepSpeedPlugin
 
 from paco_core.config.params import PoliciesParams
-from paco_core.grpo.optimizers import NotFinite
 from paco_core.io.files import DataError
 from paco_core.policies.base import Policy
+from paco_core.training.optimizers import NotFinite
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
 #: Values that are reduced together. DeepSpeed's own 5e8 would hold 2 GB ready, more than a whole adapter has.

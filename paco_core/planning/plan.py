@@ -9,13 +9,13 @@ from pathlib import Path
 
 from paco_core.config.params import Params
 from paco_core.grpo.epoch_prompts import share
-from paco_core.grpo.optimizers import check_optimizer
 from paco_core.io.files import DataError
 from paco_core.planning.costs import stage_costs
 from paco_core.planning.footprint import H100_FLOPS, UTILISATION, architecture, footprint
 from paco_core.planning.workload import Workload
 from paco_core.rewards import registry
 from paco_core.tasks.table import task_of
+from paco_core.training.optimizers import check_optimizer
 
 
 def refuse_impossible(params: Params, policy: str, root: Path, processes: int = 1) -> None:

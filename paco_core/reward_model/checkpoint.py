@@ -15,8 +15,9 @@ from typing import Any
 import torch
 
 from paco_core.reward_model.evaluation import Evaluation
-from paco_core.training.checkpoint import Checkpoint, damaged, latest, pack, unpack
+from paco_core.training.checkpoint import Checkpoint, count, damaged, latest, pack, unpack
 from paco_core.training.checkpoint import save as save_checkpoint
+from paco_core.training.moments import moments_of, restore_moments
 
 
 @dataclass
@@ -56,10 +57,7 @@ def save(folder: Path, key: str, done: Progressed, weights: Mapping[str, torch.T
     Raises:
         OSError: when the disk is full, say; the state before it is still good.
     """
-    groups: dict[str, dict[str, torch.Tensor]] = {"weight": dict(weights)}
-    for name, tensor in weights.items():
-        for entry, value in optimizer.state[tensor].items():
-            groups.setdefault(entry, {})[name] = value
+    groups = {"weights": weights, "optimizer": moments_of(optimizer, weights)}
     notes: dict[str, Any] = {"epoch": done.epoch, "within": done.within, "log": done.log, "best": None}
     if done.best is not None:
         groups["best"] = done.best.weights
@@ -79,30 +77,20 @@ def restore(folder: Path, key: str, weights: Mapping[str, torch.Tensor], optimiz
     try:
         return _restored(found, weights, optimizer)
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
-        raise damaged(folder, error) from None
+        raise damaged(folder / found.name, error) from None
 
 
 def _restored(found: Checkpoint, weights: Mapping[str, torch.Tensor], optimizer: Any) -> Progressed:
     notes, kept = found.notes, unpack(found.tensors, "best")
     best = None if notes["best"] is None else _best(notes["best"], {name: kept[name] for name in weights})
-    epoch, within, step = map(_count, (notes["epoch"], notes["within"], found.done))
-    done = Progressed(epoch, within, step, [dict(row) for row in notes["log"]], best)
-    entries: dict[str, dict[str, torch.Tensor]] = {name: {} for name in weights}
-    for label, value in found.tensors.items():
-        entry, name = label.split("/", 1)
-        if entry != "best":
-            entries[name][entry] = value
+    epoch, within = count(notes["epoch"]), count(notes["within"])
+    done = Progressed(epoch, within, found.done, [dict(row) for row in notes["log"]], best)
+    trained = unpack(found.tensors, "weights")
     with torch.no_grad():
         for name, tensor in weights.items():
-            tensor.copy_(entries[name].pop("weight"))
-            optimizer.state[tensor] = {k: v if k == "step" else v.to(tensor) for k, v in entries[name].items()}
+            tensor.copy_(trained[name])
+    restore_moments(optimizer, weights, unpack(found.tensors, "optimizer"))
     return done
-
-
-def _count(value: object) -> int:
-    if type(value) is not int or value < 0:
-        raise ValueError(f"{value!r} is no count")
-    return value
 
 
 def _plain(seen: Evaluation) -> dict[str, Any]:
@@ -115,4 +103,4 @@ def _plain(seen: Evaluation) -> dict[str, Any]:
 def _best(tree: dict[str, Any], weights: dict[str, torch.Tensor]) -> Best:
     values: dict[str, Any] = {name: math.nan if value is None else value for name, value in tree.items()}
     values["scores"] = tuple(math.nan if score is None else score for score in tree["scores"])
-    return Best(int(values.pop("epoch")), Evaluation(**values), weights)
+    return Best(count(values.pop("epoch")), Evaluation(**values), weights)

@@ -7,7 +7,6 @@ split among them, and the result is the same.
 
 from __future__ import annotations
 
-import csv
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +19,7 @@ import torch
 
 from paco_core.io.files import DataError, atomic, digest
 from paco_core.io.progress import Progress
-from paco_core.reward_model import checkpoint, lora, processes
+from paco_core.reward_model import checkpoint, lora
 from paco_core.reward_model.batches import epoch_batches, learning_rate_at
 from paco_core.reward_model.checkpoint import Best, Progressed
 from paco_core.reward_model.evaluation import Evaluation, better, evaluate, most_wrong
@@ -28,15 +27,18 @@ from paco_core.reward_model.examples import Example, require_both_labels
 from paco_core.reward_model.features import FeatureCache
 from paco_core.reward_model.items import Item, answer_module, tokenise
 from paco_core.reward_model.network import Network
-from paco_core.reward_model.processes import ranks, refuse_sharding
 from paco_core.reward_model.scorer import Scorer
 from paco_core.reward_model.yes_probability import PairQuery, Score
 from paco_core.runtime.checkpoints import alone
+from paco_core.training.log import LOG, write_log
+from paco_core.training.processes import Processes
+from paco_core.training.ranks import ranks
+from paco_core.training.sharding import refuse_sharding
 
 if TYPE_CHECKING:
     from paco_core.config.params import RewardParams
 
-ADAPTER, LOG = "adapter", "training_log.csv"
+ADAPTER = "adapter"
 METRICS_EVERY = 10  # steps
 #: Parameters that do not change what is trained: a checkpoint stays valid when they change.
 NO_INFLUENCE = {"checkpoint_every", "vision_cache_gb", "processes", "source", "weights"}
@@ -98,7 +100,7 @@ def train(
         TrainingError: when a loss or gradient is not finite.
         RankError: when another of ``params.processes`` failed.
     """
-    refuse_sharding()
+    refuse_sharding("the reward")
     require_both_labels(examples, "training examples")
     if not validation:
         raise DataError("no validation pair: raise pairs.validation_share and run `dvc repro pairs`")
@@ -121,7 +123,8 @@ def _one_rank(
     say: Callable[[str], None] | None = None,
 ) -> TrainingReport:
     """One process's part of a training; the callbacks belong to the first process."""
-    accelerator = processes.accelerator(params.device)
+    processes = Processes(params.device)
+    accelerator = processes.accelerator()
     network = Network.load(
         base,
         device=str(accelerator.device),
@@ -137,12 +140,13 @@ def _one_rank(
         out=out,
         checkpoints=checkpoints,
         code=code,
+        processes=processes,
         accelerator=accelerator,
         on_metrics=on_metrics,
         progress=progress,
     )
-    with alone(run.kept) if accelerator.is_main_process else nullcontext():
-        accelerator.wait_for_everyone()  # until the first one is at it, no other reads where to go on from
+    with alone(run.kept) if processes.main else nullcontext():
+        processes.wait()  # until the first one is at it, no other reads where to go on from
         return run.to_the_end(say or (lambda _line: None))
 
 
@@ -159,12 +163,13 @@ class _Run:
         out: Path,
         checkpoints: Path,
         code: str,
+        processes: Processes,
         accelerator: Any,
         on_metrics: OnMetrics | None,
         progress: Progress | None,
     ) -> None:
         self.network, self.examples, self.validation, self.params = network, examples, validation, params
-        self.accelerator = accelerator
+        self.processes, self.accelerator = processes, accelerator
         self.out, self.code = out, code
         self.on_metrics, self.progress = on_metrics, progress
         self.trains_vision = params.vision == "lora"
@@ -255,12 +260,12 @@ class _Run:
         self, module: Any, optimizer: Any, group: Sequence[Sequence[int]], step: int, epoch: int
     ) -> tuple[float, float]:
         """One optimiser step over micro-batches; the gradient is that of the mean over all their examples."""
-        accelerator, count = self.accelerator, self.accelerator.num_processes
+        accelerator, count = self.accelerator, self.processes.world
         pairs = sum(map(len, group))
         total = torch.zeros((), device=accelerator.device)
         found = []
         for place, batch in enumerate(group):
-            mine = list(batch[accelerator.process_index :: count])
+            mine = list(batch[self.processes.rank :: count])
             share = 1.0 if mine else 0.0  # without a pair of its own a process takes part with weight 0
             mine = mine or list(batch[:1])
             with _sync(accelerator, module, place == len(group) - 1):
@@ -288,7 +293,7 @@ class _Run:
             for number, loss in zip(mine, losses.tolist(), strict=True)
             if not math.isfinite(loss)
         ]
-        return sorted(set(processes.gather(self.accelerator, own)))
+        return sorted(set(self.processes.gather(own)))
 
     def _stop(self, what: str, numbers: Sequence[int], step: int) -> None:
         ids = ", ".join(self.examples[number].id for number in numbers)
@@ -301,10 +306,10 @@ class _Run:
     def _evaluate(self) -> Evaluation:
         if self.trains_vision:
             self.network.features.clear()  # the tower has changed since
-        return evaluate(_SharedScorer(Scorer.of(self.network), self.accelerator), self.validation)
+        return evaluate(_SharedScorer(Scorer.of(self.network), self.processes), self.validation)
 
     def _save(self, weights: Mapping[str, torch.Tensor], optimizer: Any, done: Progressed) -> None:
-        if self.accelerator.is_main_process:
+        if self.processes.main:
             checkpoint.save(self.kept, self.key, done, weights, optimizer.optimizer)
 
     def _advance(self, pairs: int, note: str) -> None:
@@ -312,7 +317,7 @@ class _Run:
             self.progress.advance(pairs, note)
 
     def _tell(self, values: Mapping[str, float], step: int) -> None:
-        if self.on_metrics is not None and self.accelerator.is_main_process:
+        if self.on_metrics is not None and self.processes.main:
             self.on_metrics(_defined(values), step)
 
     def _key(self) -> str:
@@ -322,8 +327,8 @@ class _Run:
 
     def _finish(self, wrapped: Any, weights: Mapping[str, torch.Tensor], done: Progressed) -> None:
         """Write the best adapter and the log. The checkpoint stays: a kill may still come before DVC has the outs."""
-        self.accelerator.wait_for_everyone()
-        if not self.accelerator.is_main_process:
+        self.processes.wait()
+        if not self.processes.main:
             return
         assert done.best is not None
         done.best.put_back(weights)
@@ -335,32 +340,21 @@ class _Run:
 class _SharedScorer:
     """Each process scores its share of the queries; all of them get all scores."""
 
-    def __init__(self, scorer: Scorer, accelerator: Any) -> None:
-        self.scorer, self.accelerator = scorer, accelerator
+    def __init__(self, scorer: Scorer, processes: Processes) -> None:
+        self.scorer, self.processes = scorer, processes
 
     def score(self, queries: Sequence[PairQuery]) -> list[Score]:
-        count, own = self.accelerator.num_processes, self.accelerator.process_index
+        count, own = self.processes.world, self.processes.rank
         if count == 1:
             return self.scorer.score(queries)
         mine = enumerate(self.scorer.score(queries[own::count]))
-        found = processes.gather(
-            self.accelerator, [(own + count * place, score.value, score.cause) for place, score in mine]
-        )
+        found = self.processes.gather([(own + count * place, score.value, score.cause) for place, score in mine])
         return [Score(value, cause) for _, value, cause in sorted(found, key=lambda row: row[0])]
 
 
 def _defined(values: Mapping[str, float]) -> dict[str, float]:
     """Without figures that are not defined (the ROC-AUC of one label, say)."""
     return {name: value for name, value in values.items() if not math.isnan(value)}
-
-
-def write_log(path: Path, log: Sequence[Mapping[str, float]]) -> None:
-    """The log as CSV, one row a step; the columns of the evaluation are filled at the end of each epoch."""
-    columns = list(dict.fromkeys(name for row in log for name in row))
-    with atomic(path) as part, part.open("w", newline="") as stream:
-        writer = csv.DictWriter(stream, columns, restval="")
-        writer.writeheader()
-        writer.writerows(log)
 
 
 def _sync(accelerator: Any, module: Any, last: bool) -> Any:

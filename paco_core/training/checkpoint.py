@@ -1,13 +1,12 @@
 """Checkpoints of a training: complete or absent, and of what the training's key names.
 
 A checkpoint is a folder ``checkpoint-00010`` with one safetensors file and one JSON file, written under a
-temporary name and renamed. Older ones go only after the new one stands, so that a kill at any moment
+temporary name, synced and renamed. Older ones go only after the new one stands, so that a kill at any moment
 leaves a good one behind.
 """
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import shutil
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from paco_core.io.files import DataError
+from paco_core.io.files import DataError, atomic
 
 if TYPE_CHECKING:
     import torch
@@ -42,10 +41,16 @@ class Checkpoint:
     tensors: dict[str, torch.Tensor]
     notes: dict[str, Any]
 
+    @property
+    def name(self) -> str:
+        """The name of its folder."""
+        return _name(self.done)
+
 
 def _finished(folder: Path) -> list[Path]:
     """Whole checkpoints, newest first."""
-    return sorted((p for p in folder.glob("checkpoint-*") if (p / STATE).is_file()), reverse=True)
+    found = [place for place in folder.glob("checkpoint-*") if (place / STATE).is_file()]
+    return sorted(found, key=lambda place: (len(place.name), place.name), reverse=True)  # 100000 comes after 99999
 
 
 def _name(done: int) -> str:
@@ -56,29 +61,18 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int = 1) -> None:
     """Write a checkpoint, then remove all but the newest ``keep``.
 
     Raises:
-        OSError: when the disk is full, say; the checkpoints before it are still good.
+        OSError: when the disk is full (ENOSPC), say; the checkpoints before it are still good.
     """
-    folder.mkdir(parents=True, exist_ok=True)
     for left_over in folder.glob(".checkpoint-*.part"):
         shutil.rmtree(left_over)
-    target = folder / _name(checkpoint.done)
-    part = folder / f".{target.name}.part"
-    part.mkdir()
-    try:
+    with atomic(folder / checkpoint.name) as part:
+        part.mkdir()
         save_file({n: t.detach().cpu().contiguous() for n, t in checkpoint.tensors.items()}, part / TENSORS)
         state = {"key": checkpoint.key, "done": checkpoint.done, "notes": checkpoint.notes}
         (part / STATE).write_text(json.dumps(state, allow_nan=False))
         for name in (TENSORS, STATE):
             with (part / name).open("rb") as stream:
                 os.fsync(stream.fileno())
-    except BaseException as error:
-        shutil.rmtree(part, ignore_errors=True)
-        if isinstance(error, SafetensorError) and "os error 28" in str(error):  # it reports a full disk in words only
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(target)) from error
-        raise
-    if target.exists():
-        shutil.rmtree(target)
-    part.rename(target)
     for old in _finished(folder)[keep:]:
         shutil.rmtree(old)
 
@@ -92,19 +86,33 @@ def latest(folder: Path, key: str, limit: int | None = None) -> Checkpoint | Non
     for place in _finished(folder):
         try:
             state = json.loads((place / STATE).read_text())
-            if state["key"] != key or (limit is not None and state["done"] > limit):
+            if state["key"] != key:
                 continue
-            if place.name != _name(state["done"]):
-                raise ValueError(f"{STATE} says that {state['done']!r} are done")
-            return Checkpoint(key, state["done"], load_file(place / TENSORS), dict(state["notes"]))
+            done = count(state["done"])
+            if place.name != _name(done):
+                raise ValueError(f"{STATE} is of {_name(done)}")
+            if limit is not None and done > limit:
+                continue
+            return Checkpoint(key, done, load_file(place / TENSORS), dict(state["notes"]))
         except (OSError, KeyError, TypeError, ValueError, RecursionError, SafetensorError) as error:
             raise damaged(place, error) from None
     return None
 
 
 def damaged(place: Path, error: Exception) -> DataError:
-    """What to raise for a checkpoint, or a folder of them, whose content is none."""
+    """What to raise for a checkpoint whose content is none."""
     return DataError(f"{place}: checkpoint is damaged ({error!r}); remove it to start afresh")
+
+
+def count(value: object) -> int:
+    """A number of epochs or steps, as a state file holds it.
+
+    Raises:
+        ValueError: when it is none.
+    """
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{value!r} is no count")
+    return value
 
 
 def pack(groups: Mapping[str, Mapping[str, torch.Tensor]]) -> dict[str, torch.Tensor]:

@@ -323,7 +323,6 @@ def _triples(root: Path) -> Any:
     return read_rows(root / "triples.jsonl").records
 
 
-FOLDER = ("/reward:", "/reward/")  # a checkpoint that is damaged is named as a whole
 ADAPTER, EPOCH = "data/reward_lora/adapter", "checkpoint/checkpoint-00003"
 STEP = "reward/checkpoint-00007"
 KEYS = [bytes([n] * 16) for n in range(40)]
@@ -357,8 +356,8 @@ def kinds() -> list[Kind]:
         Kind("merged reward model", "data/reward_merged/model.safetensors", _merged, names=("reward_merged",)),
         Kind("checkpoint of a policy", f"{EPOCH}/tensors.safetensors", _checkpoint, next_epoch, ("checkpoint-",)),
         Kind("its state", f"{EPOCH}/state.json", _checkpoint, next_epoch, ("checkpoint-",), "json"),
-        Kind("checkpoint of the reward", f"{STEP}/tensors.safetensors", _reward_state, next_step, FOLDER),
-        Kind("the reward's state", f"{STEP}/state.json", _reward_state, next_step, FOLDER, "json"),
+        Kind("checkpoint of the reward", f"{STEP}/tensors.safetensors", _reward_state, next_step, ("checkpoint-",)),
+        Kind("the reward's state", f"{STEP}/state.json", _reward_state, next_step, ("checkpoint-",), "json"),
         Kind("golden pairs", "data/reward_merged/golden.json", _golden, probabilities, form="json"),
         Kind("cache of scores", "scores.db", _scores, known_scores),
         Kind("people's answers", "answers.sqlite", _answers),

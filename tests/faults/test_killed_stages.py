@@ -101,12 +101,10 @@ def damaged_journal(root: Path) -> Breach:
 
 def progress(root: Path, stage: str) -> int:
     """Epochs or steps that a checkpoint on the disk holds."""
-    states = list((root / ".paco" / "checkpoints").rglob("state.json"))
-    if stage.startswith("policies"):
-        return max((int(path.parent.name[-5:]) for path in states if path.parent.name.startswith("epoch-")), default=0)
-    if stage != "reward_lora":
+    if not stage.startswith(("policies", "reward_lora")):
         return 0
-    return max((int(json.loads(path.read_text()).get("step", 0)) for path in states), default=0)
+    states = (root / ".paco" / "checkpoints").rglob("checkpoint-*/state.json")
+    return max((int(json.loads(path.read_text())["done"]) for path in states), default=0)
 
 
 def ended_otherwise(

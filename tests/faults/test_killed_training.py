@@ -32,8 +32,8 @@ def rank(number: int, port: int, out: Path) -> None:
     os.environ.update({name: str(value) for name, value in ranks.items()}, GLOO_SOCKET_IFNAME="lo")
     from accelerate.state import AcceleratorState
 
-    from paco_core.grpo.processes import Processes
     from paco_core.grpo.trainer import Reports
+    from paco_core.training.processes import Processes
 
     AcceleratorState._reset_state(reset_partial_state=True)
     small = params(rollout_batch=6, train_batch=6)
@@ -72,7 +72,7 @@ def test_rank_1_of_a_policy(tmp_path: Path, ledger: Ledger, tries: Callable[[int
             if not two.killed:
                 continue
             ended_early = stayed(out, one, expected)
-            done = max((int(p.parent.name[-5:]) for p in out.rglob("epoch-*/state.json")), default=0)
+            done = max((int(p.parent.name[-5:]) for p in out.rglob("checkpoint-*/state.json")), default=0)
             again, other = train(out)
             row.judge(str(moment), ended_early, went_otherwise(out, again, other, expected, done))
 

@@ -23,7 +23,7 @@ KILLED_AT = {
     "sampling": ("paco_core.grpo.sampler", "rollout", 7),
     "updating": ("paco_core.grpo.updates", "WholeUpdates.step", 5),
     "writing": ("paco_core.training.checkpoint", "save_file", 2),
-    "renaming": ("pathlib", "Path.rename", 2),
+    "renaming": ("pathlib", "Path.replace", 3),
     "renamed": ("paco_core.training.checkpoint", "_finished", 3),
     "logging": ("paco_core.grpo.trainer", "write_log", 1),
     "finishing": ("paco_core.grpo.trainer", "model_card", 1),

@@ -18,10 +18,10 @@ from safetensors.torch import load_file
 from tiny import TEXT_LENGTH, tiny_flux
 
 from paco_core.grpo.learner import Learner
-from paco_core.grpo.processes import Processes
 from paco_core.grpo.trainer import Trainer
 from paco_core.io.files import DataError
 from paco_core.policies import base
+from paco_core.training.processes import Processes
 
 DEADLINE_S = 240
 
@@ -164,44 +164,6 @@ def test_moments_shared_out_by_deepspeed_make_the_same_steps(tmp_path: Path, cha
     assert set(weights) <= set(other), "moments of every parameter, as without DeepSpeed"
     for name, tensor in weights.items():  # steps are of 0.01, and sums in fp32 where they are in fp64 without it
         assert torch.allclose(tensor.double(), other[name].double(), rtol=0, atol=2e-5), name
-
-
-@pytest.mark.parametrize(
-    ("env", "message"),
-    [
-        ({**ZERO2, "ACCELERATE_DEEPSPEED_ZERO_STAGE": "3"}, "zero_stage: 3 is not done.*launch/fsdp2.yaml"),
-        ({**ZERO2, "ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE": "cpu"}, "offload_param_device.*set them to none"),
-        ({**ZERO2, "ACCELERATE_DEEPSPEED_CONFIG_FILE": "ds.json"}, "deepspeed_config_file.*deepspeed-zero2.yaml"),
-        ({**FSDP2, "FSDP_VERSION": "1"}, "fsdp_version.*use launch/fsdp2.yaml"),
-        ({**FSDP2, "FSDP_OFFLOAD_PARAMS": "true"}, "fsdp_offload_params.*set it to false"),
-    ],
-)
-def test_sharding_of_another_kind_is_refused(
-    monkeypatch: pytest.MonkeyPatch, env: dict[str, str], message: str
-) -> None:
-    for name, value in env.items():
-        monkeypatch.setenv(name, value)
-    with pytest.raises(DataError, match=message):
-        Processes()
-
-
-def test_deepspeed_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("paco_core.grpo.sharding.find_spec", lambda _name: None)
-    for name, value in ZERO2.items():
-        monkeypatch.setenv(name, value)
-    with pytest.raises(DataError, match=r"not installed here.*paco\[deepspeed\]"):
-        Processes()
-
-
-def test_one_process_alone_shards_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in FSDP2.items():
-        monkeypatch.setenv(name, value)
-    assert not Processes().sharded and Processes().idle(range(3)) == 0
-    two = alone_of(2)
-    two.sharded = True
-    assert two.idle(range(3)) == 0 and two.idle([1, 3]) == 2 and two.idle([]) == 0
-    two.sharded, two.zero = False, True
-    assert two.idle([1, 3]) == 0 and two.idle([1, 3], backward=True) == 2
 
 
 def alone_of(world: int) -> Processes:

@@ -8,10 +8,10 @@ import pytest
 import torch
 from grpo_toys import params
 
-from paco_core.grpo import optimizers
-from paco_core.grpo.processes import Processes
 from paco_core.grpo.updates import NotFinite, WholeUpdates
+from paco_core.training import optimizers
 from paco_core.training.checkpoint import Checkpoint, latest, save
+from paco_core.training.processes import Processes
 
 
 def updates(optimizer: str, weights: dict[str, torch.Tensor]) -> WholeUpdates:

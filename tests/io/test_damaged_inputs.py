@@ -83,7 +83,7 @@ def test_a_state_of_the_reward_that_is_none(tmp_path: Path, name: str, value: An
     state = json.loads(file.read_text())
     (state if name == "done" else state["notes"])[name] = value
     file.write_text(json.dumps(state))
-    with pytest.raises(DataError, match="kept.*: checkpoint is damaged .*remove it to start afresh"):
+    with pytest.raises(DataError, match="checkpoint-00003: checkpoint is damaged .*remove it to start afresh"):
         checkpoint.restore(tmp_path / "kept", "key", *given)
 
 
@@ -91,7 +91,7 @@ def test_tensors_of_the_reward_that_are_cut_off(tmp_path: Path) -> None:
     given = kept(tmp_path / "kept")
     file = tmp_path / "kept" / "checkpoint-00003" / policies.TENSORS
     file.write_bytes(file.read_bytes()[:100])
-    with pytest.raises(DataError, match="kept.*: checkpoint is damaged .*remove it to start afresh"):
+    with pytest.raises(DataError, match="checkpoint-00003: checkpoint is damaged .*remove it to start afresh"):
         checkpoint.restore(tmp_path / "kept", "key", *given)
 
 

@@ -11,13 +11,13 @@ from tiny import tiny_flux
 
 from paco_core.config import profiles
 from paco_core.config.params import Params, PoliciesParams, PolicyLora, load, parse
-from paco_core.grpo.optimizers import build, check_optimizer
 from paco_core.io.files import DataError
 from paco_core.planning.footprint import KNOWN, architecture, footprint
 from paco_core.planning.plan import plan
 from paco_core.planning.workload import Workload
 from paco_core.policies import adapters, base
 from paco_core.policies.families import family_of
+from paco_core.training.optimizers import build, check_optimizer
 
 
 @pytest.fixture
@@ -266,7 +266,7 @@ def test_a_transformer_of_another_kind_has_no_plan(tmp_path: Path) -> None:
 
 
 def test_an_optimiser_that_is_not_installed(params: Params, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("paco_core.grpo.optimizers.find_spec", lambda _name: None)
+    monkeypatch.setattr("paco_core.training.optimizers.find_spec", lambda _name: None)
     with pytest.raises(DataError, match="adamw_8bit needs bitsandbytes"):
         check_optimizer("adamw_8bit")
     check_optimizer("adamw")
@@ -285,7 +285,7 @@ def test_8_bit_moments_where_bitsandbytes_is_there(params: Params, monkeypatch: 
     library.AdamW8bit = AdamW8bit  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "bitsandbytes", ModuleType("bitsandbytes"))
     monkeypatch.setitem(sys.modules, "bitsandbytes.optim", library)
-    monkeypatch.setattr("paco_core.grpo.optimizers.find_spec", lambda _name: object())
+    monkeypatch.setattr("paco_core.training.optimizers.find_spec", lambda _name: object())
     asked = changed(params, optimizer="adamw_8bit", learning_rate=0.125).policies
     built = build([torch.nn.Parameter(torch.zeros(2))], asked)
     assert isinstance(built, AdamW8bit) and built.defaults["lr"] == 0.125

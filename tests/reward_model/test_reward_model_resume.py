@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import subprocess
@@ -22,7 +21,6 @@ from safetensors.torch import load_file
 from paco_core.config.params import RewardParams
 from paco_core.reward_model import checkpoint, lora, training
 from paco_core.reward_model.evaluation import Evaluation
-from paco_core.reward_model.processes import RankError, ranks
 
 PAIRS, WITHIN_EPOCH_2 = 10, 18  # pairs trained on when the process is killed
 
@@ -117,44 +115,6 @@ def test_two_processes_train_as_one(base: Path, tmp_path: Path) -> None:
         torch.testing.assert_close(value, shared[name], rtol=0, atol=1e-6)
     assert two.after.scores == pytest.approx(one.after.scores, abs=1e-6)
     assert "RANK" not in os.environ and not torch.distributed.is_initialized()
-
-
-def fail() -> None:
-    raise ValueError("broken on purpose")
-
-
-def test_a_rank_that_fails_is_named() -> None:
-    with pytest.raises(RankError, match=r"rank 1 of 2 failed.*closed by peer"), ranks(2, fail):
-        deadline = time.monotonic() + 240
-        while multiprocessing.active_children():
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-        raise RuntimeError("connection closed by peer")  # what a collective would say
-
-
-def test_a_rank_that_fails_unnoticed_is_named_at_the_end() -> None:
-    with pytest.raises(RankError, match="rank 1 of 2 failed"), ranks(2, fail):
-        multiprocessing.active_children()[0].join(240)
-
-
-WAITING = """
-import time
-from paco_core.reward_model import processes
-from test_reward_model_resume import fail
-
-processes.NOTICE_S = 1.0
-if __name__ == "__main__":
-    with processes.ranks(2, fail):
-        time.sleep(600)  # as in a rendezvous, to which the other one never comes
-"""
-
-
-def test_a_rank_that_never_comes_is_not_waited_for(tmp_path: Path) -> None:
-    (tmp_path / "training.py").write_text(WAITING)
-    environment = {**os.environ, "PYTHONPATH": children.PATH}
-    command = [sys.executable, "training.py"]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 1 and "rank 1 of 2 failed; rank 0, which waited for it, ends" in done.stderr
 
 
 def seen(**figures: float) -> Evaluation:

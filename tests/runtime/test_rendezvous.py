@@ -20,8 +20,9 @@ from listeners import watched
 from test_reward_model_resume import train
 from waiting import until
 
-from paco_core.reward_model.processes import accelerator, gather, ranks
 from paco_core.runtime.launchers import rendezvous
+from paco_core.training.processes import Processes
+from paco_core.training.ranks import ranks
 
 DEADLINE_S = 240
 
@@ -42,13 +43,13 @@ def test_a_reward_in_two_processes_listens_on_this_machine_only(tmp_path: Path) 
 
 
 def _gathers(world: int) -> None:
-    both = accelerator("cpu")
-    own = both.process_index
+    both = Processes()
+    own = both.rank
     rows = [[own, 0.1 + own, None], [own, math.nan, "cause – ü"]] if own else []
-    assert [row[0] for row in gather(both, rows)] == [1] * 2 * (world - 1)
-    (whole, broken) = gather(both, rows)
+    assert [row[0] for row in both.gather(rows)] == [1] * 2 * (world - 1)
+    (whole, broken) = both.gather(rows)
     assert whole == [1, 1.1, None] and math.isnan(broken[1]) and broken[2] == "cause – ü"
-    assert gather(both, []) == []
+    assert both.gather([]) == []
 
 
 def test_rows_of_all_ranks_travel_as_json(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,15 +59,13 @@ def test_rows_of_all_ranks_travel_as_json(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(torch.distributed, "all_gather_object", no_pickles)
     with ranks(2, _gathers, 2):
         _gathers(2)
-    assert gather(accelerator("cpu"), [[1, 2.5, None]]) == [[1, 2.5, None]]
+    assert Processes().gather([[1, 2.5, None]]) == [[1, 2.5, None]]
 
 
 def _meet(rank: int, port: int) -> None:
     """As under mpirun, or a shell loop: nobody but the environment says who is who."""
     own = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     os.environ.update({name: str(value) for name, value in own.items()})
-    from paco_core.grpo.processes import Processes
-
     both = Processes()
     assert float(both.sum(torch.ones(()))) == 2.0
     both.wait()
@@ -94,7 +93,7 @@ def test_policies_in_processes_that_something_else_started_listen_where_they_wer
 
 TRAINING = """
 import torch
-from paco_core.grpo.processes import Processes
+from paco_core.training.processes import Processes
 both = Processes()
 assert both.world == 2 and float(both.sum(torch.ones(()))) == 2.0
 both.wait()
@@ -146,7 +145,7 @@ def test_a_port_that_is_taken_opens_no_other(tmp_path: Path, repository: Path) -
 
 REWARD = """
 import os, sys, time
-from paco_core.reward_model.processes import ranks
+from paco_core.training.ranks import ranks
 
 def work():
     open(f"pid-{os.environ['RANK']}", "w").write(str(os.getpid()))
@@ -158,7 +157,7 @@ if __name__ == "__main__":
 """
 POLICY = """
 import os, time
-from paco_core.grpo.processes import Processes
+from paco_core.training.processes import Processes
 both = Processes()
 open(f"pid-{both.rank}", "w").write(str(os.getpid()))
 time.sleep(600)

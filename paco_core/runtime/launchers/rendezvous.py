@@ -21,7 +21,7 @@ from paco_core.io.parent_process import die_with_parent
 if TYPE_CHECKING:
     from torch.distributed import Store
 
-FILE = "PACO_RENDEZVOUS"  # where the processes meet that reward_model/processes.py started
+FILE = "PACO_RENDEZVOUS"  # where the processes meet that training/ranks.py started
 INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 LOOPBACK = "lo" if sys.platform == "linux" else "lo0"
 WITHIN = timedelta(minutes=30)  # torch's own limit for who comes last

@@ -1,38 +1,41 @@
-"""The processes that train one policy together.
+"""The processes that train one policy, or the reward, together.
 
 Work is cut into batches before it is dealt, and what comes back is summed into its place, so that one, two or
-three processes compute the same numbers. `accelerate launch` (or torchrun) gives each process its rank.
+three processes compute the same numbers. `accelerate launch`, torchrun or :mod:`paco_core.training.ranks` gives each
+process its rank.
 """
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from accelerate import PartialState
-from accelerate.utils import reduce
+from accelerate import Accelerator, PartialState
+from accelerate.utils import gather, pad_across_processes, reduce
 
-from paco_core.grpo import sharding
 from paco_core.runtime.launchers import rendezvous
+from paco_core.training import sharding
 
 
 class Processes:
-    """This process among ``world`` ones. A world of one needs no process group, and imports none."""
+    """This process among ``world`` ones. A world of one needs no process group."""
 
     def __init__(self, device: str = "cpu") -> None:
         self.world = int(os.environ.get("WORLD_SIZE", "1"))
         self.rank = int(os.environ.get("RANK", "0")) if self.world > 1 else 0
         asked = sharding.asked_for()
         self.sharded, self.zero = (self.world > 1 and asked == way for way in ("fsdp2", "zero2"))
+        self._on_cpu = device == "cpu"
         self._state: Any = None
         if self.world > 1:
-            on_cpu = device == "cpu"
             # accelerate's own way to a CPU leaves DeepSpeed out; with the backend named it does not ask for GPUs.
+            by_name = self._on_cpu and self.zero
             meeting = rendezvous.arguments()
-            self._state = PartialState(backend="gloo") if on_cpu and self.zero else PartialState(cpu=on_cpu, **meeting)
+            self._state = PartialState(backend="gloo") if by_name else PartialState(cpu=self._on_cpu, **meeting)
 
     @property
     def main(self) -> bool:
@@ -43,6 +46,10 @@ class Processes:
     def device(self) -> str | None:
         """The device that accelerate gave this process; None where it is alone."""
         return None if self._state is None else str(self._state.device)
+
+    def accelerator(self) -> Accelerator:
+        """accelerate's Accelerator for this process, alone or among the others: it exchanges gradients in backward."""
+        return Accelerator(cpu=self._on_cpu)  # it finds the state of these processes
 
     def mine(self, number: int) -> bool:
         """Whether the n-th piece of work is this process's."""
@@ -81,3 +88,15 @@ class Processes:
 
         summed: np.ndarray = self.sum(torch.from_numpy(np.ascontiguousarray(array))).cpu().numpy()
         return summed
+
+    def gather(self, rows: Sequence[Any]) -> list[Any]:
+        """The rows of all processes, in their order, in each of them.
+
+        They travel as JSON: accelerate's own ``gather_object`` would unpickle what another process sends.
+        """
+        if self._state is None:
+            return list(rows)
+        own = torch.frombuffer(bytearray(json.dumps(rows).encode() + b" "), dtype=torch.uint8).to(self._state.device)
+        padded = pad_across_processes(own, pad_index=ord(" "))
+        everyones = gather(padded).cpu().reshape(self.world, -1)
+        return [row for text in everyones for row in json.loads(bytes(text.tolist()))]

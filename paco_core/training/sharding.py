@@ -1,18 +1,10 @@
-"""What a launch configuration asks to share out; and FSDP2, which shares out frozen weights, the adapter stays whole.
-
-What is shared out is gathered block by block for each pass and dropped after it. Frozen weights have no gradients to
-exchange, and those of the adapter are summed as without sharding, so the numbers do not change.
-"""
+"""What the configuration of `accelerate launch` asks to share out among the processes of a training."""
 
 from __future__ import annotations
 
 import os
 from importlib.util import find_spec
-from typing import Any, Literal
-
-import torch
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from typing import Literal
 
 from paco_core.io.files import DataError
 
@@ -53,29 +45,12 @@ def _zero2() -> Literal["zero2"]:
     return "zero2"
 
 
-def share_out(policy: Any) -> None:
-    """Shard the transformer of a policy whose adapter is attached, block by block.
+def refuse_sharding(what: str) -> None:
+    """Look at what `accelerate launch` was configured for, where ``what`` is trained on whole copies alone.
 
     Raises:
-        DataError: when the policy has no transformer.
+        DataError: for FSDP or DeepSpeed of any kind.
     """
-    transformer = getattr(policy, "transformer", None)
-    if not isinstance(transformer, torch.nn.Module):
-        raise DataError(f"policies of family {policy.family} have no transformer to shard; use launch/ddp.yaml")
-    mesh = init_device_mesh(torch.device(policy.device).type, (torch.distributed.get_world_size(),))
-    adapter = {parameter for parameter in transformer.parameters() if parameter.requires_grad}
-    again = os.environ.get("FSDP_RESHARD_AFTER_FORWARD", "true") == "true"
-    for unit in [*blocks(transformer), transformer]:
-        fully_shard(unit, mesh=mesh, reshard_after_forward=again, ignored_params=adapter)
-    for unit in transformer.modules():
-        if isinstance(unit, FSDPModule):
-            # The first gathering makes the tensors that all later ones fill: not in inference mode, where rollouts run,
-            # for a trained pass could not save them for its backward.
-            unit.unshard()
-            unit.reshard()
-
-
-def blocks(transformer: torch.nn.Module) -> list[torch.nn.Module]:
-    """The repeated blocks, of whatever names the architecture gives to their lists."""
-    lists = [child for child in transformer.children() if isinstance(child, torch.nn.ModuleList)]
-    return [block for found in lists for block in found]
+    for variable, name in (("ACCELERATE_USE_FSDP", "FSDP"), ("ACCELERATE_USE_DEEPSPEED", "DeepSpeed")):
+        if os.environ.get(variable) == "true":
+            raise DataError(f"{what} is trained data-parallel, not through {name}; use launch/ddp.yaml")

@@ -6,7 +6,6 @@ starts the ranks otherwise (`accelerate launch`, a scheduler) is left alone.
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import os
 import signal
@@ -19,9 +18,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-import torch
 import torch.distributed
-from accelerate import Accelerator, PartialState
 from accelerate.state import AcceleratorState
 
 from paco_core.io.files import DataError
@@ -51,35 +48,7 @@ def _become(environment: dict[str, str], work: Callable[..., Any], args: tuple[A
     die_with_parent(None if starter is None else starter.pid, signal.SIGKILL)  # it has nothing of its own to tidy up
     os.environ.update(environment)
     work(*args)
-
-
-def refuse_sharding() -> None:
-    """Look at what `accelerate launch` was configured for.
-
-    Raises:
-        DataError: for FSDP or DeepSpeed: checkpoints and evaluation read a whole adapter.
-    """
-    for variable, name in (("ACCELERATE_USE_FSDP", "FSDP"), ("ACCELERATE_USE_DEEPSPEED", "DeepSpeed")):
-        if os.environ.get(variable) == "true":
-            raise DataError(f"the reward is trained data-parallel, not through {name}; use launch/ddp.yaml")
-
-
-def accelerator(device: str) -> Any:
-    """accelerate's Accelerator for this process, alone or among the others."""
-    cpu = device == "cpu"
-    PartialState(cpu=cpu, **rendezvous.arguments())  # one for the whole process, which the accelerator finds
-    return Accelerator(cpu=cpu)
-
-
-def gather(accelerator: Any, rows: Sequence[Any]) -> list[Any]:
-    """The rows of all processes, in their order, in each of them.
-
-    They travel as JSON: accelerate's own ``gather_object`` would unpickle what another process sends.
-    """
-    own = torch.frombuffer(bytearray(json.dumps(rows).encode() + b" "), dtype=torch.uint8).to(accelerator.device)
-    padded = accelerator.pad_across_processes(own, pad_index=ord(" "))
-    everyones = accelerator.gather(padded).cpu().reshape(accelerator.num_processes, -1)
-    return [row for text in everyones for row in json.loads(bytes(text.tolist()))]
+    _forget()  # the group's threads may not be ended by the interpreter: that aborts the process
 
 
 @contextmanager
@@ -108,6 +77,7 @@ def ranks(count: int, work: Callable[..., Any], *args: Any) -> Iterator[None]:
         process.start()
     os.environ.update(own)
     try:
+        _forget()  # what an earlier training by this process alone has left
         with _watched(others):
             yield
         for process in others:

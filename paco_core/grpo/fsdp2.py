@@ -1,0 +1,44 @@
+"""FSDP2: the frozen weights of a policy shared out among the processes; the adapter stays whole.
+
+What is shared out is gathered block by block for each pass and dropped after it. Frozen weights have no gradients to
+exchange, and those of the adapter are summed as without sharding, so the numbers do not change.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+
+from paco_core.io.files import DataError
+
+
+def share_out(policy: Any) -> None:
+    """Shard the transformer of a policy whose adapter is attached, block by block.
+
+    Raises:
+        DataError: when the policy has no transformer.
+    """
+    transformer = getattr(policy, "transformer", None)
+    if not isinstance(transformer, torch.nn.Module):
+        raise DataError(f"policies of family {policy.family} have no transformer to shard; use launch/ddp.yaml")
+    mesh = init_device_mesh(torch.device(policy.device).type, (torch.distributed.get_world_size(),))
+    adapter = {parameter for parameter in transformer.parameters() if parameter.requires_grad}
+    again = os.environ.get("FSDP_RESHARD_AFTER_FORWARD", "true") == "true"
+    for unit in [*blocks(transformer), transformer]:
+        fully_shard(unit, mesh=mesh, reshard_after_forward=again, ignored_params=adapter)
+    for unit in transformer.modules():
+        if isinstance(unit, FSDPModule):
+            # The first gathering makes the tensors that all later ones fill: not in inference mode, where rollouts run,
+            # for a trained pass could not save them for its backward.
+            unit.unshard()
+            unit.reshard()
+
+
+def blocks(transformer: torch.nn.Module) -> list[torch.nn.Module]:
+    """The repeated blocks, of whatever names the architecture gives to their lists."""
+    lists = [child for child in transformer.children() if isinstance(child, torch.nn.ModuleList)]
+    return [block for found in lists for block in found]

@@ -1,0 +1,20 @@
+"""The log of a training: one row a step or an epoch, as CSV."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from paco_core.io.files import atomic
+
+LOG = "training_log.csv"
+
+
+def write_log(path: Path, rows: Sequence[Mapping[str, float]]) -> None:
+    """Write the rows; a figure that one of them does not have is left empty."""
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    with atomic(path) as part, part.open("w", newline="") as stream:
+        writer = csv.DictWriter(stream, columns)
+        writer.writeheader()
+        writer.writerows(rows)

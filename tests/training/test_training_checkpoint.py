@@ -1,0 +1,86 @@
+"""Checkpoints: whole or absent, kept as long as asked for, and never those of another key."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from paco_core.io.files import DataError
+from paco_core.training import checkpoint
+from paco_core.training.checkpoint import Checkpoint
+
+
+def make(epoch: int) -> Checkpoint:
+    return Checkpoint("r", epoch, {"weights/a": torch.full((2,), float(epoch))}, {"rows": []})
+
+
+def test_checkpoint_round_trip_and_retention(tmp_path: Path) -> None:
+    for epoch in (1, 2, 3):
+        checkpoint.save(tmp_path, make(epoch), keep=2)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["checkpoint-00002", "checkpoint-00003"]
+    found = checkpoint.latest(tmp_path, "r")
+    assert found is not None and found.done == 3
+    assert torch.equal(found.tensors["weights/a"], torch.full((2,), 3.0))
+    assert checkpoint.latest(tmp_path, "another") is None
+
+
+def test_full_disk_leaves_the_checkpoint_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint.save(tmp_path, make(1))
+
+    def full(*_args: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("paco_core.training.checkpoint.save_file", full)
+    with pytest.raises(OSError, match="No space"):
+        checkpoint.save(tmp_path, make(2))
+    assert [p.name for p in tmp_path.iterdir()] == ["checkpoint-00001"]
+
+
+def test_what_a_kill_leaves_is_no_checkpoint(tmp_path: Path) -> None:
+    checkpoint.save(tmp_path, make(1))
+    (tmp_path / ".checkpoint-00002.part").mkdir()
+    (tmp_path / ".checkpoint-00002.part" / "state.json").write_text(json.dumps({"key": "r"}))
+    found = checkpoint.latest(tmp_path, "r")
+    assert found is not None and found.done == 1
+    checkpoint.save(tmp_path, make(2))
+    assert [p.name for p in tmp_path.iterdir()] == ["checkpoint-00002"]
+
+
+def test_damaged_checkpoint_is_named(tmp_path: Path) -> None:
+    checkpoint.save(tmp_path, make(1))
+    (tmp_path / "checkpoint-00001" / "tensors.safetensors").write_bytes(b"\0" * 9)
+    with pytest.raises(DataError, match="checkpoint-00001.*damaged"):
+        checkpoint.latest(tmp_path, "r")
+
+
+def test_a_checkpoint_that_came_further_than_asked_for_is_left_aside(tmp_path: Path) -> None:
+    for epoch in (2, 3):
+        checkpoint.save(tmp_path, make(epoch), keep=2)
+    found = checkpoint.latest(tmp_path, "r", limit=2)
+    assert found is not None and found.done == 2
+    assert checkpoint.latest(tmp_path, "r", limit=1) is None
+
+
+def test_steps_of_six_digits_come_after_those_of_five(tmp_path: Path) -> None:
+    for step in (99_999, 100_000):
+        checkpoint.save(tmp_path, make(step))
+    assert [p.name for p in tmp_path.iterdir()] == ["checkpoint-100000"]
+
+
+@pytest.mark.parametrize(("name", "value"), [("done", True), ("done", "3"), ("done", 4), ("notes", 3)])
+def test_a_state_that_is_none_is_named(tmp_path: Path, name: str, value: Any) -> None:
+    checkpoint.save(tmp_path, make(3))
+    file = tmp_path / "checkpoint-00003" / checkpoint.STATE
+    file.write_text(json.dumps({**json.loads(file.read_text()), name: value}))
+    with pytest.raises(DataError, match="checkpoint-00003: checkpoint is damaged .*remove it to start afresh"):
+        checkpoint.latest(tmp_path, "r")
+
+
+def test_groups_of_tensors_travel_by_name() -> None:
+    a, b = torch.zeros(1), torch.ones(1)
+    packed = checkpoint.pack({"weights": {"x/y": a}, "ema": {"x/y": b}})
+    assert packed == {"weights/x/y": a, "ema/x/y": b} and checkpoint.unpack(packed, "ema") == {"x/y": b}
