@@ -17,10 +17,10 @@ import pandas as pd
 from paco_core.benchmarks.cases import Cases
 from paco_core.benchmarks.edit_answers import EditAnswers, answers
 from paco_core.benchmarks.painting import AFTER, BEFORE, Painted
+from paco_core.benchmarks.paired_changes import Result as Changes
+from paco_core.benchmarks.paired_changes import summarise as paired
 from paco_core.benchmarks.published import PublishedRow
 from paco_core.benchmarks.results import jsonable
-from paco_core.benchmarks.t2is import Result as Changes
-from paco_core.benchmarks.t2is import summarise as paired
 from paco_core.benchmarks.tables import Table, difference, interval, number
 from paco_core.data.records.edit_records import EditRecord, of_part, read_edit_prompts
 from paco_core.io import paths

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from paco_core.benchmarks import painting, t2is
+from paco_core.benchmarks import painting, paired_changes, t2is
 from paco_core.grpo.prompt_split import trained_ids
 from paco_core.io import paths
 from paco_core.io.files import write_json
@@ -25,7 +25,9 @@ def run(ctx: StageContext) -> None:
         adapters = {name: folder / "adapter" for name, folder in folders.items()}
         painted = cases.painted_before_and_after(recipes, adapters, ctx.params, ctx.root, progress.advance)
     table = t2is.measuring(ctx.root, ctx.params, ctx.read(paths.REWARD_MERGED), cases)(painted)
-    result = t2is.summarise(table, seeds=params.seeds, steps=params.steps, resamples=params.bootstrap, seed=params.seed)
+    result = paired_changes.summarise(
+        table, seeds=params.seeds, steps=params.steps, resamples=params.bootstrap, seed=params.seed
+    )
     with ctx.writing(paths.T2IS) as out:
         out.mkdir()
         write_json(out / "results.json", result.as_dict())

@@ -13,7 +13,7 @@ from fixture_project import records_of
 from PIL import Image
 from tiny import TEXT_LENGTH, tiny_flux
 
-from paco_core.benchmarks import checks, consistency_rank, painting, t2is
+from paco_core.benchmarks import checks, consistency_rank, painting, paired_changes, t2is
 from paco_core.benchmarks.consistency_rank import Instance
 from paco_core.benchmarks.painting import AFTER, BEFORE
 from paco_core.benchmarks.set_measures import PanelDiversity
@@ -198,22 +198,22 @@ def painted_table(change: float) -> pd.DataFrame:
 
 
 def test_changes_are_paired_picture_by_picture() -> None:
-    result = t2is.summarise(painted_table(0.2), seeds=[0, 1], steps=4, resamples=100)
+    result = paired_changes.summarise(painted_table(0.2), seeds=[0, 1], steps=4, resamples=100)
     figures = result.metrics()
     key = "p.px64.gold_consistency.change"
     assert figures[key] == pytest.approx(0.2)
     assert figures[f"{key}_low"] == pytest.approx(0.2) == figures[f"{key}_high"]
     shuffled = painted_table(0.2).sample(frac=1.0, random_state=0)
-    assert t2is.summarise(shuffled, seeds=[0, 1], steps=4, resamples=100).metrics() == pytest.approx(figures)
+    assert paired_changes.summarise(shuffled, seeds=[0, 1], steps=4, resamples=100).metrics() == pytest.approx(figures)
     assert result.as_dict()["policies"]["p"]["128"]["gold_following"]["change"]["mean"] == pytest.approx(-0.02)
 
 
 def test_a_picture_without_its_partner_is_an_error() -> None:
     with pytest.raises(ValueError, match="one picture before and one after"):
-        t2is.summarise(painted_table(0.1).iloc[:-1], seeds=[0, 1], steps=4)
+        paired_changes.summarise(painted_table(0.1).iloc[:-1], seeds=[0, 1], steps=4)
     table = painted_table(0.1)
     with pytest.raises(ValueError, match="one picture before and one after"):
-        t2is.summarise(table[table["when"] == BEFORE], seeds=[0, 1], steps=4)
+        paired_changes.summarise(table[table["when"] == BEFORE], seeds=[0, 1], steps=4)
 
 
 def test_measures_see_the_panels_of_each_picture() -> None:
@@ -249,10 +249,10 @@ def test_samples_are_kept_with_their_figures(tmp_path: Path) -> None:
 
 def test_checks_pass_and_fail_with_the_figures(tmp_path: Path) -> None:
     path = tmp_path / "t2is.json"
-    write_json(path, t2is.summarise(painted_table(0.2), seeds=[0, 1], steps=4, resamples=100).metrics())
+    write_json(path, paired_changes.summarise(painted_table(0.2), seeds=[0, 1], steps=4, resamples=100).metrics())
     assert checks.policy_gains_consistency(path, "p", 64, 64).passed
     assert checks.policy_still_follows_prompts(path, "p", 64).passed
-    write_json(path, t2is.summarise(painted_table(0.1), seeds=[0, 1], steps=4, resamples=100).metrics())
+    write_json(path, paired_changes.summarise(painted_table(0.1), seeds=[0, 1], steps=4, resamples=100).metrics())
     weak = checks.policy_gains_consistency(path, "p", 64, 64)
     assert not weak.passed and "0.100" in weak.description and "0.15" in weak.description
     assert checks.policy_gains_consistency(path, "p", 64, 128).passed

@@ -14,7 +14,7 @@ import pandas as pd
 from fixture_edits import write_gedit
 from PIL import Image
 
-from paco_core.benchmarks import consistency_rank, edit_reward, t2is
+from paco_core.benchmarks import consistency_rank, edit_reward, paired_changes
 from paco_core.benchmarks.painting import AFTER, BEFORE, Painted, save_samples
 from paco_core.benchmarks.published import CONSISTENCY_RANK, EDIT_REWARD
 from paco_core.data.records.records import PromptRecord, panel_ref
@@ -210,7 +210,7 @@ def write_t2is(root: Path, prompts: list[StorybookPrompt]) -> None:
                 means = {name: ends[when == AFTER] for name, ends in MEASURES.items()}
                 rows.append(identity | {n: float(m + noise.normal(0, 0.05)) for n, m in means.items()})
     table = pd.DataFrame(rows)
-    result = t2is.summarise(table, seeds=[0], steps=10, resamples=200)
+    result = paired_changes.summarise(table, seeds=[0], steps=10, resamples=200)
     folder = root / paths.T2IS
     folder.mkdir(parents=True)
     write_json(folder / "results.json", result.as_dict())

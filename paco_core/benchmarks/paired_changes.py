@@ -1,0 +1,107 @@
+"""Figures before and after training, paired: equal prompts, equal noise, every evaluation size."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from paco_core.benchmarks.painting import AFTER, BEFORE
+from paco_core.benchmarks.results import flat, jsonable
+from paco_core.benchmarks.statistics import LEVEL, Comparison, Estimate, compare, estimate
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True)
+class Change:
+    """One measure of one policy at one size."""
+
+    before: Estimate
+    after: Estimate
+    change: Comparison
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "before": self.before.as_dict(),
+            "after": self.after.as_dict(),
+            "change": self.change.as_dict(),
+        }
+
+
+@dataclass(frozen=True)
+class Result:
+    """policy -> size -> measure -> change, and how the figures were made."""
+
+    changes: Mapping[str, Mapping[int, Mapping[str, Change]]]
+    prompts: int
+    seeds: tuple[int, ...]
+    steps: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """The content of ``results.json``."""
+        policies = {
+            policy: {str(size): {name: change.as_dict() for name, change in row.items()} for size, row in sizes.items()}
+            for policy, sizes in self.changes.items()
+        }
+        tree = {
+            "prompts": self.prompts,
+            "seeds": list(self.seeds),
+            "steps": self.steps,
+            "level": LEVEL,
+            "policies": policies,
+        }
+        cleaned: dict[str, Any] = jsonable(tree)
+        return cleaned
+
+    def metrics(self) -> dict[str, float]:
+        """The flat figures for DVC and MLflow: ``<policy>.px<size>.<measure>.<before|after|change>``."""
+        found: dict[str, float] = {"prompts": self.prompts}
+        for policy, sizes in self.changes.items():
+            for size, row in sizes.items():
+                for name, change in row.items():
+                    key = f"{policy}.px{size}.{name}"
+                    found |= {f"{key}.before": change.before.mean, f"{key}.after": change.after.mean}
+                    found |= flat(f"{key}.change", change.change)
+        return found
+
+
+def summarise(
+    table: pd.DataFrame,
+    *,
+    seeds: Sequence[int],
+    steps: int,
+    group: str = "prompt_id",
+    about: Sequence[str] = (),
+    resamples: int = 2000,
+    seed: int = 0,
+) -> Result:
+    """Paired figures of a table that :func:`measure` made (or several, concatenated).
+
+    Args:
+        group: column of what is drawn for the intervals: rows that agree in it stand or fall together.
+        about: further columns that measure nothing.
+
+    Raises:
+        ValueError: when a picture before has no partner after, or the other way round.
+    """
+    identity = list(dict.fromkeys(["policy", "size", "prompt_id", "seed", group, *about]))
+    names = [column for column in table.columns if column not in (*identity, "when")]
+    wide = table.pivot(index=identity, columns="when", values=names)
+    if set(table["when"]) != {BEFORE, AFTER} or len(wide) * 2 != len(table):
+        raise ValueError("every (policy, size, prompt, seed) needs one picture before and one after training")
+    changes: dict[str, dict[int, dict[str, Change]]] = {}
+    for cell, rows in wide.groupby(level=["policy", "size"], sort=True):
+        policy, size = str(cell[0]), int(str(cell[1]))
+        draws: dict[str, Any] = {
+            "groups": list(rows.index.get_level_values(group)),
+            "resamples": resamples,
+            "seed": seed,
+        }
+        found = {}
+        for name in names:
+            before, after = (rows[(name, when)].to_numpy(dtype="float64") for when in (BEFORE, AFTER))
+            found[name] = Change(estimate(before, **draws), estimate(after, **draws), compare(after, before, **draws))
+        changes.setdefault(policy, {})[size] = found
+    return Result(changes, table["prompt_id"].nunique(), tuple(seeds), steps)
