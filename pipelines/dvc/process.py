@@ -141,9 +141,13 @@ def start_group(command: Sequence[str], **options: Any) -> subprocess.Popen[byte
     They end also when this process is killed (``kill -9``). :func:`end_group` ends one; when it has ended by itself,
     say so with :func:`forget_group`. ``options`` are those of :class:`subprocess.Popen`.
     """
-    child = subprocess.Popen(command, start_new_session=True, **options)
-    _tell_watchdog(f"+{child.pid}\n")
-    return child
+    _watchdog()  # there before the fork, which is to have its pipe
+
+    def announce() -> None:
+        # In the child, before the command takes its place: between a start and a word of ours we might be killed.
+        _tell_watchdog(f"+{os.getpid()}\n")
+
+    return subprocess.Popen(command, start_new_session=True, preexec_fn=announce, **options)  # noqa: PLW1509 (one write)
 
 
 def forget_group(child: subprocess.Popen[bytes]) -> None:

@@ -203,8 +203,11 @@ def test_pickscore_is_the_scaled_cosine_over_26(tmp_path: Path) -> None:
     values = reward(batch)
     assert values.tolist() == pytest.approx((logits / 26).tolist(), abs=1e-6)
     assert abs(values[0] - values[1]) > 1e-6
+    (tmp_path / "nothing").mkdir()
     with pytest.raises(DataError, match="no CLIP of transformers"):
         registry.build("pickscore", RewardTerm(weight=1.0, model=str(tmp_path / "nothing")))
+    with pytest.raises(DataError, match="nowhere': no such folder below the project; give a model folder or a hub id"):
+        registry.build("pickscore", RewardTerm(weight=1.0, model=str(tmp_path / "nowhere")))
 
 
 def test_jpeg_rewards_what_compresses() -> None:
