@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from paco_core.io.imports import uncollected
 from paco_core.io.secrets import redact_tracebacks, redacted
 
 
@@ -84,7 +85,8 @@ def _serve(args: argparse.Namespace) -> None:
 
 
 def _score(args: argparse.Namespace) -> None:
-    from paco_core.cli.reward_model import score_pair, score_table
+    with uncollected():
+        from paco_core.cli.reward_model import score_pair, score_table
     from paco_core.io.files import DataError
 
     root, model, reasons = project_root(), args.model, args.reasons
@@ -103,7 +105,8 @@ def _score(args: argparse.Namespace) -> None:
 def _sweep(args: argparse.Namespace) -> None:
     root = project_root()
     _prepare(root, args.set)
-    from paco_core.cli.sweep import sweep
+    with uncollected():
+        from paco_core.cli.sweep import sweep
 
     print(sweep(root, args.alpha, args.seeds, args.set, args.name))
 
@@ -111,7 +114,8 @@ def _sweep(args: argparse.Namespace) -> None:
 def _reproduce(args: argparse.Namespace) -> None:
     root = project_root()
     _prepare(root, args.set)
-    from paco_core.cli import reproduce as command
+    with uncollected():
+        from paco_core.cli import reproduce as command
 
     options = command.Options(args.variants, args.seeds, args.set, args.name)
     act = command.listing if args.list else command.report_only if args.report_only else command.reproduce

@@ -6,7 +6,6 @@ key is an error that names the nearest valid one, so that a typo never trains th
 
 from __future__ import annotations
 
-import difflib
 import json
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -18,6 +17,7 @@ from paco_core.config.params_base import Fraction, LoraParams, PolicyLora, Posit
 from paco_core.config.params_edits import EditingParams, EditPromptsParams, EditQuestion, EditsParams, Painter
 from paco_core.config.params_policies import EarlyStop, PoliciesParams, PolicyRecipe, RewardSet, RewardTerm
 from paco_core.config.references import BenchmarkFolder, ModelRef, Names, UserFile
+from paco_core.config.registered import nearest
 from paco_core.io.files import DataError
 
 __all__ = [
@@ -322,8 +322,8 @@ def explain(error: ValidationError, source: str) -> str:
         if fault["type"] == "extra_forbidden":
             name = str(fault["loc"][-1])
             known = _known_keys(Params, fault["loc"])
-            near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-            hint = f"did you mean '{near[0]}'?" if near else f"known keys: {', '.join(known)}"
+            near = nearest(name, known)
+            hint = f"did you mean '{near}'?" if near else f"known keys: {', '.join(known)}"
             lines.append(f"{source}: unknown key '{key}'; {hint}")
         elif fault["type"] == "missing":
             lines.append(f"{source}: key '{key}' is missing")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
 from paco_core.config.params_base import Family, Fraction, PolicyLora, Positive, Section
 from paco_core.config.references import ModelRef
-from paco_core.config.registered import FUNCTION, names_of, registered
+from paco_core.config.registered import FUNCTION, names_of, nearest, registered
 from paco_core.io.files import checked_name
 
 Loss = Annotated[str, registered("grpo/losses.py", "LOSSES", "nft")]
@@ -125,8 +124,8 @@ def _known_rewards(recipes: dict[str, PolicyRecipe]) -> dict[str, PolicyRecipe]:
         for name, term in rewards.terms.items():
             asked = term.reward or name
             if asked not in names and not FUNCTION.fullmatch(asked):
-                near = difflib.get_close_matches(asked, names, n=1, cutoff=0.5)
-                hint = f"did you mean {near[0]!r}? " if near else ""
+                near = nearest(asked, names)
+                hint = f"did you mean {near!r}? " if near else ""
                 raise ValueError(
                     f"{recipe}.{key}: reward {asked!r} is unknown; {hint}Choose among {', '.join(names)}, or name "
                     "module:function"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import difflib
 import re
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -37,6 +38,11 @@ def names_of(file: str, table: str) -> tuple[str, ...]:
     raise LookupError(f"{file}: no dictionary {table}")
 
 
+def nearest(value: str, names: Sequence[str]) -> str | None:
+    """The name that was probably meant; None where none is near."""
+    return next(iter(difflib.get_close_matches(value, names, n=1, cutoff=0.5)), None)
+
+
 def registered(file: str, table: str, *more: str, functions: bool = False) -> AfterValidator:
     """Takes the names of a table, ``more`` that mean something else there, and ``module:function`` where allowed."""
 
@@ -45,8 +51,8 @@ def registered(file: str, table: str, *more: str, functions: bool = False) -> Af
         if value not in names and not (functions and FUNCTION.fullmatch(value)):
             shown = [*map(repr, names), *(["module:function"] if functions else [])]
             listed = " or ".join([", ".join(shown[:-1]), shown[-1]])
-            near = difflib.get_close_matches(value, names, n=1, cutoff=0.5)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
+            near = nearest(value, names)
+            hint = f"; did you mean {near!r}?" if near else ""
             raise PydanticCustomError("registered", "Input should be {listed}{hint}", {"listed": listed, "hint": hint})
         return value
 

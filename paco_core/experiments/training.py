@@ -34,7 +34,6 @@ def _gold(task: Task, params: Params, read: Read) -> Gold | None:
     """The means of the embedded world's truth about pictures; None in the real world."""
     if params.world != "storybook":
         return None
-
     measure = task.truth(params, read(Path(str(params.annotations.model))))
     assert measure is not None, "the embedded world has a truth"
 

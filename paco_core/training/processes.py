@@ -77,7 +77,6 @@ class Processes:
         """The sum over processes, on every one of them. Zeros elsewhere leave a process's own values exact."""
         if self._state is None:
             return tensor
-
         summed: torch.Tensor = reduce(tensor.to(self._state.device), "sum").to(tensor.device)
         return summed
 
@@ -85,7 +84,6 @@ class Processes:
         """:meth:`sum` of a NumPy array."""
         if self._state is None:
             return array
-
         summed: np.ndarray = self.sum(torch.from_numpy(np.ascontiguousarray(array))).cpu().numpy()
         return summed
 

@@ -214,12 +214,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = _arguments(argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     began = time.monotonic()
-    from paco_core.reward_model.scorer import Scorer
     from paco_core.serving.connections import serve
     from paco_core.serving.engines.answering import Answerer
 
     folder = Path(args.model)
     with uncollected():
+        from paco_core.reward_model.scorer import Scorer
+
         scorer = Scorer(
             folder if folder.exists() else args.model,
             device=args.device,
