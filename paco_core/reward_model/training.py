@@ -32,7 +32,6 @@ from paco_core.reward_model.yes_probability import PairQuery, Score
 from paco_core.runtime.checkpoints import alone
 from paco_core.training.log import LOG, write_log
 from paco_core.training.processes import Processes
-from paco_core.training.ranks import ranks
 from paco_core.training.sharding import refuse_sharding
 
 if TYPE_CHECKING:
@@ -86,6 +85,7 @@ def train(
 ) -> TrainingReport:
     """Train an adapter and write it (``adapter/``, ``training_log.csv``) to ``out``.
 
+    Each process that accelerate started calls this with the same arguments; the first one alone reports and writes.
     After each epoch the validation pairs are scored; the adapter kept is that of the epoch best by
     ``params.best``. A run that was killed goes on from its last checkpoint and ends with the same weights.
 
@@ -98,31 +98,11 @@ def train(
     Raises:
         DataError: when the base or a LoRA target is none, or the examples hold one label only.
         TrainingError: when a loss or gradient is not finite.
-        RankError: when another of ``params.processes`` failed.
     """
     refuse_sharding("the reward")
     require_both_labels(examples, "training examples")
     if not validation:
         raise DataError("no validation pair: raise pairs.validation_share and run `dvc repro pairs`")
-    given = (base, examples, validation, params, out, checkpoints, code)
-    with ranks(params.processes, _one_rank, *given):
-        return _one_rank(*given, on_metrics=on_metrics, progress=progress, say=say)
-
-
-def _one_rank(
-    base: str | Path,
-    examples: Sequence[Example],
-    validation: Sequence[Example],
-    params: RewardParams,
-    out: Path,
-    checkpoints: Path,
-    code: str,
-    *,
-    on_metrics: OnMetrics | None = None,
-    progress: Progress | None = None,
-    say: Callable[[str], None] | None = None,
-) -> TrainingReport:
-    """One process's part of a training; the callbacks belong to the first process."""
     processes = Processes(params.device)
     accelerator = processes.accelerator()
     network = Network.load(

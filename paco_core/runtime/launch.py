@@ -5,20 +5,32 @@ from __future__ import annotations
 import importlib
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from dvc_project.project import stages_of
-from paco_core.config.params import PARAMS_FILE, ParamsError, load
+from paco_core.config.params import PARAMS_FILE, Params, ParamsError, load
 from paco_core.io import files
 from paco_core.io.imports import uncollected
 from paco_core.runtime import launchers
 from paco_core.runtime.context import open_stage, stage_label
+from paco_core.runtime.launchers.rendezvous import lost_ranks
 from paco_core.runtime.process import prepare
 from paco_core.runtime.stage_lock import only_run
 
 STAGES = Path(__file__).parents[1] / "stages"
 SECONDS = Path(".paco") / "seconds"  # outside the outs: time is no result
+
+#: Stages that several processes train together (each has an ``assist`` for ranks other than the first): the device, and
+#: how many processes params.yaml asks for. PACO_LAUNCHER=accelerate takes the number from accelerate's configuration.
+SHARED: dict[str, Callable[[Params], tuple[str, int]]] = {
+    "policies": lambda params: (params.policies.device, 1),
+    "reward_lora": lambda params: (
+        params.reward.device,
+        params.reward.processes if params.reward.source == "train" else 1,
+    ),
+}
 
 
 def stage_names() -> list[str]:
@@ -40,13 +52,19 @@ def run_stage(name: str, item: str | None, root: Path) -> None:
     if int(os.environ.get("RANK", "0")) > 0:
         _assist(name, item, root)
         return
-    if launcher == "accelerate" and "RANK" not in os.environ and _trains_together(name):
+    if name in SHARED and "RANK" not in os.environ:
         from paco_core.runtime.launchers import accelerated
 
-        accelerated.become(name, item, root, load(root / PARAMS_FILE).policies.device)
+        params = load(root / PARAMS_FILE)
+        device, processes = SHARED[name](params)
+        prepare(params.threads)  # else accelerate gives each rank one thread
+        if launcher == "accelerate":
+            accelerated.become(name, item, root, device)
+        elif processes > 1:
+            accelerated.become(name, item, root, device, processes)
     began = time.monotonic()
     label = stage_label(name, item)
-    with only_run(root, label), open_stage(name, item, root) as context:
+    with only_run(root, label), open_stage(name, item, root) as context, lost_ranks():
         _stage(name).run(context)
     files.write_json(root / SECONDS / f"{label}.json", {"seconds": round(time.monotonic() - began, 2)})
 
@@ -61,11 +79,6 @@ def _check_item(name: str, item: str | None, root: Path) -> None:
         raise ParamsError(f"stage {name} {found}; items (dvc.yaml): {', '.join(items)}")
 
 
-def _trains_together(name: str) -> bool:
-    """Whether further ranks can help a stage; the others run as they do locally."""
-    return hasattr(_stage(name), "assist")
-
-
 def _stage(name: str) -> Any:
     """The module of a stage; it imports all that the stage computes with."""
     with uncollected():
@@ -76,9 +89,9 @@ def _assist(name: str, item: str | None, root: Path) -> None:
     """A further rank of a training that accelerate or torchrun started; it neither reports nor writes files."""
     params = load(root / PARAMS_FILE)
     prepare(params.threads)
-    module = _stage(name)
-    if hasattr(module, "assist"):
-        module.assist(params, item, root)
+    if name in SHARED:
+        with lost_ranks():
+            _stage(name).assist(params, item, root)
 
 
 def usual_seconds(root: Path, label: str) -> float | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paco_core.config.references import model_at
@@ -13,23 +15,42 @@ from paco_core.reward_model.mistakes import contact_sheet, mistake
 from paco_core.reward_model.published import evaluate_published, keep_adapter
 from paco_core.reward_model.training import train
 from paco_core.runtime import checkpoints
+from paco_core.runtime.code.stage_code import StageCodes
 
 if TYPE_CHECKING:
+    from paco_core.config.params import Params, RewardParams
     from paco_core.reward_model.evaluation import Evaluation
     from paco_core.reward_model.examples import Example
     from paco_core.runtime.context import StageContext
 
 
-def run(ctx: StageContext) -> None:
-    params = ctx.params.reward
-    labels = ctx.read(paths.COT_LABELS)
-    panel = PanelStore.below(ctx.read(paths.GRIDS), ctx.read(paths.PAIRS)).panel
-    validation = read_examples(labels / "validation.parquet", panel, params.template, params.answers)
-    if params.source != "train":
-        _published(ctx, validation)
+def assist(params: Params, _item: str | None, root: Path) -> None:
+    """Run training on ranks other than the first, without reporting."""
+    if params.reward.source != "train":
         return
-    examples = read_examples(labels / "train.parquet", panel, params.template, params.answers)
-    _train(ctx, examples, validation)
+    examples, validation = _examples(lambda path: root / path, params.reward, "train", "validation")
+    train(
+        model_at(root, params.reward.base, "reward.base"),
+        examples,
+        validation,
+        params.reward,
+        root / paths.REWARD_LORA,
+        checkpoints.stage_folder(root, "reward_lora"),
+        StageCodes.present(root).of("reward_lora", None).digest,
+    )
+
+
+def run(ctx: StageContext) -> None:
+    if ctx.params.reward.source == "train":
+        _train(ctx, *_examples(ctx.read, ctx.params.reward, "train", "validation"))
+    else:
+        _published(ctx, *_examples(ctx.read, ctx.params.reward, "validation"))
+
+
+def _examples(read: Callable[[Path], Path], params: RewardParams, *parts: str) -> list[list[Example]]:
+    labels = read(paths.COT_LABELS)
+    panel = PanelStore.below(read(paths.GRIDS), read(paths.PAIRS)).panel
+    return [read_examples(labels / f"{part}.parquet", panel, params.template, params.answers) for part in parts]
 
 
 def _train(ctx: StageContext, examples: list[Example], validation: list[Example]) -> None:

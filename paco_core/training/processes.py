@@ -1,12 +1,12 @@
 """The processes that train one policy, or the reward, together.
 
 Work is cut into batches before it is dealt, and what comes back is summed into its place, so that one, two or
-three processes compute the same numbers. `accelerate launch`, torchrun or :mod:`paco_core.training.ranks` gives each
-process its rank.
+three processes compute the same numbers. `accelerate launch` or torchrun gives each process its rank.
 """
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 from collections.abc import Iterable, Sequence
@@ -36,6 +36,7 @@ class Processes:
             by_name = self._on_cpu and self.zero
             meeting = rendezvous.arguments()
             self._state = PartialState(backend="gloo") if by_name else PartialState(cpu=self._on_cpu, **meeting)
+            atexit.register(self._state.destroy_process_group)  # its threads abort an interpreter that ends with them
 
     @property
     def main(self) -> bool:

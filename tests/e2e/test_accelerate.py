@@ -1,4 +1,4 @@
-"""A training under `PACO_LAUNCHER=accelerate`: two processes that accelerate really starts."""
+"""Trainings in two processes that accelerate really starts."""
 
 from __future__ import annotations
 
@@ -9,18 +9,22 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import torch
 import yaml
+from listeners import watched
+from safetensors.torch import load_file
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 
 def _aside(root: Path, folder: Path) -> Path:
-    """A project that reads what ``root`` made, and keeps its own policies and parameters."""
+    """A project that reads what ``root`` made, and keeps its own trainings and parameters."""
     own = {".git", ".dvc", ".paco", "params.yaml", "mlflow.db", "data"}
+    trained = {"reward_lora", "policies", "metrics", "runs"}
     (folder / "data").mkdir(parents=True)
     for path in [p for p in root.iterdir() if p.name not in own]:
         (folder / path.name).symlink_to(path)
-    for path in [p for p in (root / "data").iterdir() if p.name not in {"policies", "metrics", "runs"}]:
+    for path in [p for p in (root / "data").iterdir() if p.name not in trained]:
         (folder / "data" / path.name).symlink_to(path)
     return folder
 
@@ -40,3 +44,24 @@ def test_accelerate_trains_a_policy_in_two_processes(smoke: Path, tmp_path: Path
     assert list(log["epoch"]) == [0, 1] and log["eval/64/gold_consistency"].notna().all()
     assert (root / "data/policies/flux_t2is/adapter/pytorch_lora_weights.safetensors").is_file()
     assert (root / "data/metrics/policies-flux_t2is.json").is_file()
+
+
+def test_two_processes_train_the_reward_that_one_trains(smoke: Path, tmp_path: Path) -> None:
+    root = _aside(smoke, tmp_path / "project")
+    tree = yaml.safe_load((smoke / "params.yaml").read_text())
+    assert tree["reward"]["processes"] == 1
+    tree["reward"]["processes"] = 2
+    (root / "params.yaml").write_text(yaml.safe_dump(tree))
+    environment = {**os.environ, "PYTHONPATH": str(root), "PACO_TRACKING": "off"}
+    command = [sys.executable, "-m", "paco_core", "run", "reward_lora"]
+    log = tmp_path / "log"
+    with log.open("wb") as written:
+        training = subprocess.Popen(command, cwd=root, env=environment, stdout=written, stderr=written)
+    with watched(training.pid) as addresses:
+        assert training.wait() == 0, log.read_text()[-3000:]
+    assert addresses == {"127.0.0.1"}
+    alone, shared = (load_file(place / "data/reward_lora/adapter/adapter_model.safetensors") for place in (smoke, root))
+    assert alone.keys() == shared.keys()
+    for name, tensor in alone.items():
+        torch.testing.assert_close(shared[name], tensor, rtol=0, atol=1e-5)
+    assert log.read_text().count("epoch 1: accuracy") == 1, "the first process alone reports"

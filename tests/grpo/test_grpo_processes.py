@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
-import socket
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from grpo_toys import Brightness, ToyPolicy, params, recipe, record
+from ranks import together
 from safetensors.torch import load_file
 from tiny import TEXT_LENGTH, tiny_flux
 
@@ -22,8 +21,6 @@ from paco_core.grpo.trainer import Trainer
 from paco_core.io.files import DataError
 from paco_core.policies import base
 from paco_core.training.processes import Processes
-
-DEADLINE_S = 240
 
 
 class Watching(Learner):
@@ -42,18 +39,11 @@ ZERO2 = {"ACCELERATE_USE_DEEPSPEED": "true", "ACCELERATE_DEEPSPEED_ZERO_STAGE": 
 ODD = {"train_batch": 5, "eval_seeds": [0], "eval_prompts": 3}
 
 
-def work(
-    rank: int, world: int, port: int, model: Path, out: Path, env: dict[str, str], changes: dict[str, Any]
-) -> None:
-    """One rank: trains, and tells what it saw."""
+def work(model: Path, out: Path, env: dict[str, str], changes: dict[str, Any]) -> None:
+    """One rank: trains, and writes what it saw."""
     os.environ.update(env)
-    ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    os.environ.update({name: str(value) for name, value in ranks.items()}, GLOO_SOCKET_IFNAME="lo")
-    from accelerate.state import AcceleratorState
-
     import paco_core.grpo.trainer as module
 
-    AcceleratorState._reset_state(reset_partial_state=True)  # a fork inherits what an earlier test left
     module.Learner = Watching  # type: ignore[misc]
     given = {
         "lora": {"rank": 4, "alpha": 8, "targets": ["to_q", "to_v", "proj_out"]},
@@ -77,7 +67,7 @@ def work(
     whole: Any = policy
     held = {name: type(p).__name__ for name, p in whole.transformer.named_parameters()}
     seen = {"rows": outcome.rows, "advantages": trainer.learner.given, "held": held}  # type: ignore[attr-defined]
-    (out / f"rank{rank}.json").write_text(json.dumps(seen))
+    (out / f"rank{os.environ['RANK']}.json").write_text(json.dumps(seen))
 
 
 def train(
@@ -85,23 +75,7 @@ def train(
 ) -> list[dict[str, Any]]:
     """What each rank saw."""
     out.mkdir(exist_ok=True)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    context = multiprocessing.get_context("fork")
-    ranks = [
-        context.Process(target=work, args=(rank, world, port, model, out, env or {}, changes or {}))
-        for rank in range(world)
-    ]
-    for process in ranks:
-        process.start()
-    for process in ranks:
-        process.join(DEADLINE_S)
-    stuck = [process for process in ranks if process.is_alive()]
-    for process in stuck:
-        process.kill()
-        process.join()
-    assert not stuck and [process.exitcode for process in ranks] == [0] * world
+    together(work, model, out, env or {}, changes or {}, world=world, how="fork")
     return [json.loads((out / f"rank{rank}.json").read_text()) for rank in range(world)]
 
 

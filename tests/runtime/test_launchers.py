@@ -109,6 +109,9 @@ def test_accelerate_takes_the_place_of_a_training_and_of_nothing_else(
     config = str(repository / "launch/cpu.yaml")
     head = [sys.executable, "-m", "paco_core.runtime.launchers.accelerated", "--config_file", config]
     assert started == [[*head, "-m", "paco_core", "run", "policies", "--item", "flux_t2is"]]
+    with pytest.raises(Replaced):
+        launch.run_stage("reward_lora", None, project)
+    assert started.pop() == [*head, "-m", "paco_core", "run", "reward_lora"]
     launch.run_stage("prompts", None, project)  # runs here
     assert (project / "data/prompts/prompts.jsonl").is_file() and len(started) == 1
     monkeypatch.setenv("RANK", "0")  # a rank that accelerate started trains itself: it lacks its inputs here

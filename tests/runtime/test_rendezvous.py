@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import math
-import multiprocessing
 import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
-import tiny_vlm
 import torch
 from listeners import watched
-from test_reward_model_resume import train
+from ranks import together
 from waiting import until
 
 from paco_core.runtime.launchers import rendezvous
 from paco_core.training.processes import Processes
-from paco_core.training.ranks import ranks
 
 DEADLINE_S = 240
 
@@ -33,16 +28,12 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def test_a_reward_in_two_processes_listens_on_this_machine_only(tmp_path: Path) -> None:
-    base = tiny_vlm.build(tmp_path / "tiny")
-    with watched(os.getpid()) as found:
-        train(base, tmp_path / "out", epochs=1, processes=2)
-    print(f"\nlistened on {sorted(found)}")
-    assert found == {"127.0.0.1"}
-    assert not set(rendezvous.INTERFACES) & set(os.environ)
+def no_pickles(*_args: object, **_kwargs: object) -> None:
+    raise AssertionError("an object was pickled")
 
 
 def _gathers(world: int) -> None:
+    torch.distributed.all_gather_object = no_pickles
     both = Processes()
     own = both.rank
     rows = [[own, 0.1 + own, None], [own, math.nan, "cause – ü"]] if own else []
@@ -52,41 +43,21 @@ def _gathers(world: int) -> None:
     assert both.gather([]) == []
 
 
-def test_rows_of_all_ranks_travel_as_json(monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_pickles(*_args: object, **_kwargs: object) -> None:
-        raise AssertionError("an object was pickled")
-
-    monkeypatch.setattr(torch.distributed, "all_gather_object", no_pickles)
-    with ranks(2, _gathers, 2):
-        _gathers(2)
+def test_rows_of_all_ranks_travel_as_json() -> None:
+    together(_gathers, 2)
     assert Processes().gather([[1, 2.5, None]]) == [[1, 2.5, None]]
 
 
-def _meet(rank: int, port: int) -> None:
+def _meet() -> None:
     """As under mpirun, or a shell loop: nobody but the environment says who is who."""
-    own = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    os.environ.update({name: str(value) for name, value in own.items()})
     both = Processes()
     assert float(both.sum(torch.ones(()))) == 2.0
     both.wait()
 
 
-def _in_two_processes(work: Callable[..., None], *args: Any) -> set[str]:
-    context = multiprocessing.get_context("spawn")
-    both = [context.Process(target=work, args=(rank, *args), daemon=True) for rank in range(2)]
+def test_processes_that_something_else_started_listen_where_they_were_told() -> None:
     with watched(os.getpid()) as found:
-        for process in both:
-            process.start()
-        for process in both:
-            process.join(DEADLINE_S)
-    assert [process.exitcode for process in both] == [0, 0]
-    return found
-
-
-def test_policies_in_processes_that_something_else_started_listen_where_they_were_told() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    found = _in_two_processes(_meet, port)
+        together(_meet)
     print(f"\nlistened on {sorted(found)}")
     assert found == {"127.0.0.1"}
 
@@ -143,34 +114,19 @@ def test_a_port_that_is_taken_opens_no_other(tmp_path: Path, repository: Path) -
     assert found == set()
 
 
-REWARD = """
-import os, sys, time
-from paco_core.training.ranks import ranks
-
-def work():
-    open(f"pid-{os.environ['RANK']}", "w").write(str(os.getpid()))
-    time.sleep(600)
-
-if __name__ == "__main__":
-    with ranks(2, work):
-        work()
-"""
-POLICY = """
+WAITING = """
 import os, time
 from paco_core.training.processes import Processes
 both = Processes()
 open(f"pid-{both.rank}", "w").write(str(os.getpid()))
 time.sleep(600)
 """
-LAUNCHED = ["-m", "paco_core.runtime.launchers.accelerated", "--config_file", "{repository}/launch/cpu.yaml"]
 
 
-@pytest.mark.parametrize(("code", "launch"), [(REWARD, []), (POLICY, LAUNCHED)], ids=["reward", "policy"])
-def test_ranks_end_with_the_process_that_started_them(
-    tmp_path: Path, repository: Path, code: str, launch: list[str]
-) -> None:
-    (tmp_path / "training.py").write_text(code)
-    command = [sys.executable, *(word.format(repository=repository) for word in launch), "training.py"]
+def test_ranks_end_with_the_launcher_that_started_them(tmp_path: Path, repository: Path) -> None:
+    (tmp_path / "training.py").write_text(WAITING)
+    config = str(repository / "launch/cpu.yaml")
+    command = [sys.executable, "-m", "paco_core.runtime.launchers.accelerated", "--config_file", config, "training.py"]
     environment = {**os.environ, "PYTHONPATH": str(repository)}
     started = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL)
     try:
@@ -182,6 +138,35 @@ def test_ranks_end_with_the_process_that_started_them(
         started.kill()
         started.wait()
     until(lambda: not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in processes))
+
+
+FAILING = """
+import os, signal, sys, time
+from paco_core.training.processes import Processes
+both = Processes()
+if both.rank == 1:
+    {end}
+time.sleep(600)  # as in a collective call that does not return
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "says", "status"),
+    [
+        ("sys.exit('paco: broken on purpose')", ["paco: broken on purpose", "rank 1 ended with status 1;"], 1),
+        ("os.kill(os.getpid(), signal.SIGKILL)", ["rank 1 ended with signal 9; its own message, if it had one,"], 1),
+    ],
+)
+def test_a_rank_that_fails_is_named_and_the_others_are_ended(
+    tmp_path: Path, repository: Path, end: str, says: list[str], status: int
+) -> None:
+    (tmp_path / "training.py").write_text(FAILING.format(end=end))
+    config = str(repository / "launch/cpu.yaml")
+    command = [sys.executable, "-m", "paco_core.runtime.launchers.accelerated", "--config_file", config, "training.py"]
+    environment = {**os.environ, "PYTHONPATH": str(repository)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=DEADLINE_S)
+    assert done.returncode == status and "Traceback" not in done.stderr, done.stderr
+    assert all(part in done.stderr for part in says), done.stderr
 
 
 @pytest.mark.parametrize(

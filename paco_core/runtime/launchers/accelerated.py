@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 CONFIG = "PACO_ACCELERATE_CONFIG"
 
 
-def command(stage: str, item: str | None, root: Path, device: str) -> list[str]:
-    """What starts the ranks of a stage.
+def command(stage: str, item: str | None, root: Path, device: str, processes: int | None = None) -> list[str]:
+    """What starts the ranks of a stage: as many as ``processes``, or as the configuration says.
 
     Raises:
         DataError: when the configuration is no file.
@@ -34,12 +34,13 @@ def command(stage: str, item: str | None, root: Path, device: str) -> list[str]:
     if not config.is_file():
         raise DataError(f"{config}: no such file; {CONFIG} names accelerate's configuration, see launch/")
     launch = [sys.executable, "-m", "paco_core.runtime.launchers.accelerated", "--config_file", str(config)]
-    return [*launch, "-m", "paco_core", "run", stage, *(["--item", item] if item else [])]
+    count = [] if processes is None else ["--num_processes", str(processes)]
+    return [*launch, *count, "-m", "paco_core", "run", stage, *(["--item", item] if item else [])]
 
 
-def become(stage: str, item: str | None, root: Path, device: str) -> NoReturn:
+def become(stage: str, item: str | None, root: Path, device: str, processes: int | None = None) -> NoReturn:
     """Start the ranks in this process's place: signals, pipes and the exit status stay those of the stage."""
-    start = command(stage, item, root, device)
+    start = command(stage, item, root, device, processes)
     os.execv(start[0], start)  # noqa: S606 (no shell is wanted)
 
 
@@ -57,11 +58,18 @@ def main() -> None:
     """
     from accelerate.commands.launch import main as launch
     from accelerate.utils import launch as preparing
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.elastic.rendezvous import static_tcp_rendezvous
 
     preparing.is_port_in_use = lambda _port=None: False
     static_tcp_rendezvous.TCPStore = _store
-    launch()
+    try:
+        launch()
+    except ChildFailedError as error:  # its own text is a table around a traceback that torch does not have
+        rank, failure = error.get_first_failure()
+        how = f"signal {-failure.exitcode}" if failure.exitcode < 0 else f"status {failure.exitcode}"
+        print(f"rank {rank} ended with {how}; its own message, if it had one, is above", file=sys.stderr)
+        sys.exit(failure.exitcode if failure.exitcode > 0 else 1)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """How the processes of a training find each other, and what listens meanwhile.
 
 torch's store for that (TCPStore) listens on every interface, whatever address its clients are given: anyone on the
-network could set its keys. Here the processes of one machine meet over a file or on the loopback interface, and speak
-to each other over the latter; those of several machines meet at the address that they were given, and nowhere else.
+network could set its keys. Here the processes of one machine meet and speak to each other on the loopback interface;
+those of several machines meet at the address that they were given, and nowhere else.
 """
 
 from __future__ import annotations
@@ -13,15 +13,17 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
+from paco_core.io.files import DataError
 from paco_core.io.parent_process import die_with_parent
 
 if TYPE_CHECKING:
     from torch.distributed import Store
 
-FILE = "PACO_RENDEZVOUS"  # where the processes meet that training/ranks.py started
 INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 LOOPBACK = "lo" if sys.platform == "linux" else "lo0"
 WITHIN = timedelta(minutes=30)  # torch's own limit for who comes last
@@ -42,8 +44,6 @@ def arguments() -> dict[str, Any]:
         for name in INTERFACES:
             os.environ.setdefault(name, LOOPBACK)
     own = {"rank": int(os.environ["RANK"]), "world_size": world}
-    if file := os.environ.get(FILE):
-        return {"init_method": f"file://{file}", **own}
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
         die_with_parent(number=signal.SIGKILL)  # the launcher, which ends its processes unless it is killed itself
         return {}
@@ -51,6 +51,24 @@ def arguments() -> dict[str, Any]:
         return {}
     address, port, first = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), own["rank"] == 0
     return {"store": bound_store(address, port, world, first, WITHIN, several_machines=not on_one_machine()), **own}
+
+
+@contextmanager
+def lost_ranks() -> Iterator[None]:
+    """Say in one line that another rank is gone, where torch would print where in its own code it noticed.
+
+    Raises:
+        DataError: when a connection to another rank broke; that rank's own message says why.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        from torch.distributed import DistError
+
+        if "WORLD_SIZE" not in os.environ or not (isinstance(error, DistError) or "gloo" in str(error)):
+            raise
+        rank = os.environ["RANK"]
+        raise DataError(f"rank {rank} lost the connection to another rank, whose own message says why") from error
 
 
 def on_one_machine() -> bool:

@@ -1,0 +1,46 @@
+"""A function run as the ranks of a training: processes that meet at a free port of this machine."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import socket
+from collections.abc import Callable
+from typing import Any, Literal
+
+DEADLINE_S = 240
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def become(rank: int, world: int, port: int) -> None:
+    """Set what a launcher sets, and forget what a fork inherited from an earlier training."""
+    own = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    os.environ.update({name: str(value) for name, value in own.items()})
+    from accelerate.state import AcceleratorState
+
+    AcceleratorState._reset_state(reset_partial_state=True)
+
+
+def _rank(rank: int, world: int, port: int, work: Callable[..., None], args: tuple[Any, ...]) -> None:
+    become(rank, world, port)
+    work(*args)
+
+
+def together(work: Callable[..., None], *args: Any, world: int = 2, how: Literal["spawn", "fork"] = "spawn") -> None:
+    """Call ``work(*args)`` in every rank; all of them must end well."""
+    context, port = multiprocessing.get_context(how), free_port()
+    ranks = [context.Process(target=_rank, args=(n, world, port, work, args), daemon=True) for n in range(world)]
+    for process in ranks:
+        process.start()
+    for process in ranks:
+        process.join(DEADLINE_S)
+    stuck = [process for process in ranks if process.is_alive()]
+    for process in stuck:
+        process.kill()
+        process.join()
+    assert not stuck and [process.exitcode for process in ranks] == [0] * world
