@@ -1,0 +1,236 @@
+"""What each verb of ``paco`` does. Libraries are imported by the verb that needs them."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from paco_core.io.imports import uncollected
+
+
+def project_root() -> Path:
+    """The nearest folder upwards that holds ``params.yaml`` and ``dvc.yaml``; else the working folder."""
+    here = Path.cwd()
+    for folder in (here, *here.parents):
+        if (folder / "params.yaml").is_file() and (folder / "dvc.yaml").is_file():
+            return folder
+    return here
+
+
+def run(args: argparse.Namespace) -> None:
+    from paco_core.runtime.launch import run_stage
+
+    run_stage(args.stage, args.item, project_root())
+
+
+def code(_args: argparse.Namespace) -> None:
+    from paco_core.runtime.code.stage_code import write
+
+    write(project_root())
+
+
+def checkpoints(args: argparse.Namespace) -> None:
+    from paco_core.io.files import DataError
+    from paco_core.runtime import checkpoints
+
+    root = project_root()
+    if args.action == "list":
+        print(checkpoints.text(checkpoints.listing(root)))
+    elif bool(args.stages) == args.all:
+        raise DataError("name the stages whose checkpoints go (policies@flux_t2is), or give --all")
+    else:
+        print(f"removed:\n{checkpoints.text(checkpoints.drop(root, args.stages))}")
+
+
+def profile(args: argparse.Namespace) -> None:
+    from paco_core.config import profiles
+
+    root = project_root()
+    if args.action == "list":
+        for name in profiles.available(root):
+            print(name)
+    else:
+        print(profiles.use(root, args.name))
+
+
+def check(args: argparse.Namespace) -> None:
+    from paco_core.planning.preflight import check_project
+
+    report = check_project(project_root(), args.profile)
+    print(report.text())
+    if not report.passed:
+        raise SystemExit(1)
+
+
+def serve(args: argparse.Namespace) -> None:
+    from paco_core.config.params import PARAMS_FILE, load
+    from paco_core.io import paths
+    from paco_core.serving.servers import endpoint
+
+    root = project_root()
+    if args.action == "up":
+        folder = root / (args.model or paths.REWARD_MERGED)
+        print(endpoint.up(folder, load(root / PARAMS_FILE).serving, root))
+    elif args.action == "gateway":
+        print(endpoint.gateway(load(root / PARAMS_FILE).serving, root))
+    elif args.action == "status":
+        print(endpoint.status(root))
+    elif args.action == "logs":
+        print(endpoint.logs(root, args.name))
+    else:
+        print(endpoint.down(root, args.name))
+
+
+def score(args: argparse.Namespace) -> None:
+    with uncollected():
+        from paco_core.cli.reward_model import score_pair, score_table
+    from paco_core.io.files import DataError
+
+    root, model, reasons = project_root(), args.model, args.reasons
+    if (args.table is None) == (args.second is None) or (args.table and args.first):
+        raise DataError("give two pictures, or --table with a table of pairs")
+    if args.table is None:
+        print(score_pair(root, args.first, args.second, args.theme, model, reasons))
+        return
+
+    def say(line: str) -> None:
+        print(line, file=sys.stderr, flush=True)
+
+    print(score_table(root, args.table, model, reasons, args.out, theme=args.theme, say=say))
+
+
+def sweep(args: argparse.Namespace) -> None:
+    root = project_root()
+    _prepare(root, args.set)
+    with uncollected():
+        from paco_core.cli.sweep import sweep
+
+    print(sweep(root, args.alpha, args.seeds, args.set, args.name))
+
+
+def reproduce(args: argparse.Namespace) -> None:
+    root = project_root()
+    _prepare(root, args.set)
+    with uncollected():
+        from paco_core.cli import reproduce as command
+
+    options = command.Options(args.variants, args.seeds, args.set, args.name)
+    act = command.listing if args.list else command.report_only if args.report_only else command.reproduce
+    print(act(root, options))
+
+
+def _prepare(root: Path, changes: Sequence[str]) -> None:
+    """Set threads by the changed parameters, before torch is imported."""
+    from paco_core.config.changes import changed, changes_of
+    from paco_core.config.params import PARAMS_FILE, load
+    from paco_core.runtime.process import prepare
+
+    prepare(changed(load(root / PARAMS_FILE), changes_of(changes)).threads)
+
+
+def annotate(args: argparse.Namespace) -> None:
+    from paco_core.cli import annotate as command
+
+    root = project_root()
+    if args.action == "serve":
+        command.serve(root, args.port, command.Options(args.annotators, args.overlap, args.instances, args.retire))
+    elif args.action == "export":
+        print(command.export(root, args.folder, args.address))
+    elif args.action == "save":
+        print(command.save(root))
+    else:
+        print(command.status(root))
+
+
+def dataset(args: argparse.Namespace) -> None:
+    from paco_core.cli import exchange as command
+
+    root = project_root()
+    if args.action == "export":
+        print(command.export(root, args.format, args.folder, args.licence))
+    elif args.action == "import":
+        print(command.bring(args.format, args.folder, args.out))
+    else:
+        print(command.trace(root, args.id))
+
+
+def zoo(args: argparse.Namespace) -> None:
+    from paco_core.cli import zoo as command
+
+    root = project_root()
+    if args.action == "build":
+        command.build(args.members, root)
+    elif not command.check(args.members, root):
+        raise SystemExit(1)
+
+
+def plan(args: argparse.Namespace) -> None:
+    from paco_core.config.params import PARAMS_FILE, load
+    from paco_core.planning.plan import plan
+
+    root = project_root()
+    print(plan(load(root / PARAMS_FILE), args.policy, root, args.processes))
+
+
+def graph(_args: argparse.Namespace) -> None:
+    from paco_core.runtime.graph import mermaid
+
+    print(mermaid(project_root()))
+
+
+def compare(args: argparse.Namespace) -> None:
+    from paco_core.cli.compare import compare
+
+    print(compare(project_root(), args.runs, args.out))
+
+
+def provenance(args: argparse.Namespace) -> None:
+    from paco_core.cli import provenance as command
+
+    root = project_root()
+    story = command.tell(root, args.subject)
+    if story.problem:
+        print(f"runs are not named: {story.problem}", file=sys.stderr)
+    if not args.verify:
+        print(story.text("json" if args.json else "markdown"))
+        return
+    verdict = command.check(root, story)
+    print(verdict.text())
+    if verdict.breaks:
+        raise SystemExit(1)
+
+
+def promote(args: argparse.Namespace) -> None:
+    from paco_core.cli.promotion import promote
+
+    made = promote(project_root(), args.name, say=lambda line: print(line, file=sys.stderr))
+    print(made.text())
+
+
+def rollback(args: argparse.Namespace) -> None:
+    from paco_core.cli.promotion import roll_back
+
+    print(roll_back(project_root(), args.name))
+
+
+def champions(_args: argparse.Namespace) -> None:
+    from paco_core.operations.promotion.champions import Champions
+
+    print(Champions(project_root()).text())
+
+
+def sync(_args: argparse.Namespace) -> None:
+    from paco_core.runtime.tracking import send_left_over
+
+    sent = send_left_over(project_root())
+    print(sent.text())
+    if sent.waiting:
+        raise SystemExit(1)
+
+
+def tour(_args: argparse.Namespace) -> None:
+    from paco_core.cli.tour import tour
+
+    print(tour(project_root()))
