@@ -63,6 +63,15 @@ def repository() -> Path:
 
 
 @pytest.fixture(scope="session")
+def public_prompts(repository: Path) -> Path:
+    """The public T2IS records, where they are at hand."""
+    folder = Path(os.environ.get("PACO_T2IS", repository.parent / "shared" / "data" / "t2is"))
+    if not (folder / "prompts.jsonl").is_file():
+        pytest.skip(f"no public T2IS records in {folder}; set PACO_T2IS to their folder")
+    return folder / "prompts.jsonl"
+
+
+@pytest.fixture(scope="session")
 def mlflow_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A migrated, empty SQLite store: MLflow needs seconds to make one."""
     store = tmp_path_factory.mktemp("mlflow") / "mlflow.db"

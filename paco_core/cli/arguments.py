@@ -11,9 +11,7 @@ from paco_core.cli import acts
 
 def _add_tracking(verb: Callable[..., argparse.ArgumentParser]) -> None:
     """Verbs about runs, versions and where they come from."""
-    compare = verb(
-        "compare", acts.compare, "compare tracked runs: a table here, an HTML page with curves and pictures"
-    )
+    compare = verb("compare", acts.compare, "compare tracked runs: a table here, an HTML page with curves and pictures")
     text = "run id, the beginning of one, a run's name, or an experiment of DVC (EXP, or EXP:STAGE)"
     compare.add_argument("runs", nargs="+", metavar="RUN", help=text)
     compare.add_argument("--out", type=Path, default=Path("comparison.html"), help="the page (default: %(default)s)")

@@ -175,6 +175,8 @@ class RewardParams(Section):
     answers: Literal["reasons", "decision"] = "reasons"  # decision: "Yes." or "No." alone, the paper's Fast
     loss: Literal["weighted", "legacy", "plain"]
     alpha: Fraction
+    average: Literal["example", "token"] = "example"  # token: as released, an answer counts by its length
+    label_newline: bool = False  # learn the newline behind the closing token, too, as released
     template: Literal["theme", "plain"]
     learning_rate: Annotated[float, Field(gt=0)]
     warmup_share: Fraction

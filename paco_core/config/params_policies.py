@@ -21,6 +21,7 @@ class RewardTerm(Section):
     reward: str | None = None  # registered name, or module:function; null = the term's own name
     model: ModelRef | None = None
     device: str = "cpu"
+    theme_from: Literal["theme", "opening"] = "theme"  # what `consistency` quotes: the record's theme, or its prompt's
 
 
 class RewardSet(Section):

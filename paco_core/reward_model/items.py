@@ -39,17 +39,18 @@ class Item:
         return Item((second, first), self.swapped_prompt, self.answer, self.prompt)
 
 
-def tokenise(network: Network, examples: Sequence[Example], *, swap: bool = False) -> list[Item]:
+def tokenise(network: Network, examples: Sequence[Example], *, swap: bool = False, newline: bool = False) -> list[Item]:
     """Items in the order of the examples; pictures are not encoded here, only measured.
 
-    With ``swap``, items whose pictures may stand in either order know both.
+    With ``swap``, items whose pictures may stand in either order know both. With ``newline``, the newline that the
+    chat form puts behind the closing token is learnt, too.
 
     Raises:
         DataError: naming the pair that the model cannot read.
     """
     items = []
     for example in examples:
-        answer = answer_ids(network, example.answer)
+        answer = answer_ids(network, example.answer, newline=newline)
         try:
             prompt = network.question(example.query, len(answer))
             turned = network.question(example.swapped, len(answer)) if swap and not example.ordered else None
@@ -59,10 +60,11 @@ def tokenise(network: Network, examples: Sequence[Example], *, swap: bool = Fals
     return items
 
 
-def answer_ids(network: Network, answer: str) -> torch.Tensor:
-    """Tokens of an answer with the closing token, int64 (n,)."""
+def answer_ids(network: Network, answer: str, *, newline: bool = False) -> torch.Tensor:
+    """Tokens of an answer with the closing token, and the newline behind it on request; int64 (n,)."""
     tokenizer = network.processor.tokenizer
-    return torch.tensor([*tokenizer(answer, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id])
+    ids = [*tokenizer(answer, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id]
+    return torch.tensor([*ids, *(tokenizer("\n", add_special_tokens=False)["input_ids"] if newline else [])])
 
 
 def rows_of(network: Network, items: Sequence[Item], *, trained_vision: bool = False) -> list[Row]:

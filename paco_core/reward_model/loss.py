@@ -4,15 +4,16 @@ For an answer y_0 .. y_{n-1} (y_0 is "Yes" or "No", the last is the closing toke
 
     weighted  -[alpha log p(y_0) + (1 - alpha)/(n - 1) sum_{i>=1} log p(y_i)],  n = 1: -log p(y_0)
               (PaCo-RL, arXiv 2512.04784): y_0 holds the share alpha whatever the length
-    legacy    -[alpha log p(y_0) + (1 - alpha) sum_{i>=1} log p(y_i)] / n
-              as the released weights were trained: the share of y_0 shrinks as about alpha/n
+    legacy    -[alpha/n log p(y_0) + (1 - alpha)/(n - 1) sum_{i>=1} log p(y_i)],  n = 1: -alpha log p(y_0)
+              as the released weights were trained (SFT trainer of PaCo-Reward's code): y_0 holds about alpha/n
     plain     -[sum_i log p(y_i)] / n
 
-Examples count alike: callers average over examples, never over tokens.
+Examples count alike; with ``average: token`` each counts by its n, as in the released code (:func:`shares`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -20,6 +21,7 @@ import torch
 from torch.nn import functional
 
 LossKind = Literal["weighted", "legacy", "plain"]
+Average = Literal["example", "token"]
 
 
 @dataclass(frozen=True)
@@ -57,9 +59,9 @@ def token_weights(first: torch.Tensor, count: torch.Tensor, kind: LossKind, alph
     n = count.float()
     if kind == "plain":
         return 1.0 / n
-    if kind == "legacy":
-        return torch.where(first, alpha, 1.0 - alpha) / n
     rest = (1.0 - alpha) / (n - 1).clamp(min=1)
+    if kind == "legacy":
+        return torch.where(first, alpha / n, rest)
     return torch.where(n == 1, 1.0, torch.where(first, alpha, rest))
 
 
@@ -69,3 +71,17 @@ def answer_loss(logits: torch.Tensor, answers: Answers, kind: LossKind, alpha: f
     weights = token_weights(answers.first, answers.count, kind, alpha)
     examples = int(answers.row[-1]) + 1
     return torch.zeros(examples, device=logits.device).index_add(0, answers.row, nll * weights)
+
+
+def shares(counts: Sequence[Sequence[int]], average: Average) -> tuple[list[list[float]], int]:
+    """What each example of an optimiser step counts, by its micro-batch, and the sum of it all.
+
+    By ``token``, an example counts by its answer tokens within its micro-batch, and micro-batches count alike: the
+    released code divides the sum over a micro-batch by its tokens, and accumulates the mean.
+
+    Args:
+        counts: answer tokens of each example, by micro-batch.
+    """
+    if average == "token":
+        return [[n / sum(batch) for n in batch] for batch in counts], len(counts)
+    return [[1.0] * len(batch) for batch in counts], sum(map(len, counts))

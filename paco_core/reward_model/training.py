@@ -26,6 +26,7 @@ from paco_core.reward_model.evaluation import Evaluation, better, evaluate, most
 from paco_core.reward_model.examples import Example, require_both_labels
 from paco_core.reward_model.features import FeatureCache
 from paco_core.reward_model.items import Item, answer_module, tokenise
+from paco_core.reward_model.loss import shares
 from paco_core.reward_model.network import Network
 from paco_core.reward_model.scorer import Scorer
 from paco_core.reward_model.yes_probability import PairQuery, Score
@@ -153,7 +154,7 @@ class _Run:
         self.out, self.code = out, code
         self.on_metrics, self.progress = on_metrics, progress
         self.trains_vision = params.vision == "lora"
-        self.items = tokenise(network, examples, swap=params.swap)
+        self.items = tokenise(network, examples, swap=params.swap, newline=params.label_newline)
         self.steps_per_epoch = math.ceil(math.ceil(len(examples) / params.batch_size) / params.accumulation)
         self.total_steps = self.steps_per_epoch * params.epochs
         self.base = lora.base_digest(network.model)
@@ -239,19 +240,20 @@ class _Run:
     def _step(
         self, module: Any, optimizer: Any, group: Sequence[Sequence[int]], step: int, epoch: int
     ) -> tuple[float, float]:
-        """One optimiser step over micro-batches; the gradient is that of the mean over all their examples."""
-        accelerator, count = self.accelerator, self.processes.world
-        pairs = sum(map(len, group))
+        """One optimiser step over micro-batches; the gradient is that of the mean of their losses."""
+        accelerator, count, params = self.accelerator, self.processes.world, self.params
+        tokens = [[len(self.items[number].answer) for number in batch] for batch in group]
+        weights, whole = shares(tokens, params.average)
         total = torch.zeros((), device=accelerator.device)
         found = []
         for place, batch in enumerate(group):
             mine = list(batch[self.processes.rank :: count])
-            share = 1.0 if mine else 0.0  # without a pair of its own a process takes part with weight 0
+            own = weights[place][self.processes.rank :: count] or [0.0]  # without a pair of its own it counts nothing
             mine = mine or list(batch[:1])
             with _sync(accelerator, module, place == len(group) - 1):
                 losses = module([self._shown(number, epoch) for number in mine])
                 # Distributed wrappers average gradients over processes: each sum is scaled by their number.
-                loss = losses.sum() * (share * count / pairs)
+                loss = (losses * losses.new_tensor(own)).sum() * (count / whole)
                 accelerator.backward(loss)
             total += loss.detach()
             found.append((mine, losses.detach()))

@@ -131,6 +131,10 @@ def _normalised_sum(rewards: Rewards, weights: Mapping[str, float], _tame: Mappi
     return _sum({n: normalise(r) for n, r in rewards.items()}, weights)
 
 
+def _globally_normalised_sum(rewards: Rewards, weights: Mapping[str, float], _tame: Mapping[str, bool]) -> np.ndarray:
+    return _sum({n: (r - group_mean(r)) / max(float(np.nanstd(r)), EPSILON) for n, r in rewards.items()}, weights)
+
+
 AGGREGATORS = {
     "weighted_sum": Aggregator(_weighted_sum),
     "log_tame": Aggregator(_log_tame, tames=True),  # PaCo-GRPO, arXiv 2512.04784
@@ -138,6 +142,7 @@ AGGREGATORS = {
     "harmonic_mean": Aggregator(_harmonic_mean),
     "rank": Aggregator(_rank),
     "weighted_advantage_sum": Aggregator(_normalised_sum, scale="none"),
+    "weighted_advantage_sum_global": Aggregator(_globally_normalised_sum, scale="none"),  # the released code's default
     "gdpo": Aggregator(_normalised_sum, scale="batch"),  # arXiv 2601.05242
     "mo_grpo": Aggregator(_normalised_sum),  # arXiv 2509.22047; centring commutes with the division
 }

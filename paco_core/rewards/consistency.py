@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import combinations
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from paco_core.data.records import prompt_text
 from paco_core.io.files import DataError
 from paco_core.reward_model.instructions import render
 from paco_core.reward_model.yes_probability import PairQuery, PairScorer
@@ -15,6 +16,7 @@ from paco_core.rewards.base import RewardBatch
 
 if TYPE_CHECKING:
     from paco_core.config.params import RewardTerm
+    from paco_core.data.records.records import PromptRecord
     from paco_core.rewards.sources import Sources
 
 
@@ -26,8 +28,10 @@ class Consistency:
 
     name = "consistency"
 
-    def __init__(self, scorer: PairScorer, template: str = "theme") -> None:
-        self.scorer, self.template = scorer, template
+    def __init__(
+        self, scorer: PairScorer, template: str = "theme", theme_from: Literal["theme", "opening"] = "theme"
+    ) -> None:
+        self.scorer, self.template, self.theme_from = scorer, template, theme_from
         self.causes: dict[str, int] = Counter()
 
     def __call__(self, batch: RewardBatch) -> np.ndarray:
@@ -36,7 +40,7 @@ class Consistency:
         for position, (record, panels) in enumerate(zip(batch.records, batch.panels, strict=True)):
             if len(panels) < 2:
                 raise DataError(f"prompt {record.idx}: layout {record.layout} has one panel, consistency needs two")
-            text = render(self.template, theme=record.theme)
+            text = render(self.template, theme=record.theme if self.theme_from == "theme" else opening(record))
             for first, second in combinations(panels, 2):
                 queries.append(PairQuery(first, second, text))
                 owners.append(position)
@@ -49,6 +53,16 @@ class Consistency:
         return totals / np.bincount(owners, minlength=len(batch))
 
 
+def opening(record: PromptRecord) -> str:
+    """The prompt up to its first panel, which the released PaCo-GRPO quotes as the theme.
+
+    Raises:
+        DataError: when the prompt marks other panels than its layout has.
+    """
+    text = prompt_text.parse(record.prompt, record.layout).opening.removesuffix('"').rstrip()
+    return text if text.endswith(".") else f"{text}."
+
+
 def build(term: RewardTerm, sources: Sources) -> Consistency:
     """The reward of a term."""
-    return Consistency(sources.judge("consistency", term))
+    return Consistency(sources.judge("consistency", term), theme_from=term.theme_from)

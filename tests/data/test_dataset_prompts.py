@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import numpy as np
@@ -24,11 +23,8 @@ LAYOUTS = ("2x2", "1x2", "1x3", "1x5", "1x7", "2x3", "2x4")
 
 
 @pytest.fixture(scope="module")
-def public(repository: Path) -> list[PromptRecord]:
-    folder = Path(os.environ.get("PACO_T2IS", repository.parent / "shared" / "data" / "t2is"))
-    if not (folder / "prompts.jsonl").is_file():
-        pytest.skip(f"no public T2IS records in {folder}; set PACO_T2IS to their folder")
-    return read_prompts(folder / "prompts.jsonl")
+def public(public_prompts: Path) -> list[PromptRecord]:
+    return read_prompts(public_prompts)
 
 
 def test_public_texts_come_back_without_loss(public: list[PromptRecord]) -> None:

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from paco_core.reward_model.loss import answer_loss, locate, token_weights
+from paco_core.reward_model.loss import answer_loss, locate, shares, token_weights
 
 KINDS = ("weighted", "legacy", "plain")
 VOCABULARY = 11
@@ -23,7 +23,7 @@ def reference(logits: torch.Tensor, labels: torch.Tensor, kind: str, alpha: floa
         if kind == "plain":
             loss = -sum(log_p) / n
         elif kind == "legacy":
-            loss = -(alpha * log_p[0] + sum((1 - alpha) * value for value in log_p[1:])) / n
+            loss = -(alpha / n * log_p[0] + (1 - alpha) / max(n - 1, 1) * sum(log_p[1:]))
         elif n == 1:
             loss = -log_p[0]
         else:
@@ -72,10 +72,41 @@ def test_the_decision_token_holds_the_share_alpha(n: int, alpha: float) -> None:
     assert float(weights.sum()) == pytest.approx(1.0)
 
 
-def test_legacy_shares_shrink_with_the_length() -> None:
+def test_legacy_gives_the_decision_alpha_over_n_and_the_reasons_the_rest() -> None:
     first = torch.arange(100) == 0
     weights = token_weights(first, torch.full((100,), 100), "legacy", 0.1)
-    assert float(weights[0] / weights.sum()) == pytest.approx(0.1 / (0.1 + 99 * 0.9))
+    assert float(weights[0]) == pytest.approx(0.001) and float(weights[1:].sum()) == pytest.approx(0.9)
+
+
+def as_released(nll: list[list[float]], alpha: float) -> float:
+    """A micro-batch's loss by the released trainer: weights by token, the sum divided by the micro-batch's tokens."""
+    total = 0.0
+    for row in nll:
+        n = len(row)
+        rest = n * (1 - alpha) / max(n - 1, 1e-8)
+        total += alpha * row[0] + rest * sum(row[1:])
+    return total / sum(map(len, nll))
+
+
+@pytest.mark.parametrize("lengths", [[1], [1, 2, 100, 7], [25, 25]])
+def test_legacy_averaged_by_token_is_the_released_loss(lengths: list[int]) -> None:
+    labels = batch(lengths, "right")
+    logits = torch.randn(*labels.shape, VOCABULARY, generator=torch.Generator().manual_seed(2))
+    answers = locate(labels)
+    losses = answer_loss(logits[answers.row, answers.position], answers, "legacy", 0.1)
+    weights, whole = shares([lengths], "token")
+    nll = [
+        [float(-torch.log_softmax(logits[row, t - 1], -1)[labels[row, t]]) for t in range(2, 2 + n)]
+        for row, n in enumerate(lengths)
+    ]
+    assert float((losses * torch.tensor(weights[0])).sum() / whole) == pytest.approx(as_released(nll, 0.1), rel=1e-5)
+
+
+def test_what_examples_count_by() -> None:
+    weights, whole = shares([[1, 3], [2]], "token")
+    assert weights == [[0.25, 0.75], [1.0]] and whole == 2
+    weights, whole = shares([[1, 3], [2]], "example")
+    assert weights == [[1.0, 1.0], [1.0]] and whole == 3
 
 
 @pytest.mark.parametrize("kind", ["weighted", "plain"])

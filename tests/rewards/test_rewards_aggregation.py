@@ -85,6 +85,10 @@ def test_advantage_sums_by_hand() -> None:
     total = unit(CONSISTENCY) + 2 * unit(CLIP)
     summed = advantages(aggregate(REWARDS, WEIGHTS, "weighted_advantage_sum"), "group").values
     assert np.allclose(summed, total)
+    centred = {"c": CONSISTENCY - CONSISTENCY.mean(1)[:, None], "t": CLIP - CLIP.mean(1)[:, None]}
+    released = centred["c"] / CONSISTENCY.std() + 2 * centred["t"] / CLIP.std()
+    by_all = advantages(aggregate(REWARDS, WEIGHTS, "weighted_advantage_sum_global"), "group").values
+    assert np.allclose(by_all, released)
     gdpo = advantages(aggregate(REWARDS, WEIGHTS, "gdpo"), "group").values
     assert np.allclose(gdpo, total / total.std())
     mo_grpo = advantages(aggregate(REWARDS, WEIGHTS, "mo_grpo"), "group").values

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,13 +13,13 @@ import pytest
 from PIL import Image
 
 from paco_core.config.params import RewardSet, RewardTerm
-from paco_core.data.records.records import PromptRecord, split_panels
+from paco_core.data.records.records import PromptRecord, read_prompts, split_panels
 from paco_core.grpo.scoring import Scoring
 from paco_core.io.files import DataError
 from paco_core.reward_model.yes_probability import PairQuery, Score
 from paco_core.rewards import registry
 from paco_core.rewards.base import RewardBatch
-from paco_core.rewards.consistency import Consistency
+from paco_core.rewards.consistency import Consistency, opening
 from paco_core.rewards.ocr import edit_distance
 from paco_core.rewards.sources import Sources
 
@@ -68,6 +69,29 @@ def test_consistency_is_the_mean_over_unordered_pairs() -> None:
     assert values.tolist() == pytest.approx([(1.0 + 0.2 + 4 * 0.5) / 6])
     assert len(judge.asked) == 6
     assert all('theme: "animals"' in query.instruction for query in judge.asked)
+
+
+def test_consistency_quotes_the_opening_of_the_prompt_on_request() -> None:
+    judge = Judge()
+    record = make_record()
+    quoted = "FOUR-PANEL Images with a 2x2 grid layout of a cat. All images are drawn in ink."
+    panel_texts = record.prompt[record.prompt.index("[") :]
+    record = record.model_copy(update={"prompt": f"{quoted} {panel_texts}"})
+    Consistency(judge, theme_from="opening")(RewardBatch([record], [panels()]))
+    assert all(f'theme: "{quoted}", do' in query.instruction for query in judge.asked)
+    signed = record.model_copy(update={"prompt": f'A sign "stop" {panel_texts}'})
+    assert opening(signed) == 'A sign "stop.'
+
+
+def as_released(prompt: str) -> str:
+    """The part that the released scorer quotes: up to the first mark behind a full stop or quotation mark."""
+    return re.split(r"[.\"]\s+[A-Z0-9\[\]-]+:", prompt, maxsplit=1)[0].removesuffix(".") + "."
+
+
+def test_the_opening_of_public_prompts_is_the_released_one(public_prompts: Path) -> None:
+    records = read_prompts(public_prompts)
+    assert len(records) == 298
+    assert [record.idx for record in records if opening(record) != as_released(record.prompt)] == []
 
 
 def test_a_failed_pair_fails_its_set_and_no_other() -> None:
