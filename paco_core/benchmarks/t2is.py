@@ -15,10 +15,11 @@ import pandas as pd
 from paco_core.benchmarks.cases import Cases
 from paco_core.benchmarks.painting import Painted, unseen_prompts
 from paco_core.benchmarks.set_measures import set_measures
-from paco_core.data.records.records import read_prompts
 from paco_core.io import paths
+from paco_core.io.files import DataError
 from paco_core.rewards.base import RewardBatch, RewardFunction
-from paco_core.tasks.sets import SETS
+from paco_core.tasks.sets import SETS, read_sets
+from paco_core.tasks.table import recipes_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,13 +29,17 @@ if TYPE_CHECKING:
 
 
 def cases(read: Read, params: Params, trained: Collection[str]) -> Cases:
-    """Prompts, none of an id in ``trained`` nor on the theme of one.
+    """Prompts, none of an id in ``trained`` nor on the theme of one; of the files to test on where recipes name one.
 
     Raises:
-        DataError: when none is left.
+        DataError: when none is left, or recipes name different files.
     """
-    chosen = params.t2is
-    records = read_prompts(read(paths.PROMPTS) / "prompts.jsonl")
+    chosen, recipes = params.t2is, recipes_of(SETS, params.policies)
+    files = {None if recipe.prompts is None else recipe.prompts.test for recipe in recipes.values()}
+    if len(files) > 1:
+        raise DataError(f"recipes {', '.join(recipes)} name different prompts; t2is compares them on equal ones")
+    file = files.pop()
+    records = read_sets(read(paths.PROMPTS) / "prompts.jsonl" if file is None else read(Path(file)))
     return Cases(SETS, unseen_prompts(records, trained, chosen.prompts, chosen.seed), chosen.seeds, chosen.steps)
 
 

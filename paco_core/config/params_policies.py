@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from paco_core.config.params_base import Family, Fraction, PolicyLora, Positive, Section
-from paco_core.config.references import ModelRef
+from paco_core.config.references import ModelRef, UserFile
 from paco_core.config.registered import FUNCTION, names_of, nearest, registered
 from paco_core.io.files import checked_name
 
@@ -22,6 +22,13 @@ class RewardTerm(Section):
     model: ModelRef | None = None
     device: str = "cpu"
     theme_from: Literal["theme", "opening"] = "theme"  # what `consistency` quotes: the record's theme, or its prompt's
+
+
+class PromptFiles(Section):
+    """T2IS records that come split, such as the released ones: to train on, and to evaluate and benchmark on."""
+
+    train: UserFile
+    test: UserFile
 
 
 class RewardSet(Section):
@@ -57,6 +64,7 @@ class PolicyRecipe(Section):
     shared_noise: bool = False  # one initial noise a group: steps before the first noisy one run once a prompt
     guidance: float
     max_sequence_length: Positive
+    prompts: PromptFiles | None = None  # of sets; null = the graph's diverse prompts, some of them held back
     rewards: RewardSet
     test_rewards: RewardSet | None = None  # what evaluation asks; null = the training's rewards
 

@@ -70,7 +70,7 @@ def train(
     """
     grpo, recipe = params.policies, recipe_of(params, name)
     task = task_of(recipe)
-    split, reference = task.split(params, read)
+    split, reference = task.split(params, recipe, read)
     model = str(model_at(root, recipe.model, f"policies.recipes.{name}.model"))
     sets = recipe.reward_sets.values()
     for rewards in sets:

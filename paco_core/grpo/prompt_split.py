@@ -45,6 +45,21 @@ def hold_out(records: Sequence[PromptRecord], unseen: int, seed: int) -> PromptS
     )
 
 
+def given_split(trained: Sequence[PromptRecord], test: Sequence[PromptRecord], unseen: int, seed: int) -> PromptSplit:
+    """Prompts that come split; ``unseen`` of those to test on are watched, chosen at random, in their order.
+
+    Raises:
+        DataError: when a prompt is in both parts, or the tests are too few.
+    """
+    both = sorted({record.idx for record in trained} & {record.idx for record in test})
+    if both:
+        raise DataError(f"{len(both)} ids are among the prompts to train on and to test on, e.g. {both[0]}")
+    if unseen > len(test):
+        raise DataError(f"policies.eval_prompts={unseen}, but there are {len(test)} prompts to test on; lower it")
+    chosen = set(random.Random(f"hold out {seed}").sample(range(len(test)), unseen))
+    return PromptSplit(list(trained), [record for n, record in enumerate(test) if n in chosen])
+
+
 def held_out_edits(records: Sequence[EditRecord], unseen: int, seed: int) -> PromptSplit:
     """Editing prompts come split by picture; ``unseen`` of those that were held back are watched.
 

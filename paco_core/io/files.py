@@ -207,8 +207,14 @@ def write_jsonl(target: Path, rows: Iterable[dict[str, Any]]) -> None:
             out.write(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n")
 
 
-def read_jsonl(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+def read_jsonl(
+    path: Path, rejected: Callable[[int, str], object] | None = None
+) -> Iterator[tuple[int, dict[str, Any]]]:
     """Line number (from 1) and object of each line.
+
+    Args:
+        rejected: called with number and cause of a line that is no JSON object, which is then left out; without it
+            such a line is an error.
 
     Raises:
         DataError: naming file and line when a line is no JSON object (a truncated file, say).
@@ -220,16 +226,27 @@ def read_jsonl(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             if not line.strip():
                 continue
             try:
-                row = json.loads(line.decode())
-            except json.JSONDecodeError as error:
-                raise DataError(f"{path}:{number}: not valid JSON ({error.msg}); is the file cut off?") from None
-            except UnicodeDecodeError as error:
-                raise DataError(f"{path}:{number}: not UTF-8 text ({error.reason} at byte {error.start})") from None
-            except (ValueError, RecursionError) as error:
-                raise DataError(f"{path}:{number}: not valid JSON ({error})") from None
-            if not isinstance(row, dict):
-                raise DataError(f"{path}:{number}: expected a JSON object, found {type(row).__name__}")
-            yield number, row
+                row = _json_object(line)
+            except DataError as error:
+                if rejected is None:
+                    raise DataError(f"{path}:{number}: {error}") from None
+                rejected(number, str(error))
+            else:
+                yield number, row
+
+
+def _json_object(line: bytes) -> dict[str, Any]:
+    try:
+        row = json.loads(line.decode())
+    except json.JSONDecodeError as error:
+        raise DataError(f"not valid JSON ({error.msg}); is the file cut off?") from None
+    except UnicodeDecodeError as error:
+        raise DataError(f"not UTF-8 text ({error.reason} at byte {error.start})") from None
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"not valid JSON ({error})") from None
+    if not isinstance(row, dict):
+        raise DataError(f"expected a JSON object, found {type(row).__name__}")
+    return row
 
 
 def read_table(

@@ -34,7 +34,7 @@ def refuse_impossible(params: Params, policy: str, root: Path, processes: int = 
             problems.append(str(error))
 
     task = task_of(recipe)
-    attempt(partial(task.refuse_too_few, params))
+    attempt(partial(task.refuse_too_few, params, recipe))
     found = architecture(root, recipe.model)
     patch = found.patch if found else 16
     layout = task.layout(params)

@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING
 from paco_core.data.prompts.prompts import make_prompts
 from paco_core.data.records.records import write_prompts
 from paco_core.io import paths
+from paco_core.io.files import write_jsonl
 
 if TYPE_CHECKING:
     from paco_core.runtime.context import StageContext
+
+SHOWN = 5  # records left out, named one by one
 
 
 def run(ctx: StageContext) -> None:
@@ -19,6 +22,12 @@ def run(ctx: StageContext) -> None:
         made = make_prompts(params, (grids.height, grids.width), ctx.root, progress.advance)
     with ctx.writing(paths.PROMPTS) as out:
         write_prompts(out / "prompts.jsonl", made.records)
+        if made.rejected:
+            write_jsonl(out / "rejected.jsonl", made.rejected)
+    for row in made.rejected[:SHOWN]:
+        ctx.say(f"{params.source}, line {row['line']}: {row['cause']}; left out")
+    if len(made.rejected) > SHOWN:
+        ctx.say(f"{len(made.rejected) - SHOWN} more are listed in {paths.PROMPTS}/rejected.jsonl")
     shares = Counter((r.category, r.task_name) for r in made.records)
     ctx.report(
         {

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 if TYPE_CHECKING:
     import numpy as np
 
-    from paco_core.config.params import GeditParams, Params, T2isParams
+    from paco_core.config.params import GeditParams, Params, PolicyRecipe, T2isParams
     from paco_core.grpo.prompt_split import PromptSplit
     from paco_core.grpo.scoring import Reference
     from paco_core.rewards.base import RewardBatch
@@ -77,7 +77,7 @@ class Task(ABC):
         """Rows and columns of panels of a picture, as "2x2"."""
 
     @abstractmethod
-    def split(self, params: Params, read: Read) -> tuple[PromptSplit, Reference | None]:
+    def split(self, params: Params, recipe: PolicyRecipe, read: Read) -> tuple[PromptSplit, Reference | None]:
         """What a policy trains on and is watched on; of edits, what gives their reference pictures.
 
         Raises:
@@ -85,7 +85,7 @@ class Task(ABC):
         """
 
     @abstractmethod
-    def refuse_too_few(self, params: Params) -> None:
+    def refuse_too_few(self, params: Params, recipe: PolicyRecipe) -> None:
         """Compare the prompts that trainings need with those that the parameters ask for, before they are made.
 
         Raises:
@@ -93,7 +93,7 @@ class Task(ABC):
         """
 
     @abstractmethod
-    def seen(self, read: Read) -> set[str]:
+    def seen(self, recipe: PolicyRecipe, read: Read) -> set[str]:
         """Ids of the prompts that a policy may have been trained on, whatever its seed."""
 
     @abstractmethod

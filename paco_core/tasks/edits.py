@@ -13,7 +13,7 @@ from paco_core.tasks.base import Read, Success, Task
 if TYPE_CHECKING:
     import numpy as np
 
-    from paco_core.config.params import Params
+    from paco_core.config.params import Params, PolicyRecipe
     from paco_core.grpo.scoring import Reference
     from paco_core.rewards.base import RewardBatch
     from paco_core.storybook.recogniser import Recogniser
@@ -30,11 +30,13 @@ class Edits(Task):
     def layout(self, params: Params) -> str:  # noqa: ARG002
         return "1x1"
 
-    def split(self, params: Params, read: Read) -> tuple[PromptSplit, Reference]:
+    def split(self, params: Params, recipe: PolicyRecipe, read: Read) -> tuple[PromptSplit, Reference]:
+        _refuse_prompts(recipe)
         records, reference = read_edit_prompts(read(self.prompts))
         return held_out_edits(records, params.policies.eval_prompts, params.policies.seed), reference
 
-    def refuse_too_few(self, params: Params) -> None:
+    def refuse_too_few(self, params: Params, recipe: PolicyRecipe) -> None:
+        _refuse_prompts(recipe)
         grpo, edits = params.policies, params.edit_prompts
         if edits.source != "storybook" or edits.count is None:  # a file's rows are counted when it is read
             return
@@ -48,8 +50,13 @@ class Edits(Task):
     def gold_measure(self, recogniser: Recogniser) -> EditGold:
         return EditGold(recogniser)
 
-    def seen(self, read: Read) -> set[str]:  # noqa: ARG002
+    def seen(self, recipe: PolicyRecipe, read: Read) -> set[str]:  # noqa: ARG002
         return set()  # editing prompts come split
+
+
+def _refuse_prompts(recipe: PolicyRecipe) -> None:
+    if recipe.prompts is not None:
+        raise DataError("prompts: its files hold sets of pictures; editing prompts come from edit_prompts.file")
 
 
 class EditGold:

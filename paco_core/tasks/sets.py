@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paco_core.data.records import prompt_text
 from paco_core.data.records.records import read_prompts
-from paco_core.grpo.prompt_split import PromptSplit, hold_out
+from paco_core.grpo.prompt_split import PromptSplit, given_split, hold_out
 from paco_core.io import paths
 from paco_core.io.files import DataError
 from paco_core.tasks.base import Read, Success, Task
@@ -14,7 +15,8 @@ from paco_core.tasks.base import Read, Success, Task
 if TYPE_CHECKING:
     import numpy as np
 
-    from paco_core.config.params import Params
+    from paco_core.config.params import Params, PolicyRecipe
+    from paco_core.data.records.records import PromptRecord
     from paco_core.rewards.base import RewardBatch
     from paco_core.storybook.recogniser import Reading, Recogniser
 
@@ -30,12 +32,16 @@ class Sets(Task):
     def layout(self, params: Params) -> str:
         return params.prompts.layout
 
-    def split(self, params: Params, read: Read) -> tuple[PromptSplit, None]:
-        path = read(self.prompts) / "prompts.jsonl"
-        records = read_prompts(path, lambda record: prompt_text.parse(record.prompt, record.layout))
-        return hold_out(records, params.policies.eval_prompts, params.policies.seed), None
+    def split(self, params: Params, recipe: PolicyRecipe, read: Read) -> tuple[PromptSplit, None]:
+        grpo, files = params.policies, recipe.prompts
+        if files is None:
+            return hold_out(read_sets(read(self.prompts) / "prompts.jsonl"), grpo.eval_prompts, grpo.seed), None
+        trained, test = (read_sets(read(Path(file))) for file in (files.train, files.test))
+        return given_split(trained, test, grpo.eval_prompts, grpo.seed), None
 
-    def refuse_too_few(self, params: Params) -> None:
+    def refuse_too_few(self, params: Params, recipe: PolicyRecipe) -> None:
+        if recipe.prompts is not None:  # a file's records are counted when it is read
+            return
         grpo = params.policies
         held, prompts = grpo.eval_prompts, params.diverse_prompts.target or params.prompts.count
         if held + grpo.prompts_per_epoch > prompts:
@@ -48,8 +54,19 @@ class Sets(Task):
     def gold_measure(self, recogniser: Recogniser) -> SetGold:
         return SetGold(recogniser)
 
-    def seen(self, read: Read) -> set[str]:
-        return {record.idx for record in read_prompts(read(self.prompts) / "prompts.jsonl")}
+    def seen(self, recipe: PolicyRecipe, read: Read) -> set[str]:
+        files = recipe.prompts
+        path = read(self.prompts) / "prompts.jsonl" if files is None else read(Path(files.train))
+        return {record.idx for record in read_prompts(path)}
+
+
+def read_sets(path: Path) -> list[PromptRecord]:
+    """Records whose text marks the panels of their layout.
+
+    Raises:
+        DataError: naming file and line of one that cannot be used.
+    """
+    return read_prompts(path, lambda record: prompt_text.parse(record.prompt, record.layout))
 
 
 class SetGold:

@@ -30,6 +30,7 @@ class Prompts:
 
     records: list[PromptRecord]
     figures: dict[str, int] = field(default_factory=dict)
+    rejected: list[dict[str, int | str]] = field(default_factory=list)  # line and cause of records left out
 
 
 def make_prompts(
@@ -53,25 +54,32 @@ def make_prompts(
     if params.engine == "openai":
         assert params.endpoint is not None  # params.py sees to it
         return _written(params, params.endpoint, size, root, advance)
-    return Prompts(imported(root / str(params.source), params.layout, params.count))
+    return imported(root / str(params.source), params.layout, params.count)
 
 
-def imported(source: Path, layout: str, count: int) -> list[PromptRecord]:
-    """The first ``count`` records of that layout in a JSON Lines file.
+def imported(source: Path, layout: str, count: int) -> Prompts:
+    """The first ``count`` records of that layout in a JSON Lines file of T2IS records, T2IS-Bench's or released ones.
+
+    Records that cannot be used are left out and counted, with line and cause; keys that nobody knows are kept and
+    counted.
 
     Raises:
-        DataError: naming the file and the line whose category is unknown or whose text does not mark its panels,
-            or when the file holds fewer than ``count`` records of that layout.
+        DataError: when the file holds fewer than ``count`` usable records of that layout.
     """
-    records = read_prompts(source, _check)
+    made = Prompts([])
+    records = read_prompts(source, _check, lambda line, cause: made.rejected.append({"line": line, "cause": cause}))
     matching = [record for record in records if record.layout == layout]
     if len(matching) < count:
         found = ", ".join(f"{n} of {name}" for name, n in sorted(Counter(r.layout for r in records).items()))
+        first = [f"; {len(made.rejected)} left out, e.g. line {r['line']}: {r['cause']}" for r in made.rejected[:1]]
         raise DataError(
-            f"{source}: {count} prompts of layout {layout} are asked for, it holds {found}; "
-            "lower prompts.count or change prompts.layout"
+            f"{source}: {count} prompts of layout {layout} are asked for, it holds {found or 'no usable one'}"
+            f"{''.join(first)}; lower prompts.count or change prompts.layout"
         )
-    return matching[:count]
+    made.records = matching[:count]
+    unknown = Counter(key for record in made.records for key in record.unknown_keys)
+    made.figures = {"rejected": len(made.rejected), **{f"unknown_key.{k}": n for k, n in sorted(unknown.items())}}
+    return made
 
 
 def _check(record: PromptRecord) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from paco_core.data.records import prompt_text
 from paco_core.io.files import DataError, Names, checked_name, read_jsonl, write_jsonl
@@ -24,10 +24,22 @@ Id = Annotated[str, AfterValidator(checked_name)]
 Side = Annotated[int, Field(gt=0, le=16_384)]  # pixels; more is a mistake, not a picture
 
 
-class PromptRecord(BaseModel):
-    """One text-to-image-set prompt in the public T2IS format."""
+class _Released(BaseModel):
+    """What records of PaCo-GRPO's released files have beside those of T2IS-Bench."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    source: str | None = Field(None, alias="from")  # the data set that the record was taken from
+    original_idx: str | None = None  # its id there
+    editing_prompts: list[Annotated[str, Field(min_length=1)]] | None = None  # the first panel, then each from the last
+    size: tuple[Side, Side] | None = None
+
+
+RELEASED_KEYS = frozenset(field.alias or name for name, field in _Released.model_fields.items())
+
+
+class PromptRecord(BaseModel):
+    """One text-to-image-set prompt in the public T2IS format; other keys than these are kept as they are."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
 
     idx: Id
     prompt: str = Field(min_length=1)
@@ -38,6 +50,21 @@ class PromptRecord(BaseModel):
     category: str
     task_name: str
     criteria: dict[Dimension, dict[str, str | None]]  # null: named without a text, as one public record does
+
+    @model_validator(mode="after")
+    def _released_keys_make_sense(self) -> PromptRecord:
+        try:
+            size = _Released.model_validate(self.model_extra).size
+        except ValidationError as error:
+            raise ValueError(first_fault(error)) from None
+        if size is not None and sorted(size) != sorted((self.height, self.width)):
+            raise ValueError(f"size {list(size)} is not its height and width, {self.height} and {self.width}")
+        return self
+
+    @property
+    def unknown_keys(self) -> set[str]:
+        """Keys that neither T2IS-Bench nor the released files have."""
+        return set(self.model_extra or ()) - RELEASED_KEYS
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -67,31 +94,51 @@ def validated(kind: type[Record], row: Any, place: str) -> Record:
         raise DataError(f"{place}: {first_fault(error)}") from None
 
 
-def read_prompts(path: Path, check: Callable[[PromptRecord], object] = lambda _record: None) -> list[PromptRecord]:
+def read_prompts(
+    path: Path,
+    check: Callable[[PromptRecord], object] = lambda _record: None,
+    rejected: Callable[[int, str], object] | None = None,
+) -> list[PromptRecord]:
     """Read T2IS records from JSON Lines.
 
     Args:
         check: raises a DataError when it finds a record wrong; file and line are put before its text.
+        rejected: called with line and cause of a record that cannot be used, which is then left out; without it such a
+            record is an error.
 
     Raises:
         DataError: naming file and line of a record that is no valid one, or whose ``idx`` repeats.
     """
     records: list[PromptRecord] = []
     names = Names()
-    for number, row in read_jsonl(path):
-        record = validated(PromptRecord, row, f"{path}:{number}")
+    for number, row in read_jsonl(path, rejected):
         try:
-            names.add(record.idx, number)
+            record = _usable(row, number, names, check)
         except DataError as error:
-            raise DataError(f"{path}:{number}: idx {error}") from None
-        try:
-            check(record)
-        except DataError as error:
-            raise DataError(f"{path}:{number}: record {record.idx}: {error}") from None
-        records.append(record)
-    if not records:
+            if rejected is None:
+                raise DataError(f"{path}:{number}: {error}") from None
+            rejected(number, str(error))
+        else:
+            records.append(record)
+    if not records and rejected is None:
         raise DataError(f"{path}: holds no prompt")
     return records
+
+
+def _usable(row: Any, number: int, names: Names, check: Callable[[PromptRecord], object]) -> PromptRecord:
+    try:
+        record = PromptRecord.model_validate(row)
+    except ValidationError as error:
+        raise DataError(first_fault(error)) from None
+    try:
+        names.add(record.idx, number)
+    except DataError as error:
+        raise DataError(f"idx {error}") from None
+    try:
+        check(record)
+    except DataError as error:
+        raise DataError(f"record {record.idx}: {error}") from None
+    return record
 
 
 def write_prompts(path: Path, records: Iterable[PromptRecord]) -> None:

@@ -46,7 +46,7 @@ class Exam:
         self.task = task_of(self.rule)
         self.judge = needed(root, paths.REWARD_MERGED)
         read = partial(needed, root)
-        self.cases = unseen_cases(read, params, recipe, self.task.seen(read))
+        self.cases = unseen_cases(read, params, recipe, self.task.seen(self.rule, read))
 
     @property
     def numbers(self) -> T2isParams | GeditParams:
