@@ -8,7 +8,7 @@ export PATH := $(BIN):$(PATH)
 export DAGSTER_HOME := $(CURDIR)/.dagster
 # uv trusts only the certificates it carries unless told otherwise: behind a company's proxy that fails.
 export UV_SYSTEM_CERTS ?= 1
-# Stages of the demo that run at a time. They share the processor; on one GPU they would share its memory: JOBS=1.
+# How many stages of the demo run at a time. They share the processor; on one GPU they would share its memory: JOBS=1.
 JOBS ?= 2
 # Where `make ui` listens.
 DAGSTER_PORT ?= 3000
@@ -64,7 +64,7 @@ vllm: setup
 lock: setup
 	@uv pip compile --quiet --universal --fork-strategy fewest --python-version 3.11 --generate-hashes --no-emit-index-url --no-header requirements.in -o requirements.txt
 
-# What was trained (.paco/checkpoints), what people answered (answers/) and DVC's cache stay.
+# Checkpoints (.paco/checkpoints), people's answers (answers/) and DVC's cache are kept.
 clean:
 	@[ ! -d .paco ] || find .paco -mindepth 1 -maxdepth 1 ! -name checkpoints ! -name remote -exec rm -rf {} +
 	@rm -rf .dagster mlflow.db mlartifacts mlruns dvc_plots
