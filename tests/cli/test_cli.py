@@ -232,7 +232,7 @@ def test_the_check_reads_imported_prompts(project: Path) -> None:
     write_jsonl(project / "data/external/prompts.jsonl", [rows[0], {**rows[1], "idx": "../../outside"}])
     changed(project, "prompts.source", "data/external/prompts.jsonl")
     (told,) = [one for one in changed(project, "prompts.engine", "import") if one.startswith("prompts.source")]
-    assert "prompts.jsonl:2: idx: " in told and "'../../outside' cannot be an id" in told
+    assert "1 left out, e.g. line 2: idx: " in told and "'../../outside' cannot be an id" in told
 
 
 @pytest.mark.parametrize("stage", ["annotations", "cot_labels"])
