@@ -12,6 +12,7 @@ import torch
 from peft import LoraConfig
 
 from paco_core.io.files import DataError
+from paco_core.policies import peft_layout
 
 if TYPE_CHECKING:
     from paco_core.config.params import LoraParams, PolicyLora
@@ -54,21 +55,30 @@ def _to_fp32(transformer: torch.nn.Module) -> None:
 def load_trainable(pipeline: Any, source: str) -> None:
     """Attach a published LoRA (folder, file or hub id) to a pipeline's transformer as the adapter to train.
 
+    It may have diffusers' layout or PEFT's, which the released trainer writes.
+
     Raises:
-        DataError: when nothing can be loaded from there, or no layer of the transformer is meant.
+        DataError: when nothing can be loaded from there, or the layers are not those of the transformer.
     """
     transformer = pipeline.transformer
     transformer.requires_grad_(False)
-    try:
-        pipeline.load_lora_weights(source, adapter_name=TRAINED)
-    except (OSError, ValueError, KeyError) as error:
-        raise DataError(f"{source}: no LoRA can be loaded from there ({str(error).splitlines()[0]})") from None
-    if TRAINED not in getattr(transformer, "peft_config", {}):
-        raise DataError(f"{source}: the LoRA there fits no layer of {type(transformer).__name__}")
+    if (folder := peft_layout.find(source)) is not None:
+        peft_layout.attach(transformer, folder, TRAINED)
+    else:
+        _load_diffusers(pipeline, source)
     transformer.set_adapter(TRAINED)
     for name, parameter in transformer.named_parameters():
         parameter.requires_grad_(f".{TRAINED}." in name)
     _to_fp32(transformer)
+
+
+def _load_diffusers(pipeline: Any, source: str) -> None:
+    try:
+        pipeline.load_lora_weights(source, adapter_name=TRAINED)
+    except (OSError, ValueError, KeyError) as error:
+        raise DataError(f"{source}: no LoRA can be loaded from there ({str(error).splitlines()[0]})") from None
+    if TRAINED not in getattr(pipeline.transformer, "peft_config", {}):
+        raise peft_layout.misfit(pipeline.transformer, source, "it has none of its layers")
 
 
 def tensors(transformer: torch.nn.Module, name: str) -> dict[str, torch.Tensor]:

@@ -10,13 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from peft.utils import get_peft_model_state_dict
+from safetensors.torch import load_file, save_file
 from tiny import TEXT_LENGTH, tiny_flux
 
 from paco_core.config.params import LoraParams
 from paco_core.grpo.dynamics import DYNAMICS
 from paco_core.grpo.rollout import Sampling, rollout
 from paco_core.io.files import DataError
-from paco_core.policies import base
+from paco_core.policies import base, peft_layout
 from paco_core.policies.base import NoiseKey
 from paco_core.policies.flux import FluxPolicy
 
@@ -158,6 +160,81 @@ def test_a_published_adapter_is_a_starting_point(policy: FluxPolicy, folder: Pat
     assert all(torch.equal(p, policy.trainable()[name]) for name, p in other.trainable().items())
     with pytest.raises(DataError, match="no LoRA can be loaded"):
         FluxPolicy.load(str(folder), "cpu", "float32").start_from(str(tmp_path / "nothing"))
+
+
+def as_released(policy: FluxPolicy, folder: Path) -> Path:
+    """The trained adapter as the released trainer keeps it: PEFT's files, and the adapter `old` beside them."""
+    state = get_peft_model_state_dict(policy.transformer)
+    config = policy.transformer.peft_config["default"].to_dict()
+    config = {key: sorted(value) if isinstance(value, set) else value for key, value in config.items()}
+    for place in (folder, folder / "old"):
+        place.mkdir(parents=True)
+        save_file({f"base_model.model.{key}": value for key, value in state.items()}, place / peft_layout.WEIGHTS)
+        (place / peft_layout.CONFIG).write_text(json.dumps({**config, "peft_type": "LORA", "task_type": None}))
+    return folder
+
+
+def test_an_adapter_of_the_released_trainer_is_a_starting_point(
+    policy: FluxPolicy, folder: Path, tmp_path: Path
+) -> None:
+    policy.add_adapter(LORA, 0)
+    train_a_little(policy)
+    trained = sample(policy, (32, 32))
+    released = as_released(policy, tmp_path / "lora")
+    other = FluxPolicy.load(str(folder), "cpu", "float32")
+    other.start_from(str(released))
+    assert np.array_equal(sample(other, (32, 32)), trained)
+    assert other.trainable().keys() == policy.trainable().keys()
+    other.save_adapter(tmp_path / "again")
+    plain = FluxPolicy.load(str(folder), "cpu", "float32")
+    plain.load_adapter(tmp_path / "again")
+    assert np.abs(sample(plain, (32, 32)) - trained).max() <= 1
+
+
+def test_an_adapter_of_the_released_trainer_may_come_from_a_hub(
+    policy: FluxPolicy, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy.add_adapter(LORA, 0)
+    train_a_little(policy)
+    released = as_released(policy, tmp_path / "lora")
+    asked: list[Any] = []
+    monkeypatch.setattr(peft_layout, "snapshot_download", lambda *a, **k: asked.append((a, k)) or str(released))
+    other = FluxPolicy.load(str(folder), "cpu", "float32")
+    other.start_from("X-GenGroup/PaCo-FLUX.1-dev-Lora")
+    assert np.array_equal(sample(other, (32, 32)), sample(policy, (32, 32)))
+    both = {"allow_patterns": ["adapter_config.json", "adapter_model.safetensors"]}
+    assert asked == [(("X-GenGroup/PaCo-FLUX.1-dev-Lora",), both)]
+
+
+@pytest.mark.parametrize(
+    ("harm", "says"),
+    [
+        (
+            lambda state, config: ({f"x.{k}": v for k, v in state.items()}, config),
+            "does not fit FluxTransformer2DModel",
+        ),
+        (lambda state, config: (dict(list(state.items())[1:]), config), "it lacks [a-z_]*transformer_blocks"),
+        (lambda state, config: ({k: v[:, :1].clone() for k, v in state.items()}, config), "has the shape"),
+        (lambda state, config: (state, {**config, "target_modules": ["no_such"]}), "Two layouts are read: PEFT's"),
+        (lambda state, config: (state, {**config, "peft_type": "LOHA"}), "peft_type is not LORA"),
+        (lambda state, config: (state, {**config, "use_dora": True}), "use_dora: only a plain LoRA"),
+    ],
+)
+def test_an_adapter_that_does_not_fit_is_refused(
+    policy: FluxPolicy, folder: Path, tmp_path: Path, harm: Any, says: str
+) -> None:
+    policy.add_adapter(LORA, 0)
+    released = as_released(policy, tmp_path / "lora")
+    config = json.loads((released / peft_layout.CONFIG).read_text())
+    state, config = harm(load_file(released / peft_layout.WEIGHTS), config)
+    save_file(state, released / peft_layout.WEIGHTS)
+    (released / peft_layout.CONFIG).write_text(json.dumps(config))
+    with pytest.raises(DataError, match=says):
+        FluxPolicy.load(str(folder), "cpu", "float32").start_from(str(released))
+    (released / peft_layout.WEIGHTS).write_bytes(b"cut off")
+    if "LORA" not in says and "use_dora" not in says:
+        with pytest.raises(DataError, match=r"adapter_model.safetensors: no weights can be read"):
+            FluxPolicy.load(str(folder), "cpu", "float32").start_from(str(released))
 
 
 def test_only_the_adapter_is_trainable_and_its_seed_decides(policy: FluxPolicy, folder: Path) -> None:
