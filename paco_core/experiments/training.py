@@ -60,13 +60,22 @@ def recipe_of(params: Params, name: str) -> PolicyRecipe:
 
 
 def train(
-    params: Params, root: Path, name: str, out: Path, checkpoints: Path, code: str, read: Read, reports: Reports
+    params: Params,
+    root: Path,
+    name: str,
+    out: Path,
+    checkpoints: Path,
+    code: str,
+    read: Read,
+    reports: Reports,
+    place: Path = Path(),
 ) -> tuple[Outcome, str]:
     """Train one recipe into ``out``; what came out, and the names of the judges that were asked.
 
     Args:
         checkpoints: where to go on from, and to keep what the next run goes on from.
         code: digest of the code that trains; weights that other code made are not gone on with.
+        place: where ``out`` will be once it is finished, for the paths on the model card.
     """
     grpo, recipe = params.policies, recipe_of(params, name)
     task = task_of(recipe)
@@ -117,5 +126,6 @@ def train(
             reports=reports,
             processes=processes,
             reference=reference,
+            place=place,
         ).run(out, checkpoints)
     return outcome, ", ".join(endpoint.model for endpoint in endpoints.values())

@@ -7,15 +7,27 @@ from collections.abc import Mapping
 import yaml
 
 from paco_core.config.params import PoliciesParams, PolicyRecipe
+from paco_core.data.records.records import PromptRecord
+from paco_core.grpo.sizes import picture_size
+from paco_core.policies.base import Policy
 from paco_core.policies.families import family_of
 
 
 def model_card(
-    params: PoliciesParams, recipe: PolicyRecipe, before: Mapping[str, float], after: Mapping[str, float], epochs: int
+    params: PoliciesParams,
+    recipe: PolicyRecipe,
+    policy: Policy,
+    prompt: PromptRecord,
+    place: str,
+    before: Mapping[str, float],
+    after: Mapping[str, float],
+    epochs: int,
 ) -> str:
     """A Hugging Face model card in Markdown, the same text for the same training.
 
     Args:
+        prompt: what the example paints.
+        place: folder of the training's results, relative to the project.
         before, after: evaluation on unseen prompts, named ``<size>/<metric>``.
         epochs: epochs that were trained.
     """
@@ -26,7 +38,6 @@ def model_card(
         "pipeline_tag": "image-to-image" if family.edits else "text-to-image",
         "tags": ["lora", "reinforcement-learning", "paco-grpo", recipe.family],
     }
-    pipeline = family.pipeline
     rewards = ", ".join(f"{name} (weight {term.weight:g})" for name, term in recipe.rewards.terms.items())
     rows = [f"| {name} | {before.get(name, float('nan')):.4f} | {value:.4f} |" for name, value in after.items()]
     lora = (
@@ -43,11 +54,11 @@ def model_card(
 Reinforcement learning on the rewards {rewards}, combined by {recipe.rewards.aggregator}.
 
 ```python
-from diffusers import {pipeline}
-
-pipeline = {pipeline}.from_pretrained({recipe.model!r})
-pipeline.load_lora_weights("<this folder>")
+{_example(params, recipe, policy, prompt, place)}
 ```
+
+Pictures of training and evaluation start from noise of the generator seed `NoiseKey(prompt id, n, seed).generator_seed`
+(`paco_core.policies.base`), drawn on the processor.
 
 ## Training
 
@@ -66,3 +77,24 @@ pipeline.load_lora_weights("<this folder>")
 |---|---|---|
 {chr(10).join(rows)}
 """
+
+
+def _example(params: PoliciesParams, recipe: PolicyRecipe, policy: Policy, record: PromptRecord, place: str) -> str:
+    """Python that loads the adapter and paints the record's picture at the largest size of evaluation."""
+    kind, edits = family_of(recipe.family).pipeline, policy.edits
+    size = picture_size(record, max(recipe.eval_sizes), recipe.record_size, policy.multiple)
+    imports = [
+        "import torch",
+        f"from diffusers import {kind}",
+        *(["from PIL import Image"] if edits else []),
+    ]
+    lines = [
+        f"pipeline = {kind}.from_pretrained({recipe.model!r}, torch_dtype=torch.{params.dtype})",
+        f"pipeline.load_lora_weights({f'{place}/adapter'!r})  # this folder",
+        *([] if params.device == "cpu" else [f"pipeline.to({params.device!r})"]),
+        f"prompt = {record.prompt!r}",
+        *([f"picture = Image.open({f'{place}/samples/reference/{record.idx}.png'!r})"] if edits else []),
+        policy.example(size, params.eval_steps, recipe.guidance, recipe.max_sequence_length),
+        'image.save("painted.png")',
+    ]
+    return "\n".join([*imports, "", *lines])

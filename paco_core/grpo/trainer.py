@@ -112,6 +112,7 @@ class Trainer:
     test_rewards: Mapping[str, RewardFunction] | None = None
     processes: Processes = field(default_factory=Processes)
     reference: Reference | None = None
+    place: Path = Path()  # of the results once they are finished, for the paths on the card
 
     def __post_init__(self) -> None:
         self.params = self.params.of(self.recipe)
@@ -301,7 +302,16 @@ class Trainer:
                     self.policy.save_adapter(part)
                     for weights in part.glob("*.safetensors"):
                         settle_safetensors(weights)
-                    card = model_card(self.params, self.recipe, outcome.before, outcome.after, last)
+                    card = model_card(
+                        self.params,
+                        self.recipe,
+                        self.policy,
+                        self.unseen[0],
+                        self.place.as_posix(),
+                        outcome.before,
+                        outcome.after,
+                        last,
+                    )
                     (part / "README.md").write_text(card, encoding="utf-8")
         if self.processes.main:
             samples = out / "samples"

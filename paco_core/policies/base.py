@@ -144,6 +144,12 @@ class Policy(Protocol):
     def save_adapter(self, folder: Path) -> None:
         """Write the adapter so that the family's plain pipeline loads it."""
 
+    def example(self, size: Size, steps: int, guidance: float, max_sequence_length: int) -> str:
+        """Python that paints with the plain diffusers ``pipeline`` as this policy does without noise.
+
+        It finds ``prompt``, and ``picture`` where the policy edits, and gives ``image``.
+        """
+
     def trainable(self) -> dict[str, torch.nn.Parameter]:
         """The adapter's parameters by name, in a stable order."""
 

@@ -27,6 +27,17 @@ class FluxPolicy(PipelinePolicy):
         self._image_ids: dict[Size, torch.Tensor] = {}
         self.vae.to(memory_format=torch.channels_last)  # a quarter less time for its convolutions
 
+    def example(self, size: Size, steps: int, guidance: float, max_sequence_length: int) -> str:
+        return f"""image = pipeline(
+    prompt,
+    height={size[0]},
+    width={size[1]},
+    num_inference_steps={steps},
+    guidance_scale={guidance:g},
+    max_sequence_length={max_sequence_length},
+    generator=torch.Generator().manual_seed(0),
+).images[0]"""
+
     def encode(
         self,
         prompts: Sequence[str],

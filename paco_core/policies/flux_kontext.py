@@ -24,6 +24,21 @@ class FluxKontextPolicy(FluxPolicy):
 
     family = "flux_kontext"
 
+    def example(self, size: Size, steps: int, guidance: float, max_sequence_length: int) -> str:
+        height, width = self.reference_of(size)
+        return f"""image = pipeline(
+    prompt=prompt,
+    image=pipeline.image_processor.resize(picture, {height}, {width}),  # as in training
+    _auto_resize=False,  # else the pipeline brings it to about a million pixels
+    height={size[0]},
+    width={size[1]},
+    max_area={size[0] * size[1]},
+    num_inference_steps={steps},
+    guidance_scale={guidance:g},
+    max_sequence_length={max_sequence_length},
+    generator=torch.Generator().manual_seed(0),
+).images[0]"""
+
     def encode(
         self,
         prompts: Sequence[str],

@@ -36,6 +36,23 @@ class QwenImageEditPolicy(PipelinePolicy):
         super().__init__(pipeline, device, reference_size=reference_size, encodings=encodings)
         one_frame(self.vae)
 
+    def example(self, size: Size, steps: int, guidance: float, max_sequence_length: int) -> str:  # noqa: ARG002
+        height, width = self.reference_of(size)
+        return f"""# The picture is brought to the size of training; the pipeline alone brings it to a million pixels.
+from diffusers.pipelines.qwenimage import pipeline_qwenimage_edit
+
+pipeline_qwenimage_edit.calculate_dimensions = lambda area, ratio: ({width}, {height}, None)
+image = pipeline(
+    prompt=prompt,
+    image=picture,
+    negative_prompt={NEGATIVE!r},
+    true_cfg_scale={guidance:g},
+    height={size[0]},
+    width={size[1]},
+    num_inference_steps={steps},
+    generator=torch.Generator().manual_seed(0),
+).images[0]"""
+
     def encode(
         self,
         prompts: Sequence[str],

@@ -49,7 +49,7 @@ def run(ctx: StageContext) -> None:
             epoch=lambda done, note: progress.advance(done - progress.done, note),
         )
         kept = checkpoints.stage_folder(ctx.root, ctx.label)
-        outcome, judges = train(ctx.params, ctx.root, name, out, kept, ctx.code.digest, ctx.read, reports)
+        outcome, judges = train(ctx.params, ctx.root, name, out, kept, ctx.code.digest, ctx.read, reports, place)
         if judges:
             ctx.endpoint = judges
             ctx.tracker.tags({ENDPOINT_TAG: judges})

@@ -92,7 +92,7 @@ class World:
         self._state = ("", 0)  # the variant and seed that trained the policy at hand
 
     def train(self, params: Params, _root: Path, name: str, out: Path, *given: Any) -> tuple[Any, str]:
-        rule, grpo, reports = params.policies.recipes[name], params.policies, given[-1]
+        rule, grpo, reports = params.policies.recipes[name], params.policies, given[-2]
         variant = "no_decoupling" if rule.train_size == 128 else "full"
         variant = "no_log_tame" if rule.rewards.aggregator == "weighted_sum" else variant
         variant = "kontext" if name == "kontext_edit" else variant

@@ -41,6 +41,9 @@ class ToyPolicy:
         self.adapters: dict[str, dict[str, torch.Tensor]] = {}
         self.active: str | None = "default"
 
+    def example(self, size: Size, steps: int, _guidance: float, _max_sequence_length: int) -> str:
+        return f"image = pipeline(prompt, {size}, {steps})"
+
     def check_size(self, size: Size) -> None:
         if any(side % TOKEN for side in size):
             raise DataError(f"{size} does not divide into {TOKEN} px tokens")

@@ -167,7 +167,8 @@ class Trainings:
             folder.mkdir(parents=True, exist_ok=True)
             read = lambda path: needed(self.root, path)  # noqa: E731
             checkpoints = cell.folder / "checkpoint"
-            outcome, _ = train(params, self.root, self.recipe, folder, checkpoints, self.code, read, reports)
+            place = folder.relative_to(self.root)
+            outcome, _ = train(params, self.root, self.recipe, folder, checkpoints, self.code, read, reports, place)
         return outcome
 
 
