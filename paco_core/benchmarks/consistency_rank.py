@@ -108,7 +108,7 @@ def _instance(
         scores = tuple(math.nan if score is None else float(score) for score in lists[2])  # Parquet has null for NaN
     except (TypeError, ValueError) as error:
         raise DataError(
-            f"{path}: instance {instance_id}: candidates, ranking or scores are no lists of what is expected ({error})"
+            f"{path}: instance {instance_id}: candidates, ranking or scores are not lists as expected ({error})"
         ) from None
     if sorted(ranking) != list(range(len(candidates))):
         raise DataError(

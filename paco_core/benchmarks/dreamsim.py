@@ -63,7 +63,7 @@ def read_branches(folder: Path) -> list[Branch]:
         raise DataError(f"{path}: names no branch")
     for branch in branches:
         if Path(branch.weights).name != branch.weights or not (folder / branch.weights).is_file():
-            raise DataError(f"{path}: names {branch.weights!r}, which is no file beside it")
+            raise DataError(f"{path}: names {branch.weights!r}, but no such file is beside it")
     return branches
 
 

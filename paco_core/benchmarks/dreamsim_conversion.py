@@ -101,10 +101,10 @@ def _clip(tensors: Mapping[str, torch.Tensor], name: str) -> dict[str, torch.Ten
     renamed = {key.replace("pos_drop.", "norm_pre."): value for key, value in tensors.items()}
     bias = renamed.pop("patch_embed.proj.bias", None)
     if bias is not None and bool(bias.any()):
-        raise DataError(f"{name}: its patch embedding has a bias, which CLIP's has not")
+        raise DataError(f"{name}: its patch embedding has a bias, which CLIP's does not have")
     missing = {PROJECTION, "norm_pre.weight", "norm.weight"} - renamed.keys()
     if missing:
-        raise DataError(f"{name}: lacks {', '.join(sorted(missing))}; it is no CLIP tower of DreamSim")
+        raise DataError(f"{name}: lacks {', '.join(sorted(missing))}; it is not a CLIP tower of DreamSim")
     return renamed
 
 
@@ -127,7 +127,7 @@ def _lora(folder: Path) -> tuple[dict[tuple[int, int, str], torch.Tensor], float
     for name, value in tensors.items():
         found = LORA_NAME.search(name)
         if found is None:
-            raise DataError(f"{folder}: holds {name}, which is no LoRA of a layer qkv")
+            raise DataError(f"{folder}: holds {name}, which is not a LoRA of a qkv layer")
         matrices[int(found[1] or 0), int(found[2]), found[3]] = value
     return matrices, config["lora_alpha"] / config["r"]
 

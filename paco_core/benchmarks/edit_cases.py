@@ -58,9 +58,9 @@ def read_public(source: Path) -> list[Case]:
             if not isinstance(keys, list) or len(keys) != 2:
                 raise DataError(f"{place}: key is {keys!r}, expected two")
             if dimension not in DIMENSIONS:
-                raise DataError(f"{place}: dimension {dimension!r} is none of {', '.join(DIMENSIONS)}")
+                raise DataError(f"{place}: dimension {dimension!r} is not one of {', '.join(DIMENSIONS)}")
             if not isinstance(entry["instruction"], str) or not entry["instruction"]:
-                raise DataError(f"{place}: the instruction is empty or no text")
+                raise DataError(f"{place}: the instruction is empty or not a string")
             cases.append(
                 Case(
                     id=" > ".join(map(str, keys)),
@@ -93,7 +93,9 @@ class _Pictures:
             yield
         except Exception as error:  # pyarrow raises several types
             cause = " ".join(str(error).split())
-            raise DataError(f"{self.path}: not a readable Parquet file ({cause}); put a whole copy there") from None
+            raise DataError(
+                f"{self.path}: not a readable Parquet file ({cause}); replace it with a complete copy"
+            ) from None
 
     def entries(self) -> list[dict[str, Any]]:
         """All rows without their pictures."""

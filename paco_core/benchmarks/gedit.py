@@ -148,8 +148,8 @@ def published_table(published: Sequence[PublishedRow]) -> Table:
     head = ["model", "semantic consistency", "perceptual quality", "overall"]
     rows = [[f"{r.model} (published)", *(number(v) for v in r.figures.values())] for r in published]
     note = (
-        "Published on GEdit-Bench, English, 0 to 10, given by another judge on other pictures: they stand here for "
-        "orientation and compare with no row above."
+        "Published on GEdit-Bench, English, 0 to 10, given by another judge on other pictures: they are shown for "
+        "orientation and cannot be compared with the rows above."
     )
     return Table("GEdit-Bench (published)", head, rows, [note, *{r.source for r in published}])
 

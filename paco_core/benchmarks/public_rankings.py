@@ -37,14 +37,14 @@ def judge_from_file(label: str, path: Path, instances: Sequence[Instance]) -> Ju
     A pair without a row is a failure and counted; a distance must be turned into a similarity first.
 
     Raises:
-        DataError: naming file and line, when a row lacks a field, or its score is no finite number.
+        DataError: naming file and line, when a row lacks a field, or its score is not a finite number.
     """
     known: dict[tuple[str, str], float] = {}
     for number, row in read_jsonl(path):
         pair = (_text(path, number, row, "reference"), _text(path, number, row, "candidate"))
         score = row.get("score")
         if isinstance(score, bool) or not isinstance(score, int | float) or not abs(score) <= sys.float_info.max:
-            raise DataError(f"{path}:{number}: score {score!r} is no finite number")
+            raise DataError(f"{path}:{number}: score {score!r} is not a finite number")
         known[pair] = float(score)
     judged = Judgement(label, [], asked=len(known))
     for instance in instances:
@@ -58,5 +58,5 @@ def judge_from_file(label: str, path: Path, instances: Sequence[Instance]) -> Ju
 def _text(path: Path, number: int, row: dict[str, Any], name: str) -> str:
     value = row.get(name)
     if not isinstance(value, str | int) or isinstance(value, bool) or value == "":
-        raise DataError(f"{path}:{number}: {name} is {value!r}, expected a text")
+        raise DataError(f"{path}:{number}: {name} is {value!r}, expected a string")
     return str(value)

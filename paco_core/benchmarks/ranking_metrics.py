@@ -57,7 +57,7 @@ def ranks_of_order(order: Sequence[int], scores: Sequence[float] | None = None) 
         ValueError: when the order does not name each of 0..n-1 once, or the scores are not as many.
     """
     if sorted(order) != list(range(len(order))):
-        raise ValueError(f"{list(order)} is no ranking of {len(order)} candidates; each of 0..n-1 must occur once")
+        raise ValueError(f"{list(order)} is not a ranking of {len(order)} candidates; each of 0..n-1 must occur once")
     if scores is not None and len(scores) != len(order):
         raise ValueError(f"{len(scores)} annotator's scores for {len(order)} ranked candidates; need as many")
     ties: list[list[int]] = []

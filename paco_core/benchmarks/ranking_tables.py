@@ -35,7 +35,7 @@ def tables(result: Result, published: Sequence[PublishedRow]) -> list[Table]:
     prompts = len({instance.prompt_id for instance in result.instances})
     notes = [
         f"{len(result.instances)} rankings of {prompts} prompts; means with 95% bootstrap intervals over prompts. "
-        "Chance is what the random judge of this run has, for annotators' ties raise it.",
+        "Chance is what the random judge of this run has, because annotators' ties raise it.",
         TIE_RULE,
         "Rows marked “published” were measured by others on the public benchmark, not on these rankings.",
     ]

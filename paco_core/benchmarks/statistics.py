@@ -50,7 +50,7 @@ def _sums(values: Floats, groups: Sequence[str] | None) -> tuple[Floats, Floats]
     """Sum and count of the present values of each group, groups in sorted order."""
     labels: Sequence[Any] = range(len(values)) if groups is None else groups
     if len(labels) != len(values):
-        raise ValueError(f"{len(values)} values, {len(labels)} group labels; one label a value is needed")
+        raise ValueError(f"{len(values)} values, {len(labels)} group labels; one label per value is needed")
     present = ~np.isnan(values)
     if not present.any():
         return np.zeros(0), np.zeros(0)

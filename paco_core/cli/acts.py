@@ -39,7 +39,7 @@ def checkpoints(args: argparse.Namespace) -> None:
     if args.action == "list":
         print(checkpoints.text(checkpoints.listing(root)))
     elif bool(args.stages) == args.all:
-        raise DataError("name the stages whose checkpoints go (policies@flux_t2is), or give --all")
+        raise DataError("name the stages whose checkpoints to remove (policies@flux_t2is), or give --all")
     else:
         print(f"removed:\n{checkpoints.text(checkpoints.drop(root, args.stages))}")
 
@@ -192,7 +192,7 @@ def provenance(args: argparse.Namespace) -> None:
     root = project_root()
     story = command.tell(root, args.subject)
     if story.problem:
-        print(f"runs are not named: {story.problem}", file=sys.stderr)
+        print(f"runs are unknown: {story.problem}", file=sys.stderr)
     if not args.verify:
         print(story.text("json" if args.json else "markdown"))
         return

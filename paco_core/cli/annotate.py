@@ -68,8 +68,8 @@ def _saved(root: Path, store: AnswerStore) -> str:
     try:
         return f"{answer_file.save(root, store)} answers in {answer_file.FILE}"
     except (DataError, OSError) as error:
-        return f"not saved in {answer_file.FILE} ({error}); the answers lie in {_shown(root, store.path)}: " + (
-            "run `paco annotate save` when that is mended"
+        return f"not saved in {answer_file.FILE} ({error}); the answers are in {_shown(root, store.path)}: " + (
+            "run `paco annotate save` when that is fixed"
         )
 
 
@@ -115,7 +115,7 @@ def _welcome(queue: AnnotationQueue, path: Path, address: str) -> str:
         f"{len(queue.chosen)} of {len(queue.instances)} instances, each for {queue.overlap} of {len(active)} "
         f"annotators; answers in {path}",
         *(f"  {one.name:<14} {address}/a/{one.token}   {progress[one.name]}" for one in active),
-        "Ctrl-C ends; the same command goes on where everybody was.",
+        "Ctrl-C stops; the same command resumes where everybody was.",
     ]
     return "\n".join(lines)
 

@@ -12,18 +12,18 @@ from paco_core.cli import acts
 def _add_tracking(verb: Callable[..., argparse.ArgumentParser]) -> None:
     """Verbs about runs, versions and where they come from."""
     compare = verb("compare", acts.compare, "compare tracked runs: a table here, an HTML page with curves and pictures")
-    text = "run id, the beginning of one, a run's name, or an experiment of DVC (EXP, or EXP:STAGE)"
+    text = "run id, the beginning of one, a run's name, or a DVC experiment (EXP, or EXP:STAGE)"
     compare.add_argument("runs", nargs="+", metavar="RUN", help=text)
     compare.add_argument("--out", type=Path, default=Path("comparison.html"), help="the page (default: %(default)s)")
 
-    provenance = verb("provenance", acts.provenance, "print what a path or alias was made from, up to the prompts")
+    provenance = verb("provenance", acts.provenance, "print what a path or alias was made from, back to the prompts")
     provenance.add_argument("subject", help="a path, a stage (grids@0), or an alias (flux_t2is@champion)")
     provenance.add_argument("--json", action="store_true", help="JSON instead of Markdown")
-    provenance.add_argument("--verify", action="store_true", help="hash everything again and name what broke")
+    provenance.add_argument("--verify", action="store_true", help="hash everything again and name broken links")
 
     text = "make the present version champion if its checks pass and it beats the incumbent in a paired test"
     verb("promote", acts.promote, text).add_argument("name", help="reward, or a policy")
-    verb("rollback", acts.rollback, "give the alias champion back to the version before").add_argument("name")
+    verb("rollback", acts.rollback, "move the alias champion back to the previous version").add_argument("name")
     verb("champions", acts.champions, "list champions and challengers")
 
     verb("sync", acts.sync, "send MLflow what was kept locally while its server did not answer")
@@ -34,47 +34,49 @@ def _add_dataset(verb: Callable[..., argparse.ArgumentParser]) -> None:
     actions = dataset.add_subparsers(dest="action", required=True)
     sub = actions.add_parser("export", help="write PaCo-Dataset, ConsistencyRank-Bench or plain Parquet, with a card")
     sub.add_argument("format", choices=("paco_dataset", "rank_bench", "parquet"))
-    sub.add_argument("folder", type=Path, help="a new one")
-    sub.add_argument("--licence", default="other", help="of the data set, for its card (default: other)")
+    sub.add_argument("folder", type=Path, help="a new folder")
+    sub.add_argument("--licence", default="other", help="licence of the data set, for its card (default: other)")
     sub = actions.add_parser("import", help="turn public data into a folder of the project's own layout")
     sub.add_argument("format", choices=("paco_dataset", "rank_bench"))
     sub.add_argument("folder", type=Path)
-    sub.add_argument("out", type=Path, help="a new one, such as data/external/paco_dataset")
+    sub.add_argument("out", type=Path, help="a new folder, such as data/external/paco_dataset")
     sub = actions.add_parser("trace", help="print the grids, seeds and prompt of a pair or ranking instance")
     sub.add_argument("id")
 
 
 def _add_tables(verb: Callable[..., argparse.ArgumentParser]) -> None:
     """Verbs that train many times and compare."""
-    sweep = verb("sweep", acts.sweep, "train the reward under several shares alpha and seeds, and compare them")
-    sweep.add_argument("--alpha", nargs="+", help="of 1/n, numbers, fast, default (all: 1/n 0.01 0.1 0.3 0.5 0.9 fast)")
+    sweep = verb("sweep", acts.sweep, "train the reward with several values of alpha and seeds, and compare them")
+    sweep.add_argument(
+        "--alpha", nargs="+", help="of 1/n, numbers, fast, default (default: 1/n 0.01 0.1 0.3 0.5 0.9 fast)"
+    )
     sweep.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
-    sweep.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="other keys of params.yaml")
+    sweep.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="override keys of params.yaml")
     sweep.add_argument("--name", default="alpha", help="folder below data/sweeps/ (default: alpha)")
 
-    reproduce = verb("reproduce", acts.reproduce, "train policies under several seeds and their ablations, and report")
-    reproduce.add_argument("--variants", nargs="+", help="some of those that --list names (default: all)")
+    reproduce = verb("reproduce", acts.reproduce, "train policies and their ablations with several seeds, and report")
+    reproduce.add_argument("--variants", nargs="+", help="some of those that --list prints (default: all)")
     reproduce.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
-    reproduce.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="other keys of params.yaml")
+    reproduce.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="override keys of params.yaml")
     reproduce.add_argument("--name", default="ablation", help="folder below data/reproduce/ (default: ablation)")
-    reproduce.add_argument("--list", action="store_true", help="list the variants and what is kept of them")
-    reproduce.add_argument("--report-only", action="store_true", help="write the report again from what is kept")
+    reproduce.add_argument("--list", action="store_true", help="list the variants and their kept results")
+    reproduce.add_argument("--report-only", action="store_true", help="write the report again from kept results")
 
 
 def _add_runtime(verb: Callable[..., argparse.ArgumentParser]) -> None:
     """Verbs about what stages are made of and go on with."""
-    verb("code", acts.code, "write down what each stage is made of besides data (the stage `code`)")
-    text = "list or remove what trainings go on with after a kill, or with more epochs"
+    verb("code", acts.code, "record what each stage depends on besides data (the stage `code`)")
+    text = "list or remove the checkpoints from which trainings resume after a kill, or with more epochs"
     actions = verb("checkpoints", acts.checkpoints, text).add_subparsers(dest="action", required=True)
     actions.add_parser("list", help="stage, identity, size and age of each")
-    drop = actions.add_parser("drop", help="remove those of some stages, or all")
+    drop = actions.add_parser("drop", help="remove the checkpoints of some stages, or all")
     drop.add_argument("stages", nargs="*", metavar="STAGE")
     drop.add_argument("--all", action="store_true")
 
 
 def _plan_arguments(plan: argparse.ArgumentParser) -> None:
     plan.add_argument("policy")
-    plan.add_argument("--processes", type=int, default=1, help="processes that will train together")
+    plan.add_argument("--processes", type=int, default=1, help="number of processes that will train together")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -124,28 +126,28 @@ def parser() -> argparse.ArgumentParser:
     annotate = verb(
         "annotate",
         acts.annotate,
-        "serve the page where people rank candidates, save their answers for the stage, print how they do, or write "
+        "serve the page where people rank candidates, save their answers for the stage, print their progress, or write "
         "tasks for Label Studio",
     )
     annotate.add_argument("action", nargs="?", choices=("serve", "status", "save", "export"), default="serve")
-    annotate.add_argument("--folder", type=Path, default=Path("label-studio"), help="a new one, for export")
+    annotate.add_argument("--folder", type=Path, default=Path("label-studio"), help="a new folder, for export")
     annotate.add_argument("--address", help="where Label Studio will find that folder (default: its local files)")
-    annotate.add_argument("--port", type=int, default=7860, help="on 127.0.0.1 (default: 7860; 0: any free one)")
+    annotate.add_argument("--port", type=int, default=7860, help="port on 127.0.0.1 (default: 7860; 0: any free one)")
     annotate.add_argument("--annotators", type=int, help="how many people; each gets a link (default: as before, or 1)")
     annotate.add_argument("--overlap", type=int, help="how many people rank each instance (default: as before, or 1)")
-    annotate.add_argument("--instances", type=int, help="a random part of this many (default: as before, or all)")
+    annotate.add_argument("--instances", type=int, help="a random subset of this size (default: as before, or all)")
     annotate.add_argument("--retire", metavar="NAME", help="give this annotator's open work to the others")
 
     _add_dataset(verb)
 
-    zoo = verb("zoo", acts.zoo, "train the small models of the embedded world again, or measure them again")
+    zoo = verb("zoo", acts.zoo, "retrain the small models of the embedded world, or measure them again")
     actions = zoo.add_subparsers(dest="action", required=True)
     for action in ("build", "check"):
         actions.add_parser(action).add_argument("members", nargs="*", help="default: all")
 
-    _plan_arguments(verb("plan", acts.plan, "print a policy's arithmetic, memory and cost; refuse what cannot work"))
+    _plan_arguments(verb("plan", acts.plan, "print a policy's work, memory and cost; refuse settings that cannot work"))
     verb("graph", acts.graph, "print the graph of dvc.yaml as Mermaid")
     _add_tracking(verb)
     _add_runtime(verb)
-    verb("tour", acts.tour, "say where to look after a run")
+    verb("tour", acts.tour, "print where to look after a run")
     return parser

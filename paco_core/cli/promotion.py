@@ -106,7 +106,7 @@ def _decide(
     if incumbent is None:
         return decisions.first(name, rule, unmeasured, found)
     folders = [root / candidate.path, bytes_of(root, incumbent)]
-    say(f"measures version {candidate.number} against the champion, version {incumbent.number}")
+    say(f"measuring version {candidate.number} against the champion, version {incumbent.number}")
     ours, theirs = _measure(root, params, name, folders)
     chosen = decisions.benchmark_of(params, name)
     return decisions.decide(

@@ -124,7 +124,7 @@ class _Table:
             found = grid.run(parent, cells, on_fresh=self._report)
             for cell, done in zip(cells, found, strict=True):
                 if done is None and not grid.is_kept(cell):
-                    say(f"{cell.name}, seed {cell.seed}: another command trains it and will write the report anew")
+                    say(f"{cell.name}, seed {cell.seed}: another command is training it and will rewrite the report")
             text = self._report()
             for suffix in ("md", "html", "json"):
                 parent.artifact(self.out / f"{report.NAME}.{suffix}")
@@ -153,7 +153,7 @@ class _Table:
             elif report.go_together(self.out, part):
                 fitting += part
         if len(fitting) < len(cells):
-            say(f"{len(cells) - len(fitting)} kept cells rest on other settings or data and are left out of the report")
+            say(f"{len(cells) - len(fitting)} kept cells have other settings or data and are left out of the report")
         return fitting
 
     def _announce(self, cells: int, left: Sequence[Cell]) -> None:
@@ -167,4 +167,4 @@ class _Table:
             total += len(seeds) * (guess or 0.0)
             say(f"  {variant.name}: {estimates.words(guess)}, seeds {', '.join(map(str, seeds))}")
         if total:
-            say(f"  together about {total / 60:.0f} min on two cores that do nothing else")
+            say(f"  together about {total / 60:.0f} min on two otherwise idle cores")

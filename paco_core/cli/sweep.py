@@ -24,7 +24,7 @@ def sweep(root: Path, alphas: Sequence[str] | None, seeds: Sequence[int], change
     settings = [setting(alpha) for alpha in alphas or ALPHAS]
     names = [s.name for s in settings]
     if len(set(names)) < len(names):
-        raise DataError(f"a setting comes twice: {', '.join(names)}")
+        raise DataError(f"a setting is given twice: {', '.join(names)}")
     params = grid.begin(root, changes, seeds)
     out = root / "data" / "sweeps" / name
     Sweep(root, params, out, grid.say).run(settings, seeds)

@@ -13,8 +13,8 @@ look at
   make ui                       the asset graph on http://127.0.0.1:3000, the runs on http://127.0.0.1:5000
   dvc dag                       the graph in the terminal
   git add dvc.lock data/metrics data/runs && git commit -m "First run"     keep it: later runs are compared with it
-  dvc metrics diff              every figure of every stage, beside the committed run
-  dvc exp run -S policies.learning_rate=0.0003     change a number: what follows from it runs again
+  dvc metrics diff              every metric of every stage, compared with the committed run
+  dvc exp run -S policies.learning_rate=0.0003     change a parameter: only what depends on it runs again
 """.rstrip()
 
 

@@ -80,5 +80,5 @@ class EditsParams(Section):
     def _each_once(self) -> EditsParams:
         for name, given in (("seeds", self.seeds), ("painters", [(p.family, p.model) for p in self.painters])):
             if len(set(given)) < len(given):
-                raise ValueError(f"{name} {given} hold one of them twice")
+                raise ValueError(f"{name} {given} contain a duplicate")
         return self

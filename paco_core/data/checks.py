@@ -89,7 +89,7 @@ def painted_edits_are_of_training_prompts(data: Path) -> CheckReport:
         name,
         not strange and not repeated,
         "ERROR",
-        f"{len(edits)} painted edits; {len(strange)} of prompts that are not for training, {repeated} ids twice",
+        f"{len(edits)} painted edits; {len(strange)} of prompts that are not for training, {repeated} duplicate ids",
         {"painted": len(edits), "strange": len(strange), "repeated": repeated},
     )
 
@@ -254,7 +254,7 @@ def answers_agree_with_labels(data: Path) -> CheckReport:
         name,
         not wrong and not missing and answers > 0 and failed <= FAILED_SHARE * (answers + failed),
         "ERROR",
-        f"{answers} answers, {wrong} at odds with their label; {failed} pairs counted as failed "
+        f"{answers} answers, {wrong} contradicting their label; {failed} pairs counted as failed "
         f"(at most {FAILED_SHARE:.0%} may be), {missing} lost",
         {"answers": answers, "wrong": wrong, "failed": failed, "lost": missing},
     )

@@ -110,9 +110,9 @@ def card(params: Params, figures: Figures, form: str, licence: str, generator: s
         ), "",
         "## Licences", "",
         f"- This data set: {licence}.",
-        f"- The pictures were painted by `{params.grids.model}`, licence: {generator}. Its terms hold for them.",
+        f"- The pictures were painted by `{params.grids.model}`, licence: {generator}. Its terms apply to them.",
         *(
-            [f"- Prompts come from `{params.prompts.source}`; the terms of that source hold for them."]
+            [f"- Prompts come from `{params.prompts.source}`; the terms of that source apply to them."]
             if params.prompts.engine == "import" else []
         ), "",
     ]  # fmt: skip

@@ -162,7 +162,7 @@ def _row(
     if not isinstance(candidates, list) or not isinstance(ranked, list) or len(candidates) < 2:
         raise DataError("record: comp_images and rank_images must be lists of two or more names")
     if not all(isinstance(picture, str) for picture in (*candidates, *ranked)):
-        raise DataError("record: comp_images and rank_images must name pictures by texts")
+        raise DataError("record: comp_images and rank_images must name pictures by strings")
     if len(set(candidates)) != len(candidates) or sorted(ranked) != sorted(candidates):
         raise DataError(f"ranking: rank_images {ranked} does not order each of comp_images {candidates} once")
     if not isinstance(name, str) or name not in prompts:
@@ -189,5 +189,5 @@ def _row(
 def _name(picture: object) -> str:
     """A picture's name within its prompt's folder."""
     if not isinstance(picture, str) or not picture or "/" in picture or picture.startswith("."):
-        raise DataError(f"{picture!r} is no picture's name")
+        raise DataError(f"{picture!r} is not a picture name")
     return picture

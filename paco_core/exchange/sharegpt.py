@@ -103,7 +103,7 @@ def _files(folder: Path) -> dict[str, Path]:
             raise DataError(f"{folder / INFO}: {name}: {error}") from None
         if split.lower() == RANKED or split.lower() in named:
             other = named.get(split.lower(), "the rankings of an import")
-            raise DataError(f"{folder / INFO}: {name}: its pairs and {other} would lie in one file, {split}.parquet")
+            raise DataError(f"{folder / INFO}: {name}: its pairs and {other} would be in one file, {split}.parquet")
         named[split.lower()] = name
         found[split] = file
     if not found:
@@ -127,12 +127,12 @@ def _parsed(folder: Path, split: str, row: Any) -> Row:
         contents = {turn["role"]: turn["content"] for turn in row["messages"]}
         asked, answer, images = str(contents["user"]), str(contents["assistant"]), list(row["images"])
     except (KeyError, TypeError) as error:
-        raise DataError(f"record: no row of ShareGPT messages and images ({error!r})") from None
+        raise DataError(f"record: not a row of ShareGPT messages and images ({error!r})") from None
     if len(images) != 2 or asked.count(IMAGE) != 2:
         raise DataError(f"record: {len(images)} images and {asked.count(IMAGE)} {IMAGE} marks, expected 2 of each")
     question = parse_question(asked.replace(IMAGE, ""))
     if question is None:
-        raise DataError(f"question: its wording is none that the reward model is trained on: {asked[:80]!r}")
+        raise DataError(f"question: its wording is not one that the reward model is trained on: {asked[:80]!r}")
     if opening(answer) not in ("Yes", "No"):
         raise DataError(f"answer: begins with neither Yes nor No: {answer[:40]!r}")
     try:

@@ -141,7 +141,7 @@ def begin(root: Path, changes: Sequence[str], seeds: Sequence[int]) -> Params:
         ParamsError: when the changed parameters are invalid.
     """
     if len(set(seeds)) < len(seeds):
-        raise DataError(f"a seed comes twice: {list(seeds)}")
+        raise DataError(f"a seed is given twice: {list(seeds)}")
     return changed(load(root / PARAMS_FILE), changes_of(changes))
 
 

@@ -142,7 +142,9 @@ class Sweep:
             trained = []
             for cell, done in zip(cells, grid.run(parent, cells), strict=True):
                 if done is None:
-                    self.say(f"{cell.name}, seed {cell.seed}: another command trains it; run the sweep again after it")
+                    self.say(
+                        f"{cell.name}, seed {cell.seed}: another command is training it; run the sweep again afterwards"
+                    )
                 else:
                     trained.append(Trained(cell.name, cell.seed, done["validation"], _scores(done)))
             rows = self.summarise(trained, judges)
@@ -272,8 +274,8 @@ def tables(rows: Sequence[Row], instances: int) -> list[Table]:
     head = ["setting", "seeds", "accuracy", "sd over seeds", "over base", "T1-B1", "over base", "tau"]
     note = (
         f"{instances} held-out rankings. Mean over seeds with a 95% bootstrap interval over prompts; differences "
-        "are paired, p by sign flips over prompts. The interval does not hold what another seed would change: "
-        "that is the standard deviation over seeds."
+        "are paired, p by sign flips over prompts. The interval does not include the variation between seeds: "
+        "the standard deviation over seeds shows it."
     )
     decision = [[row.name, *(number(row.validation[key]) for key in VALIDATION)] for row in rows if row.validation]
     words = [name.replace("_", " ") for name in VALIDATION]

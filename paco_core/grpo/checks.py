@@ -49,7 +49,7 @@ def collapse(rows: Sequence[Row], sizes: Sequence[int]) -> CheckReport:
         "no_collapse",
         passed,
         "ERROR",
-        f"{measure.replace('_', ' ')} after training is {shares} of that before; at least {least:.0%} is asked for",
+        f"{measure.replace('_', ' ')} after training is {shares} of that before; at least {least:.0%} is required",
         {f"diversity_kept_{side}px": share for side, share in kept.items()},
     )
 
@@ -66,7 +66,7 @@ def ratio_before_update(rows: Sequence[Row], loss: str, dtype: str) -> CheckRepo
         largest < bound,
         "ERROR",
         f"largest |log p - log p_old| before an update is {largest:.2g} over {len(gaps)} epochs; "
-        f"below {bound:g} in {dtype} is asked for",
+        f"below {bound:g} in {dtype} is required",
         {"largest_gap": largest, "epochs": len(gaps)},
     )
 
@@ -81,7 +81,7 @@ def gold_gain(rows: Sequence[Row], size: int, least: float, following_loss: floa
         f"gold_gain_{size}px",
         gain >= least and following >= -following_loss,
         "WARN",
-        f"gold consistency on unseen prompts at {size} px changed by {gain:+.3f} (at least {least:+.2f} is asked "
-        f"for), gold following by {following:+.3f} (at least {-following_loss:+.2f})",
+        f"gold consistency on unseen prompts at {size} px changed by {gain:+.3f} (at least {least:+.2f} is "
+        f"required), gold following by {following:+.3f} (at least {-following_loss:+.2f})",
         {"gold_consistency_gain": gain, "gold_following_gain": following},
     )

@@ -18,7 +18,7 @@ def prompts_of_epoch(available: int, count: int, epoch: int, seed: int) -> list[
     """
     if available < count:
         raise DataError(
-            f"prompts_per_epoch={count}, but only {available} training prompts are there; "
+            f"prompts_per_epoch={count}, but there are only {available} training prompts; "
             f"choose at most {available} or make more prompts"
         )
     deals = available // count
@@ -47,7 +47,7 @@ def share(batches: int, rank: int, world: int) -> range:
     if batches % world:
         valid = [n for n in range(1, batches + 1) if batches % n == 0]
         raise DataError(
-            f"{batches} rollout batches an epoch cannot be shared evenly by {world} processes; valid numbers of "
+            f"{batches} rollout batches per epoch cannot be divided evenly among {world} processes; valid numbers of "
             f"processes: {valid}, or change policies.rollout_batch"
         )
     each = batches // world

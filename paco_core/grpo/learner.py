@@ -141,8 +141,8 @@ class Learner:
         gap = float(self.processes.sum(tally.gap).max())
         if gap > bound:
             raise RuntimeError(
-                f"|log p - log p_old| before the first update is {gap:.3g}, more than {bound:g}: the trained pass does "
-                "not see what was sampled; choose policies.old_log_prob: recomputed, or raise policies.max_ratio_gap"
+                f"|log p - log p_old| before the first update is {gap:.3g}, more than {bound:g}: the training pass "
+                "does not match the sampling; choose policies.old_log_prob: recomputed, or raise policies.max_ratio_gap"
             )
 
     def tensors(self) -> dict[str, torch.Tensor]:

@@ -43,7 +43,7 @@ def model_card(
     lora = (
         f"rank {params.lora.rank}, alpha {params.lora.alpha}"
         if recipe.start is None
-        else f"gone on from {recipe.start}"
+        else f"continued from {recipe.start}"
     )
     return f"""---
 {yaml.safe_dump(front, sort_keys=False).strip()}

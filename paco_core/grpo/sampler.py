@@ -49,7 +49,7 @@ class Sampler:
             near = max(1, round(params.rollout_batch / params.group_size)) * params.group_size
             raise DataError(
                 f"reward {scoring.groupwise[0]} looks at whole groups, and policies.rollout_batch="
-                f"{params.rollout_batch} tears groups of {params.group_size} apart between processes; choose {near}"
+                f"{params.rollout_batch} splits groups of {params.group_size} across processes; choose {near}"
             )
         sizes = {picture_size(r, recipe.train_size, recipe.record_size, policy.multiple) for r in records}
         self._sampling = {size: self._sampling_of(size) for size in sizes}

@@ -138,7 +138,7 @@ class Trainer:
         Raises:
             DataError: when prompts are too few, shared by training and evaluation, or sizes do not fit; when too
                 many samples could not be scored.
-            RuntimeError: when a gradient is not finite, or the trained pass does not see what was sampled.
+            RuntimeError: when a gradient is not finite, or the training pass does not match the sampling pass.
         """
         self._check()
         params, recipe = self.params, self.recipe
@@ -147,7 +147,7 @@ class Trainer:
         if self.policy.truncated:
             self.reports.say(
                 f"{self.policy.truncated} prompts are longer than max_sequence_length="
-                f"{recipe.max_sequence_length} tokens and were cut"
+                f"{recipe.max_sequence_length} tokens and were truncated"
             )
         self.policy.drop_encoders()
         if recipe.start is None:
@@ -239,7 +239,7 @@ class Trainer:
             start, stopped = found.done, found.notes["stopped"]
             rows = [{k: math.nan if v is None else v for k, v in row.items()} for row in found.notes["rows"]]
             self.learner.restore(found.tensors, found.notes["optimizer_steps"])
-            self.reports.say(f"goes on after epoch {start} of {self.params.epochs}")
+            self.reports.say(f"resumes after epoch {start} of {self.params.epochs}")
             if (
                 start
                 and start < self.params.epochs

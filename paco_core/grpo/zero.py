@@ -39,9 +39,9 @@ class SharedUpdates:
     ) -> None:
         whole: Any = policy
         if not isinstance(getattr(whole, "transformer", None), torch.nn.Module):
-            raise DataError(f"policies of family {policy.family} have no transformer to share out; use launch/ddp.yaml")
+            raise DataError(f"policies of family {policy.family} have no transformer to shard; use launch/ddp.yaml")
         if params.optimizer != "adamw":
-            raise DataError(f"policies.optimizer: {params.optimizer} cannot be shared out by ZeRO-2; choose adamw")
+            raise DataError(f"policies.optimizer: {params.optimizer} cannot be sharded by ZeRO-2; choose adamw")
         plugin = DeepSpeedPlugin(gradient_accumulation_steps=1, gradient_clipping=params.max_grad_norm)
         config = plugin.deepspeed_config
         config["train_micro_batch_size_per_gpu"] = params.train_batch

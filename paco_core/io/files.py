@@ -42,7 +42,7 @@ def checked_name(value: object) -> str:
     if not isinstance(value, str) or not _NAME.fullmatch(value):
         raise DataError(
             f"{_short(value)} cannot be an id: files are named by it; use letters, digits, '_', '-' and '.', "
-            f"{MAX_NAME} at most, neither '.' nor '-' first and no '.' last"
+            f"{MAX_NAME} at most, not starting with '.' or '-', not ending with '.'"
         )
     if value.split(".", maxsplit=1)[0].lower() in _DEVICES:
         raise DataError(f"{value!r} cannot be an id: it is the name of a device on Windows")
@@ -59,12 +59,12 @@ class Names:
         """Take an id in, which has been checked.
 
         Raises:
-            DataError: when it, or another one in other case, stood on an earlier line.
+            DataError: when it, or another one in other case, is already on an earlier line.
         """
         known, before = self._seen.setdefault(name.lower(), (name, line))
         if before != line:
             alike = "" if known == name else f" as {known}, and many disks do not distinguish upper from lower case"
-            raise DataError(f"{name} stood already on line {before}{alike}")
+            raise DataError(f"{name} is already on line {before}{alike}")
 
 
 def inside(folder: Path, name: object) -> Path:
@@ -74,7 +74,7 @@ def inside(folder: Path, name: object) -> Path:
         DataError: when it is no relative path, or leads out of the folder, by ``..`` or by a link.
     """
     if not isinstance(name, str) or not name:
-        raise DataError(f"{_short(name)} is no file name")
+        raise DataError(f"{_short(name)} is not a file name")
     given, path = PurePosixPath(name), folder / name
     if given.is_absolute() or ".." in given.parts:
         raise DataError(f"{_short(name)} leads out of {folder}; name a path below it")
@@ -84,9 +84,9 @@ def inside(folder: Path, name: object) -> Path:
         pass  # for the caller to say what is missing
     except (OSError, ValueError) as error:  # too long, links in a circle, a character that no path has
         reason = error.strerror if isinstance(error, OSError) else error
-        raise DataError(f"{_short(name)} is no usable path ({reason})") from None
+        raise DataError(f"{_short(name)} is not a usable path ({reason})") from None
     if not path.resolve().is_relative_to(folder.resolve()):
-        raise DataError(f"{_short(name)} leads out of {folder} by a link; put the file itself there")
+        raise DataError(f"{_short(name)} leads out of {folder} through a link; put the file itself there")
     return path
 
 
@@ -266,7 +266,7 @@ def read_table(
     from pyarrow import parquet
 
     stage = paths.producer(path)
-    remedy = remedy or (f"run `dvc repro {stage}`" if stage else "put a whole copy in its place")
+    remedy = remedy or (f"run `dvc repro {stage}`" if stage else "replace it with a complete copy")
     try:
         known = parquet.read_schema(path).names
         if missing := [name for name in (*require, *(columns or ())) if name not in known]:
@@ -281,7 +281,7 @@ def read_table(
     except Exception as error:  # a damaged file makes pyarrow raise many types
         size = path.stat().st_size if path.is_file() else 0
         cause = f"{size} bytes, {error}" if size else "it is empty"
-        raise DataError(f"{path}: no readable Parquet file ({cause}); is it cut off? {remedy}") from None
+        raise DataError(f"{path}: not a readable Parquet file ({cause}); is it cut off? {remedy}") from None
 
 
 def _text(path: Path) -> str:

@@ -175,7 +175,7 @@ class ShardReader:
         table = pd.concat(frames, ignore_index=True)
         repeated = table["id"][table["id"].duplicated()]
         if len(repeated):
-            raise DataError(f"{len(repeated)} picture ids lie in two shards, e.g. {repeated.iloc[0]}")
+            raise DataError(f"{len(repeated)} picture ids are in two shards, e.g. {repeated.iloc[0]}")
         return table.set_index("id", drop=False)
 
     def read(self, image_id: str) -> Image.Image:
@@ -201,7 +201,7 @@ class ShardReader:
             data = stream.read(size)
         if row.get("md5") and hashlib.md5(data, usedforsecurity=False).hexdigest() != row["md5"]:
             raise DataError(
-                f"{tar}:{row['member']}: its bytes are not those of its md5 in {INDEX}: the file was damaged or "
+                f"{tar}:{row['member']}: its bytes do not match its md5 in {INDEX}: the file was damaged or "
                 "changed; delete the shard and run `dvc repro grids`"
             )
         image = decode_image(data, f"{tar}:{row['member']}")

@@ -56,7 +56,7 @@ class Audit:
         different = [f"{a.out}: recorded {a.recorded}, made again {a.again}" for a in self.outs if not a.agrees]
         problems = [*different, *(f"{stage} failed: {text}" for stage, text in self.failed.items())]
         stages = len({a.stage for a in self.outs})
-        good = f"{stages} stages gave the recorded bytes again; {len(self.skipped)} were left out"
+        good = f"{stages} stages reproduced the recorded bytes; {len(self.skipped)} were skipped"
         return CheckReport(
             "md5s_agree",
             not problems,
@@ -75,7 +75,7 @@ def to_audit(root: Path, lock: Lock, only: Collection[str] = ()) -> tuple[list[E
     for label, entry in lock.entries.items():
         stage = codes.graph.get(label)
         if only and label not in only:
-            skipped[label] = "was not asked for"
+            skipped[label] = "was not selected"
         elif stage is None:
             skipped[label] = "no longer in dvc.yaml"
         elif stage.dagster.get("pool") and not only:

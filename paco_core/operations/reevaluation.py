@@ -136,7 +136,7 @@ def table_file(root: Path, name: str, now: datetime) -> Path:
 def last_table(root: Path, name: str) -> pd.DataFrame | None:
     """The table of the last time."""
     files = sorted((root / FOLDER / name).glob("*.parquet"))
-    return read_table(files[-1], remedy="delete it: then the time before is the last") if files else None
+    return read_table(files[-1], remedy="delete it to compare with the time before that") if files else None
 
 
 def _paired(now: pd.DataFrame, before: pd.DataFrame, measure: str) -> Paired | None:

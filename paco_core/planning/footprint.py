@@ -104,7 +104,9 @@ def architecture(root: Path, model: str) -> Architecture | None:
     config = read_json(folder / "transformer" / "config.json")
     kind = config.get("_class_name")
     if kind not in get_args(Kind):
-        raise DataError(f"{folder}: transformer/config.json is of a {kind}; known are {', '.join(get_args(Kind))}")
+        raise DataError(
+            f"{folder}: transformer/config.json is of a {kind}; known kinds are {', '.join(get_args(Kind))}"
+        )
     try:
         return Architecture(
             hidden=config["num_attention_heads"] * config["attention_head_dim"],

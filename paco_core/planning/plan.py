@@ -59,12 +59,12 @@ def _resources(params: Params, policy: str, root: Path, done: Workload, processe
     grpo = params.policies
     found = architecture(root, grpo.recipes[policy].model)
     if found is None:
-        return ["memory               unknown: the model is not here and not known by heart"]
+        return ["memory               unknown: the model is neither here nor built in"]
     passes = done.rollout_passes + done.untrained_passes, done.trained_passes
     recipe = params.policies.recipes[policy]
     need = footprint(found, params.policies.of(recipe), recipe, passes)
     lines = [
-        f"memory               about {need.memory_gb:.2g} GB a process: weights {need.weights_gb:.2g}, "
+        f"memory               about {need.memory_gb:.2g} GB per process: weights {need.weights_gb:.2g}, "
         f"adapter, average and optimiser {need.adapter_gb:.2g}, "
         f"activations {need.activations_gb:.2g}, kept latents {need.kept_gb:.2g} "
         "(estimate; text encoders are dropped before)"
@@ -103,10 +103,10 @@ def plan(params: Params, policy: str, root: Path = Path(), processes: int = 1) -
     return "\n".join(
         [
             f"{policy}: {recipe.model}, {done.epochs} epochs at {recipe.train_size} px, evaluated at {sizes}",
-            f"images an epoch      {done.images_an_epoch} = {grpo.prompts_per_epoch} prompts x {grpo.group_size}",
+            f"images per epoch     {done.images_an_epoch} = {grpo.prompts_per_epoch} prompts x {grpo.group_size}",
             f"sampling             {done.rollout_batches} batches of {grpo.rollout_batch}, {done.rollout_passes} "
             f"passes ({recipe.sampling_steps} steps, {noise})",
-            f"scoring              {asks} distinct pairs ({done.questions_a_picture} a picture), "
+            f"scoring              {asks} distinct pairs ({done.questions_a_picture} per picture), "
             f"rewards {', '.join(recipe.rewards.terms)} by {recipe.rewards.aggregator}",
             f"training             {done.trained_passes} passes with backward and {done.untrained_passes} without, "
             f"{grpo.updates_per_epoch} updates of {done.micro_batches} micro-batches of {grpo.train_batch}, "

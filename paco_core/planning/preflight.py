@@ -160,8 +160,8 @@ def _changed_code(root: Path, lock: Lock) -> list[str]:
 def _lost_outs(root: Path, lock: Lock) -> list[str]:
     """Outs that ``dvc.lock`` records and that are not here; a stage that reads one would stop."""
     return [
-        f"{out}: recorded in dvc.lock, but not here; `dvc checkout {out}` brings it back from the cache, "
-        f"else `dvc repro {entry.stage}` makes it anew"
+        f"{out}: recorded in dvc.lock, but not here; `dvc checkout {out}` restores it from the cache, "
+        f"or `dvc repro {entry.stage}` makes it again"
         for entry in lock.entries.values()
         for out in entry.outs
         if not (root / out).exists()
@@ -180,7 +180,7 @@ def check_project(root: Path, profile: str | None = None) -> Preflight:
         if (fault := found.fault(root)) is not None:
             report.problems.append(f"{found.key}: {fault}")
         elif found.is_of_hub(root):
-            report.remarks.append(f"{found.key}: {found.value} is no folder here, it will be loaded from a hub")
+            report.remarks.append(f"{found.key}: {found.value} is not a folder here; it will be loaded from a hub")
     report.problems += _missing_inputs(params, root) + _wrong_rewards(params)
     report.problems += _graph_without_recipe(params, root)
     lock = Lock.read(root)

@@ -125,7 +125,7 @@ class PipelinePolicy:
             return
         if references is None or len(references) != len(prompts):
             raise DataError(
-                f"the family {self.family} changes one reference picture a prompt: {len(prompts)} prompts came "
+                f"the family {self.family} changes one reference picture per prompt: {len(prompts)} prompts came "
                 f"with {len(references or ())} pictures"
             )
         if not sizes:

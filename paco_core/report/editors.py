@@ -19,7 +19,7 @@ MEASURES = {
     "gold_editing": Measure(
         "Gold editing", "share of edits that did what was asked and changed nothing else, read by the recogniser"
     ),
-    "gold_reached": Measure("Gold: asked trait reached", "share of edits that show what was asked for"),
+    "gold_reached": Measure("Gold: asked trait reached", "share of edits that show the requested change"),
     "gold_kept": Measure("Gold: the rest kept", "share of the other traits that stayed as they were"),
     "editing": Measure(
         "Judge’s editing score", "root of the product of its two answers; the training reward", rewarded=True

@@ -17,7 +17,7 @@ MEASURES = {
         "share of panel pairs that show the same character in the same style, read by the recogniser",
     ),
     "gold_following": Measure(
-        "Gold prompt following", "share of asked attributes that were drawn, read by the recogniser"
+        "Gold prompt following", "share of requested attributes that were drawn, read by the recogniser"
     ),
     "consistency": Measure(
         "Judge's consistency", "mean probability of “Yes” over the panel pairs; a training reward", rewarded=True
@@ -49,7 +49,7 @@ def _charts(log: pd.DataFrame, sizes: Sequence[int], name: str, curves: Curves) 
         Chart.of("Rewards", "Mean over all pictures of an epoch.", rewards, x_label="epoch"),
         Chart.of(
             "Reward ratio",
-            "If one reward ran away with the training, this line would climb and climb.",
+            "If training pursued only one of the rewards, this line would keep climbing.",
             ratio,
             x_label="epoch",
         ),

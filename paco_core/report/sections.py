@@ -90,7 +90,7 @@ def reward_charts(root: Path, curves: dict[str, Any]) -> list[Chart] | Missing:
     return [
         Chart.of("Training loss", "Falls while the judge learns; each point is a mini-batch.", loss, x_label="step"),
         Chart.of(
-            "On pairs kept aside",
+            "On held-out pairs",
             "After each round through the data: how often it is right, and how well it separates Yes from No.",
             seen,
             x_label="step",

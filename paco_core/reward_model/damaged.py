@@ -27,6 +27,6 @@ def reading(source: str | Path) -> Iterator[None]:
         yield
     except (SafetensorError, json.JSONDecodeError, UnicodeDecodeError, RecursionError, OSError) as error:
         stage = paths.producer(source) if isinstance(source, Path) else None
-        remedy = f"run `dvc repro {stage}`" if stage else "put a whole copy in its place"
+        remedy = f"run `dvc repro {stage}`" if stage else "replace it with a complete copy"
         cause = " ".join(str(error).split())[:300]
-        raise DataError(f"{source}: cannot be read ({cause}); is a file of it cut off? {remedy}") from None
+        raise DataError(f"{source}: cannot be read ({cause}); is one of its files truncated? {remedy}") from None

@@ -79,14 +79,14 @@ def read_examples(
         if label not in (YES, NO):
             raise DataError(f"{table}: pair {pair_id}: label {label!r} is neither Yes nor No")
         if not isinstance(answer, str):
-            raise DataError(f"{table}: pair {pair_id}: answer {answer!r} is no text")
+            raise DataError(f"{table}: pair {pair_id}: answer {answer!r} is not a string")
         if opening(answer) != label:
             raise DataError(f"{table}: pair {pair_id}: label {label} but its answer is {answer[:40]!r}")
         if isinstance(edit, str):
             question = asked if isinstance(asked, str) else EDIT_TEMPLATE
             if question not in EDIT_TEMPLATES:
                 raise DataError(
-                    f"{table}: pair {pair_id}: question {question!r} is none of {', '.join(EDIT_TEMPLATES)}"
+                    f"{table}: pair {pair_id}: question {question!r} is not one of {', '.join(EDIT_TEMPLATES)}"
                 )
             instruction = render(question, instruction=edit)
         try:

@@ -96,7 +96,7 @@ class Network:
             raise DataError(f"{folder}: no model there (config.json is missing)")
         if isinstance(folder, Path) and not any(folder.glob("*.safetensors")):
             raise DataError(
-                f"{folder}: its weights are no safetensors; other formats can run code when they are loaded"
+                f"{folder}: its weights are not safetensors; other formats can run code when they are loaded"
             )
         with reading(folder):
             kind = AutoConfig.from_pretrained(source).model_type

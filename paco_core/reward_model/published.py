@@ -98,7 +98,7 @@ def _fetch(root: Path, weights: str) -> Path:
         return Path(snapshot_download(found, allow_patterns=[lora.CONFIG, lora.WEIGHTS, lora.BASE]))
     except Exception as error:  # the hub's client raises many types; each becomes one clear error
         raise DataError(
-            f"reward.weights {weights!r}: neither a folder of the project nor to be had from the hub ({error})"
+            f"reward.weights {weights!r}: neither a folder of the project nor available from the hub ({error})"
         ) from None
 
 

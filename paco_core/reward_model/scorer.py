@@ -92,7 +92,7 @@ class Scorer:
         """Whether questions are computed together: on a processor, only where that leaves no trace in their scores."""
         free = self.network.device.type != "cpu" or batches_keep_bits(self.network, self.passes)
         if not free:
-            log.warning("this processor rounds otherwise in batches: each question is computed alone, which is slower")
+            log.warning("this CPU rounds differently in batches: each question is computed on its own, which is slower")
         return free
 
     def warm_up(self) -> None:

@@ -180,7 +180,7 @@ class _Run:
             done = Progressed()
             self._tell(before.metrics("validation/"), 0)
         else:
-            say(f"going on after step {done.step} of {self.total_steps} ({done.epoch} of {params.epochs} epochs done)")
+            say(f"resuming after step {done.step} of {self.total_steps} ({done.epoch} of {params.epochs} epochs done)")
             self._advance(done.epoch * len(self.items), "")
         spent, trained = 0.0, 0
         while done.epoch < params.epochs:

@@ -78,7 +78,7 @@ def answer_tokens(tokenizer: Any, model: str) -> tuple[int, int]:
         tokens = tokenizer(word, add_special_tokens=False)["input_ids"]
         if len(tokens) != 1:
             raise DataError(
-                f"{model}: its tokenizer cuts {word!r} into {len(tokens)} tokens "
+                f"{model}: its tokenizer splits {word!r} into {len(tokens)} tokens "
                 f"({tokenizer.convert_ids_to_tokens(tokens)}); a pairwise reward reads one token"
             )
         ids.append(int(tokens[0]))
@@ -123,7 +123,7 @@ def from_top_logprobs(entries: Any, *, variants: bool = False) -> float:
     if not isinstance(entries, list) or not all(isinstance(entry, Mapping) for entry in entries):
         raise Unscorable("the answer lists no log-probabilities")
     if not all(isinstance(entry.get("token"), str) for entry in entries):  # it may have been Yes, or No
-        raise Unscorable("the answer lists a token that is no text")
+        raise Unscorable("the answer lists a token that is not a string")
     listed = [(entry["token"], entry.get("logprob")) for entry in entries]
     yes = _log_sum([_logprob(token, value) for token, value in listed if token in yes_words])
     no = _log_sum([_logprob(token, value) for token, value in listed if token in no_words])
@@ -139,7 +139,7 @@ def _logprob(token: str, value: Any) -> float:
         Unscorable: unless it is a finite number of at most 0.
     """
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise Unscorable(f"the log-probability of {token!r} is no number")
+        raise Unscorable(f"the log-probability of {token!r} is not a number")
     if not -sys.float_info.max <= value <= 0:  # an integer may be too large for a float; NaN is in no range
         raise Unscorable(f"the log-probability of {token!r} is not a finite number of at most 0")
     return float(value)

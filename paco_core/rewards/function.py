@@ -29,7 +29,7 @@ def find(name: str) -> Callable[..., Any]:
     except AttributeError:
         raise DataError(f"{name!r}: module {module!r} has no {function!r}") from None
     if not callable(found):
-        raise DataError(f"{name!r}: {function!r} is no function but a {type(found).__name__}")
+        raise DataError(f"{name!r}: {function!r} is not a function but a {type(found).__name__}")
     given: Callable[..., Any] = found
     return given
 

@@ -62,5 +62,5 @@ class PickScore:
 def build(term: RewardTerm, sources: Sources) -> PickScore:
     """The reward of a term."""
     if term.model is None:
-        raise DataError("reward pickscore needs model: a folder or hub id, yuvalkirstain/PickScore_v1 say")
+        raise DataError("reward pickscore needs model: a folder or hub id, such as yuvalkirstain/PickScore_v1")
     return PickScore(sources.path(term.model), term.device)

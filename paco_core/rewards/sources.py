@@ -38,7 +38,7 @@ class Sources:
     def judge(self, name: str, term: RewardTerm) -> PairScorer:
         """The reward model that the term asks."""
         if term.model not in self.judges:
-            raise DataError(f"reward {name} asks a reward model; {term.model or 'none'} is not served here")
+            raise DataError(f"reward {name} needs a reward model; {term.model or 'none'} is not served here")
         return self.judges[term.model]
 
     def clip(self, name: str, term: RewardTerm) -> OpenClip:

@@ -76,7 +76,7 @@ class ScoreCache:
                 connection.execute(statement)
             connection.execute(f"PRAGMA user_version = {VERSION}")
             if dropped:
-                log.warning("%s: %d scores of an older version are dropped, to be asked again", self.path, dropped)
+                log.warning("%s: %d scores of an older version are dropped and will be asked again", self.path, dropped)
         connection.commit()
 
     def _told(self, error: sqlite3.DatabaseError) -> Exception:
@@ -111,7 +111,7 @@ class ScoreCache:
         wrong = [value for value in found.values() if not (isinstance(value, float) and 0.0 <= value <= 1.0)]
         if wrong:
             raise DataError(
-                f"{self.path}: {len(wrong)} of its entries are no score in [0, 1] (one is {wrong[0]!r}); "
+                f"{self.path}: {len(wrong)} of its entries are not scores in [0, 1] (one is {wrong[0]!r}); "
                 "delete the file and run again"
             )
         return found

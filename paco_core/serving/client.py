@@ -136,12 +136,12 @@ class RewardClient:
             fault = error.errors(include_input=False)[0]
             place = ".".join(map(str, fault["loc"]))
             raise ServingError(
-                f"{self.url}: its list of models is no list of an OpenAI-compatible server ({place}: {fault['msg']})"
+                f"{self.url}: its list of models is not that of an OpenAI-compatible server ({place}: {fault['msg']})"
             ) from None
         cards = {card.id: card for card in served}
         if self.model not in cards:
             raise ServingError(
-                f"{self.url} serves {', '.join(map(repr, cards)) or 'no model'}, but {self.model!r} is asked for; "
+                f"{self.url} serves {', '.join(map(repr, cards)) or 'no model'}, but {self.model!r} is requested; "
                 "it was trained or merged from other data: stop it (`paco serve down`) or give the right address"
             )
         tokens = cards[self.model].answer_tokens
@@ -226,7 +226,9 @@ class RewardClient:
         try:
             answer = self._transport.call("POST", CHAT, body)
             if answer.get("model") != self.model:
-                raise ServingError(f"{self.url} answers as {answer.get('model')!r}, asked was {self.model!r}")
+                raise ServingError(
+                    f"{self.url} answers as {answer.get('model')!r}, but the request was for {self.model!r}"
+                )
             score = _read(answer)
         except RequestFailed as error:
             score = Score(math.nan, error.cause)

@@ -74,7 +74,7 @@ class SameSite:
         if not self._is_ours(host):
             raise RequestError(403, f"Host {host[:80]!r} is not this server: use {self._host} or localhost", "host")
         if origin is not None and origin.lower() not in (f"http://{host}".lower(), f"https://{host}".lower()):
-            raise RequestError(403, f"a page of {origin[:80]!r} has no business here", "origin")
+            raise RequestError(403, f"a page of {origin[:80]!r} may not send requests here", "origin")
         kind = headers.get(b"content-type", "").partition(";")[0].strip().lower()
         if scope["method"] not in ("GET", "HEAD", "OPTIONS") and kind != "application/json":
             raise RequestError(415, f"Content-Type {kind[:80]!r}: expected application/json", "content_type")

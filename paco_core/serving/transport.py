@@ -190,7 +190,7 @@ class Transport:
             cause = f"HTTP {status}{': ' + message if message else ''}"
             raise RequestFailed(cause, status=status, down=status in NO_SERVER, retry_after_s=_seconds(retry_after))
         if not isinstance(value, dict):
-            raise RequestFailed("the answer is no JSON object")
+            raise RequestFailed("the answer is not a JSON object")
         return value
 
     def close(self) -> None:

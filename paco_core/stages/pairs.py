@@ -55,7 +55,7 @@ def run(ctx: StageContext) -> None:
     )
     if leaked and params.leakage == "refuse":
         raise DataError(
-            f"{leaked}; nothing was written. Split by prompt (pairs.split), or set pairs.leakage: report to go on"
+            f"{leaked}; nothing was written. Split by prompt (pairs.split), or set pairs.leakage: report to continue"
         )
     figures = {
         "unranked_instances": unranked,

@@ -155,7 +155,7 @@ def parse_panel(text: str) -> Panel:
         elif trait == "accessory":
             found[trait] = "nothing"
         else:
-            raise ValueError(f"panel text tells no {trait}: {text!r}")
+            raise ValueError(f"panel text names no {trait}: {text!r}")
     return Panel(**found)  # type: ignore[arg-type]
 
 

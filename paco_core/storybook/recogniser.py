@@ -66,7 +66,7 @@ def gold_following(readings: Sequence[Reading], asked: Sequence[Panel], traits: 
         ValueError: when there is not one asked panel for every reading, or a trait is unknown.
     """
     if len(readings) != len(asked) or not readings:
-        raise ValueError(f"gold following needs one asked panel a reading, got {len(asked)} for {len(readings)}")
+        raise ValueError(f"gold following needs one requested panel per reading, got {len(asked)} for {len(readings)}")
     if unknown := [trait for trait in traits if trait not in VOCABULARY]:
         raise ValueError(f"unknown trait {unknown[0]!r}; choose among {', '.join(VOCABULARY)}")
     both = list(zip(readings, asked, strict=True))

@@ -43,8 +43,8 @@ class Edits(Task):
         if grpo.eval_prompts > edits.unseen or grpo.prompts_per_epoch > edits.count - edits.unseen:
             raise DataError(
                 f"prompts_per_epoch={grpo.prompts_per_epoch} and eval_prompts={grpo.eval_prompts}, but edit_prompts "
-                f"gives {edits.count - edits.unseen} to train on and {edits.unseen} unseen ones; choose at most so "
-                "many, or raise edit_prompts.count and edit_prompts.unseen"
+                f"gives {edits.count - edits.unseen} to train on and {edits.unseen} unseen ones; choose at most "
+                "these, or raise edit_prompts.count and edit_prompts.unseen"
             )
 
     def gold_measure(self, recogniser: Recogniser) -> EditGold:

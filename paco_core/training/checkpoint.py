@@ -111,7 +111,7 @@ def count(value: object) -> int:
         ValueError: when it is none.
     """
     if type(value) is not int or value < 0:
-        raise ValueError(f"{value!r} is no count")
+        raise ValueError(f"{value!r} is not a count")
     return value
 
 

@@ -33,8 +33,8 @@ def _zero2() -> Literal["zero2"]:
     }
     if given["ZERO_STAGE"] != "2":
         raise DataError(
-            f"zero_stage: {given['ZERO_STAGE']} is not done here, 2 is (launch/deepspeed-zero2.yaml); frozen weights, "
-            "which ZeRO-3 shares out beside, FSDP2 shares out (launch/fsdp2.yaml)"
+            f"zero_stage: {given['ZERO_STAGE']} is not supported, 2 is (launch/deepspeed-zero2.yaml); to shard "
+            "frozen weights as ZeRO-3 does, use FSDP2 (launch/fsdp2.yaml)"
         )
     if given["CONFIG_FILE"] != "none":
         raise DataError("deepspeed_config_file: the trainer sets what DeepSpeed needs; use launch/deepspeed-zero2.yaml")

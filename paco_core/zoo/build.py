@@ -56,7 +56,7 @@ def _qwen_image_edit(work: Path, zoo: Path, say: Say) -> None:
 def _built(zoo: Path, member: str) -> Path:
     """Folder of a member from which another one learns."""
     if not (zoo / member).is_dir():
-        raise DataError(f"{zoo / member}: not there, and others learn from it; run `paco zoo build {member}`")
+        raise DataError(f"{zoo / member}: missing, and other models are trained with it; run `paco zoo build {member}`")
     return zoo / member
 
 

@@ -36,7 +36,7 @@ def parameter_count(folder: Path) -> int:
     """
     files = sorted(folder.rglob("*.safetensors"))
     if not files:
-        raise DataError(f"{folder}: holds no safetensors file, so it is no member of the zoo; build it first")
+        raise DataError(f"{folder}: holds no safetensors file, so it is not a member of the zoo; build it first")
     return sum(_values(file) for file in files)
 
 

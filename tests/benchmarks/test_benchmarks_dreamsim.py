@@ -189,7 +189,7 @@ def test_what_is_wrong_with_a_checkpoint_is_said(checkpoint: Path) -> None:
     with pytest.raises(DataError, match="open_clip_vitb16: has 2 blocks, its LoRA is for 0"):
         converted(checkpoint)
     save_file({"base_model.model.head.weight": torch.ones(1)}, adapter)
-    with pytest.raises(DataError, match=r"holds base_model.model.head.weight, which is no LoRA"):
+    with pytest.raises(DataError, match=r"holds base_model.model.head.weight, which is not a LoRA"):
         converted(checkpoint)
     assert not out.exists()
 

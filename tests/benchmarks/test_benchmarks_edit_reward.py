@@ -170,7 +170,7 @@ def test_the_public_layout_is_read_lazily_and_in_order(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"dimension": "beauty"}, r"row 4: dimension 'beauty' is none of prompt_following"),
+        ({"dimension": "beauty"}, r"row 4: dimension 'beauty' is not one of prompt_following"),
         ({"key": ["one"]}, r"row 4: key is \['one'\], expected two"),
         ({"instruction": ""}, r"row 4: the instruction is empty"),
     ],

@@ -69,7 +69,7 @@ def test_the_public_layout_is_read_and_judged(tmp_path: Path) -> None:
         ({"rank_images": ["1_2.png", "1_0.png", "1_3.png", "1_3.png"]}, r":2: ranking: rank_images .* does not order"),
         ({"folder": "009"}, r":2: prompt: prompt_data.jsonl has none with idx '009'"),
         ({"ref_image": "9_9.png"}, r":2: .*9_9.png: no such picture"),
-        ({"ref_image": "../../secret.png"}, r":2: picture: '../../secret.png' is no picture's name"),
+        ({"ref_image": "../../secret.png"}, r":2: picture: '../../secret.png' is not a picture name"),
         ({"comp_images": "1_0.png"}, r":2: record: comp_images and rank_images must be lists"),
         ({"folder": "000"}, r":2: duplicate: the same reference and candidates"),
     ],
@@ -91,7 +91,7 @@ def test_scores_given_elsewhere_are_a_judge(tmp_path: Path) -> None:
     assert judged.scores[0] == (0.0, -1.0, -2.0, -3.0) and math.isnan(judged.scores[1][3])
     assert judged.causes == {"not in the file": 1}
     (tmp_path / "bad.jsonl").write_text(json.dumps({**rows[0], "score": "high"}) + "\n")
-    with pytest.raises(DataError, match=r"bad.jsonl:1: score 'high' is no finite number"):
+    with pytest.raises(DataError, match=r"bad.jsonl:1: score 'high' is not a finite number"):
         judge_from_file("x", tmp_path / "bad.jsonl", instances)
 
 

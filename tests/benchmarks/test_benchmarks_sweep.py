@@ -84,7 +84,7 @@ def test_what_is_wrong_with_a_sweep_is_said(project: Path) -> None:
         changes_of(["reward.epochs"])
     with pytest.raises(ParamsError, match="did you mean 'epochs'"):
         changed(params, {"reward.epoch": 5})
-    with pytest.raises(DataError, match="comes twice"):
+    with pytest.raises(DataError, match="is given twice"):
         sweep(project, ["0.1", "0.1"], [0], [], "x")
     with pytest.raises(DataError, match="no such folder|missing; run `dvc repro"):
         sweep(project, ["0.1"], [0], [], "x")

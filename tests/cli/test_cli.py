@@ -81,7 +81,7 @@ def test_an_unknown_member_of_the_zoo_lists_the_known_ones(project: Path, action
 def test_a_member_that_learns_from_another_asks_for_it(project: Path) -> None:
     done = paco("zoo", "build", "flux_kontext", cwd=project)
     assert done.returncode == 1 and "Traceback" not in done.stderr
-    assert "data/zoo/flux: not there, and others learn from it; run `paco zoo build flux`" in done.stderr
+    assert "data/zoo/flux: missing, and other models are trained with it; run `paco zoo build flux`" in done.stderr
 
 
 def test_a_full_disk_is_said_plainly(

@@ -90,7 +90,7 @@ def test_a_store_that_is_lost_is_made_again_from_the_file(tmp_path: Path) -> Non
     shutil.rmtree((tmp_path / STORE).parent)
     told: list[str] = []
     again = answer_file.open_store(tmp_path, tmp_path / STORE, told.append)
-    assert set(again.every()) == set(answers()) and "made again with 15 answers" in told[0]
+    assert set(again.every()) == set(answers()) and "rebuilt with 15 answers" in told[0]
     assert [one.name for one in again.annotators()] == list(WHO)
     again.recruit(5)
     assert [one.name for one in again.annotators()][3:] == ["annotator-4", "annotator-5"]
@@ -116,7 +116,7 @@ def row(**changes: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        (row(), "stood on an earlier line"),
+        (row(), "is already on an earlier line"),
         (row(ranking=[0, 1, 2]), "does not name each of 4 candidates once"),
         (row(shown=[0, 0, 1, 2]), "does not name each of 4 candidates once"),
         (row(verdict="skipped"), "verdict skipped with ranking"),

@@ -96,7 +96,7 @@ def test_what_is_given_to_others_is_neither_shown_nor_taken(study: tuple[TestCli
         client.get(f"{base}/pictures/{other['instance']}/0.png"),
         client.get(f"{base}/pictures/{other['instance']}/reference.png"),
     ):
-        assert refused.status_code == 403 and "is not one of annotator-1's" in refused.json()["detail"]
+        assert refused.status_code == 403 and "is not assigned to annotator-1" in refused.json()["detail"]
     assert not queue.store.every()
     assert client.post(f"{base}/answers", json=body_for(own, [3, 1, 0, 2])).status_code == 200
 
@@ -197,7 +197,7 @@ def test_a_damaged_picture_is_said(study: tuple[TestClient, AnnotationQueue, str
 def test_a_taken_port_is_said() -> None:
     taken = server.listen(0)
     taken.listen()
-    with pytest.raises(DataError, match="cannot be used .* name another with --port"):
+    with pytest.raises(DataError, match="cannot be used .* choose another with --port"):
         server.listen(taken.getsockname()[1])
     with pytest.raises(DataError, match="port 99999"):
         server.listen(99999)
@@ -211,7 +211,7 @@ def test_the_command_says_what_is_wrong(
     (tmp_path / "data/rankings/instances.parquet").unlink()
     monkeypatch.chdir(tmp_path)
     for arguments, message in (
-        (["status"], "no such answer store; `paco annotate` makes one"),
+        (["status"], "no such answer store; `paco annotate` creates one"),
         (["--port", "0"], "instances.parquet: no such file; run `dvc repro rankings`"),
         (["--port", "0", "--annotators", "2", "--overlap", "3"], "--overlap 3: each instance needs that many"),
         (["--port", "0", "--annotators", "0"], "--annotators 0: at least 1"),

@@ -44,9 +44,9 @@ def store(tmp_path: Path) -> AnswerStore:
 def test_an_answer_is_stored_once_and_a_change_is_a_further_revision(store: AnswerStore) -> None:
     assert store.record(ranked())
     assert not store.record(ranked())  # the page asks again when the confirmation got lost
-    with pytest.raises(StaleAnswer, match="revision 1 is already answered otherwise"):
+    with pytest.raises(StaleAnswer, match="revision 1 is already stored with a different answer"):
         store.record(ranked(ranking=(0, 1)))
-    with pytest.raises(StaleAnswer, match="revision 2 comes before"):
+    with pytest.raises(StaleAnswer, match="revision 2 is missing before"):
         store.record(ranked(revision=3))
     assert store.record(ranked(2, None, verdict="withdrawn")) and store.record(ranked(3, (0, 1)))
     assert [answer.ranking for answer in store.every()] == [(1, 0), None, (0, 1)]
@@ -101,7 +101,7 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
         AnswerStore(tmp_path / "other.sqlite", create=True)
     newer = AnswerStore(tmp_path / "newer.sqlite", create=True)
     newer._db.execute("PRAGMA user_version = 2")
-    with pytest.raises(DataError, match="its version is 2, this program knows 1"):
+    with pytest.raises(DataError, match="its version is 2, this program supports 1"):
         AnswerStore(tmp_path / "newer.sqlite")
 
 
@@ -181,7 +181,7 @@ def test_the_page_s_order_of_things(tmp_path: Path) -> None:
     back = queue.view(who)
     assert (back.instance, back.revision, back.ranking, back.done) == (second.instance, 3, (2, 0, 3, 1), 0)
     queue.answer(who, back.instance, 3, "cannot_tell", (), 1.0)
-    with pytest.raises(StaleAnswer, match="another answer has come since"):
+    with pytest.raises(StaleAnswer, match="it has been answered again since"):
         queue.undo(who, Last(first.instance, 1))
     for _ in range(2):
         view = queue.view(who)
@@ -218,7 +218,7 @@ def test_the_source_people_reads_what_was_saved(tmp_path: Path) -> None:
     assert found.habits["annotator-1"].median_seconds == 4.0 and not found.habits["annotator-1"].mechanical
     gone = from_answers(queue.store.latest(), {str(i): 4 for i in table["instance_id"] if i not in queue.chosen[:2]})
     assert gone.counts["stale_answers"] == 4 and len(gone.rankings) < 10
-    with pytest.raises(DataError, match="no such file; `paco annotate` writes it when it ends, `paco annotate save`"):
+    with pytest.raises(DataError, match="no such file; `paco annotate` writes it when it stops, `paco annotate save`"):
         votes(Task(table, queue.panels, params, tmp_path / "elsewhere"))
 
 

@@ -128,7 +128,7 @@ def test_a_missing_reference_picture_is_named_by_its_record(tmp_path: Path) -> N
     with pytest.raises(DataError, match=r"edits.jsonl:2: prompt: "):
         read_edit_prompts(folder)
     (folder / "edits.jsonl").write_text("\n".join([lines[0], lines[0]]))
-    with pytest.raises(DataError, match=r"edits.jsonl:2: idx e00000 stood already"):
+    with pytest.raises(DataError, match=r"edits.jsonl:2: idx e00000 is already"):
         read_edit_prompts(folder)
 
 

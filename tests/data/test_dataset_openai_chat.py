@@ -157,7 +157,7 @@ def test_a_question_that_the_endpoint_refuses_is_counted(tmp_path: Path) -> None
 def test_a_silent_endpoint_is_given_up_in_time(tmp_path: Path) -> None:
     never = threading.Event()
     with ChatServer(lambda *_: never.wait(20) and None) as server:
-        with pytest.raises(ChatError, match=r"8 questions in a row came to nothing, .* no_answer_in_time: 1 s"):
+        with pytest.raises(ChatError, match=r"8 questions in a row failed, .* no_answer_in_time: 1 s"):
             ask(server, tmp_path, [f"w{n}" for n in range(30)], retries=0, timeout_s=1, in_flight=8)
         never.set()
 
@@ -191,7 +191,7 @@ def test_an_endpoint_that_answers_byte_by_byte_is_given_up_in_time(tmp_path: Pat
 
 def test_a_dying_endpoint_loses_no_answer(tmp_path: Path) -> None:
     texts = [f"w{n}" for n in range(60)]
-    told = "8 questions in a row came to nothing, the last with http_500.*run again"
+    told = "8 questions in a row failed, the last with http_500.*run again"
     with (
         ChatServer(lambda body, n: echo(body, n) if n < 10 else Raw(500)) as server,
         pytest.raises(ChatError, match=told),
@@ -234,7 +234,7 @@ def test_a_torn_line_is_removed_and_a_damaged_one_named(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     with Journal(path) as journal:
         journal.append({"n": 1})
-        with pytest.raises(DataError, match="another process writes it"):
+        with pytest.raises(DataError, match="another process is writing it"):
             Journal(path)
     with path.open("ab") as file:
         file.write(b'{"n": 2')

@@ -88,5 +88,5 @@ def test_a_pipeline_that_paints_from_pictures_is_refused(tmp_path: Path) -> None
 
     blocks = {"down_block_types": ("DownBlock2D",), "up_block_types": ("UpBlock2D",), "block_out_channels": (8,)}
     DDIMPipeline(UNet2DModel(sample_size=8, norm_num_groups=4, **blocks), DDIMScheduler()).save_pretrained(tmp_path)
-    with pytest.raises(DataError, match="DDIMPipeline is no text-to-image pipeline .*prompt"):
+    with pytest.raises(DataError, match="DDIMPipeline is not a text-to-image pipeline .*prompt"):
         TextToImage.load(tmp_path, params(tmp_path))

@@ -127,7 +127,7 @@ def test_storybook_records_are_read(tmp_path: Path) -> None:
         ("a 4x4 jeep [LEFT]: a [RIGHT]: b", "1x3", "marks 2 panels, its layout 1x3 has 3"),
         ("[RIGHT]: a [LEFT]: b", "1x2", "out of reading order"),
         ("PANEL-2: a PANEL-1: b", "1x2", "out of reading order"),
-        ("[UP]: a [RIGHT]: b", "1x2", "names no place"),
+        ("[UP]: a [RIGHT]: b", "1x2", "is not a position"),
     ],
 )
 def test_a_wrong_text_is_refused(text: str, layout: str, message: str) -> None:

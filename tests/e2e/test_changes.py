@@ -216,7 +216,7 @@ def test_other_code_gives_another_policy_and_the_old_code_the_old_one_back(smoke
     flip = next(change for change in CHANGES if "torch.maximum(advantages" in change.name)
     flip.edit(smoke)
     done = dvc("repro", "--single-item", "code", stage)
-    assert done.returncode == 0 and "goes on after" not in done.stderr, done.stderr[-3000:]
+    assert done.returncode == 0 and "resumes after" not in done.stderr, done.stderr[-3000:]
     assert Lock.read(smoke).md5_of(out) != before
     _take_back(smoke, "", files)
     done = dvc("repro", "--single-item", "code", stage)

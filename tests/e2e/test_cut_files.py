@@ -29,5 +29,5 @@ def test_a_cut_shard_index_stops_the_stage_with_file_and_remedy(
     done = run_dvc(root, "repro", "--single-item", "code", "rankings")
     told = done.stdout + done.stderr
     assert done.returncode != 0
-    assert "shard-0/index.parquet: no readable Parquet file (100 bytes" in told and "run `dvc repro grids`" in told
+    assert "shard-0/index.parquet: not a readable Parquet file (100 bytes" in told and "run `dvc repro grids`" in told
     assert "Traceback" not in told and not (root / "data/rankings").exists()

@@ -223,7 +223,7 @@ def test_a_training_killed_goes_on_from_its_checkpoint(smoke: Path, dvc: Dvc) ->
         kill_9(smoke, dvc, stage, lambda: any(checkpoints.glob("*/checkpoint-00001/state.json")))
         assert not out.exists(), "it was in its second and last epoch"
         done = dvc("repro", "--force", "--single-item", stage)  # by force, or DVC takes the out from its run cache
-        assert done.returncode == 0 and "goes on after epoch 1 of 2" in done.stderr, done.stderr[-3000:]
+        assert done.returncode == 0 and "resumes after epoch 1 of 2" in done.stderr, done.stderr[-3000:]
         assert stage not in changed_stages(dvc), "the lock tells what lies there"
         assert folder_digest(out) == folder_digest(aside), "bit for bit, nothing missing, nothing half-written"
         assert all((smoke / name).is_file() for name in kept)

@@ -101,7 +101,7 @@ def test_a_server_killed_in_mid_run_gets_every_figure_once(
             time.sleep(0.05)
         server.start()
         run_id = tracker.run_id
-    assert "does not take figures now" in said[0] and said[-1].endswith("answers again")
+    assert "does not accept figures now" in said[0] and said[-1].endswith("answers again")
     server.kill()
     client = mlflow.MlflowClient(f"sqlite:///{server.store}")
     assert client.get_run(run_id).info.status == "FINISHED"

@@ -214,7 +214,7 @@ def bench(root: Path, **changes: Any) -> Path:
         ({"ref_image": "none.png"}, "picture: .*none.png: no such picture"),
         ({"ref_image": "empty.png"}, "picture: .*empty.png: zero bytes"),
         ({"ref_image": "big.png"}, "picture: p/big.png is 9 x 9 px, others of its prompt 8 x 8"),
-        ({"ref_image": "../../prompt_data.jsonl"}, "picture: '../../prompt_data.jsonl' is no picture's name"),
+        ({"ref_image": "../../prompt_data.jsonl"}, "picture: '../../prompt_data.jsonl' is not a picture name"),
         ({"folder": "q"}, "prompt: prompt_data.jsonl has none with idx 'q'"),
         ({}, "duplicate"),
     ],

@@ -206,7 +206,7 @@ def test_a_finished_cell_is_not_trained_again(made: Path, world: World) -> None:
     reproduce(made, options("full", seeds=(0,), changes=("policies.learning_rate=0.5",)))
     assert world.trained[4:] == [("full", 0)]
     assert list(told(made, "flux_t2is")) == ["full"], "others do not fit"
-    with pytest.raises(DataError, match="rest on different settings.*full-seed-0.*remove those.*another --name"):
+    with pytest.raises(DataError, match="have different settings.*full-seed-0.*remove those.*another --name"):
         command.report_only(made, options())
 
 
@@ -262,7 +262,7 @@ def test_what_the_graph_has_not_made_is_named(made: Path, world: World, gone: st
 def test_wishes_that_mean_nothing(made: Path, world: World) -> None:
     with pytest.raises(DataError, match=r"no variant 'ful'; there are: full, no_decoupling"):
         reproduce(made, options("ful"))
-    with pytest.raises(DataError, match="a seed comes twice"):
+    with pytest.raises(DataError, match="a seed is given twice"):
         reproduce(made, options(seeds=(1, 1)))
     with pytest.raises(DataError, match="train_size: 72 px do not divide.*choose 64 or 80"):
         reproduce(made, options("full", changes=("policies.recipes.flux_t2is.train_size=72",)))
@@ -389,7 +389,7 @@ def test_recipes_asked_for_later_join_the_report(made: Path, world: World, capsy
     reproduce(made, options("full", seeds=(0,)))
     report = json.loads((made / "data/reproduce/try/report.json").read_text())
     assert list(report["recipes"]) == ["flux_t2is"], "edits of two settings are no table"
-    assert "2 kept cells rest on other settings" in capsys.readouterr().err
+    assert "2 kept cells have other settings" in capsys.readouterr().err
 
 
 def test_two_commands_share_a_table(made: Path, world: World, capsys: Any) -> None:

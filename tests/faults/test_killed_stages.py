@@ -24,8 +24,8 @@ KILLS = dict.fromkeys(micro.STAGES, 5) | dict.fromkeys(
 )
 #: Stages that keep checkpoints, and how they say where they go on.
 GOES_ON = {
-    "policies": re.compile(r"goes on after epoch (\d+)"),
-    "reward_lora": re.compile(r"going on after step (\d+)"),
+    "policies": re.compile(r"resumes after epoch (\d+)"),
+    "reward_lora": re.compile(r"resuming after step (\d+)"),
 }
 
 

@@ -83,7 +83,7 @@ def went_otherwise(out: Path, again: forked.Ended, other: forked.Ended, expected
         return "unclear", f"the second run ended with {again.code}, {other.code}: {again.text[-300:]}"
     if results(out) != expected:
         return "wrong", "another adapter or log than an undisturbed training's"
-    if done and f"goes on after epoch {done} " not in again.text:
+    if done and f"resumes after epoch {done} " not in again.text:
         return "lost", f"epoch {done} was kept, and the second run began anew"
     return None
 

@@ -177,7 +177,7 @@ def test_a_groupwise_reward_needs_whole_groups_on_a_process() -> None:
     from paco_core.grpo.scoring import Scoring
 
     policy = ToyPolicy()
-    with Scoring({"b": Grouped()}) as scoring, pytest.raises(DataError, match="tears groups of 6 apart.*choose 6"):
+    with Scoring({"b": Grouped()}) as scoring, pytest.raises(DataError, match="splits groups of 6.*choose 6"):
         Sampler(
             policy,
             params(),

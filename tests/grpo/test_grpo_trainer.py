@@ -378,4 +378,4 @@ def test_published_weights_are_a_starting_point_or_only_evaluated(tmp_path: Path
         tmp_path / "further", tmp_path / "further" / "checkpoint"
     )
     assert further.before["32/brightness"] == outcome.after["32/brightness"]
-    assert "gone on from" in (tmp_path / "further" / "adapter" / "README.md").read_text()
+    assert "continued from" in (tmp_path / "further" / "adapter" / "README.md").read_text()

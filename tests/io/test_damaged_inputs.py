@@ -53,7 +53,7 @@ def cut(source: Path, target: Path, name: str, size: int) -> Path:
 
 @pytest.mark.parametrize(("name", "size"), [("model.safetensors", 900), ("model.safetensors", 0), ("config.json", 40)])
 def test_a_model_that_is_cut_off(base: Path, tmp_path: Path, name: str, size: int) -> None:
-    with pytest.raises(DataError, match="model: cannot be read .*put a whole copy in its place"):
+    with pytest.raises(DataError, match="model: cannot be read .*replace it with a complete copy"):
         Network.load(cut(base, tmp_path / "model", name, size))
 
 
@@ -123,20 +123,19 @@ def test_a_picture_with_other_bytes_than_its_index_says(tmp_path: Path) -> None:
     data = bytearray(tar.read_bytes())
     data[1200:1220] = bytes(20)
     tar.write_bytes(data)
-    with pytest.raises(
-        DataError, match=r"images.tar:a.png: its bytes are not those of its md5 .*run `dvc repro grids`"
-    ):
+    with pytest.raises(DataError, match=r"images.tar:a.png: its bytes do not match its md5 .*run `dvc repro grids`"):
         reader.read("a")
 
 
 def test_rankings_of_other_types() -> None:
     table = votes.to_table([votes.Annotation("i1", "a", [1, 0], [0.0, 1.0], False)]).assign(scores=-1)
-    with pytest.raises(DataError, match="rankings: instance i1: not a row of `dvc repro annotations`"):
+    with pytest.raises(DataError, match="rankings: instance i1: not a row as `dvc repro annotations` writes it"):
         votes.from_table(table)
 
 
 @pytest.mark.parametrize(("column", "value", "message"), [
-    ("answer", 2, "pair p: answer 2 is no text"), ("theme", None, "pair p: instruction template 'theme' needs theme="),
+    ("answer", 2, "pair p: answer 2 is not a string"),
+    ("theme", None, "pair p: instruction template 'theme' needs theme="),
 ])  # fmt: skip
 def test_labelled_pairs_of_other_types(tmp_path: Path, column: str, value: Any, message: str) -> None:
     row = {"pair_id": "p", "theme": "t", "first": "g#0", "second": "g#1", "label": "Yes", "answer": "Yes. It is."}
@@ -151,7 +150,7 @@ def test_a_page_of_edit_reward_bench_that_is_damaged(tmp_path: Path) -> None:
     pd.DataFrame([{**row, "task_type": "color", "dimension": "overall"}]).to_parquet(tmp_path / "x.parquet")
     file = tmp_path / "x.parquet"
     file.write_bytes(b"PAR1" + bytes(300) + file.read_bytes()[304:])
-    with pytest.raises(DataError, match=r"x.parquet: not a readable Parquet file .*put a whole copy there"):
+    with pytest.raises(DataError, match=r"x.parquet: not a readable Parquet file .*replace it with a complete copy"):
         read_public(tmp_path)[0].pictures()
 
 
@@ -168,9 +167,9 @@ BOMB = b"".join(b"n%d: &n%d [%s]\n" % (n, n, b", ".join([b"*n%d" % (n - 1)] * 9)
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"[" * 100_000, r"not usable YAML \(line 1: more than 100 lists and mappings in one another"),
-        (b"- " * 200 + b"x", r"not usable YAML \(line 1: more than 100 lists and mappings in one another"),
-        (b"".join(b" " * n + b"a:\n" for n in range(200)), r"not usable YAML \(line 101: more than 100 lists"),
+        (b"[" * 100_000, r"not usable YAML \(line 1: more than 100 nested lists and mappings"),
+        (b"- " * 200 + b"x", r"not usable YAML \(line 1: more than 100 nested lists and mappings"),
+        (b"".join(b" " * n + b"a:\n" for n in range(200)), r"not usable YAML \(line 101: more than 100 nested lists"),
         (BOMB, r"not usable YAML \(line 5: more than 10000 values repeated by aliases"),
         (b"a: \xa0", "not UTF-8"),
     ],

@@ -75,9 +75,9 @@ def table(path: Path) -> Path:
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        (lambda path: path.write_bytes(path.read_bytes()[:-9]), r"no readable Parquet file \(\d+ bytes, .*cut off"),
-        (lambda path: path.write_bytes(path.read_bytes()[:3]), r"no readable Parquet file \(3 bytes, .*cut off"),
-        (lambda path: path.write_bytes(b""), r"no readable Parquet file \(it is empty\)"),
+        (lambda path: path.write_bytes(path.read_bytes()[:-9]), r"not a readable Parquet file \(\d+ bytes, .*cut off"),
+        (lambda path: path.write_bytes(path.read_bytes()[:3]), r"not a readable Parquet file \(3 bytes, .*cut off"),
+        (lambda path: path.write_bytes(b""), r"not a readable Parquet file \(it is empty\)"),
         (lambda path: path.unlink(), "no such file"),
     ],
 )
@@ -91,7 +91,7 @@ def test_a_damaged_table_says_which_file_and_what_makes_it_anew(
         files.read_table(made)
     brought = table(tmp_path / "brought.parquet")
     damage(brought)
-    with pytest.raises(DataError, match=rf"brought\.parquet: {said}.* put a whole copy in its place"):
+    with pytest.raises(DataError, match=rf"brought\.parquet: {said}.* replace it with a complete copy"):
         files.read_table(brought)
     with pytest.raises(DataError, match="fetch it again"):
         files.read_table(brought, remedy="fetch it again")
@@ -194,9 +194,9 @@ def bomb(line: str) -> str:
         ("a0: &a0 {x: 1}\n" + "\n".join(
             f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 9)}]}}" for n in range(1, 9)
         ), "line 5: more than 10000 values repeated by aliases"),
-        ("a: &a [1, *a]", r"line 1: \*a stands inside what it names"),
-        ("a: " + "[" * 100_000, "line 1: more than 100 lists and mappings in one another"),
-        ("\n".join(" " * n + "a:" for n in range(1500)), "line 101: more than 100 lists"),
+        ("a: &a [1, *a]", r"line 1: \*a refers to a node that contains it"),
+        ("a: " + "[" * 100_000, "line 1: more than 100 nested lists and mappings"),
+        ("\n".join(" " * n + "a:" for n in range(1500)), "line 101: more than 100 nested lists"),
         ("a: " + "9" * 5000, "5000 digits"),
         ("a: 2024-13-45", "month must be in"),
     ],
@@ -246,7 +246,7 @@ def test_a_table_without_a_column_says_which(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_a_lock_that_is_none_is_said(tmp_path: Path, text: str) -> None:
     (tmp_path / "dvc.lock").write_text(text)
-    with pytest.raises(DataError, match=r"dvc\.lock: not as DVC writes it; restore it with `git checkout"):
+    with pytest.raises(DataError, match=r"dvc\.lock: not in DVC's format; restore it with `git checkout"):
         Lock.read(tmp_path)
 
 

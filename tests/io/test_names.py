@@ -61,9 +61,9 @@ def test_ids_that_differ_in_case_only_are_one_file_on_many_disks() -> None:
     names = Names()
     names.add("cat-1", 1)
     names.add("cat-2", 2)
-    with pytest.raises(DataError, match="^cat-1 stood already on line 1$"):
+    with pytest.raises(DataError, match="^cat-1 is already on line 1$"):
         names.add("cat-1", 3)
-    with pytest.raises(DataError, match="CAT-2 stood already on line 2 as cat-2"):
+    with pytest.raises(DataError, match="CAT-2 is already on line 2 as cat-2"):
         names.add("CAT-2", 4)
 
 
@@ -88,7 +88,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Path:
      "a/" * 3000, "\ud800", "", None, 3, ["a.png"]],
 )  # fmt: skip
 def test_a_path_that_leads_out_of_its_folder_is_refused(places: Path, name: object) -> None:
-    with pytest.raises(DataError, match="leads out of|no usable path|no file name"):
+    with pytest.raises(DataError, match="leads out of|not a usable path|not a file name"):
         inside(places, name)
 
 
@@ -133,7 +133,7 @@ def test_prompts_and_editing_prompts_with_such_an_id_are_refused_with_their_line
 
 def test_prompts_that_differ_in_case_only_are_refused(tmp_path: Path, rows: list[dict[str, Any]]) -> None:
     write_jsonl(tmp_path / "prompts.jsonl", [{**rows[0], "idx": "cat"}, {**rows[1], "idx": "Cat"}])
-    with pytest.raises(DataError, match=r"prompts\.jsonl:2: idx Cat stood already on line 1 as cat"):
+    with pytest.raises(DataError, match=r"prompts\.jsonl:2: idx Cat is already on line 1 as cat"):
         read_prompts(tmp_path / "prompts.jsonl")
 
 
@@ -150,7 +150,7 @@ def test_a_size_that_no_picture_has_is_refused(
 
 @pytest.mark.parametrize("ref", ["g#²", "g#٣", "g#" + "9" * 5000, "g#-1", "g#", "#"])
 def test_a_panel_number_is_a_number(ref: str) -> None:
-    with pytest.raises(DataError, match="no panel reference"):
+    with pytest.raises(DataError, match="not a panel reference"):
         parse_ref(ref)
 
 
@@ -193,12 +193,12 @@ def test_a_benchmarks_prompt_that_is_a_path_is_counted_with_its_line(tmp_path: P
 @pytest.mark.parametrize(
     ("names", "file", "said"),
     [
-        (["paco_a-b", "paco_a_b"], "rows.json", "paco_a_b: its pairs and paco_a-b would lie in one file, a_b.parquet"),
-        (["paco_benchmark"], "rows.json", "paco_benchmark: its pairs and the rankings of an import would lie in one"),
+        (["paco_a-b", "paco_a_b"], "rows.json", "paco_a_b: its pairs and paco_a-b would be in one file, a_b.parquet"),
+        (["paco_benchmark"], "rows.json", "paco_benchmark: its pairs and the rankings of an import would be in one"),
         (["paco_"], "rows.json", "paco_: '' cannot be an id"),
         (["paco_" + "x" * 300], "rows.json", "cannot be an id"),
         (["paco_train"], "../rows.json", "paco_train: '../rows.json' leads out of"),
-        (["paco_train"], 3, "paco_train: 3 is no file name"),
+        (["paco_train"], 3, "paco_train: 3 is not a file name"),
     ],
 )
 def test_a_registered_file_that_would_be_lost_or_lie_elsewhere_is_refused(
@@ -228,10 +228,10 @@ def pairs_folder(root: Path, **changes: Any) -> Path:
     [
         ({"pair_id": "../b"}, "'../b' cannot be an id"),
         ({"pair_id": None}, "None cannot be an id"),
-        ({"pair_id": "A"}, "its pair_id stood already"),
+        ({"pair_id": "A"}, "its pair_id already occurs"),
         ({"prompt_id": "a/b"}, "'a/b' cannot be an id"),
         ({"first": "z#0"}, "its first picture z#0 is not in pictures/index.parquet"),
-        ({"second": None}, "no panel reference"),
+        ({"second": None}, "not a panel reference"),
         ({"label": "Maybe"}, "label 'Maybe' is neither Yes nor No"),
     ],
 )

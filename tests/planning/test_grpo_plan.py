@@ -49,7 +49,7 @@ def test_plan_counts_the_work(repository: Path, params: Params) -> None:
     assert (found.optimiser_steps, found.evaluations, found.untrained_passes) == (42, 4, 0)
     assert found.micro_batches == 3
     text = plan(asked, "flux_t2is", repository)
-    assert f"{21 * 128 * 6} scored pairs" in text and "GB a process" in text and "min on two cores" in text
+    assert f"{21 * 128 * 6} scored pairs" in text and "GB per process" in text and "min on two cores" in text
     with pytest.raises(DataError, match="there are: flux_t2is"):
         plan(asked, "flux_t2iss", repository)
 
@@ -248,7 +248,7 @@ def test_an_editors_plan_needs_its_configuration_only(tmp_path: Path, params: Pa
     found, passes = Workload.of(asked, family), 2 if family == "qwen_image_edit" else 1
     assert found.rollout_passes == 8 * passes * found.images_an_epoch and found.questions_a_picture == 2
     assert found.trained_passes == passes * found.images_an_epoch
-    assert "GB a process: weights" in plan(asked, family, tmp_path)
+    assert "GB per process: weights" in plan(asked, family, tmp_path)
     with pytest.raises(DataError, match="train_size: 392 px do not divide into 16 px tokens.*choose 384 or 400"):
         tree["policies"]["recipes"][family]["train_size"] = 392
         plan(parse(tree), family, tmp_path)
@@ -258,7 +258,7 @@ def test_a_transformer_of_another_kind_has_no_plan(tmp_path: Path) -> None:
     configurations(tmp_path / "model", "flux_kontext")
     file = tmp_path / "model" / "transformer" / "config.json"
     file.write_text(json.dumps({"_class_name": "SD3Transformer2DModel"}))
-    with pytest.raises(DataError, match="is of a SD3Transformer2DModel; known are FluxTransformer2DModel"):
+    with pytest.raises(DataError, match="is of a SD3Transformer2DModel; known kinds are FluxTransformer2DModel"):
         architecture(tmp_path, "model")
     file.write_text(json.dumps({name: value for name, value in FLUX.items() if name != "num_single_layers"}))
     with pytest.raises(DataError, match="names no 'num_single_layers'"):

@@ -276,7 +276,7 @@ def test_encodings_are_those_of_these_encoders_pictures_and_lengths(
 
 
 def test_references_must_fit_the_prompts(policy: Any, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="one reference picture a prompt: 3 prompts came with 0"):
+    with pytest.raises(DataError, match="one reference picture per prompt: 3 prompts came with 0"):
         policy.encode(PROMPTS, TEXT_LENGTH, None, [(32, 32)])
     with pytest.raises(DataError, match="3 prompts came with 2 pictures"):
         policy.encode(PROMPTS, TEXT_LENGTH, references(2), [(32, 32)])

@@ -110,7 +110,7 @@ def test_where_batches_leave_a_trace_each_question_is_computed_alone(
     asked = questions(6, 3)
     assert [score.value for score in scorer.score(asked)] == [scorer.score([query])[0].value for query in asked]
     assert set(rows) == set(pictures) == {1}
-    assert caplog.text.count("computed alone") == 1
+    assert caplog.text.count("computed on its own") == 1
 
 
 def test_what_the_model_cannot_read_is_nan_with_a_cause(folder: Path) -> None:

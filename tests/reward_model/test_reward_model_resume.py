@@ -77,7 +77,7 @@ def test_kill_minus_nine_in_the_middle_of_an_epoch_costs_no_bit(base: Path, tmp_
 
     said: list[str] = []
     train(base, out, say=said.append)
-    assert "going on after step 6 of 10 (1 of 2 epochs done)" in said  # 5 steps an epoch: one step into the second
+    assert "resuming after step 6 of 10 (1 of 2 epochs done)" in said  # 5 steps an epoch: one step into the second
     train(base, tmp_path / "whole")
     whole, killed = weights(tmp_path / "whole"), weights(out)
     assert whole.keys() == killed.keys()

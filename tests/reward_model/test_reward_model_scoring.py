@@ -150,7 +150,7 @@ def test_logits_that_are_not_finite_give_nan_and_a_cause(scorer: Scorer, monkeyp
 
 def test_a_tokenizer_that_splits_yes_is_no_reward_base(tmp_path: Path) -> None:
     folder = tiny_vlm.build(tmp_path / "model", sentences=["No. The style differs."])
-    with pytest.raises(DataError, match=r"model: its tokenizer cuts 'Yes' into \d tokens"):
+    with pytest.raises(DataError, match=r"model: its tokenizer splits 'Yes' into \d tokens"):
         Scorer(folder)
 
 
@@ -248,7 +248,7 @@ def test_weights_that_could_run_code_are_refused_unread(tmp_path: Path) -> None:
     for file in model.glob("*.safetensors"):
         file.unlink()
     torch.save(Trap(trace), model / "pytorch_model.bin")
-    with pytest.raises(DataError, match="no safetensors"):
+    with pytest.raises(DataError, match="not safetensors"):
         Scorer(model)
     assert not trace.exists()
     torch.load(model / "pytorch_model.bin", weights_only=False)

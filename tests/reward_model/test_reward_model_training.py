@@ -155,7 +155,7 @@ def test_a_killed_run_ends_with_the_same_weights(base: Path, tmp_path: Path, mon
         "code",
         say=said.append,
     )
-    assert "going on after step 3 of 6 (1 of 2 epochs done)" in said
+    assert "resuming after step 3 of 6 (1 of 2 epochs done)" in said
     whole, killed = weights(tmp_path / "whole"), weights(tmp_path / "killed")
     assert whole.keys() == killed.keys()
     assert all(torch.equal(whole[name], killed[name]) for name in whole)

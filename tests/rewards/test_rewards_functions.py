@@ -292,7 +292,7 @@ def test_a_function_of_the_user_is_a_reward() -> None:
     [
         ("no_such_module_here:f", "cannot be imported"),
         (f"{__name__}:own_rewards", "has no 'own_rewards'"),
-        (f"{__name__}:own_number", "is no function but a int"),
+        (f"{__name__}:own_number", "is not a function but a int"),
         ("consistancy", "choose among consistency"),
     ],
 )
@@ -380,5 +380,5 @@ def test_a_reward_of_sets_is_refused_for_edits_and_the_other_way_round() -> None
         registry.check(rewards("consistency"), "reference")
     with pytest.raises(DataError, match="reward editing does not fit this policy, which has no reference picture"):
         registry.check(rewards("editing"))
-    with pytest.raises(DataError, match="reward editing asks a reward model; none is not served here"):
+    with pytest.raises(DataError, match="reward editing needs a reward model; none is not served here"):
         registry.build("editing", RewardTerm(weight=1.0))

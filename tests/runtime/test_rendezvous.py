@@ -154,7 +154,7 @@ time.sleep(600)  # as in a collective call that does not return
     ("end", "says", "status"),
     [
         ("sys.exit('paco: broken on purpose')", ["paco: broken on purpose", "rank 1 ended with status 1;"], 1),
-        ("os.kill(os.getpid(), signal.SIGKILL)", ["rank 1 ended with signal 9; its own message, if it had one,"], 1),
+        ("os.kill(os.getpid(), signal.SIGKILL)", ["rank 1 ended with signal 9; its own error message, if any,"], 1),
     ],
 )
 def test_a_rank_that_fails_is_named_and_the_others_are_ended(

@@ -119,7 +119,7 @@ def test_a_stage_shows_the_password_nowhere(project: Path, kind: str) -> None:
         }[kind]
         environ = environment(project, uri)
         said = run_stage(project, environ)
-        assert "does not take figures now" in said and "127.0.0.1" in said, "the store is named"
+        assert "does not accept figures now" in said and "127.0.0.1" in said, "the store is named"
         for verb in (["sync"], ["provenance", "prompts"], ["compare", "prompts"]):
             done = subprocess.run(
                 [sys.executable, "-m", "paco_core", *verb], cwd=project, env=environ, capture_output=True, text=True

@@ -132,7 +132,7 @@ def test_a_sender_asks_a_dead_server_once_for_what_was_left_and_goes(
     said: list[str] = []
     with open_run(project, "paco/x", "x", {}, say=said.append) as tracker:
         assert tracker.run_id is None, "the store has refused, nobody waits for more"
-    assert "does not take figures now" in said[0] and "2 events of this run wait in" in said[1]
+    assert "does not accept figures now" in said[0] and "2 events of this run wait in" in said[1]
     assert senders[0].wait(60) == 0 and unsent(project) == 1
     assert [*(project / outbox.FOLDER).iterdir()] == []
     assert send_left_over(project).waiting == 2
@@ -184,7 +184,7 @@ def test_a_journal_that_nobody_can_read_stops_no_other(project: Path, capfd: pyt
     problems = sorted(send_left_over(project).problems)
     assert len(problems) == 2
     for journal, problem in zip(sorted(torn, key=lambda journal: journal.home), problems, strict=True):
-        assert problem.startswith(f"{journal.events}, byte ") and "stops no other" in problem
+        assert problem.startswith(f"{journal.events}, byte ") and "does not block the others" in problem
 
 
 def test_a_sender_serves_one_environment_and_shows_nothing_of_it(project: Path) -> None:

@@ -135,7 +135,7 @@ def test_a_store_that_goes_down_in_mid_run_gets_all_when_it_is_back(
     assert told < 20, "telling a figure never waits for the store"
     run = only_run(project)
     assert history(project, run.info.run_id, "loss") == [(s, float(s)) for s in range(2001)]
-    assert "does not take figures now" in said[0] and "answers again" in said[1]
+    assert "does not accept figures now" in said[0] and "answers again" in said[1]
 
 
 def test_a_store_that_stays_down_is_not_waited_for_and_the_next_run_sends_all(

@@ -121,7 +121,7 @@ def test_a_disk_that_is_full_for_a_while_costs_what_was_told_then(project: Path,
         tracker.metrics({"after": 2.0})
         dropped = tracker.dropped
     assert dropped > 100
-    assert "cannot be written (No space left on device)" in said[0] and "is dropped while that is so" in said[0]
+    assert "cannot be written (No space left on device)" in said[0] and "is dropped until some space is free" in said[0]
     assert any(f"{dropped} events of this run could not be written" in line for line in said)
     until(lambda: send_left_over(project).waiting == 0)
     run = only_run(project)
@@ -150,7 +150,7 @@ def test_a_stage_runs_where_not_even_a_journal_can_begin(project: Path, small_di
     with open_run(project, "paco/x", "x", {}, say=said.append) as tracker:
         tracker.metrics({"loss": 1.0})
         assert tracker.run_id is None
-    assert "nothing of this run is reported to MLflow" in said[0] and "No space left" in said[0]
+    assert "nothing from this run is reported to MLflow" in said[0] and "No space left" in said[0]
     small_disk.unlink()
     assert not [path for path in (project / FOLDER).glob("*") if path.is_dir()]
 

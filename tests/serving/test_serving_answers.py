@@ -43,7 +43,9 @@ def pair(yes: Any, no: Any) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("word", ["Yes", "No"])
 def test_what_is_no_log_probability_is_no_score(word: str, value: Any) -> None:
     entries = pair(value, -0.5) if word == "Yes" else pair(-0.5, value)
-    with pytest.raises(Unscorable, match=f"log-probability of '{word}' is (no number|not a finite number)") as raised:
+    with pytest.raises(
+        Unscorable, match=f"log-probability of '{word}' is (not a number|not a finite number)"
+    ) as raised:
         from_top_logprobs(entries)
     assert str(value) not in str(raised.value).split("is", 1)[1], "causes are counted, so they name no number"
 
@@ -55,10 +57,10 @@ def test_what_is_no_list_of_log_probabilities_is_no_score(entries: Any) -> None:
 
 
 def test_a_missing_number_or_token_is_no_score() -> None:
-    with pytest.raises(Unscorable, match="'Yes' is no number"):
+    with pytest.raises(Unscorable, match="'Yes' is not a number"):
         from_top_logprobs([{"token": "Yes"}, {"token": "No", "logprob": -1.0}])
     for broken in ({"logprob": -0.1}, {"token": ["Yes"], "logprob": -0.1}, {}):
-        with pytest.raises(Unscorable, match="a token that is no text"):
+        with pytest.raises(Unscorable, match="a token that is not a string"):
             from_top_logprobs([broken, {"token": "No", "logprob": -1.0}])
 
 
@@ -108,12 +110,12 @@ DEEP = b'{"model": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
 @pytest.mark.parametrize(
     ("body", "cause"),
     [
-        (DEEP, "no JSON object"),
-        (b"[" * 100_000, "no JSON object"),
+        (DEEP, "not a JSON object"),
+        (b"[" * 100_000, "not a JSON object"),
         (json.dumps({"model": NAME, "choices": {"0": 1}}).encode(), "lacks log-probabilities"),
         (json.dumps({"model": NAME, "choices": [{"logprobs": None}]}).encode(), "lacks log-probabilities"),
         (answer(None), "lists no log-probabilities"),
-        (answer(*pair("a", "b")), "is no number"),
+        (answer(*pair("a", "b")), "is not a number"),
     ],
 )
 def test_malformed_answers_are_one_clear_cause(body: bytes, cause: str) -> None:
@@ -152,7 +154,7 @@ CARD = {"id": NAME}
 )
 def test_a_malformed_list_of_models_is_one_clear_line(body: bytes) -> None:
     with models(body)() as server, RewardClient(server.url, NAME) as client:
-        with pytest.raises(ServingError, match="no list of an OpenAI-compatible|no JSON object") as raised:
+        with pytest.raises(ServingError, match="not that of an OpenAI-compatible|not a JSON object") as raised:
             client.score(queries(1))
         assert server.url in str(raised.value) and "\n" not in str(raised.value)
 
@@ -263,7 +265,7 @@ def test_what_lies_in_the_cache_is_looked_at(tmp_path: Path, value: Any) -> None
         known.execute("PRAGMA ignore_check_constraints = ON")
         known.execute("INSERT INTO scores VALUES (?, ?)", (b"bad", value))
     assert ScoreCache(file).get(NAME, [b"good"]) == {b"good": 0.5}
-    with pytest.raises(DataError, match=r"scores\.db: 1 of its entries are no score"):
+    with pytest.raises(DataError, match=r"scores\.db: 1 of its entries are not scores"):
         ScoreCache(file).get(NAME, [b"good", b"bad"])
 
 

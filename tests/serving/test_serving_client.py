@@ -316,7 +316,7 @@ def test_overload_and_dropped_connections_are_retried(fault: object) -> None:
     [
         (reply(400, b'{"error": {"message": "bad picture"}}'), "HTTP 400: bad picture"),
         (reply(413, b""), "HTTP 413"),
-        (reply(200, b"not json"), "no JSON object"),
+        (reply(200, b"not json"), "not a JSON object"),
         (reply(200, b'{"model": "%s"}' % NAME.encode()), "lacks log-probabilities"),
         (silence, "no answer within"),
     ],

@@ -16,7 +16,7 @@ ZERO2 = {"ACCELERATE_USE_DEEPSPEED": "true", "ACCELERATE_DEEPSPEED_ZERO_STAGE": 
 @pytest.mark.parametrize(
     ("env", "message"),
     [
-        ({**ZERO2, "ACCELERATE_DEEPSPEED_ZERO_STAGE": "3"}, "zero_stage: 3 is not done.*launch/fsdp2.yaml"),
+        ({**ZERO2, "ACCELERATE_DEEPSPEED_ZERO_STAGE": "3"}, "zero_stage: 3 is not supported.*launch/fsdp2.yaml"),
         ({**ZERO2, "ACCELERATE_DEEPSPEED_OFFLOAD_PARAM_DEVICE": "cpu"}, "offload_param_device.*set them to none"),
         ({**ZERO2, "ACCELERATE_DEEPSPEED_CONFIG_FILE": "ds.json"}, "deepspeed_config_file.*deepspeed-zero2.yaml"),
         ({**FSDP2, "FSDP_VERSION": "1"}, "fsdp_version.*use launch/fsdp2.yaml"),

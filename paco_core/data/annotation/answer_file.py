@@ -71,8 +71,8 @@ def save(root: Path, store: AnswerStore) -> int:
     file, answers = root / FILE, store.every()
     if lost := unsaved(root, answers, back=True):
         raise DataError(
-            f"{file}: holds {lost} answers that {store.path} does not have, so it was not written: move the file away "
-            "to have it written from the store, or the store, to have that made again from the file"
+            f"{file}: holds {lost} answers that {store.path} does not have, so it was kept: move the file away "
+            "to have it rewritten from the store, or the store, to have that rebuilt from the file"
         )
     text = text_of(answers)
     if answers and (not file.is_file() or file.read_text(encoding="utf-8") != text):
@@ -94,7 +94,7 @@ def read(root: Path) -> list[Answer]:
     """
     file = root / FILE
     if not file.is_file():
-        raise DataError(f"{file}: no such file; `paco annotate` writes it when it ends, `paco annotate save` at once")
+        raise DataError(f"{file}: no such file; `paco annotate` writes it when it stops, `paco annotate save` at once")
     found: dict[tuple[str, str, int], Answer] = {}
     for number, row in read_jsonl(file):
         place = f"{file}:{number}"
@@ -104,7 +104,9 @@ def read(root: Path) -> list[Answer]:
             text = str(error)
             raise DataError(text if text.startswith(place) else f"{place}: {text}") from None
         if _key(answer) in found:
-            raise DataError(f"{place}: revision {answer.revision} of {answer.instance_id} stood on an earlier line")
+            raise DataError(
+                f"{place}: revision {answer.revision} of {answer.instance_id} is already on an earlier line"
+            )
         found[_key(answer)] = answer
     return list(found.values())
 
@@ -133,10 +135,10 @@ def open_store(root: Path, path: Path, say: Callable[[str], object], *, create: 
         with AnswerStore(root / EARLIER) as earlier, atomic(path) as part:
             earlier.copy(part)
             count = len(earlier.every())
-        say(f"{count} answers copied from {root / EARLIER} to {path}; the earlier file is read no more, remove it")
+        say(f"{count} answers copied from {root / EARLIER} to {path}; the earlier file is no longer read; remove it")
     elif not path.is_file() and (root / FILE).is_file():
         answers = read(root)
         with atomic(path) as part, AnswerStore(part, create=True) as fresh:
             fresh.restore(answers)
-        say(f"{path} was missing: made again with {len(answers)} answers from {root / FILE}; links are new ones")
+        say(f"{path} was missing: rebuilt with {len(answers)} answers from {root / FILE}; the links are new")
     return AnswerStore(path, create=create)

@@ -129,7 +129,7 @@ def read_export(file: Path, sizes: Mapping[str, int]) -> Votes:
     """
     tasks = read_json(file)
     if not isinstance(tasks, list):
-        raise DataError(f"{file}: expected a list of tasks, as Label Studio's JSON export is")
+        raise DataError(f"{file}: expected a list of tasks, as in Label Studio's JSON export")
     answers: dict[tuple[str, str], tuple[str, list[int] | str]] = {}  # when it was updated, and what it says
     counts = Counter(skipped=0, superseded_answers=0, empty_answers=0, cannot_tell=0)
     for number, task in enumerate(tasks, start=1):

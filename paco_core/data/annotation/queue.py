@@ -178,15 +178,15 @@ class AnnotationQueue:
     def _check_own(self, who: Annotator, instance_id: str) -> None:
         if instance_id not in self._own[who.name]:
             raise NotAssigned(
-                f"instance {instance_id} is not one of {who.name}'s; when the study was shared out anew, "
-                "it went to somebody else"
+                f"instance {instance_id} is not assigned to {who.name}; it went to somebody else "
+                "when the work was shared out anew"
             )
 
     def undo(self, who: Annotator, last: Last) -> None:
         """Take back the answer that the page showed as the last one; asking twice takes back one.
 
         Raises:
-            StaleAnswer: when another answer has come since.
+            StaleAnswer: when it has been answered again since.
             NotAssigned: when the instance was given to others.
         """
         if last.instance not in self.instances:
@@ -194,7 +194,7 @@ class AnnotationQueue:
         self._check_own(who, last.instance)
         current = self.view(who).last
         if current != last and self.store.revision(who.name, last.instance, last.revision + 1) is None:
-            raise StaleAnswer(f"{last.instance}: another answer has come since")
+            raise StaleAnswer(f"{last.instance}: it has been answered again since")
         self.answer(who, last.instance, last.revision + 1, "withdrawn", (), 0.0)
 
     def picture(self, who: Annotator, instance_id: str, place: int | None) -> bytes:

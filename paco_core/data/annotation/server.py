@@ -81,7 +81,7 @@ def create_app(queue: AnnotationQueue, at_end: Callable[[], object] = lambda: No
     def who(token: str) -> Annotator:
         annotator = queue.annotator(token)
         if annotator is None:
-            raise HTTPException(404, "this link is not known here; ask who sent it for a new one")
+            raise HTTPException(404, "unknown link; ask whoever sent it for a new one")
         return annotator
 
     Who = Annotated[Annotator, Depends(who)]
@@ -153,7 +153,7 @@ def listen(port: int) -> socket.socket:
         listener.bind((HOST, port))
     except (OSError, OverflowError) as error:
         listener.close()
-        raise DataError(f"port {port} on {HOST} cannot be used ({error}); name another with --port") from None
+        raise DataError(f"port {port} on {HOST} cannot be used ({error}); choose another with --port") from None
     return listener
 
 

@@ -102,7 +102,7 @@ class AnswerStore:
     def __init__(self, path: Path, *, create: bool = False) -> None:
         self.path, self._lock = path, threading.RLock()
         if not create and not path.is_file():
-            raise DataError(f"{path}: no such answer store; `paco annotate` makes one")
+            raise DataError(f"{path}: no such answer store; `paco annotate` creates one")
         path.parent.mkdir(parents=True, exist_ok=True)
         self._db = sqlite3.connect(path, timeout=10, isolation_level=None, check_same_thread=False)
         try:
@@ -112,7 +112,7 @@ class AnswerStore:
             if create and not self._version():
                 self._create()
             if (found := self._version()) != SCHEMA:
-                raise sqlite3.DatabaseError(f"its version is {found}, this program knows {SCHEMA}")
+                raise sqlite3.DatabaseError(f"its version is {found}, this program supports {SCHEMA}")
         except sqlite3.DatabaseError as error:
             self._db.close()
             raise DataError(f"{path}: not a usable answer store: {error}") from None
@@ -214,9 +214,11 @@ class AnswerStore:
                 if answer.revision <= len(stored):
                     if stored[answer.revision - 1].content == answer.content:
                         return False
-                    raise StaleAnswer(f"{answer.instance_id}: revision {answer.revision} is already answered otherwise")
+                    raise StaleAnswer(
+                        f"{answer.instance_id}: revision {answer.revision} is already stored with a different answer"
+                    )
                 if answer.revision != len(stored) + 1:
-                    raise StaleAnswer(f"{answer.instance_id}: revision {len(stored) + 1} comes before the one given")
+                    raise StaleAnswer(f"{answer.instance_id}: revision {len(stored) + 1} is missing before this one")
                 self._db.execute(_INSERT, _row(answer))
         except sqlite3.Error as error:
             raise NotStored(str(error)) from None
@@ -272,7 +274,7 @@ class AnswerStore:
             try:
                 rows = self._db.execute(f"SELECT {_COLUMNS} FROM answers {where}", values).fetchall()  # noqa: S608
             except sqlite3.DatabaseError as error:
-                raise DataError(f"{self.path}: cannot be read ({error}); put a whole copy of it there") from None
+                raise DataError(f"{self.path}: cannot be read ({error}); replace it with a complete copy") from None
         return [
             Answer(annotator, instance_id, revision, verdict, ranking and tuple(json.loads(ranking)),
                    tuple(json.loads(shown)), seconds, at)

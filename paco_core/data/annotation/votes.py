@@ -120,7 +120,9 @@ def _annotation(row: Mapping[Hashable, Any]) -> Annotation:
         )
     except (TypeError, ValueError) as error:
         name = row["instance_id"]
-        raise DataError(f"rankings: instance {name}: not a row of `dvc repro annotations` ({error}); run it") from None
+        raise DataError(
+            f"rankings: instance {name}: not a row as `dvc repro annotations` writes it ({error}); run it"
+        ) from None
 
 
 def adjudicate(rankings: Iterable[Annotation], undecided: Mapping[str, int] | None = None) -> dict[str, Annotation]:

@@ -249,7 +249,7 @@ def _halved(batch_size: int, job: GridJob, error: Exception, say: Say) -> int:
             "into memory; lower grids.height and grids.width, or choose a smaller dtype or another device"
         ) from error
     _free_memory()
-    say(f"out of memory with {batch_size} pictures at once; going on with {batch_size // 2}")
+    say(f"out of memory with {batch_size} pictures at once; continuing with {batch_size // 2}")
     return batch_size // 2
 
 

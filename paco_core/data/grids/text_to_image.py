@@ -66,8 +66,8 @@ class TextToImage:
         wanted = {"prompt", "height", "width", "num_inference_steps", "generator"}
         if lacking := wanted - set(inspect.signature(pipeline.__call__).parameters):
             raise DataError(
-                f"{model}: {type(pipeline).__name__} is no text-to-image pipeline "
-                f"(it takes no {', '.join(sorted(lacking))})"
+                f"{model}: {type(pipeline).__name__} is not a text-to-image pipeline "
+                f"(it does not take {', '.join(sorted(lacking))})"
             )
         pipeline.set_progress_bar_config(disable=True)
         return cls(pipeline.to(params.device), params)

@@ -27,7 +27,7 @@ def connect(params: ChatParams, secret: str) -> openai.AsyncOpenAI:
                 async with asyncio.timeout(params.timeout_s):
                     return await super().send(request, **settings)
             except TimeoutError:
-                raise httpx.ReadTimeout("no whole answer in time", request=request) from None
+                raise httpx.ReadTimeout("no complete answer in time", request=request) from None
 
     return openai.AsyncOpenAI(
         base_url=params.base_url,

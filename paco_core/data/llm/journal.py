@@ -31,7 +31,7 @@ class Journal:
             self.rows = self._read()
         except BlockingIOError:
             self._file.close()
-            raise DataError(f"{path}: another process writes it; wait until it has ended") from None
+            raise DataError(f"{path}: another process is writing it; wait until it has finished") from None
         except DataError:
             self._file.close()
             raise

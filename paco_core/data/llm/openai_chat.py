@@ -256,8 +256,8 @@ class Chat:
 
     def _given_up(self, last: Rejection) -> ChatError:
         return ChatError(
-            f"{self.name}: {self._unserved} questions in a row came to nothing, the last with {last}; "
-            f"{len(self.journal.rows)} answers are kept in {self.journal.path}: run again to go on from there"
+            f"{self.name}: {self._unserved} questions in a row failed, the last with {last}; "
+            f"{len(self.journal.rows)} answers are kept in {self.journal.path}: run again to resume from there"
         )
 
     async def __aenter__(self) -> Chat:

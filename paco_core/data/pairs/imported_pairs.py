@@ -58,7 +58,7 @@ def imported_pairs(folder: Path | None) -> ImportedPairs:
             try:
                 _check(texts, found.md5s.keys())
                 if texts["pair_id"].lower() in seen:
-                    raise DataError("its pair_id stood already in an earlier row or table")
+                    raise DataError("its pair_id already occurs in an earlier row or table")
             except DataError as error:
                 raise DataError(f"{file}: row {number}, pair {texts['pair_id']}: {error}; {again}") from None
             seen.add(texts["pair_id"].lower())

@@ -99,7 +99,7 @@ def add_painted(
     for painted in edits:
         if painted.prompt_id not in known:
             raise DataError(
-                f"{folder / FILE}: {painted.id} is of prompt {painted.prompt_id}, which is not there; "
+                f"{folder / FILE}: {painted.id} belongs to prompt {painted.prompt_id}, which is not there; "
                 "run `dvc repro edits`"
             )
         record = known[painted.prompt_id]

@@ -58,7 +58,7 @@ def diversify(
     if target is not None:
         if not len(set(groups)) <= target <= len(records):
             raise DataError(
-                f"diverse_prompts.target={target}: choose between {len(set(groups))} (one a subcategory) "
+                f"diverse_prompts.target={target}: choose between {len(set(groups))} (one per subcategory) "
                 f"and {len(records)} (all prompts)"
             )
         kept, threshold = at_least(near, target)

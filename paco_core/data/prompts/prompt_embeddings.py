@@ -64,8 +64,8 @@ class PromptEmbeddings:
         finally:
             del self._pipeline.prepare_latents
         raise DataError(
-            f"{type(self._pipeline).__name__} painted without making noise by `prepare_latents`; "
-            "its prompts cannot be encoded ahead"
+            f"{type(self._pipeline).__name__} did not use `prepare_latents` to make its noise; "
+            "its prompts cannot be encoded in advance"
         )
 
     def drop_encoders(self) -> None:

@@ -111,7 +111,7 @@ class _Chain:
             if barren == BARREN:
                 causes = self.rejected + Counter(rejection.cause for rejection in reply.rejected)
                 listed = ", ".join(f"{count} x {cause}" for cause, count in causes.most_common(5))
-                remedy = "change prompts.endpoint or prompts.seed" if reply.served else "run again to go on from there"
+                remedy = "change prompts.endpoint or prompts.seed" if reply.served else "run again to resume from there"
                 raise DataError(
                     f"prompts, {self.kind}: {BARREN} questions in a row gave no usable prompt ({listed}); it has "
                     f"{len(self.found)} of {self.share}; {remedy}"

@@ -56,7 +56,7 @@ class References:
             DataError: naming the record, when it has none or its picture is damaged.
         """
         if not isinstance(record, EditRecord):
-            raise DataError(f"prompt {record.idx}: no editing prompt, it names no reference picture")
+            raise DataError(f"prompt {record.idx}: not an editing prompt: it names no reference picture")
         with self._lock:  # rewards ask from threads of their own
             if record.reference not in self._kept:
                 self._kept[record.reference] = self._read(record)

@@ -82,7 +82,7 @@ def parse_layout(layout: str) -> tuple[int, int]:
     """
     match = re.fullmatch("([1-9][0-9]?)[x×⨉]([1-9][0-9]?)", layout)
     if match is None:
-        raise DataError(f"{layout!r} is no layout; expected rows x columns, such as 2x2")
+        raise DataError(f"{layout!r} is not a layout; expected rows x columns, such as 2x2")
     return int(match.group(1)), int(match.group(2))
 
 
@@ -98,7 +98,7 @@ def panel_marks(layout: str) -> list[str]:
     if rows == 1:
         return [f"PANEL-{n}:" for n in range(1, columns + 1)]
     if rows not in _ROWS or columns not in _COLUMNS:
-        raise DataError(f"layout {layout}: its panels have no names; grids go up to 3x4, rows as far as you like")
+        raise DataError(f"layout {layout}: its panels have no names; grids go up to 3x4, single rows have no limit")
     return [f"[{row}]-[{column}]:" for row in _ROWS[rows] for column in _COLUMNS[columns]]
 
 
@@ -153,5 +153,5 @@ def _place(mark: str) -> tuple[int, int]:
     names = re.findall(r"\[([A-Z-]+)\]", mark)
     row, column = (names[0], names[1]) if len(names) == 2 else (None, names[0])
     if (row is not None and row not in _VERTICAL) or column not in _HORIZONTAL:
-        raise DataError(f"{mark!r} names no place of a grid")
+        raise DataError(f"{mark!r} is not a position in a grid")
     return (_VERTICAL[row] if row else 0), _HORIZONTAL[column]

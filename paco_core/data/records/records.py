@@ -173,5 +173,5 @@ def parse_ref(ref: str) -> tuple[str, int]:
     """
     grid_id, mark, panel = ref.rpartition("#")
     if not mark or not re.fullmatch("[0-9]{1,4}", panel):
-        raise DataError(f"{ref!r} is no panel reference; expected '<grid id>#<panel>'")
+        raise DataError(f"{ref!r} is not a panel reference; expected '<grid id>#<panel>'")
     return grid_id, int(panel)

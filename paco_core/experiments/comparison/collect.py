@@ -109,7 +109,7 @@ class Runs:
             if len(found) == 1:
                 return found
             if found:
-                raise DataError(f"{text} begins the ids of {len(found)} runs; give more of it")
+                raise DataError(f"{text} is the beginning of the ids of {len(found)} runs; give more characters")
         recent = self._client.search_runs(ids, order_by=latest, max_results=8)
         known = ", ".join(f"{run.info.run_id[:8]} ({run.info.run_name})" for run in recent)
         raise DataError(

@@ -48,4 +48,4 @@ def _relative_size(root: Path, params: Params, asked: Params, name: str) -> floa
 
 def words(value: float | None) -> str:
     """``about 6.0 min a seed``."""
-    return "time unknown (nobody measured this device)" if value is None else f"about {value / 60:.1f} min a seed"
+    return "time unknown (not measured on this device)" if value is None else f"about {value / 60:.1f} min per seed"

@@ -51,7 +51,7 @@ def write(out: Path, cells: Sequence[Kept], params: Params) -> str:
 def _part(out: Path, recipe: str, cells: Sequence[Kept], params: Params) -> Part:
     before = before_folder(out, recipe)
     if not go_together(out, cells):
-        raise DataError(f"{before}: the bare model was examined otherwise than the cells; run `paco reproduce` again")
+        raise DataError(f"{before}: the bare model was measured differently from the cells; run `paco reproduce` again")
     numbers = measured_by(cells[0].settings["benchmark"]).numbers(params)
     summary = summarise(recipe, cells, read_table(before), numbers.bootstrap)
     return Part(summary, findings(summary), tables(summary), cells, before)

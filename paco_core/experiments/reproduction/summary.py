@@ -145,7 +145,7 @@ def _refuse_mixed(cells: Sequence[Kept]) -> None:
     if len(by_basis) > 1:
         groups = "; ".join(f"{basis}: {', '.join(c.folder.name for c in found)}" for basis, found in by_basis.items())
         raise DataError(
-            f"the cells in {cells[0].folder.parent} rest on different settings, prompts, reward or models ({groups}); "
+            f"the cells in {cells[0].folder.parent} have different settings, prompts, reward or models ({groups}); "
             "remove those that are out of date, or give another --name"
         )
 

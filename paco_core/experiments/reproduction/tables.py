@@ -108,9 +108,9 @@ def _trainings(summary: Summary) -> Table:
     columns["ended"] = [_ended(row) for row in summary.rows]
     notes = [
         "Seconds of all epochs: sampling, waiting for scores, optimising; evaluations are not counted. Seeds are "
-        "trained in turns, one of each variant, so that a busy machine slows none alone; load averages are in "
+        "trained in turns, one of each variant, so that a busy machine does not slow only some; load averages are in "
         "report.json. Processor seconds are the trainer's own, without the reward server's: they hardly depend on what "
-        "else the machine does. Where two commands trained side by side they are what compares, and seconds are not.",
+        "else the machine does. Where two commands trained side by side, compare these, not seconds.",
         "Of the training's samples, mean of the last five epochs: reward ratio (consistency / CLIP-T), panel diversity "
         "and clip fraction, as far as the recipe has them. In brackets the range over seeds.",
     ]

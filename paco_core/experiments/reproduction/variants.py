@@ -55,7 +55,7 @@ VARIANTS: tuple[Variant, ...] = (
     _aggregated("gdpo", "Rewards normalised one by one in each group, then over the batch (GDPO)"),
     _aggregated("mo_grpo", "Each reward divided by its group's deviation (MO-GRPO)"),
     _aggregated("weighted_advantage_sum", "Advantages of each reward summed"),
-    Variant("cps", "Noise that keeps the coefficients (CPS) for flow-SDE's", {"recipe.dynamics": "cps"}),
+    Variant("cps", "Coefficient-preserving noise (CPS) instead of flow-SDE's", {"recipe.dynamics": "cps"}),
     Variant("guard", "Ratios freed of drift and scale (GRPO-Guard)", {"policies.loss": "grpo_guard"}),
     Variant(
         "nft",

@@ -68,7 +68,7 @@ def main() -> None:
     except ChildFailedError as error:  # its own text is a table around a traceback that torch does not have
         rank, failure = error.get_first_failure()
         how = f"signal {-failure.exitcode}" if failure.exitcode < 0 else f"status {failure.exitcode}"
-        print(f"rank {rank} ended with {how}; its own message, if it had one, is above", file=sys.stderr)
+        print(f"rank {rank} ended with {how}; its own error message, if any, is above", file=sys.stderr)
         sys.exit(failure.exitcode if failure.exitcode > 0 else 1)
 
 

@@ -74,7 +74,7 @@ def spread(
             seen.add(int(row["number"]))
             yield int(row["number"]), made
         if lost := len(pieces) - len(seen):
-            raise DataError(f"Ray gave back {len(seen)} of {len(pieces)} pieces of work; {lost} are lost, run again")
+            raise DataError(f"Ray returned {len(seen)} of {len(pieces)} pieces of work; {lost} are lost, run again")
 
 
 def _actors(ray: Any, pieces: int, gpu: bool, threads: int) -> int:

@@ -42,7 +42,7 @@ def ship(
         card: a Markdown file; a provenance that it holds already is replaced.
     """
     if recipe is None:
-        return f"{label} is no stage of dvc.yaml, or lacks an input: its provenance is not known"
+        return f"{label} is not a stage of dvc.yaml, or lacks an input: its provenance is not known"
     shipped = _without_figures(
         of_stage_now(
             label, command, recipe, out.as_posix(), Lock.read(root), run=Run(endpoint=endpoint), made_of=made_of

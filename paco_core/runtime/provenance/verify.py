@@ -127,7 +127,7 @@ class _Verification:
         """Which files of a folder are not as recorded."""
         then = cached_listing(self.root, md5)
         if then is None:
-            return "which file cannot be said: DVC's cache does not hold that version's listing"
+            return "the file cannot be named: DVC's cache does not hold that version's listing"
         now = self.disk.listing(path) if (self.root / path).is_dir() else {}
         changed = [f"{name} changed" for name in sorted(then.keys() & now.keys()) if then[name] != now[name]]
         changed += [f"{name} is gone" for name in sorted(then.keys() - now.keys())]
@@ -144,7 +144,7 @@ class _Verification:
             if listing is None or listing_md5(listing) != md5:
                 if path in link.outs or path == self.provenance.path:
                     self.checked += 1
-                    self._broken(link, path, f"version {md5} is not whole in DVC's cache")
+                    self._broken(link, path, f"version {md5} is incomplete in DVC's cache")
                 return
             parts = listing
         elif not cached(self.root, md5).is_file():
@@ -231,7 +231,7 @@ class _Verification:
             known = recorded.get(link.stage)
             own = Inputs({**link.inputs, **link.given, **link.code}, link.params).digest
             if known is None:
-                self._broken(link, file.name, "names this stage, which dvc.lock does not have on the way")
+                self._broken(link, file.name, "names this stage, which is not upstream of it in dvc.lock")
             elif link.recipe != own:
                 self._broken(link, file.name, f"records recipe {link.recipe}, but its inputs and parameters give {own}")
             elif link.recipe != known.recipe and (link is shipped.links[0] or _data(link) != _data(known)):

@@ -106,7 +106,7 @@ class Tracker:
             if self.dropped == 1 and self._journal is not None:
                 self._say(
                     f"{self._journal.home} cannot be written ({error.strerror or error}): what this run reports to "
-                    "MLflow is dropped while that is so; free some space"
+                    "MLflow is dropped until some space is free"
                 )
 
     def params(self, values: Mapping[str, Any]) -> None:
@@ -221,7 +221,7 @@ def _begin(
     except OSError as error:
         if not is_unwritable(error):
             raise
-        say(f"nothing of this run is reported to MLflow: no journal can be written ({error}); free some space")
+        say(f"nothing from this run is reported to MLflow: no journal can be written ({error}); free some space")
         return None
 
 

@@ -121,8 +121,8 @@ def _check(uri: str, file: Path) -> None:
 
 def _damaged(file: Path, reason: str) -> DataError:
     return DataError(
-        f"{file}: MLflow cannot use this store ({reason}); who made it was killed, or the disk was full. "
-        f"Move it aside (mv {file} {file}.damaged) and run `paco sync`: it makes a new one and sends what is kept"
+        f"{file}: MLflow cannot use this store ({reason}); whatever created it was killed, or the disk was full. "
+        f"Move it aside (mv {file} {file}.damaged) and run `paco sync`: it creates a new one and sends what is kept"
     )
 
 

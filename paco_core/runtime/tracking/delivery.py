@@ -111,7 +111,7 @@ class Delivery:
         """Note that :meth:`step` found no answer; the journal had ``size`` bytes when it began."""
         if not self._failing:
             self._say(
-                f"MLflow at {self.store()} does not take figures now ({short(error)}); "
+                f"MLflow at {self.store()} does not accept figures now ({short(error)}); "
                 f"they are kept in {self.journal.home} and sent later"
             )
         self._failing, self.done.failed_at = True, size

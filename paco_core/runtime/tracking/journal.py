@@ -274,7 +274,7 @@ def _event(line: bytes, path: Path, offset: int) -> Event:
     try:
         event: Event = json.loads(line)
     except ValueError as error:
-        raise DamagedJournal(f"{path}, byte {offset}: no event ({error})") from None
+        raise DamagedJournal(f"{path}, byte {offset}: not an event ({error})") from None
     return event
 
 

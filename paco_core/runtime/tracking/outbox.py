@@ -147,13 +147,13 @@ class Outbox:
         if self._broken or (self._sender is not None and ended is None) or self.address.is_served():
             return
         if ended is not None and ended > 0:
-            self._do_without(f"the process for it ended with {ended}, see {self.address.file}")
+            self._do_without(f"the sender process ended with {ended}, see {self.address.file}")
         elif time.monotonic() - self._started >= RESTART_S:
             self._started = time.monotonic()
             try:
                 self._sender = start(self.address, self._environment)
             except OSError as error:  # no memory, no space: the stage goes on
-                self._do_without(f"the process for it cannot be started ({error})")
+                self._do_without(f"the sender process cannot be started ({error})")
 
     def _do_without(self, reason: str) -> None:
         self._broken = True

@@ -80,7 +80,7 @@ def send_left_over(root: Path, patience_s: float = 60.0) -> Sent:
             except FileNotFoundError:
                 pass  # a sender was faster
             except DamagedJournal as error:
-                problems.append(f"{error}; it stays there, and stops no other: mend the line or remove the folder")
+                problems.append(f"{error}; it is kept and does not block the others: fix the line or remove the folder")
             finally:
                 journal.free()
     return Sent(runs, events, waiting, tuple(problems))
@@ -102,6 +102,6 @@ def _deliver(journal: Journal, uri: str, deadline: float) -> list[str]:
             raise
         except Exception as error:
             if not delivery.is_stuck():
-                reason = f"MLflow at {delivery.store()} does not take it ({short(error)})"
+                reason = f"MLflow at {delivery.store()} does not accept it ({short(error)})"
                 return [*problems, f"{journal.home.name}: {reason}"]
     return problems

@@ -145,7 +145,7 @@ class Gateway:
             raise RequestError(504, f"{model} does not answer in time", "timeout") from None
         except httpx.TransportError as error:
             self._requests.labels(model, "502").inc()
-            message = f"the server of {model} broke off ({type(error).__name__})"
+            message = f"the server of {model} dropped the connection ({type(error).__name__})"
             raise RequestError(502, message, "server_down") from None
         self._requests.labels(model, str(answer.status_code)).inc()
         self._seconds.labels(model).observe(time.perf_counter() - began)
@@ -190,7 +190,7 @@ def _parse(body: bytes) -> dict[str, Any]:
     try:
         value = from_json(body)
     except ValueError as error:
-        raise RequestError(400, f"body: no JSON ({error})"[:300]) from None
+        raise RequestError(400, f"body: not JSON ({error})"[:300]) from None
     if not isinstance(value, dict):
         raise RequestError(400, "body: expected a JSON object")
     return value
@@ -212,7 +212,7 @@ def check_pictures(question: Mapping[str, Any], media: Media) -> None:
     for address in addresses:
         url = address.get("url") if isinstance(address, dict) else address
         if not isinstance(url, str):
-            raise RequestError(400, "image_url.url: expected a text", "image_url")
+            raise RequestError(400, "image_url.url: expected a string", "image_url")
         if url.startswith("data:"):
             head(payload(url))
         else:

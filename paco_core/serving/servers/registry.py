@@ -133,7 +133,7 @@ class Registry:
                 if record is not None or not is_held(self.home(name) / "alive"):
                     return self._enter(name, record, recipe, stay)
             if time.monotonic() > deadline:  # a predecessor is still ending; it may need the lock for that
-                raise ServingError(f"server {name} does not end; see {self.log(name)}")
+                raise ServingError(f"server {name} does not stop; see {self.log(name)}")
             time.sleep(0.02)
 
     def _refuse_in_use(self, record: Record, differs: str) -> None:
@@ -206,7 +206,7 @@ class Registry:
         deadline = time.monotonic() + STOP_S
         while is_held(self.home(name) / "alive"):
             if time.monotonic() > deadline:
-                raise ServingError(f"server {name} does not end; see {self.log(name)}")
+                raise ServingError(f"server {name} does not stop; see {self.log(name)}")
             time.sleep(0.02)
 
 

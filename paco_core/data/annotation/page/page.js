@@ -48,7 +48,7 @@ async function send(path, body) {
       keep(null);
       busy = false;
       if (status === 200) return show(answer, "");
-      const told = status === 409 ? "Already answered in another window." : `Not taken: ${answer.detail ?? status}`;
+      const told = status === 409 ? "Already answered in another window." : `Not accepted: ${answer.detail ?? status}`;
       return load(told);
     }
     say(status ? `Not stored (${answer.detail ?? status}). Trying again …` : "No answer from the server. Your choice is kept here and sent again …", true);
@@ -124,7 +124,7 @@ function draw() {
   $("undo").disabled = busy || !view.last;
   const left = view.candidates - ranking.length;
   $("question").textContent =
-    left === view.candidates ? "Which goes best with the reference?" : left ? "And of the others?" : "From best to worst, so?";
+    left === view.candidates ? "Which goes best with the reference?" : left ? "And of the others?" : "From best to worst: is this right?";
   $("back").disabled = busy || !ranking.length;
   $("confirm").disabled = busy || left > 0;
   $("skip").disabled = $("cannot_tell").disabled = busy;
