@@ -104,7 +104,7 @@ class Lock:
             )
         except (AttributeError, KeyError, TypeError, ValueError):
             raise DvcProjectError(
-                f"{path}: not as DVC writes it; restore it with `git checkout -- {LOCK_FILE}`"
+                f"{path}: not in DVC's format; restore it with `git checkout -- {LOCK_FILE}`"
             ) from None
 
     def maker(self, path: str) -> Entry | None:

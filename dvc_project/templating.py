@@ -171,7 +171,9 @@ class Variables:
         def value_of(place: re.Match[str]) -> Any:
             value = self.select(place["inner"].strip(), where)
             if is_composite(value) and not (in_cmd and isinstance(value, Mapping)):
-                raise DvcProjectError(f"{where}: {place[0]} is a {type(value).__name__}; only plain values fit here")
+                raise DvcProjectError(
+                    f"{where}: {place[0]} is a {type(value).__name__}; only plain values are allowed here"
+                )
             return value
 
         exact = _PLACE.fullmatch(text)

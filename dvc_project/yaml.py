@@ -13,7 +13,7 @@ from dvc_project.errors import DataError
 
 COLON = "found unexpected ':'"  # the YAML parser in C on [http://host:80], which the one in Python takes
 MAX_REPEATED = 10_000  # values that the aliases of a YAML text may add; nine lines of them can stand for a billion
-MAX_DEPTH = 100  # lists and mappings in one another, in YAML
+MAX_DEPTH = 100  # nested lists and mappings, in YAML
 MISSING: Any = object()
 
 
@@ -57,7 +57,7 @@ def _refuse_bombs(text: str) -> None:
     for event in YAML(typ="safe").parse(text):
         if isinstance(event, AliasEvent):
             if any(anchor == event.anchor for anchor, _ in around):
-                raise DataError(f"line {event.start_mark.line + 1}: *{event.anchor} stands inside what it names")
+                raise DataError(f"line {event.start_mark.line + 1}: *{event.anchor} refers to a node that contains it")
             repeated += named.get(event.anchor, 0)
             values += named.get(event.anchor, 0)
         elif isinstance(event, CollectionEndEvent):
@@ -71,7 +71,7 @@ def _refuse_bombs(text: str) -> None:
             elif event.anchor is not None:
                 named[event.anchor] = 1
         if len(around) > MAX_DEPTH or repeated > MAX_REPEATED:
-            limit = f"{MAX_DEPTH} lists and mappings in one another"
+            limit = f"{MAX_DEPTH} nested lists and mappings"
             limit = limit if len(around) > MAX_DEPTH else f"{MAX_REPEATED} values repeated by aliases"
             raise DataError(f"line {event.start_mark.line + 1}: more than {limit}")
 

@@ -140,7 +140,7 @@ def reproduce(root: Path, jobs: int, say: Say = say) -> int:
             end_group(dvc.child, GRACE_SECONDS)
             release_dead_locks(root)  # those of a DVC that had to be killed
     if failed:
-        say(f"{', '.join(failed)} failed; what is finished is kept, and the next run goes on from there")
+        say(f"{', '.join(failed)} failed; what is finished is kept, and the next run resumes from there")
         return 1
     return _plainly(root)
 
@@ -178,7 +178,7 @@ def main() -> None:
     except DvcProjectError as error:
         raise SystemExit(f"repro: {error}") from None
     except KeyboardInterrupt:
-        raise SystemExit("repro: stopped; the next run goes on from here") from None
+        raise SystemExit("repro: stopped; the next run resumes from here") from None
 
 
 if __name__ == "__main__":

@@ -188,7 +188,7 @@ def _ended(chosen: Sequence[Server], running: Sequence[subprocess.Popen[bytes]])
     """Whether one of those that run ended by itself; says which."""
     for server, process in zip(chosen, running, strict=False):  # the last ones may not have started
         if process.poll() is not None:
-            print(f"{server.name} ended by itself; its last words are above", file=sys.stderr)
+            print(f"{server.name} ended by itself; its last output is above", file=sys.stderr)
             return True
     return False
 

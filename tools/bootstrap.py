@@ -54,7 +54,7 @@ def succeeds(*command, **how):
 
 def run(*command):
     if not succeeds(*command):
-        fail("`%s` did not succeed; its own words stand above" % " ".join(command[:6]))
+        fail("`%s` failed; its output is above" % " ".join(command[:6]))
 
 
 def make_environment(python):

@@ -12,27 +12,27 @@ STOPPED = dg.DefaultScheduleStatus.STOPPED
 reevaluation = dg.define_asset_job(
     "reevaluation",
     selection=dg.AssetSelection.assets(["nightly", "reward"], ["nightly", "policies"]),
-    description="Champions measured again on fixed and fresh cases, outside DVC's cache, against the last time",
+    description="Champions measured again on fixed and fresh cases, outside DVC's cache, compared with the last time",
 )
 nightly_reevaluation = dg.ScheduleDefinition(
     name="nightly_reevaluation",
     job=reevaluation,
     cron_schedule="0 3 * * *",
     default_status=STOPPED,
-    description="Every night at three: drift of machine, libraries or server shows as figures that moved",
+    description="Every night at three: drift of machine, libraries or server shows as changed figures",
 )
 
 reproducibility_audit = dg.define_asset_job(
     "reproducibility_audit",
     selection=dg.AssetSelection.assets(["audit", "reproducibility"]),
-    description="Cheap stages run again aside; their md5s must be those of dvc.lock",
+    description="Cheap stages run again in a separate folder; their md5s must be those of dvc.lock",
 )
 weekly_audit = dg.ScheduleDefinition(
     name="weekly_audit",
     job=reproducibility_audit,
     cron_schedule="0 5 * * 0",
     default_status=STOPPED,
-    description="Every Sunday at five: does the recorded graph still give the recorded bytes?",
+    description="Every Sunday at five: does the recorded graph still reproduce the recorded bytes?",
 )
 
 endpoint_health = dg.define_asset_job(

@@ -26,14 +26,14 @@ def housekeeping(context: dg.SensorEvaluationContext) -> dg.SkipReason:
         lines.append(f"MLflow: {send_left_over(ROOT, patience_s=30).text()}")
     for line in lines:
         context.log.info(line)
-    return dg.SkipReason("; ".join(lines) or "nothing to clear away")
+    return dg.SkipReason("; ".join(lines) or "nothing to clean up")
 
 
 @dg.run_failure_sensor(
     name="alert_on_failure",
     monitored_jobs=[whole_graph, reevaluation, reproducibility_audit, endpoint_health],
     default_status=STOPPED,
-    description="Tells people when the graph failed, a champion got worse, bytes differ, or no endpoint answers",
+    description="Alerts people when the graph failed, a champion got worse, bytes differ, or no endpoint answers",
 )
 def alert_on_failure(context: dg.RunFailureSensorContext) -> None:
     from paco_core.operations.alerts import alert

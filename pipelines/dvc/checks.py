@@ -19,7 +19,7 @@ def build_in_sync_checks(
         @dg.asset_check(
             asset=chosen.get_asset_key(project.groups[name]),
             name="in_sync_with_dvc",
-            description="The recorded run had the present code, parameters and inputs, and its outs are there",
+            description="The recorded run had the present code, parameters and inputs, and its outs exist",
         )
         def in_sync_with_dvc() -> dg.AssetCheckResult:
             return in_sync(project.reload(), name)

@@ -34,13 +34,13 @@ def put_aside(root: Path) -> list[str]:
     with held(folder / "rwlock.lock") as ours:
         if ours and _is_half_json(folder / "rwlock"):
             (folder / "rwlock").unlink()
-            said.append("removed half of .dvc/tmp/rwlock, which a killed DVC had left")
+            said.append("removed a half-written .dvc/tmp/rwlock that a killed DVC had left")
     with held(folder / "lock") as ours:
         if ours and _is_half_lock(root / "dvc.lock"):
             (root / "dvc.lock").replace(folder / HALF)
             said.append(
-                f"moved half of dvc.lock, which a killed DVC had left, to .dvc/tmp/{HALF}; what DVC's cache holds is "
-                "restored, not made again"
+                f"moved a half-written dvc.lock that a killed DVC had left to .dvc/tmp/{HALF}; what DVC's cache holds "
+                "is restored, not made again"
             )
     return said
 

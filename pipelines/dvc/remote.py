@@ -23,7 +23,9 @@ def main(argv: list[str]) -> int:
     """The exit status of DVC, 143 after SIGTERM; also written to ``--status``, whole or not at all."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--stage", required=True)
-    parser.add_argument("--grace", type=float, default=8.0, help="seconds that a stopped stage has to end in order")
+    parser.add_argument(
+        "--grace", type=float, default=8.0, help="seconds that a stopped stage has to shut down cleanly"
+    )
     parser.add_argument("--status", type=Path, help="file for the exit status")
     parser.add_argument("command", nargs=argparse.REMAINDER)
     arguments = parser.parse_args(argv)

@@ -199,7 +199,7 @@ def _ask_gates(
     context: dg.AssetExecutionContext, project: DvcProject, stage: Stage, translator: DagsterDvcTranslator
 ) -> None:
     if failed := failed_gates(context.instance, project, stage, translator, context.run_id):
-        text = f"stage {stage.name} is held back; the run tag {DESPITE_TAG} = true runs it all the same\n"
+        text = f"stage {stage.name} is held back; the run tag {DESPITE_TAG} = true runs it anyway\n"
         raise dg.Failure(text + "\n".join(failed), allow_retries=False)
 
 

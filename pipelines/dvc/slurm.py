@@ -112,7 +112,7 @@ def _submit(command: Sequence[str], environment: Mapping[str, str]) -> str:
     except FileNotFoundError:
         raise dg.Failure("there is no sbatch on this machine: run Dagster where Slurm's commands are") from None
     if done.returncode:
-        raise dg.Failure(f"Slurm took no job ({' '.join(done.stderr.split())[:1000]}): {shlex.join(command)}")
+        raise dg.Failure(f"Slurm accepted no job ({' '.join(done.stderr.split())[:1000]}): {shlex.join(command)}")
     return done.stdout.strip().split(";")[0]
 
 
@@ -163,7 +163,7 @@ class _Job:
     def _end(self) -> str:
         """In Slurm's words, where it keeps accounts: TIMEOUT, NODE_FAIL, OUT_OF_MEMORY, CANCELLED."""
         done = _slurm("sacct", "--noheader", "--allocations", f"--jobs={self.number}", "--format=State,ExitCode")
-        return " ".join(done.stdout.split()) or "no account is kept of why; see its node's log"
+        return " ".join(done.stdout.split()) or "no accounting record says why; see its node's log"
 
     def _forward(self) -> None:
         for name, sink in (("stdout", sys.stdout), ("stderr", sys.stderr)):

@@ -47,7 +47,7 @@ def edits(data: Path, _item: str) -> dict[str, Any]:
         return {}
     chosen = painted[:: max(1, len(painted) // SHEET)][:SHEET]
     shown = [picture for edit in chosen for picture in (reference(known[edit.prompt_id]), reader.read(edit.id))]
-    return {"reference_and_painted": pictures(shown, COLUMNS, "reference and painted edit, in turns")}
+    return {"reference_and_painted": pictures(shown, COLUMNS, "reference and painted edit, alternating")}
 
 
 def least_certain_rankings(data: Path, _item: str) -> dict[str, Any]:

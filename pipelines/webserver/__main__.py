@@ -37,15 +37,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m pipelines.webserver", description=__doc__)
     parser.add_argument("--host", default="127.0.0.1", help="the address to listen on (default: this machine only)")
     parser.add_argument("--port", type=int, default=3000)
-    parser.add_argument("--workspace", default="workspace.yaml", help="where the code locations are")
+    parser.add_argument("--workspace", default="workspace.yaml", help="file that lists the code locations")
     parser.add_argument("--path-prefix", default="", help="such as /dagster, behind a proxy")
-    parser.add_argument("--read-only", action="store_true", help="pages may look, and start nothing")
+    parser.add_argument("--read-only", action="store_true", help="read-only: pages cannot start anything")
     parser.add_argument(
         "--allow-host",
         action="append",
         default=[name.strip() for name in os.environ.get(HOSTS, "").split(",") if name.strip()],
         metavar="NAME",
-        help=f"a name, without port, under which people reach this server; may be given again (also: {HOSTS}=a,b)",
+        help=f"a name, without port, under which people reach this server; may be repeated (also: {HOSTS}=a,b)",
     )
     given = parser.parse_args()
     serve(given.workspace, given.host, given.port, given.allow_host, given.path_prefix, given.read_only)

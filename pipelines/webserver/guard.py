@@ -58,10 +58,12 @@ def refusal(scope: Scope, hosts: Collection[str]) -> Refusal | None:
     host = _authority(f"//{given[0]}") if len(given) == 1 else None
     if host is None or (host.hostname or "") not in hosts:
         name = ", ".join(given) or "none"
-        return Refusal(403, f"Host {name}: not a name of this server; name it with --allow-host or PACO_DAGSTER_HOSTS")
+        return Refusal(403, f"Host {name}: not a name of this server; allow it with --allow-host or PACO_DAGSTER_HOSTS")
     for origin in headers.getlist("origin"):
         if not _same(_authority(origin), host):
-            return Refusal(403, f"Origin {origin} is not this server, {given[0]}: requests of other pages are refused")
+            return Refusal(
+                403, f"Origin {origin} is not this server, {given[0]}: requests from other pages are refused"
+            )
     if scope["type"] == "websocket":
         return None
     if scope["method"] not in _SAFE:

@@ -66,5 +66,5 @@ def test_a_lock_that_is_held_for_something_else_is_not_waited_for(
 @pytest.mark.parametrize("text", ["stages: [1]", "stages: {a: 1}", "stages: {a: {outs: [{md5: x}]}}"])
 def test_a_lock_that_is_none_is_one_clear_line(root: Path, read: Callable[[Path], list[str]], text: str) -> None:
     (root / "dvc.lock").write_text(text)
-    with pytest.raises(DvcProjectError, match=r"dvc\.lock: not as DVC writes it; restore it"):
+    with pytest.raises(DvcProjectError, match=r"dvc\.lock: not in DVC's format; restore it"):
         read(root)

@@ -118,7 +118,9 @@ def test_what_slurm_refuses_or_ends_and_what_fails_is_told(tmp_path: Path, slurm
     root = graphs.make(tmp_path / "project", ONE, stage__py="import sys; sys.exit('no luck today')")
     with dg.DagsterInstance.ephemeral() as instance:
         refused = SlurmDvcResource(project_dir=str(root), options=["--partition=nowhere"])
-        assert "Slurm took no job (sbatch: error: invalid partition" in failure(materialise(root, refused, instance))
+        assert "Slurm accepted no job (sbatch: error: invalid partition" in failure(
+            materialise(root, refused, instance)
+        )
         resource = SlurmDvcResource(project_dir=str(root), poll_seconds=0.05)
         assert "no luck today" in failure(materialise(root, resource, instance))
         (root / "stage.py").write_text("import os, signal; os.kill(os.getppid(), signal.SIGKILL)")

@@ -27,8 +27,8 @@ def test_half_a_lock_is_put_aside_and_its_stages_are_restored(finished: Path) ->
     assert reproduce(finished, 1, said.append) == 0
     assert (finished / "dvc.lock").read_bytes() == whole
     assert (finished / ".dvc/tmp" / HALF).read_bytes() == whole[:200]
-    assert [line.split(",")[0] for line in said] == [
-        "removed half of .dvc/tmp/rwlock", "moved half of dvc.lock",
+    assert [line.split(" that ")[0] for line in said] == [
+        "removed a half-written .dvc/tmp/rwlock", "moved a half-written dvc.lock",
     ]  # fmt: skip
 
 

@@ -287,7 +287,7 @@ def test_a_stop_reaches_every_stage(tmp_path: Path, number: signal.Signals) -> N
     run.send_signal(number)  # an impatient one: it cuts nothing short
     said = run.communicate(timeout=DEADLINE_S)[0].decode()
     ours = [line for line in said.splitlines() if not line.startswith("[")]
-    assert (run.returncode, ours) == (1, ["repro: stopped; the next run goes on from here"])
+    assert (run.returncode, ours) == (1, ["repro: stopped; the next run resumes from here"])
     with pytest.raises(ProcessLookupError):
         os.kill(int((root / "pid").read_text()), 0)
     (root / "go").touch()

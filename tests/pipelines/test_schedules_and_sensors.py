@@ -73,7 +73,7 @@ def test_housekeeping_reaps_and_sends(project: Path, monkeypatch: pytest.MonkeyP
 
     said = message()
     assert "lease 1-gone expired" in said and "1 runs brought up to date (3 events)" in said
-    assert not lease.exists() and message() == "nothing to clear away"
+    assert not lease.exists() and message() == "nothing to clean up"
 
 
 def failed_night(

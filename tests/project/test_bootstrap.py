@@ -107,7 +107,7 @@ def test_pip_stands_in_for_uv_and_what_fails_is_named(bootstrap: Any, monkeypatc
     bootstrap.main()
     assert any("-m pip install --quiet --require-hashes" in command for command in started)
     Started(bootstrap, monkeypatch, "--require-hashes")
-    with pytest.raises(SystemExit, match=r"`.*-m pip install --quiet --require-hashes` did not succeed"):
+    with pytest.raises(SystemExit, match=r"`.*-m pip install --quiet --require-hashes` failed"):
         bootstrap.main()
 
 

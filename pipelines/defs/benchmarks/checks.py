@@ -58,7 +58,9 @@ def policies_still_follow_prompts() -> dg.AssetCheckResult:
     )
 
 
-@dg.asset_check(asset="gedit", description="Training made more edits right on unseen pictures, by the gold metric")
+@dg.asset_check(
+    asset="gedit", description="Training raised the share of right edits on unseen pictures, by the gold metric"
+)
 def policies_gain_edits() -> dg.AssetCheckResult:
     from paco_core.benchmarks import checks
 
@@ -80,7 +82,7 @@ def _recipes(benchmark: str) -> "list[tuple[str, PolicyRecipe]]":
 
 
 def _drift_check(asset: str) -> dg.AssetChecksDefinition:
-    @dg.asset_check(asset=asset, name="figures_hold", description="No figure left the interval of the version before")
+    @dg.asset_check(asset=asset, name="figures_hold", description="No figure left the interval of the previous version")
     def figures_hold(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
         from paco_core.benchmarks import checks
 

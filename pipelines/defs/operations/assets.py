@@ -91,7 +91,7 @@ def _measured_again(context: dg.AssetExecutionContext, names: list[str]) -> dg.M
 
 
 def _not_worse(key: list[str]) -> list[dg.AssetCheckSpec]:
-    text = "On cases that never change it is not worse than the last time: paired bootstrap, 95%"
+    text = "On cases that never change, it is not worse than the last time: paired bootstrap, 95%"
     return [dg.AssetCheckSpec("not_worse_than_last", asset=dg.AssetKey(key), blocking=True, description=text)]
 
 
@@ -135,7 +135,7 @@ def nightly_policies(context: dg.AssetExecutionContext) -> dg.MaterializeResult:
             "md5s_agree",
             asset=dg.AssetKey(["audit", "reproducibility"]),
             blocking=True,
-            description="Cheap stages, run again aside, give the bytes that dvc.lock records",
+            description="Cheap stages, run again in a separate folder, give the bytes that dvc.lock records",
         )
     ],
 )
