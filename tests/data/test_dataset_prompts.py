@@ -73,7 +73,7 @@ def test_released_records_are_read_and_kept_as_they_are(public: list[PromptRecor
 
 #: What is wrong with a record, by what its cause must say.
 BAD: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
-    "stood already on line 1": lambda row: row,
+    "is already on line 1": lambda row: row,
     "size: ": lambda row: row | {"idx": "a", "size": "big"},
     "size [64, 32] is not its height and width": lambda row: row | {"idx": "b", "size": [64, 32]},
     "editing_prompts: ": lambda row: row | {"idx": "c", "editing_prompts": "Change it."},
