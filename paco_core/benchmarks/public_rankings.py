@@ -19,15 +19,12 @@ if TYPE_CHECKING:
 def read_public(folder: Path, limit: int | None = None, seed: int = 0) -> tuple[list[Instance], RankBench]:
     """The rankings of a folder in the public layout, as :func:`read_instances` chooses them, and its pictures.
 
-    A benchmark is measured whole or not at all: one ranking that cannot be used refuses the folder.
+    Rankings that cannot be used are left out and counted (``rejected``).
 
     Raises:
-        DataError: naming file and line, as :func:`paco_core.exchange.rank_bench.read` finds them.
+        DataError: as :func:`paco_core.exchange.rank_bench.read`.
     """
     bench = rank_bench.read(folder)
-    if bench.rejected:
-        place, cause = bench.rejected[0]
-        raise DataError(f"{place}: {cause} (one of {len(bench.rejected)} rankings that cannot be used)")
     return choose(instances_of(bench.table, folder), limit, seed), bench
 
 

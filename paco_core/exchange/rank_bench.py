@@ -107,7 +107,7 @@ def read(folder: Path) -> RankBench:
     """Read a benchmark; prompts and rankings that cannot be used are counted as rejected, with file and line.
 
     Raises:
-        DataError: when a file is missing or a line of it is no JSON, or no ranking can be used.
+        DataError: when a file is missing, or no ranking can be used.
     """
     rejected: list[tuple[str, str]] = []
     prompts = _prompts(folder / PROMPTS, rejected)
@@ -116,7 +116,7 @@ def read(folder: Path) -> RankBench:
     size_of = cache(lambda name: image_size(inside(folder / IMAGES, name)))
     sizes: dict[str, tuple[int, int]] = {}
     rows, seen = [], set()
-    for number, raw in read_jsonl(folder / RANKS):
+    for number, raw in read_jsonl(folder / RANKS, _broken(folder / RANKS, rejected)):
         place = f"{folder / RANKS}:{number}"
         try:
             row = _row(raw, prompts, size_of, sizes)
@@ -135,10 +135,15 @@ def read(folder: Path) -> RankBench:
     return found
 
 
+def _broken(file: Path, rejected: list[tuple[str, str]]) -> Callable[[int, str], None]:
+    """Counts a line that is no JSON object."""
+    return lambda number, cause: rejected.append((f"{file}:{number}", f"line: {cause}"))
+
+
 def _prompts(file: Path, rejected: list[tuple[str, str]]) -> dict[str, dict[str, Any]]:
     """The prompts by id, which is the name of a folder of pictures."""
     found, names = dict[str, dict[str, Any]](), Names()
-    for number, row in read_jsonl(file):
+    for number, row in read_jsonl(file, _broken(file, rejected)):
         given = row.get("idx")
         try:
             name = checked_name(str(given) if isinstance(given, int) else given)

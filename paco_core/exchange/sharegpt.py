@@ -2,13 +2,16 @@
 
 {"messages": [{"role": "user", "content": "<image><image>..."}, {"role": "assistant", "content": "Yes. ..."}],
  "images": ["images/a.png", "images/b.png"]}
+
+An entry's ``columns`` and ``tags`` say how its rows are written; without them either of LLaMA-Factory's two forms is
+read: the one above, or ``conversations`` of ``{"from": "human" or "gpt", "value": ...}``.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +29,32 @@ IMAGE = "<image>"
 INFO = "dataset_info.json"
 RANKED = "benchmark"  # the file of an import that holds rankings, not pairs
 TAGS = {"role_tag": "role", "content_tag": "content", "user_tag": "user", "assistant_tag": "assistant"}
+COLUMNS = {"messages": "messages", "images": "images"}
+
+
+@dataclass(frozen=True)
+class Form:
+    """How the rows of a file are written: the keys of a row and of a turn, and the names of the two who speak."""
+
+    messages: str = "messages"
+    images: str = "images"
+    role_tag: str = "role"
+    content_tag: str = "content"
+    user_tag: str = "user"
+    assistant_tag: str = "assistant"
+
+
+#: LLaMA-Factory's own default, where an entry names columns or tags but not all of them.
+CONVERSATIONS = Form("conversations", "images", "from", "value", "human", "gpt")
+FORMS = (Form(), CONVERSATIONS)
+
+
+@dataclass(frozen=True)
+class File:
+    """A registered file, and the forms that its rows may have."""
+
+    path: Path
+    forms: tuple[Form, ...]
 
 
 @dataclass(frozen=True)
@@ -53,9 +82,8 @@ def write(folder: Path, tables: Mapping[str, pd.DataFrame], pictures: PanelWrite
     info = {}
     for split, table in tables.items():
         write_jsonl(folder / f"{split}.jsonl", (_row(row, pictures, template) for row in table.to_dict("records")))
-        columns = {"messages": "messages", "images": "images"}
         info[f"paco_{split}"] = {
-            "file_name": f"{split}.jsonl", "formatting": "sharegpt", "columns": columns, "tags": TAGS,
+            "file_name": f"{split}.jsonl", "formatting": "sharegpt", "columns": COLUMNS, "tags": TAGS,
         }  # fmt: skip
     write_json(folder / INFO, info)
 
@@ -79,19 +107,19 @@ def read(folder: Path, rejected: list[tuple[str, str]]) -> Iterator[Row]:
 
     Raises:
         DataError: when ``dataset_info.json`` is missing, registers no ShareGPT file, one outside the folder, or two
-            under names that become one; or a line is no JSON.
+            under names that become one; or a file is no list of rows.
     """
     for split, file in _files(folder).items():
-        for place, raw in _lines(file):
+        for place, raw in _lines(file.path, rejected):
             try:
-                yield _parsed(folder, split, raw)
+                yield _parsed(folder, split, raw, file.forms)
             except DataError as error:
                 rejected.append((place, str(error)))
 
 
-def _files(folder: Path) -> dict[str, Path]:
+def _files(folder: Path) -> dict[str, File]:
     """The registered files by split, which names a file of the import."""
-    info, found, named = read_json(folder / INFO), dict[str, Path](), dict[str, str]()
+    info, found, named = read_json(folder / INFO), dict[str, File](), dict[str, str]()
     for name, entry in info.items() if isinstance(info, dict) else ():
         if not isinstance(entry, dict) or entry.get("formatting") != "sharegpt" or "file_name" not in entry:
             continue
@@ -105,13 +133,20 @@ def _files(folder: Path) -> dict[str, Path]:
             other = named.get(split.lower(), "the rankings of an import")
             raise DataError(f"{folder / INFO}: {name}: its pairs and {other} would be in one file, {split}.parquet")
         named[split.lower()] = name
-        found[split] = file
+        found[split] = File(file, _forms(entry))
     if not found:
         raise DataError(f"{folder / INFO}: registers no ShareGPT file (formatting: sharegpt, file_name: ...)")
     return found
 
 
-def _lines(file: Path) -> Iterator[tuple[str, Any]]:
+def _forms(entry: Mapping[str, Any]) -> tuple[Form, ...]:
+    given = {**(entry.get("columns") or {}), **(entry.get("tags") or {})}
+    names = CONVERSATIONS.__dataclass_fields__
+    known = {name: value for name, value in given.items() if name in names and isinstance(value, str)}
+    return (replace(CONVERSATIONS, **known),) if known else FORMS
+
+
+def _lines(file: Path, rejected: list[tuple[str, str]]) -> Iterator[tuple[str, Any]]:
     """(place, row) of JSON Lines, or of one JSON list as LLaMA-Factory's own files are."""
     if file.suffix == ".json":
         rows = read_json(file)
@@ -119,13 +154,16 @@ def _lines(file: Path) -> Iterator[tuple[str, Any]]:
             raise DataError(f"{file}: expected a list of rows, found {type(rows).__name__}")
         yield from ((f"{file}[{number}]", row) for number, row in enumerate(rows))
     else:
-        yield from ((f"{file}:{number}", row) for number, row in read_jsonl(file))
+        broken = lambda number, cause: rejected.append((f"{file}:{number}", f"line: {cause}"))  # noqa: E731
+        yield from ((f"{file}:{number}", row) for number, row in read_jsonl(file, broken))
 
 
-def _parsed(folder: Path, split: str, row: Any) -> Row:
+def _parsed(folder: Path, split: str, row: Any, forms: tuple[Form, ...]) -> Row:
+    form = next((form for form in forms if isinstance(row, dict) and form.messages in row), forms[0])
     try:
-        contents = {turn["role"]: turn["content"] for turn in row["messages"]}
-        asked, answer, images = str(contents["user"]), str(contents["assistant"]), list(row["images"])
+        contents = {turn[form.role_tag]: turn[form.content_tag] for turn in row[form.messages]}
+        asked, answer = str(contents[form.user_tag]), str(contents[form.assistant_tag])
+        images = list(row[form.images])
     except (KeyError, TypeError) as error:
         raise DataError(f"record: not a row of ShareGPT messages and images ({error!r})") from None
     if len(images) != 2 or asked.count(IMAGE) != 2:

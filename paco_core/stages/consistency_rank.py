@@ -22,10 +22,15 @@ if TYPE_CHECKING:
     from paco_core.runtime.context import StageContext
 
 
+SHOWN = 5  # rankings left out, named one by one
+
+
 def run(ctx: StageContext) -> None:
     params, reward = ctx.params.consistency_rank, ctx.params.reward
     template = params.template or reward.template
-    instances, panels = _given(ctx)
+    instances, panels, rejected = _given(ctx)
+    for place, cause in rejected[:SHOWN]:
+        ctx.say(f"left out: {place}: {cause}")
     judgements = {}
     models: dict[str, tuple[str, str | Path]] = {
         "reward": (f"PaCo-Reward, {reward.weights or 'trained here'}", ctx.read(paths.REWARD_MERGED)),
@@ -56,14 +61,15 @@ def run(ctx: StageContext) -> None:
             result.table().to_parquet(out / "per_instance.parquet", index=False)
             write_tables(out, "ConsistencyRank", tables(result, CONSISTENCY_RANK))
     ctx.tracker.artifact(ctx.root / paths.CONSISTENCY_RANK, "tables")
-    ctx.report(result.metrics())
+    ctx.report({**result.metrics(), "rejected": len(rejected)})
 
 
-def _given(ctx: StageContext) -> tuple[list[bench.Instance], bench.Panels]:
-    """The rankings and where their pictures are: this project's own, or a folder in the public layout."""
+def _given(ctx: StageContext) -> tuple[list[bench.Instance], bench.Panels, list[tuple[str, str]]]:
+    """The rankings, where their pictures are, and what is left out: the project's own, or a folder's, as published."""
     params = ctx.params.consistency_rank
     if params.source is not None:
-        return read_public(ctx.read(Path(params.source)), params.max_instances, params.seed)
+        instances, found = read_public(ctx.read(Path(params.source)), params.max_instances, params.seed)
+        return instances, found, found.rejected
     benchmark = ctx.read(paths.PAIRS) / "benchmark.parquet"
     instances = bench.read_instances(benchmark, params.max_instances, params.seed)
-    return instances, PanelStore.below(ctx.read(paths.GRIDS))
+    return instances, PanelStore.below(ctx.read(paths.GRIDS)), []

@@ -42,7 +42,7 @@ def run(ctx: StageContext) -> None:
     for place, cause in editing.rejected[:PLACES_SHOWN]:
         ctx.say(f"editing triple left out: {place}: {cause}")
     joined, unranked = pairs.join(instances, {row.instance_id: row for row in annotations})
-    found = pairs.split(joined, params, editing.pairs, imported.pairs)
+    found = pairs.split(joined, params, editing.pairs, imported.pairs, held=imported.held)
     records = {record.idx: record for record in prompts}
     parts = {"train": pairs.pair_table(found.train, records), "validation": pairs.pair_table(found.validation, records)}
     benchmark = pairs.benchmark_table(found.benchmark, records)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -74,9 +75,11 @@ def test_the_public_layout_is_read_and_judged(tmp_path: Path) -> None:
         ({"folder": "000"}, r":2: duplicate: the same reference and candidates"),
     ],
 )
-def test_bad_rows_name_file_and_line(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(DataError, match=message):
-        read_public(public(tmp_path, **changes))
+def test_bad_rows_are_left_out_with_file_line_and_cause(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    instances, found = read_public(public(tmp_path, **changes))
+    assert [instance.prompt_id for instance in instances] == ["000"]
+    ((place, cause),) = found.rejected
+    assert re.search(message, f"{place}: {cause}")
 
 
 def test_scores_given_elsewhere_are_a_judge(tmp_path: Path) -> None:

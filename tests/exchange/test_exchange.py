@@ -230,16 +230,70 @@ def test_bad_rankings_are_counted_with_file_and_line(tmp_path: Path, changes: di
     assert json.loads(line)["place"] == place
 
 
-def test_a_benchmark_that_is_cut_off_is_an_error(tmp_path: Path) -> None:
+def test_a_benchmark_that_is_cut_off_loses_a_line_that_is_counted(tmp_path: Path) -> None:
     folder = bench(tmp_path / "bench")
     file = folder / rank_bench.RANKS
     file.write_text(file.read_text()[:-9])
-    with pytest.raises(DataError, match=r"consistency_full_rank.jsonl:2: not valid JSON .*cut off"):
-        command.bring("rank_bench", folder, tmp_path / "out")
-    assert not (tmp_path / "out").exists() and not list(tmp_path.glob(".*.part"))
+    made = command.bring("rank_bench", folder, tmp_path / "out")
+    assert "benchmark 1, prompts 1, pictures 1, rejected.line 1" in made
+    (line,) = (tmp_path / "out/rejected.jsonl").read_text().splitlines()
+    assert json.loads(line)["place"].endswith(":2") and "cut off" in json.loads(line)["cause"]
     file.write_text(json.dumps({"folder": "q"}))
     with pytest.raises(DataError, match="none of its 1 rankings can be used, e.g. .*:1: record"):
-        rank_bench.read(folder)
+        command.bring("rank_bench", folder, tmp_path / "other")
+    assert not (tmp_path / "other").exists() and not list(tmp_path.glob(".*.part"))
+
+
+#: An entry's columns and tags, and how a row of it is written.
+WRITTEN: dict[str, tuple[dict[str, Any], tuple[str, str, str, str, str, str]]] = {
+    "as PaCo-Dataset": ({}, ("messages", "images", "role", "content", "user", "assistant")),
+    "as LLaMA-Factory's default": ({}, ("conversations", "images", "from", "value", "human", "gpt")),
+    "under names of its own": (
+        {
+            "columns": {"messages": "talk", "images": "pictures"},
+            "tags": {"role_tag": "who", "content_tag": "what", "user_tag": "me", "assistant_tag": "you"},
+        },
+        ("talk", "pictures", "who", "what", "me", "you"),
+    ),
+    "with columns alone": (
+        {"columns": {"messages": "talk"}},
+        ("talk", "images", "from", "value", "human", "gpt"),
+    ),
+}
+
+
+@pytest.mark.parametrize("form", WRITTEN)
+def test_columns_and_tags_of_dataset_info_are_honoured(tmp_path: Path, form: str) -> None:
+    entry, (talk, pictures, who, what, user, assistant) = WRITTEN[form]
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for name, colour in (("a", "red"), ("b", "blue")):
+        Image.new("RGB", (8, 8), colour).save(folder / f"{name}.png")
+    turns = [{who: user, what: "<image><image>" + Question(theme="cats").text("theme")}, {who: assistant, what: "Yes."}]
+    row = {talk: turns, pictures: ["a.png", "b.png"]}
+    (folder / "rows.json").write_text(json.dumps([row]))
+    write_json(folder / "dataset_info.json", {"x": {"file_name": "rows.json", "formatting": "sharegpt", **entry}})
+    assert "x 1, pictures 2" in command.bring("paco_dataset", folder, tmp_path / "out")
+
+
+def test_the_published_split_is_kept(made: Path, tmp_path: Path) -> None:
+    """Entries under the released names: what is published to test on validates, and all the rest trains."""
+    import shutil
+
+    command.export(made, "paco_dataset", tmp_path / "out", "other")
+    info = json.loads((tmp_path / "out/dataset_info.json").read_text())
+    names = {"paco_train": "consistency_reward_cot_train", "paco_validation": "consistency_reward_cot_test"}
+    write_json(tmp_path / "out/dataset_info.json", {names[name]: entry for name, entry in info.items()})
+    command.bring("paco_dataset", tmp_path / "out", tmp_path / "back")
+    parts = [pd.read_parquet(tmp_path / f"back/{name}.parquet") for name in names.values()]
+    project = tmp_path / "project"
+    shutil.copytree(made, project)
+    shutil.rmtree(project / "data/pairs")
+    set_pairs(project, imported=str(tmp_path / "back"), editing={"count": 0}, balance=False, leakage="report")
+    run_stage("pairs", None, project)
+    for part, table in zip(("train", "validation"), parts, strict=True):
+        found = pd.read_parquet(project / f"data/pairs/{part}.parquet")
+        assert set(table["pair_id"]) == set(found["pair_id"]) & set(pd.concat(parts)["pair_id"])
 
 
 def test_bad_rows_of_a_paco_dataset_are_counted_by_cause(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

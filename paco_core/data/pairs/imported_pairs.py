@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Set
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from paco_core.io.files import DataError, checked_name, read_table
 from paco_core.io.shards import GRID_COLUMNS, INDEX, TAR, ShardReader
 
 PICTURES, SHARD = "pictures", "imported"
+HELD = re.compile(r"(^|_)(test|validation|valid|val|eval|dev)$")  # consistency_reward_cot_test, say
 
 
 @dataclass
@@ -22,6 +24,7 @@ class ImportedPairs:
     """Their pairs, and the shard that holds their pictures."""
 
     pairs: list[Pair] = field(default_factory=list)
+    held: list[Pair] = field(default_factory=list)  # of the tables that their publisher holds out, to validate on
     md5s: dict[str, str] = field(default_factory=dict)
     source: Path | None = None
 
@@ -34,7 +37,7 @@ class ImportedPairs:
 
 
 def imported_pairs(folder: Path | None) -> ImportedPairs:
-    """All pairs of a folder, whatever its split was: they are split anew, with the project's own.
+    """All pairs of a folder; those of tables named test or validation, as their publisher splits them, are held out.
 
     Raises:
         DataError: when there are no pairs, or a table is damaged; naming file and row of a pair that has an id which
@@ -62,7 +65,7 @@ def imported_pairs(folder: Path | None) -> ImportedPairs:
             except DataError as error:
                 raise DataError(f"{file}: row {number}, pair {texts['pair_id']}: {error}; {again}") from None
             seen.add(texts["pair_id"].lower())
-            found.pairs.append(Pair(**texts))
+            (found.held if HELD.search(file.stem) else found.pairs).append(Pair(**texts))
     return found
 
 

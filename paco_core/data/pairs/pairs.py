@@ -151,12 +151,19 @@ def _chosen(instance: Instance, rule: str) -> Iterator[tuple[int, str]]:
     yield from ((position, NO) for position in below)
 
 
-def split(instances: Sequence[Instance], params: PairsParams, *others: Sequence[Pair]) -> Split:
+def split(
+    instances: Sequence[Instance], params: PairsParams, *others: Sequence[Pair], held: Sequence[Pair] = ()
+) -> Split:
     """Hold out a benchmark, make pairs of the rest, add others, hold out a validation set, and balance.
 
     By prompt, no prompt lies in two of the three. By instance, as the paper does, panels leak from the
     benchmark into training; how many pairs do is counted. Which prompts are held out depends on the
     seed and each prompt's own id, so that further prompts move few of the others.
+
+    Args:
+        others: pairs of other kinds, of which a validation set is held out, too; of imported ones, the last, only
+            where their publisher holds out none.
+        held: imported pairs that their publisher holds out: all of them validate, and the others train.
 
     Raises:
         DataError: when a set would be empty although its share is not 0.
@@ -174,7 +181,9 @@ def split(instances: Sequence[Instance], params: PairsParams, *others: Sequence[
     pairs, causes = to_pairs(kept, params.rule, confident=params.confident)
     dropped += causes
     pairs += with_itself(pairs, params.identical_share, params.seed)
-    divided = [_validation(group, params) for group in (pairs, *others) if group]
+    *own, imported = (pairs, *others) if held else (pairs, *others, [])
+    divided = [_validation(group, params) for group in own if group]
+    divided.append((list(imported), list(held)))
     parts = [[pair for group in divided for pair in group[n]] for n in (0, 1)]
     if params.balance:
         balanced = [balance(part, params.seed) for part in parts]
