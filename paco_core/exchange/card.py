@@ -12,6 +12,7 @@ import yaml
 
 from dvc_project.yaml import parse_yaml
 from paco_core.config.params import Params
+from paco_core.exchange.rank_bench import PROMPTS, RANKS
 from paco_core.io.files import DataError
 
 RULES = {
@@ -83,6 +84,11 @@ def card(params: Params, figures: Figures, form: str, licence: str, generator: s
     elif form == "paco_dataset":
         splits = [{"split": split, "path": f"{split}.jsonl"} for split in ("train", "validation")]
         head["configs"] = [{"config_name": "pairs", "default": True, "data_files": splits}]
+    elif form == "rank_bench":
+        head["configs"] = [
+            {"config_name": "rankings", "default": True, "data_files": [{"split": "test", "path": RANKS}]},
+            {"config_name": "prompts", "data_files": [{"split": "test", "path": PROMPTS}]},
+        ]
     agreement, dropped = figures.agreement, figures.dropped()
     count = len(agreement.get("annotators", []))
     who = f"{count} annotator{'' if count == 1 else 's'} (source: {agreement.get('source', 'unknown')})"

@@ -118,9 +118,9 @@ def test_an_exported_paco_dataset_comes_back_and_can_be_added_to_the_pairs(made:
 
 def test_rank_bench_loads_comes_back_and_serves_as_benchmark(made: Path, tmp_path: Path) -> None:
     command.export(made, "rank_bench", tmp_path / "out", "other")
-    found = datasets.load_dataset(
-        "json", data_files=str(tmp_path / "out" / rank_bench.RANKS), cache_dir=str(tmp_path / "cache")
-    )["train"]
+    found = datasets.load_dataset(str(tmp_path / "out"), cache_dir=str(tmp_path / "cache"))["test"]
+    prompts = datasets.load_dataset(str(tmp_path / "out"), "prompts", cache_dir=str(tmp_path / "cache"))["test"]
+    assert {row["folder"] for row in found} <= {row["idx"] for row in prompts}
     want = pd.read_parquet(made / "data/pairs/benchmark.parquet")
     assert len(found) == len(want)
     row = found[0]

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from released_lora import as_released
 from tiny import TEXT_LENGTH, tiny_flux, tiny_kontext
 from tiny_pipelines import qwen_image_edit
 
@@ -196,6 +197,17 @@ def test_adapter_loads_into_a_plain_pipeline(
     other: Any = base.load(family.name, str(folder), "cpu", "float32")
     other.start_from(str(tmp_path / "adapter"))
     assert np.abs(sample(other, size) - trained).max() <= 1
+    assert all(torch.equal(p, policy.trainable()[name]) for name, p in other.trainable().items())
+
+
+def test_an_adapter_of_the_released_trainer_is_a_starting_point(
+    family: Family, policy: Any, folder: Path, tmp_path: Path
+) -> None:
+    policy.add_adapter(LORA, 0)
+    train_a_little(policy)
+    other: Any = base.load(family.name, str(folder), "cpu", "float32")
+    other.start_from(str(as_released(policy, tmp_path / "lora")))
+    assert np.array_equal(sample(other, (32, 32)), sample(policy, (32, 32)))
     assert all(torch.equal(p, policy.trainable()[name]) for name, p in other.trainable().items())
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from peft.utils import get_peft_model_state_dict
+from released_lora import as_released
 from safetensors.torch import load_file, save_file
 from tiny import TEXT_LENGTH, tiny_flux
 
@@ -160,18 +160,6 @@ def test_a_published_adapter_is_a_starting_point(policy: FluxPolicy, folder: Pat
     assert all(torch.equal(p, policy.trainable()[name]) for name, p in other.trainable().items())
     with pytest.raises(DataError, match="no LoRA can be loaded"):
         FluxPolicy.load(str(folder), "cpu", "float32").start_from(str(tmp_path / "nothing"))
-
-
-def as_released(policy: FluxPolicy, folder: Path) -> Path:
-    """The trained adapter as the released trainer keeps it: PEFT's files, and the adapter `old` beside them."""
-    state = get_peft_model_state_dict(policy.transformer)
-    config = policy.transformer.peft_config["default"].to_dict()
-    config = {key: sorted(value) if isinstance(value, set) else value for key, value in config.items()}
-    for place in (folder, folder / "old"):
-        place.mkdir(parents=True)
-        save_file({f"base_model.model.{key}": value for key, value in state.items()}, place / peft_layout.WEIGHTS)
-        (place / peft_layout.CONFIG).write_text(json.dumps({**config, "peft_type": "LORA", "task_type": None}))
-    return folder
 
 
 def test_an_adapter_of_the_released_trainer_is_a_starting_point(
