@@ -232,7 +232,7 @@ class ConsistencyRankParams(Section):
     source: BenchmarkFolder | None = (
         None  # folder in ConsistencyRank-Bench's layout; None: the project's own held-out rankings
     )
-    template: Literal["theme", "plain"] | None = None  # None: the one that the reward was trained with
+    template: Literal["theme", "plain", "marked"] | None = None  # None: the one that the reward was trained with
     clip: ModelRef | None
     dreamsim: ConvertedWeights | None = None  # of benchmarks/dreamsim_conversion.py; None: not a judge
     scored_elsewhere: dict[str, UserFile] = Field(

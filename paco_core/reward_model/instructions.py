@@ -23,16 +23,19 @@ _FOLLOW = (
     "Does the edited image accurately follow this instruction? "
     "Answer 'Yes' or 'No' first, then provide detailed reasons."
 )
+_PLAIN = (
+    "Do the two images maintain consistency in terms of style, logic and identity? "
+    'Answer "Yes" and "No" first, and then provide detailed reasons.'
+)
+_MARKED = "<img1>: <image><img2>: <image>"  # <image>: where a picture stands; in all other templates both come first
 TEMPLATES: dict[str, str] = {
     "theme": (
         'Given two subfigures generated based on the theme: "{theme}", do the two images maintain '
         "consistency in terms of style, logic and identity? "
         'Answer "Yes" and "No" first, and then provide detailed reasons.'
     ),
-    "plain": (
-        "Do the two images maintain consistency in terms of style, logic and identity? "
-        'Answer "Yes" and "No" first, and then provide detailed reasons.'
-    ),
+    "plain": _PLAIN,
+    "marked": f"{_MARKED}{_PLAIN}",  # as the published ConsistencyRank figures were asked
     "criteria": (
         "Do images meet the following criteria? {criterion} "
         "Please answer Yes or No first, then provide detailed reasons."
@@ -68,7 +71,14 @@ def render(
 
 
 def chat(processor: Any, rendered: str, images: int = 2) -> str:
-    """The text in the processor's chat form: one user turn, pictures first, up to where the answer begins."""
-    content: list[dict[str, str]] = [{"type": "image"}] * images + [{"type": "text", "text": rendered}]
+    """The text in the processor's chat form: one user turn, up to where the answer begins.
+
+    Pictures come first, but for the template ``marked``.
+    """
+    picture = {"type": "image"}
+    content: list[dict[str, str]] = [picture] * images + [{"type": "text", "text": rendered}]
+    if rendered.startswith(_MARKED):
+        first, second, question = ({"type": "text", "text": text} for text in rendered.split("<image>"))
+        content = [first, picture, second, picture, question]
     messages = [{"role": "user", "content": content}]
     return str(processor.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))

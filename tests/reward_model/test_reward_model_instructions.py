@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+from transformers import Qwen2_5_VLProcessor
 
 from paco_core.io.files import DataError
-from paco_core.reward_model.instructions import TEMPLATES, render
+from paco_core.reward_model.instructions import TEMPLATES, chat, render
 
 COMPARED = (
     "Compare the edited image (second) with the original image (first). Instruction: 'make it blue'. {rest} "
@@ -18,6 +21,10 @@ EXPECTED = {
     ),
     "plain": (
         "Do the two images maintain consistency in terms of style, logic and identity? "
+        'Answer "Yes" and "No" first, and then provide detailed reasons.'
+    ),
+    "marked": (
+        "<img1>: <image><img2>: <image>Do the two images maintain consistency in terms of style, logic and identity? "
         'Answer "Yes" and "No" first, and then provide detailed reasons.'
     ),
     "criteria": (
@@ -37,6 +44,16 @@ EXPECTED = {
 def test_every_template_is_rendered_to_the_letter(template: str) -> None:
     text = render(template, theme="a cat", criterion="The style is the same.", instruction="make it blue")
     assert text == EXPECTED[template]
+
+
+def test_marked_pictures_stand_behind_their_marks(repository: Path) -> None:
+    """The published ConsistencyRank figures were asked so; the released model's chat form puts a system turn before."""
+    picture = "<|vision_start|><|image_pad|><|vision_end|>"
+    processor = Qwen2_5_VLProcessor.from_pretrained(repository / "data/zoo/qwen2_5_vl")
+    assert chat(processor, render("marked")) == (
+        f"<|im_start|>user\n<img1>: {picture}<img2>: {picture}{EXPECTED['plain']}<|im_end|>\n<|im_start|>assistant\n"
+    )
+    assert f"user\n{picture}{picture}Do the two" in chat(processor, render("plain"))
 
 
 def test_braces_in_a_theme_stay_as_they_are() -> None:
