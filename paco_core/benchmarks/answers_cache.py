@@ -55,9 +55,19 @@ class Remembered:
         return [fresh[n] if n in fresh else Score(known[key]) for n, key in enumerate(keys)]
 
 
-def reward_scorer(model: str | Path, reward: RewardParams, scores: ScoreCache) -> Remembered:
-    """A reward model as a judge, loaded when it is first asked."""
+def reward_scorer(model: str | Path, reward: RewardParams, scores: ScoreCache, *, any_case: bool = False) -> Remembered:
+    """A reward model as a judge, loaded when it is first asked.
+
+    Args:
+        any_case: sum over yes, Yes, YES, y and Y (and no) among the top 20, instead of reading Yes and No.
+    """
+
+    def load() -> Scorer:
+        scorer = Scorer.configured(model, reward)
+        scorer.any_case = any_case
+        return scorer
+
     bounds = f"{reward.min_pixels} to {reward.max_pixels} pixels"
     identity = folder_digest(model) if isinstance(model, Path) else model
-    reckoning = f"{reward.dtype} {reward.device} {bounds}"
-    return Remembered(lambda: Scorer.configured(model, reward), identity, reckoning, scores)
+    reckoning = f"{reward.dtype} {reward.device} {bounds}{' any case' if any_case else ''}"
+    return Remembered(load, identity, reckoning, scores)

@@ -13,7 +13,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -33,7 +33,11 @@ if TYPE_CHECKING:
 
 FOLLOWING, CONSISTENCY, OVERALL = "prompt_following", "consistency", "overall"
 DIMENSIONS = (FOLLOWING, CONSISTENCY, OVERALL)
-TEMPLATES = {FOLLOWING: "edit_following", CONSISTENCY: "edit_consistency"}
+#: The questions: as in RL and training, or as the published figures were asked.
+TEMPLATES = {
+    "rl": {FOLLOWING: "edit_following", CONSISTENCY: "edit_consistency"},
+    "published": {FOLLOWING: "edit_bench_following", CONSISTENCY: "edit_bench_consistency"},
+}
 ASKED = {FOLLOWING: (FOLLOWING,), CONSISTENCY: (CONSISTENCY,), OVERALL: (FOLLOWING, CONSISTENCY)}
 ASK_BATCH = 256
 TIE_RULE = (
@@ -69,7 +73,12 @@ def count_questions(cases: Iterable[Case]) -> int:
 
 
 def judge_pairs(
-    label: str, scorer: PairScorer, cases: Sequence[Case], *, advance: Callable[[int], object] = lambda _count: None
+    label: str,
+    scorer: PairScorer,
+    cases: Sequence[Case],
+    *,
+    wording: Literal["rl", "published"] = "rl",
+    advance: Callable[[int], object] = lambda _count: None,
 ) -> Judgement:
     """P(Yes) of the questions that each case's dimension needs; equal questions of a batch are asked once."""
     judged = Judgement(label, [])
@@ -84,7 +93,7 @@ def judge_pairs(
                 edited = output.resize(source.size) if output.size != source.size else output
                 asked = []
                 for dimension in ASKED[case.dimension]:
-                    text = render(TEMPLATES[dimension], instruction=case.instruction)
+                    text = render(TEMPLATES[wording][dimension], instruction=case.instruction)
                     key = (text, picture_digest(source), picture_digest(edited))
                     if key not in known:
                         known[key] = len(queries)
@@ -205,23 +214,33 @@ class Result:
             ]
         )  # fmt: skip
 
-    def tables(self, published: Sequence[PublishedRow]) -> list[Table]:
-        """Accuracy beside the published rows, differences, and accuracy by task type."""
+    def tables(self, published: Sequence[PublishedRow], wording: Literal["rl", "published"] = "rl") -> list[Table]:
+        """Accuracy, the published rows, differences, and accuracy by task type.
+
+        The published rows stand below the measured ones only where those were asked in the same words.
+        """
         words = ["prompt following", "consistency", "overall"]
         rows = []
         for name, judgement in self.judgements.items():
             strict = [interval(self.estimates[name][d]["strict"]) for d in DIMENSIONS]
             loose = [number(self.estimates[name][d]["geq"].mean) for d in DIMENSIONS]
             rows.append([judgement.label, *strict, *loose, str(self.unscorable(name))])
-        for row in published:
-            rows.append([f"{row.model} (published)", *(number(row.figures[d]) for d in DIMENSIONS), "", "", "", ""])
+        others = [[f"{row.model} (published)", *(number(row.figures[d]) for d in DIMENSIONS)] for row in published]
+        if wording == "published":
+            rows += [[*row, "", "", "", ""] for row in others]
         head = ["judge", *words, *(f"{word}, ≥" for word in words), "not judged"]
         notes = [
             f"{len(self.cases)} cases; strict accuracy, macro mean over task types, with 95% bootstrap intervals.",
             TIE_RULE,
-            "Rows marked “published” were measured by others on the public benchmark; see published.py for sources.",
+            f"Asked in the words of {'the published figures' if wording == 'published' else 'training and RL'}.",
         ]
-        found = [Table("EditReward-Bench", head, rows, notes)]
+        published_note = "Measured by others on the public benchmark; see published.py for sources."
+        if wording == "published":
+            found = [Table("EditReward-Bench", head, rows, [*notes, f"Rows marked “published”: {published_note}"])]
+        else:
+            note = f"{published_note} Asked in other words than above (`edit_reward.wording: published` asks in these)."
+            found = [Table("EditReward-Bench", head, rows, notes)]
+            found.append(Table("EditReward-Bench, published", ["judge", *words], others, [note]))
         if self.comparisons:
             differences = [[name, *(difference(row[d]) for d in DIMENSIONS)] for name, row in self.comparisons.items()]
             found.append(Table("Paired differences", ["judges", *words], differences))

@@ -20,8 +20,11 @@ COLUMNS = {
 }
 
 
-def tables(result: Result, published: Sequence[PublishedRow]) -> list[Table]:
-    """The judges with intervals, and the reward's difference to each of the others."""
+def tables(result: Result, published: Sequence[PublishedRow], template: str) -> list[Table]:
+    """The judges with intervals, the published rows, and the reward's difference to each of the others.
+
+    The published rows stand below the measured ones only where those were asked in the same words.
+    """
     rows = [
         [
             judgement.label,
@@ -30,16 +33,23 @@ def tables(result: Result, published: Sequence[PublishedRow]) -> list[Table]:
         ]
         for name, judgement in result.judgements.items()
     ]
-    for row in published:
-        rows.append([f"{row.model} (published)", *(number(row.figures.get(metric)) for metric in COLUMNS), ""])
+    others = [
+        [f"{row.model} (published)", *(number(row.figures.get(metric)) for metric in COLUMNS), ""] for row in published
+    ]
     prompts = len({instance.prompt_id for instance in result.instances})
     notes = [
         f"{len(result.instances)} rankings of {prompts} prompts; means with 95% bootstrap intervals over prompts. "
         "Chance is what the random judge of this run has, because annotators' ties raise it.",
         TIE_RULE,
-        "Rows marked “published” were measured by others on the public benchmark, not on these rankings.",
+        f"Asked by the template `{template}`.",
     ]
-    found = [Table("ConsistencyRank", ["judge", *COLUMNS.values(), "not judged"], rows, notes)]
+    head = ["judge", *COLUMNS.values(), "not judged"]
+    note = "Rows marked “published” were measured by others on the public benchmark, not on these rankings."
+    if template == "marked":
+        found = [Table("ConsistencyRank", head, [*rows, *others], [*notes, note])]
+    else:
+        note += " Their judges were asked in other words than above (template `marked`)."
+        found = [Table("ConsistencyRank", head, rows, notes), Table("ConsistencyRank, published", head, others, [note])]
     shown = ("accuracy", "t1_b1", "tau", "rho")
     differences = [[name, *(difference(row[metric]) for metric in shown)] for name, row in result.comparisons.items()]
     if differences:

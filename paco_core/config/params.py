@@ -245,6 +245,7 @@ class ConsistencyRankParams(Section):
 
 class EditRewardParams(Section):
     source: BenchmarkFolder | None = None  # folder in EditReward-Bench's layout; None: drawn by the embedded world
+    wording: Literal["rl", "published"] = "rl"  # the questions of training and RL, or of the published figures
     count: Positive  # comparisons drawn
     size: Annotated[int, Field(ge=16)]  # of a drawn picture, pixels
     clip: ModelRef | None

@@ -42,6 +42,15 @@ TEMPLATES: dict[str, str] = {
     ),
     "edit_consistency": _COMPARE,
     "edit_following": _FOLLOW,
+    # As the published EditReward-Bench figures were asked.
+    "edit_bench_consistency": (
+        "Given two images after an edit with instruction '{instruction}', do they maintain consistency in terms of "
+        "style, logic and identity? Answer 'Yes' or 'No' only."
+    ),
+    "edit_bench_following": (
+        "Given two images after an edit with instruction '{instruction}', is the edit following the instruction well? "
+        "Answer 'Yes' or 'No' only."
+    ),
 }
 
 

@@ -16,7 +16,7 @@ from paco_core.reward_model.bits import batches_keep_bits
 from paco_core.reward_model.network import Network, Row
 from paco_core.reward_model.passes import Passes
 from paco_core.reward_model.shapes import by_length, chunks, of_one_length
-from paco_core.reward_model.yes_probability import PairQuery, Score, from_logits
+from paco_core.reward_model.yes_probability import PairQuery, Score, cased_tokens, from_logits, from_top_logits
 
 if TYPE_CHECKING:
     from paco_core.config.params import RewardParams
@@ -61,12 +61,14 @@ class Scorer:
         self.network = Network.load(folder, device=device, dtype=dtype, pixels=pixels)
         self.network.window = min(self.network.window, window or self.network.window)
         self.max_batch, self.passes = max_batch, Passes.on(self.network.device)
+        self.any_case = False  # sum over yes, Yes, YES, y and Y (and no) instead of reading Yes and No
 
     @classmethod
     def of(cls, network: Network, max_batch: int = MAX_BATCH) -> Scorer:
         """A scorer around a network that is already loaded (in training, say)."""
         scorer = cls.__new__(cls)
         scorer.network, scorer.max_batch, scorer.passes = network, max_batch, Passes.on(network.device)
+        scorer.any_case = False
         return scorer
 
     @classmethod
@@ -157,12 +159,20 @@ class Scorer:
         if on_batch is not None and scores:
             on_batch(len(scores))
         for batch, logits in self._batches([queries[number] for number in read]) if read else ():
-            for place, value in zip(batch, from_logits(logits, self.yes_id, self.no_id).tolist(), strict=True):
-                cause = "the model's logits are not finite" if math.isnan(value) else None
+            for place, value, row in zip(batch, self._values(logits).tolist(), logits, strict=True):
+                cause = None
+                if math.isnan(value):
+                    finite = bool(torch.isfinite(row).all())
+                    cause = "neither Yes nor No among the top 20" if finite else "the model's logits are not finite"
                 scores[read[place]] = Score(value, cause)
             if on_batch is not None:
                 on_batch(len(batch))
         return [scores[number] for number in range(len(queries))]
+
+    def _values(self, logits: torch.Tensor) -> torch.Tensor:
+        if self.any_case:
+            return from_top_logits(logits, *cased_tokens(self.network.processor.tokenizer))
+        return from_logits(logits, self.yes_id, self.no_id)
 
     def generate_reasons(self, queries: Sequence[PairQuery], max_new_tokens: int = 128) -> list[str]:
         """The whole answers, decoded greedily: "Yes." or "No." and the reasons.

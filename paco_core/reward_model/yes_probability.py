@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 YES, NO = "Yes", "No"
 YES_VARIANTS = frozenset({"Yes", " Yes", "yes", " yes"})
+#: The words whose probabilities the published EditReward-Bench evaluation sums.
+YES_CASES, NO_CASES = ("yes", "Yes", "YES", "y", "Y"), ("no", "No", "NO", "n", "N")
+TOP = 20  # log-probabilities that an OpenAI-style answer lists
 NO_VARIANTS = frozenset({"No", " No", "no", " no"})
 
 
@@ -93,6 +96,28 @@ def from_logits(logits: torch.Tensor, yes_id: int, no_id: int) -> torch.Tensor:
 
     pair = logits[..., [yes_id, no_id]].double()
     return torch.sigmoid(pair[..., 0] - pair[..., 1])
+
+
+def cased_tokens(tokenizer: Any) -> tuple[list[int], list[int]]:
+    """Token ids of :data:`YES_CASES` and :data:`NO_CASES`, of those that are one token each."""
+    yes, no = ([tokenizer(w, add_special_tokens=False)["input_ids"] for w in words] for words in (YES_CASES, NO_CASES))
+    return [int(ids[0]) for ids in yes if len(ids) == 1], [int(ids[0]) for ids in no if len(ids) == 1]
+
+
+def from_top_logits(logits: torch.Tensor, yes_ids: Sequence[int], no_ids: Sequence[int]) -> torch.Tensor:
+    """Scores, float64 [...], of the summed probabilities of several tokens each among the top 20.
+
+    NaN where none of them is among the top 20.
+    """
+    import torch
+
+    log_p = torch.log_softmax(logits.double(), -1)
+    least = log_p.topk(min(TOP, log_p.shape[-1]), -1).values[..., -1:]
+    yes, no = (
+        torch.where(log_p[..., list(ids)] >= least, log_p[..., list(ids)], -math.inf).logsumexp(-1)
+        for ids in (yes_ids, no_ids)
+    )
+    return torch.where(torch.isinf(yes) & torch.isinf(no), math.nan, torch.sigmoid(yes - no))
 
 
 def _log_sum(values: Sequence[float]) -> float:

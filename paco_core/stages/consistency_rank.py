@@ -59,7 +59,7 @@ def run(ctx: StageContext) -> None:
             out.mkdir()
             write_json(out / "results.json", {**result.as_dict(), "template": template, "published": published})
             result.table().to_parquet(out / "per_instance.parquet", index=False)
-            write_tables(out, "ConsistencyRank", tables(result, CONSISTENCY_RANK))
+            write_tables(out, "ConsistencyRank", tables(result, CONSISTENCY_RANK, template))
     ctx.tracker.artifact(ctx.root / paths.CONSISTENCY_RANK, "tables")
     ctx.report({**result.metrics(), "rejected": len(rejected)})
 

@@ -35,8 +35,10 @@ def run(ctx: StageContext) -> None:
     with remembering(ctx.unfinished / "scores.sqlite") as scores:
         with ctx.progress(len(models) * bench.count_questions(cases), "questions") as progress:
             for name, (label, model) in models.items():
-                scorer = reward_scorer(model, reward, scores)
-                judgements[name] = bench.judge_pairs(label, scorer, cases, advance=progress.advance)
+                scorer = reward_scorer(model, reward, scores, any_case=params.wording == "published")
+                judgements[name] = bench.judge_pairs(
+                    label, scorer, cases, wording=params.wording, advance=progress.advance
+                )
         if params.clip is not None:
             clip = ClipImages(ctx.model(params.clip))
             judgements["clip_i"] = bench.judge_clip("CLIP-I, cosine of two pictures", clip, cases)
@@ -46,8 +48,8 @@ def run(ctx: StageContext) -> None:
         published = [{"model": r.model, "source": r.source, "figures": dict(r.figures)} for r in EDIT_REWARD]
         with ctx.writing(paths.EDIT_REWARD) as out:
             out.mkdir()
-            write_json(out / "results.json", {**result.as_dict(), "published": published})
+            write_json(out / "results.json", {**result.as_dict(), "wording": params.wording, "published": published})
             result.table().to_parquet(out / "per_case.parquet", index=False)
-            write_tables(out, "EditReward-Bench", result.tables(EDIT_REWARD))
+            write_tables(out, "EditReward-Bench", result.tables(EDIT_REWARD, params.wording))
     ctx.tracker.artifact(ctx.root / paths.EDIT_REWARD, "tables")
     ctx.report(result.metrics())

@@ -206,3 +206,24 @@ def test_tables_mark_what_was_published(tmp_path: Path) -> None:
     assert "| GPT-5 (published) | 0.777 | 0.669 | 0.755 |" in text
     assert "| ours <1> | 1.000" in text and "ours &lt;1&gt;" in page and "<script" not in page
     assert "| reward - random | " in text
+    ours, theirs = result.tables(EDIT_REWARD)[:2]
+    assert not any("published" in row[0] for row in ours.rows) and all("published" in row[0] for row in theirs.rows)
+    same = result.tables(EDIT_REWARD, "published")[0]
+    assert len(same.rows) == len(ours.rows) + len(theirs.rows)
+
+
+def test_the_published_wording_is_asked_to_the_letter() -> None:
+    seen: set[str] = set()
+
+    class Asked(Shades):
+        def score(self, queries: Sequence[PairQuery]) -> list[Score]:
+            seen.update(query.instruction for query in queries)
+            return super().score(queries)
+
+    one = case(0, "a", "overall", 60, 40)
+    bench.judge_pairs("x", Asked(), [one], wording="published")
+    head = f"Given two images after an edit with instruction '{one.instruction}', "
+    assert seen == {
+        f"{head}do they maintain consistency in terms of style, logic and identity? Answer 'Yes' or 'No' only.",
+        f"{head}is the edit following the instruction well? Answer 'Yes' or 'No' only.",
+    }

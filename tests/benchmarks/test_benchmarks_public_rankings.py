@@ -60,7 +60,9 @@ def test_the_public_layout_is_read_and_judged(tmp_path: Path) -> None:
     assert judged.scores[0] == pytest.approx((1.0, 0.9, 0.8, 0.7))
     result = bench.evaluate(instances, {"x": judged}, [], resamples=20)
     assert result.estimates["x"]["top1"].mean == 0.0
-    text = tables(result, CONSISTENCY_RANK)[0].markdown()
+    text = tables(result, CONSISTENCY_RANK, "marked")[0].markdown()
+    apart = tables(result, CONSISTENCY_RANK, "theme")
+    assert "published" not in str(apart[0].rows) and len(apart[1].rows) == len(CONSISTENCY_RANK)
     assert "| PaCo-Reward-7B (published) | 0.449 | 0.557 | – | – | 0.250 | 0.288 | – |  |" in text
 
 

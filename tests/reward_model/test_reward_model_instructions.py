@@ -36,6 +36,14 @@ EXPECTED = {
         "Except for the parts that are intentionally changed according to the instruction, does the edited "
         "image remain consistent with the original in style, logic, and identity?",
     ),
+    "edit_bench_consistency": (
+        "Given two images after an edit with instruction 'make it blue', do they maintain consistency in terms of "
+        "style, logic and identity? Answer 'Yes' or 'No' only."
+    ),
+    "edit_bench_following": (
+        "Given two images after an edit with instruction 'make it blue', is the edit following the instruction well? "
+        "Answer 'Yes' or 'No' only."
+    ),
     "edit_following": COMPARED.replace("{rest}", "Does the edited image accurately follow this instruction?"),
 }
 

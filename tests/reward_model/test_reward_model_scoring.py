@@ -20,7 +20,14 @@ from paco_core.reward_model.instructions import chat, render
 from paco_core.reward_model.passes import Passes
 from paco_core.reward_model.scorer import Scorer
 from paco_core.reward_model.shapes import STEP
-from paco_core.reward_model.yes_probability import PairQuery, Score, Unscorable, from_logits, from_top_logprobs
+from paco_core.reward_model.yes_probability import (
+    PairQuery,
+    Score,
+    Unscorable,
+    from_logits,
+    from_top_logits,
+    from_top_logprobs,
+)
 
 
 @pytest.fixture(scope="module")
@@ -253,3 +260,20 @@ def test_weights_that_could_run_code_are_refused_unread(tmp_path: Path) -> None:
     assert not trace.exists()
     torch.load(model / "pytorch_model.bin", weights_only=False)
     assert trace.exists(), "the trap works where somebody loads it"
+
+
+def test_any_case_sums_the_words_among_the_top_20() -> None:
+    logits = torch.linspace(0, 4, 40)  # token 39 is the likeliest, 20 the last of the top 20
+    p = torch.softmax(logits.double(), -1)
+    yes, no = [39, 25, 3], [30, 7]
+    expected = (p[39] + p[25]) / (p[39] + p[25] + p[30])
+    assert float(from_top_logits(logits, yes, no)) == pytest.approx(float(expected))
+    assert float(from_top_logits(logits, [39], [3])) == 1.0
+    assert math.isnan(float(from_top_logits(logits, [1, 2], [3])))
+    both = from_top_logits(torch.stack([logits, logits.flip(0)]), yes, no)
+    assert both.shape == (2,) and float(both[0]) == pytest.approx(float(expected))
+    reference = from_top_logprobs(
+        [{"token": word, "logprob": float(p[token].log())} for word, token in (("Yes", 39), ("yes", 25), ("No", 30))],
+        variants=True,
+    )
+    assert float(from_top_logits(logits, yes, no)) == pytest.approx(reference)
