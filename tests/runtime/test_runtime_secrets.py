@@ -177,9 +177,10 @@ def test_the_servers_of_the_pages_get_the_store_by_their_environment(
 
 def test_what_ends_a_command_is_printed_without_secrets(project: Path) -> None:
     code = f"""
+from paco_core.cli import acts
 from paco_core.cli import commands as cli
 def broken(_args): raise RuntimeError("API request to http://me:{PASSWORD}@host/x failed")
-cli._tour = broken
+acts.tour = broken
 cli.main(["tour"])
 """
     environ = environment(project, "")
