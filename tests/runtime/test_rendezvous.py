@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -138,6 +139,20 @@ def test_ranks_end_with_the_launcher_that_started_them(tmp_path: Path, repositor
         started.kill()
         started.wait()
     until(lambda: not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in processes))
+
+
+def test_a_launcher_that_is_stopped_stops_its_ranks_and_says_so(tmp_path: Path, repository: Path) -> None:
+    (tmp_path / "training.py").write_text(WAITING)
+    config = str(repository / "launch/cpu.yaml")
+    command = [sys.executable, "-m", "paco_core.runtime.launchers.accelerated", "--config_file", config, "training.py"]
+    environment, log = {**os.environ, "PYTHONPATH": str(repository)}, tmp_path / "log"
+    with log.open("wb") as said:
+        started = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=said, stderr=said)
+    until(lambda: all((tmp_path / f"pid-{n}").exists() and (tmp_path / f"pid-{n}").read_text() for n in (0, 1)), 240)
+    started.terminate()
+    assert started.wait(DEADLINE_S) == 128 + signal.SIGTERM
+    assert "stopped by SIGTERM" in log.read_text() and "Traceback" not in log.read_text()
+    assert not any(psutil.pid_exists(int((tmp_path / f"pid-{n}").read_text())) for n in (0, 1))
 
 
 FAILING = """

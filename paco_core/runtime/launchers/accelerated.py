@@ -58,6 +58,7 @@ def main() -> None:
     """
     from accelerate.commands.launch import main as launch
     from accelerate.utils import launch as preparing
+    from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.elastic.rendezvous import static_tcp_rendezvous
 
@@ -70,6 +71,9 @@ def main() -> None:
         how = f"signal {-failure.exitcode}" if failure.exitcode < 0 else f"status {failure.exitcode}"
         print(f"rank {rank} ended with {how}; its own error message, if any, is above", file=sys.stderr)
         sys.exit(failure.exitcode if failure.exitcode > 0 else 1)
+    except SignalException as error:  # it has stopped the ranks
+        print(f"stopped by {error.sigval.name}", file=sys.stderr)
+        sys.exit(128 + error.sigval)
 
 
 if __name__ == "__main__":
