@@ -12,6 +12,7 @@ from paco_core.exchange import card, imported, rank_bench, sharegpt, tables
 from paco_core.exchange.panel_files import PanelWriter
 from paco_core.io import paths
 from paco_core.io.files import DataError, atomic, read_json, read_table, write_text
+from paco_core.io.model_licence import licence_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,7 +42,7 @@ def export(root: Path, form: str, folder: Path, licence: str) -> str:
             rank_bench.write(part, benchmark, prompts, panels.grids.index, pictures)
         else:
             tables.write(part, pairs, benchmark, panels.panel)
-        generator = card.generator_licence(root, params.grids.model)
+        generator = licence_of(root / params.grids.model)
         write_text(part / "README.md", card.card(params, _figures(root), form, licence, generator))
     parts = [f"{len(table)} {split} pairs" for split, table in pairs.items()] if form != "rank_bench" else []
     parts += [f"{len(benchmark)} rankings"] if form != "paco_dataset" else []

@@ -5,15 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import yaml
 
-from dvc_project.yaml import parse_yaml
 from paco_core.config.params import Params
 from paco_core.exchange.rank_bench import PROMPTS, RANKS
-from paco_core.io.files import DataError
 
 RULES = {
     "top1_bottom1": "the candidate ranked first is consistent with the reference, the last is not",
@@ -46,23 +43,6 @@ class Figures:
     def dropped(self) -> list[tuple[str, Any]]:
         prefix = "dropped."
         return [(k.removeprefix(prefix), v) for k, v in self.stages.get("pairs", {}).items() if k.startswith(prefix)]
-
-
-def generator_licence(root: Path, model: str) -> str:
-    """The licence that the generator's own card states, in the words of that card.
-
-    Raises:
-        DataError: when the card's head is no YAML.
-    """
-    card = root / model / "README.md"
-    if card.is_file() and (parts := card.read_text(encoding="utf-8").split("---"))[0] == "" and len(parts) > 2:
-        try:
-            head = parse_yaml(parts[1])
-        except DataError as error:
-            raise DataError(f"{card}: {error}") from None
-        if isinstance(head, dict) and isinstance(head.get("license"), str):
-            return str(head["license"])
-    return "unknown"
 
 
 def card(params: Params, figures: Figures, form: str, licence: str, generator: str) -> str:

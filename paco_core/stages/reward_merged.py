@@ -8,9 +8,13 @@ from typing import TYPE_CHECKING
 from paco_core.config.references import model_at
 from paco_core.data.records.panels import PanelStore
 from paco_core.io import paths
+from paco_core.io.files import write_text
+from paco_core.io.model_licence import licence_of
 from paco_core.reward_model.examples import read_examples
 from paco_core.reward_model.golden import write_golden
 from paco_core.reward_model.merging import merge
+from paco_core.reward_model.model_card import model_card
+from paco_core.training.log import LOG
 
 if TYPE_CHECKING:
     from paco_core.runtime.context import StageContext
@@ -38,4 +42,8 @@ def run(ctx: StageContext) -> None:
             pixels=(params.min_pixels, params.max_pixels),
         )
         write_golden(out, queries[:GOLDEN], report.scores[:GOLDEN])
+        log = ctx.root / paths.REWARD_LORA / LOG if params.source == "train" else None
+        golden = list(zip(queries[:GOLDEN], report.scores[:GOLDEN], strict=True))
+        place = paths.REWARD_MERGED.as_posix()
+        write_text(out / "README.md", model_card(params, place, licence_of(ctx.root / params.base), log, golden))
     ctx.report(report.metrics())

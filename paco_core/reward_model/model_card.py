@@ -1,0 +1,132 @@
+"""The card that lies beside a merged reward model: what it answers, how to ask it, what it learnt from."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import yaml
+
+from paco_core.reward_model.examples import EDIT_TEMPLATES
+from paco_core.reward_model.golden import FOLDER, TOLERANCE
+from paco_core.reward_model.instructions import TEMPLATES
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from paco_core.config.params import RewardParams
+    from paco_core.reward_model.yes_probability import PairQuery, Score
+
+SHOWN = {"accuracy": "accuracy", "roc_auc": "ROC-AUC", "identical_score": "score of identical pictures"}
+
+
+def model_card(
+    params: RewardParams,
+    place: str,
+    licence: str,
+    log: Path | None,
+    golden: Sequence[tuple[PairQuery, Score]],
+) -> str:
+    """A Hugging Face model card in Markdown, the same text for the same model.
+
+    Args:
+        place: folder of the model, relative to the project.
+        licence: of the base, by its own card.
+        log: ``training_log.csv`` of the adapter; None where nothing was trained.
+        golden: the golden pairs with their scores.
+    """
+    front = {
+        "base_model": params.base,
+        "license": "other" if licence == "unknown" else licence,
+        "library_name": "transformers",
+        "pipeline_tag": "image-text-to-text",
+        "tags": ["reward-model", "consistency", "paco-reward"],
+    }
+    questions = [f"- `{name}`: `{TEMPLATES[name]}`" for name in (params.template, *EDIT_TEMPLATES)]
+    rows = [
+        f"| {n} | {query.instruction.replace('|', chr(92) + '|')} | {score.value:.4f} |"
+        for n, (query, score) in enumerate(golden)
+    ]
+    return f"""---
+{yaml.safe_dump(front, sort_keys=False).strip()}
+---
+
+# Pairwise consistency reward on {params.base}
+
+Asked about two pictures, it answers Yes or No first, and then gives reasons (PaCo-Reward, arXiv 2512.04784). The
+score is P(Yes) / (P(Yes) + P(No)) at the first answer token, the sigmoid of the difference of their logits. An edit is
+asked with the original first.
+
+```python
+{_example(place, golden[0][0].instruction) if golden else ""}
+```
+
+## Questions
+
+It answers these words only; `{{theme}}` and `{{instruction}}` stand for the set's theme and the edit's instruction.
+
+{chr(10).join(questions)}
+
+## Training
+
+{_training(params)}
+
+{_validation(log)}## Golden pairs
+
+Whoever serves this model should get these scores, within {TOLERANCE}; the pictures are in `{FOLDER}/`.
+
+| pair | question | score |
+|---|---|---:|
+{chr(10).join(rows)}
+"""
+
+
+def _example(place: str, instruction: str) -> str:
+    """Python that scores the first golden pair with transformers alone."""
+    return f"""import torch
+from PIL import Image
+from transformers import AutoProcessor, Qwen2_5_VLForConditionalGeneration
+
+folder = {place!r}  # this folder
+processor = AutoProcessor.from_pretrained(folder)
+model = Qwen2_5_VLForConditionalGeneration.from_pretrained(folder).eval()
+pictures = [Image.open(f"{{folder}}/{FOLDER}/0-{{side}}.png") for side in ("first", "second")]
+question = {instruction!r}
+content = [{{"type": "image"}}, {{"type": "image"}}, {{"type": "text", "text": question}}]
+messages = [{{"role": "user", "content": content}}]
+text = processor.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+inputs = processor(text=[text], images=pictures, return_tensors="pt")
+with torch.inference_mode():
+    logits = model(**inputs).logits[0, -1].float()
+yes, no = (processor.tokenizer(word, add_special_tokens=False).input_ids[0] for word in ("Yes", "No"))
+print(torch.sigmoid(logits[yes] - logits[no]).item())"""
+
+
+def _training(params: RewardParams) -> str:
+    if params.source != "train":
+        return f"None here: published weights, {params.source} {params.weights}."
+    lora = params.lora
+    return f"""- LoRA of rank {lora.rank}, alpha {lora.alpha}, merged; vision tower {params.vision}
+- {params.epochs} epochs, {params.batch_size * params.accumulation} pairs a step, learning rate {params.learning_rate:g}
+- loss {params.loss}, alpha {params.alpha:g}, averaged by {params.average}; answers: {params.answers}
+- weights of the epoch that is best by {params.best}; seed {params.seed}"""
+
+
+def _validation(log: Path | None) -> str:
+    """The evaluations of the training, as a section; empty where nothing was trained."""
+    if log is None:
+        return ""
+    with log.open(newline="", encoding="utf-8") as stream:
+        rows = [row for row in csv.DictReader(stream) if row.get("validation_accuracy")]
+    names = [name for name in SHOWN if any(row.get(f"validation_{name}") for row in rows)]
+    lines = [
+        f"| {row['epoch']} | " + " | ".join(_figure(row.get(f"validation_{name}")) for name in names) + " |"
+        for row in rows
+    ]
+    head = f"| epoch | {' | '.join(SHOWN[name] for name in names)} |\n|---|" + "---:|" * len(names)
+    return f"## Validation pairs, after each epoch\n\n{head}\n" + "\n".join(lines) + "\n\n"
+
+
+def _figure(text: str | None) -> str:
+    return f"{float(text):.4f}" if text else "–"

@@ -1,0 +1,48 @@
+"""The card of a merged reward model: its example gives the golden score, word by word."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import reward_tiny
+import tiny_vlm
+import yaml
+
+from paco_core.config.params import RewardParams
+from paco_core.reward_model.golden import write_golden
+from paco_core.reward_model.model_card import model_card
+from paco_core.reward_model.scorer import Scorer
+from paco_core.training.log import write_log
+
+PARAMS = RewardParams.model_validate({**reward_tiny.PARAMS, "base": "Qwen/Qwen2.5-VL-7B-Instruct"})
+
+
+def test_the_example_gives_the_golden_score(tmp_path: Path) -> None:
+    place = "data/reward_merged"
+    folder = tiny_vlm.build(tmp_path / place)
+    queries = [example.query for example in reward_tiny.pairs(2)]
+    scores = Scorer(folder).score(queries)
+    write_golden(folder, queries, scores)
+    write_log(tmp_path / "log.csv", [{"step": 1, "epoch": 1}, {"step": 2, "epoch": 1, "validation_accuracy": 0.75}])
+    golden = list(zip(queries, scores, strict=True))
+    card = model_card(PARAMS, place, "apache-2.0", tmp_path / "log.csv", golden)
+    front = yaml.safe_load(card.split("---")[1])
+    assert front["base_model"] == PARAMS.base and front["license"] == "apache-2.0"
+    assert "| 1 | 0.7500 |" in card and f"| 1 | {queries[1].instruction} | {scores[1].value:.4f} |" in card
+    (code,) = re.findall(r"```python\n(.*?)```", card, re.DOTALL)
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=tmp_path, env={**os.environ}, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, f"{code}\n{done.stderr[-3000:]}"
+    assert float(done.stdout) == pytest.approx(scores[0].value, abs=1e-4)
+
+
+def test_published_weights_say_that_nothing_was_trained() -> None:
+    published = PARAMS.model_copy(update={"source": "merged", "weights": "X-GenGroup/PaCo-Reward-7B"})
+    card = model_card(published, "data/reward_merged", "unknown", None, [])
+    assert "None here: published weights, merged X-GenGroup/PaCo-Reward-7B." in card
+    assert yaml.safe_load(card.split("---")[1])["license"] == "other" and "Validation pairs" not in card
