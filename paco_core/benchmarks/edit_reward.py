@@ -238,7 +238,7 @@ class Result:
         if wording == "published":
             found = [Table("EditReward-Bench", head, rows, [*notes, f"Rows marked “published”: {published_note}"])]
         else:
-            note = f"{published_note} Asked in other words than above (`edit_reward.wording: published` asks in these)."
+            note = f"{published_note} Asked in other words than above (edit_reward.wording “published” asks in these)."
             found = [Table("EditReward-Bench", head, rows, notes)]
             found.append(Table("EditReward-Bench, published", ["judge", *words], others, [note]))
         if self.comparisons:

@@ -41,14 +41,14 @@ def tables(result: Result, published: Sequence[PublishedRow], template: str) -> 
         f"{len(result.instances)} rankings of {prompts} prompts; means with 95% bootstrap intervals over prompts. "
         "Chance is what the random judge of this run has, because annotators' ties raise it.",
         TIE_RULE,
-        f"Asked by the template `{template}`.",
+        f"Asked by the template “{template}”.",
     ]
     head = ["judge", *COLUMNS.values(), "not judged"]
     note = "Rows marked “published” were measured by others on the public benchmark, not on these rankings."
     if template == "marked":
         found = [Table("ConsistencyRank", head, [*rows, *others], [*notes, note])]
     else:
-        note += " Their judges were asked in other words than above (template `marked`)."
+        note += " Their judges were asked in other words than above (template “marked”)."
         found = [Table("ConsistencyRank", head, rows, notes), Table("ConsistencyRank, published", head, others, [note])]
     shown = ("accuracy", "t1_b1", "tau", "rho")
     differences = [[name, *(difference(row[metric]) for metric in shown)] for name, row in result.comparisons.items()]
