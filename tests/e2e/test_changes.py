@@ -122,7 +122,7 @@ CHANGES = [
     number("pairs.seed", one_more, "pairs"),
     number("pairs.editing.count", one_more, "pairs"),
     number("cot_labels.model", "data/zoo/clip", "cot_labels"),
-    number("reward.alpha", 0.5, "reward_lora"),
+    number("reward.alpha", 0.5, "reward_lora", "reward_merged"),  # whose card names it
     number("reward.checkpoint_every", one_more),
     number("reward.max_pixels", 6272, "reward_lora", "reward_merged", *BENCHMARKS),
     number("serving.linger_s", one_more),
