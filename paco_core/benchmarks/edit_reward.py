@@ -20,7 +20,7 @@ import pandas as pd
 
 from paco_core.benchmarks.results import flat, jsonable
 from paco_core.benchmarks.statistics import LEVEL, Comparison, Estimate, macro_compare, macro_estimate
-from paco_core.benchmarks.tables import Table, difference, interval, number
+from paco_core.benchmarks.tables import Table, difference, interval, number, with_published
 from paco_core.io.pictures import picture_digest
 from paco_core.reward_model.instructions import render
 from paco_core.reward_model.yes_probability import PairQuery, PairScorer
@@ -226,21 +226,23 @@ class Result:
             loose = [number(self.estimates[name][d]["geq"].mean) for d in DIMENSIONS]
             rows.append([judgement.label, *strict, *loose, str(self.unscorable(name))])
         others = [[f"{row.model} (published)", *(number(row.figures[d]) for d in DIMENSIONS)] for row in published]
-        if wording == "published":
-            rows += [[*row, "", "", "", ""] for row in others]
+        alike = wording == "published"
         head = ["judge", *words, *(f"{word}, ≥" for word in words), "not judged"]
         notes = [
             f"{len(self.cases)} cases; strict accuracy, macro mean over task types, with 95% bootstrap intervals.",
             TIE_RULE,
-            f"Asked in the words of {'the published figures' if wording == 'published' else 'training and RL'}.",
+            f"Asked in the words of {'the published figures' if alike else 'training and RL'}.",
         ]
-        published_note = "Measured by others on the public benchmark; see published.py for sources."
-        if wording == "published":
-            found = [Table("EditReward-Bench", head, rows, [*notes, f"Rows marked “published”: {published_note}"])]
+        note = "Measured by others on the public benchmark; see published.py for sources."
+        if alike:
+            note = f"Rows marked “published”: {note}"
         else:
-            note = f"{published_note} Asked in other words than above (edit_reward.wording “published” asks in these)."
-            found = [Table("EditReward-Bench", head, rows, notes)]
-            found.append(Table("EditReward-Bench, published", ["judge", *words], others, [note]))
+            note += " Asked in other words than above (edit_reward.wording “published” asks in these)."
+        found = with_published(
+            Table("EditReward-Bench", head, rows, notes),
+            Table("EditReward-Bench, published", ["judge", *words], others, [note]),
+            alike=alike,
+        )
         if self.comparisons:
             differences = [[name, *(difference(row[d]) for d in DIMENSIONS)] for name, row in self.comparisons.items()]
             found.append(Table("Paired differences", ["judges", *words], differences))

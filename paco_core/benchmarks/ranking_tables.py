@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from paco_core.benchmarks.consistency_rank import Result
 from paco_core.benchmarks.published import PublishedRow
 from paco_core.benchmarks.ranking_metrics import TIE_RULE
-from paco_core.benchmarks.tables import Table, difference, interval, number
+from paco_core.benchmarks.tables import Table, difference, interval, number, with_published
 
 COLUMNS = {
     "accuracy": "accuracy",
@@ -45,11 +45,11 @@ def tables(result: Result, published: Sequence[PublishedRow], template: str) -> 
     ]
     head = ["judge", *COLUMNS.values(), "not judged"]
     note = "Rows marked “published” were measured by others on the public benchmark, not on these rankings."
-    if template == "marked":
-        found = [Table("ConsistencyRank", head, [*rows, *others], [*notes, note])]
-    else:
+    alike = template == "marked"
+    if not alike:
         note += " Their judges were asked in other words than above (template “marked”)."
-        found = [Table("ConsistencyRank", head, rows, notes), Table("ConsistencyRank, published", head, others, [note])]
+    measured = Table("ConsistencyRank", head, rows, notes)
+    found = with_published(measured, Table("ConsistencyRank, published", head, others, [note]), alike=alike)
     shown = ("accuracy", "t1_b1", "tau", "rho")
     differences = [[name, *(difference(row[metric]) for metric in shown)] for name, row in result.comparisons.items()]
     if differences:

@@ -43,6 +43,15 @@ class Table:
         return f"<div>{table}</div>\n{notes}"
 
 
+def with_published(measured: Table, published: Table, *, alike: bool) -> list[Table]:
+    """Measured and published rows: in one table only where both were asked in the same words."""
+    if not alike:
+        return [measured, published]
+    blank = [""] * (len(measured.head) - len(published.head))
+    rows = [*measured.rows, *([*row, *blank] for row in published.rows)]
+    return [Table(measured.title, measured.head, rows, [*measured.notes, *published.notes])]
+
+
 def _row(cells: Sequence[str]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
 

@@ -190,7 +190,7 @@ def provenance(args: argparse.Namespace) -> None:
     from paco_core.cli import provenance as command
 
     root = project_root()
-    story = command.tell(root, args.subject)
+    story = command.story_of(root, args.subject)
     if story.problem:
         print(f"runs are unknown: {story.problem}", file=sys.stderr)
     if not args.verify:

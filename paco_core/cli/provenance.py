@@ -30,7 +30,7 @@ class Story:
         return markdown(self.provenance)
 
 
-def tell(root: Path, subject: str) -> Story:
+def story_of(root: Path, subject: str) -> Story:
     """The story of a path, a stage (``grids@0``) or an alias (``flux_t2is@champion``).
 
     Raises:

@@ -23,6 +23,7 @@ from paco_core.data.pairs.leakage import Held, normalised
 from paco_core.data.pairs.pairs import BENCHMARK_COLUMNS
 from paco_core.data.records.records import PromptRecord, parse_ref
 from paco_core.exchange.panel_files import PanelWriter
+from paco_core.exchange.rejected import broken_lines
 from paco_core.io.files import DataError, Names, checked_name, digest, inside, read_jsonl, write_jsonl
 from paco_core.io.pictures import picture_digest
 from paco_core.io.shards import image_size, read_image
@@ -116,7 +117,7 @@ def read(folder: Path) -> RankBench:
     size_of = cache(lambda name: image_size(inside(folder / IMAGES, name)))
     sizes: dict[str, tuple[int, int]] = {}
     rows, seen = [], set()
-    for number, raw in read_jsonl(folder / RANKS, _broken(folder / RANKS, rejected)):
+    for number, raw in read_jsonl(folder / RANKS, broken_lines(folder / RANKS, rejected)):
         place = f"{folder / RANKS}:{number}"
         try:
             row = _row(raw, prompts, size_of, sizes)
@@ -135,15 +136,10 @@ def read(folder: Path) -> RankBench:
     return found
 
 
-def _broken(file: Path, rejected: list[tuple[str, str]]) -> Callable[[int, str], None]:
-    """Counts a line that is no JSON object."""
-    return lambda number, cause: rejected.append((f"{file}:{number}", f"line: {cause}"))
-
-
 def _prompts(file: Path, rejected: list[tuple[str, str]]) -> dict[str, dict[str, Any]]:
     """The prompts by id, which is the name of a folder of pictures."""
     found, names = dict[str, dict[str, Any]](), Names()
-    for number, row in read_jsonl(file, _broken(file, rejected)):
+    for number, row in read_jsonl(file, broken_lines(file, rejected)):
         given = row.get("idx")
         try:
             name = checked_name(str(given) if isinstance(given, int) else given)

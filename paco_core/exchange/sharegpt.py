@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from paco_core.data.records.records import parse_ref
 from paco_core.exchange.panel_files import PanelWriter
 from paco_core.exchange.questions import Question, parse_question
+from paco_core.exchange.rejected import broken_lines
 from paco_core.io.files import DataError, checked_name, inside, read_json, read_jsonl, write_json, write_jsonl
 from paco_core.io.shards import image_size
 from paco_core.reward_model.examples import opening
@@ -154,8 +155,8 @@ def _lines(file: Path, rejected: list[tuple[str, str]]) -> Iterator[tuple[str, A
             raise DataError(f"{file}: expected a list of rows, found {type(rows).__name__}")
         yield from ((f"{file}[{number}]", row) for number, row in enumerate(rows))
     else:
-        broken = lambda number, cause: rejected.append((f"{file}:{number}", f"line: {cause}"))  # noqa: E731
-        yield from ((f"{file}:{number}", row) for number, row in read_jsonl(file, broken))
+        rows_of_lines = read_jsonl(file, broken_lines(file, rejected))
+        yield from ((f"{file}:{number}", row) for number, row in rows_of_lines)
 
 
 def _parsed(folder: Path, split: str, row: Any, forms: tuple[Form, ...]) -> Row:

@@ -74,7 +74,7 @@ It answers these words only; `{{theme}}` and `{{instruction}}` stand for the set
 
 {_validation(log)}## Golden pairs
 
-Whoever serves this model should get these scores, within {TOLERANCE}; the pictures are in `{FOLDER}/`.
+A server of this model should return these scores, within {TOLERANCE}; the pictures are in `{FOLDER}/`.
 
 | pair | question | score |
 |---|---|---:|

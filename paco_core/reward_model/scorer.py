@@ -43,6 +43,8 @@ class Scorer:
         DataError: see :meth:`Network.load`.
     """
 
+    any_case = False  # sum over yes, Yes, YES, y and Y (and no) instead of reading Yes and No
+
     def __init__(
         self,
         folder: str | Path,
@@ -61,14 +63,12 @@ class Scorer:
         self.network = Network.load(folder, device=device, dtype=dtype, pixels=pixels)
         self.network.window = min(self.network.window, window or self.network.window)
         self.max_batch, self.passes = max_batch, Passes.on(self.network.device)
-        self.any_case = False  # sum over yes, Yes, YES, y and Y (and no) instead of reading Yes and No
 
     @classmethod
     def of(cls, network: Network, max_batch: int = MAX_BATCH) -> Scorer:
         """A scorer around a network that is already loaded (in training, say)."""
         scorer = cls.__new__(cls)
         scorer.network, scorer.max_batch, scorer.passes = network, max_batch, Passes.on(network.device)
-        scorer.any_case = False
         return scorer
 
     @classmethod
@@ -169,9 +169,13 @@ class Scorer:
                 on_batch(len(batch))
         return [scores[number] for number in range(len(queries))]
 
+    @cached_property
+    def _cased(self) -> tuple[list[int], list[int]]:
+        return cased_tokens(self.network.processor.tokenizer)
+
     def _values(self, logits: torch.Tensor) -> torch.Tensor:
         if self.any_case:
-            return from_top_logits(logits, *cased_tokens(self.network.processor.tokenizer))
+            return from_top_logits(logits, *self._cased)
         return from_logits(logits, self.yes_id, self.no_id)
 
     def generate_reasons(self, queries: Sequence[PairQuery], max_new_tokens: int = 128) -> list[str]:

@@ -41,9 +41,9 @@ def run(ctx: StageContext) -> None:
             dtype=params.dtype,
             pixels=(params.min_pixels, params.max_pixels),
         )
-        write_golden(out, queries[:GOLDEN], report.scores[:GOLDEN])
+        golden = queries[:GOLDEN], report.scores[:GOLDEN]
+        write_golden(out, *golden)
         log = ctx.root / paths.REWARD_LORA / LOG if params.source == "train" else None
-        golden = list(zip(queries[:GOLDEN], report.scores[:GOLDEN], strict=True))
-        place = paths.REWARD_MERGED.as_posix()
-        write_text(out / "README.md", model_card(params, place, licence_of(ctx.root / params.base), log, golden))
+        licence, pairs = licence_of(ctx.root / params.base), list(zip(*golden, strict=True))
+        write_text(out / "README.md", model_card(params, paths.REWARD_MERGED.as_posix(), licence, log, pairs))
     ctx.report(report.metrics())

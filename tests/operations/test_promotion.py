@@ -159,7 +159,7 @@ def test_a_life_of_champions(stand: Stand) -> None:
         command.roll_back(stand.root, NAME)
 
     # The old champion is not what lies in the workspace: its story was recorded, its bytes are in the cache.
-    story = provenance.tell(stand.root, f"{NAME}@champion")
+    story = provenance.story_of(stand.root, f"{NAME}@champion")
     assert not story.present and story.provenance.md5 == champion.md5
     assert provenance.check(stand.root, story).breaks == ()
 

@@ -8,6 +8,8 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -72,46 +74,49 @@ both.wait()
 """
 
 
-def test_accelerates_launcher_listens_on_this_machine_only(tmp_path: Path, repository: Path) -> None:
-    (tmp_path / "training.py").write_text(TRAINING)
-    config = str(repository / "launch/cpu.yaml")
-    command = [sys.executable, "-m", "paco_core.runtime.launchers.accelerated", "--config_file", config, "training.py"]
-    environment, log = {**os.environ, "PYTHONPATH": str(repository)}, tmp_path / "log"
-    with log.open("wb") as said:
-        launch = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=said, stderr=said)
+@contextmanager
+def launched(
+    folder: Path, repository: Path, code: str, config: Path | None = None
+) -> Iterator[subprocess.Popen[bytes]]:
+    """The project's launcher with ``code`` as the training; it writes to ``log``, and is killed after the block."""
+    (folder / "training.py").write_text(code)
+    configuration = str(config or repository / "launch/cpu.yaml")
+    command = [sys.executable, "-m", "paco_core.runtime.launchers.accelerated", "--config_file", configuration]
+    environment = {**os.environ, "PYTHONPATH": str(repository)}
+    with (folder / "log").open("wb") as said:
+        launch = subprocess.Popen([*command, "training.py"], cwd=folder, env=environment, stdout=said, stderr=said)
     try:
-        with watched(launch.pid) as found:
-            assert launch.wait(DEADLINE_S) == 0, log.read_text()[-3000:]
+        yield launch
     finally:
         launch.kill()
+        launch.wait()
+
+
+def both_ranks(folder: Path) -> list[int]:
+    """The process ids that both ranks wrote down."""
+    files = [folder / f"pid-{rank}" for rank in (0, 1)]
+    until(lambda: all(file.exists() and file.read_text() for file in files), 240)
+    return [int(file.read_text()) for file in files]
+
+
+def test_accelerates_launcher_listens_on_this_machine_only(tmp_path: Path, repository: Path) -> None:
+    with launched(tmp_path, repository, TRAINING) as launch, watched(launch.pid) as found:
+        assert launch.wait(DEADLINE_S) == 0, (tmp_path / "log").read_text()[-3000:]
     print(f"\nlistened on {sorted(found)}")
     assert found == {"127.0.0.1"}
 
 
 def test_a_port_that_is_taken_opens_no_other(tmp_path: Path, repository: Path) -> None:
     """accelerate alone would go on, with a store that listens on every interface."""
-    (tmp_path / "training.py").write_text(TRAINING)
-    config = (repository / "launch/cpu.yaml").read_text()
+    config, taken_config = (repository / "launch/cpu.yaml").read_text(), tmp_path / "taken.yaml"
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert "main_process_port: 0 " in config
-        (tmp_path / "taken.yaml").write_text(config.replace("main_process_port: 0 ", f"main_process_port: {port} "))
-        log = tmp_path / "log"
-        command = [sys.executable, "-m", "paco_core.runtime.launchers.accelerated", "--config_file", "taken.yaml"]
-        with log.open("wb") as said:
-            launch = subprocess.Popen(
-                [*command, "training.py"],
-                cwd=tmp_path,
-                env={**os.environ, "PYTHONPATH": str(repository)},
-                stdout=said,
-                stderr=said,
-            )
-        try:
-            with watched(launch.pid) as found:
-                assert launch.wait(DEADLINE_S) != 0
-        finally:
-            launch.kill()
-    assert f"port {port} of 127.0.0.1 is in use; choose another main_process_port" in log.read_text()
+        taken_config.write_text(config.replace("main_process_port: 0 ", f"main_process_port: {port} "))
+        with launched(tmp_path, repository, TRAINING, taken_config) as launch, watched(launch.pid) as found:
+            assert launch.wait(DEADLINE_S) != 0
+    log = (tmp_path / "log").read_text()
+    assert f"port {port} of 127.0.0.1 is in use; choose another main_process_port" in log
     assert found == set()
 
 
@@ -125,34 +130,19 @@ time.sleep(600)
 
 
 def test_ranks_end_with_the_launcher_that_started_them(tmp_path: Path, repository: Path) -> None:
-    (tmp_path / "training.py").write_text(WAITING)
-    config = str(repository / "launch/cpu.yaml")
-    command = [sys.executable, "-m", "paco_core.runtime.launchers.accelerated", "--config_file", config, "training.py"]
-    environment = {**os.environ, "PYTHONPATH": str(repository)}
-    started = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=subprocess.DEVNULL)
-    try:
-        until(
-            lambda: all((tmp_path / f"pid-{n}").exists() and (tmp_path / f"pid-{n}").read_text() for n in (0, 1)), 240
-        )
-        processes = [psutil.Process(int((tmp_path / f"pid-{rank}").read_text())) for rank in (0, 1)]
-    finally:
-        started.kill()
-        started.wait()
+    with launched(tmp_path, repository, WAITING):
+        processes = [psutil.Process(pid) for pid in both_ranks(tmp_path)]
     until(lambda: not any(process.is_running() and process.status() != psutil.STATUS_ZOMBIE for process in processes))
 
 
 def test_a_launcher_that_is_stopped_stops_its_ranks_and_says_so(tmp_path: Path, repository: Path) -> None:
-    (tmp_path / "training.py").write_text(WAITING)
-    config = str(repository / "launch/cpu.yaml")
-    command = [sys.executable, "-m", "paco_core.runtime.launchers.accelerated", "--config_file", config, "training.py"]
-    environment, log = {**os.environ, "PYTHONPATH": str(repository)}, tmp_path / "log"
-    with log.open("wb") as said:
-        started = subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=said, stderr=said)
-    until(lambda: all((tmp_path / f"pid-{n}").exists() and (tmp_path / f"pid-{n}").read_text() for n in (0, 1)), 240)
-    started.terminate()
-    assert started.wait(DEADLINE_S) == 128 + signal.SIGTERM
-    assert "stopped by SIGTERM" in log.read_text() and "Traceback" not in log.read_text()
-    assert not any(psutil.pid_exists(int((tmp_path / f"pid-{n}").read_text())) for n in (0, 1))
+    with launched(tmp_path, repository, WAITING) as launch:
+        pids = both_ranks(tmp_path)
+        launch.terminate()
+        assert launch.wait(DEADLINE_S) == 128 + signal.SIGTERM
+    log = (tmp_path / "log").read_text()
+    assert "stopped by SIGTERM" in log and "Traceback" not in log
+    assert not any(psutil.pid_exists(pid) for pid in pids)
 
 
 FAILING = """
@@ -175,13 +165,10 @@ time.sleep(600)  # as in a collective call that does not return
 def test_a_rank_that_fails_is_named_and_the_others_are_ended(
     tmp_path: Path, repository: Path, end: str, says: list[str], status: int
 ) -> None:
-    (tmp_path / "training.py").write_text(FAILING.format(end=end))
-    config = str(repository / "launch/cpu.yaml")
-    command = [sys.executable, "-m", "paco_core.runtime.launchers.accelerated", "--config_file", config, "training.py"]
-    environment = {**os.environ, "PYTHONPATH": str(repository)}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=DEADLINE_S)
-    assert done.returncode == status and "Traceback" not in done.stderr, done.stderr
-    assert all(part in done.stderr for part in says), done.stderr
+    with launched(tmp_path, repository, FAILING.format(end=end)) as launch:
+        assert launch.wait(DEADLINE_S) == status
+    log = (tmp_path / "log").read_text()
+    assert "Traceback" not in log and all(part in log for part in says), log
 
 
 @pytest.mark.parametrize(
