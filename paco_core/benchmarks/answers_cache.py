@@ -16,7 +16,7 @@ from paco_core.serving.cache import ScoreCache, question_key
 
 if TYPE_CHECKING:
     from paco_core.config.params import RewardParams
-    from paco_core.reward_model.yes_probability import PairQuery, PairScorer
+    from paco_core.reward_model.yes_probability import Query, QueryScorer
 
 
 @contextmanager
@@ -34,15 +34,15 @@ def remembering(path: Path) -> Iterator[ScoreCache]:
 class Remembered:
     """A scorer that asks ``load()``'s scorer only what the table does not hold; failures are asked again."""
 
-    def __init__(self, load: Callable[[], PairScorer], name: str, reckoning: str, scores: ScoreCache) -> None:
+    def __init__(self, load: Callable[[], QueryScorer], name: str, reckoning: str, scores: ScoreCache) -> None:
         self._load, self.name, self.reckoning, self.scores = load, name, reckoning, scores
-        self._scorer: PairScorer | None = None
+        self._scorer: QueryScorer | None = None
 
-    def score(self, queries: Sequence[PairQuery]) -> list[Score]:
-        pictures = {id(image): image for query in queries for image in (query.first, query.second)}
+    def score(self, queries: Sequence[Query]) -> list[Score]:
+        pictures = {id(image): image for query in queries for image in query.pictures}
         digests = {number: picture_digest(image) for number, image in pictures.items()}
         keys = [
-            question_key(self.name, self.reckoning, q.instruction, digests[id(q.first)], digests[id(q.second)])
+            question_key(self.name, self.reckoning, q.instruction, *(digests[id(picture)] for picture in q.pictures))
             for q in queries
         ]
         known = self.scores.get(self.name, keys)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paco_core.benchmarks.painting import Painted, before_and_after, paint_sizes
+from paco_core.benchmarks.separate_panels import paint_separately
 from paco_core.policies.base import load_recipe
 from paco_core.policies.encodings import cache_folder
 
@@ -28,6 +29,7 @@ class Cases:
     seeds: Sequence[int]
     steps: int
     reference: Reference | None = None
+    separately: bool = False  # sets are painted one picture at a time, too
 
     def painted_by(
         self,
@@ -54,7 +56,8 @@ class Cases:
     def pictures(self, recipes: Mapping[str, PolicyRecipe]) -> int:
         """How many :meth:`painted_before_and_after` paints."""
         sizes = sum(len(recipe.eval_sizes) for recipe in recipes.values())
-        return 2 * len(self.records) * len(self.seeds) * sizes
+        single = sum(rows * columns for rows, columns in (r.grid for r in self.records)) if self.separately else 0
+        return (2 * len(self.records) + single) * len(self.seeds) * sizes
 
     def painted_before_and_after(
         self,
@@ -64,15 +67,21 @@ class Cases:
         root: Path,
         advance: Callable[[int], object],
     ) -> list[Painted]:
-        """Every case at every evaluation size, by each recipe's bare policy and with its adapter, from equal noise.
+        """Every case at every evaluation size, by each recipe's bare policy and with its adapter, from equal noise;
+        one picture at a time by the bare policy, where that is asked.
 
         Raises:
             DataError: when an adapter is missing.
         """
         painted: list[Painted] = []
         for name, recipe in recipes.items():
+            policy = load_recipe(recipe, params.policies, root, cache=cache_folder(root))
+            if self.separately:
+                painted += paint_separately(
+                    policy, name, recipe, self.records, seeds=self.seeds, steps=self.steps, advance=advance
+                )
             painted += before_and_after(
-                load_recipe(recipe, params.policies, root, cache=cache_folder(root)),
+                policy,
                 name,
                 recipe,
                 adapters[name],

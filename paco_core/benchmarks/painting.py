@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from paco_core.policies.base import Policy
 
 BEFORE, AFTER = "before", "after"
+SEPARATELY = "separately"  # before training, each panel as a picture of its own
 TOKENS_A_PASS = 8192  # image and text tokens of one forward; batches shrink as pictures grow
 
 

@@ -40,7 +40,8 @@ def cases(read: Read, params: Params, trained: Collection[str]) -> Cases:
         raise DataError(f"recipes {', '.join(recipes)} name different prompts; t2is compares them on equal ones")
     file = files.pop()
     records = read_sets(read(paths.PROMPTS) / "prompts.jsonl" if file is None else read(Path(file)))
-    return Cases(SETS, unseen_prompts(records, trained, chosen.prompts, chosen.seed), chosen.seeds, chosen.steps)
+    unseen = unseen_prompts(records, trained, chosen.prompts, chosen.seed)
+    return Cases(SETS, unseen, chosen.seeds, chosen.steps, separately=chosen.separately)
 
 
 def measuring(root: Path, params: Params, judge: Path, _cases: Cases) -> Callable[[Sequence[Painted]], pd.DataFrame]:

@@ -13,7 +13,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from dvc_project.yaml import parse_yaml
-from paco_core.config.params_base import Fraction, LoraParams, PolicyLora, Positive, Section
+from paco_core.config.params_base import ChatParams, Fraction, LoraParams, PolicyLora, Positive, Section
+from paco_core.config.params_benchmarks import T2isBenchParams
 from paco_core.config.params_edits import EditingParams, EditPromptsParams, EditQuestion, EditsParams, Painter
 from paco_core.config.params_policies import EarlyStop, PoliciesParams, PolicyRecipe, RewardSet, RewardTerm
 from paco_core.config.references import BenchmarkFolder, ModelRef, Names, UserFile
@@ -21,6 +22,7 @@ from paco_core.config.registered import nearest
 from paco_core.io.files import DataError
 
 __all__ = [
+    "ChatParams",
     "EarlyStop",
     "EditPromptsParams",
     "EditQuestion",
@@ -45,30 +47,6 @@ ConvertedWeights = Annotated[str, Names("folder", "put the converted weights the
 
 class ParamsError(ValueError):
     """``params.yaml`` does not describe a valid pipeline; the text names each key and what is wrong."""
-
-
-class ChatParams(Section):
-    """A chat model behind an OpenAI-compatible endpoint. The key itself stands in the environment only."""
-
-    base_url: str = Field(pattern=r"^https?://[^@\s]+$")
-    model: str
-    api_key_env: (
-        Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")] | None
-    )  # name of a variable; null = no key is asked for
-    structured: Literal["json_schema", "json_object", "none"] = "json_schema"  # what the endpoint can enforce
-    in_flight: Positive = 16
-    timeout_s: Positive = 120
-    retries: Annotated[int, Field(ge=0)] = 6  # of a request that was not served (429, 5xx, no connection)
-    tries: Positive = 3  # of a question whose answer was rejected
-    options: dict[str, Any] = Field(
-        default_factory=dict
-    )  # further keys of the request's body, as the endpoint names them
-
-    @model_validator(mode="after")
-    def _no_reserved_option(self) -> ChatParams:
-        if reserved := {"model", "messages", "response_format", "stream", "n"} & self.options.keys():
-            raise ValueError(f"options {sorted(reserved)} are set by the client itself; leave them out")
-        return self
 
 
 class PromptsParams(Section):
@@ -257,6 +235,7 @@ class T2isParams(Section):
     prompts: Positive
     seeds: list[int] = Field(min_length=1)
     steps: Positive
+    separately: bool = False  # also paint each panel as a picture of its own, by the model before training
     bootstrap: Positive
     seed: int
 
@@ -289,6 +268,7 @@ class Params(Section):
     consistency_rank: ConsistencyRankParams
     edit_reward: EditRewardParams
     t2is: T2isParams
+    t2is_bench: T2isBenchParams
     gedit: GeditParams
 
     @model_validator(mode="after")

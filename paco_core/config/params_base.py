@@ -1,10 +1,10 @@
-"""What the models of ``params.yaml`` share: a closed section, bounded numbers, LoRA."""
+"""What the models of ``params.yaml`` share: a closed section, bounded numbers, LoRA, endpoints of chat models."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from paco_core.config.registered import registered
 
@@ -30,3 +30,27 @@ class LoraParams(LoraShape):
 
 class PolicyLora(LoraShape):
     targets: Annotated[list[str], Field(min_length=1)] | None = None  # null = the family's own
+
+
+class ChatParams(Section):
+    """A chat model behind an OpenAI-compatible endpoint. The key itself stands in the environment only."""
+
+    base_url: str = Field(pattern=r"^https?://[^@\s]+$")
+    model: str
+    api_key_env: (
+        Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")] | None
+    )  # name of a variable; null = no key is asked for
+    structured: Literal["json_schema", "json_object", "none"] = "json_schema"  # what the endpoint can enforce
+    in_flight: Positive = 16
+    timeout_s: Positive = 120
+    retries: Annotated[int, Field(ge=0)] = 6  # of a request that was not served (429, 5xx, no connection)
+    tries: Positive = 3  # of a question whose answer was rejected
+    options: dict[str, Any] = Field(
+        default_factory=dict
+    )  # further keys of the request's body, as the endpoint names them
+
+    @model_validator(mode="after")
+    def _no_reserved_option(self) -> ChatParams:
+        if reserved := {"model", "messages", "response_format", "stream", "n"} & self.options.keys():
+            raise ValueError(f"options {sorted(reserved)} are set by the client itself; leave them out")
+        return self

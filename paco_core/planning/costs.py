@@ -9,6 +9,7 @@ from pathlib import Path
 from paco_core.config.params import Params, PolicyRecipe
 from paco_core.planning.workload import Workload
 from paco_core.policies.families import family_of
+from paco_core.storybook import bench_texts
 from paco_core.tasks.edits import EDITS
 from paco_core.tasks.sets import SETS
 from paco_core.tasks.table import recipes_of
@@ -29,8 +30,10 @@ CPU_SECONDS = {
     "rollout_step": 0.006,
     "score_pair": 0.007,
     "train_sample": 0.01,
+    "bench_question": 0.002,
 }
 WITHOUT_BACKWARD = 1 / 3  # of a trained pass's time
+CRITERIA, TEXTS = 10, 6  # of a record and of a panel: the mean of 298 public records; one for each trait of storybook
 START_UP_S, LIGHT_S = 5.0, 2.0  # a stage's imports, MLflow and the loading of models; of a stage without models
 PAIRS_AN_INSTANCE = 1.05  # rule top1_bottom1: two, less duplicates, contradictions and what is left to balance
 
@@ -98,6 +101,20 @@ def _edits(root: Path, params: Params, base: float) -> StageCost:
         START_UP_S + work if edits.device == "cpu" else None,
         edits.device,
     )
+
+
+def _bench_questions(params: Params) -> int:
+    """Questions of T2IS-Bench about what ``t2is`` paints; the stage itself counts those of the records at hand."""
+    bench, painted = params.t2is_bench, params.t2is
+    rows, columns = (int(n) for n in params.prompts.layout.split("x"))
+    panels = rows * columns
+    criteria = sum(map(len, bench_texts.criteria().values())) if params.world == "storybook" else CRITERIA
+    a_set = (criteria * panels * (panels - 1) // 2 if bench.consistency else 0) + (
+        panels * TEXTS if bench.alignment else 0
+    )
+    states = 3 if painted.separately else 2
+    sizes = sum(len(recipe.eval_sizes) for recipe in recipes_of(SETS, params.policies).values())
+    return min(painted.prompts, bench.prompts or painted.prompts) * len(painted.seeds) * states * sizes * a_set
 
 
 def stage_costs(params: Params, root: Path) -> list[StageCost]:
@@ -197,6 +214,13 @@ def stage_costs(params: Params, root: Path) -> list[StageCost]:
             base + reward_gb,
             seconds(set_passes * 2 * s["rollout_step"]),
             p.device,
+        ),
+        StageCost(
+            "t2is_bench",
+            f"about {_bench_questions(params)} questions",
+            base + model_gb(root, bench.model if (bench := params.t2is_bench.consistency) else None),
+            seconds(_bench_questions(params) * s["bench_question"]),
+            params.reward.device,
         ),
         StageCost(
             "gedit",

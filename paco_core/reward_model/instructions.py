@@ -42,6 +42,9 @@ TEMPLATES: dict[str, str] = {
     ),
     "edit_consistency": _COMPARE,
     "edit_following": _FOLLOW,
+    # As T2IS-Bench asks: about two panels, and (VQAScore's question) about one.
+    "t2is_bench_criteria": "Do images meet the following criteria? {criterion} Please answer Yes or No.",
+    "t2is_bench_shows": 'Does this figure show "{criterion}"? Please answer yes or no.',
     # As the published EditReward-Bench figures were asked.
     "edit_bench_consistency": (
         "Given two images after an edit with instruction '{instruction}', do they maintain consistency in terms of "

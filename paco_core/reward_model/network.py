@@ -29,7 +29,7 @@ from paco_core.reward_model.features import FeatureCache, Visual
 from paco_core.reward_model.instructions import chat
 from paco_core.reward_model.passes import Passes, ReadPositions, embed_patches_by_product
 from paco_core.reward_model.shapes import PATCH_STEP, chunks, whole
-from paco_core.reward_model.yes_probability import PairQuery, answer_tokens
+from paco_core.reward_model.yes_probability import Query, answer_tokens
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -51,7 +51,7 @@ class Row:
     """One sequence for the language model: a prompt, perhaps followed by an answer."""
 
     prompt: Prompt
-    visuals: tuple[Visual, Visual]
+    visuals: tuple[Visual, ...]
     answer: torch.Tensor | None = None  # int64 (n,)
 
     @property
@@ -115,8 +115,8 @@ class Network:
     def device(self) -> torch.device:
         return self.model.device  # type: ignore[no-any-return]
 
-    def question(self, query: PairQuery, answer: int = 1) -> Prompt:
-        """A question about a pair, before its pictures are encoded.
+    def question(self, query: Query, answer: int = 1) -> Prompt:
+        """A question about a pair or a picture, before its pictures are encoded.
 
         Args:
             answer: tokens to be answered with.
@@ -125,7 +125,7 @@ class Network:
             DataError: when the model cannot read it: a picture is too narrow, the instruction holds an image token,
                 or there are more tokens than the model was made for.
         """
-        prompt = self.prompt(query.instruction, (self.grid(query.first), self.grid(query.second)))
+        prompt = self.prompt(query.instruction, tuple(self.grid(picture) for picture in query.pictures))
         if len(prompt.ids) + answer > self.window:
             raise DataError(
                 f"the question, its pictures and the answer exceed the model's window of {self.window} tokens"

@@ -16,7 +16,7 @@ from paco_core.reward_model.bits import batches_keep_bits
 from paco_core.reward_model.network import Network, Row
 from paco_core.reward_model.passes import Passes
 from paco_core.reward_model.shapes import by_length, chunks, of_one_length
-from paco_core.reward_model.yes_probability import PairQuery, Score, cased_tokens, from_logits, from_top_logits
+from paco_core.reward_model.yes_probability import Query, Score, cased_tokens, from_logits, from_top_logits
 
 if TYPE_CHECKING:
     from paco_core.config.params import RewardParams
@@ -101,7 +101,7 @@ class Scorer:
         """Compute a first few questions now, so that no caller waits for what is done once."""
         log.info("questions are computed %s", "together" if self._together else "one by one")
 
-    def fault(self, query: PairQuery, answer: int = 1) -> str | None:
+    def fault(self, query: Query, answer: int = 1) -> str | None:
         """Why the model cannot read a question that is answered with ``answer`` tokens; None when it can."""
         try:
             self.network.question(query, answer)
@@ -109,15 +109,16 @@ class Scorer:
             return str(error)
         return None
 
-    def _rows(self, queries: Sequence[PairQuery], answer: int = 1) -> list[Row]:
+    def _rows(self, queries: Sequence[Query], answer: int = 1) -> list[Row]:
         prompts = [self.network.question(query, answer) for query in queries]
-        images = [image for query in queries for image in (query.first, query.second)]
-        visuals = self.network.look(images, self.passes, None if self._together else 1)
+        images = [image for query in queries for image in query.pictures]
+        visuals = iter(self.network.look(images, self.passes, None if self._together else 1))
         return [
-            Row(prompt, (first, second)) for prompt, (first, second) in zip(prompts, chunks(visuals, 2), strict=True)
+            Row(prompt, tuple(next(visuals) for _ in query.pictures))
+            for prompt, query in zip(prompts, queries, strict=True)
         ]
 
-    def _batches(self, queries: Sequence[PairQuery]) -> Iterator[tuple[list[int], torch.Tensor]]:
+    def _batches(self, queries: Sequence[Query]) -> Iterator[tuple[list[int], torch.Tensor]]:
         """(numbers of queries, their logits (n, vocabulary) of the first answer token), batch by batch."""
         rows = self._rows(queries)
         batches = self._cut(rows)
@@ -137,7 +138,7 @@ class Scorer:
             batches += chunks(numbers, self.passes.share(len(numbers), most))
         return batches
 
-    def first_logits(self, queries: Sequence[PairQuery]) -> torch.Tensor:
+    def first_logits(self, queries: Sequence[Query]) -> torch.Tensor:
         """Logits (queries, vocabulary), float32 on the CPU, of the first answer token.
 
         Raises:
@@ -148,7 +149,7 @@ class Scorer:
             logits[batch] = found.cpu()
         return logits
 
-    def score(self, queries: Sequence[PairQuery], on_batch: Callable[[int], None] | None = None) -> list[Score]:
+    def score(self, queries: Sequence[Query], on_batch: Callable[[int], None] | None = None) -> list[Score]:
         """P(Yes) of each query, in order; each distinct picture is encoded once.
 
         ``on_batch`` is called with the number of pairs just done. A pair that the model cannot read, or whose logits
@@ -178,7 +179,7 @@ class Scorer:
             return from_top_logits(logits, *self._cased)
         return from_logits(logits, self.yes_id, self.no_id)
 
-    def generate_reasons(self, queries: Sequence[PairQuery], max_new_tokens: int = 128) -> list[str]:
+    def generate_reasons(self, queries: Sequence[Query], max_new_tokens: int = 128) -> list[str]:
         """The whole answers, decoded greedily: "Yes." or "No." and the reasons.
 
         Raises:

@@ -33,6 +33,25 @@ class PairQuery:
     second: Image.Image
     instruction: str
 
+    @property
+    def pictures(self) -> tuple[Image.Image, ...]:
+        return self.first, self.second
+
+
+@dataclass(frozen=True)
+class PictureQuery:
+    """One picture and the rendered instruction that is asked about it."""
+
+    picture: Image.Image
+    instruction: str
+
+    @property
+    def pictures(self) -> tuple[Image.Image, ...]:
+        return (self.picture,)
+
+
+Query = PairQuery | PictureQuery
+
 
 @dataclass(frozen=True)
 class Score:
@@ -58,6 +77,12 @@ class PairScorer(Protocol):
     """Answers questions about pairs, in order: the scorer in this process, or the HTTP client."""
 
     def score(self, queries: Sequence[PairQuery]) -> list[Score]: ...
+
+
+class QueryScorer(Protocol):
+    """Answers questions about pairs and single pictures, in order."""
+
+    def score(self, queries: Sequence[Query]) -> list[Score]: ...
 
 
 def in_both_orders(score: Callable[[Sequence[PairQuery]], list[Score]], queries: Sequence[PairQuery]) -> list[Score]:

@@ -24,12 +24,12 @@ TABLES = (
 log = logging.getLogger("paco.serving")
 
 
-def question_key(model: str, reckoning: str, instruction: str, first: str, second: str) -> bytes:
+def question_key(model: str, reckoning: str, instruction: str, *pictures: str) -> bytes:
     """Digest of what determines a score: the served model's name, which carries its fingerprint, how it reckons
-    (engine, number format, picture format), the rendered instruction, and both pictures' keys (pixels, size, mode)
-    in order."""
+    (engine, number format, picture format), the rendered instruction, and the pictures' keys (pixels, size, mode) in
+    order."""
     digest = hashlib.blake2b(digest_size=16)
-    for part in (model, reckoning, instruction, first, second):
+    for part in (model, reckoning, instruction, *pictures):
         data = part.encode()
         digest.update(len(data).to_bytes(8, "big") + data)
     return digest.digest()

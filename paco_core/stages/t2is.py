@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from paco_core.benchmarks import painting, paired_changes, t2is
+from paco_core.benchmarks.painting import SEPARATELY
+from paco_core.benchmarks.t2is_bench.painted import write_painted
 from paco_core.grpo.prompt_split import trained_ids
 from paco_core.io import paths
 from paco_core.io.files import write_json
@@ -25,15 +27,21 @@ def run(ctx: StageContext) -> None:
         adapters = {name: folder / "adapter" for name, folder in folders.items()}
         painted = cases.painted_before_and_after(recipes, adapters, ctx.params, ctx.root, progress.advance)
     table = t2is.measuring(ctx.root, ctx.params, ctx.read(paths.REWARD_MERGED), cases)(painted)
+    paired, rows = [p for p in painted if p.when != SEPARATELY], table[table["when"] != SEPARATELY]
     result = paired_changes.summarise(
-        table, seeds=params.seeds, steps=params.steps, resamples=params.bootstrap, seed=params.seed
+        rows,
+        seeds=params.seeds,
+        steps=params.steps,
+        resamples=params.bootstrap,
+        seed=params.seed,
     )
     with ctx.writing(paths.T2IS) as out:
         out.mkdir()
         write_json(out / "results.json", result.as_dict())
         table.to_parquet(out / "per_prompt.parquet", index=False)
-        painting.save_samples(out / "samples", painted, table, SAMPLES)
-    for name, size in dict.fromkeys((p.policy, p.size) for p in painted):
-        shown = [p for p in painted if (p.policy, p.size) == (name, size)]
+        painting.save_samples(out / "samples", paired, rows, SAMPLES)
+        write_painted(out, painted)
+    for name, size in dict.fromkeys((p.policy, p.size) for p in paired):
+        shown = [p for p in paired if (p.policy, p.size) == (name, size)]
         ctx.image(painting.side_by_side(shown, SHEET), f"{name}_before_above_after_{size}px")
     ctx.report(result.metrics())

@@ -17,7 +17,7 @@ from paco_core.config.params import AnnotationsParams, ParamsError, parse
 from paco_core.data.annotation.judge import questions
 from paco_core.data.annotation.sources import annotate, workload
 from paco_core.data.annotation.votes import Task, Votes
-from paco_core.data.llm.openai_chat import ChatError
+from paco_core.data.llm.chat_connection import ChatError
 from paco_core.data.records.panels import PanelStore
 
 

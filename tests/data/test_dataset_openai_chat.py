@@ -16,10 +16,11 @@ from PIL import Image
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from paco_core.config.params import ChatParams
+from paco_core.data.llm.chat_connection import ChatError
 from paco_core.data.llm.chat_protocol import Question, Rejection, Reply
 from paco_core.data.llm.chat_workers import ask_all
 from paco_core.data.llm.journal import Journal
-from paco_core.data.llm.openai_chat import Chat, ChatError
+from paco_core.data.llm.openai_chat import Chat
 from paco_core.io.files import DataError
 
 

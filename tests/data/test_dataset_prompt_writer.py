@@ -12,7 +12,7 @@ import pytest
 from chat_server import ChatServer, Raw, completion, text_of
 
 from paco_core.config.params import PromptsParams
-from paco_core.data.llm.openai_chat import ChatError
+from paco_core.data.llm.chat_connection import ChatError
 from paco_core.data.prompts.prompts import Prompts, make_prompts
 from paco_core.data.records import prompt_text
 from paco_core.data.records.categories import CATEGORIES, SUBCATEGORIES, shares

@@ -35,7 +35,7 @@ CLIP = "data/zoo/clip/open_clip_model.safetensors"
 FLUX = "data/zoo/flux/transformer/diffusion_pytorch_model.safetensors"
 WITH_TORCH = {
     "diverse_prompts", *GRIDS, "annotations", "edits", "cot_labels", "reward_lora", "reward_merged", *POLICIES,
-    "consistency_rank", "edit_reward", "t2is", "gedit", "report",
+    "consistency_rank", "edit_reward", "t2is", "t2is_bench", "gedit", "report",
 }  # fmt: skip
 
 
@@ -124,7 +124,7 @@ CHANGES = [
     number("cot_labels.model", "data/zoo/clip", "cot_labels"),
     number("reward.alpha", 0.5, "reward_lora", "reward_merged"),  # whose card names it
     number("reward.checkpoint_every", one_more),
-    number("reward.max_pixels", 6272, "reward_lora", "reward_merged", *BENCHMARKS),
+    number("reward.max_pixels", 6272, "reward_lora", "reward_merged", *BENCHMARKS, "t2is_bench"),
     number("serving.linger_s", one_more),
     number("serving.both_orders", True, *POLICIES),
     number("policies.learning_rate", 1e-5, *POLICIES),
@@ -135,6 +135,7 @@ CHANGES = [
     number("consistency_rank.bootstrap", one_more, "consistency_rank"),
     number("edit_reward.count", 72, "edit_reward"),
     number("t2is.seed", one_more, "t2is"),
+    number("t2is_bench.prompts", one_more, "t2is_bench"),
     number("gedit.seed", one_more, "gedit"),
     text("paco_core/grpo/losses.py", "torch.maximum(-advantages", "torch.maximum(advantages", *POLICIES),
     text("paco_core/rewards/clip_t.py", "totals /", "2 * totals /", "policies@flux_t2is", "t2is"),

@@ -30,13 +30,14 @@ CHANGES = {
     "consistency_rank": {"max_instances": 6, "bootstrap": 20},
     "edit_reward": {"count": 36, "bootstrap": 20},
     "t2is": {"prompts": 1, "steps": 1, "bootstrap": 20},
+    "t2is_bench": {"prompts": 1, "bootstrap": 20},
     "gedit": {"prompts": 1, "steps": 1, "bootstrap": 20},
 }
 #: In the order of the graph; an item behind the sign that DVC writes.
 STAGES = (
     "prompts", "diverse_prompts", "grids@0", "grids@1", "rankings", "annotations", "edit_prompts", "edits", "pairs",
     "cot_labels", "reward_lora", "reward_merged", "policies@flux_t2is", "policies@kontext_edit", "policies@qwen_edit",
-    "consistency_rank", "edit_reward", "t2is", "gedit", "report",
+    "consistency_rank", "edit_reward", "t2is", "t2is_bench", "gedit", "report",
 )  # fmt: skip
 
 

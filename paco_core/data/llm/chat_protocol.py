@@ -116,9 +116,14 @@ async def messages_of(params: ChatParams, question: Question[Any]) -> list[dict[
         text += f"\n\nAnswer with one JSON object and nothing else. Its JSON schema: {schema}"
     parts: list[dict[str, Any]] = [{"type": "text", "text": text}]
     for image in question.images:
-        parts.append({"type": "image_url", "image_url": {"url": await asyncio.to_thread(_data_url, image)}})
+        parts.append(await picture_part(image))
     system = [{"role": "system", "content": question.system}] if question.system else []
     return [*system, {"role": "user", "content": parts if question.images else text}]
+
+
+async def picture_part(image: Image) -> dict[str, Any]:
+    """A picture as a part of a message."""
+    return {"type": "image_url", "image_url": {"url": await asyncio.to_thread(_data_url, image)}}
 
 
 def _data_url(image: Image) -> str:

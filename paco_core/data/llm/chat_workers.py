@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from pydantic import BaseModel
 
+from paco_core.data.llm.chat_connection import ChatError
 from paco_core.data.llm.chat_protocol import Question, Reply
-from paco_core.data.llm.openai_chat import Chat, ChatCounts, ChatError, Notes
+from paco_core.data.llm.openai_chat import Chat, ChatCounts, Notes
 from paco_core.runtime import launchers
 
 if TYPE_CHECKING:

@@ -8,15 +8,13 @@
         chat = Chat(params, journal)
         replies = ask_all(chat, rows, lambda row: Question(row.id, "Which colour?", Colour, images=[row.picture]))
 
-Bounded in flight; what the endpoint did not serve (429, 5xx, no connection, no answer in time) is tried again by
-the ``openai`` client with back-off, jitter and ``Retry-After``; an answer of the wrong form is sent back with
-what was wrong, and asked for again. Every answer goes to the journal, so that a killed run asks nothing twice.
+Bounded in flight; an answer of the wrong form is sent back with what was wrong, and asked for again. Every answer
+goes to the journal, so that a killed run asks nothing twice.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -25,7 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from paco_core.data.llm.chat_connection import connect
+from paco_core.data.llm.chat_connection import ChatError, Endpoint, NoAnswer
 from paco_core.data.llm.chat_protocol import (
     ChatLine,
     Completion,
@@ -38,7 +36,6 @@ from paco_core.data.llm.chat_protocol import (
     read,
 )
 from paco_core.data.llm.journal import Journal
-from paco_core.io.files import DataError
 
 if TYPE_CHECKING:
     from paco_core.config.params import ChatParams
@@ -47,15 +44,6 @@ T = TypeVar("T")
 A = TypeVar("A", bound=BaseModel)
 
 GIVE_UP_AFTER = 8  # questions in a row that came to nothing, or as many as are in flight together
-FATAL = {
-    401: "is the key in {key} right?",
-    403: "may the key in {key} use this model?",
-    404: "does the endpoint serve this model, and does its base URL end where its documentation says (often /v1)?",
-}
-
-
-class ChatError(DataError):
-    """The endpoint cannot be worked with; what it answered so far lies in the journal."""
 
 
 @dataclass
@@ -86,14 +74,6 @@ class ChatCounts:
         }
 
 
-class _NoAnswer(Exception):
-    """Nothing to judge came back; ``final`` when asking the same later would bring nothing either."""
-
-    def __init__(self, cause: str, detail: str = "", *, final: bool = False) -> None:
-        super().__init__(cause)
-        self.rejection, self.final = Rejection(cause, detail), final
-
-
 @dataclass
 class Notes:
     """A journal in memory, of a worker that sends it home."""
@@ -120,9 +100,7 @@ class Chat:
 
     def __init__(self, params: ChatParams, journal: Journal | Notes) -> None:
         self.params, self.counts, self.journal = params, ChatCounts(), journal
-        self._secret = os.environ.get(params.api_key_env, "") if params.api_key_env else "none"
-        if not self._secret:
-            raise ChatError(f"{params.base_url}: the environment variable {params.api_key_env} holds no key")
+        self._endpoint = Endpoint(params)
         self._lines: defaultdict[str, list[ChatLine]] = defaultdict(list)
         for number, row in enumerate(journal.rows, start=1):
             try:
@@ -180,7 +158,7 @@ class Chat:
             if not remembered:
                 try:
                     lines.append(await self._request(key, question, lines[:number], rejected))
-                except _NoAnswer as error:
+                except NoAnswer as error:
                     self._count([*rejected, error.rejection])
                     return Reply(None, (*rejected, error.rejection), served=error.final)
             self.counts.remembered += remembered
@@ -207,7 +185,7 @@ class Chat:
                 raise self._over
             try:
                 found = await self._send(messages, question.answer)
-            except _NoAnswer as error:
+            except NoAnswer as error:
                 self._unserved += 1
                 if self._unserved >= max(GIVE_UP_AFTER, self.params.in_flight):
                     raise self._given_up(error.rejection) from None
@@ -223,8 +201,6 @@ class Chat:
         return line
 
     async def _send(self, messages: list[dict[str, Any]], answer: type[BaseModel]) -> Completion:
-        import openai
-
         body: dict[str, Any] = {"model": self.params.model, "messages": messages}
         if self.params.structured == "json_object":
             body["response_format"] = {"type": "json_object"}
@@ -232,27 +208,15 @@ class Chat:
             schema = {"name": answer.__name__, "strict": True, "schema": answer.model_json_schema()}
             body["response_format"] = {"type": "json_schema", "json_schema": schema}
         try:
-            raw = await self._client.chat.completions.with_raw_response.create(**body, extra_body=self.params.options)
-            self.counts.retries += raw.retries_taken
-            return Completion.model_validate_json(raw.content)
-        except openai.APIStatusError as error:
-            again = _retried(error.status_code)
-            self.counts.retries += self.params.retries if again else 0
-            detail = error.message.replace(self._secret, "***")[:300]
-            if error.status_code in FATAL:
-                hint = FATAL[error.status_code].format(key=self.params.api_key_env or "(no key is configured)")
-                raise ChatError(f"{self.name}: HTTP {error.status_code}: {detail}; {hint}") from None
-            raise _NoAnswer(f"http_{error.status_code}", detail, final=not again) from None
-        except openai.APITimeoutError:
-            raise _NoAnswer("no_answer_in_time", f"{self.params.timeout_s} s") from None
-        except openai.APIConnectionError as error:
-            raise _NoAnswer("no_connection", f"{error.__cause__ or error}") from None
+            return Completion.model_validate_json(await self._endpoint.complete(body))
         except ValidationError:
-            raise _NoAnswer("no_chat_completion", "the endpoint answered something else") from None
+            raise NoAnswer("no_chat_completion", "the endpoint answered something else") from None
+        finally:
+            self.counts.retries = self._endpoint.retries
 
     @property
     def name(self) -> str:
-        return f"{self.params.base_url}, model {self.params.model}"
+        return self._endpoint.name
 
     def _given_up(self, last: Rejection) -> ChatError:
         return ChatError(
@@ -261,13 +225,9 @@ class Chat:
         )
 
     async def __aenter__(self) -> Chat:
-        self._client = connect(self.params, self._secret)
+        await self._endpoint.__aenter__()
         self._slots = asyncio.Semaphore(self.params.in_flight)
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        await self._client.close()
-
-
-def _retried(status: int) -> bool:
-    return status in (408, 409, 429) or status >= 500
+        await self._endpoint.__aexit__(*exc)

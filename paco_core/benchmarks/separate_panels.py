@@ -1,0 +1,73 @@
+"""Sets painted one picture at a time: what a model does without seeing its other panels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from PIL import Image as pil
+
+from paco_core.benchmarks.painting import SEPARATELY, Painted, paint
+from paco_core.data.records import prompt_text
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+    from paco_core.config.params import PolicyRecipe
+    from paco_core.data.records.records import PromptRecord
+    from paco_core.policies.base import Policy
+
+
+def panel_records(record: PromptRecord) -> list[PromptRecord]:
+    """One record a panel: what all panels share, then the panel's own text."""
+    parts = prompt_text.parse(record.prompt, record.layout)
+    return [
+        record.model_copy(
+            update={"idx": f"{record.idx}-{number}", "prompt": f"{parts.shared} {panel.text}".strip(), "layout": "1x1"}
+        )
+        for number, panel in enumerate(parts.panels)
+    ]
+
+
+def paint_separately(
+    policy: Policy,
+    name: str,
+    recipe: PolicyRecipe,
+    records: Sequence[PromptRecord],
+    *,
+    seeds: Sequence[int],
+    steps: int,
+    advance: Callable[[int], object] = lambda _count: None,
+) -> list[Painted]:
+    """Every size of a recipe; each panel is a picture of that size, and a set is shown as a grid of them."""
+    panels = {record.idx: panel_records(record) for record in records}
+    found: list[Painted] = []
+    for size in recipe.eval_sizes:
+        pictures = {
+            (painted.record.idx, painted.seed): painted.image
+            for painted in paint(
+                policy,
+                [panel for row in panels.values() for panel in row],
+                seeds,
+                size,
+                name=name,
+                when=SEPARATELY,
+                steps=steps,
+                guidance=recipe.guidance,
+                max_sequence_length=recipe.max_sequence_length,
+                advance=advance,
+            )
+        }
+        for record in records:
+            for seed in seeds:
+                images = [pictures[panel.idx, seed] for panel in panels[record.idx]]
+                found.append(Painted(name, size, SEPARATELY, record, seed, _grid(images, record)))
+    return found
+
+
+def _grid(images: Sequence[Image], record: PromptRecord) -> Image:
+    (rows, columns), (width, height) = record.grid, images[0].size
+    page = pil.new("RGB", (columns * width, rows * height))
+    for number, image in enumerate(images):
+        page.paste(image, (number % columns * width, number // columns * height))
+    return page

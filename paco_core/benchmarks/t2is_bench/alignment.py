@@ -1,0 +1,70 @@
+"""Alignment of panels with what each should show: VQAScore, or the same question to any judge.
+
+As the public evaluation of T2IS-Bench computes it: of each panel and aspect (entity, attribute, relation) the mean over
+the aspect's texts, then the mean over panels. VQAScore (arXiv 2404.01291) is the probability of "Yes" to ``Does this
+figure show "{text}"? Please answer yes or no.``, by clip-flant5-xxl in the package t2v-metrics.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from paco_core.benchmarks.t2is_bench.means import mean_of_means
+from paco_core.benchmarks.t2is_bench.texts import ASPECTS, Questions
+from paco_core.io.files import DataError
+from paco_core.reward_model.instructions import render
+from paco_core.reward_model.yes_probability import PictureQuery, Query, QueryScorer
+from paco_core.rewards.base import RewardBatch
+
+if TYPE_CHECKING:
+    from paco_core.data.records.records import PromptRecord
+
+TEMPLATE = "t2is_bench_shows"
+
+
+class AlignmentWithTexts:
+    """Columns ``entity``, ``attribute`` and ``relation``; NaN where a set has no text of that aspect, or any of its
+    questions failed.
+
+    Args:
+        wording: "published" asks VQAScore's question, "text" sends a text as it is: to VQAScore itself, which asks that
+            question, or where the texts are questions.
+    """
+
+    columns = tuple(name.lower() for name in ASPECTS)
+
+    def __init__(self, scorer: QueryScorer, questions: Questions, wording: Literal["published", "text"]) -> None:
+        self.scorer, self.questions, self.wording = scorer, questions, wording
+        self.causes: Counter[str] = Counter()
+
+    def count(self, record: PromptRecord) -> int:
+        """How many questions are asked about one set of a record.
+
+        Raises:
+            DataError: when nobody says what its panels should show.
+        """
+        panels = self.questions.of(record).panels
+        if panels is None:
+            raise DataError("t2is_bench.alignment needs t2is_bench.texts: name prompt_alignment.json of T2IS-Bench")
+        return sum(len(texts) for panel in panels for texts in panel.values())
+
+    def measure(self, batch: RewardBatch) -> dict[str, np.ndarray]:
+        """The columns, (N,) each."""
+        queries: list[Query] = []
+        places: list[tuple[int, int, int]] = []  # set, aspect, panel
+        for row, (record, panels) in enumerate(zip(batch.records, batch.panels, strict=True)):
+            asked = self.questions.of(record).panels or ()
+            for number, (panel, texts) in enumerate(zip(panels, asked, strict=True)):
+                for column, aspect in enumerate(ASPECTS):
+                    queries += [PictureQuery(panel, self._question(text)) for text in texts.get(aspect, ())]
+                    places += [(row, column, number)] * len(texts.get(aspect, ()))
+        scores = self.scorer.score(queries)
+        self.causes.update(score.cause for score in scores if score.cause is not None)
+        found = mean_of_means(places, [score.value for score in scores], len(batch))
+        return dict(zip(self.columns, found.T, strict=True))
+
+    def _question(self, text: str) -> str:
+        return render(TEMPLATE, criterion=text) if self.wording == "published" else text

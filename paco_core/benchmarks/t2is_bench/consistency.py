@@ -1,0 +1,74 @@
+"""Consistency of a set by its own criteria: mean P(Yes) over its pairs of panels, then over a dimension's criteria.
+
+As the public evaluation of T2IS-Bench asks it (chengyou-jia/T2IS, T2IS_Eval): each unordered pair, the earlier panel
+first, and the probability of "Yes" against "No" at the first answer token.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import combinations
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from PIL import Image as pil
+
+from paco_core.benchmarks.t2is_bench.means import mean_of_means
+from paco_core.benchmarks.t2is_bench.texts import DIMENSIONS, Questions
+from paco_core.reward_model.instructions import render
+from paco_core.reward_model.yes_probability import PairQuery, Query, QueryScorer
+from paco_core.rewards.base import RewardBatch
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+    from paco_core.data.records.records import PromptRecord
+
+#: Pixels of a panel's sides in published questions: 512, which Qwen's preprocessing makes the next multiple of 28.
+SIDE = 504
+TEMPLATES = {"published": "t2is_bench_criteria", "rl": "criteria"}
+
+
+class ConsistencyByCriteria:
+    """Columns ``identity``, ``style`` and ``logic``; NaN where a set has no criterion of that dimension, or any of its
+    questions failed.
+
+    Args:
+        wording: "published" asks the benchmark's question about panels of 504 px, "rl" the template ``criteria`` about
+            panels as they are.
+    """
+
+    columns = tuple(name.lower() for name in DIMENSIONS)
+
+    def __init__(self, scorer: QueryScorer, questions: Questions, wording: Literal["published", "rl"]) -> None:
+        self.scorer, self.questions, self.wording = scorer, questions, wording
+        self.causes: Counter[str] = Counter()
+
+    def count(self, record: PromptRecord) -> int:
+        """How many questions are asked about one set of a record."""
+        rows, columns = record.grid
+        pairs = rows * columns * (rows * columns - 1) // 2
+        return pairs * sum(len(texts) for texts in self.questions.of(record).criteria.values())
+
+    def measure(self, batch: RewardBatch) -> dict[str, np.ndarray]:
+        """The columns, (N,) each."""
+        queries: list[Query] = []
+        places: list[tuple[int, int, int]] = []  # set, dimension, criterion
+        for row, (record, panels) in enumerate(zip(batch.records, batch.panels, strict=True)):
+            shown = list(combinations(self._shown(panels), 2))
+            criteria = self.questions.of(record).criteria
+            for column, dimension in enumerate(DIMENSIONS):
+                for number, text in enumerate(criteria.get(dimension, ())):
+                    asked = render(TEMPLATES[self.wording], criterion=text)
+                    queries += [PairQuery(first, second, asked) for first, second in shown]
+                    places += [(row, column, number)] * len(shown)
+        scores = self.scorer.score(queries)
+        self.causes.update(score.cause for score in scores if score.cause is not None)
+        found = mean_of_means(places, [score.value for score in scores], len(batch))
+        return dict(zip(self.columns, found.T, strict=True))
+
+    def _shown(self, panels: Sequence[Image]) -> Sequence[Image]:
+        if self.wording == "rl":
+            return panels
+        return [panel.resize((SIDE, SIDE), pil.Resampling.BICUBIC) for panel in panels]

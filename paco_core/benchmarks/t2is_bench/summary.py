@@ -1,0 +1,67 @@
+"""The figures of T2IS-Bench from a table of sets, with intervals over prompts.
+
+A dimension's figure is its mean over the sets that have it, as the public evaluation reports it; alignment and
+aesthetics are means over panels, so that a set of seven counts more than one of two. Alignment and consistency are the
+means of their three columns, of those that any set has. Average = 0.2 aesthetics + 0.3 alignment + 0.5 consistency,
+where all three were measured.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from paco_core.benchmarks.statistics import LEVEL, Estimate
+from paco_core.benchmarks.t2is_bench.texts import ASPECTS, DIMENSIONS
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+PARTS = {
+    "aesthetics": ("aesthetics",),
+    "alignment": tuple(name.lower() for name in ASPECTS),
+    "consistency": tuple(name.lower() for name in DIMENSIONS),
+}
+WEIGHTS = {"aesthetics": 0.2, "alignment": 0.3, "consistency": 0.5}
+BY_PANEL = ("aesthetics", "alignment")  # parts whose means count every panel alike
+
+
+def figures(table: pd.DataFrame, *, resamples: int = 2000, seed: int = 0) -> dict[str, Estimate]:
+    """Columns, parts and ``average`` of sets that one method painted.
+
+    Args:
+        table: one row a set: ``prompt_id``, ``panels`` (how many) and the measured columns.
+
+    Returns:
+        By name; what was not measured is left out.
+    """
+    prompts, owner = np.unique(table["prompt_id"].to_numpy(), return_inverse=True)
+    rng = np.random.default_rng(seed)
+    weights = rng.multinomial(len(prompts), np.full(len(prompts), 1 / len(prompts)), size=resamples)
+    draws = np.vstack([np.ones((1, len(prompts))), weights])  # the first row is the sample itself
+    means: dict[str, np.ndarray] = {}
+    missing: dict[str, int] = {}
+    for part, columns in PARTS.items():
+        for column in (name for name in columns if name in table):
+            values = table[column].to_numpy(dtype="float64")
+            size = np.where(np.isnan(values), 0.0, table["panels"] if part in BY_PANEL else 1.0)
+            missing[column] = int((size == 0).sum())
+            if missing[column] == len(values):
+                continue
+            sums = np.bincount(owner, weights=np.nan_to_num(values) * size, minlength=len(prompts))
+            counts = np.bincount(owner, weights=size, minlength=len(prompts))
+            with np.errstate(invalid="ignore"):
+                means[column] = (draws @ sums) / (draws @ counts)
+        found = [means[column] for column in columns if column in means]
+        if found and part not in means:
+            means[part] = np.mean(found, axis=0)
+    if all(part in means for part in WEIGHTS):
+        means["average"] = sum((weight * means[part] for part, weight in WEIGHTS.items()), np.zeros(len(draws)))
+    return {name: _estimate(values, len(table), len(prompts), missing.get(name, 0)) for name, values in means.items()}
+
+
+def _estimate(values: np.ndarray, rows: int, prompts: int, missing: int) -> Estimate:
+    tail = (1 - LEVEL) / 2
+    low, high = np.nanquantile(values[1:], [tail, 1 - tail]) if prompts > 1 else (np.nan, np.nan)
+    return Estimate(float(values[0]), float(low), float(high), rows - missing, prompts, missing)

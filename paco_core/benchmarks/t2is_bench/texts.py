@@ -1,0 +1,143 @@
+"""The criteria and texts that T2IS-Bench judges a set by.
+
+Consistency: the criteria of a record, or those of ``prompt_consistency.json``. Alignment: what each panel should show,
+from ``prompt_alignment.json``. Both files are read as they are published: ``{case: {dimension: [{name: text}]}}`` and
+``{case: {panel: {aspect: [text]}}}``, panels in the order of the file. The case of a record is its ``original_idx``
+where it has one (PaCo-GRPO's released files), else its ``idx``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from paco_core.data.records.records import PromptRecord, first_fault
+from paco_core.io.files import DataError, read_json
+from paco_core.storybook import bench_texts
+from paco_core.storybook.prompts import parse_prompt
+
+DIMENSIONS = ("Identity", "Style", "Logic")
+ASPECTS = ("Entity", "Attribute", "Relation")
+
+Listed = Mapping[str, Sequence[str]]  # dimension or aspect -> its texts
+
+
+class _Criteria(BaseModel):
+    """One case of ``prompt_consistency.json``; a dimension that is missing is not judged."""
+
+    Identity: list[dict[str, str]] = []
+    Style: list[dict[str, str]] = []
+    Logic: list[dict[str, str]] = []
+
+
+class _Aspects(BaseModel):
+    """One panel of ``prompt_alignment.json``."""
+
+    Entity: list[str] = []
+    Attribute: list[str] = []
+    Relation: list[str] = []
+
+
+@dataclass(frozen=True)
+class Texts:
+    """What a set is judged by; ``panels`` holds one entry a panel, and is None where nobody says what each shows."""
+
+    criteria: Listed
+    panels: Sequence[Listed] | None = None
+
+
+@dataclass
+class Questions:
+    """Looks up the texts of a record.
+
+    Args:
+        criteria: of cases, in place of those of the records.
+        panels: of cases, what each panel shows.
+        storybook: the world in which both are known from the prompt.
+    """
+
+    criteria: Mapping[str, Listed] | None = None
+    panels: Mapping[str, Sequence[Listed]] = field(default_factory=dict)
+    storybook: bool = False
+
+    def of(self, record: PromptRecord) -> Texts:
+        """The texts of a record.
+
+        Raises:
+            DataError: when a file has no such case, or another number of panels.
+        """
+        if self.storybook:
+            asked = parse_prompt(record.prompt)
+            return Texts(bench_texts.criteria(), [bench_texts.questions(panel) for panel in asked])
+        return Texts(self._criteria_of(record), self._panels_of(record))
+
+    def _criteria_of(self, record: PromptRecord) -> Listed:
+        if self.criteria is None:
+            given = record.criteria
+            return {name: [text for text in row.values() if text] for name, row in given.items() if name in DIMENSIONS}
+        case = case_of(record)
+        if case not in self.criteria:
+            raise DataError(f"t2is_bench.criteria: no case {case!r}, of record {record.idx}; {_some(self.criteria)}")
+        return self.criteria[case]
+
+    def _panels_of(self, record: PromptRecord) -> Sequence[Listed] | None:
+        if not self.panels:
+            return None
+        case, (rows, columns) = case_of(record), record.grid
+        if case not in self.panels:
+            raise DataError(f"t2is_bench.texts: no case {case!r}, of record {record.idx}; {_some(self.panels)}")
+        if len(self.panels[case]) != rows * columns:
+            raise DataError(
+                f"t2is_bench.texts: case {case!r} describes {len(self.panels[case])} panels, "
+                f"the layout {record.layout} of record {record.idx} has {rows * columns}"
+            )
+        return self.panels[case]
+
+
+def case_of(record: PromptRecord) -> str:
+    """The case of T2IS-Bench that a record is."""
+    return str((record.model_extra or {}).get("original_idx") or record.idx)
+
+
+def read_criteria(path: Path) -> dict[str, Listed]:
+    """``prompt_consistency.json``.
+
+    Raises:
+        DataError: naming the file, and case and key of what is damaged.
+    """
+    cases = _cases(path, TypeAdapter(dict[str, _Criteria]))
+    return {
+        case: {name: [text for row in rows for text in row.values()] for name, rows in found if rows}
+        for case, found in cases.items()
+    }
+
+
+def read_panels(path: Path) -> dict[str, list[Listed]]:
+    """``prompt_alignment.json``.
+
+    Raises:
+        DataError: naming the file, and case and key of what is damaged.
+    """
+    cases = _cases(path, TypeAdapter(dict[str, dict[str, _Aspects]]))
+    return {
+        case: [{name: texts for name, texts in panel if texts} for panel in panels.values()]
+        for case, panels in cases.items()
+    }
+
+
+def _cases(path: Path, form: TypeAdapter[Any]) -> Any:
+    try:
+        found = form.validate_python(read_json(path))
+    except ValidationError as error:
+        raise DataError(f"{path}: {first_fault(error)}; expected the layout of T2IS-Bench") from None
+    if not found:
+        raise DataError(f"{path}: holds no case")
+    return found
+
+
+def _some(cases: Mapping[str, object]) -> str:
+    return f"it has {len(cases)} cases, such as {', '.join(list(cases)[:3])}"

@@ -1,0 +1,109 @@
+"""The sets that ``t2is`` painted, judged as T2IS-Bench judges: aesthetics, alignment, consistency, average."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+from paco_core.benchmarks.answers_cache import remembering
+from paco_core.benchmarks.published import T2IS_BENCH
+from paco_core.benchmarks.results import flat, jsonable
+from paco_core.benchmarks.t2is_bench.measures import parts
+from paco_core.benchmarks.t2is_bench.painted import painted_sets, read_records, sets_elsewhere
+from paco_core.benchmarks.t2is_bench.summary import figures
+from paco_core.benchmarks.t2is_bench.tables import tables
+from paco_core.benchmarks.t2is_bench.texts import Questions, read_criteria, read_panels
+from paco_core.benchmarks.tables import write_tables
+from paco_core.io import paths
+from paco_core.io.files import write_json
+from paco_core.reward_model.shapes import chunks
+from paco_core.rewards.base import RewardBatch
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from paco_core.benchmarks.t2is_bench.measures import Part
+    from paco_core.benchmarks.t2is_bench.painted import PaintedSet
+    from paco_core.io.progress import Progress
+    from paco_core.runtime.context import StageContext
+
+AT_ONCE = 16  # sets whose pictures are in memory
+SHOWN = 5  # cases left out, named one by one
+
+
+def run(ctx: StageContext) -> None:
+    params = ctx.params.t2is_bench
+    sets = _sets(ctx)
+    questions = Questions(
+        None if params.criteria is None else read_criteria(ctx.read(Path(params.criteria))),
+        {} if params.texts is None else read_panels(ctx.read(Path(params.texts))),
+        storybook=ctx.params.world == "storybook",
+    )
+    with (
+        remembering(ctx.unfinished / "scores.sqlite") as scores,
+        parts(params, ctx.params.reward, questions, ctx.root, scores) as asked,
+    ):
+        counts = {name: [part.measure.count(s.record) for s in sets] for name, part in asked.items()}
+        for name, part in asked.items():
+            ctx.say(f"{name}: {sum(counts[name])} questions about {len(sets)} sets to {part.judge}")
+        with ctx.progress(sum(map(sum, counts.values())), "questions") as progress:
+            table = _measured(sets, asked, counts, progress)
+        draws = {"resamples": params.bootstrap, "seed": params.seed}
+        found = {str(name): figures(rows, **draws) for name, rows in table.groupby("method", sort=False)}
+        failed = sum((part.measure.causes for part in asked.values()), Counter[str]())
+        with ctx.writing(paths.T2IS_BENCH) as out:
+            out.mkdir()
+            result = {
+                "methods": {s.method: s.label for s in sets},
+                "figures": {m: {name: value.as_dict() for name, value in row.items()} for m, row in found.items()},
+                "judges": {name: {"judge": part.judge, "wording": part.wording} for name, part in asked.items()},
+                "failed": dict(failed),
+                "published": [{"model": r.model, "source": r.source, "figures": dict(r.figures)} for r in T2IS_BENCH],
+            }
+            write_json(out / "results.json", jsonable(result))
+            table.to_parquet(out / "per_set.parquet", index=False)
+            labelled = {s.label: found[s.method] for s in sets}
+            write_tables(out, "T2IS-Bench", tables(labelled, asked, T2IS_BENCH))
+    ctx.tracker.artifact(ctx.root / paths.T2IS_BENCH, "tables")
+    flattened = {k: v for m, row in found.items() for name, e in row.items() for k, v in flat(f"{m}.{name}", e).items()}
+    ctx.report({"sets": len(sets), "failed": failed.total(), **flattened})
+
+
+def _sets(ctx: StageContext) -> list[PaintedSet]:
+    """What ``t2is`` painted, and what others painted for the same prompts."""
+    params, folder = ctx.params.t2is_bench, ctx.read(paths.T2IS)
+    records = read_records(folder, params.prompts)
+    sets = painted_sets(folder, records)
+    for name, elsewhere in params.pictures.items():
+        more, rejected = sets_elsewhere(name, ctx.read(Path(elsewhere)), records)
+        sets += more
+        for cause in rejected[:SHOWN]:
+            ctx.say(f"{name}: left out: {cause}")
+        if rejected:
+            ctx.say(f"{name}: {len(rejected)} of {len(records)} cases are left out")
+    return sets
+
+
+def _measured(
+    sets: Sequence[PaintedSet], asked: Mapping[str, Part], counts: Mapping[str, Sequence[int]], progress: Progress
+) -> pd.DataFrame:
+    """One row a set: method, prompt_id, seed, panels, and the columns of each part (NaN = not measured)."""
+    frames = []
+    for numbers in chunks(range(len(sets)), AT_ONCE):
+        some = [sets[number] for number in numbers]
+        batch = RewardBatch([s.record for s in some], [s.panels() for s in some])
+        columns = {
+            "method": [s.method for s in some],
+            "prompt_id": [s.record.idx for s in some],
+            "seed": pd.array([s.seed for s in some], dtype="Int64"),
+            "panels": [len(panels) for panels in batch.panels],
+        }
+        frame = pd.DataFrame(columns)
+        for name, part in asked.items():
+            frame = frame.assign(**part.measure.measure(batch))
+            progress.advance(sum(counts[name][number] for number in numbers))
+        frames.append(frame)
+    return pd.concat(frames, ignore_index=True)
