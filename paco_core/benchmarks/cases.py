@@ -7,8 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from paco_core.benchmarks.painted_before import PaintedBefore
 from paco_core.benchmarks.painting import Painted, before_and_after, paint_sizes
 from paco_core.benchmarks.separate_panels import paint_separately
+from paco_core.config.references import model_content
+from paco_core.io.files import folder_digest
 from paco_core.policies.base import load_recipe
 from paco_core.policies.encodings import cache_folder
 
@@ -66,19 +69,28 @@ class Cases:
         params: Params,
         root: Path,
         advance: Callable[[int], object],
+        kept: PaintedBefore | None = None,
     ) -> list[Painted]:
         """Every case at every evaluation size, by each recipe's bare policy and with its adapter, from equal noise;
         one picture at a time by the bare policy, where that is asked.
+
+        Args:
+            kept: where finished pictures are kept until all are.
 
         Raises:
             DataError: when an adapter is missing.
         """
         painted: list[Painted] = []
         for name, recipe in recipes.items():
+            grpo, by = params.policies, None
+            if kept is not None:
+                adapter = adapters[name]
+                content = model_content(root, recipe.model), folder_digest(adapter) if adapter.is_dir() else ""
+                by = kept.by(name, recipe.model_dump(mode="json"), *content, grpo.dtype, grpo.device)
             policy = load_recipe(recipe, params.policies, root, cache=cache_folder(root))
             if self.separately:
                 painted += paint_separately(
-                    policy, name, recipe, self.records, seeds=self.seeds, steps=self.steps, advance=advance
+                    policy, name, recipe, self.records, seeds=self.seeds, steps=self.steps, kept=by, advance=advance
                 )
             painted += before_and_after(
                 policy,
@@ -89,6 +101,7 @@ class Cases:
                 seeds=self.seeds,
                 steps=self.steps,
                 reference=self.reference,
+                kept=by,
                 advance=advance,
             )
         return painted

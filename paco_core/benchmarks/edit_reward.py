@@ -233,7 +233,8 @@ class Result:
             TIE_RULE,
             f"Asked in the words of {'the published figures' if alike else 'training and RL'}.",
         ]
-        note = "Measured by others on the public benchmark; see published.py for sources."
+        sources = ", ".join(dict.fromkeys(row.source for row in published))
+        note = f"Measured by others on the public benchmark ({sources})."
         if alike:
             note = f"Rows marked “published”: {note}"
         else:
@@ -245,10 +246,10 @@ class Result:
         )
         if self.comparisons:
             differences = [[name, *(difference(row[d]) for d in DIMENSIONS)] for name, row in self.comparisons.items()]
-            found.append(Table("Paired differences", ["judges", *words], differences))
+            found.append(Table("Paired differences", ["judges", *words], differences, detail=True))
         for name, judgement in self.judgements.items():
             by_task = [[task, *(number(row[d]) for d in DIMENSIONS)] for task, row in self.by_task(name).items()]
-            found.append(Table(f"By task type: {judgement.label}", ["task type", *words], by_task))
+            found.append(Table(f"By task type: {judgement.label}", ["task type", *words], by_task, detail=True))
         return found
 
 

@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING
 
 from PIL import Image as pil
 
+from paco_core.benchmarks.painted_before import PaintedBefore
 from paco_core.benchmarks.results import jsonable
 from paco_core.data.records.records import PromptRecord
 from paco_core.data.records.subfigures import cut
 from paco_core.grpo.rollout import Sampling, rollout
 from paco_core.grpo.sizes import buckets, picture_size
 from paco_core.io.files import DataError, write_json
+from paco_core.io.pictures import picture_digest
 from paco_core.policies.base import NoiseKey
 
 if TYPE_CHECKING:
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
     from paco_core.config.params import PolicyRecipe
     from paco_core.grpo.scoring import Reference
     from paco_core.grpo.sizes import RecordSize
-    from paco_core.policies.base import Policy
+    from paco_core.policies.base import Condition, Policy
 
 BEFORE, AFTER = "before", "after"
 SEPARATELY = "separately"  # before training, each panel as a picture of its own
@@ -84,6 +86,7 @@ def paint(
     max_sequence_length: int,
     reference: Reference | None = None,
     record_size: RecordSize = "ignore",
+    kept: PaintedBefore | None = None,
     advance: Callable[[int], object] = lambda _count: None,
 ) -> Iterator[Painted]:
     """One picture a prompt and seed by the ODE; noise depends on prompt id and seed alone.
@@ -96,6 +99,7 @@ def paint(
         size: scale of the pictures, the side of a square one.
         reference: gives the picture that a record is about, where the policy edits.
         record_size: what a record's own height and width make of ``size`` (``grpo/sizes.py``).
+        kept: keeps each batch and gives those that an earlier run painted.
     """
     shapes = [picture_size(record, size, record_size, policy.multiple) for record in records]
     references = None if reference is None else [reference(record) for record in records]
@@ -105,6 +109,10 @@ def paint(
         references,
         list(dict.fromkeys(shapes)) if policy.edits else (),
     )
+    asked = [
+        [record.idx, record.prompt, when, steps, guidance, *([picture_digest(references[row])] if references else [])]
+        for row, record in enumerate(records)
+    ]
     for shape, rows in buckets(shapes).items():
         sampling = Sampling.of(policy, shape, steps, guidance)
         cases = [(row, seed) for row in rows for seed in seeds]
@@ -113,10 +121,17 @@ def paint(
         for start in range(0, len(cases), batch):
             part = cases[start : start + batch]
             keys = [NoiseKey(records[row].idx, 0, seed) for row, seed in part]
-            latents = rollout(policy, condition, [row for row, _ in part], keys, sampling).latents
-            for (row, seed), image in zip(part, policy.decode(latents, shape), strict=True):
+            now = partial(_paint, policy, condition, [row for row, _ in part], keys, sampling)
+            images = now() if kept is None else kept.batch([[*asked[row], *shape, seed] for row, seed in part], now)
+            for (row, seed), image in zip(part, images, strict=True):
                 yield Painted(name, size, when, records[row], seed, image)
             advance(len(part))
+
+
+def _paint(
+    policy: Policy, condition: Condition, rows: Sequence[int], keys: Sequence[NoiseKey], sampling: Sampling
+) -> Sequence[Image]:
+    return policy.decode(rollout(policy, condition, rows, keys, sampling).latents, sampling.size)
 
 
 def before_and_after(
@@ -129,6 +144,7 @@ def before_and_after(
     seeds: Sequence[int],
     steps: int,
     reference: Reference | None = None,
+    kept: PaintedBefore | None = None,
     advance: Callable[[int], object] = lambda _count: None,
 ) -> list[Painted]:
     """Every size of a recipe by the bare policy, then again with its adapter.
@@ -138,7 +154,7 @@ def before_and_after(
     """
     if not adapter.is_dir():
         raise DataError(f"{adapter}: no adapter there; run `dvc repro policies@{name}`")
-    part = partial(paint_sizes, policy, name, recipe, records, seeds=seeds, steps=steps, reference=reference)
+    part = partial(paint_sizes, policy, name, recipe, records, seeds=seeds, steps=steps, reference=reference, kept=kept)
     before = part(when=BEFORE, advance=advance)
     policy.load_adapter(adapter)
     return before + part(when=AFTER, advance=advance)
@@ -154,6 +170,7 @@ def paint_sizes(
     seeds: Sequence[int],
     steps: int,
     reference: Reference | None = None,
+    kept: PaintedBefore | None = None,
     advance: Callable[[int], object] = lambda _count: None,
 ) -> list[Painted]:
     """Every evaluation size of a recipe, by the policy as it is."""
@@ -171,6 +188,7 @@ def paint_sizes(
             max_sequence_length=recipe.max_sequence_length,
             reference=reference,
             record_size="ignore" if reference is None else recipe.record_size,
+            kept=kept,
             advance=advance,
         )
     return painted

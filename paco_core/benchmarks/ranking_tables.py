@@ -44,7 +44,10 @@ def tables(result: Result, published: Sequence[PublishedRow], template: str) -> 
         f"Asked by the template “{template}”.",
     ]
     head = ["judge", *COLUMNS.values(), "not judged"]
-    note = "Rows marked “published” were measured by others on the public benchmark, not on these rankings."
+    sources = ", ".join(dict.fromkeys(row.source for row in published))
+    note = (
+        f"Rows marked “published” ({sources}) were measured by others on the public benchmark, not on these rankings."
+    )
     alike = template == "marked"
     if not alike:
         note += " Their judges were asked in other words than above (template “marked”)."
@@ -54,5 +57,6 @@ def tables(result: Result, published: Sequence[PublishedRow], template: str) -> 
     differences = [[name, *(difference(row[metric]) for metric in shown)] for name, row in result.comparisons.items()]
     if differences:
         note = "Paired by instance; p of a sign-flip test over prompts."
-        found.append(Table("Paired differences", ["judges", *(COLUMNS[m] for m in shown)], differences, [note]))
+        head = ["judges", *(COLUMNS[metric] for metric in shown)]
+        found.append(Table("Paired differences", head, differences, [note], detail=True))
     return found

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from PIL import Image as pil
 
+from paco_core.benchmarks.painted_before import PaintedBefore
 from paco_core.benchmarks.painting import SEPARATELY, Painted, paint
 from paco_core.data.records import prompt_text
 
@@ -37,6 +38,7 @@ def paint_separately(
     *,
     seeds: Sequence[int],
     steps: int,
+    kept: PaintedBefore | None = None,
     advance: Callable[[int], object] = lambda _count: None,
 ) -> list[Painted]:
     """Every size of a recipe; each panel is a picture of that size, and a set is shown as a grid of them."""
@@ -55,6 +57,7 @@ def paint_separately(
                 steps=steps,
                 guidance=recipe.guidance,
                 max_sequence_length=recipe.max_sequence_length,
+                kept=kept,
                 advance=advance,
             )
         }

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from html import escape
 from pathlib import Path
 
 from paco_core.benchmarks.statistics import Comparison, Estimate
-from paco_core.io.files import write_text
+from paco_core.io.files import DataError, read_json, write_json, write_text
 
+TABLES = "tables.json"
+INTERVAL = re.compile(r"(\S+) (\([^)]* to [^)]*\).*)")
 STYLE = (
     "body{font:15px/1.5 system-ui,sans-serif;margin:2rem auto;max-width:72rem;padding:0 1rem;color:#1b1b1f;"
     "background:#fff}table{border-collapse:collapse;margin:1rem 0}caption{text-align:left;font-weight:600;"
-    "padding:.4rem 0}th,td{padding:.3rem .8rem;border-bottom:1px solid #ddd;text-align:right}"
+    "padding:.4rem 0}small{color:#777;white-space:nowrap}"
+    "th,td{padding:.3rem .8rem;border-bottom:1px solid #ddd;text-align:right}"
     "th:first-child,td:first-child{text-align:left}.note{color:#555}div{overflow-x:auto}"
     "@media(prefers-color-scheme:dark){body{background:#17171a;color:#e8e8ea}th,td{border-color:#3a3a40}"
     ".note{color:#a8a8b0}}"
@@ -23,12 +27,16 @@ STYLE = (
 
 @dataclass(frozen=True)
 class Table:
-    """A title, a head, rows of cells, and notes below; a cell is text that is shown as it is."""
+    """A title, a head, rows of cells, and notes below; a cell is text that is shown as it is.
+
+    ``detail``: not one of the paper's tables, but what we add to them.
+    """
 
     title: str
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
-    notes: Sequence[str] = field(default=())
+    notes: Sequence[str] = field(default_factory=list)
+    detail: bool = False
 
     def markdown(self) -> str:
         lines = [f"## {self.title}", "", _row(self.head), "|---" + "|---:" * (len(self.head) - 1) + "|"]
@@ -37,10 +45,17 @@ class Table:
 
     def html(self) -> str:
         head = "".join(f"<th scope=col>{escape(cell)}</th>" for cell in self.head)
-        rows = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>\n" for row in self.rows)
+        rows = "".join("<tr>" + "".join(map(_cell, row)) + "</tr>\n" for row in self.rows)
         notes = "".join(f'<p class="note">{escape(note)}</p>\n' for note in self.notes)
         table = f"<table><caption>{escape(self.title)}</caption><tr>{head}</tr>\n{rows}</table>"
         return f"<div>{table}</div>\n{notes}"
+
+
+def _cell(text: str) -> str:
+    """A figure's interval goes below it."""
+    if found := INTERVAL.fullmatch(text):
+        return f"<td>{escape(found[1])}<br><small>{escape(found[2])}</small></td>"
+    return f"<td>{escape(text)}</td>"
 
 
 def with_published(measured: Table, published: Table, *, alike: bool) -> list[Table]:
@@ -78,8 +93,26 @@ def difference(value: Comparison) -> str:
 
 
 def write_tables(folder: Path, title: str, tables: Sequence[Table], name: str = "results") -> None:
-    """Write ``NAME.md`` and ``NAME.html`` (self-contained) to ``folder``."""
+    """Write ``NAME.md``, ``NAME.html`` (self-contained) and ``tables.json``, for :func:`read_tables`, to ``folder``."""
     write_text(folder / f"{name}.md", f"# {title}\n\n" + "\n".join(table.markdown() for table in tables))
-    body = "\n".join(table.html() for table in tables)
+    write_json(folder / TABLES, [asdict(table) for table in tables])
+    write_page(folder / f"{name}.html", title, "\n".join(table.html() for table in tables))
+
+
+def read_tables(folder: Path) -> list[Table]:
+    """What :func:`write_tables` wrote to a benchmark's folder.
+
+    Raises:
+        DataError: when the file is missing or damaged.
+    """
+    path = folder / TABLES
+    try:
+        return [Table(**table) for table in read_json(path)]
+    except TypeError as error:
+        raise DataError(f"{path}: not what a benchmark writes ({error}); run `dvc repro {folder.name}`") from None
+
+
+def write_page(path: Path, title: str, body: str) -> None:
+    """Write a self-contained HTML page with a heading."""
     head = f"<!doctype html><html lang=en><meta charset=utf-8><title>{escape(title)}</title><style>{STYLE}</style>"
-    write_text(folder / f"{name}.html", f"{head}\n<h1>{escape(title)}</h1>\n{body}</html>\n")
+    write_text(path, f"{head}\n<h1>{escape(title)}</h1>\n{body}</html>\n")

@@ -230,6 +230,18 @@ def sync(_args: argparse.Namespace) -> None:
         raise SystemExit(1)
 
 
+def tables(args: argparse.Namespace) -> None:
+    with uncollected():
+        from paco_core.report import tables
+
+    found = tables.sections(project_root(), detail=args.detail)
+    if args.out is None:
+        print(tables.markdown(found))
+    else:
+        tables.write(args.out, found)
+        print(f"wrote {args.out / 'tables.md'} and {args.out / 'tables.html'}")
+
+
 def tour(_args: argparse.Namespace) -> None:
     from paco_core.cli.tour import tour
 

@@ -45,7 +45,11 @@ def _add_dataset(verb: Callable[..., argparse.ArgumentParser]) -> None:
 
 
 def _add_tables(verb: Callable[..., argparse.ArgumentParser]) -> None:
-    """Verbs that train many times and compare."""
+    """The benchmarks' tables, and verbs that train many times and compare."""
+    tables = verb("tables", acts.tables, "print the tables of all benchmarks, with published rows, judges and wordings")
+    tables.add_argument("--detail", action="store_true", help="also paired differences and figures by task type")
+    tables.add_argument("--out", type=Path, metavar="FOLDER", help="write tables.md and tables.html there instead")
+
     sweep = verb("sweep", acts.sweep, "train the reward with several values of alpha and seeds, and compare them")
     sweep.add_argument(
         "--alpha", nargs="+", help="of 1/n, numbers, fast, default (default: 1/n 0.01 0.1 0.3 0.5 0.9 fast)"

@@ -11,6 +11,7 @@ NEXT = """
 look at
   {report}
   make ui                       the asset graph on http://127.0.0.1:3000, the runs on http://127.0.0.1:5000
+  paco tables                   the benchmarks' tables beside the published ones
   dvc dag                       the graph in the terminal
   git add dvc.lock data/metrics data/runs && git commit -m "First run"     keep it: later runs are compared with it
   dvc metrics diff              every metric of every stage, compared with the committed run

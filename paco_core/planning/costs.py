@@ -218,7 +218,7 @@ def stage_costs(params: Params, root: Path) -> list[StageCost]:
         StageCost(
             "t2is_bench",
             f"about {_bench_questions(params)} questions",
-            base + model_gb(root, bench.model if (bench := params.t2is_bench.consistency) else None),
+            base + model_gb(root, judge.model if (judge := params.t2is_bench.consistency) else None),
             seconds(_bench_questions(params) * s["bench_question"]),
             params.reward.device,
         ),

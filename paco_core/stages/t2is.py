@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from paco_core.benchmarks import painting, paired_changes, t2is
+from paco_core.benchmarks.painted_before import PaintedBefore
 from paco_core.benchmarks.painting import SEPARATELY
 from paco_core.benchmarks.t2is_bench.painted import write_painted
 from paco_core.grpo.prompt_split import trained_ids
@@ -23,9 +24,10 @@ def run(ctx: StageContext) -> None:
     params, recipes = ctx.params.t2is, recipes_of(SETS, ctx.params.policies)
     folders = {name: ctx.read(paths.POLICIES / name) for name in recipes}
     cases = t2is.cases(ctx.read, ctx.params, {idx for folder in folders.values() for idx in trained_ids(folder)})
+    kept = PaintedBefore(ctx.unfinished / "pictures")
     with ctx.progress(cases.pictures(recipes), "pictures") as progress:
         adapters = {name: folder / "adapter" for name, folder in folders.items()}
-        painted = cases.painted_before_and_after(recipes, adapters, ctx.params, ctx.root, progress.advance)
+        painted = cases.painted_before_and_after(recipes, adapters, ctx.params, ctx.root, progress.advance, kept)
     table = t2is.measuring(ctx.root, ctx.params, ctx.read(paths.REWARD_MERGED), cases)(painted)
     paired, rows = [p for p in painted if p.when != SEPARATELY], table[table["when"] != SEPARATELY]
     result = paired_changes.summarise(
@@ -45,3 +47,4 @@ def run(ctx: StageContext) -> None:
         shown = [p for p in paired if (p.policy, p.size) == (name, size)]
         ctx.image(painting.side_by_side(shown, SHEET), f"{name}_before_above_after_{size}px")
     ctx.report(result.metrics())
+    kept.forget()

@@ -1,0 +1,79 @@
+"""The tables of all benchmarks on one page: our rows, published ones, who judged and in which words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dvc_project.lockfile import Lock
+from paco_core.benchmarks.tables import Table, read_tables, write_page
+from paco_core.io import paths
+from paco_core.io.files import write_text
+from paco_core.report.runs import recorded_runs
+
+if TYPE_CHECKING:
+    from paco_core.runtime.provenance.chain import Run
+
+TITLE = "Benchmarks"
+BENCHMARKS = (paths.CONSISTENCY_RANK, paths.EDIT_REWARD, paths.T2IS_BENCH, paths.GEDIT)
+
+
+@dataclass(frozen=True)
+class Section:
+    """The tables of one benchmark and the run that they are from; no tables where it did not run."""
+
+    benchmark: str
+    tables: Sequence[Table]
+    run: Run | None
+
+    @property
+    def origin(self) -> str:
+        """Which run made the figures, in one line."""
+        if not self.tables:
+            return f"{self.benchmark}: not measured; run `dvc repro {self.benchmark}`"
+        if self.run is None:
+            return f"{self.benchmark}: the run that dvc.lock names is not recorded here"
+        parts = [f"profile {self.run.profile}", f"started {self.run.started}"]
+        parts += [f"commit {self.run.git_commit[:10]}"] if self.run.git_commit else []
+        parts += [f"MLflow run {self.run.mlflow_run}"] if self.run.mlflow_run else []
+        return f"{self.benchmark}: {', '.join(parts)}"
+
+
+def sections(root: Path, *, detail: bool = False) -> list[Section]:
+    """Every benchmark of the paper, those that did not run without tables.
+
+    Args:
+        detail: also what the paper does not have: paired differences, figures by task type.
+
+    Raises:
+        DataError: when what a benchmark wrote is damaged.
+    """
+    runs = recorded_runs(root, Lock.read(root))
+    found = []
+    for path in BENCHMARKS:
+        tables = read_tables(root / path) if (root / path).is_dir() else []
+        shown = [table for table in tables if detail or not table.detail]
+        found.append(Section(path.name, shown, runs.get(path.name)))
+    return found
+
+
+def markdown(found: Sequence[Section]) -> str:
+    """All tables as Markdown."""
+    parts = [f"# {TITLE}\n"]
+    for section in found:
+        parts += [*(table.markdown() for table in section.tables), f"_{section.origin}_\n"]
+    return "\n".join(parts)
+
+
+def write(folder: Path, found: Sequence[Section]) -> None:
+    """Write ``tables.md`` and ``tables.html`` (self-contained) to ``folder``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    write_text(folder / "tables.md", markdown(found))
+    body = "\n".join(
+        "\n".join([*(table.html() for table in section.tables), f'<p class="note">{escape(section.origin)}</p>'])
+        for section in found
+    )
+    write_page(folder / "tables.html", TITLE, body)
