@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from paco_core.benchmarks.painted import Painted
 from paco_core.benchmarks.painted_before import PaintedBefore
-from paco_core.benchmarks.painting import Painted, before_and_after, paint_sizes
+from paco_core.benchmarks.painting import before_and_after, paint_sizes
 from paco_core.benchmarks.separate_panels import paint_separately
 from paco_core.config.references import model_content
 from paco_core.io.files import folder_digest

@@ -16,7 +16,7 @@ import pandas as pd
 
 from paco_core.benchmarks.cases import Cases
 from paco_core.benchmarks.edit_answers import EditAnswers, answers
-from paco_core.benchmarks.painting import AFTER, BEFORE, Painted
+from paco_core.benchmarks.painted import AFTER, BEFORE, Painted
 from paco_core.benchmarks.paired_changes import Result as Changes
 from paco_core.benchmarks.paired_changes import summarise as paired
 from paco_core.benchmarks.published import PublishedRow

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from PIL import Image as pil
 
+from paco_core.benchmarks.painted import AFTER, BEFORE, Painted
 from paco_core.benchmarks.painted_before import PaintedBefore
 from paco_core.benchmarks.results import jsonable
 from paco_core.data.records.records import PromptRecord
-from paco_core.data.records.subfigures import cut
 from paco_core.grpo.rollout import Sampling, rollout
 from paco_core.grpo.sizes import buckets, picture_size
 from paco_core.io.files import DataError, write_json
@@ -30,25 +29,7 @@ if TYPE_CHECKING:
     from paco_core.grpo.sizes import RecordSize
     from paco_core.policies.base import Condition, Policy
 
-BEFORE, AFTER = "before", "after"
-SEPARATELY = "separately"  # before training, each panel as a picture of its own
 TOKENS_A_PASS = 8192  # image and text tokens of one forward; batches shrink as pictures grow
-
-
-@dataclass(frozen=True)
-class Painted:
-    """One picture: which policy state painted it (``when``), for which prompt, from which noise."""
-
-    policy: str
-    size: int
-    when: str
-    record: PromptRecord
-    seed: int
-    image: Image
-
-    @property
-    def panels(self) -> list[Image]:
-        return cut(self.image, self.record.layout)
 
 
 def unseen_prompts(

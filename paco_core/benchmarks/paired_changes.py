@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from paco_core.benchmarks.painting import AFTER, BEFORE
+from paco_core.benchmarks.painted import AFTER, BEFORE
 from paco_core.benchmarks.results import flat, jsonable
 from paco_core.benchmarks.statistics import LEVEL, Comparison, Estimate, compare, estimate
 

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from PIL import Image as pil
 
+from paco_core.benchmarks.painted import SEPARATELY, Painted
 from paco_core.benchmarks.painted_before import PaintedBefore
-from paco_core.benchmarks.painting import SEPARATELY, Painted, paint
+from paco_core.benchmarks.painting import paint
 from paco_core.data.records import prompt_text
 
 if TYPE_CHECKING:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from paco_core.benchmarks.cases import Cases
-from paco_core.benchmarks.painting import Painted, unseen_prompts
+from paco_core.benchmarks.painted import Painted
+from paco_core.benchmarks.painting import unseen_prompts
 from paco_core.benchmarks.set_measures import set_measures
 from paco_core.io import paths
 from paco_core.io.files import DataError

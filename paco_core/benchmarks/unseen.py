@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from paco_core.benchmarks.cases import Cases
-    from paco_core.benchmarks.painting import Painted
+    from paco_core.benchmarks.painted import Painted
     from paco_core.config.params import Params
     from paco_core.tasks.base import Read
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paco_core.benchmarks import painting
+from paco_core.benchmarks.painted import BEFORE
 from paco_core.data.pairs.painted_edits import PaintedEdit, write_painted
 from paco_core.data.records.edit_records import of_part, read_edit_prompts
 from paco_core.io import paths
@@ -16,7 +17,7 @@ from paco_core.storybook.recogniser import Recogniser
 from paco_core.storybook.world import VOCABULARY
 
 if TYPE_CHECKING:
-    from paco_core.benchmarks.painting import Painted
+    from paco_core.benchmarks.painted import Painted
     from paco_core.data.records.edit_records import EditRecord
     from paco_core.grpo.scoring import Reference
     from paco_core.runtime.context import StageContext
@@ -38,7 +39,7 @@ def _paint(ctx: StageContext, trained: list[EditRecord], reference: Reference) -
                 params.seeds,
                 params.size,
                 name=painter.model,
-                when=painting.BEFORE,
+                when=BEFORE,
                 steps=params.steps,
                 guidance=painter.guidance,
                 max_sequence_length=painter.max_sequence_length,

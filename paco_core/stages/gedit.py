@@ -16,7 +16,7 @@ from paco_core.tasks.table import recipes_of
 
 if TYPE_CHECKING:
     from paco_core.benchmarks.cases import Cases
-    from paco_core.benchmarks.painting import Painted
+    from paco_core.benchmarks.painted import Painted
     from paco_core.runtime.context import StageContext
 
 SAMPLES, SHEET = 8, 12

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from paco_core.benchmarks import painting, paired_changes, t2is
+from paco_core.benchmarks.painted import SEPARATELY
 from paco_core.benchmarks.painted_before import PaintedBefore
-from paco_core.benchmarks.painting import SEPARATELY
-from paco_core.benchmarks.t2is_bench.painted import write_painted
+from paco_core.benchmarks.t2is_bench.sets import write_painted
 from paco_core.grpo.prompt_split import trained_ids
 from paco_core.io import paths
 from paco_core.io.files import write_json

@@ -12,7 +12,7 @@ from paco_core.benchmarks.answers_cache import remembering
 from paco_core.benchmarks.published import T2IS_BENCH
 from paco_core.benchmarks.results import flat, jsonable
 from paco_core.benchmarks.t2is_bench.measures import parts
-from paco_core.benchmarks.t2is_bench.painted import painted_sets, read_records, sets_elsewhere
+from paco_core.benchmarks.t2is_bench.sets import painted_sets, read_records, sets_elsewhere
 from paco_core.benchmarks.t2is_bench.summary import figures
 from paco_core.benchmarks.t2is_bench.tables import tables
 from paco_core.benchmarks.t2is_bench.texts import Questions, read_criteria, read_panels
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from paco_core.benchmarks.t2is_bench.measures import Part
-    from paco_core.benchmarks.t2is_bench.painted import PaintedSet
+    from paco_core.benchmarks.t2is_bench.sets import PaintedSet
     from paco_core.io.progress import Progress
     from paco_core.runtime.context import StageContext
 

@@ -30,6 +30,7 @@ HEADLINES: Mapping[str, Sequence[Sequence[str]]] = {
     ),
     "consistency_rank": (("reward.accuracy",), ("base.accuracy",), ("reward_minus_base.accuracy",), ("instances",)),
     "edit_reward": (("reward.overall",), ("base.overall",), ("reward_minus_base.overall",), ("cases",)),
+    "t2is_bench": (("*.after.average", "*.after.consistency"), ("*.after.alignment",)),
     "t2is": (("*.gold_consistency.change", "*.consistency.change"), ("*.gold_following.change", "*.clip_t.change")),
     "gedit": (("*.gold_editing.change", "*.editing.change"), ("*.gold_kept.change",)),
     "report": (("rank_accuracy",), ("rank_accuracy_gain",), ("seconds",), ("missing_parts",)),

@@ -15,7 +15,7 @@ from PIL import Image
 
 from paco_core.benchmarks import checks, gedit, painting
 from paco_core.benchmarks.edit_answers import EditAnswers
-from paco_core.benchmarks.painting import AFTER, BEFORE, Painted
+from paco_core.benchmarks.painted import AFTER, BEFORE, Painted
 from paco_core.benchmarks.published import GEDIT
 from paco_core.benchmarks.tables import write_tables
 from paco_core.config.params import PolicyLora

@@ -15,8 +15,8 @@ from tiny import TEXT_LENGTH, tiny_flux
 
 from paco_core.benchmarks import checks, consistency_rank, painting, paired_changes, t2is
 from paco_core.benchmarks.consistency_rank import Instance
+from paco_core.benchmarks.painted import AFTER, BEFORE, Painted
 from paco_core.benchmarks.painted_before import PaintedBefore
-from paco_core.benchmarks.painting import AFTER, BEFORE
 from paco_core.benchmarks.set_measures import PanelDiversity
 from paco_core.config.params import LoraParams
 from paco_core.io.files import DataError, write_json
@@ -253,7 +253,7 @@ def test_measures_see_the_panels_of_each_picture() -> None:
     record = records_of(storybook_prompts(1, seed=0))[0]
     plain, mixed = Image.new("RGB", (8, 8), "white"), Image.new("RGB", (8, 8), "white")
     mixed.paste((0, 0, 0), (0, 0, 4, 4))
-    painted = [painting.Painted("p", 8, BEFORE, record, seed, image) for seed, image in enumerate((plain, mixed))]
+    painted = [Painted("p", 8, BEFORE, record, seed, image) for seed, image in enumerate((plain, mixed))]
     table = t2is.measure(painted, [PanelDiversity()])
     assert table["panel_diversity"].tolist() == [0.0, 0.5]  # 3 of 6 pairs are black against white
     assert PanelDiversity()(RewardBatch([record], [painted[0].panels])).tolist() == [0.0]
@@ -262,7 +262,7 @@ def test_measures_see_the_panels_of_each_picture() -> None:
 def test_samples_are_kept_with_their_figures(tmp_path: Path) -> None:
     record = records_of(storybook_prompts(1, seed=0))[0]
     painted = [
-        painting.Painted("p", 8, when, record, seed, Image.new("RGB", (8, 8), (when == AFTER and "red") or "blue"))
+        Painted("p", 8, when, record, seed, Image.new("RGB", (8, 8), (when == AFTER and "red") or "blue"))
         for when in (BEFORE, AFTER)
         for seed in (0, 1)
     ]

@@ -19,13 +19,13 @@ from PIL import Image
 from tiny import TEXT_LENGTH, tiny_flux
 
 from paco_core.benchmarks.endpoint_judge import EndpointJudge
-from paco_core.benchmarks.painting import AFTER, BEFORE, SEPARATELY, Painted
+from paco_core.benchmarks.painted import AFTER, BEFORE, SEPARATELY, Painted
 from paco_core.benchmarks.separate_panels import paint_separately, panel_records
 from paco_core.benchmarks.t2is_bench.aesthetics import Aesthetics
 from paco_core.benchmarks.t2is_bench.alignment import AlignmentWithTexts
 from paco_core.benchmarks.t2is_bench.consistency import ConsistencyByCriteria
-from paco_core.benchmarks.t2is_bench.painted import painted_sets, read_records, sets_elsewhere, write_painted
 from paco_core.benchmarks.t2is_bench.predictor import Predictor
+from paco_core.benchmarks.t2is_bench.sets import painted_sets, read_records, sets_elsewhere, write_painted
 from paco_core.benchmarks.t2is_bench.summary import figures
 from paco_core.benchmarks.t2is_bench.texts import Questions, read_criteria, read_panels
 from paco_core.benchmarks.t2is_bench.workers import aesthetics, vqascore

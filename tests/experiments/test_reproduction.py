@@ -19,7 +19,7 @@ from fixture_project import records_of
 from PIL import Image
 
 from paco_core.benchmarks.cases import Cases
-from paco_core.benchmarks.painting import BEFORE, Painted
+from paco_core.benchmarks.painted import BEFORE, Painted
 from paco_core.benchmarks.statistics import crossed_estimate
 from paco_core.cli import reproduce as command
 from paco_core.cli.commands import main

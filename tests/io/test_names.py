@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from paco_core.benchmarks.edit_cases import read_public
-from paco_core.benchmarks.painting import Painted, save_samples
+from paco_core.benchmarks.painted import Painted
+from paco_core.benchmarks.painting import save_samples
 from paco_core.cli import exchange as command
 from paco_core.config.params_edits import EditingParams
 from paco_core.data.pairs.editing import editing_pairs

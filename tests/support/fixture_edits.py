@@ -13,7 +13,8 @@ import pandas as pd
 from PIL.Image import Image
 
 from paco_core.benchmarks import gedit
-from paco_core.benchmarks.painting import AFTER, BEFORE, Painted, save_samples
+from paco_core.benchmarks.painted import AFTER, BEFORE, Painted
+from paco_core.benchmarks.painting import save_samples
 from paco_core.benchmarks.published import GEDIT
 from paco_core.data.prompts.edit_prompts import drawn
 from paco_core.data.records.edit_records import EditRecord

@@ -15,7 +15,8 @@ from fixture_edits import write_gedit
 from PIL import Image
 
 from paco_core.benchmarks import consistency_rank, edit_reward, paired_changes
-from paco_core.benchmarks.painting import AFTER, BEFORE, Painted, save_samples
+from paco_core.benchmarks.painted import AFTER, BEFORE, Painted
+from paco_core.benchmarks.painting import save_samples
 from paco_core.benchmarks.published import CONSISTENCY_RANK, EDIT_REWARD
 from paco_core.data.records.records import PromptRecord, panel_ref
 from paco_core.io import paths

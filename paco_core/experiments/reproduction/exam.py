@@ -7,7 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paco_core.benchmarks import gedit, painting
+from paco_core.benchmarks import gedit
+from paco_core.benchmarks.painted import AFTER, BEFORE
 from paco_core.benchmarks.unseen import measuring, unseen_cases
 from paco_core.config.params import GeditParams, Params, T2isParams
 from paco_core.config.references import model_content
@@ -23,7 +24,7 @@ from paco_core.tasks.table import task_of
 if TYPE_CHECKING:
     import pandas as pd
 
-    from paco_core.benchmarks.painting import Painted
+    from paco_core.benchmarks.painted import Painted
     from paco_core.data.records.records import PromptRecord
 
 TABLE, PICTURES = "table.parquet", "pictures"
@@ -81,7 +82,7 @@ class Exam:
         policy = load_recipe(self.rule, self.params.policies, self.root, cache=cache_folder(self.root))
         if adapter is not None:
             policy.load_adapter(adapter)
-        when = painting.BEFORE if adapter is None else painting.AFTER
+        when = BEFORE if adapter is None else AFTER
         painted = self.cases.painted_by(policy, self.recipe, self.rule, when=when, advance=advance)
         table = measuring(self.root, self.params, self.judge, self.cases)(painted)
         # Edits of one picture stand or fall together; a set stands alone.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from paco_core.benchmarks import consistency_rank as bench
 from paco_core.benchmarks import gedit
-from paco_core.benchmarks.painting import AFTER
+from paco_core.benchmarks.painted import AFTER
 from paco_core.benchmarks.public_rankings import read_public
 from paco_core.benchmarks.unseen import measuring, unseen_cases
 from paco_core.data.records.panels import PanelStore

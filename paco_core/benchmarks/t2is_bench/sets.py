@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paco_core.benchmarks.painting import AFTER, BEFORE, SEPARATELY, Painted
+from paco_core.benchmarks.painted import AFTER, BEFORE, SEPARATELY, Painted
 from paco_core.benchmarks.t2is_bench.texts import case_of
 from paco_core.data.records.records import PromptRecord, read_prompts, write_prompts
 from paco_core.data.records.subfigures import cut
