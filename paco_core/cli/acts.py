@@ -6,8 +6,12 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from paco_core.io.imports import uncollected
+
+if TYPE_CHECKING:
+    from paco_core.cli.paint import Options
 
 
 def project_root() -> Path:
@@ -228,6 +232,28 @@ def sync(_args: argparse.Namespace) -> None:
     print(sent.text())
     if sent.waiting:
         raise SystemExit(1)
+
+
+def paint(args: argparse.Namespace) -> None:
+    _prepare(project_root(), [])
+    with uncollected():
+        from paco_core.cli import paint as command
+
+    print(command.paint_set(project_root(), args.prompt, args.panels, _painting(args)))
+
+
+def edit(args: argparse.Namespace) -> None:
+    _prepare(project_root(), [])
+    with uncollected():
+        from paco_core.cli import paint as command
+
+    print(command.edit_picture(project_root(), args.picture, args.instruction, _painting(args)))
+
+
+def _painting(args: argparse.Namespace) -> Options:
+    from paco_core.cli.paint import Options
+
+    return Options(args.policy, args.seeds, args.size, args.steps, args.compare, args.out, args.json)
 
 
 def tables(args: argparse.Namespace) -> None:

@@ -44,6 +44,28 @@ def _add_dataset(verb: Callable[..., argparse.ArgumentParser]) -> None:
     sub.add_argument("id")
 
 
+def _add_painting(verb: Callable[..., argparse.ArgumentParser]) -> None:
+    """Pictures for a person."""
+    paint = verb("paint", acts.paint, "paint sets from a prompt and print how consistent the reward model finds them")
+    paint.add_argument("prompt", help="a T2IS prompt that marks its panels, or a theme with --panels")
+    paint.add_argument("--panels", nargs="+", default=[], metavar="TEXT", help="what each panel shows")
+    edit = verb("edit", acts.edit, "edit a picture as an instruction says, and print the editing reward")
+    edit.add_argument("picture", type=Path)
+    edit.add_argument("instruction")
+    for sub in (paint, edit):
+        sub.add_argument(
+            "--policy",
+            metavar="NAME",
+            help="a recipe, RECIPE@champion, the folder of an adapter, or base (default: the first recipe)",
+        )
+        sub.add_argument("--seeds", type=int, default=4, metavar="N", help="seeds 0 to N-1 (default: %(default)s)")
+        sub.add_argument("--size", type=int, help="pixels of a side (default: an evaluation size of the recipe)")
+        sub.add_argument("--steps", type=int, help="sampling steps (default: those of the benchmark)")
+        sub.add_argument("--compare", action="store_true", help="also paint with the model before training")
+        sub.add_argument("--out", type=Path, metavar="FOLDER", help="where pictures go (default: painted/...)")
+        sub.add_argument("--json", action="store_true", help="JSON instead of lines")
+
+
 def _add_tables(verb: Callable[..., argparse.ArgumentParser]) -> None:
     """The benchmarks' tables, and verbs that train many times and compare."""
     tables = verb("tables", acts.tables, "print the tables of all benchmarks, with published rows, judges and wordings")
@@ -125,6 +147,7 @@ def parser() -> argparse.ArgumentParser:
     score.add_argument("--model", type=Path, help="model folder (default: data/reward_merged)")
     score.add_argument("--reasons", action="store_true", help="also print the model's reasons")
 
+    _add_painting(verb)
     _add_tables(verb)
 
     annotate = verb(

@@ -1,0 +1,112 @@
+"""`paco paint` and `paco edit`: pictures, a contact sheet, and the judge's score of each."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from paco_core.benchmarks.painted import BEFORE, Painted
+from paco_core.benchmarks.painting import side_by_side
+from paco_core.config.params import PARAMS_FILE, load
+from paco_core.io.contact_sheet import contact_sheet
+from paco_core.io.files import digest
+from paco_core.io.progress import Progress
+from paco_core.io.shards import read_image
+from paco_core.operations import paint
+from paco_core.tasks.edits import EDITS
+from paco_core.tasks.sets import SETS
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+    from paco_core.data.records.records import PromptRecord
+
+FOLDER = Path("painted")
+COLUMNS = 4
+BASE = "base"
+
+
+@dataclass(frozen=True)
+class Options:
+    """What both verbs take: who paints, how many, how large, and where the pictures go."""
+
+    policy: str | None
+    seeds: int
+    size: int | None
+    steps: int | None
+    compare: bool
+    out: Path | None
+    as_json: bool
+
+
+def paint_set(root: Path, prompt: str, panels: Sequence[str], options: Options) -> str:
+    """Paint sets of a prompt; what was written and scored, as text.
+
+    Raises:
+        DataError: when the prompt has no panels, or there is no such policy.
+    """
+    params = load(root / PARAMS_FILE)
+    by = paint.painter(root, params, options.policy, SETS)
+    record = paint.set_record(prompt, panels, options.size or max(by.recipe.eval_sizes))
+    return _painted(root, by, record, options)
+
+
+def edit_picture(root: Path, file: Path, instruction: str, options: Options) -> str:
+    """Edit a picture; what was written and scored, as text.
+
+    Raises:
+        DataError: when there is no such picture or policy.
+    """
+    params, picture = load(root / PARAMS_FILE), read_image(file)
+    by = paint.painter(root, params, options.policy, EDITS)
+    return _painted(root, by, paint.edit_record(instruction, picture), options, picture)
+
+
+def _painted(
+    root: Path, by: paint.Painter, record: PromptRecord, options: Options, reference: Image | None = None
+) -> str:
+    params = load(root / PARAMS_FILE)
+    seeds = range(options.seeds)
+    with Progress(len(seeds) * (2 if options.compare and by.adapter else 1), "paint", "pictures") as progress:
+        found = paint.pictures(
+            root, params, by, record, seeds=seeds, side=options.size, steps=options.steps, reference=reference,
+            compare=options.compare, advance=progress.advance,
+        )  # fmt: skip
+    scores = paint.scored(root, params, found, reference)
+    folder = options.out or root / FOLDER / f"{_words(record.theme)}-{digest([record.idx, by.name, options.size])[:6]}"
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = []
+    for number, painted in enumerate(found):
+        who = BASE if painted.when == BEFORE else by.name.replace("@", "-")
+        file = folder / f"{who}-{painted.seed}.png"
+        painted.image.save(file)
+        score = None if scores is None or math.isnan(scores[number]) else round(scores[number], 4)
+        rows.append({"by": who, "seed": painted.seed, "score": score, "file": str(file)})
+    _sheet(found, reference).save(folder / "sheet.png")
+    if options.as_json:
+        return json.dumps({"prompt": record.prompt, "sheet": str(folder / "sheet.png"), "pictures": rows}, indent=2)
+    measured = "consistency" if reference is None else "editing reward"
+    lines = [f"{row['by']:<12} seed {row['seed']}  {measured} {_score(row['score'])}  {row['file']}" for row in rows]
+    if scores is None:
+        lines.append("no scores: there is no reward model yet; run `dvc repro reward_merged`")
+    return "\n".join([*lines, f"sheet: {folder / 'sheet.png'}"])
+
+
+def _sheet(found: Sequence[Painted], reference: Image | None) -> Image:
+    if len({painted.when for painted in found}) == 2:
+        return side_by_side(found, len(found), None if reference is None else lambda _record: reference)
+    images = [painted.image for painted in found] if reference is None else [reference, *(p.image for p in found)]
+    return contact_sheet(images, COLUMNS, cell=max(found[0].image.size))
+
+
+def _words(prompt: str) -> str:
+    return "-".join(re.findall(r"[a-z0-9]+", prompt.lower())[:6]) or "set"
+
+
+def _score(value: object) -> str:
+    return "–" if value is None else f"{value:.3f}"

@@ -1,0 +1,187 @@
+"""Pictures for a person, by a policy of the project: sets from a prompt, edits of a picture, and their scores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from paco_core.benchmarks.painted import AFTER, BEFORE, Painted
+from paco_core.benchmarks.painting import paint
+from paco_core.data.records import prompt_text
+from paco_core.data.records.edit_records import EditRecord
+from paco_core.data.records.records import PromptRecord
+from paco_core.io import paths
+from paco_core.io.files import DataError, digest
+from paco_core.operations.promotion.champions import ALIASES, Champions, bytes_of
+from paco_core.policies.base import load_recipe
+from paco_core.policies.encodings import cache_folder
+from paco_core.reward_model.scorer import Scorer
+from paco_core.rewards.base import RewardBatch
+from paco_core.rewards.consistency import Consistency
+from paco_core.rewards.editing import Editing
+from paco_core.tasks.edits import EDITS
+from paco_core.tasks.sets import SETS
+from paco_core.tasks.table import recipes_of
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+    from paco_core.config.params import Params, PolicyRecipe
+    from paco_core.tasks.base import Task
+
+BASE = "base"
+LAYOUTS = {4: "2x2", 6: "2x3", 8: "2x4"}  # of so many panels; others stand in one row
+
+
+@dataclass(frozen=True)
+class Painter:
+    """A recipe, and the adapter that its training left; None is the model before training."""
+
+    name: str
+    recipe: PolicyRecipe
+    adapter: Path | None
+
+
+def painter(root: Path, params: Params, name: str | None, task: Task) -> Painter:
+    """The painter that a name stands for.
+
+    Args:
+        name: a recipe of ``policies.recipes``, ``RECIPE@champion`` (or ``@challenger``), the folder of an adapter, or
+            ``base``; None is the first recipe of the task.
+
+    Raises:
+        DataError: when there is none of that name, or it was not trained yet.
+    """
+    recipes = recipes_of(task, params.policies)
+    if not recipes:
+        raise DataError(f"no recipe of policies.recipes is for {task.name}")
+    first = next(iter(recipes))
+    name = name or first
+    if name == BASE:
+        return Painter(first, recipes[first], None)
+    if Path(name).is_dir():
+        return Painter(Path(name).name, recipes[first], _adapter(Path(name)))
+    recipe, _, alias = name.partition("@")
+    if recipe not in recipes:
+        raise DataError(f"{name!r} is no policy for {task.name}: choose {BASE}, {', '.join(recipes)}, or a folder")
+    if not alias:
+        folder = root / paths.POLICIES / recipe
+        if not folder.is_dir():
+            raise DataError(f"{folder}: not trained yet; run `dvc repro policies@{recipe}`, or choose {BASE}")
+        return Painter(name, recipes[recipe], _adapter(folder))
+    if alias not in ALIASES:
+        raise DataError(f"{name!r}: the aliases are {', '.join(ALIASES)}")
+    version = Champions(root).at(recipe, alias)
+    if version is None:
+        raise DataError(f"{recipe} has no {alias}; `paco promote {recipe}` makes one")
+    return Painter(name, recipes[recipe], _adapter(bytes_of(root, version)))
+
+
+def _adapter(folder: Path) -> Path:
+    return folder / "adapter" if (folder / "adapter").is_dir() else folder
+
+
+def set_record(prompt: str, panels: Sequence[str], side: int) -> PromptRecord:
+    """A set from a whole T2IS prompt, whose text marks its panels, or from a theme and the text of each panel.
+
+    Raises:
+        DataError: when the prompt marks no panels and none are given, or both.
+    """
+    marks = len(prompt_text.PANEL_MARK.findall(prompt))
+    if bool(marks) == bool(panels):
+        raise DataError(
+            "give a prompt that marks its panels ([TOP]-[LEFT]: ...), or a theme and the text of each panel (--panels)"
+        )
+    count = marks or len(panels)
+    layout = LAYOUTS.get(count, f"1x{count}")
+    theme = prompt.strip()
+    if panels:
+        text = str(prompt_text.compose(theme, f"All images show {theme.removesuffix('.')}.", panels, layout))
+    else:
+        text, theme = prompt, prompt_text.parse(prompt, layout).subject or prompt
+    return PromptRecord(
+        idx=digest([text, layout]), prompt=text, height=side, width=side, layout=layout, theme=theme,
+        category="", task_name="", criteria={},
+    )  # fmt: skip
+
+
+def edit_record(instruction: str, picture: Image) -> EditRecord:
+    """An instruction about a picture."""
+    return EditRecord(
+        idx=digest([instruction, picture.tobytes().hex()[:4096], picture.size]), prompt=instruction,
+        height=picture.height, width=picture.width, theme=instruction, task_name="", reference="picture", part="unseen",
+    )  # fmt: skip
+
+
+def pictures(
+    root: Path,
+    params: Params,
+    by: Painter,
+    record: PromptRecord,
+    *,
+    seeds: Sequence[int],
+    side: int | None = None,
+    steps: int | None = None,
+    reference: Image | None = None,
+    compare: bool = False,
+    advance: Callable[[int], object] = lambda _count: None,
+) -> list[Painted]:
+    """One picture a seed by a painter, without noise steps; equal seeds give equal noise to every painter.
+
+    Args:
+        side: scale of the pictures; when None, the largest evaluation size of the recipe, and of an edit the one that
+            is nearest to its picture.
+        reference: the picture that is edited.
+        compare: also by the model before training.
+    """
+    task, recipe = (SETS if reference is None else EDITS), by.recipe
+    policy = load_recipe(recipe, params.policies, root, cache=cache_folder(root))
+    numbers = params.t2is if task is SETS else params.gedit
+    found: list[Painted] = []
+    for when in (BEFORE, AFTER):
+        if when == AFTER and by.adapter is not None:
+            policy.load_adapter(by.adapter)
+        elif not (when == BEFORE and (compare or by.adapter is None)):
+            continue
+        found += paint(
+            policy,
+            [record],
+            seeds,
+            side or _side(recipe, reference),
+            name=by.name,
+            when=when,
+            steps=steps or numbers.steps,
+            guidance=recipe.guidance,
+            max_sequence_length=recipe.max_sequence_length,
+            reference=None if reference is None else lambda _record: reference,
+            record_size="ignore" if reference is None else "aspect",
+            advance=advance,
+        )
+    return found
+
+
+def _side(recipe: PolicyRecipe, reference: Image | None) -> int:
+    if reference is None:
+        return max(recipe.eval_sizes)
+    own = max(reference.size)
+    return min(recipe.eval_sizes, key=lambda side: abs(side - own))
+
+
+def scored(
+    root: Path, params: Params, painted: Sequence[Painted], reference: Image | None = None
+) -> list[float] | None:
+    """What the project's reward model says of each picture: consistency of a set, or its editing reward.
+
+    None where there is no reward model yet; NaN where it could not judge.
+    """
+    folder = root / paths.REWARD_MERGED
+    if not folder.is_dir():
+        return None
+    scorer = Scorer.configured(folder, params.reward)
+    records, images = [p.record for p in painted], [p.image for p in painted]
+    if reference is None:
+        return [float(value) for value in Consistency(scorer)(RewardBatch(records, [p.panels for p in painted]))]
+    batch = RewardBatch(records, [[image] for image in images], images, [reference] * len(images))
+    return [float(value) for value in Editing(scorer)(batch)]

@@ -1,0 +1,129 @@
+"""`paco paint` and `paco edit` in a project with the embedded models."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from paco_core.cli import main
+from paco_core.config.params import load
+from paco_core.io.files import DataError
+from paco_core.operations.paint import painter, set_record
+from paco_core.policies.base import load_recipe
+from paco_core.tasks.edits import EDITS
+from paco_core.tasks.sets import SETS
+
+PANELS = [
+    f"a {size} red cat {place}, flat style." for size in ("small", "big") for place in ("at night", "in the snow")
+]
+
+
+@pytest.fixture
+def project(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("params.yaml", "dvc.yaml"):
+        shutil.copy(repository / name, tmp_path)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/zoo").symlink_to(repository / "data/zoo")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def adapter(project: Path, recipe: str = "flux_t2is") -> Path:
+    """An adapter of a policy that was moved a little."""
+    import torch
+
+    params = load(project / "params.yaml")
+    policy = load_recipe(params.policies.recipes[recipe], params.policies, project)
+    policy.add_adapter(params.policies.lora, seed=0)
+    with torch.no_grad():
+        for parameter in policy.trainable().values():
+            parameter.add_(0.02)
+    folder = project / "data/policies" / recipe / "adapter"
+    policy.save_adapter(folder)
+    return folder
+
+
+def test_a_theme_and_panels_are_painted_before_and_after(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    adapter(project)
+    main(
+        [
+            "paint",
+            "a red cat",
+            "--panels",
+            *PANELS,
+            "--seeds",
+            "2",
+            "--steps",
+            "2",
+            "--size",
+            "64",
+            "--compare",
+            "--json",
+        ]
+    )
+    found = json.loads(capsys.readouterr().out)
+    assert [(row["by"], row["seed"]) for row in found["pictures"]] == [
+        ("base", 0), ("base", 1), ("flux_t2is", 0), ("flux_t2is", 1),
+    ]  # fmt: skip
+    pictures = [Image.open(row["file"]) for row in found["pictures"]]
+    assert {picture.size for picture in pictures} == {(64, 64)} and len({p.tobytes() for p in pictures}) == 4
+    assert Image.open(found["sheet"]).size == (132, 132)
+    assert all(row["score"] is None for row in found["pictures"])  # there is no reward model yet
+
+
+def test_equal_seeds_paint_equal_pictures(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    once = []
+    for _ in range(2):
+        main(
+            [
+                "paint",
+                "a red cat",
+                "--panels",
+                *PANELS,
+                "--policy",
+                "base",
+                "--seeds",
+                "1",
+                "--steps",
+                "1",
+                "--out",
+                "out",
+            ]
+        )
+        once.append((project / "out/base-0.png").read_bytes())
+    assert once[0] == once[1] and "no scores: there is no reward model yet" in capsys.readouterr().out
+
+
+def test_a_picture_is_edited(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Image.new("RGB", (64, 64), "red").save(project / "cat.png")
+    main(["edit", "cat.png", "Make the cat blue.", "--policy", "base", "--seeds", "1", "--steps", "1", "--out", "out"])
+    assert Image.open(project / "out/base-0.png").size == (64, 64)
+    assert "editing reward –" in capsys.readouterr().out
+
+
+def test_painters_by_name(project: Path) -> None:
+    params, folder = load(project / "params.yaml"), adapter(project)
+    assert painter(project, params, None, SETS).adapter == folder
+    assert painter(project, params, "base", EDITS).adapter is None
+    assert painter(project, params, str(folder), SETS).adapter == folder
+    with pytest.raises(DataError, match="not trained yet; run `dvc repro policies@kontext_edit`"):
+        painter(project, params, "kontext_edit", EDITS)
+    with pytest.raises(DataError, match="'kontext_edit' is no policy for sets: choose base, flux_t2is"):
+        painter(project, params, "kontext_edit", SETS)
+    with pytest.raises(DataError, match="the aliases are champion, challenger"):
+        painter(project, params, "flux_t2is@best", SETS)
+
+
+def test_prompts_need_panels() -> None:
+    with pytest.raises(DataError, match="give a prompt that marks its panels"):
+        set_record("a red cat", [], 64)
+    with pytest.raises(DataError, match="give a prompt that marks its panels"):
+        set_record("Two cats. [LEFT]: a cat [RIGHT]: a cat", ["a", "b"], 64)
+    three = set_record("a red cat", ["one", "two", "three"], 64)
+    assert (three.layout, three.theme) == ("1x3", "a red cat") and "[MIDDLE]: two" in three.prompt
+    marked = set_record(three.prompt, [], 64)
+    assert marked.prompt == three.prompt and marked.theme == "a red cat"
