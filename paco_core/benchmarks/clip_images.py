@@ -36,7 +36,11 @@ class ClipImages:
             name = f"local-dir:{name}"
         self.model, _, self.preprocess = open_clip.create_model_and_transforms(name, device=device)
         self.model.eval()
-        self.device = device
+
+    @property
+    def device(self) -> torch.device:
+        """Where its weights are."""
+        return next(self.model.parameters()).device
 
     def embed(self, images: Sequence[Image]) -> np.ndarray:
         """Embeddings of unit length, (N, width) in float64."""

@@ -75,7 +75,6 @@ class DreamSim:
     """
 
     def __init__(self, folder: Path, device: str = "cpu") -> None:
-        self.device = device
         self.branches = []
         for branch in read_branches(folder):
             tensors = load_file(folder / branch.weights)
@@ -104,7 +103,7 @@ class DreamSim:
         side = tower.patch_embed.img_size[0]
         sizes = [functional.resize(image.convert("RGB"), [side, side], InterpolationMode.BICUBIC) for image in images]
         pixels = [functional.normalize(functional.to_tensor(image), branch.mean, branch.std) for image in sizes]
-        states: torch.Tensor = tower.forward_features(torch.stack(pixels).to(self.device))[:, 0]
+        states: torch.Tensor = tower.forward_features(torch.stack(pixels).to(next(tower.parameters()).device))[:, 0]
         return states if projection is None else states @ projection
 
 

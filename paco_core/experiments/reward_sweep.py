@@ -188,7 +188,7 @@ class Sweep:
         network = Network.load(self.base, **_loading(self.params.reward))
         judges = {"base": self._judge("Its base, untrained", Scorer.of(network))}
         if self.params.consistency_rank.clip is not None:
-            clip = ClipImages(self.root / self.params.consistency_rank.clip)
+            clip = ClipImages(self.root / self.params.consistency_rank.clip, self.params.reward.device)
             judges["clip_i"] = bench.judge_embeddings("CLIP-I", clip, self.instances, self.panels)
         judges["random"] = bench.judge_randomly("Random order", self.instances, self.params.consistency_rank.seed)
         return judges

@@ -34,8 +34,12 @@ class OpenClip:
         self.model, _, self.preprocess = open_clip.create_model_and_transforms(source, device=device)
         self.model.eval()
         self.tokenizer = open_clip.get_tokenizer(source)
-        self.device = device
         self._texts: dict[str, torch.Tensor] = {}
+
+    @property
+    def device(self) -> torch.device:
+        """Where its weights are. A name such as "cuda" would mean another GPU in another thread."""
+        return next(self.model.parameters()).device
 
     def texts(self, texts: Sequence[str]) -> torch.Tensor:
         """Embeddings (N, width). A text met before is not embedded again: prompts repeat over a training."""

@@ -38,7 +38,6 @@ class PickScore:
             self.processor = AutoProcessor.from_pretrained(model)
         except (OSError, ValueError):
             self.processor = AutoProcessor.from_pretrained(PROCESSOR)
-        self.device = device
         self.causes: dict[str, int] = {}
 
     def __call__(self, batch: RewardBatch) -> np.ndarray:
@@ -52,7 +51,7 @@ class PickScore:
                 truncation=True,
                 max_length=self.model.config.text_config.max_position_embeddings,
                 return_tensors="pt",
-            ).to(self.device)
+            ).to(self.model.device)
             with torch.inference_mode():
                 found = self.model(**inputs)
                 scores.append(self.model.logit_scale.exp() * (found.image_embeds * found.text_embeds).sum(dim=1))

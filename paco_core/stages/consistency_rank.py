@@ -44,10 +44,10 @@ def run(ctx: StageContext) -> None:
                     label, scorer, instances, panels, template=template, advance=progress.advance
                 )
         if params.clip is not None:
-            clip = ClipImages(ctx.model(params.clip))
+            clip = ClipImages(ctx.model(params.clip), reward.device)
             judgements["clip_i"] = bench.judge_embeddings("CLIP-I, cosine of two pictures", clip, instances, panels)
         if params.dreamsim is not None:
-            dreamsim = DreamSim(ctx.read(Path(params.dreamsim)))
+            dreamsim = DreamSim(ctx.read(Path(params.dreamsim)), reward.device)
             judgements["dreamsim"] = bench.judge_embeddings("DreamSim", dreamsim, instances, panels)
         for label, file in params.scored_elsewhere.items():
             judgements[label] = judge_from_file(label, ctx.read(Path(file)), instances)

@@ -40,7 +40,7 @@ def run(ctx: StageContext) -> None:
                     label, scorer, cases, wording=params.wording, advance=progress.advance
                 )
         if params.clip is not None:
-            clip = ClipImages(ctx.model(params.clip))
+            clip = ClipImages(ctx.model(params.clip), reward.device)
             judgements["clip_i"] = bench.judge_clip("CLIP-I, cosine of two pictures", clip, cases)
         judgements["random"] = bench.judge_randomly("Chance", cases, params.seed)
         rivals = [("reward", name) for name in judgements if name != "reward"]
