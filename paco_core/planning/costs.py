@@ -19,6 +19,8 @@ HUB_GB = {
     "black-forest-labs/FLUX.1-dev": 33.7,
     "black-forest-labs/FLUX.1-Kontext-dev": 33.7,  # the same parts
     "Qwen/Qwen-Image-Edit": 57.7,  # 20.4 B in the transformer, 8.3 B in the text encoder
+    "Qwen/Qwen-Image-Edit-2509": 57.7,  # the same parts
+    "Qwen/Qwen-Image-Edit-2511": 57.7,
     "Qwen/Qwen2.5-VL-7B-Instruct": 16.6,
     "hf-hub:laion/CLIP-ViT-H-14-laion2B-s32B-b79K": 3.9,
 }

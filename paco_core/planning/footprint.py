@@ -88,7 +88,10 @@ def _is_tail(name: str, target: str) -> bool:
 KNOWN = {
     "black-forest-labs/FLUX.1-dev": Architecture(3072, 19, 38),
     "black-forest-labs/FLUX.1-Kontext-dev": Architecture(3072, 19, 38),
-    "Qwen/Qwen-Image-Edit": Architecture(3072, 60, 0, kind="QwenImageTransformer2DModel", text_patch=28),
+    **dict.fromkeys(
+        ("Qwen/Qwen-Image-Edit", "Qwen/Qwen-Image-Edit-2509", "Qwen/Qwen-Image-Edit-2511"),
+        Architecture(3072, 60, 0, kind="QwenImageTransformer2DModel", text_patch=28),
+    ),
 }
 
 

@@ -64,6 +64,14 @@ FAMILIES = {
         edits=True,
         true_guidance=True,
     ),
+    "qwen_image_edit_plus": Family(
+        "paco_core.policies.qwen_image_edit_plus:QwenImageEditPlusPolicy",
+        "QwenImageEditPlusPipeline",
+        ("text_encoder",),
+        _QWEN_LAYERS,
+        edits=True,
+        true_guidance=True,
+    ),
 }
 
 

@@ -16,7 +16,7 @@ import torch
 import yaml
 from PIL import Image
 from tiny import tiny_flux, tiny_kontext
-from tiny_pipelines import qwen_image_edit
+from tiny_pipelines import qwen_image_edit, qwen_image_edit_plus
 
 from paco_core.config.params import Params, PolicyLora
 from paco_core.data.records.records import PromptRecord
@@ -29,14 +29,27 @@ MODELS: dict[str, Callable[[Path], Path]] = {
     "flux": tiny_flux,
     "flux_kontext": tiny_kontext,
     "qwen_image_edit": qwen_image_edit,
+    "qwen_image_edit_plus": qwen_image_edit_plus,
 }
-RECIPES = {"flux": "flux_t2is", "flux_kontext": "kontext_edit", "qwen_image_edit": "qwen_edit"}
+RECIPES = {
+    "flux": "flux_t2is",
+    "flux_kontext": "kontext_edit",
+    "qwen_image_edit": "qwen_edit",
+    "qwen_image_edit_plus": "qwen_edit",
+}
 
 
 def settings(repository: Path, family: str, dtype: str, **changes: Any) -> Params:
     tree = yaml.safe_load((repository / "params.yaml").read_text())
     tree["policies"].update(dtype=dtype, eval_steps=3)
-    own = {"model": "model", "eval_sizes": [32, 64], "max_sequence_length": 48, "guidance": 2.5, "start": None}
+    own = {
+        "family": family,
+        "model": "model",
+        "eval_sizes": [32, 64],
+        "max_sequence_length": 48,
+        "guidance": 2.5,
+        "start": None,
+    }
     tree["policies"]["recipes"] = {"mine": tree["policies"]["recipes"][RECIPES[family]] | own | changes}
     return Params.model_validate(tree)
 
@@ -62,6 +75,7 @@ def painted(policy: Any, record: PromptRecord, picture: Image.Image, params: Par
         ("flux_kontext", {"reference_size": 32}, "bfloat16"),
         ("qwen_image_edit", {}, "float32"),
         ("qwen_image_edit", {"reference_size": 32}, "bfloat16"),
+        ("qwen_image_edit_plus", {"reference_size": 1024}, "float32"),
     ],
 )
 def test_the_example_on_a_card_paints_as_the_policy(

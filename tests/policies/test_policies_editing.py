@@ -16,7 +16,7 @@ import torch
 from PIL import Image
 from released_lora import as_released
 from tiny import TEXT_LENGTH, tiny_flux, tiny_kontext
-from tiny_pipelines import qwen_image_edit
+from tiny_pipelines import qwen_image_edit, qwen_image_edit_plus
 
 from paco_core.config.params import PolicyLora
 from paco_core.grpo.dynamics import DYNAMICS
@@ -31,6 +31,7 @@ KEYS = [NoiseKey(f"p{n}", n, 3) for n in range(3)]
 LORA = PolicyLora(rank=4, alpha=8)
 STEPS, GUIDANCE = 3, 3.5
 QWEN = "diffusers.pipelines.qwenimage.pipeline_qwenimage_edit"
+PLUS = f"{QWEN}_plus"
 
 
 def references(count: int = 3) -> list[Image.Image]:
@@ -54,12 +55,17 @@ class Family:
             asked |= {"guidance_scale": guidance, "max_area": size[0] * size[1], "max_sequence_length": TEXT_LENGTH}
         else:
             asked |= {"true_cfg_scale": guidance, "negative_prompt": [" "] * len(asked["prompt"])}
-        return arrays(pipeline(**asked).images)
+        if self.name != "qwen_image_edit_plus":
+            return arrays(pipeline(**asked).images)
+        rows = zip(asked["prompt"], asked["image"], asked["latents"].split(1), strict=True)  # it takes one at a time
+        one = [{"prompt": p, "image": i, "latents": n, "negative_prompt": " "} for p, i, n in rows]
+        return arrays([pipeline(**{**asked, **row}).images[0] for row in one])
 
 
 FAMILIES = [
     Family("flux_kontext", tiny_kontext, ("encode_prompt", "_encode_vae_image")),
     Family("qwen_image_edit", qwen_image_edit, ("encode_prompt", "_encode_vae_image")),
+    Family("qwen_image_edit_plus", qwen_image_edit_plus, ("encode_prompt", "_encode_vae_image")),
 ]
 
 
@@ -107,6 +113,7 @@ def as_large(monkeypatch: pytest.MonkeyPatch, family: Family) -> Callable[[Any, 
             resized = [pipeline.image_processor.resize(image, *size) for image in references()]
             return {"image": resized, "_auto_resize": False}
         monkeypatch.setattr(f"{QWEN}.calculate_dimensions", lambda _area, _ratio: (size[1], size[0], None))
+        monkeypatch.setattr(f"{PLUS}.calculate_dimensions", lambda _area, _ratio: (size[1], size[0]))
         return {}
 
     return arrange
@@ -301,7 +308,7 @@ def test_references_must_fit_the_prompts(policy: Any, tmp_path: Path) -> None:
         flux.encode(PROMPTS, TEXT_LENGTH, references(), [(32, 32)])
 
 
-@pytest.mark.parametrize("other", ["FluxPipeline", "QwenImageEditPlusPipeline"])
+@pytest.mark.parametrize("other", ["FluxPipeline", "QwenImageEditInpaintPipeline"])
 def test_another_pipeline_class_is_refused(family: Family, folder: Path, tmp_path: Path, other: str) -> None:
     shutil.copytree(folder, tmp_path / "other")
     index = json.loads((folder / "model_index.json").read_text())
@@ -331,3 +338,18 @@ def test_one_frame_is_what_the_video_autoencoder_makes_of_it(tmp_path: Path) -> 
         assert (vae.encode(frames[:, :, :1]).latent_dist.mode() - picture).abs().max() < 1e-5
         assert (vae.decode(picture).sample - decoded).abs().max() < 1e-5
         assert (vae.encode(frames).latent_dist.mode() - film).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("changes", [{}, {"zero_cond_t": True}], ids=["2509", "2511"])
+def test_the_reader_of_plus_sees_384_pixels_at_most(tmp_path: Path, changes: dict[str, Any]) -> None:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        folder = qwen_image_edit_plus(tmp_path / "model", **changes)
+    policy: Any = base.load("qwen_image_edit_plus", str(folder), "cpu", "float32", reference_size=1024)
+    assert policy.read_size((64, 32)) == (64, 32) and policy.read_size((1024, 1024)) == (384, 384)
+    assert policy.read_size((1344, 768)) == (512, 288)  # as many pixels as 384 x 384, in the same proportions
+    size = (32, 32)
+    by_pipeline = Family("qwen_image_edit_plus", qwen_image_edit_plus, ()).by_pipeline
+    given = {"prompt": PROMPTS[:1], "image": references(1)}
+    expected = by_pipeline(policy.pipeline, policy.noise(size, KEYS[:1]), size, GUIDANCE, **given)
+    assert np.abs(sample(policy, size, rows=1) - expected).max() <= 1

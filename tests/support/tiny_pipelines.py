@@ -100,6 +100,19 @@ def qwen_image_edit(folder: Path) -> Path:
     return folder
 
 
+def qwen_image_edit_plus(folder: Path, **transformer: Any) -> Path:
+    """As 2509; with ``zero_cond_t=True`` as 2511."""
+    from diffusers import QwenImageEditPlusPipeline, QwenImagePipeline, QwenImageTransformer2DModel
+    from transformers import AutoProcessor
+
+    parts = QwenImagePipeline.from_pretrained(qwen_image(folder.parent / "text_to_image")).components
+    if transformer:
+        parts["transformer"] = QwenImageTransformer2DModel(**{**parts["transformer"].config, **transformer})
+    processor = AutoProcessor.from_pretrained(folder.parent / "encoder")
+    QwenImageEditPlusPipeline(**parts, processor=processor).save_pretrained(folder)
+    return folder
+
+
 def _autoencoder(kind: Any, channels: int) -> Any:
     return kind(
         latent_channels=channels, block_out_channels=(8, 8, 8, 8), layers_per_block=1, norm_num_groups=4,
