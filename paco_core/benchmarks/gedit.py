@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from paco_core.benchmarks import viescore
 from paco_core.benchmarks.cases import Cases
 from paco_core.benchmarks.edit_answers import EditAnswers, answers
 from paco_core.benchmarks.painted import AFTER, BEFORE, Painted
@@ -41,6 +42,7 @@ MEASURES = {
     "editing": "reward",
     "edit_consistency": "P(Yes): the rest stayed",
     "edit_following": "P(Yes): the edit was made",
+    **{name: f"VIEScore: {words}" for name, words in viescore.COLUMNS.items()},
 }
 
 
@@ -97,6 +99,11 @@ def measure(
     )
 
 
+def intersection(painted: Sequence[Painted]) -> set[str]:
+    """Ids of the prompts in the subset that all compared editors of GEdit-Bench answered."""
+    return {p.record.idx for p in painted if (p.record.model_extra or {}).get("intersection")}
+
+
 @dataclass(frozen=True)
 class Result:
     """Paired changes of every policy, and means by task type."""
@@ -116,9 +123,14 @@ class Result:
         """The flat figures for DVC and MLflow: ``<policy>.px<size>.<measure>.<before|after|change>``."""
         return {**self.changes.metrics(), "pictures": self.pictures, "failed": self.failed}
 
-    def tables(self, published: Sequence[PublishedRow]) -> list[Table]:
-        """Before and after by policy and size, published rows beside, and by task type."""
-        found = []
+    def tables(self, published: Sequence[PublishedRow], judged: Table | None = None) -> list[Table]:
+        """Before and after by policy and size, published rows beside, and by task type.
+
+        Args:
+            judged: the figures of VIEScore, where it was asked.
+        """
+        found = [] if judged is None else [judged]
+        found.append(published_table(published))
         for policy, sizes in self.changes.changes.items():
             rows = [
                 [f"{size} px: {MEASURES[name]}", interval(c.before), interval(c.after), difference(c.change)]
@@ -130,8 +142,8 @@ class Result:
                 f"{len(self.changes.seeds)} seeds, {self.changes.steps} steps; 95% bootstrap intervals and paired "
                 f"tests over pictures. {self.failed} edits could not be scored."
             )
-            found.append(Table(f"{policy}: before and after", ["measure", "before", "after", "change"], rows, [note]))
-        found.append(published_table(published))
+            title = f"GEdit-Bench, {policy}: before and after"
+            found.append(Table(title, ["measure", "before", "after", "change"], rows, [note]))
         if self.by_task:
             names = [name for name in ("gold_editing", "editing") if name in self.by_task[0]]
             head = ["task type", "policy", "size", "edits", *(MEASURES[name] for name in names)]
@@ -139,7 +151,7 @@ class Result:
                 [t["task_type"], t["policy"], f"{t['size']} px", str(t["edits"]), *(_arrow(*t[n]) for n in names)]
                 for t in self.by_task
             ]
-            found.append(Table("By task type", head, rows))
+            found.append(Table("By task type", head, rows, detail=True))
         return found
 
 
@@ -148,8 +160,8 @@ def published_table(published: Sequence[PublishedRow]) -> Table:
     head = ["model", "semantic consistency", "perceptual quality", "overall"]
     rows = [[f"{r.model} (published)", *(number(v) for v in r.figures.values())] for r in published]
     note = (
-        "Published on GEdit-Bench, English, 0 to 10, given by another judge on other pictures: they are shown for "
-        "orientation and cannot be compared with the rows above."
+        "Published on GEdit-Bench, English, full set, 0 to 10, judged by GPT-4.1 in the published words: figures that "
+        "were asked otherwise, or on other pictures, cannot be compared with them."
     )
     return Table("GEdit-Bench (published)", head, rows, [note, *{r.source for r in published}])
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from paco_core.config.params import PARAMS_FILE, load
 from paco_core.data.records.panels import PanelStore
 from paco_core.data.records.records import parse_ref, read_prompts
-from paco_core.exchange import card, imported, rank_bench, sharegpt, tables
+from paco_core.exchange import card, gedit_bench, imported, rank_bench, sharegpt, tables
 from paco_core.exchange.panel_files import PanelWriter
 from paco_core.io import paths
 from paco_core.io.files import DataError, atomic, read_json, read_table, write_text
@@ -18,6 +18,11 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SPLITS = ("train", "validation")
+IMPORTS = {
+    "paco_dataset": imported.import_pairs,
+    "rank_bench": imported.import_benchmark,
+    "gedit": gedit_bench.import_gedit,
+}
 
 
 def export(root: Path, form: str, folder: Path, licence: str) -> str:
@@ -57,7 +62,7 @@ def bring(form: str, folder: Path, out: Path) -> str:
     """
     if out.exists():
         raise DataError(f"{out} exists already; name a new folder")
-    found = imported.import_pairs(folder, out) if form == "paco_dataset" else imported.import_benchmark(folder, out)
+    found = IMPORTS[form](folder, out)
     return f"{out}: " + ", ".join(f"{name} {count}" for name, count in found.items())
 
 

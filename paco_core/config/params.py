@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from dvc_project.yaml import parse_yaml
 from paco_core.config.params_base import ChatParams, Fraction, LoraParams, PolicyLora, Positive, Section
-from paco_core.config.params_benchmarks import T2isBenchParams
+from paco_core.config.params_benchmarks import T2isBenchParams, VieScoreParams
 from paco_core.config.params_edits import EditingParams, EditPromptsParams, EditQuestion, EditsParams, Painter
 from paco_core.config.params_policies import EarlyStop, PoliciesParams, PolicyRecipe, RewardSet, RewardTerm
 from paco_core.config.references import BenchmarkFolder, ModelRef, Names, UserFile
@@ -244,6 +244,7 @@ class GeditParams(Section):
     prompts: Positive  # of the unseen editing prompts, at most
     seeds: list[int] = Field(min_length=1)
     steps: Positive
+    viescore: VieScoreParams | None = None  # null = not judged so
     bootstrap: Positive
     seed: int
 

@@ -1,4 +1,4 @@
-"""Typed view of the section ``t2is_bench`` of ``params.yaml``."""
+"""Typed view of what ``params.yaml`` says about judges of painted pictures: T2IS-Bench, VIEScore."""
 
 from __future__ import annotations
 
@@ -40,6 +40,13 @@ class JudgeParams(_Judge):
 class AlignmentParams(_Judge):
     wording: Literal["published", "text"] = "published"  # VQAScore's question, or each text as it is
     vqascore: PredictorParams | None = None  # as published: t2v-metrics, clip-flant5-xxl
+
+
+class VieScoreParams(Section):
+    """Edits judged as GEdit-Bench judges, by a vision language model behind an endpoint."""
+
+    endpoint: ChatParams
+    prompts: str | None = None  # where the published texts are: a folder, or an installed package; null = our own words
 
 
 class T2isBenchParams(Section):

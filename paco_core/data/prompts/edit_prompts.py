@@ -38,6 +38,7 @@ class EditRow(BaseModel):
     input_image: str = Field(min_length=1)
     task_type: str = "edit"
     instruction_language: str = "en"
+    Intersection_exist: bool | None = None  # as GEdit-Bench spells it
 
 
 @dataclass
@@ -146,7 +147,10 @@ def read_rows(file: Path, limit: int | None = None) -> EditPrompts:
         except DataError as error:
             found.rejected.append((place, f"duplicate: id {error}"))
             continue
-        found.add(idx, given.instruction, name, task_name=given.task_type, language=given.instruction_language)
+        found.add(
+            idx, given.instruction, name, task_name=given.task_type, language=given.instruction_language,
+            **({} if given.Intersection_exist is None else {"intersection": given.Intersection_exist}),
+        )  # fmt: skip
     if not found.records:
         first = f", e.g. {': '.join(found.rejected[0])}" if found.rejected else ""
         raise DataError(f"{file}: none of its {len(found.rejected)} rows can be used{first}")

@@ -29,7 +29,9 @@ Part = Literal["train", "unseen"]
 class EditRecord(PromptRecord):
     """An instruction (the prompt) about one picture (``reference``, its id in the shard).
 
-    In the embedded world ``before`` holds the traits that the picture shows, and ``trait`` is to become ``word``.
+    A record of GEdit-Bench also says whether it is in the ``intersection``, the subset that all compared editors
+    answered. In the embedded world ``before`` holds the traits that the picture shows, and ``trait`` is to become
+    ``word``.
     """
 
     layout: str = Field(default="1x1", pattern=r"^1x1$")

@@ -1,0 +1,180 @@
+"""VIEScore of edits by any vision language model behind an OpenAI-compatible endpoint (arXiv 2312.14867).
+
+Semantic consistency SC = the smaller of "instruction carried out" and "rest left alone", perceptual quality PQ = the
+smaller of "natural" and "free of flaws", overall O = sqrt(SC x PQ), 0 to 10. GEdit-Bench's figure is the mean over task
+types of the mean within each, by language, on all instructions or on those of its intersection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict
+
+from paco_core.benchmarks.painted import Painted
+from paco_core.benchmarks.statistics import Estimate, macro_estimate
+from paco_core.benchmarks.tables import Table, interval
+from paco_core.benchmarks.viescore_prompts import Wording
+from paco_core.data.llm.chat_protocol import Question, Rejection, Reply
+from paco_core.data.llm.chat_workers import ask_all
+from paco_core.data.llm.journal import Journal
+from paco_core.data.llm.openai_chat import Chat
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from paco_core.config.params import ChatParams
+    from paco_core.grpo.scoring import Reference
+
+JOURNAL = Path(".paco") / "gedit" / "journal.jsonl"  # outside the outs, which DVC deletes before a run
+BEST = 10
+COLUMNS = {"sc": "semantic consistency", "pq": "perceptual quality", "overall": "overall"}
+LANGUAGES = {"en": "English", "cn": "Chinese"}
+CHARACTERS_A_TOKEN = 4  # of English text, about
+
+
+class Rating(BaseModel):
+    """What a judge answers: why, and two scores from 0 to 10."""
+
+    model_config = ConfigDict(extra="forbid")
+    reasoning: str
+    score: list[float]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One question about one edit: its number, and whether it is about the edit or about the picture alone."""
+
+    number: int
+    kind: str  # "sc" or "pq"
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Columns of :data:`COLUMNS`, (N,) each with NaN where an answer is missing, and all answers."""
+
+    columns: Mapping[str, np.ndarray]
+    answers: Sequence[dict[str, Any]]
+    counts: Mapping[str, int]
+
+
+def estimate(painted: Sequence[Painted], words: Wording) -> str:
+    """How much would be asked, in words."""
+    texts = sum(len(words.about_edit(p.record.prompt)) + len(words.quality) for p in painted)
+    return (
+        f"VIEScore: {2 * len(painted)} questions with {3 * len(painted)} pictures and about "
+        f"{texts // CHARACTERS_A_TOKEN} tokens of text"
+    )
+
+
+def judge(
+    painted: Sequence[Painted],
+    reference: Reference,
+    endpoint: ChatParams,
+    words: Wording,
+    root: Path,
+    advance: Callable[[int], object] = lambda _count: None,
+) -> Judged:
+    """Ask two questions about each edit. Answers are kept below the project, so that a killed run asks nothing twice.
+
+    Raises:
+        ChatError: when the endpoint cannot be worked with, or did not serve all questions.
+    """
+    asked = [Asked(number, kind) for number in range(len(painted)) for kind in ("sc", "pq")]
+    with Journal(root / JOURNAL) as journal:
+        chat = Chat(endpoint, journal)
+        replies = ask_all(chat, asked, partial(_question, painted, reference, words), advance)
+    least = {kind: np.full(len(painted), np.nan) for kind in ("sc", "pq")}
+    answers = []
+    for ask, reply in zip(asked, replies, strict=True):
+        if reply.answer is not None:
+            least[ask.kind][ask.number] = min(reply.answer.score)
+        answers.append(_row(painted[ask.number], ask.kind, reply))
+    columns = {**least, "overall": np.sqrt(least["sc"] * least["pq"])}
+    counts = chat.counts.figures() | {f"rejected.{c}": n for c, n in sorted(chat.counts.rejected.items())}
+    return Judged(columns, answers, counts)
+
+
+def _question(painted: Sequence[Painted], reference: Reference, words: Wording, ask: Asked) -> Question[Rating]:
+    edit = painted[ask.number]
+    name = f"{edit.policy}-{edit.size}-{edit.when}-{edit.record.idx}-{edit.seed}-{ask.kind}"
+    if ask.kind == "pq":
+        return Question(name, words.quality, Rating, images=[edit.image], fault=_fault)
+    images = [reference(edit.record), edit.image]
+    return Question(name, words.about_edit(edit.record.prompt), Rating, images=images, fault=_fault)
+
+
+def _fault(rating: Rating) -> Rejection | None:
+    if len(rating.score) != 2:
+        return Rejection("wrong_form", f"score has {len(rating.score)} numbers, expected two")
+    if not all(0 <= value <= BEST for value in rating.score):
+        return Rejection("out_of_range", f"scores are from 0 to {BEST}")
+    return None
+
+
+def _row(edit: Painted, kind: str, reply: Reply[Rating]) -> dict[str, Any]:
+    answer = reply.answer
+    return {
+        "policy": edit.policy, "size": edit.size, "when": edit.when, "prompt_id": edit.record.idx, "seed": edit.seed,
+        "kind": kind,
+        "score": None if answer is None else answer.score,
+        "reasoning": None if answer is None else answer.reasoning,
+        "rejected": [str(fault) for fault in reply.rejected],
+    }  # fmt: skip
+
+
+def figures(table: pd.DataFrame, intersection: Collection[str], *, resamples: int, seed: int) -> list[dict[str, Any]]:
+    """One row a policy, size, state, language and subset: the macro means over task types, as GEdit-Bench takes them.
+
+    Args:
+        table: one row an edit, with ``policy``, ``size``, ``when``, ``prompt_id``, ``language``, ``task_type``,
+            ``picture`` and :data:`COLUMNS`.
+        intersection: ids of the prompts in the benchmark's subset.
+    """
+    found = []
+    for cell, rows in table.groupby(["policy", "size", "when", "language"], sort=False):
+        subsets = {"full": rows, "intersection": rows[rows["prompt_id"].isin(intersection)]}
+        for subset, part in subsets.items():
+            if part.empty:
+                continue
+            draws: dict[str, Any] = {"groups": list(part["picture"]), "resamples": resamples, "seed": seed}
+            means = {
+                name: macro_estimate(part[name].to_numpy(dtype="float64"), list(part["task_type"]), **draws)
+                for name in COLUMNS
+            }
+            about = dict(zip(("policy", "size", "when", "language"), map(str, cell), strict=True))
+            found.append({**about, "subset": subset, "edits": len(part), "figures": means})
+    return found
+
+
+def table_of(rows: Sequence[Mapping[str, Any]], judge: str, words: Wording) -> Table:
+    """The figures as a table."""
+    cells = [
+        [
+            f"{row['policy']} at {row['size']} px, {row['when']} training",
+            LANGUAGES.get(row["language"], row["language"]),
+            row["subset"],
+            str(row["edits"]),
+            *(interval(row["figures"][name]) for name in COLUMNS),
+        ]
+        for row in rows
+    ]
+    note = (
+        f"VIEScore, 0 to 10, by {judge}, asked in {words.name}: mean within each task type, then over task types, with "
+        "95% bootstrap intervals over source pictures."
+    )
+    return Table("GEdit-Bench", ["method", "language", "subset", "edits", *COLUMNS.values()], cells, [note])
+
+
+def jsonable_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The figures for ``results.json``."""
+
+    def tree(value: Any) -> Any:
+        return {name: e.as_dict() if isinstance(e, Estimate) else e for name, e in value.items()}
+
+    return [{**row, "figures": tree(row["figures"])} for row in rows]

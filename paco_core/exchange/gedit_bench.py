@@ -1,0 +1,123 @@
+"""GEdit-Bench as it is published, tables with embedded pictures, turned into what ``edit_prompts.file`` reads.
+
+    edits.jsonl   key, instruction, input_image, task_type, instruction_language, Intersection_exist
+    pictures/     one PNG a source picture, named by its content
+    rejected.jsonl  summary.json
+
+Columns of the tables: those of ``stepfun-ai/GEdit-Bench``, or ``prompt`` and ``image`` as in PaCo-GRPO's split.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+from pyarrow import parquet
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from paco_core.data.records.records import Id, first_fault
+from paco_core.io.files import DataError, Names, atomic, digest, write_json, write_jsonl
+from paco_core.io.shards import decode_image, encode_png
+
+TASKS = (
+    "background_change", "color_alter", "material_alter", "motion_change", "ps_human", "style_change", "subject-add",
+    "subject-remove", "subject-replace", "text_change", "tone_transfer",
+)  # fmt: skip
+NAMES = {"prompt": "instruction", "image": "input_image"}  # of PaCo-GRPO's split -> of the benchmark
+
+
+class _Picture(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+    bytes: bytes
+
+
+class _Row(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+    key: Id | None = None
+    instruction: str = Field(min_length=1)
+    instruction_language: Literal["en", "cn"] = "en"
+    task_type: str | None = None
+    Intersection_exist: bool | None = None
+    input_image: _Picture
+
+
+def import_gedit(source: Path, out: Path) -> dict[str, Any]:
+    """A Parquet file, or a folder of them, to the new folder ``out``; its counts.
+
+    Rows that cannot be used are left out and written to ``rejected.jsonl``, with file, row and cause.
+
+    Raises:
+        DataError: when there is no Parquet file, one is damaged, or no row can be used.
+    """
+    rejected: list[tuple[str, str]] = []
+    rows: list[dict[str, Any]] = []
+    names, known = Names(), set[str]()
+    with atomic(out) as part:
+        (part / "pictures").mkdir(parents=True)
+        for number, (place, entry) in enumerate(_entries(source)):
+            try:
+                row, name, png = _usable(entry)
+            except DataError as error:
+                rejected.append((place, str(error)))
+                continue
+            key = row.key or digest([name, row.instruction])
+            try:
+                names.add(key, number)
+            except DataError as error:
+                rejected.append((place, f"duplicate: key {error}"))
+                continue
+            if name not in known:
+                known.add(name)
+                (part / "pictures" / f"{name}.png").write_bytes(png)
+            more = row.model_dump(exclude={"input_image", "key"}, exclude_none=True)
+            rows.append({"key": key, "input_image": f"pictures/{name}.png", **more})
+        if not rows:
+            first = f", e.g. {': '.join(rejected[0])}" if rejected else ""
+            raise DataError(f"{source}: none of its {len(rejected)} rows can be used{first}")
+        write_jsonl(part / "edits.jsonl", rows)
+        write_jsonl(part / "rejected.jsonl", ({"place": place, "cause": cause} for place, cause in rejected))
+        causes = Counter(cause.split(":")[0] for _, cause in rejected)
+        languages = Counter(row["instruction_language"] for row in rows)
+        counts = {
+            "edits": len(rows),
+            "pictures": len(known),
+            **{f"language.{k}": n for k, n in sorted(languages.items())},
+        }
+        counts |= {f"rejected.{cause}": n for cause, n in sorted(causes.items())}
+        write_json(part / "summary.json", counts)
+    return counts
+
+
+def _entries(source: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    files = [source] if source.is_file() else sorted(source.rglob("*.parquet"))
+    if not files:
+        raise DataError(f"{source}: no Parquet file there; expected GEdit-Bench as it is published")
+    for file in files:
+        row = 0
+        try:
+            for batch in parquet.ParquetFile(file).iter_batches(batch_size=16):
+                for entry in batch.to_pylist():
+                    yield f"{file}: row {row}", {NAMES.get(name, name): value for name, value in entry.items()}
+                    row += 1
+        except (OSError, ValueError) as error:  # pyarrow's own errors are kinds of these
+            cause = " ".join(str(error).split())[:300]
+            raise DataError(f"{file}: not a readable Parquet file ({cause}); replace it with a complete copy") from None
+
+
+def _usable(entry: dict[str, Any]) -> tuple[_Row, str, bytes]:
+    """The row, the name of its picture, and the picture as PNG."""
+    try:
+        row = _Row.model_validate(entry)
+    except ValidationError as error:
+        raise DataError(f"record: {first_fault(error)}") from None
+    if row.task_type is not None and row.task_type not in TASKS:
+        raise DataError(f"record: task_type {row.task_type!r} is none of GEdit-Bench's eleven")
+    try:
+        png = encode_png(decode_image(row.input_image.bytes, "input_image"))
+    except DataError as error:
+        raise DataError(f"picture: {error}") from None
+    return row, hashlib.md5(png, usedforsecurity=False).hexdigest()[:16], png
