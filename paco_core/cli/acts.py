@@ -256,6 +256,18 @@ def _painting(args: argparse.Namespace) -> Options:
     return Options(args.policy, args.seeds, args.size, args.steps, args.compare, args.out, args.json)
 
 
+def push(args: argparse.Namespace) -> None:
+    from paco_core.operations import publish
+
+    found = publish.parcel(project_root(), args.name)
+    publish.check_id(args.hub_id)
+    print(found.text())
+    if args.dry_run and found.faults:
+        raise SystemExit(1)
+    if not args.dry_run:
+        print(publish.push(found, args.hub_id, private=not args.public))
+
+
 def tables(args: argparse.Namespace) -> None:
     with uncollected():
         from paco_core.report import tables

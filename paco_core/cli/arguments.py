@@ -26,6 +26,13 @@ def _add_tracking(verb: Callable[..., argparse.ArgumentParser]) -> None:
     verb("rollback", acts.rollback, "move the alias champion back to the previous version").add_argument("name")
     verb("champions", acts.champions, "list champions and challengers")
 
+    text = "upload the reward, a policy's adapter or an exported data set to the Hugging Face Hub"
+    push = verb("push", acts.push, text)
+    push.add_argument("name", help="reward_merged, reward_lora, a recipe, NAME@champion, or a folder with a card")
+    push.add_argument("hub_id", metavar="OWNER/NAME")
+    push.add_argument("--dry-run", action="store_true", help="print files, the card's head and what would be refused")
+    push.add_argument("--public", action="store_true", help="a repository that is made is public (default: private)")
+
     verb("sync", acts.sync, "send MLflow what was kept locally while its server did not answer")
 
 

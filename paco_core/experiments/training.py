@@ -11,6 +11,7 @@ from paco_core.grpo.sizes import refuse_sizes, token_pixels
 from paco_core.grpo.trainer import Trainer
 from paco_core.io import paths
 from paco_core.io.files import DataError
+from paco_core.io.model_licence import licence_front
 from paco_core.policies import base
 from paco_core.policies.encodings import cache_folder
 from paco_core.rewards import registry
@@ -127,5 +128,6 @@ def train(
             processes=processes,
             reference=reference,
             place=place,
+            licence=licence_front(recipe.model, root),
         ).run(out, checkpoints)
     return outcome, ", ".join(endpoint.model for endpoint in endpoints.values())

@@ -22,6 +22,7 @@ def model_card(
     before: Mapping[str, float],
     after: Mapping[str, float],
     epochs: int,
+    licence: Mapping[str, str],
 ) -> str:
     """A Hugging Face model card in Markdown, the same text for the same training.
 
@@ -30,10 +31,13 @@ def model_card(
         place: folder of the training's results, relative to the project.
         before, after: evaluation on unseen prompts, named ``<size>/<metric>``.
         epochs: epochs that were trained.
+        licence: of the base model, for the card's head.
     """
     family = family_of(recipe.family)
     front = {
         "base_model": recipe.model,
+        "base_model_relation": "adapter",
+        **licence,
         "library_name": "diffusers",
         "pipeline_tag": "image-to-image" if family.edits else "text-to-image",
         "tags": ["lora", "reinforcement-learning", "paco-grpo", recipe.family],
@@ -57,14 +61,16 @@ Reinforcement learning on the rewards {rewards}, combined by {recipe.rewards.agg
 {_example(params, recipe, policy, prompt, place)}
 ```
 
-Pictures of training and evaluation start from noise of the generator seed `NoiseKey(prompt id, n, seed).generator_seed`
-(`paco_core.policies.base`), drawn on the processor.
+The example starts from the generator seed 0. Pictures of evaluation start from noise that is drawn on the processor
+from the generator seed `NoiseKey(prompt id, 0, seed).generator_seed` (`paco_core.policies.base`), seeds
+{", ".join(map(str, params.eval_seeds))}: put that number in place of the 0 to paint one of them again.
 
 ## Training
 
 - LoRA: {lora}
 - {epochs} epochs of {params.prompts_per_epoch} prompts x {params.group_size} pictures
 - {params.updates_per_epoch} updates an epoch, loss {params.loss}, learning rate {params.learning_rate:g}
+- seed {params.seed}
 - pictures of {recipe.train_size} px, {recipe.sampling_steps} steps, guidance {recipe.guidance:g}
 - {recipe.dynamics}, noise level {recipe.noise_level:g} at steps {recipe.noise_steps}
 - the weights are the exponential moving average (decay {params.ema_decay:g}, every {params.ema_every} optimiser steps)

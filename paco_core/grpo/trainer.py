@@ -113,6 +113,7 @@ class Trainer:
     processes: Processes = field(default_factory=Processes)
     reference: Reference | None = None
     place: Path = Path()  # of the results once they are finished, for the paths on the card
+    licence: Mapping[str, str] = field(default_factory=dict)  # of the base model, for the head of the card
 
     def __post_init__(self) -> None:
         self.params = self.params.of(self.recipe)
@@ -311,6 +312,7 @@ class Trainer:
                         outcome.before,
                         outcome.after,
                         last,
+                        self.licence,
                     )
                     (part / "README.md").write_text(card, encoding="utf-8")
         if self.processes.main:

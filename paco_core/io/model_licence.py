@@ -7,6 +7,32 @@ from pathlib import Path
 from dvc_project.yaml import parse_yaml
 from paco_core.io.files import DataError
 
+_FLUX = {
+    "license": "other",
+    "license_name": "flux-1-dev-non-commercial-license",
+    "license_link": "https://huggingface.co/black-forest-labs/FLUX.1-dev/blob/main/LICENSE.md",
+}
+#: Of models on the hub, as their own cards state it.
+HUB: dict[str, dict[str, str]] = {
+    "black-forest-labs/FLUX.1-dev": _FLUX,
+    "black-forest-labs/FLUX.1-Kontext-dev": _FLUX,
+    "Qwen/Qwen-Image-Edit": {"license": "apache-2.0"},
+    "Qwen/Qwen-Image-Edit-2509": {"license": "apache-2.0"},
+    "Qwen/Qwen-Image-Edit-2511": {"license": "apache-2.0"},
+    "Qwen/Qwen2.5-VL-7B-Instruct": {"license": "apache-2.0"},
+}
+
+
+def licence_front(model: str, root: Path) -> dict[str, str]:
+    """The licence of what was trained from a model, which is the model's own, as a hub's card has it in its head.
+
+    A model that is not known, and does not say, makes it ``other`` without a name: whoever publishes fills it in.
+    """
+    if model in HUB:
+        return HUB[model]
+    licence = licence_of(root / model)
+    return {"license": "other" if licence == "unknown" else licence}
+
 
 def licence_of(folder: Path) -> str:
     """The licence in the words of the card in a model's folder; ``unknown`` where there is none, as of a hub's model.

@@ -13,7 +13,7 @@ from paco_core.reward_model.golden import FOLDER, TOLERANCE
 from paco_core.reward_model.instructions import TEMPLATES
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from paco_core.config.params import RewardParams
     from paco_core.reward_model.yes_probability import PairQuery, Score
@@ -24,7 +24,7 @@ SHOWN = {"accuracy": "accuracy", "roc_auc": "ROC-AUC", "identical_score": "score
 def model_card(
     params: RewardParams,
     place: str,
-    licence: str,
+    licence: Mapping[str, str],
     log: Path | None,
     golden: Sequence[tuple[PairQuery, Score]],
 ) -> str:
@@ -32,13 +32,13 @@ def model_card(
 
     Args:
         place: folder of the model, relative to the project.
-        licence: of the base, by its own card.
+        licence: of the base, for the card's head.
         log: ``training_log.csv`` of the adapter; None where nothing was trained.
         golden: the golden pairs with their scores.
     """
     front = {
         "base_model": params.base,
-        "license": "other" if licence == "unknown" else licence,
+        **licence,
         "library_name": "transformers",
         "pipeline_tag": "image-text-to-text",
         "tags": ["reward-model", "consistency", "paco-reward"],
@@ -82,6 +82,70 @@ A server of this model should return these scores, within {TOLERANCE}; the pictu
 """
 
 
+def adapter_card(params: RewardParams, place: str, licence: Mapping[str, str], log: Path) -> str:
+    """The card of an adapter alone: the same questions and training, and how to put it on its base.
+
+    Args:
+        place: folder of the adapter, relative to the project.
+    """
+    front = {
+        "base_model": params.base,
+        "base_model_relation": "adapter",
+        **licence,
+        "library_name": "peft",
+        "pipeline_tag": "image-text-to-text",
+        "tags": ["lora", "reward-model", "consistency", "paco-reward"],
+    }
+    questions = [f"- `{name}`: `{TEMPLATES[name]}`" for name in (params.template, *EDIT_TEMPLATES)]
+    loading = f"""import torch
+from peft import PeftModel
+from PIL import Image
+from transformers import AutoProcessor, Qwen2_5_VLForConditionalGeneration
+
+processor = AutoProcessor.from_pretrained({params.base!r})
+model = Qwen2_5_VLForConditionalGeneration.from_pretrained({params.base!r})
+model = PeftModel.from_pretrained(model, {place!r}).eval()  # this folder
+pictures = [Image.open(file) for file in ("first.png", "second.png")]
+question = {TEMPLATES["plain"]!r}
+{_ASKING}"""
+    return f"""---
+{yaml.safe_dump(front, sort_keys=False).strip()}
+---
+
+# Adapter of a pairwise consistency reward for {params.base}
+
+Asked about two pictures, the base with this adapter answers Yes or No first, and then gives reasons (PaCo-Reward, arXiv
+2512.04784). The score is P(Yes) / (P(Yes) + P(No)) at the first answer token.
+
+```python
+{loading}
+```
+
+## Questions
+
+It answers these words only; `{{theme}}` and `{{instruction}}` stand for the set's theme and the edit's instruction.
+
+{chr(10).join(questions)}
+
+## Training
+
+{_training(params)}
+
+{_validation(log)}Golden pairs, scores that a server should return, lie beside the merged model.
+"""
+
+
+_ASKING = """\
+content = [{"type": "image"}, {"type": "image"}, {"type": "text", "text": question}]
+messages = [{"role": "user", "content": content}]
+text = processor.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+inputs = processor(text=[text], images=pictures, return_tensors="pt")
+with torch.inference_mode():
+    logits = model(**inputs).logits[0, -1].float()
+yes, no = (processor.tokenizer(word, add_special_tokens=False).input_ids[0] for word in ("Yes", "No"))
+print(torch.sigmoid(logits[yes] - logits[no]).item())"""
+
+
 def _example(place: str, instruction: str) -> str:
     """Python that scores the first golden pair with transformers alone."""
     return f"""import torch
@@ -93,21 +157,14 @@ processor = AutoProcessor.from_pretrained(folder)
 model = Qwen2_5_VLForConditionalGeneration.from_pretrained(folder).eval()
 pictures = [Image.open(f"{{folder}}/{FOLDER}/0-{{side}}.png") for side in ("first", "second")]
 question = {instruction!r}
-content = [{{"type": "image"}}, {{"type": "image"}}, {{"type": "text", "text": question}}]
-messages = [{{"role": "user", "content": content}}]
-text = processor.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-inputs = processor(text=[text], images=pictures, return_tensors="pt")
-with torch.inference_mode():
-    logits = model(**inputs).logits[0, -1].float()
-yes, no = (processor.tokenizer(word, add_special_tokens=False).input_ids[0] for word in ("Yes", "No"))
-print(torch.sigmoid(logits[yes] - logits[no]).item())"""
+{_ASKING}"""
 
 
 def _training(params: RewardParams) -> str:
     if params.source != "train":
         return f"None here: published weights, {params.source} {params.weights}."
     lora = params.lora
-    return f"""- LoRA of rank {lora.rank}, alpha {lora.alpha}, merged; vision tower {params.vision}
+    return f"""- LoRA of rank {lora.rank}, alpha {lora.alpha}; vision tower {params.vision}
 - {params.epochs} epochs, {params.batch_size * params.accumulation} pairs a step, learning rate {params.learning_rate:g}
 - loss {params.loss}, alpha {params.alpha:g}, averaged by {params.average}; answers: {params.answers}
 - weights of the epoch that is best by {params.best}; seed {params.seed}"""

@@ -9,13 +9,17 @@ from typing import TYPE_CHECKING
 from paco_core.config.references import model_at
 from paco_core.data.records.panels import PanelStore
 from paco_core.io import paths
+from paco_core.io.files import write_text
+from paco_core.io.model_licence import licence_front
 from paco_core.reward_model.evaluation import most_wrong
 from paco_core.reward_model.examples import read_examples
 from paco_core.reward_model.mistakes import contact_sheet, mistake
+from paco_core.reward_model.model_card import adapter_card
 from paco_core.reward_model.published import evaluate_published, keep_adapter
 from paco_core.reward_model.training import train
 from paco_core.runtime import checkpoints
 from paco_core.runtime.code.stage_code import StageCodes
+from paco_core.training.log import LOG
 
 if TYPE_CHECKING:
     from paco_core.config.params import Params, RewardParams
@@ -70,6 +74,13 @@ def _train(ctx: StageContext, examples: list[Example], validation: list[Example]
             progress=progress,
             say=ctx.say,
         )
+        card = adapter_card(
+            params,
+            (paths.REWARD_LORA / "adapter").as_posix(),
+            licence_front(params.base, ctx.root),
+            out / LOG,
+        )
+        write_text(out / "adapter" / "README.md", card)
     _show(ctx, report.after, report.mistakes)
     ctx.report(report.metrics(), pairs_trained_on=len(examples))
 

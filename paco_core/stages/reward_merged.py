@@ -9,7 +9,7 @@ from paco_core.config.references import model_at
 from paco_core.data.records.panels import PanelStore
 from paco_core.io import paths
 from paco_core.io.files import write_text
-from paco_core.io.model_licence import licence_of
+from paco_core.io.model_licence import licence_front
 from paco_core.reward_model.examples import read_examples
 from paco_core.reward_model.golden import write_golden
 from paco_core.reward_model.merging import merge
@@ -44,6 +44,6 @@ def run(ctx: StageContext) -> None:
         golden = queries[:GOLDEN], report.scores[:GOLDEN]
         write_golden(out, *golden)
         log = ctx.root / paths.REWARD_LORA / LOG if params.source == "train" else None
-        licence, pairs = licence_of(ctx.root / params.base), list(zip(*golden, strict=True))
+        licence, pairs = licence_front(params.base, ctx.root), list(zip(*golden, strict=True))
         write_text(out / "README.md", model_card(params, paths.REWARD_MERGED.as_posix(), licence, log, pairs))
     ctx.report(report.metrics())

@@ -101,7 +101,7 @@ def test_the_example_on_a_card_paints_as_the_policy(
     picture = small.resize((80, 80), Image.Resampling.NEAREST)
     (tmp_path / PLACE / "samples/reference").mkdir(parents=True)
     picture.save(tmp_path / PLACE / "samples/reference/p1.png")
-    card = model_card(params.policies, recipe, policy, record, PLACE, {}, {}, 1)
+    card = model_card(params.policies, recipe, policy, record, PLACE, {}, {}, 1, {"license": "apache-2.0"})
     (code,) = re.findall(r"```python\n(.*?)```", card, re.DOTALL)
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, env={**os.environ}, capture_output=True, text=True, timeout=240
