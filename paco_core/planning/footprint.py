@@ -59,10 +59,11 @@ class Architecture:
         A reference picture stands beside the noisy one, and where the text encoder reads it among the words.
         """
         image, words = (side // self.patch) ** 2, recipe.max_sequence_length
-        if not family_of(recipe.family).edits:
+        family = family_of(recipe.family)
+        if not family.edits:
             return image, words
         reference = recipe.reference_size or side
-        seen = round(reference / self.text_patch) ** 2 if self.text_patch else 0
+        seen = round((family.condition_size or reference) / self.text_patch) ** 2 if self.text_patch else 0
         return image + (reference // self.patch) ** 2, words + seen
 
     def lora_parameters(self, rank: int, targets: Sequence[str]) -> int:

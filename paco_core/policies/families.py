@@ -23,6 +23,8 @@ class Family:
         lora_targets: layers that an adapter sits on, unless the recipe names others.
         edits: each prompt changes a reference picture.
         true_guidance: guidance above 1 takes a second pass of the transformer; else it is a number among its inputs.
+        condition_size: the text encoder sees a reference at about this size squared, in pixels, whatever size its
+            latents have; None where it sees it at the size of its latents, or not at all.
     """
 
     policy: str
@@ -31,6 +33,7 @@ class Family:
     lora_targets: tuple[str, ...]
     edits: bool = False
     true_guidance: bool = False
+    condition_size: int | None = None
 
     def passes_a_step(self, guidance: float) -> int:
         """Transformer passes of one prediction."""
@@ -71,6 +74,7 @@ FAMILIES = {
         _QWEN_LAYERS,
         edits=True,
         true_guidance=True,
+        condition_size=384,
     ),
 }
 

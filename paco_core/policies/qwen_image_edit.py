@@ -66,18 +66,19 @@ image = pipeline(
         tensors: Tensors = {}
         for size in dict.fromkeys(sizes):
             brought = self.reference_of(size)
-            found = self._texts(instructions, pictures, self.read_size(brought))
-            nothing = self._texts([NEGATIVE] * len(pictures), pictures, self.read_size(brought))
+            seen = self.condition_of(brought)
+            found = self._texts(instructions, pictures, seen)
+            nothing = self._texts([NEGATIVE] * len(pictures), pictures, seen)
             for name, (tokens, mask) in {"text": found, "negative": nothing}.items():
                 tensors |= {sized(name, size): tokens, sized(f"{name} mask", size): mask}
             tensors[sized("reference", size)] = self._references(pictures, brought)
         return Condition(tensors)
 
-    def read_size(self, size: Size) -> Size:
-        """At what height and width the reader of instructions sees a reference whose latents have ``size``."""
+    def condition_of(self, size: Size) -> Size:
+        """At what height and width the text encoder sees a reference whose latents have ``size``."""
         return size
 
-    def shown(self, picture: Image, size: Size) -> Any:
+    def condition_picture(self, picture: Image, size: Size) -> Any:
         """A reference as the pipeline's ``encode_prompt`` takes it."""
         return self.pipeline.image_processor.resize(picture, *size)
 
@@ -99,7 +100,7 @@ image = pipeline(
             with torch.inference_mode():
                 tokens, _ = self.pipeline.encode_prompt(
                     prompt=[prompts[row]],
-                    image=self.shown(pictures[row], size),
+                    image=self.condition_picture(pictures[row], size),
                     device=self.device,
                 )
             return {"tokens": tokens[0]}

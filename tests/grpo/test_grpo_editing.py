@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from grpo_toys import TOKEN, ToyEditor, ToyPolicy, params, recipe
 from PIL import Image
+from tiny_pipelines import qwen_image_edit_plus
 
 from paco_core.config.params import EarlyStop
 from paco_core.data.prompts.edit_prompts import EditRecord, drawn
@@ -19,6 +20,7 @@ from paco_core.grpo.prompt_split import held_out_edits
 from paco_core.grpo.scoring import Scoring, reference_distance
 from paco_core.grpo.trainer import Reports, Trainer
 from paco_core.io.files import DataError
+from paco_core.policies import base
 from paco_core.rewards.base import RewardBatch
 
 
@@ -80,6 +82,29 @@ def test_training_makes_edits_more_like_their_references(tmp_path: Path) -> None
     assert shown[0][1].getpixel((0, 0)) == given.reference(given.unseen[0]).getpixel((0, 0))
     names = sorted(path.name for path in (tmp_path / "samples/reference").iterdir())
     assert names == sorted(f"{record.idx}.png" for record in given.unseen)
+
+
+@pytest.mark.parametrize("loss", ["ppo", "nft"])
+@pytest.mark.parametrize("version", [{}, {"zero_cond_t": True}], ids=["2509", "2511"])
+def test_a_real_pipeline_with_true_guidance_is_trained(tmp_path: Path, loss: str, version: dict[str, Any]) -> None:
+    """Qwen-Image-Edit-Plus, of random weights: log-probabilities repeat, both losses move it, the adapter loads."""
+    model = str(qwen_image_edit_plus(tmp_path / "model", **version))
+    noise = {"noise_steps": [1], "dynamics": "flow_sde"} if loss == "ppo" else {"noise_steps": [], "dynamics": "ode"}
+    rewards = {"terms": {"likeness": {"weight": 1.0}}, "aggregator": "weighted_sum", "advantage_std": "group"}
+    rule = recipe(family="qwen_image_edit_plus", loss=loss, guidance=2.0, eval_sizes=[32], rewards=rewards, **noise)
+    given = editor(
+        policy=base.load("qwen_image_edit_plus", model, "cpu", "float32", cache=tmp_path / "encodings"),
+        params=params(epochs=2, loss=loss, lora={"rank": 2, "alpha": 4, "targets": None}, gradient_checkpointing=True),
+        recipe=rule,
+    )
+    outcome = given.run(tmp_path / "out", tmp_path / "out" / "checkpoint")
+    first, second = outcome.rows[1:]
+    assert all(row["update/grad_norm"] > 0 for row in (first, second))
+    assert loss == "nft" or max(row["update/ratio_gap"] for row in (first, second)) < 1e-5
+    assert outcome.after["32/likeness"] != outcome.before["32/likeness"]
+    trained: Any = base.load("qwen_image_edit_plus", model, "cpu", "float32")
+    trained.start_from(str(tmp_path / "out" / "adapter"))
+    assert max(float(p.abs().max()) for name, p in trained.trainable().items() if "lora_B" in name) > 0
 
 
 def test_each_sample_is_scored_with_the_reference_of_its_own_prompt(tmp_path: Path) -> None:

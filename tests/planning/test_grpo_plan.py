@@ -161,6 +161,8 @@ PUBLIC = {
         {"vision_config": {"patch_size": 14, "spatial_merge_size": 2}},
     ),
 }
+_, *ENCODERS = PUBLIC["qwen_image_edit"][1:]
+PUBLIC["qwen_image_edit_plus"] = ("Qwen/Qwen-Image-Edit-2511", QWEN | {"zero_cond_t": True}, *ENCODERS)
 
 
 def configurations(folder: Path, family: str) -> dict[str, Any]:
@@ -187,11 +189,14 @@ def test_an_editors_size_is_that_of_the_real_one(tmp_path: Path, params: Params,
     assert sum(p.numel() for p in transformer.parameters()) == pytest.approx(found.parameters, rel=0.02)
     asked = editing(params, family).recipes[family]
     image, words = found.tokens(asked, 384)
-    assert image == 2 * 24 * 24 and words == 128 + (14 * 14 if family == "qwen_image_edit" else 0)
+    assert image == 2 * 24 * 24 and words == 128 + (0 if family == "flux_kontext" else 14 * 14)
+    large = {"flux_kontext": 0, "qwen_image_edit": 37 * 37, "qwen_image_edit_plus": 14 * 14}  # 1024 and 384 over 28 px
+    released = found.tokens(asked.model_copy(update={"reference_size": 1024}), 384)
+    assert released == (24 * 24 + 64 * 64, 128 + large[family])
     with torch.device("meta"), torch.no_grad(), FlopCounterMode(display=False) as counted:
         shared = {"hidden_states": torch.zeros(1, image, 64), "timestep": torch.zeros(1), "return_dict": False}
         text = torch.zeros(1, words, config["joint_attention_dim"])
-        if family == "qwen_image_edit":
+        if family != "flux_kontext":
             transformer(encoder_hidden_states=text, img_shapes=[[(1, 24, 24)] * 2], **shared)
         else:
             transformer(
@@ -245,7 +250,7 @@ def test_an_editors_plan_needs_its_configuration_only(tmp_path: Path, params: Pa
     tree = params.model_dump()
     tree["policies"] = editing(params, family, model="model").model_dump()
     asked = parse(tree)
-    found, passes = Workload.of(asked, family), 2 if family == "qwen_image_edit" else 1
+    found, passes = Workload.of(asked, family), 1 if family == "flux_kontext" else 2
     assert found.rollout_passes == 8 * passes * found.images_an_epoch and found.questions_a_picture == 2
     assert found.trained_passes == passes * found.images_an_epoch
     assert "GB per process: weights" in plan(asked, family, tmp_path)

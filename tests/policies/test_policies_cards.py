@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ MODELS: dict[str, Callable[[Path], Path]] = {
     "flux": tiny_flux,
     "flux_kontext": tiny_kontext,
     "qwen_image_edit": qwen_image_edit,
-    "qwen_image_edit_plus": qwen_image_edit_plus,
+    "qwen_image_edit_plus": partial(qwen_image_edit_plus, zero_cond_t=True),
 }
 RECIPES = {
     "flux": "flux_t2is",
@@ -75,7 +76,9 @@ def painted(policy: Any, record: PromptRecord, picture: Image.Image, params: Par
         ("flux_kontext", {"reference_size": 32}, "bfloat16"),
         ("qwen_image_edit", {}, "float32"),
         ("qwen_image_edit", {"reference_size": 32}, "bfloat16"),
+        ("qwen_image_edit_plus", {}, "float32"),
         ("qwen_image_edit_plus", {"reference_size": 1024}, "float32"),
+        ("qwen_image_edit_plus", {"reference_size": 32}, "bfloat16"),
     ],
 )
 def test_the_example_on_a_card_paints_as_the_policy(

@@ -7,12 +7,14 @@ import os
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from diffusers.pipelines.qwenimage import pipeline_qwenimage_edit_plus as plus
 from PIL import Image
 from released_lora import as_released
 from tiny import TEXT_LENGTH, tiny_flux, tiny_kontext
@@ -24,6 +26,7 @@ from paco_core.grpo.rollout import Sampling, rollout
 from paco_core.io.files import DataError
 from paco_core.policies import base, encodings
 from paco_core.policies.base import NoiseKey, Size
+from paco_core.policies.families import family_of
 from paco_core.policies.one_frame import one_frame
 
 PROMPTS = ["a red cat on the beach", "The colour", "No. The animal differs: the first shows cat and the second frog."]
@@ -31,7 +34,6 @@ KEYS = [NoiseKey(f"p{n}", n, 3) for n in range(3)]
 LORA = PolicyLora(rank=4, alpha=8)
 STEPS, GUIDANCE = 3, 3.5
 QWEN = "diffusers.pipelines.qwenimage.pipeline_qwenimage_edit"
-PLUS = f"{QWEN}_plus"
 
 
 def references(count: int = 3) -> list[Image.Image]:
@@ -46,7 +48,8 @@ class Family:
 
     name: str
     build: Callable[[Path], Path]
-    encoders: tuple[str, ...]  # what an encoding runs
+    encoders: tuple[str, ...] = ("encode_prompt", "_encode_vae_image")  # what an encoding runs
+    version: str = ""
 
     def by_pipeline(self, pipeline: Any, noise: torch.Tensor, size: Size, guidance: float, **more: Any) -> np.ndarray:
         asked: dict[str, Any] = {"prompt": PROMPTS, "image": references(), "latents": noise, **more}
@@ -63,9 +66,10 @@ class Family:
 
 
 FAMILIES = [
-    Family("flux_kontext", tiny_kontext, ("encode_prompt", "_encode_vae_image")),
-    Family("qwen_image_edit", qwen_image_edit, ("encode_prompt", "_encode_vae_image")),
-    Family("qwen_image_edit_plus", qwen_image_edit_plus, ("encode_prompt", "_encode_vae_image")),
+    Family("flux_kontext", tiny_kontext),
+    Family("qwen_image_edit", qwen_image_edit),
+    Family("qwen_image_edit_plus", qwen_image_edit_plus, version="2509"),
+    Family("qwen_image_edit_plus", partial(qwen_image_edit_plus, zero_cond_t=True), version="2511"),
 ]
 
 
@@ -73,7 +77,7 @@ def arrays(images: list[Image.Image]) -> np.ndarray:
     return np.stack([np.asarray(image, dtype=int) for image in images])
 
 
-@pytest.fixture(scope="module", params=FAMILIES, ids=lambda family: family.name)
+@pytest.fixture(scope="module", params=FAMILIES, ids=lambda family: family.name + family.version)
 def family(request: pytest.FixtureRequest) -> Family:
     return request.param
 
@@ -82,7 +86,7 @@ def family(request: pytest.FixtureRequest) -> Family:
 def folder(family: Family, tmp_path_factory: pytest.TempPathFactory) -> Path:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
-        return family.build(tmp_path_factory.mktemp(family.name) / "model")
+        return family.build(tmp_path_factory.mktemp(family.name + family.version) / "model")
 
 
 @pytest.fixture
@@ -113,7 +117,12 @@ def as_large(monkeypatch: pytest.MonkeyPatch, family: Family) -> Callable[[Any, 
             resized = [pipeline.image_processor.resize(image, *size) for image in references()]
             return {"image": resized, "_auto_resize": False}
         monkeypatch.setattr(f"{QWEN}.calculate_dimensions", lambda _area, _ratio: (size[1], size[0], None))
-        monkeypatch.setattr(f"{PLUS}.calculate_dimensions", lambda _area, _ratio: (size[1], size[0]))
+        seen = plus.calculate_dimensions(plus.CONDITION_IMAGE_SIZE, size[1] / size[0])
+        monkeypatch.setattr(
+            plus,
+            "calculate_dimensions",
+            lambda area, _ratio: seen if area == plus.CONDITION_IMAGE_SIZE else (size[1], size[0]),
+        )
         return {}
 
     return arrange
@@ -340,16 +349,21 @@ def test_one_frame_is_what_the_video_autoencoder_makes_of_it(tmp_path: Path) -> 
         assert (vae.encode(frames).latent_dist.mode() - film).abs().max() < 1e-5
 
 
-@pytest.mark.parametrize("changes", [{}, {"zero_cond_t": True}], ids=["2509", "2511"])
-def test_the_reader_of_plus_sees_384_pixels_at_most(tmp_path: Path, changes: dict[str, Any]) -> None:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(1)
-        folder = qwen_image_edit_plus(tmp_path / "model", **changes)
-    policy: Any = base.load("qwen_image_edit_plus", str(folder), "cpu", "float32", reference_size=1024)
-    assert policy.read_size((64, 32)) == (64, 32) and policy.read_size((1024, 1024)) == (384, 384)
-    assert policy.read_size((1344, 768)) == (512, 288)  # as many pixels as 384 x 384, in the same proportions
-    size = (32, 32)
-    by_pipeline = Family("qwen_image_edit_plus", qwen_image_edit_plus, ()).by_pipeline
-    given = {"prompt": PROMPTS[:1], "image": references(1)}
-    expected = by_pipeline(policy.pipeline, policy.noise(size, KEYS[:1]), size, GUIDANCE, **given)
-    assert np.abs(sample(policy, size, rows=1) - expected).max() <= 1
+def test_the_text_encoder_of_plus_sees_what_its_pipeline_shows_it(tmp_path: Path) -> None:
+    known = family_of("qwen_image_edit_plus")
+    assert known.condition_size is not None and known.condition_size**2 == plus.CONDITION_IMAGE_SIZE
+    policy: Any = base.load("qwen_image_edit_plus", str(qwen_image_edit_plus(tmp_path / "model")), "cpu", "float32")
+    assert policy.condition_of((64, 64)) == policy.condition_of((1024, 1024)) == (384, 384)
+    assert policy.condition_of((1248, 832)) == (480, 320)  # sides in steps of 32 px, as the pipeline's
+    seen: list[tuple[list[str], list[tuple[int, int]]]] = []
+    real = policy.pipeline.processor
+
+    def look(text: list[str], images: list[Image.Image], **more: Any) -> Any:
+        seen.append((text, [image.size for image in images]))
+        return real(text=text, images=images, **more)
+
+    policy.pipeline.processor = look
+    policy.encode(PROMPTS[:1], TEXT_LENGTH, references(1), [(64, 32)])
+    (text, sizes), (empty, others) = seen
+    assert sizes == others == [(256, 544)] and text != empty
+    assert "user\nPicture 1: <|vision_start|>" in text[0] and text[0].count("Picture") == 1
