@@ -63,6 +63,26 @@ def every_ranking_was_scored(metrics: Path) -> CheckReport:
     )
 
 
+def every_question_was_answered(metrics: Path) -> CheckReport:
+    """No question of T2IS-Bench failed; a set with a failed one has no figure in that dimension.
+
+    Args:
+        metrics: metrics file of the stage ``t2is_bench``.
+
+    Raises:
+        DataError: when the file is missing.
+    """
+    figures = read_json(metrics)
+    failed = figures["failed"]
+    return CheckReport(
+        name="every_question_was_answered",
+        passed=failed == 0,
+        severity="WARN",
+        description=f"{failed:g} questions failed" if failed else "every judge answered every question",
+        metadata=_known({"failed": failed, "sets": figures["sets"]}),
+    )
+
+
 def policy_gains_consistency(metrics: Path, policy: str, train_size: int, size: int) -> CheckReport:
     """Training lifted gold consistency (the judge's, where there is no gold metric) on unseen prompts.
 

@@ -40,6 +40,20 @@ def lost_consistency(data: Path, _item: str) -> dict[str, Any]:
     return {**shown, "contact_sheet": pictures(images, len(prompts), alt)}
 
 
+def judged_sets(data: Path, _item: str) -> dict[str, Any]:
+    """The figures of each method, as the benchmark's table has them."""
+    import pandas as pd
+
+    from paco_core.io.files import read_json
+
+    result = read_json(data / "t2is_bench" / "results.json")
+    rows = [
+        {"method": label, **{name: value["mean"] for name, value in result["figures"][method].items()}}
+        for method, label in result["methods"].items()
+    ]
+    return {"judged_sets": table(pd.DataFrame(rows))}
+
+
 def lost_edits(data: Path, _item: str) -> dict[str, Any]:
     """The edits that training helped least, and pictures: references, before, after."""
     from PIL import Image
@@ -70,4 +84,10 @@ def page(data: Path, _item: str) -> dict[str, Any]:
     return {"page": dg.MetadataValue.path(str(data / "report" / "index.html"))}
 
 
-SHOWN = {"consistency_rank": worst_rankings, "t2is": lost_consistency, "gedit": lost_edits, "report": page}
+SHOWN = {
+    "consistency_rank": worst_rankings,
+    "t2is": lost_consistency,
+    "t2is_bench": judged_sets,
+    "gedit": lost_edits,
+    "report": page,
+}

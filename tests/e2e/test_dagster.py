@@ -88,6 +88,7 @@ SHOWN = {
     "policies@qwen_edit": {"evaluations", "contact_sheet", "before_and_after"},
     "consistency_rank": {"worst_rankings", "side_by_side", "with_intervals"},
     "t2is": {"least_gain_in_gold_consistency", "contact_sheet", "before_and_after"},
+    "t2is_bench": {"judged_sets"},
     "gedit": {"least_gain_in_gold_editing", "contact_sheet", "before_and_after"},
     "report": {"page"},
 }

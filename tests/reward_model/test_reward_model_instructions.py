@@ -31,6 +31,8 @@ EXPECTED = {
         "Do images meet the following criteria? The style is the same. "
         "Please answer Yes or No first, then provide detailed reasons."
     ),
+    "t2is_bench_criteria": "Do images meet the following criteria? The style is the same. Please answer Yes or No.",
+    "t2is_bench_shows": 'Does this figure show "The style is the same."? Please answer yes or no.',
     "edit_consistency": COMPARED.replace(
         "{rest}",
         "Except for the parts that are intentionally changed according to the instruction, does the edited "

@@ -27,6 +27,12 @@ CHECKS = asset_checks(
             METRICS / "consistency_rank.json",
             "No judge failed on any instance",
         ),
+        Check(
+            "every_question_was_answered",
+            "t2is_bench",
+            METRICS / "t2is_bench.json",
+            "No question of T2IS-Bench failed",
+        ),
         Check("report_is_complete", "report", DATA / "report" / "metrics.json", "Nothing is missing from the page"),
     ],
 )
