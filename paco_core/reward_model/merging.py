@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paco_core.io.files import DataError, write_json
+from paco_core.io.files import DataError, read_json, write_json
 from paco_core.reward_model import lora
 from paco_core.reward_model.network import Network
 from paco_core.reward_model.scorer import Scorer
@@ -84,3 +84,18 @@ def write_model(network: Network, base: str | Path, out: Path) -> None:
             weights = path.name.endswith((".safetensors", ".index.json"))
             if path.is_file() and not weights and path.name not in BASE_ONLY and not (out / path.name).exists():
                 shutil.copy(path, out / path.name)
+    _add_settings_of_transformers_4(out)
+
+
+def _add_settings_of_transformers_4(out: Path) -> None:
+    """Add to a folder's settings what transformers 4.57 reads under another name (LLaMA-Factory pins it)."""
+    settings = read_json(out / "tokenizer_config.json")
+    if isinstance(settings.get("extra_special_tokens"), list):  # a mapping is expected there
+        settings["additional_special_tokens"] = settings.pop("extra_special_tokens")
+        write_json(out / "tokenizer_config.json", settings)
+    config = read_json(out / "config.json")
+    for part in (config, config.get("text_config", {})):
+        if rope := part.get("rope_parameters"):
+            part["rope_scaling"] = {name: value for name, value in rope.items() if name != "rope_theta"}
+            part["rope_theta"] = rope["rope_theta"]
+    write_json(out / "config.json", config)
