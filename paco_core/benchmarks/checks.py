@@ -16,6 +16,7 @@ GOLD_GAIN = 0.15  # gold consistency after training above before, at the trainin
 FOLLOWING_LOSS = 0.05  # gold prompt following may fall by so much
 
 Figures = Mapping[str, float | None]
+NOTHING = "the stage had nothing to measure; its out says why (skipped.json)"
 
 
 def reward_ranks_better_than_base(metrics: Path) -> CheckReport:
@@ -28,6 +29,8 @@ def reward_ranks_better_than_base(metrics: Path) -> CheckReport:
         DataError: when the file is missing.
     """
     figures = read_json(metrics)
+    if not figures:
+        return CheckReport.skipped("reward_ranks_better_than_base", "WARN", NOTHING)
     gain, low = figures["reward_minus_base.accuracy"], figures["reward_minus_base.accuracy_low"]
     return CheckReport(
         name="reward_ranks_better_than_base",
@@ -51,6 +54,8 @@ def every_ranking_was_scored(metrics: Path) -> CheckReport:
         DataError: when the file is missing.
     """
     figures = read_json(metrics)
+    if not figures:
+        return CheckReport.skipped("every_ranking_was_scored", "WARN", NOTHING)
     suffix = ".unscorable_share"
     failed = {k.removesuffix(suffix): v for k, v in figures.items() if k.endswith(suffix) and v != 0.0}
     words = ", ".join(f"{name} on {_text(share)} of the instances" for name, share in failed.items())
@@ -202,14 +207,18 @@ def report_is_complete(report: Path) -> CheckReport:
     Raises:
         DataError: when the file is missing.
     """
-    missing = read_json(report)["missing"]
+    found = read_json(report)
+    missing, left_out = found["missing"], found["skipped"]
     words = "; ".join(f"{m['what']}: run `{m['make']}`" for m in missing)
+    every = "every part of the page has its data"
+    if left_out:
+        every += f", but for {len(left_out)} that were skipped: {'; '.join(s['reason'] for s in left_out)}"
     return CheckReport(
         name="report_is_complete",
         passed=not missing,
         severity="WARN",
-        description=f"missing: {words}" if missing else "every part of the page has its data",
-        metadata={"missing": len(missing)},
+        description=f"missing: {words}" if missing else every,
+        metadata={"missing": len(missing), "skipped": len(left_out)},
     )
 
 

@@ -11,6 +11,7 @@ import open_clip
 import torch
 
 from paco_core.io.files import DataError
+from paco_core.io.hub import from_hub
 from paco_core.io.imports import uncollected
 
 if TYPE_CHECKING:
@@ -34,7 +35,8 @@ class ClipImages:
             if not (Path(name) / "open_clip_config.json").is_file():
                 raise DataError(f"{name}: no open_clip model there (open_clip_config.json is missing)")
             name = f"local-dir:{name}"
-        self.model, _, self.preprocess = open_clip.create_model_and_transforms(name, device=device)
+        with from_hub(model):
+            self.model, _, self.preprocess = open_clip.create_model_and_transforms(name, device=device)
         self.model.eval()
 
     @property

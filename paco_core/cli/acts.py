@@ -171,11 +171,13 @@ def zoo(args: argparse.Namespace) -> None:
 
 
 def plan(args: argparse.Namespace) -> None:
+    from paco_core.config import profiles
     from paco_core.config.params import PARAMS_FILE, load
     from paco_core.planning.plan import plan
 
     root = project_root()
-    print(plan(load(root / PARAMS_FILE), args.policy, root, args.processes))
+    params = load(root / PARAMS_FILE) if args.profile is None else profiles.read(root, args.profile)
+    print(plan(params, args.policy, root, args.processes))
 
 
 def graph(_args: argparse.Namespace) -> None:

@@ -109,6 +109,7 @@ def _add_runtime(verb: Callable[..., argparse.ArgumentParser]) -> None:
 
 def _plan_arguments(plan: argparse.ArgumentParser) -> None:
     plan.add_argument("policy")
+    plan.add_argument("--profile", metavar="NAME", help="plan with this profile instead of params.yaml")
     plan.add_argument("--processes", type=int, default=1, help="number of processes that will train together")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
@@ -50,8 +50,8 @@ class ParamsError(ValueError):
 
 
 class PromptsParams(Section):
-    engine: Literal["storybook", "import", "openai"]
-    count: Positive
+    engine: Literal["storybook", "import", "openai", "none"]  # none: no prompts, where only pairs are at hand
+    count: Positive | None  # null: all of the file
     layout: str = Field(pattern=r"^[1-9][0-9]?x[1-9][0-9]?$")
     seed: int
     source: UserFile | None = None  # JSON Lines of T2IS records, for the engine "import"
@@ -59,6 +59,8 @@ class PromptsParams(Section):
 
     @model_validator(mode="after")
     def _engine_has_what_it_needs(self) -> PromptsParams:
+        if self.engine in ("storybook", "openai") and self.count is None:
+            raise ValueError(f"engine {self.engine!r} needs count: how many prompts to make")
         if self.engine == "import" and not self.source:
             raise ValueError("engine 'import' needs source: a JSON Lines file of T2IS records")
         if self.engine == "openai" and self.endpoint is None:
@@ -75,9 +77,9 @@ class DiverseParams(Section):
     threshold: Annotated[float, Field(gt=-1.0, le=1.0)] | None
 
     @model_validator(mode="after")
-    def _one_rule(self) -> DiverseParams:
-        if (self.target is None) == (self.threshold is None):
-            raise ValueError("give either target or threshold, and null for the other")
+    def _one_rule_at_most(self) -> DiverseParams:
+        if self.target is not None and self.threshold is not None:
+            raise ValueError("give target or threshold, and null for the other; null for both keeps every prompt")
         return self
 
 
@@ -85,7 +87,7 @@ class GridsParams(Section):
     model: ModelRef
     device: str
     dtype: Literal["float32", "bfloat16", "float16"]
-    seeds: list[int] = Field(min_length=2)
+    seeds: list[int]  # one picture of every prompt from each; none: nothing is painted
     height: Positive
     width: Positive
     steps: Positive
@@ -93,9 +95,15 @@ class GridsParams(Section):
     max_sequence_length: Positive
     batch_size: Positive
 
+    @model_validator(mode="after")
+    def _enough_to_rank(self) -> GridsParams:
+        if len(self.seeds) == 1:
+            raise ValueError("seeds: ranking one picture against another needs two; [] paints none")
+        return self
+
 
 class AnnotationsParams(Section):
-    source: Literal["recogniser", "people", "judge", "import"]
+    source: Literal["recogniser", "people", "judge", "import", "none"]  # none: nothing is ranked
     model: ModelRef | None = None  # of the recogniser
     file: UserFile | None = None  # rankings made elsewhere, for the source "import"
     store: str = "answers/people.sqlite"  # the database of `paco annotate`; the source "people" reads what it saves
@@ -127,7 +135,7 @@ class PairsParams(Section):
 
 
 class ReasonsParams(Section):
-    engine: Literal["storybook", "openai"]
+    engine: Literal["storybook", "openai", "none"]  # none: only answers that pairs come with
     model: ModelRef | None = None  # the recogniser that reads the panels, for the engine "storybook"
     endpoint: ChatParams | None = None  # the vision language model, for the engine "openai"
 
@@ -284,18 +292,18 @@ class Params(Section):
 
 def _known_keys(model: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
     """Field names valid where an unknown key was met (walks the models along ``location``)."""
-    current: Any = model
+    current: type[BaseModel] | None = model
     for part in location[:-1]:
-        if isinstance(current, type) and issubclass(current, BaseModel) and part in current.model_fields:
-            current = current.model_fields[str(part)].annotation
-            args = getattr(current, "__args__", None)
-            if args and not isinstance(current, type):
-                current = next((a for a in args if isinstance(a, type) and issubclass(a, BaseModel)), args[-1])
-            elif args:
-                current = args[-1]
-    if isinstance(current, type) and issubclass(current, BaseModel):
-        return list(current.model_fields)
-    return []
+        if current is not None and part in current.model_fields:
+            current = _model_in(current.model_fields[str(part)].annotation)
+    return [] if current is None else list(current.model_fields)
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    """The model that a type is, or is made of: of a mapping's values, say."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for part in get_args(annotation) if (found := _model_in(part)) is not None), None)
 
 
 def explain(error: ValidationError, source: str) -> str:

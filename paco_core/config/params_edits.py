@@ -36,7 +36,7 @@ class EditingParams(Section):
 class EditPromptsParams(Section):
     """What editing policies are trained on and watched on."""
 
-    source: Literal["storybook", "file"]
+    source: Literal["storybook", "file", "none"]  # none: no recipe edits
     count: Positive | None  # drawn edits, or rows of the file; null: all of the file
     unseen: Positive  # pictures that no policy is trained on
     size: Annotated[int, Field(ge=16)] = 64  # pixels of a drawn picture's side

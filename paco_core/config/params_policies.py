@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -142,11 +142,23 @@ def _known_rewards(recipes: dict[str, PolicyRecipe]) -> dict[str, PolicyRecipe]:
     return recipes
 
 
-Recipes = Annotated[
-    dict[Annotated[str, AfterValidator(checked_name)], PolicyRecipe],
-    Field(min_length=1),
-    AfterValidator(_known_rewards),
-]
+def _trained(recipes: dict[str, PolicyRecipe | None]) -> dict[str, PolicyRecipe]:
+    """The recipes that are not null; a null one is in the graph, and nothing is trained by it."""
+    trained = {name: recipe for name, recipe in recipes.items() if recipe is not None}
+    if not trained:
+        raise ValueError("every recipe is null; at least one is needed")
+    return trained
+
+
+if TYPE_CHECKING:
+    Recipes = dict[str, PolicyRecipe]
+else:
+    Recipes = Annotated[
+        dict[Annotated[str, AfterValidator(checked_name)], PolicyRecipe | None],
+        Field(min_length=1),
+        AfterValidator(_trained),
+        AfterValidator(_known_rewards),
+    ]
 
 
 class PoliciesParams(Section):

@@ -1,4 +1,4 @@
-"""Profiles: other scales of the same graph. A profile is the storybook file with some keys changed."""
+"""Profiles: other scales of the same graph. Each but the storybook one changes keys of another."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from paco_core.config.params import ParamsError
 from paco_core.io.files import atomic
 
 BASE = "storybook"
+EXTENDS = "extends"  # key of a profile that changes another one than the storybook one
 
 
 def available(root: Path) -> list[str]:
@@ -39,17 +40,26 @@ def read(root: Path, name: str) -> params.Params:
 
 
 def resolve(root: Path, name: str) -> Any:
-    """The complete tree of a profile: the storybook profile with the profile's keys laid over it.
+    """The complete tree of a profile: the profile that it extends with its own keys laid over it.
 
     Raises:
-        ParamsError: for an unknown profile or an invalid result.
+        ParamsError: for an unknown profile, profiles that extend each other, or an invalid result.
     """
+    tree = _laid_over(root, name, ())
+    params.parse(_plain(tree), f"profiles/{name}.yaml")
+    return tree
+
+
+def _laid_over(root: Path, name: str, through: tuple[str, ...]) -> Any:
     if name not in available(root):
         raise ParamsError(f"no profile {name!r} in profiles/; available: {', '.join(available(root))}")
-    tree = _document(root / "profiles" / f"{BASE}.yaml")
-    if name != BASE:
-        _overlay(tree, _document(root / "profiles" / f"{name}.yaml"), "")
-    params.parse(_plain(tree), f"profiles/{name}.yaml")
+    if name in through:
+        raise ParamsError(f"profiles/{name}.yaml: extends itself, through {' and '.join(through)}")
+    document = _document(root / "profiles" / f"{name}.yaml")
+    if name == BASE:
+        return document
+    tree = _laid_over(root, str(document.pop(EXTENDS, BASE)), (*through, name))
+    _overlay(tree, document, "")
     return tree
 
 

@@ -28,15 +28,28 @@ PARTS = ("train", "validation")
 
 def prompts_are_valid(data: Path) -> CheckReport:
     """Every prompt is a valid record with its panels marked, and no text occurs twice."""
-    return _prompts(data / "prompts" / "prompts.jsonl", "prompts_are_valid")
+    name = "prompts_are_valid"
+    try:
+        records = read_prompts(data / "prompts" / "prompts.jsonl", none_allowed=True)
+    except DataError as error:
+        return _failed(name, str(error))
+    broken = [record.idx for record in records if _broken(record)]
+    repeated = len(records) - len({record.prompt for record in records})
+    return CheckReport(
+        name,
+        not broken and not repeated,
+        "ERROR",
+        f"{len(records)} prompts; {len(broken)} do not mark their panels, {repeated} repeat another's text",
+        {"prompts": len(records), "broken": len(broken), "repeated": repeated},
+    )
 
 
 def diverse_prompts_are_a_subset(data: Path) -> CheckReport:
     """Every diverse prompt is one of the prompts, and no subcategory was emptied."""
     name = "diverse_prompts_are_a_subset"
     try:
-        before = read_prompts(data / "prompts" / "prompts.jsonl")
-        after = read_prompts(data / "diverse_prompts" / "prompts.jsonl")
+        before = read_prompts(data / "prompts" / "prompts.jsonl", none_allowed=True)
+        after = read_prompts(data / "diverse_prompts" / "prompts.jsonl", none_allowed=True)
     except DataError as error:
         return _failed(name, str(error))
     known = {record.idx: record for record in before}
@@ -56,11 +69,13 @@ def edit_prompts_are_held_apart(data: Path) -> CheckReport:
     """Both parts hold editing prompts, every reference picture is there, and none is in both parts."""
     name = "edit_prompts_are_held_apart"
     try:
-        records, references = read_edit_prompts(data / "edit_prompts")
+        records, references = read_edit_prompts(data / "edit_prompts", none_allowed=True)
         for record in records[:SAMPLED_PICTURES]:
             references(record)
     except DataError as error:
         return _failed(name, str(error))
+    if not records:
+        return CheckReport.skipped(name, "ERROR", "there are no editing prompts (edit_prompts.source: none)")
     train, unseen = ([r.reference for r in records if r.part == part] for part in ("train", "unseen"))
     shared = set(train) & set(unseen)
     return CheckReport(
@@ -76,7 +91,7 @@ def painted_edits_are_of_training_prompts(data: Path) -> CheckReport:
     """No painted edit is of an unseen prompt, no id comes twice, and a sample of the pictures opens."""
     name = "painted_edits_are_of_training_prompts"
     try:
-        records, _ = read_edit_prompts(data / "edit_prompts")
+        records, _ = read_edit_prompts(data / "edit_prompts", none_allowed=True)
         edits, pictures = read_painted(data / "edits")
         for edit in edits[:SAMPLED_PICTURES]:
             pictures.read(edit.id)
@@ -101,7 +116,7 @@ def grids_are_complete(data: Path, shard: int | None = None, shards: Sequence[in
     """
     name = "grids_are_complete"
     try:
-        prompts = read_prompts(data / "diverse_prompts" / "prompts.jsonl")
+        prompts = read_prompts(data / "diverse_prompts" / "prompts.jsonl", none_allowed=True)
         if shard is None:
             reader = ShardReader.below(data / "grids")
         else:
@@ -113,6 +128,8 @@ def grids_are_complete(data: Path, shard: int | None = None, shards: Sequence[in
         damaged = [row["id"] for row in sample.to_dict("records") if _md5(reader, row) != row["md5"]]
     except DataError as error:
         return _failed(name, str(error))
+    if index.empty:
+        return CheckReport.skipped(name, "ERROR", "no grid was painted: grids.seeds is empty, or there are no prompts")
     seeds = set(index["seed"])
     have = set(zip(index["prompt_id"], index["seed"], strict=True))
     want = {(record.idx, seed) for record in prompts for seed in seeds}
@@ -134,6 +151,8 @@ def rankings_are_complete(data: Path) -> CheckReport:
         table = read_table(data / "rankings" / "instances.parquet")
     except DataError as error:
         return _failed(name, str(error))
+    if index.empty and table.empty:
+        return CheckReport.skipped(name, "ERROR", "there are no grids, and so nothing to rank")
     counts = Counter(table["prompt_id"])
     wrong = [
         str(prompt_id)
@@ -160,6 +179,8 @@ def annotations_order_all_candidates(data: Path) -> CheckReport:
         rankings = read_table(data / "annotations" / "rankings.parquet")
     except DataError as error:
         return _failed(name, str(error))
+    if instances.empty:
+        return CheckReport.skipped(name, "ERROR", "there are no instances to rank")
     sizes = {key: len(refs) for key, refs in zip(instances["instance_id"], instances["candidates"], strict=True)}
     rows = zip(rankings["instance_id"], rankings["ranking"], strict=True)
     invalid = sum(sorted(ranking) != list(range(sizes.get(key, -1))) for key, ranking in rows)
@@ -181,6 +202,8 @@ def annotators_agree(data: Path) -> CheckReport:
     except DataError as error:
         return _failed(name, str(error), "WARN")
     people = found["annotators"]
+    if not people:
+        return CheckReport.skipped(name, "WARN", f"nobody ranked anything (annotations.source: {found['source']})")
     doubtful = [f"{one['name']} ({'; '.join(one['doubts'])})" for one in people if one["doubts"]]
     measured = f"Kendall's W {found['kendall_w']:.2f}" if found["kendall_w"] is not None else "no overlap to measure"
     return CheckReport(
@@ -200,6 +223,8 @@ def labels_are_balanced(data: Path) -> CheckReport:
     except DataError as error:
         return _failed(name, str(error), "WARN")
     yes, no = labels["Yes"], labels["No"]
+    if not labels:
+        return CheckReport.skipped(name, "WARN", "there are no training pairs")
     passed = min(yes, no) > 0 and max(yes, no) <= min(yes, no) * (1 + IMBALANCE)
     return CheckReport(
         name, passed, "WARN", f"{yes} consistent and {no} inconsistent training pairs", {"yes": yes, "no": no}
@@ -211,12 +236,12 @@ def benchmark_is_held_out(data: Path) -> CheckReport:
 
     Where the parameters say ``pairs.leakage: report``, as a split by instance needs, it warns and blocks nothing.
     """
-    name, pairs = "benchmark_is_held_out", data / "pairs"
+    name, pairs, prompts = "benchmark_is_held_out", data / "pairs", data / "diverse_prompts" / "prompts.jsonl"
     try:
         found = leakage(
             read_table(pairs / "benchmark.parquet"),
             {part: read_table(pairs / f"{part}.parquet") for part in PARTS},
-            {record.idx: record.prompt for record in read_prompts(data / "diverse_prompts" / "prompts.jsonl")},
+            {record.idx: record.prompt for record in read_prompts(prompts, none_allowed=True)},
             picture_md5s(ShardReader.below(data / "grids", pairs).index),
         )
         allowed = read_json(pairs / "summary.json")["leakage"] == "report"
@@ -250,6 +275,8 @@ def answers_agree_with_labels(data: Path) -> CheckReport:
             answers, failed = answers + len(labelled), failed + len(rejected)
     except DataError as error:
         return _failed(name, str(error))
+    if not (answers or failed or missing):
+        return CheckReport.skipped(name, "ERROR", "there are no pairs to answer")
     return CheckReport(
         name,
         not wrong and not missing and answers > 0 and failed <= FAILED_SHARE * (answers + failed),
@@ -270,22 +297,6 @@ CHECKS: dict[str, tuple[Callable[[Path], CheckReport], ...]] = {
     "pairs": (labels_are_balanced, benchmark_is_held_out),
     "cot_labels": (answers_agree_with_labels,),
 }
-
-
-def _prompts(file: Path, name: str) -> CheckReport:
-    try:
-        records = read_prompts(file)
-    except DataError as error:
-        return _failed(name, str(error))
-    broken = [record.idx for record in records if _broken(record)]
-    repeated = len(records) - len({record.prompt for record in records})
-    return CheckReport(
-        name,
-        not broken and not repeated,
-        "ERROR",
-        f"{len(records)} prompts; {len(broken)} do not mark their panels, {repeated} repeat another's text",
-        {"prompts": len(records), "broken": len(broken), "repeated": repeated},
-    )
 
 
 def _broken(record: PromptRecord) -> bool:

@@ -17,3 +17,8 @@ class CheckReport:
     severity: Severity
     description: str
     metadata: dict[str, str | int | float] = field(default_factory=dict)
+
+    @classmethod
+    def skipped(cls, name: str, severity: Severity, reason: str) -> CheckReport:
+        """A check of what a stage did not make, since there was nothing to do: it passes, and says so."""
+        return cls(name, True, severity, f"skipped: {reason}", {"skipped": True})

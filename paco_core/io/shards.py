@@ -92,11 +92,16 @@ def read_image(path: Path) -> Image.Image:
     return decode_image(_bytes(path), str(path))
 
 
-def write_shard(folder: Path, rows: Sequence[Mapping[str, Any]], images: Mapping[str, bytes]) -> None:
+def write_shard(
+    folder: Path, rows: Sequence[Mapping[str, Any]], images: Mapping[str, bytes], columns: Sequence[str] = ()
+) -> None:
     """Write ``images`` (id -> encoded bytes) and their index rows (each with a key ``id``) to ``folder``.
 
     The order of ``rows`` does not matter: both files are sorted by id. ``images`` may read each picture when
     it is asked for, and may hold others.
+
+    Args:
+        columns: further ones of the index, for a shard that may hold no picture.
 
     Raises:
         DataError: when an id cannot be a member's name or repeats, or a row has no picture.
@@ -117,7 +122,8 @@ def write_shard(folder: Path, rows: Sequence[Mapping[str, Any]], images: Mapping
             info.size = len(data)
             table.append({**row, "member": info.name, "offset": tar.offset + tarfile.BLOCKSIZE, "size": len(data)})
             tar.addfile(info, io.BytesIO(data))
-    pd.DataFrame(table).to_parquet(folder / INDEX, index=False)
+    index = pd.DataFrame(table) if table else pd.DataFrame(columns=[*COLUMNS, *columns])
+    index.to_parquet(folder / INDEX, index=False)
 
 
 def _index(path: Path, require: Sequence[str]) -> pd.DataFrame:
@@ -127,7 +133,7 @@ def _index(path: Path, require: Sequence[str]) -> pd.DataFrame:
     table = read_table(path, require=(*COLUMNS, *require))
     for name, least, most in (("offset", tarfile.BLOCKSIZE, 1 << 62), ("size", 0, MAX_BYTES)):
         values = table[name]
-        if not is_integer_dtype(values) or not values.between(least, most).all():
+        if len(values) and not (is_integer_dtype(values) and values.between(least, most).all()):
             raise DataError(f"{path}: column {name!r} is damaged: expected whole numbers from {least} to {most}")
     for row, name in enumerate(table["id"]):
         try:
@@ -172,6 +178,7 @@ class ShardReader:
         import pandas as pd
 
         frames = [_index(folder / INDEX, self.require).assign(folder=str(folder)) for folder in self.folders]
+        frames = [frame for frame in frames if len(frame)] or frames[:1]  # an empty one has columns, and no types
         table = pd.concat(frames, ignore_index=True)
         repeated = table["id"][table["id"].duplicated()]
         if len(repeated):

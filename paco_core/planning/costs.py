@@ -7,23 +7,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paco_core.config.params import Params, PolicyRecipe
+from paco_core.planning.device_memory import device_memory
+from paco_core.planning.skipped_stages import skipped_stages
+from paco_core.planning.weights import model_gb
 from paco_core.planning.workload import Workload
 from paco_core.policies.families import family_of
 from paco_core.storybook import bench_texts
 from paco_core.tasks.edits import EDITS
 from paco_core.tasks.sets import SETS
 from paco_core.tasks.table import recipes_of
-
-#: Weights of public models in GB as stored (bf16), from their model cards.
-HUB_GB = {
-    "black-forest-labs/FLUX.1-dev": 33.7,
-    "black-forest-labs/FLUX.1-Kontext-dev": 33.7,  # the same parts
-    "Qwen/Qwen-Image-Edit": 57.7,  # 20.4 B in the transformer, 8.3 B in the text encoder
-    "Qwen/Qwen-Image-Edit-2509": 57.7,  # the same parts
-    "Qwen/Qwen-Image-Edit-2511": 57.7,
-    "Qwen/Qwen2.5-VL-7B-Instruct": 16.6,
-    "hf-hub:laion/CLIP-ViT-H-14-laion2B-s32B-b79K": 3.9,
-}
 
 #: Seconds for one unit of work on two cores with the small models, measured by `make demo`.
 CPU_SECONDS = {
@@ -52,17 +44,7 @@ class StageCost:
     note: str = ""
 
 
-def model_gb(root: Path, model: str | None) -> float:
-    """Weights of a model folder on disk, or of a known hub id; 0 when there is none."""
-    if model is None:
-        return 0.0
-    folder = root / model
-    if folder.is_dir():
-        return sum(p.stat().st_size for p in folder.rglob("*.safetensors")) / 1e9
-    return HUB_GB.get(model, 0.0)
-
-
-def _told_in(engine: str) -> float | None:
+def _writing_s(engine: str) -> float | None:
     """Seconds of a stage that writes texts: an endpoint takes the time it takes."""
     return None if engine == "openai" else LIGHT_S
 
@@ -119,15 +101,43 @@ def _bench_questions(params: Params) -> int:
     return min(painted.prompts, bench.prompts or painted.prompts) * len(painted.seeds) * states * sizes * a_set
 
 
+def prompts_at_hand(params: Params, root: Path) -> int:
+    """Prompts of the stage ``prompts``; of a file whose records are all asked for, its lines, 0 where it is missing."""
+    if params.prompts.engine == "none":
+        return 0
+    return _lines(root / str(params.prompts.source)) if params.prompts.count is None else params.prompts.count
+
+
+def _pairs(params: Params, root: Path, instances: int) -> int:
+    """Training pairs: of the rankings at most, of the edits that are asked for, and the imported ones that are here."""
+    ranked = int(instances * (1 - params.pairs.benchmark_share) * PAIRS_AN_INSTANCE)
+    imported = _lines(root / params.pairs.imported / "train.jsonl") if params.pairs.imported else 0
+    return ranked + imported + (params.pairs.editing.count or 0)
+
+
+def _lines(file: Path) -> int:
+    """Records of a JSON Lines file; 0 where it is missing, which `paco check` reports."""
+    if not file.is_file():
+        return 0
+    with file.open("rb") as lines:
+        return sum(1 for line in lines if line.strip())
+
+
+def _edit_prompts(params: Params) -> str:
+    return "0" if params.edit_prompts.source == "none" else str(params.edit_prompts.count or "all")
+
+
 def stage_costs(params: Params, root: Path) -> list[StageCost]:
     """Estimate of every stage, in the order of the graph."""
     base = 1.2  # GB: Python with torch, diffusers and transformers
-    prompts = params.diverse_prompts.target or params.prompts.count
+    written = prompts_at_hand(params, root)
+    prompts = params.diverse_prompts.target or written
     pictures = prompts * len(params.grids.seeds)
+    chosen = params.diverse_prompts.target or params.diverse_prompts.threshold is not None
     rows, columns = (int(n) for n in params.prompts.layout.split("x"))
     panels = rows * columns
     instances = prompts * panels * len(params.grids.seeds) * (len(params.grids.seeds) - 1)
-    pairs = int(instances * (1 - params.pairs.benchmark_share) * PAIRS_AN_INSTANCE)
+    pairs = _pairs(params, root, instances)
     cpu = params.grids.device == "cpu"
     s = CPU_SECONDS
 
@@ -136,13 +146,13 @@ def stage_costs(params: Params, root: Path) -> list[StageCost]:
 
     reward_gb = model_gb(root, params.reward.base)
     table = [
-        StageCost("prompts", f"{params.prompts.count} prompts", base, _told_in(params.prompts.engine), "cpu"),
+        StageCost("prompts", f"{written} prompts", base, _writing_s(params.prompts.engine), "cpu"),
         StageCost(
             "diverse_prompts",
-            f"{params.prompts.count} -> {prompts} prompts",
-            base + model_gb(root, params.diverse_prompts.model),
-            seconds(2),
-            params.diverse_prompts.device,
+            f"{written} -> {prompts} prompts",
+            base + (model_gb(root, params.diverse_prompts.model) if chosen else 0.0),
+            seconds(2) if chosen else LIGHT_S,
+            params.diverse_prompts.device if chosen else "cpu",
         ),
         StageCost(
             "grids",
@@ -154,14 +164,16 @@ def stage_costs(params: Params, root: Path) -> list[StageCost]:
         ),
         StageCost("rankings", f"{instances} instances", base, LIGHT_S, "cpu"),
         StageCost("annotations", f"{instances} rankings", base, seconds(instances / 400), "cpu"),
-        StageCost("edit_prompts", f"{params.edit_prompts.count or 'all'} editing prompts", base, LIGHT_S, "cpu"),
+        StageCost("edit_prompts", f"{_edit_prompts(params)} editing prompts", base, LIGHT_S, "cpu"),
         _edits(root, params, base),
         StageCost("pairs", f"at most {pairs} pairs", base, LIGHT_S, "cpu"),
-        StageCost("cot_labels", f"at most {pairs} answers", base, _told_in(params.cot_labels.engine), "cpu"),
+        StageCost("cot_labels", f"at most {pairs} answers", base, _writing_s(params.cot_labels.engine), "cpu"),
     ]
     steps = params.reward.epochs * max(1, pairs // (params.reward.batch_size * params.reward.accumulation))
     table += [
-        StageCost(
+        StageCost("reward_lora", f"published weights, {params.reward.source}", base, None, "cpu")
+        if params.reward.source != "train"
+        else StageCost(
             "reward_lora",
             f"about {steps} optimiser steps of {params.reward.batch_size * params.reward.accumulation} pairs",
             base + 2.5 * reward_gb,
@@ -174,6 +186,7 @@ def stage_costs(params: Params, root: Path) -> list[StageCost]:
     p = params.policies
     for name, recipe in p.recipes.items():
         done, family = Workload.of(params, name), family_of(recipe.family)
+        held = device_memory(params, name, root) if p.device.startswith("cuda") else None
         samples, evaluations = done.epochs * done.images_an_epoch, done.evaluations * done.evaluation_images
         asked = samples * done.questions_a_picture
         painted = family.passes_a_step(recipe.guidance) * evaluations * p.eval_steps * 2 * s["rollout_step"]
@@ -182,7 +195,7 @@ def stage_costs(params: Params, root: Path) -> list[StageCost]:
                 f"policies@{name}",
                 f"{done.epochs} epochs, {samples} samples, {asked} scored pairs, "
                 f"{done.optimiser_steps} optimiser steps, {evaluations} evaluation pictures",
-                base + 2.5 * model_gb(root, recipe.model) + reward_gb,
+                held.together_gb if held else base + 2.5 * model_gb(root, recipe.model) + reward_gb,
                 seconds(training_seconds(done) + painted),
                 p.device,
                 "" if cpu or family.edits else "published: 6.0 h on 8 x H100",
@@ -233,4 +246,10 @@ def stage_costs(params: Params, root: Path) -> list[StageCost]:
         ),
         StageCost("report", "1 page", base, LIGHT_S, "cpu"),
     ]
-    return table
+    skipped = skipped_stages(params)
+    return [
+        StageCost(cost.stage, f"nothing: {skipped[cost.stage]}", base, LIGHT_S, "cpu")
+        if cost.stage in skipped
+        else cost
+        for cost in table
+    ]

@@ -11,6 +11,7 @@ from paco_core.config.params import Params
 from paco_core.grpo.epoch_prompts import share
 from paco_core.io.files import DataError
 from paco_core.planning.costs import stage_costs
+from paco_core.planning.device_memory import device_memory
 from paco_core.planning.footprint import H100_FLOPS, UTILISATION, architecture, footprint
 from paco_core.planning.workload import Workload
 from paco_core.rewards import registry
@@ -69,6 +70,13 @@ def _resources(params: Params, policy: str, root: Path, done: Workload, processe
         f"activations {need.activations_gb:.2g}, kept latents {need.kept_gb:.2g} "
         "(estimate; text encoders are dropped before)"
     ]
+    if grpo.device.startswith("cuda") and (held := device_memory(params, policy, root)) is not None:
+        phases = ", ".join(f"{name} {gb:.0f} GB" for name, gb in held.phases.items())
+        beside = ", ".join(f"{name} {gb:.0f} GB" for name, gb in held.beside.items()) or "nothing"
+        lines += [
+            f"phases               {phases} (estimates)",
+            f"beside it            {beside}; on one GPU about {held.together_gb:.0f} GB in all",
+        ]
     total = done.epochs * need.flops_an_epoch
     cost = next(cost for cost in stage_costs(params, root) if cost.stage == f"policies@{policy}")
     if cost.seconds is not None:

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from dvc_project.lockfile import Lock
 from dvc_project.project import stages_of
 from paco_core.config import profiles
-from paco_core.config.params import PARAMS_FILE, ChatParams, Params, PromptsParams, load
-from paco_core.config.references import references
+from paco_core.config.params import PARAMS_FILE, ChatParams, Params, load, read_text, tree_of
+from paco_core.config.references import Reference, references
 from paco_core.data.annotation import answer_file
 from paco_core.data.prompts.prompts import make_prompts
 from paco_core.io.files import DataError
 from paco_core.planning.costs import StageCost, stage_costs
+from paco_core.planning.weights import model_gb
 from paco_core.rewards import registry
 from paco_core.runtime.code.stage_code import StageCodes, recorded
-from paco_core.tasks.table import task_of
+from paco_core.tasks.edits import EDITS
+from paco_core.tasks.sets import SETS
+from paco_core.tasks.table import recipes_of, task_of
 
 SHOWN_CHANGES = 3
-DISK_GB = {"storybook": 1.0, "real": 200.0}
+RESULTS_GB = {"storybook": 1.0, "real": 30.0}  # pictures, checkpoints and DVC's cache, beside the weights
 
 
 @dataclass
@@ -98,7 +102,7 @@ def _missing_inputs(params: Params, root: Path) -> list[str]:
     """What must come from outside beside models, files and folders: answers of people, keys of endpoints."""
     problems = []
     if params.prompts.engine == "import" and (root / str(params.prompts.source)).is_file():
-        problems += _unusable_prompts(params.prompts, root)
+        problems += _unusable_prompts(params, root)
     if params.annotations.source == "people":
         try:
             answer_file.read(root)
@@ -114,17 +118,49 @@ def _missing_inputs(params: Params, root: Path) -> list[str]:
     ]
 
 
-def _unusable_prompts(params: PromptsParams, root: Path) -> list[str]:
+def _unusable_prompts(params: Params, root: Path) -> list[str]:
     """What the stage would find wrong in a file of prompts, found before anything runs."""
     try:
-        make_prompts(params, (1, 1), root)
+        found = len(make_prompts(params.prompts, (1, 1), root).records)
     except DataError as error:
         return [f"prompts.source: {error}"]
-    return []
+    grpo = params.policies
+    needed, kept = grpo.eval_prompts + grpo.prompts_per_epoch, params.diverse_prompts.target or found
+    if kept >= needed or all(recipe.prompts is not None for recipe in recipes_of(SETS, grpo).values()):
+        return []
+    return [
+        f"prompts.source: {kept} prompts, but policies.eval_prompts={grpo.eval_prompts} and "
+        f"policies.prompts_per_epoch={grpo.prompts_per_epoch} need {needed}; give more prompts, or lower these"
+    ]
 
 
-def _graph_without_recipe(params: Params, root: Path) -> list[str]:
-    """Recipes of params.yaml that dvc.yaml does not train, or whose benchmark does not read them."""
+def _nothing_to_train_on(params: Params) -> list[str]:
+    """A reward that is to be trained needs pairs."""
+    pairs, problems = params.pairs, list[str]()
+    ranked = params.grids.seeds and params.annotations.source != "none" and params.prompts.engine != "none"
+    edits = pairs.editing.count != 0 or params.edits.painters
+    if params.reward.source == "train" and not (ranked or edits or pairs.imported):
+        problems.append(
+            "reward.source train: there is nothing to train on; rank grids (grids.seeds, annotations.source), name a "
+            "folder of pairs (pairs.imported), or use published weights (reward.source: merged or adapter)"
+        )
+    return problems
+
+
+def _untrainable(params: Params) -> list[str]:
+    """Recipes that cannot be trained for want of prompts."""
+    lacking = recipes_of(EDITS, params.policies) if params.edit_prompts.source == "none" else {}
+    if params.prompts.engine == "none":
+        lacking |= {n: recipe for n, recipe in recipes_of(SETS, params.policies).items() if recipe.prompts is None}
+    return [f"policies.recipes.{name}: cannot be trained: there are no prompts for it" for name in lacking]
+
+
+def _graph_without_recipe(params: Params, declared: Set[str], root: Path) -> list[str]:
+    """Recipes of params.yaml that dvc.yaml does not train, or whose benchmark does not read them.
+
+    Args:
+        declared: names of the recipes, and of those that are null: the graph has these, and trains nothing.
+    """
     graph = stages_of(root)
     trained = {stage.item for stage in graph.values() if stage.group == "policies"}
     problems = []
@@ -140,9 +176,32 @@ def _graph_without_recipe(params: Params, root: Path) -> list[str]:
                 f"its deps and policies.recipes.{name} to its params"
             )
     return problems + [
-        f"dvc.yaml: policies trains {name}, which policies.recipes does not have; take it out of `foreach`"
-        for name in sorted(str(item) for item in trained - set(params.policies.recipes))
+        f"dvc.yaml: policies trains {name}, which policies.recipes does not have; take it out of `foreach`, or set the "
+        "recipe to null"
+        for name in sorted(str(item) for item in trained - declared)
     ]
+
+
+def _used(params: Params) -> Iterator[Reference]:
+    """What the parameters name, but for the models of stages that have nothing to do."""
+    unused = {"grids.model"} if not params.grids.seeds else set()
+    if params.diverse_prompts.target is None and params.diverse_prompts.threshold is None:
+        unused.add("diverse_prompts.model")
+    return (found for found in references(params) if found.key not in unused)
+
+
+def _disk_gb(params: Params, root: Path) -> float:
+    """Weights of a hub, each once, the merged reward and its copy in DVC's cache, and what the stages write."""
+    hub = {found.value for found in _used(params) if found.is_of_hub(root)}
+    merged = 2 * model_gb(root, params.reward.base) if params.world == "real" else 0.0
+    return sum(model_gb(root, name) for name in hub) + merged + RESULTS_GB[params.world]
+
+
+def _declared(root: Path, profile: str | None) -> set[str]:
+    """Names below ``policies.recipes``, as the parameters spell them."""
+    path = root / PARAMS_FILE
+    tree = tree_of(read_text(path), path) if profile is None else profiles.resolve(root, profile)
+    return set(tree["policies"]["recipes"])
 
 
 def _changed_code(root: Path, lock: Lock) -> list[str]:
@@ -176,18 +235,19 @@ def check_project(root: Path, profile: str | None = None) -> Preflight:
     """
     params = load(root / PARAMS_FILE) if profile is None else profiles.read(root, profile)
     report = Preflight(params.profile, stage_costs(params, root))
-    for found in references(params):
+    for found in _used(params):
         if (fault := found.fault(root)) is not None:
             report.problems.append(f"{found.key}: {fault}")
         elif found.is_of_hub(root):
             report.remarks.append(f"{found.key}: {found.value} is not a folder here; it will be loaded from a hub")
-    report.problems += _missing_inputs(params, root) + _wrong_rewards(params)
-    report.problems += _graph_without_recipe(params, root)
+    report.problems += _missing_inputs(params, root) + _wrong_rewards(params) + _nothing_to_train_on(params)
+    report.remarks += _untrainable(params)
+    report.problems += _graph_without_recipe(params, _declared(root, profile), root)
     lock = Lock.read(root)
     report.remarks += _lost_outs(root, lock) + (_changed_code(root, lock) if profile is None else [])
     free = shutil.disk_usage(root).free / 1e9
-    if free < DISK_GB[params.world]:
-        report.problems.append(f"disk: {free:.1f} GB free, about {DISK_GB[params.world]:.0f} GB needed")
+    if free < (needed := _disk_gb(params, root)):
+        report.problems.append(f"disk: {free:.1f} GB free, about {needed:.0f} GB needed")
     on_cpu = [cost.memory_gb for cost in report.costs if cost.device == "cpu"]
     if on_cpu and max(on_cpu) * 2 > memory_gb():
         report.problems.append(f"memory: {memory_gb():.1f} GB, about {max(on_cpu) * 2:.1f} GB needed")

@@ -12,6 +12,7 @@ import torch
 from peft import LoraConfig
 
 from paco_core.io.files import DataError
+from paco_core.io.hub import explained
 from paco_core.policies import peft_layout
 
 if TYPE_CHECKING:
@@ -76,7 +77,8 @@ def _load_diffusers(pipeline: Any, source: str) -> None:
     try:
         pipeline.load_lora_weights(source, adapter_name=TRAINED)
     except (OSError, ValueError, KeyError) as error:
-        raise DataError(f"{source}: no LoRA can be loaded from there ({str(error).splitlines()[0]})") from None
+        found = f"{source}: no LoRA can be loaded from there ({str(error).splitlines()[0]})"
+        raise DataError(explained(source, error) or found) from None
     if TRAINED not in getattr(pipeline.transformer, "peft_config", {}):
         raise peft_layout.misfit(pipeline.transformer, source, "it has none of its layers")
 

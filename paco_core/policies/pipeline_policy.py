@@ -20,6 +20,7 @@ from diffusers.utils import logging as diffusers_logging
 from peft.utils import get_peft_model_state_dict
 
 from paco_core.io.files import DataError
+from paco_core.io.hub import from_hub
 from paco_core.io.imports import uncollected, without_bars
 from paco_core.policies import adapters
 from paco_core.policies.base import NoiseKey, Size
@@ -65,12 +66,13 @@ class PipelinePolicy:
         wanted = family_of(cls.family).pipeline
         kind = getattr(diffusers, wanted)
         try:
-            found = kind.load_config(model).get("_class_name")
+            with from_hub(model):
+                found = kind.load_config(model).get("_class_name")
         except OSError as error:
             raise DataError(f"{model}: no diffusers pipeline there ({str(error).splitlines()[0]})") from None
         if found != wanted:
             raise DataError(f"{model}: holds a {found}, the family {cls.family} needs a {wanted}")
-        with without_bars():
+        with without_bars(), from_hub(model):
             folder = Path(model if Path(model).is_dir() else kind.download(model))
             pipeline = kind.from_pretrained(folder, dtype=getattr(torch, dtype))
         pipeline.set_progress_bar_config(disable=True)

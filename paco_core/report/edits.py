@@ -11,7 +11,7 @@ from paco_core.io.files import read_json
 from paco_core.report import charts
 from paco_core.report.charts import Axis
 from paco_core.report.figures import Figures
-from paco_core.report.sections import MethodRow, Missing
+from paco_core.report.sections import MethodRow, Missing, Skipped
 
 #: What an edit is judged by: key -> words.
 DIMENSIONS = {
@@ -43,8 +43,10 @@ class EditJudge:
     tie_rule: str
 
 
-def edit_judge(root: Path, figures: Figures) -> EditJudge | Missing:
+def edit_judge(root: Path, figures: Figures) -> EditJudge | Missing | Skipped:
     """The editing benchmark's tables and plots."""
+    if (reason := Skipped.of("the editing benchmark", root / paths.EDIT_REWARD)) is not None:
+        return reason
     path = root / paths.EDIT_REWARD / "results.json"
     if not path.is_file():
         return Missing("the editing benchmark", "data/edit_reward/results.json", "dvc repro edit_reward")

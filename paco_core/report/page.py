@@ -18,7 +18,7 @@ from paco_core.io.files import read_table
 from paco_core.report import charts, editors, edits, painters, pictures, runs, sections, tiles, trained
 from paco_core.report.figures import Figures
 from paco_core.report.runs import StageRun
-from paco_core.report.sections import Missing
+from paco_core.report.sections import Missing, Skipped
 from paco_core.runtime.provenance.chain import Run
 from paco_core.runtime.tracking import flatten, git_state
 from paco_core.tasks.edits import EDITS
@@ -40,6 +40,7 @@ class Report:
     figures: Figures
     curves: dict[str, Any]
     missing: list[Missing]
+    skipped: list[Skipped]
     headline: dict[str, float] = field(default_factory=dict)
 
     def metrics(self) -> dict[str, Any]:
@@ -49,6 +50,7 @@ class Report:
             "figures": self.figures.values,
             "curves": self.curves,
             "missing": [{"what": m.what, "path": m.path, "make": m.make} for m in self.missing],
+            "skipped": [{"what": s.what, "reason": s.reason} for s in self.skipped],
         }
 
 
@@ -63,11 +65,15 @@ def build(root: Path, params: Params, lock: Lock, found: Mapping[str, Run], made
     figures = Figures()
     curves: dict[str, Any] = {}
     missing: list[Missing] = []
+    left_out: list[Skipped] = []
 
     def shown(part: Any) -> Any:
-        """The part, or None after noting what it lacks."""
+        """The part, or None after noting what it lacks, or why there is none."""
         if isinstance(part, Missing):
             missing.append(part)
+            return None
+        if isinstance(part, Skipped):
+            left_out.append(part)
             return None
         return part
 
@@ -82,6 +88,7 @@ def build(root: Path, params: Params, lock: Lock, found: Mapping[str, Run], made
     parts, lacking = trained.parts(painters.PAINTERS, root, painting, figures, curves)
     edited, lacking_edits = trained.parts(editors.EDITORS, root, editing, figures, curves)
     missing += [*lacking, *lacking_edits]
+    left_out += _untrained(root)
     view = {
         "params": params,
         "made": (made or datetime.now(UTC)).strftime("%-d %B %Y, %H:%M UTC"),
@@ -111,10 +118,11 @@ def build(root: Path, params: Params, lock: Lock, found: Mapping[str, Run], made
         "versions": runs.versions(),
         "outs": runs.recorded_outs(lock),
         "missing": missing,
+        "skipped": left_out,
         "hero": _hero(parts),
         "tiles": tiles.tiles(params, parts, edited, figures),
     }
-    return Report(_render(view, figures), figures, curves, missing, _headline(params, figures))
+    return Report(_render(view, figures), figures, curves, missing, left_out, _headline(params, figures))
 
 
 def _themes(root: Path) -> dict[str, str]:
@@ -125,17 +133,23 @@ def _themes(root: Path) -> dict[str, str]:
     return dict(zip(table["prompt_id"].astype(str), table["theme"].astype(str), strict=True))
 
 
-def _sheet(root: Path, themes: dict[str, str]) -> list[pictures.SheetRow] | Missing:
+def _sheet(root: Path, themes: dict[str, str]) -> list[pictures.SheetRow] | Missing | Skipped:
     if not list((root / paths.GRIDS).glob("*/index.parquet")):
         return Missing("the painted grids", "data/grids", "dvc repro grids")
-    return pictures.contact_sheet(root / paths.GRIDS, themes, SHEET_ROWS)
+    return pictures.contact_sheet(root / paths.GRIDS, themes, SHEET_ROWS) or Skipped("grids", "none was painted")
 
 
-def _cards(root: Path) -> list[pictures.PairCard] | Missing:
+def _untrained(root: Path) -> list[Skipped]:
+    """The recipes of the graph that no policy is trained by."""
+    found = (Skipped.of(f"the policy {folder.name}", folder) for folder in sorted((root / paths.POLICIES).glob("*")))
+    return [part for part in found if part is not None]
+
+
+def _cards(root: Path) -> list[pictures.PairCard] | Missing | Skipped:
     labels = root / paths.COT_LABELS / "train.parquet"
     if not labels.is_file() or not list((root / paths.GRIDS).glob("*/index.parquet")):
         return Missing("the labelled pairs", "data/cot_labels/train.parquet", "dvc repro cot_labels")
-    return pictures.pair_cards(labels, root / paths.GRIDS, PAIRS)
+    return pictures.pair_cards(labels, root / paths.GRIDS, PAIRS) or Skipped("pairs of panels", "none was ranked here")
 
 
 @dataclass(frozen=True)

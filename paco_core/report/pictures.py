@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paco_core.data.records.panels import PanelStore
+from paco_core.data.records.records import parse_ref
 from paco_core.io.files import read_table
 from paco_core.io.shards import GRID_COLUMNS, ShardReader, decode_image, encode_png
 
@@ -98,9 +99,11 @@ def contact_sheet(grids: Path, themes: dict[str, str], rows: int) -> list[SheetR
 
 
 def pair_cards(labels: Path, grids: Path, count: int) -> list[PairCard]:
-    """``count`` labelled pairs of panels, Yes and No in turn, each of another prompt: a fixed random choice."""
+    """``count`` labelled pairs of painted panels, Yes and No in turn, each of another prompt: a fixed random choice."""
     panels = PanelStore.below(grids)
-    rows = [row for row in read_table(labels).to_dict("records") if not isinstance(row.get("instruction"), str)]
+    painted = set(panels.grids.index.index)
+    rows = [row for row in read_table(labels).to_dict("records") if parse_ref(str(row["first"]))[0] in painted]
+    rows = [row for row in rows if not isinstance(row.get("instruction"), str)]
     rows.sort(key=lambda row: _choice_order(str(row["pair_id"])))
     queues = {label: [row for row in rows if row["label"] == label] for label in LABELS}
     cards: list[PairCard] = []

@@ -9,6 +9,7 @@ from typing import Any
 from paco_core.benchmarks.published import T2IS_ABLATION, PublishedRow
 from paco_core.io import paths
 from paco_core.io.files import read_json
+from paco_core.io.skipped import skipped
 from paco_core.report import charts
 from paco_core.report.charts import Axis
 from paco_core.report.curves import Chart, keep, line, read_log
@@ -22,6 +23,20 @@ class Missing:
     what: str
     path: str
     make: str
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A part that there is not, since its stage had nothing to do."""
+
+    what: str
+    reason: str
+
+    @classmethod
+    def of(cls, what: str, folder: Path) -> Skipped | None:
+        """The part made of the out ``folder``; None where its stage did something, or has not run."""
+        reason = skipped(folder)
+        return None if reason is None else cls(what, reason)
 
 
 @dataclass(frozen=True)
@@ -45,8 +60,10 @@ class Judge:
     tie_rule: str
 
 
-def judge(root: Path, figures: Figures) -> Judge | Missing:
+def judge(root: Path, figures: Figures) -> Judge | Missing | Skipped:
     """The ranking benchmark's table and plot."""
+    if (reason := Skipped.of("the ranking benchmark", root / paths.CONSISTENCY_RANK)) is not None:
+        return reason
     path = root / paths.CONSISTENCY_RANK / "results.json"
     if not path.is_file():
         return Missing("the ranking benchmark", "data/consistency_rank/results.json", "dvc repro consistency_rank")

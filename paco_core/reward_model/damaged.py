@@ -11,6 +11,7 @@ from safetensors import SafetensorError
 
 from paco_core.io import paths
 from paco_core.io.files import DataError
+from paco_core.io.hub import explained
 
 
 @contextmanager
@@ -21,11 +22,14 @@ def reading(source: str | Path) -> Iterator[None]:
         source: its folder, or its hub id.
 
     Raises:
-        DataError: naming the source, when a file of it is missing, cut off or damaged, with what makes it anew.
+        DataError: naming the source, when a file of it is missing, cut off or damaged, with what makes it anew; of a
+            hub, see :func:`paco_core.io.hub.explained`.
     """
     try:
         yield
     except (SafetensorError, json.JSONDecodeError, UnicodeDecodeError, RecursionError, OSError) as error:
+        if message := explained(source, error):
+            raise DataError(message) from None
         stage = paths.producer(source) if isinstance(source, Path) else None
         remedy = f"run `dvc repro {stage}`" if stage else "replace it with a complete copy"
         cause = " ".join(str(error).split())[:300]

@@ -57,6 +57,8 @@ def read_examples(
     panel: Callable[[str], Image.Image],
     template: str,
     answers: Literal["reasons", "decision"] = "reasons",
+    *,
+    none_allowed: bool = False,
 ) -> list[Example]:
     """Examples of a table of labelled pairs with answers (columns :data:`COLUMNS`).
 
@@ -66,6 +68,7 @@ def read_examples(
             which has an ``instruction`` of its own, is asked what its column ``question`` names (one of
             :data:`EDIT_TEMPLATES`; the first where it names none).
         answers: "reasons" as they stand in the table, or the "decision" alone ("Yes." or "No.").
+        none_allowed: whether the table may be empty, as it may where published weights are used.
 
     Raises:
         DataError: naming the table and the pair, when it cannot be read, a column is missing, a label is neither
@@ -97,8 +100,12 @@ def read_examples(
             raise DataError(f"{table}: pair {pair_id}: {error}") from None
         text = f"{label}." if answers == "decision" else answer
         examples.append(Example(str(pair_id), images, instruction, text, ordered=isinstance(edit, str)))
-    if not examples:
-        raise DataError(f"{table}: holds no pair")
+    if not examples and not none_allowed:
+        raise DataError(
+            f"{table}: holds no pair, and reward.source 'train' needs some: rank grids (grids.seeds, "
+            "annotations.source), name a folder of pairs (pairs.imported), or use published weights (reward.source: "
+            "merged or adapter)"
+        )
     return examples
 
 

@@ -26,11 +26,12 @@ class MergeReport:
     tolerance: float
     scores: list[Score]  # of the merged folder, in the order of the queries
 
-    def metrics(self) -> dict[str, float]:
+    def metrics(self, compared: str = "pairs") -> dict[str, float]:
+        """Figures of the merge; ``compared`` is the key of how many pairs it was compared on."""
         return {
             "max_abs_difference": self.max_abs_difference,
             "tolerance": self.tolerance,
-            "pairs": float(len(self.scores)),
+            compared: float(len(self.scores)),
         }
 
 

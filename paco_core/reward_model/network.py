@@ -99,7 +99,10 @@ class Network:
                 f"{folder}: its weights are not safetensors; other formats can run code when they are loaded"
             )
         with reading(folder):
-            kind = AutoConfig.from_pretrained(source).model_type
+            try:
+                kind = AutoConfig.from_pretrained(source).model_type
+            except ValueError as error:  # a repository without config.json, or one that names no type
+                raise DataError(f"{source}: no model there ({str(error).splitlines()[0]})") from None
             if kind != "qwen2_5_vl":
                 raise DataError(f"{source}: its model type is {kind!r}, a reward model needs 'qwen2_5_vl'")
             model = Qwen2_5_VLForConditionalGeneration.from_pretrained(

@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 
 from paco_core.config.references import model_at
 from paco_core.io.files import DataError, read_json, write_json
+from paco_core.io.hub import from_hub
 from paco_core.reward_model import lora
 from paco_core.reward_model.evaluation import Evaluation, evaluate
 from paco_core.reward_model.examples import Example
@@ -94,12 +95,8 @@ def _fetch(root: Path, weights: str) -> Path:
     if isinstance(found, Path):
         return found
 
-    try:
+    with from_hub(found):
         return Path(snapshot_download(found, allow_patterns=[lora.CONFIG, lora.WEIGHTS, lora.BASE]))
-    except Exception as error:  # the hub's client raises many types; each becomes one clear error
-        raise DataError(
-            f"reward.weights {weights!r}: neither a folder of the project nor available from the hub ({error})"
-        ) from None
 
 
 def _renamed(weights: Path) -> dict[str, str]:

@@ -10,6 +10,7 @@ import open_clip
 import torch
 
 from paco_core.io.files import DataError
+from paco_core.io.hub import from_hub
 from paco_core.io.imports import uncollected
 
 if TYPE_CHECKING:
@@ -31,9 +32,10 @@ class OpenClip:
         if not model.startswith("hf-hub:") and not (folder / "open_clip_config.json").is_file():
             raise DataError(f"{model}: no open_clip model there (open_clip_config.json is missing)")
         source = model if model.startswith("hf-hub:") else f"local-dir:{folder}"
-        self.model, _, self.preprocess = open_clip.create_model_and_transforms(source, device=device)
+        with from_hub(model):
+            self.model, _, self.preprocess = open_clip.create_model_and_transforms(source, device=device)
+            self.tokenizer = open_clip.get_tokenizer(source)
         self.model.eval()
-        self.tokenizer = open_clip.get_tokenizer(source)
         self._texts: dict[str, torch.Tensor] = {}
 
     @property

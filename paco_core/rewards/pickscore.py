@@ -9,6 +9,7 @@ import torch
 from transformers import AutoProcessor, CLIPModel
 
 from paco_core.io.files import DataError
+from paco_core.io.hub import explained
 from paco_core.rewards.base import RewardBatch
 
 if TYPE_CHECKING:
@@ -33,7 +34,8 @@ class PickScore:
         try:
             self.model = CLIPModel.from_pretrained(model, use_safetensors=True).to(device).eval()
         except OSError as error:
-            raise DataError(f"{model}: no CLIP of transformers there ({str(error).splitlines()[0]})") from None
+            found = f"{model}: no CLIP of transformers there ({str(error).splitlines()[0]})"
+            raise DataError(explained(model, error) or found) from None
         try:
             self.processor = AutoProcessor.from_pretrained(model)
         except (OSError, ValueError):

@@ -23,6 +23,7 @@ from paco_core.io import figures_text, files, paths
 from paco_core.io.files import DataError
 from paco_core.io.progress import Progress
 from paco_core.io.secrets import redacted
+from paco_core.io.skipped import write_skipped
 from paco_core.runtime import checkpoints
 from paco_core.runtime.code.inputs import present_inputs
 from paco_core.runtime.code.stage_code import StageCode, StageCodes
@@ -104,6 +105,13 @@ class StageContext:
     def image(self, image: Image.Image, key: str, step: int = 0) -> None:
         """A picture for people, in full size in MLflow. The asset's page draws its own sheet from the outs."""
         self.tracker.image(image, key, step)
+
+    def skip(self, path: Path, reason: str) -> None:
+        """End a stage that has nothing to do: its out ``path`` says why, and there are no figures."""
+        with self.writing(path) as out:
+            write_skipped(out, reason)
+        self.say(f"{self.label}: skipped: {reason}")
+        self.report({}, skipped=reason)
 
     def report(self, metrics: Mapping[str, float], **notes: str | int | float) -> None:
         """Tell the stage's figures, once, at its end.

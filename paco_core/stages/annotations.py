@@ -20,6 +20,8 @@ def run(ctx: StageContext) -> None:
     panels = PanelStore.below(ctx.read(paths.GRIDS))
     with ctx.progress(*workload(instances, ctx.params.annotations)) as progress:
         votes = annotate(Task(instances, panels, ctx.params.annotations, ctx.root, progress.advance, ctx.say))
+    if not votes.rankings:
+        ctx.say(f"annotations: none of {len(instances)} instances is ranked (source {ctx.params.annotations.source!r})")
     agreed = agreement(votes.rankings, votes.habits)
     table = to_table(adjudicate(votes.rankings, votes.undecided).values())
     with ctx.writing(paths.ANNOTATIONS) as out:

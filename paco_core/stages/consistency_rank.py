@@ -16,7 +16,7 @@ from paco_core.benchmarks.tables import write_tables
 from paco_core.config.references import model_at
 from paco_core.data.records.panels import PanelStore
 from paco_core.io import paths
-from paco_core.io.files import write_json
+from paco_core.io.files import read_table, write_json
 
 if TYPE_CHECKING:
     from paco_core.runtime.context import StageContext
@@ -28,6 +28,8 @@ SHOWN = 5  # rankings left out, named one by one
 def run(ctx: StageContext) -> None:
     params, reward = ctx.params.consistency_rank, ctx.params.reward
     template = params.template or reward.template
+    if params.source is None and _none_held_out(ctx):
+        return ctx.skip(paths.CONSISTENCY_RANK, "no ranking is held out, and consistency_rank.source is null")
     instances, panels, rejected = _given(ctx)
     for place, cause in rejected[:SHOWN]:
         ctx.say(f"left out: {place}: {cause}")
@@ -73,3 +75,7 @@ def _given(ctx: StageContext) -> tuple[list[bench.Instance], bench.Panels, list[
     benchmark = ctx.read(paths.PAIRS) / "benchmark.parquet"
     instances = bench.read_instances(benchmark, params.max_instances, params.seed)
     return instances, PanelStore.below(ctx.read(paths.GRIDS)), []
+
+
+def _none_held_out(ctx: StageContext) -> bool:
+    return read_table(ctx.read(paths.PAIRS) / "benchmark.parquet", require=bench.COLUMNS).empty

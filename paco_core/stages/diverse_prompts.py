@@ -15,12 +15,15 @@ from paco_core.data.records.records import read_prompts, write_prompts
 from paco_core.io import paths
 
 if TYPE_CHECKING:
+    from paco_core.data.records.records import PromptRecord
     from paco_core.runtime.context import StageContext
 
 
 def run(ctx: StageContext) -> None:
     params = ctx.params.diverse_prompts
-    records = read_prompts(ctx.read(paths.PROMPTS) / "prompts.jsonl")
+    records = read_prompts(ctx.read(paths.PROMPTS) / "prompts.jsonl", none_allowed=True)
+    if not records or (params.target is None and params.threshold is None):
+        return _keep_all(ctx, records)
     local = params.model.startswith("data/") or (ctx.root / params.model).exists()
     model = ctx.read(Path(params.model)) if local else params.model
     embedded = embed_prompts(load_encoder(params.encoder, model, params.device), records, params.text)
@@ -55,3 +58,11 @@ def run(ctx: StageContext) -> None:
         },
         all_pairs_compared=str(found.exact),
     )
+
+
+def _keep_all(ctx: StageContext, records: list[PromptRecord]) -> None:
+    """Every prompt, without a look at how similar they are."""
+    ctx.say("diverse_prompts: neither target nor threshold: every prompt is kept, none is embedded")
+    with ctx.writing(paths.DIVERSE_PROMPTS) as out:
+        write_prompts(out / "prompts.jsonl", records)
+    ctx.report({"prompts_before": len(records), "prompts": len(records)})

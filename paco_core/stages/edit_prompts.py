@@ -17,6 +17,8 @@ PLACES_SHOWN = 5
 
 def run(ctx: StageContext) -> None:
     found = edit_prompts(ctx.params.edit_prompts, ctx.root)
+    if ctx.params.edit_prompts.source == "none":
+        ctx.say("edit_prompts.source is 'none': there are no editing prompts")
     for place, cause in found.rejected[:PLACES_SHOWN]:
         ctx.say(f"editing prompt left out: {place}: {cause}")
     with ctx.writing(paths.EDIT_PROMPTS) as out:

@@ -13,7 +13,7 @@ from paco_core.benchmarks.published import EDIT_REWARD
 from paco_core.benchmarks.tables import write_tables
 from paco_core.config.references import model_at
 from paco_core.io import paths
-from paco_core.io.files import DataError, write_json
+from paco_core.io.files import write_json
 
 if TYPE_CHECKING:
     from paco_core.runtime.context import StageContext
@@ -26,7 +26,8 @@ def run(ctx: StageContext) -> None:
     elif ctx.params.world == "storybook":
         cases = drawn_cases(params.count, params.size, params.seed)
     else:
-        raise DataError("edit_reward.source: name the folder of EditReward-Bench; only storybook draws its own cases")
+        reason = "edit_reward.source is null, and only the world storybook draws cases of its own"
+        return ctx.skip(paths.EDIT_REWARD, reason)
     models: dict[str, tuple[str, str | Path]] = {
         "reward": (f"PaCo-Reward, {reward.weights or 'trained here'}", ctx.read(paths.REWARD_MERGED)),
         "base": ("Its base, untrained", model_at(ctx.root, reward.base, "reward.base")),

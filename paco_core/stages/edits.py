@@ -68,7 +68,7 @@ def _show(ctx: StageContext, painted: list[Painted], reference: Reference) -> No
 
 
 def run(ctx: StageContext) -> None:
-    records, reference = read_edit_prompts(ctx.read(paths.EDIT_PROMPTS))
+    records, reference = read_edit_prompts(ctx.read(paths.EDIT_PROMPTS), none_allowed=True)
     painted = _paint(ctx, of_part(records, "train"), reference) if ctx.params.edits.painters else []
     edits = _read(ctx, painted) if painted else []
     if painted:

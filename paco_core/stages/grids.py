@@ -22,11 +22,13 @@ SHOWN = 4
 
 def run(ctx: StageContext) -> None:
     params = ctx.params.grids
-    prompts = read_prompts(ctx.read(paths.DIVERSE_PROMPTS) / "prompts.jsonl")
+    prompts = read_prompts(ctx.read(paths.DIVERSE_PROMPTS) / "prompts.jsonl", none_allowed=True)
     recipe = grids.Painting.of(params, ctx.root)
     records = grids.shard_of(prompts, int(ctx.item or 0), ctx.params.grid_shards)
     jobs = grids.grid_jobs(records, params.seeds, recipe)
     finished = grids.Finished(ctx.unfinished / recipe.digest)
+    if not jobs:
+        ctx.say(f"grids: nothing is painted: {'grids.seeds is empty' if records else 'there are no prompts'}")
     with ctx.progress(sum(job.id not in finished for job in jobs), "pictures") as progress:
         apart = partial(paint_apart, gpu=params.device.startswith("cuda"), threads=ctx.params.threads)
         painted = (apart if launchers.chosen() == "ray" else grids.paint)(
@@ -39,7 +41,7 @@ def run(ctx: StageContext) -> None:
         )
     with ctx.writing(paths.GRIDS / f"shard-{ctx.item}") as out:
         grids.write_grids(out, jobs, finished)
-    for number, job in enumerate(jobs[: SHOWN * len(params.seeds) : len(params.seeds)]):
+    for number, job in enumerate(jobs[: SHOWN * len(params.seeds) : len(params.seeds) or 1]):
         ctx.image(decode_image(finished[job.id], job.id), f"grids/{number}")
     ctx.report(
         {"pictures": len(jobs), "prompts": len(records), "batch_size": painted.batch_size},

@@ -33,11 +33,11 @@ def run(ctx: StageContext) -> None:
     params = ctx.params.pairs
     instances = read_table(ctx.read(paths.RANKINGS) / "instances.parquet", require=rankings.COLUMNS)
     annotations = votes.from_table(read_table(ctx.read(paths.ANNOTATIONS) / "rankings.parquet", require=votes.COLUMNS))
-    prompts = read_prompts(ctx.read(paths.DIVERSE_PROMPTS) / "prompts.jsonl")
+    prompts = read_prompts(ctx.read(paths.DIVERSE_PROMPTS) / "prompts.jsonl", none_allowed=True)
     md5s = picture_md5s(ShardReader.below(ctx.read(paths.GRIDS)).index)
     imported = imported_pairs(ctx.root / params.imported if params.imported else None)
     editing = editing_pairs(params.editing, ctx.root)
-    edits = read_edit_prompts(ctx.read(paths.EDIT_PROMPTS))
+    edits = read_edit_prompts(ctx.read(paths.EDIT_PROMPTS), none_allowed=True)
     painted = add_painted(editing, ctx.read(paths.EDITS), *edits, params.editing.questions)
     for place, cause in editing.rejected[:PLACES_SHOWN]:
         ctx.say(f"editing triple left out: {place}: {cause}")

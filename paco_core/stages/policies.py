@@ -35,6 +35,8 @@ def assist(params: Params, item: str | None, root: Path) -> None:
 
 def run(ctx: StageContext) -> None:
     name = str(ctx.item)
+    if name not in ctx.params.policies.recipes:
+        return ctx.skip(paths.POLICIES / name, f"policies.recipes.{name} is null")
     params = ctx.params.policies.of(recipe_of(ctx.params, name))
     place = paths.POLICIES / name
     samples, updates = params.prompts_per_epoch * params.group_size, params.updates_per_epoch

@@ -18,7 +18,7 @@ SHOWN = 5  # records left out, named one by one
 
 def run(ctx: StageContext) -> None:
     params, grids = ctx.params.prompts, ctx.params.grids
-    with ctx.progress(params.count, "prompts") as progress:
+    with ctx.progress(params.count or 0, "prompts") as progress:
         made = make_prompts(params, (grids.height, grids.width), ctx.root, progress.advance)
     with ctx.writing(paths.PROMPTS) as out:
         write_prompts(out / "prompts.jsonl", made.records)
@@ -28,15 +28,17 @@ def run(ctx: StageContext) -> None:
         ctx.say(f"{params.source}, line {row['line']}: {row['cause']}; left out")
     if len(made.rejected) > SHOWN:
         ctx.say(f"{len(made.rejected) - SHOWN} more are listed in {paths.PROMPTS}/rejected.jsonl")
+    if params.engine == "none":
+        ctx.say("prompts.engine is 'none': there are no prompts")
     shares = Counter((r.category, r.task_name) for r in made.records)
     ctx.report(
         {
             "prompts": len(made.records),
             "categories": len({r.category for r in made.records}),
             "subcategories": len(shares),
-            "smallest_subcategory": min(shares.values()),
-            "largest_subcategory": max(shares.values()),
+            "smallest_subcategory": min(shares.values(), default=0),
+            "largest_subcategory": max(shares.values(), default=0),
             **made.figures,
         },
-        first=made.records[0].prompt,
+        **({"first": made.records[0].prompt} if made.records else {}),
     )

@@ -54,7 +54,11 @@ def run(ctx: StageContext) -> None:
 def _examples(read: Callable[[Path], Path], params: RewardParams, *parts: str) -> list[list[Example]]:
     labels = read(paths.COT_LABELS)
     panel = PanelStore.below(read(paths.GRIDS), read(paths.PAIRS)).panel
-    return [read_examples(labels / f"{part}.parquet", panel, params.template, params.answers) for part in parts]
+    needed = params.source == "train"
+    return [
+        read_examples(labels / f"{part}.parquet", panel, params.template, params.answers, none_allowed=not needed)
+        for part in parts
+    ]
 
 
 def _train(ctx: StageContext, examples: list[Example], validation: list[Example]) -> None:
@@ -86,12 +90,19 @@ def _train(ctx: StageContext, examples: list[Example], validation: list[Example]
 
 
 def _published(ctx: StageContext, validation: list[Example]) -> None:
-    """Nothing is trained: the published weights are looked at on the validation pairs, beside their base."""
+    """Nothing is trained: the published weights are looked at on the validation pairs, beside their base.
+
+    Where there are no such pairs, nothing is loaded and no figure of theirs is reported.
+    """
     params = ctx.params.reward
+    ctx.say(f"{params.source} {params.weights}, nothing is trained")
     with ctx.writing(paths.REWARD_LORA) as part:
         adapter = keep_adapter(ctx.root, params, part)
-        before, after = evaluate_published(ctx.root, params, adapter, validation, say=ctx.say)
-    ctx.say(f"{params.source} {params.weights}, nothing was trained")
+        if validation:
+            before, after = evaluate_published(ctx.root, params, adapter, validation, say=ctx.say)
+    if not validation:
+        ctx.say("reward_lora: there are no validation pairs: the published weights are not validated here")
+        return ctx.report({"steps": 0.0}, validated="no: there are no validation pairs")
     _show(ctx, after, most_wrong(validation, after.scores))
     ctx.report({**after.metrics(), **before.metrics("base."), "steps": 0.0})
 

@@ -12,21 +12,32 @@ from paco_core.io.files import write_text
 from paco_core.io.model_licence import licence_front
 from paco_core.reward_model.examples import read_examples
 from paco_core.reward_model.golden import write_golden
+from paco_core.reward_model.instructions import render
 from paco_core.reward_model.merging import merge
 from paco_core.reward_model.model_card import model_card
+from paco_core.reward_model.yes_probability import PairQuery
+from paco_core.storybook.drawn_pairs import drawn_pairs
 from paco_core.training.log import LOG
 
 if TYPE_CHECKING:
     from paco_core.runtime.context import StageContext
 
 COMPARED, GOLDEN = 32, 4
+#: Pairs that are drawn where none were held out, and pixels of their sides. They have no label, and need none: a merge
+#: and a server are to answer as the model does, whatever it says.
+DRAWN, DRAWN_PX = 8, 256
 
 
 def run(ctx: StageContext) -> None:
     params = ctx.params.reward
     panels = PanelStore.below(ctx.read(paths.GRIDS), ctx.read(paths.PAIRS))
     table = ctx.read(paths.COT_LABELS) / "validation.parquet"
-    queries = [example.query for example in read_examples(table, panels.panel, params.template)[:COMPARED]]
+    held_out = read_examples(table, panels.panel, params.template, none_allowed=params.source != "train")
+    queries = [example.query for example in held_out[:COMPARED]]
+    if not queries:
+        ctx.say(f"reward_merged: there are no validation pairs; {DRAWN} drawn ones take their place")
+        drawn = drawn_pairs(DRAWN, DRAWN_PX)
+        queries = [PairQuery(first, second, render(params.template, theme=theme)) for first, second, theme in drawn]
     adapter: Path | None = ctx.read(paths.REWARD_LORA) / "adapter"
     base = model_at(ctx.root, params.base, "reward.base")
     if params.source == "merged":
@@ -46,4 +57,4 @@ def run(ctx: StageContext) -> None:
         log = ctx.root / paths.REWARD_LORA / LOG if params.source == "train" else None
         licence, pairs = licence_front(params.base, ctx.root), list(zip(*golden, strict=True))
         write_text(out / "README.md", model_card(params, paths.REWARD_MERGED.as_posix(), licence, log, pairs))
-    ctx.report(report.metrics())
+    ctx.report(report.metrics("pairs" if held_out else "drawn_pairs"))

@@ -22,6 +22,8 @@ SAMPLES, SHEET = 8, 12
 
 def run(ctx: StageContext) -> None:
     params, recipes = ctx.params.t2is, recipes_of(SETS, ctx.params.policies)
+    if not recipes:
+        return ctx.skip(paths.T2IS, "no recipe of policies.recipes paints sets")
     folders = {name: ctx.read(paths.POLICIES / name) for name in recipes}
     cases = t2is.cases(ctx.read, ctx.params, {idx for folder in folders.values() for idx in trained_ids(folder)})
     kept = PaintedBefore(ctx.unfinished / "pictures")

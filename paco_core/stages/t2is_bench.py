@@ -19,6 +19,7 @@ from paco_core.benchmarks.t2is_bench.texts import Questions, read_criteria, read
 from paco_core.benchmarks.tables import write_tables
 from paco_core.io import paths
 from paco_core.io.files import write_json
+from paco_core.io.skipped import skipped
 from paco_core.reward_model.shapes import chunks
 from paco_core.rewards.base import RewardBatch
 
@@ -36,6 +37,10 @@ SHOWN = 5  # cases left out, named one by one
 
 def run(ctx: StageContext) -> None:
     params = ctx.params.t2is_bench
+    if reason := skipped(ctx.read(paths.T2IS)):
+        return ctx.skip(paths.T2IS_BENCH, f"t2is was skipped: {reason}")
+    if not (params.consistency or params.alignment or params.aesthetics):
+        return ctx.skip(paths.T2IS_BENCH, "t2is_bench names no judge: consistency, alignment and aesthetics are null")
     sets = _sets(ctx)
     questions = Questions(
         None if params.criteria is None else read_criteria(ctx.read(Path(params.criteria))),

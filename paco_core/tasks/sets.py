@@ -44,6 +44,8 @@ class Sets(Task):
             return
         grpo = params.policies
         held, prompts = grpo.eval_prompts, params.diverse_prompts.target or params.prompts.count
+        if prompts is None:  # all of a file, which `paco check` reads
+            return
         if held + grpo.prompts_per_epoch > prompts:
             raise DataError(
                 f"prompts_per_epoch={grpo.prompts_per_epoch} and eval_prompts={held} need "

@@ -20,7 +20,12 @@ def _finite(value: str | int | float) -> str | int | float:
 
 
 def as_result(*reports: CheckReport) -> dg.AssetCheckResult:
-    """One result from one or more reports: the gravest failure decides, every description is kept."""
+    """One result from one or more reports: the gravest failure decides, every description is kept.
+
+    No report passes too: no recipe is of the kind that the check looks at.
+    """
+    if not reports:
+        return dg.AssetCheckResult(passed=True, description="skipped: no recipe of policies.recipes is of this kind")
     failed = [report for report in reports if not report.passed]
     grave = any(report.severity == "ERROR" for report in failed or reports)
     many = len(reports) > 1

@@ -43,8 +43,13 @@ class PacoTranslator(DagsterDvcTranslator):
         return super().get_asset_spec(project, group).merge_attributes(metadata={"dagster/code_references": links})
 
     def get_materialization_metadata(self, project: DvcProject, stage: Stage) -> Mapping[str, Any]:
+        from paco_core.io.skipped import skipped
+
         metadata = dict(super().get_materialization_metadata(project, stage))
-        if stage.group in SHOWN:
+        reasons = [reason for out in stage.data if (reason := skipped(project.root / out))]
+        if reasons:
+            metadata["skipped"] = reasons[0]
+        elif stage.group in SHOWN:
             metadata |= SHOWN[stage.group](project.root / "data", stage.item or "")
         return metadata
 

@@ -16,6 +16,8 @@ def diversity(data: Path, _item: str) -> dict[str, Any]:
     """Both charts, and the kept prompts with the nearest neighbour among the kept: the least diverse of the subset."""
     from paco_core.data.records.records import read_prompts
 
+    if not (data / "diverse_prompts" / "neighbours.parquet").is_file():
+        return {}  # every prompt was kept, without a look
     themes = {record.idx: record.theme for record in read_prompts(data / "diverse_prompts" / "prompts.jsonl")}
     found = read_table(data / "diverse_prompts" / "neighbours.parquet")
     found = found[found["idx"].isin(themes)].sort_values("nearest_after", ascending=False, kind="stable")
@@ -31,6 +33,8 @@ def grids(data: Path, item: str) -> dict[str, Any]:
 
     reader = ShardReader([data / "grids" / f"shard-{item}"])
     ids = list(reader.index["id"])
+    if not ids:
+        return {}
     chosen = ids[:: max(1, len(ids) // SHEET)][:SHEET]
     return {"contact_sheet": pictures([reader.read(name) for name in chosen], COLUMNS, f"shard {item}")}
 
@@ -40,7 +44,7 @@ def edits(data: Path, _item: str) -> dict[str, Any]:
     from paco_core.data.pairs.painted_edits import read_painted
     from paco_core.data.records.edit_records import read_edit_prompts
 
-    records, reference = read_edit_prompts(data / "edit_prompts")
+    records, reference = read_edit_prompts(data / "edit_prompts", none_allowed=True)
     known = {record.idx: record for record in records}
     painted, reader = read_painted(data / "edits")
     if not painted:
@@ -53,6 +57,8 @@ def edits(data: Path, _item: str) -> dict[str, Any]:
 def least_certain_rankings(data: Path, _item: str) -> dict[str, Any]:
     """Rankings whose best and worst candidate lie closest: the annotator could hardly tell them apart."""
     found = read_table(data / "annotations" / "rankings.parquet")
+    if found.empty:
+        return {}
     if "scores" not in found or found["scores"].map(lambda scores: scores is None or len(scores) == 0).any():
         return {"rankings": table(found)}
     spread = found["scores"].map(lambda scores: float(max(scores) - min(scores)))
@@ -64,6 +70,8 @@ def one_sided_prompts(data: Path, _item: str) -> dict[str, Any]:
     import pandas as pd
 
     found = read_table(data / "pairs" / "train.parquet")
+    if found.empty:
+        return {}
     counts = pd.crosstab([found["prompt_id"], found["theme"]], found["label"]).reset_index()
     yes = found["label"].eq("Yes").groupby(found["prompt_id"]).mean()
     counts["yes_share"] = counts["prompt_id"].map(yes)

@@ -12,7 +12,10 @@ def validations(data: Path, _item: str) -> dict[str, Any]:
     """The rows of the training log that measured the held-out pairs, newest first."""
     import pandas as pd
 
-    log = pd.read_csv(data / "reward_lora" / "training_log.csv")
+    file = data / "reward_lora" / "training_log.csv"
+    if not file.is_file():
+        return {}  # published weights
+    log = pd.read_csv(file)
     measured = [name for name in log.columns if name.startswith("validation_")]
     rows = log.dropna(subset=measured, how="all")[["step", "epoch", *measured]]
     return {"validations": table(rows.iloc[::-1])}

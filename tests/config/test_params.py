@@ -152,8 +152,21 @@ def test_using_a_profile_changes_only_what_it_names(project: Path) -> None:
     assert (project / "params.yaml").read_bytes() == (project / "profiles/storybook.yaml").read_bytes()
 
 
+def test_a_profile_changes_the_one_that_it_extends(project: Path) -> None:
+    (project / "profiles" / "mine.yaml").write_text("extends: smoke\nprofile: mine\nthreads: 3\n")
+    mine, smoke = profiles.read(project, "mine"), profiles.read(project, "smoke")
+    assert mine == smoke.model_copy(update={"profile": "mine", "threads": 3})
+
+
+def test_profiles_that_extend_each_other_are_an_error(project: Path) -> None:
+    for name, other in (("one", "two"), ("two", "one")):
+        (project / "profiles" / f"{name}.yaml").write_text(f"extends: {other}\n")
+    with pytest.raises(ParamsError, match=r"profiles/one.yaml: extends itself, through one and two"):
+        profiles.read(project, "one")
+
+
 def test_an_unknown_profile_lists_the_known_ones(project: Path) -> None:
-    with pytest.raises(ParamsError, match="available: paper, smoke, storybook"):
+    with pytest.raises(ParamsError, match="available: one_gpu, paco_dataset, paper, published, smoke, storybook"):
         profiles.use(project, "papre")
 
 

@@ -51,7 +51,7 @@ def test_rank_orders_by_agreeing_traits_and_tells_ties() -> None:
 
 
 def test_every_source_of_the_parameters_is_known() -> None:
-    assert set(SOURCES) == set(AnnotationsParams.model_fields["source"].annotation.__args__)  # type: ignore[union-attr]
+    assert {*SOURCES, "none"} == set(AnnotationsParams.model_fields["source"].annotation.__args__)  # type: ignore[union-attr]
 
 
 def test_imported_rankings_are_checked_line_by_line(tmp_path: Path) -> None:

@@ -33,11 +33,13 @@ def workload(instances: pd.DataFrame, params: AnnotationsParams) -> tuple[int, s
 
 
 def annotate(task: Task) -> Votes:
-    """The votes of the source that the parameters name.
+    """The votes of the source that the parameters name; none where it is ``none``, or there is nothing to rank.
 
     Raises:
         DataError: when the source lacks a model, file or server, or what it gave is invalid.
     """
+    if task.params.source == "none" or task.instances.empty:
+        return Votes([])
     source: Callable[[Task], Votes] = import_module(SOURCES[task.params.source]).votes
     found = source(task)
     if excluded := set(task.params.exclude):

@@ -23,7 +23,7 @@ from paco_core.data.grids.text_to_image import Request
 from paco_core.data.records.prompt_text import parse_layout
 from paco_core.data.records.records import PromptRecord
 from paco_core.io.files import DataError, digest
-from paco_core.io.shards import encode_png, write_shard
+from paco_core.io.shards import GRID_COLUMNS, encode_png, write_shard
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -222,7 +222,7 @@ def paint(
 
 
 def write_grids(folder: Path, jobs: Sequence[GridJob], finished: Finished) -> None:
-    """Write finished pictures as a shard, one in memory at a time; every job must be finished."""
+    """Write finished pictures as a shard, one in memory at a time; every job must be finished, and may be none."""
     rows: list[dict[str, Any]] = [
         {
             "id": job.id,
@@ -235,7 +235,7 @@ def write_grids(folder: Path, jobs: Sequence[GridJob], finished: Finished) -> No
         }
         for job in jobs
     ]
-    write_shard(folder, rows, finished)
+    write_shard(folder, rows, finished, columns=(*GRID_COLUMNS, "height", "width", "md5"))
 
 
 def _halved(batch_size: int, job: GridJob, error: Exception, say: Say) -> int:

@@ -23,6 +23,7 @@ from diffusers import DiffusionPipeline
 
 from paco_core.data.prompts.prompt_embeddings import PromptEmbeddings
 from paco_core.io.files import DataError
+from paco_core.io.hub import from_hub
 from paco_core.io.imports import uncollected, without_bars
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ class TextToImage:
             DataError: when no pipeline is there, or it paints no pictures from text.
         """
         try:
-            with without_bars():
+            with without_bars(), from_hub(model):
                 pipeline = DiffusionPipeline.from_pretrained(
                     str(model), dtype=getattr(torch, params.dtype), use_safetensors=True
                 )

@@ -228,7 +228,12 @@ def balance(pairs: Sequence[Pair], seed: int) -> list[Pair]:
 
 
 def _share(units: set[str], share: float, salt: str, name: str) -> tuple[set[str], set[str]]:
-    """(held out, rest): the nearest whole number of units, at least one of each when the share asks for it."""
+    """(held out, rest): the nearest whole number of units, at least one of each when the share asks for it.
+
+    Of no units, none: a project may have no rankings of its own.
+    """
+    if not units:
+        return set(), set()
     ordered = sorted(units, key=lambda unit: _draw(salt, unit))
     count = round(share * len(ordered))
     if share > 0:

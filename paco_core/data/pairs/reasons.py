@@ -61,7 +61,7 @@ def explain(
     A pair that came with an answer (a drawn edit, say) keeps it, if it is a valid one. The engine ``storybook``
     writes true reasons from what the recogniser reads in the two panels (``advance`` counts panels); of an edit it
     cannot tell what was intended. ``openai`` asks a vision language model and keeps its answers below ``root``
-    (``advance`` counts pairs).
+    (``advance`` counts pairs). ``none`` writes nothing: a pair that came without an answer counts as failed.
 
     Raises:
         DataError: when the engine lacks its model, or the language model cannot be worked with.
@@ -69,7 +69,11 @@ def explain(
     figures: Counter[str] = Counter()
     pairs = pairs.reindex(columns=[*pairs.columns, *(c for c in ("instruction", "answer") if c not in pairs)])
     given = pairs["answer"].notna()
-    if params.engine == "openai":
+    if params.engine == "none":
+        written = [Outcome(None, "no_answer_given")] * int((~given).sum())
+    elif given.all():
+        written = []
+    elif params.engine == "openai":
         written = _written(pairs[~given], panels, params, root, advance, figures)
     else:
         written = _storybook(pairs[~given], panels, params, root, advance)

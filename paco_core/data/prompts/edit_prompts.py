@@ -160,11 +160,13 @@ def read_rows(file: Path, limit: int | None = None) -> EditPrompts:
 
 
 def edit_prompts(params: EditPromptsParams, root: Path) -> EditPrompts:
-    """What the parameters ask for, a part of it held back.
+    """What the parameters ask for, a part of it held back; nothing for the source ``none``.
 
     Raises:
         DataError: as :func:`read_rows` and :meth:`EditPrompts.hold_out`.
     """
+    if params.source == "none":
+        return EditPrompts()
     if params.source == "storybook":
         found = drawn(int(params.count or 0), params.size, params.seed)
     else:

@@ -14,6 +14,7 @@ from transformers import AutoModel, AutoTokenizer
 
 from paco_core.data.records.records import PromptRecord
 from paco_core.io.files import DataError
+from paco_core.io.hub import from_hub
 from paco_core.io.imports import uncollected
 
 BATCH = 256
@@ -86,7 +87,8 @@ def load_encoder(kind: str, model: str | Path, device: str = "cpu") -> TextEncod
         "sentence_transformers": Sentences,
         "transformers": Pooled,
     }
-    return kinds[kind](str(model), device)
+    with from_hub(model):
+        return kinds[kind](str(model), device)
 
 
 def _need(model: str, file: str, kind: str) -> None:

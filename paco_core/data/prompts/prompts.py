@@ -49,6 +49,8 @@ def make_prompts(
         DataError: when the source is missing or malformed or holds too few prompts, or the language model cannot
             be worked with.
     """
+    if params.engine == "none":
+        return Prompts([])
     if params.engine == "storybook":
         return Prompts(_storybook(params, size))
     if params.engine == "openai":
@@ -57,8 +59,8 @@ def make_prompts(
     return imported(root / str(params.source), params.layout, params.count)
 
 
-def imported(source: Path, layout: str, count: int) -> Prompts:
-    """The first ``count`` records of that layout in a JSON Lines file of T2IS records, T2IS-Bench's or released ones.
+def imported(source: Path, layout: str, count: int | None) -> Prompts:
+    """The first ``count`` records (None: all) of that layout in a JSON Lines file, T2IS-Bench's or released ones.
 
     Records that cannot be used are left out and counted, with line and cause; keys that nobody knows are kept and
     counted.
@@ -69,11 +71,11 @@ def imported(source: Path, layout: str, count: int) -> Prompts:
     made = Prompts([])
     records = read_prompts(source, _check, lambda line, cause: made.rejected.append({"line": line, "cause": cause}))
     matching = [record for record in records if record.layout == layout]
-    if len(matching) < count:
+    if len(matching) < (count or 1):
         found = ", ".join(f"{n} of {name}" for name, n in sorted(Counter(r.layout for r in records).items()))
         first = [f"; {len(made.rejected)} left out, e.g. line {r['line']}: {r['cause']}" for r in made.rejected[:1]]
         raise DataError(
-            f"{source}: {count} prompts of layout {layout} are asked for, it holds {found or 'no usable one'}"
+            f"{source}: {count or 'all'} prompts of layout {layout} are asked for, it holds {found or 'no usable one'}"
             f"{''.join(first)}; lower prompts.count or change prompts.layout"
         )
     made.records = matching[:count]
@@ -93,7 +95,7 @@ def _written(
 ) -> Prompts:
     with Journal(root / JOURNAL) as journal:
         chat = Chat(endpoint, journal)
-        found = asyncio.run(write(chat, params.count, Job(params.layout, size, params.seed), advance))
+        found = asyncio.run(write(chat, int(params.count or 0), Job(params.layout, size, params.seed), advance))
     rejected = {f"rejected.{cause}": count for cause, count in sorted(found.rejected.items())}
     return Prompts(found.records, chat.counts.figures() | rejected)
 
@@ -111,5 +113,5 @@ def _storybook(params: PromptsParams, size: tuple[int, int]) -> list[PromptRecor
             task_name=made.task_name,
             criteria={name: dict(texts) for name, texts in made.criteria.items()},
         )
-        for made in storybook_prompts(params.count, params.seed, params.layout)
+        for made in storybook_prompts(int(params.count or 0), params.seed, params.layout)
     ]

@@ -88,8 +88,11 @@ class References:
             )
 
 
-def read_edit_prompts(folder: Path) -> tuple[list[EditRecord], References]:
+def read_edit_prompts(folder: Path, *, none_allowed: bool = False) -> tuple[list[EditRecord], References]:
     """The records that the stage ``edit_prompts`` wrote, and their pictures.
+
+    Args:
+        none_allowed: whether there may be no record, as with ``edit_prompts.source: none``.
 
     Raises:
         DataError: naming file and line of a record that is no valid one or repeats an id; naming a record whose
@@ -103,8 +106,10 @@ def read_edit_prompts(folder: Path) -> tuple[list[EditRecord], References]:
         except DataError as error:
             raise DataError(f"{path}:{number}: idx {error}") from None
         records.append(record)
-    if not records:
-        raise DataError(f"{path}: holds no editing prompt; run `dvc repro edit_prompts`")
+    if not records and not none_allowed:
+        raise DataError(
+            f"{path}: holds no editing prompt; choose an edit_prompts.source, and run `dvc repro edit_prompts`"
+        )
     references = References(ShardReader([folder / SHARD]))
     references.check(records)
     return records, references

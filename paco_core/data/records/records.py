@@ -98,6 +98,8 @@ def read_prompts(
     path: Path,
     check: Callable[[PromptRecord], object] = lambda _record: None,
     rejected: Callable[[int, str], object] | None = None,
+    *,
+    none_allowed: bool = False,
 ) -> list[PromptRecord]:
     """Read T2IS records from JSON Lines.
 
@@ -105,6 +107,7 @@ def read_prompts(
         check: raises a DataError when it finds a record wrong; file and line are put before its text.
         rejected: called with line and cause of a record that cannot be used, which is then left out; without it such a
             record is an error.
+        none_allowed: whether the file may hold no record, as it does with ``prompts.engine: none``.
 
     Raises:
         DataError: naming file and line of a record that is no valid one, or whose ``idx`` repeats.
@@ -120,7 +123,7 @@ def read_prompts(
             rejected(number, str(error))
         else:
             records.append(record)
-    if not records and rejected is None:
+    if not records and rejected is None and not none_allowed:
         raise DataError(f"{path}: holds no prompt")
     return records
 

@@ -1,0 +1,27 @@
+"""How large the weights of a model are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+#: Weights of public models in GB as stored (bf16), from their model cards.
+HUB_GB = {
+    "black-forest-labs/FLUX.1-dev": 33.7,
+    "black-forest-labs/FLUX.1-Kontext-dev": 33.7,  # the same parts
+    "Qwen/Qwen-Image-Edit": 57.7,  # 20.4 B in the transformer, 8.3 B in the text encoder
+    "Qwen/Qwen-Image-Edit-2509": 57.7,  # the same parts
+    "Qwen/Qwen-Image-Edit-2511": 57.7,
+    "Qwen/Qwen2.5-VL-7B-Instruct": 16.6,
+    "X-GenGroup/PaCo-Reward-7B": 16.6,  # that model, merged
+    "hf-hub:laion/CLIP-ViT-H-14-laion2B-s32B-b79K": 3.9,
+}
+
+
+def model_gb(root: Path, model: str | None) -> float:
+    """Weights of a model folder on disk, or of a known hub id; 0 when there is none."""
+    if model is None:
+        return 0.0
+    folder = root / model
+    if folder.is_dir():
+        return sum(p.stat().st_size for p in folder.rglob("*.safetensors")) / 1e9
+    return HUB_GB.get(model, 0.0)

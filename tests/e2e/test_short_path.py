@@ -1,0 +1,181 @@
+"""Published weights and a file of prompts: a policy and its report, by the three commands of docs/how-to/one-gpu.md.
+
+Small weights take the place of the published ones, in the same layout: shards with an index, or a PEFT adapter.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import copy_project, run_dvc
+from small_profiles import use
+
+from paco_core.config import profiles
+from paco_core.data.prompts.prompts import imported, make_prompts
+from paco_core.data.records.records import write_prompts
+from paco_core.io.skipped import skipped
+from paco_core.planning.preflight import check_project
+from paco_core.reward_model.golden import read_golden
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "one-gpu.md"
+PROMPTS = "data/external/mine.jsonl"
+TARGETS = ("policies@flux_t2is", "t2is", "report")
+#: What stands in for a GPU and for weights of a hub; the graph and its sources stay those of the profile one_gpu.
+SMALL: Mapping[str, Any] = {
+    "threads": 1,
+    "prompts": {"source": PROMPTS},
+    "grids": {"device": "cpu", "dtype": "float32", "height": 64, "width": 64, "model": "data/zoo/flux"},
+    "edits": {"device": "cpu", "dtype": "float32"},
+    "diverse_prompts": {"device": "cpu", "model": "data/zoo/clip"},
+    "reward": {
+        "weights": "published/reward", "base": "data/zoo/qwen2_5_vl", "device": "cpu", "dtype": "float32",
+        "max_pixels": 3136,
+    },
+    "serving": {"device": "cpu", "dtype": "float32", "start_timeout_s": 120},
+    "consistency_rank": {"clip": None, "bootstrap": 50},
+    "edit_reward": {"clip": None},
+    "policies": {
+        "device": "cpu", "dtype": "float32", "epochs": 2, "prompts_per_epoch": 2, "group_size": 4, "rollout_batch": 8,
+        "gradient_checkpointing": False, "ema_every": 1, "eval_every": 2, "eval_prompts": 2, "eval_steps": 4,
+        "lora": {"rank": 16, "alpha": 32},
+        "recipes": {
+            "flux_t2is": {
+                "model": "data/zoo/flux", "train_size": 64, "eval_sizes": [64], "sampling_steps": 4,
+                "max_sequence_length": 40,
+                "rewards": {"terms": {"clip_t": {"model": "data/zoo/clip", "device": "cpu"}}},
+            }
+        },
+    },
+    "t2is": {"prompts": 2, "seeds": [0], "steps": 4, "bootstrap": 50},
+}  # fmt: skip
+
+
+def publish_reward(root: Path) -> None:
+    """The small reward base as a hub carries a merged model: several shards, an index, the processor's files."""
+    from transformers import AutoProcessor, Qwen2_5_VLForConditionalGeneration
+
+    base, folder = root / "data" / "zoo" / "qwen2_5_vl", root / "published" / "reward"
+    model = Qwen2_5_VLForConditionalGeneration.from_pretrained(base)
+    model.save_pretrained(folder, max_shard_size="4MB")
+    AutoProcessor.from_pretrained(base).save_pretrained(folder)
+    assert len(list(folder.glob("model-*.safetensors"))) > 1 and list(folder.glob("*.index.json"))
+
+
+def write_mine(root: Path, count: int = 6) -> None:
+    made = make_prompts(profiles.read(root, "storybook").prompts.model_copy(update={"count": count}), (64, 64))
+    (root / PROMPTS).parent.mkdir(parents=True, exist_ok=True)
+    write_prompts(root / PROMPTS, made.records)
+
+
+@pytest.fixture(scope="module")
+def short(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The project after the three commands."""
+    root = tmp_path_factory.mktemp("short") / "paco"
+    root.mkdir()
+    copy_project(repository, root)
+    use(root, "one_gpu", SMALL)
+    publish_reward(root)
+    write_mine(root)
+    done = run_dvc(root, "repro", *TARGETS, environment={"PACO_TRACKING": "off"})
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    return root
+
+
+def metrics(root: Path, stage: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((root / "data" / "metrics" / f"{stage}.json").read_text())
+    return found
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", PAGE.read_text(), re.DOTALL)
+
+
+def test_the_page_prints_the_three_commands_and_a_record_that_is_one(tmp_path: Path) -> None:
+    assert blocks("sh")[0].splitlines() == [
+        "paco profile use one_gpu",
+        "paco check",
+        f"dvc repro {' '.join(TARGETS)}",
+    ]
+    (tmp_path / "prompts.jsonl").write_text(blocks("json")[0].replace("\n", "") + "\n")
+    made = imported(tmp_path / "prompts.jsonl", "2x2", None)
+    assert [record.idx for record in made.records] == ["fox_1"] and not made.rejected
+
+
+def test_a_policy_is_trained_and_measured(short: Path) -> None:
+    assert (short / "data/policies/flux_t2is/adapter/pytorch_lora_weights.safetensors").is_file()
+    assert metrics(short, "policies-flux_t2is")["epochs"] == 2
+    figures = metrics(short, "t2is")
+    assert figures["prompts"] == 2 and figures["flux_t2is.px64.consistency.after"] is not None
+
+
+def test_what_is_not_needed_costs_nothing_and_says_so(short: Path) -> None:
+    for stage in ("grids-0", "rankings", "annotations", "edits", "pairs", "cot_labels"):
+        figures = metrics(short, stage)
+        assert next(iter(figures.values())) == 0, stage
+    assert skipped(short / "data/policies/kontext_edit") == "policies.recipes.kontext_edit is null"
+    assert "null" in str(skipped(short / "data/consistency_rank")) and "null" in str(
+        skipped(short / "data/edit_reward")
+    )
+    for stage in ("policies-kontext_edit", "policies-qwen_edit", "consistency_rank", "edit_reward"):
+        assert metrics(short, stage) == {}, f"{stage}: no figure, rather than a zero"
+
+
+def test_the_published_reward_is_not_said_to_be_validated(short: Path) -> None:
+    assert metrics(short, "reward_lora") == {"steps": 0.0}
+    assert "pairs" not in metrics(short, "reward_merged") and metrics(short, "reward_merged")["drawn_pairs"] == 8
+    golden = read_golden(short / "data" / "reward_merged")
+    assert len(golden) == 4 and len({pair.score for pair in golden}) == 4
+
+
+def test_the_report_names_what_was_skipped(short: Path) -> None:
+    found = json.loads((short / "data" / "report" / "metrics.json").read_text())
+    assert found["missing"] == []
+    assert {"the ranking benchmark", "the editing benchmark", "the policy kontext_edit"} <= {
+        part["what"] for part in found["skipped"]
+    }
+    page = (short / "data" / "report" / "index.html").read_text()
+    assert "policies.recipes.kontext_edit is null" in page and "flux_t2is" in page
+
+
+def test_every_check_passes_or_is_skipped(short: Path) -> None:
+    from paco_core.benchmarks import checks as benchmarks
+    from paco_core.data.checks import CHECKS, edit_prompts_are_held_apart, painted_edits_are_of_training_prompts
+    from paco_core.reward_model import checks as reward
+
+    data = short / "data"
+    reports = [check(data) for checks in CHECKS.values() for check in checks]
+    reports += [edit_prompts_are_held_apart(data), painted_edits_are_of_training_prompts(data)]
+    reports += [reward.reward_beats_base(data / "metrics/reward_lora.json")]
+    reports += [reward.merged_equals_adapter(data / "metrics/reward_merged.json")]
+    ranked = data / "metrics/consistency_rank.json"
+    reports += [benchmarks.reward_ranks_better_than_base(ranked), benchmarks.every_ranking_was_scored(ranked)]
+    reports += [benchmarks.report_is_complete(data / "report" / "metrics.json")]
+    assert [report.name for report in reports if not report.passed] == []
+    left_out = {report.name for report in reports if report.description.startswith("skipped: ")}
+    assert {"grids_are_complete", "labels_are_balanced", "answers_agree_with_labels", "reward_beats_base"} <= left_out
+
+
+def test_nothing_runs_a_second_time(short: Path) -> None:
+    done = run_dvc(short, "repro", *TARGETS, environment={"PACO_TRACKING": "off"})
+    ran = [line for line in done.stdout.splitlines() if line.startswith("Running stage")]
+    assert done.returncode == 0 and ran == ["Running stage 'code':"]
+
+
+@pytest.mark.parametrize("name", ["published", "one_gpu"])
+def test_the_profiles_lack_only_what_a_machine_must_bring(repository: Path, name: str) -> None:
+    report = check_project(repository, name)
+    expected = (
+        "prompts.source: data/external/prompts.jsonl is missing",
+        "disk:",
+        "device cuda:",
+        "serving.engine vllm",
+    )
+    assert [p for p in report.problems if not p.startswith(expected)] == []
+    assert {cost.stage: cost.work for cost in report.costs}["grids"] == "nothing: grids.seeds is empty"
