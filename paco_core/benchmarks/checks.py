@@ -208,7 +208,7 @@ def report_is_complete(report: Path) -> CheckReport:
         DataError: when the file is missing.
     """
     found = read_json(report)
-    missing, left_out = found["missing"], found["skipped"]
+    missing, left_out = found["missing"], found.get("skipped", [])  # which earlier reports lack
     words = "; ".join(f"{m['what']}: run `{m['make']}`" for m in missing)
     every = "every part of the page has its data"
     if left_out:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +11,7 @@ from pyarrow import parquet
 
 from paco_core.benchmarks.edit_reward import DIMENSIONS, Case
 from paco_core.io.files import DataError, digest, inside
+from paco_core.io.rejected import Rejected
 from paco_core.io.shards import decode_image, read_image
 from paco_core.storybook.edit_comparisons import EditComparison, edit_comparisons
 
@@ -36,42 +37,54 @@ def drawn_cases(count: int, size: int, seed: int) -> list[Case]:
     ]
 
 
-def read_public(source: Path) -> list[Case]:
-    """Cases of a folder in the layout of the public data set: Parquet files at any depth.
+def read_public(source: Path) -> tuple[list[Case], Rejected]:
+    """Cases of a folder in the layout of the public data set, and the rows that cannot be used: Parquet at any depth.
 
     Columns: ``key`` (two), ``instruction``, ``input_image``, ``output_images`` (two, the better first),
-    ``task_type``, ``dimension``; pictures are stored as {bytes, path}. They are read when a case is asked.
+    ``task_type``, ``dimension``; pictures are stored as {bytes, path}. They are decoded once to see that they are
+    whole, and again when a case is asked.
 
     Raises:
-        DataError: naming file and row, when a column is missing, a dimension is unknown, or there are not two
-            edited pictures.
+        DataError: when there is no Parquet file, one is damaged or lacks a column, or no row can be used.
     """
     files = sorted(source.rglob("*.parquet"))
     if not files:
         raise DataError(f"{source}: no Parquet file there; expected the folder of EditReward-Bench")
-    cases = []
+    cases, seen, rejected = [], set[tuple[str, str]](), Rejected()
     for file in files:
         reader = _Pictures(file)
         for row, entry in enumerate(reader.entries()):
-            place = f"{file}: row {row}"
-            keys, dimension = entry["key"], entry["dimension"]
-            if not isinstance(keys, list) or len(keys) != 2:
-                raise DataError(f"{place}: key is {keys!r}, expected two")
-            if dimension not in DIMENSIONS:
-                raise DataError(f"{place}: dimension {dimension!r} is not one of {', '.join(DIMENSIONS)}")
-            if not isinstance(entry["instruction"], str) or not entry["instruction"]:
-                raise DataError(f"{place}: the instruction is empty or not a string")
-            cases.append(
-                Case(
-                    id=" > ".join(map(str, keys)),
-                    task_type=str(entry["task_type"]),
-                    dimension=str(dimension),
-                    instruction=str(entry["instruction"]),
-                    group=digest(entry["instruction"]),
-                    pictures=reader.pictures(row, place),
-                )
-            )
-    return cases
+            try:
+                case = _case(entry, reader.pictures(row))
+                if (case.id, case.dimension) in seen:
+                    raise DataError(f"duplicate: {case.id} was compared by {case.dimension} in an earlier row")
+                case.pictures()
+            except DataError as error:
+                rejected.add(f"{file}: row {row}", str(error))
+                continue
+            seen.add((case.id, case.dimension))
+            cases.append(case)
+    if not cases:
+        raise DataError(f"{source}: none of its {len(rejected)} rows can be used{rejected.example}")
+    return cases, rejected
+
+
+def _case(entry: Mapping[str, Any], pictures: Callable[[], tuple[Image, Image, Image]]) -> Case:
+    keys, dimension = entry["key"], entry["dimension"]
+    if not isinstance(keys, list) or len(keys) != 2:
+        raise DataError(f"record: key is {keys!r}, expected two")
+    if dimension not in DIMENSIONS:
+        raise DataError(f"record: dimension {dimension!r} is not one of {', '.join(DIMENSIONS)}")
+    if not isinstance(entry["instruction"], str) or not entry["instruction"]:
+        raise DataError("record: the instruction is empty or not a string")
+    return Case(
+        id=" > ".join(map(str, keys)),
+        task_type=str(entry["task_type"]),
+        dimension=str(dimension),
+        instruction=str(entry["instruction"]),
+        group=digest(entry["instruction"]),
+        pictures=pictures,
+    )
 
 
 class _Pictures:
@@ -104,30 +117,31 @@ class _Pictures:
             rows: list[dict[str, Any]] = self.file.read(columns=columns).to_pylist()
         return rows
 
-    def pictures(self, row: int, place: str) -> Callable[[], tuple[Image, Image, Image]]:
+    def pictures(self, row: int) -> Callable[[], tuple[Image, Image, Image]]:
         def read() -> tuple[Image, Image, Image]:
             entry = self._row(row)
             edited = entry["output_images"] if isinstance(entry["output_images"], list) else []
             if len(edited) != 2:
-                raise DataError(f"{place}: {len(edited)} edited pictures, expected two")
+                raise DataError(f"picture: {len(edited)} edited pictures, expected two")
             stored = [entry["input_image"], *edited]
-            source, better, worse = (self._decode(picture, place) for picture in stored)
+            source, better, worse = (self._decode(picture) for picture in stored)
             return source, better, worse
 
         return read
 
-    def _decode(self, stored: object, place: str) -> Image:
+    def _decode(self, stored: object) -> Image:
         """A picture from its bytes; where there are none, from the file of its name beside the table."""
         picture = stored if isinstance(stored, dict) else {}
         data = picture.get("bytes")
-        if isinstance(data, bytes):
-            return decode_image(data, place)
-        if not isinstance(name := picture.get("path"), str):
-            raise DataError(f"{place}: a picture is missing, expected {{bytes, path}}")
+        name = picture.get("path")
         try:
-            return read_image(inside(self.path.parent, Path(name).name))
+            if isinstance(data, bytes):
+                return decode_image(data, "embedded")
+            if isinstance(name, str):
+                return read_image(inside(self.path.parent, Path(name).name))
         except DataError as error:
-            raise DataError(f"{place}: {error}") from None
+            raise DataError(f"picture: {error}") from None
+        raise DataError("picture: one is missing, expected {bytes, path}")
 
     def _row(self, row: int) -> dict[str, Any]:
         start = 0

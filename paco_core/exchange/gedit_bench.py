@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from paco_core.data.records.records import Id, first_fault
 from paco_core.io.files import DataError, Names, atomic, digest, write_json, write_jsonl
+from paco_core.io.rejected import Rejected
 from paco_core.io.shards import decode_image, encode_png
 
 TASKS = (
@@ -53,7 +54,7 @@ def import_gedit(source: Path, out: Path) -> dict[str, Any]:
     Raises:
         DataError: when there is no Parquet file, one is damaged, or no row can be used.
     """
-    rejected: list[tuple[str, str]] = []
+    rejected = Rejected()
     rows: list[dict[str, Any]] = []
     names, known = Names(), set[str]()
     with atomic(out) as part:
@@ -62,13 +63,13 @@ def import_gedit(source: Path, out: Path) -> dict[str, Any]:
             try:
                 row, name, png = _usable(entry)
             except DataError as error:
-                rejected.append((place, str(error)))
+                rejected.add(place, str(error))
                 continue
             key = row.key or digest([name, row.instruction])
             try:
                 names.add(key, number)
             except DataError as error:
-                rejected.append((place, f"duplicate: key {error}"))
+                rejected.add(place, f"duplicate: key {error}")
                 continue
             if name not in known:
                 known.add(name)
@@ -76,18 +77,16 @@ def import_gedit(source: Path, out: Path) -> dict[str, Any]:
             more = row.model_dump(exclude={"input_image", "key"}, exclude_none=True)
             rows.append({"key": key, "input_image": f"pictures/{name}.png", **more})
         if not rows:
-            first = f", e.g. {': '.join(rejected[0])}" if rejected else ""
-            raise DataError(f"{source}: none of its {len(rejected)} rows can be used{first}")
+            raise DataError(f"{source}: none of its {len(rejected)} rows can be used{rejected.example}")
         write_jsonl(part / "edits.jsonl", rows)
-        write_jsonl(part / "rejected.jsonl", ({"place": place, "cause": cause} for place, cause in rejected))
-        causes = Counter(cause.split(":")[0] for _, cause in rejected)
+        rejected.write(part / "rejected.jsonl")
         languages = Counter(row["instruction_language"] for row in rows)
         counts = {
             "edits": len(rows),
             "pictures": len(known),
             **{f"language.{k}": n for k, n in sorted(languages.items())},
         }
-        counts |= {f"rejected.{cause}": n for cause, n in sorted(causes.items())}
+        counts |= rejected.figures()
         write_json(part / "summary.json", counts)
     return counts
 

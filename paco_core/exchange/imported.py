@@ -10,8 +10,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from paco_core.data.records.records import panel_ref
 from paco_core.exchange import rank_bench, sharegpt
 from paco_core.exchange.panel_files import PictureFiles
 from paco_core.io.files import DataError, atomic, digest, write_json, write_jsonl
+from paco_core.io.rejected import Rejected
 
 PICTURES = "pictures"
 Say = Callable[[str], object]
@@ -33,7 +33,7 @@ def import_pairs(folder: Path, out: Path) -> dict[str, Any]:
     Raises:
         DataError: when the folder is no PaCo-Dataset, a line is no JSON, or no row can be used.
     """
-    rejected: list[tuple[str, str]] = []
+    rejected = Rejected()
     files, tables = PictureFiles(), dict[str, list[tuple[Any, ...]]]()
     seen: set[str] = set()
     rows = list(sharegpt.read(folder, rejected))
@@ -44,20 +44,20 @@ def import_pairs(folder: Path, out: Path) -> dict[str, Any]:
             prompt_id = _prompt_id(theme, edit, first)
             second = files.add(row.second, prompt_id)
         except DataError as error:  # its head was sound, the rest is not
-            rejected.append((str(row.first), f"picture: {error}"))
+            rejected.add(str(row.first), f"picture: {error}")
             continue
         files.rows[first]["prompt_id"] = files.rows[first]["prompt_id"] or prompt_id
         asked = row.question.template
         pair_id = digest([*sorted((first, second)), theme, edit, *([asked] if asked else [])], 16)
         if pair_id in seen:
-            rejected.append((f"{row.split}: {row.first.name}, {row.second.name}", "duplicate: the pair occurs before"))
+            rejected.add(f"{row.split}: {row.first.name}, {row.second.name}", "duplicate: the pair occurs before")
             continue
         seen.add(pair_id)
         refs = panel_ref(first, 0), panel_ref(second, 0)
         found = (pair_id, prompt_id, theme or "", *refs, row.label, edit, row.answer, asked)
         tables.setdefault(row.split, []).append(found)
     if not seen:
-        raise DataError(f"{folder}: none of its {len(rejected)} rows can be used{_first(rejected)}")
+        raise DataError(f"{folder}: none of its {len(rejected)} rows can be used{rejected.example}")
     with atomic(out) as part:
         part.mkdir()
         for split, pairs in tables.items():
@@ -77,11 +77,16 @@ def import_benchmark(folder: Path, out: Path) -> dict[str, Any]:
     """ConsistencyRank-Bench to ``out``; its counts.
 
     Raises:
-        DataError: as :func:`paco_core.exchange.rank_bench.read`, or when a picture is damaged.
+        DataError: as :func:`paco_core.exchange.rank_bench.read`.
     """
     bench = rank_bench.read(folder)
-    files, table = PictureFiles(), bench.table
-    refs = {ref: panel_ref(files.add(bench.path(ref), ref.partition("/")[0]), 0) for ref in bench.refs}
+    files, refs, damaged = PictureFiles(), dict[str, str](), dict[str, str]()
+    for ref in bench.refs:
+        try:
+            refs[ref] = panel_ref(files.add(bench.path(ref), ref.partition("/")[0]), 0)
+        except DataError as error:  # its head was sound, the rest is not
+            damaged[ref] = str(error)
+    table = _without(damaged, bench)
     table["reference"] = [refs[ref] for ref in table["reference"]]
     table["candidates"] = [[refs[ref] for ref in row] for row in table["candidates"]]
     with atomic(out) as part:
@@ -91,14 +96,22 @@ def import_benchmark(folder: Path, out: Path) -> dict[str, Any]:
         return _finish(part, files, bench.rejected, {"benchmark": len(table), "prompts": len(bench.prompts)})
 
 
-def _finish(part: Path, files: PictureFiles, rejected: list[tuple[str, str]], counts: dict[str, Any]) -> dict[str, Any]:
+def _without(damaged: Mapping[str, str], bench: rank_bench.RankBench) -> pd.DataFrame:
+    """The rankings none of whose pictures is damaged; the others are rejected."""
+    kept = []
+    for place, row in zip(bench.places, bench.table.to_dict("records"), strict=True):
+        lost = [damaged[ref] for ref in (row["reference"], *row["candidates"]) if ref in damaged]
+        kept.append(not lost)
+        if lost:
+            bench.rejected.add(place, f"picture: {lost[0]}")
+    if not any(kept):
+        raise DataError(f"{bench.folder}: none of its rankings can be used{bench.rejected.example}")
+    return bench.table[kept].copy()
+
+
+def _finish(part: Path, files: PictureFiles, rejected: Rejected, counts: dict[str, Any]) -> dict[str, Any]:
     files.write(part / PICTURES)
-    write_jsonl(part / "rejected.jsonl", ({"place": place, "cause": cause} for place, cause in rejected))
-    causes = Counter(cause.split(":")[0] for _, cause in rejected)
-    found = {**counts, "pictures": len(files), **{f"rejected.{cause}": n for cause, n in sorted(causes.items())}}
+    rejected.write(part / "rejected.jsonl")
+    found = {**counts, "pictures": len(files), **rejected.figures()}
     write_json(part / "summary.json", found)
     return found
-
-
-def _first(rejected: list[tuple[str, str]]) -> str:
-    return f", e.g. {': '.join(rejected[0])}" if rejected else ""

@@ -10,7 +10,6 @@ columns of ``data/pairs/benchmark.parquet`` and looks its pictures up.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
@@ -23,9 +22,9 @@ from paco_core.data.pairs.leakage import Held, normalised
 from paco_core.data.pairs.pairs import BENCHMARK_COLUMNS
 from paco_core.data.records.records import PromptRecord, parse_ref
 from paco_core.exchange.panel_files import PanelWriter
-from paco_core.exchange.rejected import broken_lines
 from paco_core.io.files import DataError, Names, checked_name, digest, inside, read_jsonl, write_jsonl
 from paco_core.io.pictures import picture_digest
+from paco_core.io.rejected import Rejected
 from paco_core.io.shards import image_size, read_image
 
 if TYPE_CHECKING:
@@ -73,14 +72,11 @@ class RankBench:
     folder: Path
     table: pd.DataFrame  # columns of data/pairs/benchmark.parquet; a reference is "<folder>/<picture>"
     prompts: dict[str, str]  # folder -> prompt text
-    rejected: list[tuple[str, str]] = field(default_factory=list)  # (file:line, cause)
+    rejected: Rejected = field(default_factory=Rejected)
+    places: list[str] = field(default_factory=list)  # file:line of each row of the table
 
     def __post_init__(self) -> None:
         self._read = lru_cache(maxsize=CACHED_PICTURES)(read_image)
-
-    @property
-    def causes(self) -> Counter[str]:
-        return Counter(cause.split(":")[0] for _, cause in self.rejected)
 
     @property
     def refs(self) -> list[str]:
@@ -110,42 +106,42 @@ def read(folder: Path) -> RankBench:
     Raises:
         DataError: when a file is missing, or no ranking can be used.
     """
-    rejected: list[tuple[str, str]] = []
+    rejected = Rejected()
     prompts = _prompts(folder / PROMPTS, rejected)
     texts = {key: str(row.get("prompt", "")) for key, row in prompts.items()}
     found = RankBench(folder, pd.DataFrame(), texts, rejected)
     size_of = cache(lambda name: image_size(inside(folder / IMAGES, name)))
     sizes: dict[str, tuple[int, int]] = {}
     rows, seen = [], set()
-    for number, raw in read_jsonl(folder / RANKS, broken_lines(folder / RANKS, rejected)):
+    for number, raw in read_jsonl(folder / RANKS, rejected.lines_of(folder / RANKS)):
         place = f"{folder / RANKS}:{number}"
         try:
             row = _row(raw, prompts, size_of, sizes)
             if row[0] in seen:
                 raise DataError("duplicate: the same reference and candidates were ranked on an earlier line")
         except DataError as error:
-            found.rejected.append((place, str(error)))
+            rejected.add(place, str(error))
             continue
         seen.add(row[0])
+        found.places.append(place)
         rows.append(row)
     if not rows:
-        own = [one for one in found.rejected if one[0].startswith(f"{folder / RANKS}:")]
-        first = f", e.g. {': '.join(own[0])}" if own else ""
-        raise DataError(f"{folder / RANKS}: none of its {len(own)} rankings can be used{first}")
+        own = Rejected([one for one in rejected if one[0].startswith(f"{folder / RANKS}:")])
+        raise DataError(f"{folder / RANKS}: none of its {len(own)} rankings can be used{own.example}")
     found.table = pd.DataFrame(rows, columns=list(BENCHMARK_COLUMNS))
     return found
 
 
-def _prompts(file: Path, rejected: list[tuple[str, str]]) -> dict[str, dict[str, Any]]:
+def _prompts(file: Path, rejected: Rejected) -> dict[str, dict[str, Any]]:
     """The prompts by id, which is the name of a folder of pictures."""
     found, names = dict[str, dict[str, Any]](), Names()
-    for number, row in read_jsonl(file, broken_lines(file, rejected)):
+    for number, row in read_jsonl(file, rejected.lines_of(file)):
         given = row.get("idx")
         try:
             name = checked_name(str(given) if isinstance(given, int) else given)
             names.add(name, number)
         except DataError as error:
-            rejected.append((f"{file}:{number}", f"prompt: idx {error}"))
+            rejected.add(f"{file}:{number}", f"prompt: idx {error}")
             continue
         found[name] = row
     return found

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 from paco_core.data.records.records import parse_ref
 from paco_core.exchange.panel_files import PanelWriter
 from paco_core.exchange.questions import Question, parse_question
-from paco_core.exchange.rejected import broken_lines
 from paco_core.io.files import DataError, checked_name, inside, read_json, read_jsonl, write_json, write_jsonl
+from paco_core.io.rejected import Rejected
 from paco_core.io.shards import image_size
 from paco_core.reward_model.examples import opening
 
@@ -103,8 +103,8 @@ def _row(row: dict[Any, Any], pictures: PanelWriter, template: str) -> dict[str,
     }
 
 
-def read(folder: Path, rejected: list[tuple[str, str]]) -> Iterator[Row]:
-    """The rows of every registered file that can be used; the others go to ``rejected`` as (file:line, cause).
+def read(folder: Path, rejected: Rejected) -> Iterator[Row]:
+    """The rows of every registered file that can be used; the others go to ``rejected``.
 
     Raises:
         DataError: when ``dataset_info.json`` is missing, registers no ShareGPT file, one outside the folder, or two
@@ -115,7 +115,7 @@ def read(folder: Path, rejected: list[tuple[str, str]]) -> Iterator[Row]:
             try:
                 yield _parsed(folder, split, raw, file.forms)
             except DataError as error:
-                rejected.append((place, str(error)))
+                rejected.add(place, str(error))
 
 
 def _files(folder: Path) -> dict[str, File]:
@@ -147,7 +147,7 @@ def _forms(entry: Mapping[str, Any]) -> tuple[Form, ...]:
     return (replace(CONVERSATIONS, **known),) if known else FORMS
 
 
-def _lines(file: Path, rejected: list[tuple[str, str]]) -> Iterator[tuple[str, Any]]:
+def _lines(file: Path, rejected: Rejected) -> Iterator[tuple[str, Any]]:
     """(place, row) of JSON Lines, or of one JSON list as LLaMA-Factory's own files are."""
     if file.suffix == ".json":
         rows = read_json(file)
@@ -155,7 +155,7 @@ def _lines(file: Path, rejected: list[tuple[str, str]]) -> Iterator[tuple[str, A
             raise DataError(f"{file}: expected a list of rows, found {type(rows).__name__}")
         yield from ((f"{file}[{number}]", row) for number, row in enumerate(rows))
     else:
-        rows_of_lines = read_jsonl(file, broken_lines(file, rejected))
+        rows_of_lines = read_jsonl(file, rejected.lines_of(file))
         yield from ((f"{file}:{number}", row) for number, row in rows_of_lines)
 
 

@@ -17,12 +17,10 @@ from paco_core.config.references import model_at
 from paco_core.data.records.panels import PanelStore
 from paco_core.io import paths
 from paco_core.io.files import read_table, write_json
+from paco_core.io.rejected import Rejected
 
 if TYPE_CHECKING:
     from paco_core.runtime.context import StageContext
-
-
-SHOWN = 5  # rankings left out, named one by one
 
 
 def run(ctx: StageContext) -> None:
@@ -31,8 +29,6 @@ def run(ctx: StageContext) -> None:
     if params.source is None and _none_held_out(ctx):
         return ctx.skip(paths.CONSISTENCY_RANK, "no ranking is held out, and consistency_rank.source is null")
     instances, panels, rejected = _given(ctx)
-    for place, cause in rejected[:SHOWN]:
-        ctx.say(f"left out: {place}: {cause}")
     judgements = {}
     models: dict[str, tuple[str, str | Path]] = {
         "reward": (f"PaCo-Reward, {reward.weights or 'trained here'}", ctx.read(paths.REWARD_MERGED)),
@@ -52,7 +48,7 @@ def run(ctx: StageContext) -> None:
             dreamsim = DreamSim(ctx.read(Path(params.dreamsim)), reward.device)
             judgements["dreamsim"] = bench.judge_embeddings("DreamSim", dreamsim, instances, panels)
         for label, file in params.scored_elsewhere.items():
-            judgements[label] = judge_from_file(label, ctx.read(Path(file)), instances)
+            judgements[label] = judge_from_file(label, ctx.read(Path(file)), instances, rejected)
         judgements["random"] = bench.judge_randomly("Random order", instances, params.seed)
         rivals = [("reward", name) for name in judgements if name != "reward"]
         result = bench.evaluate(instances, judgements, rivals, resamples=params.bootstrap, seed=params.seed)
@@ -63,10 +59,11 @@ def run(ctx: StageContext) -> None:
             result.table().to_parquet(out / "per_instance.parquet", index=False)
             write_tables(out, "ConsistencyRank", tables(result, CONSISTENCY_RANK, template))
     ctx.tracker.artifact(ctx.root / paths.CONSISTENCY_RANK, "tables")
+    rejected.print(ctx.say)
     ctx.report({**result.metrics(), "rejected": len(rejected)})
 
 
-def _given(ctx: StageContext) -> tuple[list[bench.Instance], bench.Panels, list[tuple[str, str]]]:
+def _given(ctx: StageContext) -> tuple[list[bench.Instance], bench.Panels, Rejected]:
     """The rankings, where their pictures are, and what is left out: the project's own, or a folder's, as published."""
     params = ctx.params.consistency_rank
     if params.source is not None:
@@ -74,7 +71,7 @@ def _given(ctx: StageContext) -> tuple[list[bench.Instance], bench.Panels, list[
         return instances, found, found.rejected
     benchmark = ctx.read(paths.PAIRS) / "benchmark.parquet"
     instances = bench.read_instances(benchmark, params.max_instances, params.seed)
-    return instances, PanelStore.below(ctx.read(paths.GRIDS)), []
+    return instances, PanelStore.below(ctx.read(paths.GRIDS)), Rejected()
 
 
 def _none_held_out(ctx: StageContext) -> bool:

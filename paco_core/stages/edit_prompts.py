@@ -12,15 +12,12 @@ from paco_core.io import paths
 if TYPE_CHECKING:
     from paco_core.runtime.context import StageContext
 
-PLACES_SHOWN = 5
-
 
 def run(ctx: StageContext) -> None:
     found = edit_prompts(ctx.params.edit_prompts, ctx.root)
     if ctx.params.edit_prompts.source == "none":
         ctx.say("edit_prompts.source is 'none': there are no editing prompts")
-    for place, cause in found.rejected[:PLACES_SHOWN]:
-        ctx.say(f"editing prompt left out: {place}: {cause}")
+    found.rejected.print(ctx.say)
     with ctx.writing(paths.EDIT_PROMPTS) as out:
         out.mkdir()
         found.write(out)
@@ -32,6 +29,6 @@ def run(ctx: StageContext) -> None:
             "pictures_in_both": len({r.reference for r in parts["train"]} & {r.reference for r in parts["unseen"]}),
             **{f"task.{task}": n for task, n in sorted(Counter(r.task_name for r in found.records).items())},
             **{f"language.{name}": n for name, n in sorted(Counter(r.language for r in found.records).items())},
-            **{f"rejected.{cause}": n for cause, n in sorted(found.causes.items())},
+            **found.rejected.figures(),
         }
     )

@@ -14,6 +14,7 @@ from paco_core.benchmarks.tables import write_tables
 from paco_core.config.references import model_at
 from paco_core.io import paths
 from paco_core.io.files import write_json
+from paco_core.io.rejected import Rejected
 
 if TYPE_CHECKING:
     from paco_core.runtime.context import StageContext
@@ -22,9 +23,10 @@ if TYPE_CHECKING:
 def run(ctx: StageContext) -> None:
     params, reward = ctx.params.edit_reward, ctx.params.reward
     if params.source is not None:
-        cases = read_public(ctx.read(Path(params.source)))
+        cases, rejected = read_public(ctx.read(Path(params.source)))
+        rejected.print(ctx.say)
     elif ctx.params.world == "storybook":
-        cases = drawn_cases(params.count, params.size, params.seed)
+        cases, rejected = drawn_cases(params.count, params.size, params.seed), Rejected()
     else:
         reason = "edit_reward.source is null, and only the world storybook draws cases of its own"
         return ctx.skip(paths.EDIT_REWARD, reason)
@@ -53,4 +55,4 @@ def run(ctx: StageContext) -> None:
             result.table().to_parquet(out / "per_case.parquet", index=False)
             write_tables(out, "EditReward-Bench", result.tables(EDIT_REWARD, params.wording))
     ctx.tracker.artifact(ctx.root / paths.EDIT_REWARD, "tables")
-    ctx.report(result.metrics())
+    ctx.report({**result.metrics(), **rejected.figures()})

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from paco_core.config.params import PairsParams
     from paco_core.runtime.context import StageContext
 
-PLACES_SHOWN = 5
-
 
 def run(ctx: StageContext) -> None:
     params = ctx.params.pairs
@@ -39,8 +37,7 @@ def run(ctx: StageContext) -> None:
     editing = editing_pairs(params.editing, ctx.root)
     edits = read_edit_prompts(ctx.read(paths.EDIT_PROMPTS), none_allowed=True)
     painted = add_painted(editing, ctx.read(paths.EDITS), *edits, params.editing.questions)
-    for place, cause in editing.rejected[:PLACES_SHOWN]:
-        ctx.say(f"editing triple left out: {place}: {cause}")
+    editing.rejected.print(ctx.say)
     joined, unranked = pairs.join(instances, {row.instance_id: row for row in annotations})
     found = pairs.split(joined, params, editing.pairs, imported.pairs, held=imported.held)
     records = {record.idx: record for record in prompts}
@@ -63,7 +60,7 @@ def run(ctx: StageContext) -> None:
         **found.metrics(),
         "leaked_prompts": len(leaked.prompts),
         "leaked_pictures": len(leaked.pictures),
-        **{f"editing_rejected.{cause}": count for cause, count in sorted(editing.causes.items())},
+        **editing.rejected.figures("editing_rejected"),
     }
     rules = params.model_dump(include={"rule", "confident", "split", "leakage", "balance"})
     with ctx.writing(paths.PAIRS) as out:

@@ -8,12 +8,9 @@ from typing import TYPE_CHECKING
 from paco_core.data.prompts.prompts import make_prompts
 from paco_core.data.records.records import write_prompts
 from paco_core.io import paths
-from paco_core.io.files import write_jsonl
 
 if TYPE_CHECKING:
     from paco_core.runtime.context import StageContext
-
-SHOWN = 5  # records left out, named one by one
 
 
 def run(ctx: StageContext) -> None:
@@ -23,11 +20,8 @@ def run(ctx: StageContext) -> None:
     with ctx.writing(paths.PROMPTS) as out:
         write_prompts(out / "prompts.jsonl", made.records)
         if made.rejected:
-            write_jsonl(out / "rejected.jsonl", made.rejected)
-    for row in made.rejected[:SHOWN]:
-        ctx.say(f"{params.source}, line {row['line']}: {row['cause']}; left out")
-    if len(made.rejected) > SHOWN:
-        ctx.say(f"{len(made.rejected) - SHOWN} more are listed in {paths.PROMPTS}/rejected.jsonl")
+            made.rejected.write(out / "rejected.jsonl")
+    made.rejected.print(ctx.say, paths.PROMPTS / "rejected.jsonl")
     if params.engine == "none":
         ctx.say("prompts.engine is 'none': there are no prompts")
     shares = Counter((r.category, r.task_name) for r in made.records)

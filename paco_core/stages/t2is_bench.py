@@ -19,6 +19,7 @@ from paco_core.benchmarks.t2is_bench.texts import Questions, read_criteria, read
 from paco_core.benchmarks.tables import write_tables
 from paco_core.io import paths
 from paco_core.io.files import write_json
+from paco_core.io.rejected import Rejected
 from paco_core.io.skipped import skipped
 from paco_core.reward_model.shapes import chunks
 from paco_core.rewards.base import RewardBatch
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from paco_core.runtime.context import StageContext
 
 AT_ONCE = 16  # sets whose pictures are in memory
-SHOWN = 5  # cases left out, named one by one
 
 
 def run(ctx: StageContext) -> None:
@@ -41,12 +41,14 @@ def run(ctx: StageContext) -> None:
         return ctx.skip(paths.T2IS_BENCH, f"t2is was skipped: {reason}")
     if not (params.consistency or params.alignment or params.aesthetics):
         return ctx.skip(paths.T2IS_BENCH, "t2is_bench names no judge: consistency, alignment and aesthetics are null")
-    sets = _sets(ctx)
+    rejected = Rejected()
     questions = Questions(
-        None if params.criteria is None else read_criteria(ctx.read(Path(params.criteria))),
-        {} if params.texts is None else read_panels(ctx.read(Path(params.texts))),
+        None if params.criteria is None else read_criteria(ctx.read(Path(params.criteria)), rejected),
+        {} if params.texts is None else read_panels(ctx.read(Path(params.texts)), rejected),
         storybook=ctx.params.world == "storybook",
     )
+    sets = _sets(ctx, questions, rejected)
+    rejected.print(ctx.say)
     with (
         remembering(ctx.unfinished / "scores.sqlite") as scores,
         parts(params, ctx.params.reward, questions, ctx.root, scores) as asked,
@@ -74,21 +76,16 @@ def run(ctx: StageContext) -> None:
             write_tables(out, "T2IS-Bench", tables(labelled, asked, T2IS_BENCH))
     ctx.tracker.artifact(ctx.root / paths.T2IS_BENCH, "tables")
     flattened = {k: v for m, row in found.items() for name, e in row.items() for k, v in flat(f"{m}.{name}", e).items()}
-    ctx.report({"sets": len(sets), "failed": failed.total(), **flattened})
+    ctx.report({"sets": len(sets), "failed": failed.total(), **rejected.figures(), **flattened})
 
 
-def _sets(ctx: StageContext) -> list[PaintedSet]:
+def _sets(ctx: StageContext, questions: Questions, rejected: Rejected) -> list[PaintedSet]:
     """What ``t2is`` painted, and what others painted for the same prompts."""
     params, folder = ctx.params.t2is_bench, ctx.read(paths.T2IS)
-    records = read_records(folder, params.prompts)
+    records = questions.known(read_records(folder, params.prompts), rejected)
     sets = painted_sets(folder, records)
     for name, elsewhere in params.pictures.items():
-        more, rejected = sets_elsewhere(name, ctx.read(Path(elsewhere)), records)
-        sets += more
-        for cause in rejected[:SHOWN]:
-            ctx.say(f"{name}: left out: {cause}")
-        if rejected:
-            ctx.say(f"{name}: {len(rejected)} of {len(records)} cases are left out")
+        sets += sets_elsewhere(name, ctx.read(Path(elsewhere)), records, rejected)
     return sets
 
 

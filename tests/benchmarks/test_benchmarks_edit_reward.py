@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -150,7 +151,8 @@ def public(folder: Path, **changes: Any) -> Path:
 
 
 def test_the_public_layout_is_read_lazily_and_in_order(tmp_path: Path) -> None:
-    cases = read_public(public(tmp_path))
+    cases, rejected = read_public(public(tmp_path))
+    assert not rejected
     assert [c.dimension for c in cases] == [*DIMENSIONS, *DIMENSIONS] and len({c.group for c in cases}) == 6
     for number in (5, 0, 3):
         source, better, worse = cases[number].pictures()
@@ -170,25 +172,26 @@ def test_the_public_layout_is_read_lazily_and_in_order(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"dimension": "beauty"}, r"row 4: dimension 'beauty' is not one of prompt_following"),
-        ({"key": ["one"]}, r"row 4: key is \['one'\], expected two"),
-        ({"instruction": ""}, r"row 4: the instruction is empty"),
+        ({"dimension": "beauty"}, r"row 4: record: dimension 'beauty' is not one of prompt_following"),
+        ({"key": ["one"]}, r"row 4: record: key is \['one'\], expected two"),
+        ({"instruction": ""}, r"row 4: record: the instruction is empty"),
+        ({"output_images": [stored(grey(1))]}, "row 4: picture: 1 edited pictures, expected two"),
+        ({"input_image": {"bytes": b"none", "path": None}}, "row 4: picture: embedded: not a readable picture"),
+        ({"input_image": {"bytes": stored(grey(1))["bytes"][:40], "path": None}}, "row 4: picture: embedded: not a"),
+        ({"input_image": {"bytes": None, "path": "gone.png"}}, "row 4: picture: .*gone.png: no such picture"),
+        ({"key": ["1_a", "1_b"]}, "row 4: duplicate: 1_a > 1_b was compared by consistency in an earlier row"),
     ],
 )
-def test_bad_cases_are_named(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(DataError, match=message):
-        read_public(public(tmp_path, **changes))
+def test_bad_cases_are_left_out_and_named(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    cases, rejected = read_public(public(tmp_path, **changes))
+    ((place, cause),) = rejected
+    assert len(cases) == 5 and re.search(message, f"{place}: {cause}")
 
 
-def test_pictures_that_are_none_are_named_when_they_are_read(tmp_path: Path) -> None:
-    cases = read_public(public(tmp_path, output_images=[stored(grey(1))]))
-    with pytest.raises(DataError, match="row 4: 1 edited pictures, expected two"):
-        cases[4].pictures()
-    cases = read_public(public(tmp_path, input_image={"bytes": b"no picture", "path": None}))
-    with pytest.raises(DataError, match="row 4: not a readable picture"):
-        cases[4].pictures()
+def test_a_benchmark_without_a_usable_row_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no Parquet file"):
         read_public(tmp_path / "empty")
+    (tmp_path / "data").mkdir()
     pd.DataFrame({"key": [1]}).to_parquet(tmp_path / "data" / "other.parquet")
     with pytest.raises(DataError, match="column instruction, input_image"):
         read_public(tmp_path)

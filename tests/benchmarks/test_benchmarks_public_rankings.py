@@ -18,6 +18,7 @@ from paco_core.benchmarks.public_rankings import judge_from_file, read_public
 from paco_core.benchmarks.published import CONSISTENCY_RANK
 from paco_core.benchmarks.ranking_tables import tables
 from paco_core.io.files import DataError, write_jsonl
+from paco_core.io.rejected import Rejected
 from paco_core.reward_model.yes_probability import PairQuery, Score
 
 
@@ -92,12 +93,18 @@ def test_scores_given_elsewhere_are_a_judge(tmp_path: Path) -> None:
         for place, c in enumerate(i.candidates)
     ]
     write_jsonl(tmp_path / "dreamsim.jsonl", rows[:-1])
-    judged = judge_from_file("DreamSim", tmp_path / "dreamsim.jsonl", instances)
+    judged = judge_from_file("DreamSim", tmp_path / "dreamsim.jsonl", instances, rejected := Rejected())
     assert judged.scores[0] == (0.0, -1.0, -2.0, -3.0) and math.isnan(judged.scores[1][3])
     assert judged.causes == {"not in the file": 1}
-    (tmp_path / "bad.jsonl").write_text(json.dumps({**rows[0], "score": "high"}) + "\n")
-    with pytest.raises(DataError, match=r"bad.jsonl:1: score 'high' is not a finite number"):
-        judge_from_file("x", tmp_path / "bad.jsonl", instances)
+    assert not rejected
+    write_jsonl(tmp_path / "bad.jsonl", [rows[0], rows[0], {**rows[1], "score": "high"}, {"score": 1}])
+    with (tmp_path / "bad.jsonl").open("a") as file:
+        file.write(json.dumps(rows[2])[:20])
+    judge_from_file("x", tmp_path / "bad.jsonl", instances, rejected)
+    assert rejected.figures() == {"rejected.duplicate": 1, "rejected.line": 1, "rejected.record": 2}
+    write_jsonl(tmp_path / "bad.jsonl", [{**rows[0], "score": "high"}])
+    with pytest.raises(DataError, match=r"none of its rows .*bad.jsonl:1: record: score 'high' is not a finite number"):
+        judge_from_file("x", tmp_path / "bad.jsonl", instances, Rejected())
 
 
 def test_a_benchmark_that_was_stopped_asks_only_what_is_left(tmp_path: Path) -> None:

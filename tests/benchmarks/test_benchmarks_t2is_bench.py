@@ -33,6 +33,7 @@ from paco_core.config.params_benchmarks import AlignmentParams, JudgeParams, Pre
 from paco_core.data.llm.chat_connection import ChatError
 from paco_core.data.records.records import PromptRecord
 from paco_core.io.files import DataError
+from paco_core.io.rejected import Rejected
 from paco_core.policies.flux import FluxPolicy
 from paco_core.reward_model.yes_probability import PairQuery, PictureQuery, Query, Score
 from paco_core.rewards.base import RewardBatch
@@ -163,7 +164,8 @@ def public(tmp_path: Path) -> tuple[Path, Path]:
 
 def test_the_published_files_are_read_as_they_are(tmp_path: Path) -> None:
     consistency, alignment = public(tmp_path)
-    questions = Questions(read_criteria(consistency), read_panels(alignment))
+    questions = Questions(read_criteria(consistency, rejected := Rejected()), read_panels(alignment, rejected))
+    assert not rejected
     record = PromptRecord.model_validate({**RECORDS[0].model_dump(), "original_idx": "0001_0003"})
     found = questions.of(record)
     assert found.criteria == {"Style": ["one palette"], "Identity": ["one face", "one hat"]}
@@ -181,16 +183,27 @@ def test_the_published_files_are_read_as_they_are(tmp_path: Path) -> None:
     ("content", "said"),
     [
         ("[]", "expected the layout"),
-        ("{}", "holds no case"),
-        ('{"1": {"Style": [{"Palette": 3}]}}', "1.Style.0.Palette"),
+        ("{}", "none of its 0 cases"),
+        ('{"1": {"Style": [{"Palette": 3}]}}', "case 1: record: Style.0.Palette"),
         ('{"1": {"Style": ', "not valid JSON"),
     ],
 )
 def test_damaged_files_are_named(tmp_path: Path, content: str, said: str) -> None:
     (tmp_path / "c.json").write_text(content)
     with pytest.raises(DataError, match=said) as raised:
-        read_criteria(tmp_path / "c.json")
+        read_criteria(tmp_path / "c.json", Rejected())
     assert "c.json" in str(raised.value)
+
+
+def test_cases_that_are_damaged_or_missing_are_left_out(tmp_path: Path) -> None:
+    cases = {record.idx: {"Style": [{"Palette": "the same colours"}]} for record in RECORDS[:-1]}
+    cases[RECORDS[0].idx] = {"Style": "the same colours"}  # type: ignore[assignment]
+    (tmp_path / "c.json").write_text(json.dumps(cases))
+    questions = Questions(read_criteria(tmp_path / "c.json", rejected := Rejected()))
+    assert [r.idx for r in questions.known(RECORDS, rejected)] == [r.idx for r in RECORDS[1:-1]]
+    assert rejected.figures() == {"rejected.record": 1, "rejected.text": 2}
+    with pytest.raises(DataError, match="no painted set can be judged, e.g. "):
+        questions.known(RECORDS[:1], Rejected())
 
 
 def test_without_files_the_criteria_of_a_record_are_asked() -> None:
@@ -339,11 +352,22 @@ def test_sets_painted_elsewhere_join_by_case_and_number(tmp_path: Path) -> None:
         grey.save(tmp_path / f"{RECORDS[0].idx}_{number:04d}.png")
     greys(1)[0].save(tmp_path / f"{RECORDS[1].idx}_0001.jpg")
     (tmp_path / "notes.txt").write_text("x")
-    found, rejected = sets_elsewhere("AutoT2IS", tmp_path, RECORDS)
+    found = sets_elsewhere("AutoT2IS", tmp_path, RECORDS, rejected := Rejected())
     assert [shade(panel) for panel in found[0].panels()] == [4, 5, 6, 7] and found[0].method == "AutoT2IS"
-    assert rejected[0] == f"case {RECORDS[1].idx}: 1 pictures, its layout 2x2 has 4" and len(rejected) == 2
+    assert rejected.rows[0][1] == "set: 1 pictures, its layout 2x2 has 4" and len(rejected) == 2
+    assert rejected.rows[0][0] == f"{tmp_path}: case {RECORDS[1].idx}"
+    (tmp_path / f"{RECORDS[1].idx}_0001.jpg").unlink()
+    for number, grey in enumerate(greys(4, 5, 6, 7), start=1):
+        grey.resize((8 * number, 8)).save(tmp_path / f"{RECORDS[1].idx}_{number:04d}.png")
+        grey.save(tmp_path / f"{RECORDS[2].idx}_{number:04d}.png")
+    cut = tmp_path / f"{RECORDS[2].idx}_0004.png"
+    Image.effect_noise((8, 8), 50).convert("RGB").save(cut)
+    cut.write_bytes(cut.read_bytes()[:-40])
+    assert len(sets_elsewhere("AutoT2IS", tmp_path, RECORDS, rejected := Rejected())) == 1
+    assert "one set has the sizes 8x8, 16x8, 24x8, 32x8" in rejected.rows[0][1]
+    assert "0004.png: not a readable picture" in rejected.rows[1][1]
     with pytest.raises(DataError, match="no whole set of pictures"):
-        sets_elsewhere("AutoT2IS", tmp_path, RECORDS[1:])
+        sets_elsewhere("AutoT2IS", tmp_path, RECORDS[1:], Rejected())
 
 
 def test_panels_are_painted_one_at_a_time_and_shown_as_a_grid(tmp_path: Path) -> None:

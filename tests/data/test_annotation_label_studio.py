@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from paco_core.data.annotation.sources import annotate
 from paco_core.data.annotation.votes import Task, unscored
 from paco_core.data.records.panels import PanelStore
 from paco_core.io.files import DataError
+from paco_core.io.rejected import Rejected
 
 
 @pytest.fixture
@@ -113,20 +115,26 @@ def test_bad_exports_are_named(exported: tuple[Path, pd.DataFrame, list[dict[str
         return [{**tasks[0], "annotations": []}, {**tasks[1], "annotations": [good, annotation]}]
 
     for content, message in (
-        ("{", r"export.json:1: not valid JSON"),
-        (json.dumps({"tasks": []}), "expected a list of tasks"),
-        (json.dumps(tasks), "task 1: has no list of annotations; export the project as JSON"),
-        (json.dumps([{"data": {"instance_id": "x"}, "annotations": []}]), "task 1: there is no instance x"),
-        (json.dumps([{"annotations": []}]), "task 1: there is no instance None"),
-        (json.dumps(second(annotated(tasks[1], 5, [0, 0, 1, 2]))), r"task 2, annotation 2: ranking \['0', '0'"),
+        (json.dumps(tasks), "task 1: task: has no list of annotations; export the project as JSON"),
+        (json.dumps([{"data": {"instance_id": "x"}, "annotations": []}]), "task 1: instance: there is no instance x"),
+        (json.dumps([{"annotations": []}]), "task 1: instance: there is no instance None"),
+        (json.dumps(second(annotated(tasks[1], 5, [0, 0, 1, 2]))), r"task 2, annotation 2: ranking: \['0', '0'"),
         (json.dumps(second(annotated(tasks[1], 5, [0, 1, 2, 9]))), "does not order candidates 0 to 3"),
         (json.dumps(second(annotated(tasks[1], None, [0, 1, 2, 3]))), "completed_by None names nobody"),
         (json.dumps(second(annotated(tasks[1], 5, [], result=[other_name]))), "its ranker is not named 'ranking'"),
-        (json.dumps(second(7)), "task 2, annotation 2: expected an object"),
+        (json.dumps(second(7)), "task 2, annotation 2: annotation: expected an object"),
     ):
         file.write_text(content)
+        label_studio.read_export(file, sizes, rejected := Rejected())
+        assert re.search(message, ": ".join(rejected.rows[0]))
+    for content, message in (("{", r"export.json:1: not valid JSON"), (json.dumps({"tasks": []}), "expected a list")):
+        file.write_text(content)
         with pytest.raises(DataError, match=message):
-            label_studio.read_export(file, sizes)
+            label_studio.read_export(file, sizes, Rejected())
+    file.write_text(json.dumps([{"data": {"instance_id": "x"}, "annotations": []}]))
+    params = AnnotationsParams(source="import", file=file.name)
+    with pytest.raises(DataError, match=r"none of its rankings can be used, e.g. .*task 1: instance: there is no"):
+        annotate(Task(table, PanelStore.below(tmp_path / "data/grids"), params, tmp_path))
 
 
 def test_the_command_writes_the_study_as_it_stands(

@@ -104,7 +104,7 @@ def test_bad_rows_are_named_and_counted(tmp_path: Path) -> None:
     assert [r.idx for r in found.records] == ["a-en", "b-en"] and len(found.pictures) == 2
     told = {place.rpartition(":")[2]: cause for place, cause in found.rejected}
     assert set(told) == {"2", "3", "4", "5", "6"} and "instruction" in told["2"] and "lost.png" in told["4"]
-    assert found.causes == {"record": 2, "picture": 2, "duplicate": 1}
+    assert found.rejected.figures() == {"rejected.record": 2, "rejected.picture": 2, "rejected.duplicate": 1}
 
 
 def test_a_file_without_a_usable_row_is_an_error(tmp_path: Path) -> None:

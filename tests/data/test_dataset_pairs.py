@@ -125,7 +125,7 @@ def test_imported_edits_name_the_line_of_each_that_is_left_out(tmp_path: Path) -
     file = triples(tmp_path, [GOOD, *bad, GOOD, {**GOOD, "label": "Maybe"}, {"original": "a.png"}])
     found = imported(file)
     assert [pair.instruction for pair in found.pairs] == ["Make it blue."] and found.pairs[0].label == "Yes"
-    assert found.causes == {"picture": 4, "duplicate": 1, "record": 2}
+    assert found.rejected.figures() == {"rejected.picture": 4, "rejected.duplicate": 1, "rejected.record": 2}
     told = {place.rpartition(":")[2]: cause for place, cause in found.rejected}
     assert "none.png: no such picture" in told["2"] and "empty.png: zero bytes" in told["3"]
     assert "cut.png: not a readable picture" in told["4"] and "huge.png: too many pixels" in told["5"]
@@ -134,8 +134,9 @@ def test_imported_edits_name_the_line_of_each_that_is_left_out(tmp_path: Path) -
 
 
 def test_a_file_of_edits_that_is_cut_off_or_holds_nothing_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"edits.jsonl:2: not valid JSON .*cut off"):
-        imported(triples(tmp_path, [GOOD, json.dumps(GOOD)[:20]]))
+    cut = imported(triples(tmp_path, [GOOD, json.dumps(GOOD)[:20]]))
+    ((place, cause),) = cut.rejected
+    assert len(cut.pairs) == 1 and place.endswith("edits.jsonl:2") and "cut off" in cause
     with pytest.raises(DataError, match=r"none of its 1 editing triples can be used, e.g. .*edits.jsonl:1: picture"):
         imported(triples(tmp_path, [{**GOOD, "original": "x.png"}]))
     with pytest.raises(DataError, match="absent.jsonl: no such file"):

@@ -59,7 +59,8 @@ def _imports(root: Path) -> None:
     (root / "edit_bench").mkdir()
     stored = {"bytes": encode_png(picture), "path": None}
     case = {"key": ["a", "b"], "instruction": "make it red", "input_image": stored, "output_images": [stored, stored]}
-    table = pd.DataFrame([{**case, "task_type": "color", "dimension": "overall"}] * 3)
+    case |= {"task_type": "color", "dimension": "overall"}
+    table = pd.DataFrame([{**case, "key": ["a", f"b{n}"]} for n in range(3)])
     table.to_parquet(root / "edit_bench/data.parquet", index=False)
     from paco_core.cli import exchange as command
 

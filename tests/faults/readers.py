@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from paco_core.io.rejected import Rejected
+
 Sound = Callable[[Any], str | None]
 
 RANK_BENCH = "rank_bench/consistency_full_rank.jsonl"
@@ -288,7 +290,7 @@ def counted(found: dict[str, bytes]) -> str | None:
 def _edit_bench(root: Path) -> Any:
     from paco_core.benchmarks.edit_cases import read_public
 
-    cases = read_public(root / "edit_bench")
+    cases, _ = read_public(root / "edit_bench")
     return [(case.id, case.instruction, [image.tobytes() for image in case.pictures()]) for case in cases]
 
 
@@ -300,7 +302,7 @@ def _t2is(root: Path) -> Any:
 
 def kept(made: Any) -> str | None:
     """Records that were left out are counted with their line and cause; the others are sound."""
-    if len(made.rejected) != made.figures["rejected"] or not all(row["cause"] for row in made.rejected):
+    if len(made.rejected) != made.figures["rejected"] or not all(cause for _, cause in made.rejected):
         return "nothing is counted"
     return safe_ids(made.records)
 
@@ -308,19 +310,24 @@ def kept(made: Any) -> str | None:
 def _label_studio(root: Path) -> Any:
     from paco_core.data.annotation.label_studio import read_export
 
-    return [
-        (vote.instance_id, vote.annotator, vote.ranking) for vote in read_export(root / "export.json", SIZES).rankings
-    ]
+    rejected = Rejected()
+    found = read_export(root / "export.json", SIZES, rejected).rankings
+    return [(vote.instance_id, vote.annotator, vote.ranking) for vote in found], rejected
 
 
 def _imported_rankings(root: Path) -> Any:
     from paco_core.data.annotation.imported import read_rankings
 
-    return [(vote.instance_id, vote.annotator, vote.ranking) for vote in read_rankings(root / "rankings.jsonl", SIZES)]
+    rejected = Rejected()
+    found = list(read_rankings(root / "rankings.jsonl", SIZES, rejected))
+    return [(vote.instance_id, vote.annotator, vote.ranking) for vote in found], rejected
 
 
-def votes(found: Iterable[tuple[str, str, Any]]) -> str | None:
-    bad = [ranking for _, _, ranking in found if ranking is not None and sorted(ranking) != [0, 1, 2, 3]]
+def votes(found: tuple[list[tuple[str, str, Any]], Rejected]) -> str | None:
+    """Rankings that were left out have a cause; the others are orders."""
+    if not all(cause for _, cause in found[1]):
+        return "a ranking is left out without a cause"
+    bad = [ranking for _, _, ranking in found[0] if ranking is not None and sorted(ranking) != [0, 1, 2, 3]]
     return f"a ranking {bad[0]} that is no order" if bad else None
 
 

@@ -13,6 +13,7 @@ from paco_core.benchmarks.t2is_bench.texts import case_of
 from paco_core.data.records.records import PromptRecord, read_prompts, write_prompts
 from paco_core.data.records.subfigures import cut
 from paco_core.io.files import DataError
+from paco_core.io.rejected import Rejected
 from paco_core.io.shards import ShardReader, encode_png, read_image, write_shard
 
 if TYPE_CHECKING:
@@ -83,8 +84,11 @@ def _cut(reader: ShardReader, name: str, layout: str) -> Callable[[], Sequence[I
     return lambda: cut(reader.read(name), layout)
 
 
-def sets_elsewhere(method: str, folder: Path, records: Iterable[PromptRecord]) -> tuple[list[PaintedSet], list[str]]:
-    """Sets of single pictures ``<case>_<index>.png``, numbered in reading order, and why others are left out.
+def sets_elsewhere(method: str, folder: Path, records: Iterable[PromptRecord], rejected: Rejected) -> list[PaintedSet]:
+    """Sets of single pictures ``<case>_<index>.png``, numbered in reading order.
+
+    Args:
+        rejected: takes the cases that lack pictures, or have pictures that are damaged or of several sizes.
 
     Raises:
         DataError: when none can be used.
@@ -93,20 +97,32 @@ def sets_elsewhere(method: str, folder: Path, records: Iterable[PromptRecord]) -
     for path in sorted(folder.iterdir()):
         if found := ELSEWHERE.fullmatch(path.name):
             files.setdefault(found["case"], []).append((int(found["index"]), path))
-    sets, rejected = [], []
+    sets = []
     for record in records:
-        case, (rows, columns) = case_of(record), record.grid
-        pictures = [path for _, path in sorted(files.get(case, []))]
-        if len(pictures) != rows * columns:
-            rejected.append(f"case {case}: {len(pictures)} pictures, its layout {record.layout} has {rows * columns}")
+        pictures = [path for _, path in sorted(files.get(case_of(record), []))]
+        try:
+            _check(pictures, record)
+        except DataError as error:
+            rejected.add(f"{folder}: case {case_of(record)}", str(error))
             continue
         sets.append(PaintedSet(method, method, record, None, _read(pictures)))
     if not sets:
         raise DataError(
-            f"{folder}: no whole set of pictures <case>_<index>.png of the prompts that t2is painted"
-            + (f"; {rejected[0]}" if rejected else "")
+            f"{folder}: no whole set of pictures <case>_<index>.png of the prompts that t2is painted{rejected.example}"
         )
-    return sets, rejected
+    return sets
+
+
+def _check(pictures: Sequence[Path], record: PromptRecord) -> None:
+    rows, columns = record.grid
+    if len(pictures) != rows * columns:
+        raise DataError(f"set: {len(pictures)} pictures, its layout {record.layout} has {rows * columns}")
+    try:
+        sizes = {image.size for image in _read(pictures)()}  # whole, not their heads: they are judged much later
+    except DataError as error:
+        raise DataError(f"picture: {error}") from None
+    if len(sizes) > 1:
+        raise DataError(f"picture: one set has the sizes {', '.join(f'{w}x{h}' for w, h in sorted(sizes))}")
 
 
 def _read(paths: Sequence[Path]) -> Callable[[], Sequence[Image]]:

@@ -8,7 +8,7 @@ where it has one (PaCo-GRPO's released files), else its ``idx``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from paco_core.data.records.records import PromptRecord, first_fault
 from paco_core.io.files import DataError, read_json
+from paco_core.io.rejected import Rejected
 from paco_core.storybook import bench_texts
 from paco_core.storybook.prompts import parse_prompt
 
@@ -75,13 +76,33 @@ class Questions:
             return Texts(bench_texts.criteria(), [bench_texts.questions(panel) for panel in asked])
         return Texts(self._criteria_of(record), self._panels_of(record))
 
+    def known(self, records: Iterable[PromptRecord], rejected: Rejected) -> list[PromptRecord]:
+        """The records whose texts are known; the others go to ``rejected``.
+
+        Raises:
+            DataError: when none is known.
+        """
+        found = []
+        for record in records:
+            try:
+                self.of(record)
+            except DataError as error:
+                rejected.add(f"record {record.idx}", str(error))
+            else:
+                found.append(record)
+        if not found:
+            raise DataError(f"t2is_bench: no painted set can be judged{rejected.example}")
+        return found
+
     def _criteria_of(self, record: PromptRecord) -> Listed:
         if self.criteria is None:
             given = record.criteria
             return {name: [text for text in row.values() if text] for name, row in given.items() if name in DIMENSIONS}
         case = case_of(record)
         if case not in self.criteria:
-            raise DataError(f"t2is_bench.criteria: no case {case!r}, of record {record.idx}; {_some(self.criteria)}")
+            raise DataError(
+                f"text: t2is_bench.criteria has no case {case!r}, of record {record.idx}; {_some(self.criteria)}"
+            )
         return self.criteria[case]
 
     def _panels_of(self, record: PromptRecord) -> Sequence[Listed] | None:
@@ -89,10 +110,12 @@ class Questions:
             return None
         case, (rows, columns) = case_of(record), record.grid
         if case not in self.panels:
-            raise DataError(f"t2is_bench.texts: no case {case!r}, of record {record.idx}; {_some(self.panels)}")
+            raise DataError(
+                f"text: t2is_bench.texts has no case {case!r}, of record {record.idx}; {_some(self.panels)}"
+            )
         if len(self.panels[case]) != rows * columns:
             raise DataError(
-                f"t2is_bench.texts: case {case!r} describes {len(self.panels[case])} panels, "
+                f"text: case {case!r} of t2is_bench.texts describes {len(self.panels[case])} panels, "
                 f"the layout {record.layout} of record {record.idx} has {rows * columns}"
             )
         return self.panels[case]
@@ -103,39 +126,43 @@ def case_of(record: PromptRecord) -> str:
     return str((record.model_extra or {}).get("original_idx") or record.idx)
 
 
-def read_criteria(path: Path) -> dict[str, Listed]:
-    """``prompt_consistency.json``.
+def read_criteria(path: Path, rejected: Rejected) -> dict[str, Listed]:
+    """``prompt_consistency.json``; cases that are not of its layout go to ``rejected``.
 
     Raises:
-        DataError: naming the file, and case and key of what is damaged.
+        DataError: naming the file, when none of its cases can be used.
     """
-    cases = _cases(path, TypeAdapter(dict[str, _Criteria]))
+    cases = _cases(path, TypeAdapter(_Criteria), rejected)
     return {
         case: {name: [text for row in rows for text in row.values()] for name, rows in found if rows}
         for case, found in cases.items()
     }
 
 
-def read_panels(path: Path) -> dict[str, list[Listed]]:
-    """``prompt_alignment.json``.
+def read_panels(path: Path, rejected: Rejected) -> dict[str, list[Listed]]:
+    """``prompt_alignment.json``; cases that are not of its layout go to ``rejected``.
 
     Raises:
-        DataError: naming the file, and case and key of what is damaged.
+        DataError: naming the file, when none of its cases can be used.
     """
-    cases = _cases(path, TypeAdapter(dict[str, dict[str, _Aspects]]))
+    cases = _cases(path, TypeAdapter(dict[str, _Aspects]), rejected)
     return {
         case: [{name: texts for name, texts in panel if texts} for panel in panels.values()]
         for case, panels in cases.items()
     }
 
 
-def _cases(path: Path, form: TypeAdapter[Any]) -> Any:
-    try:
-        found = form.validate_python(read_json(path))
-    except ValidationError as error:
-        raise DataError(f"{path}: {first_fault(error)}; expected the layout of T2IS-Bench") from None
+def _cases(path: Path, form: TypeAdapter[Any], rejected: Rejected) -> dict[str, Any]:
+    given, found = read_json(path), {}
+    if not isinstance(given, dict):
+        raise DataError(f"{path}: expected the layout of T2IS-Bench, an object of cases")
+    for case, content in given.items():
+        try:
+            found[case] = form.validate_python(content)
+        except ValidationError as error:
+            rejected.add(f"{path}: case {case}", f"record: {first_fault(error)}; expected the layout of T2IS-Bench")
     if not found:
-        raise DataError(f"{path}: holds no case")
+        raise DataError(f"{path}: none of its {len(given)} cases can be used{rejected.example}")
     return found
 
 

@@ -16,6 +16,7 @@ from urllib.parse import quote
 from paco_core.data.annotation.assignment import places
 from paco_core.data.annotation.votes import Annotation, Votes, orders, unscored
 from paco_core.io.files import DataError, atomic, digest, read_json, write_json, write_text
+from paco_core.io.rejected import Rejected
 from paco_core.io.shards import encode_png
 
 if TYPE_CHECKING:
@@ -114,7 +115,7 @@ def _result(ranking: Sequence[int]) -> dict[str, Any]:
     }
 
 
-def read_export(file: Path, sizes: Mapping[str, int]) -> Votes:
+def read_export(file: Path, sizes: Mapping[str, int], rejected: Rejected) -> Votes:
     """Votes from Label Studio's JSON export (not "JSON-MIN", which leaves out who annotated).
 
     Annotators are named by their address, or ``user-ID``. A skipped task gives no vote, nor one submitted
@@ -122,10 +123,10 @@ def read_export(file: Path, sizes: Mapping[str, int]) -> Votes:
 
     Args:
         sizes: number of candidates of each known instance.
+        rejected: takes tasks of unknown instances, and annotations that are no ranking of each candidate once.
 
     Raises:
-        DataError: naming file, task and annotation of what is no export, an unknown instance, or a ranking that
-            does not name each candidate once.
+        DataError: when the file is no such export.
     """
     tasks = read_json(file)
     if not isinstance(tasks, list):
@@ -134,22 +135,28 @@ def read_export(file: Path, sizes: Mapping[str, int]) -> Votes:
     counts = Counter(skipped=0, superseded_answers=0, empty_answers=0, cannot_tell=0)
     for number, task in enumerate(tasks, start=1):
         place = f"{file}: task {number}"
-        if not isinstance(task, dict) or not isinstance(task.get("annotations"), list):
-            raise DataError(f"{place}: has no list of annotations; export the project as JSON, not JSON-MIN or CSV")
-        data = task.get("data")
+        data = task.get("data") if isinstance(task, dict) else None
         instance_id = str(data.get("instance_id") if isinstance(data, dict) else None)
+        if not isinstance(task, dict) or not isinstance(task.get("annotations"), list):
+            rejected.add(place, "task: has no list of annotations; export the project as JSON, not JSON-MIN or CSV")
+            continue
         if instance_id not in sizes:
-            raise DataError(f"{place}: there is no instance {instance_id}; run `dvc repro rankings`")
+            rejected.add(place, f"instance: there is no instance {instance_id}; run `dvc repro rankings`")
+            continue
         for nth, annotation in enumerate(task["annotations"], start=1):
-            where = f"{place}, annotation {nth}"
-            if not isinstance(annotation, dict):
-                raise DataError(f"{where}: expected an object")
-            if annotation.get("was_cancelled"):
-                counts["skipped"] += 1
+            try:
+                if not isinstance(annotation, dict):
+                    raise DataError("annotation: expected an object")
+                if annotation.get("was_cancelled"):
+                    counts["skipped"] += 1
+                    continue
+                key = (instance_id, _who(annotation.get("completed_by")))
+                said = _ranking(annotation.get("result"), sizes[instance_id])
+            except DataError as error:
+                rejected.add(f"{place}, annotation {nth}", str(error))
                 continue
-            key = (instance_id, _who(annotation.get("completed_by"), where))
             updated = str(annotation.get("updated_at", ""))
-            answer = (updated, _ranking(annotation.get("result"), sizes[instance_id], where))
+            answer = (updated, said)
             if key in answers:
                 counts["superseded_answers"] += 1
             if key not in answers or updated >= answers[key][0]:
@@ -162,7 +169,7 @@ def read_export(file: Path, sizes: Mapping[str, int]) -> Votes:
     )
 
 
-def _who(completed_by: object, place: str) -> str:
+def _who(completed_by: object) -> str:
     """A person's name, from the ways in which exports give it."""
     if isinstance(completed_by, dict):
         completed_by = completed_by.get("email") or completed_by.get("id")
@@ -170,10 +177,10 @@ def _who(completed_by: object, place: str) -> str:
         return f"user-{completed_by}"
     if isinstance(completed_by, str) and completed_by:
         return completed_by
-    raise DataError(f"{place}: completed_by {completed_by!r} names nobody")
+    raise DataError(f"annotation: completed_by {completed_by!r} names nobody")
 
 
-def _ranking(results: object, count: int, place: str) -> list[int] | str:
+def _ranking(results: object, count: int) -> list[int] | str:
     """The ranking of one annotation, or the name of what it is instead."""
     listed = results if isinstance(results, list) else []
     given: list[Any] = [result.get("value") for result in listed if isinstance(result, dict)]
@@ -185,8 +192,8 @@ def _ranking(results: object, count: int, place: str) -> list[int] | str:
         return "empty_answers"
     found = rankers[-1].get(RANKER) if isinstance(rankers[-1], dict) else None
     if not isinstance(found, list):
-        raise DataError(f"{place}: its ranker is not named {RANKER!r}; was config.xml changed?")
+        raise DataError(f"annotation: its ranker is not named {RANKER!r}; was config.xml changed?")
     ranking = [int(item) if isinstance(item, str) and item.isdecimal() else item for item in found]
     if not orders(ranking, count):
-        raise DataError(f"{place}: ranking {found!r} does not order candidates 0 to {count - 1}, each once")
+        raise DataError(f"ranking: {found!r} does not order candidates 0 to {count - 1}, each once")
     return ranking

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +20,7 @@ from paco_core.config.params import EditQuestion
 from paco_core.data.pairs.pairs import NO, YES, Pair
 from paco_core.data.records.records import first_fault, panel_ref
 from paco_core.io.files import DataError, digest, inside, read_jsonl
+from paco_core.io.rejected import Rejected
 from paco_core.io.shards import encode_png, read_image, write_shard
 from paco_core.storybook.editing import random_edit
 
@@ -54,7 +54,7 @@ class EditingPairs:
     pairs: list[Pair] = field(default_factory=list)
     pictures: dict[str, bytes] = field(default_factory=dict)  # id -> PNG
     rows: dict[str, dict[str, Any]] = field(default_factory=dict)  # id -> index row
-    rejected: list[tuple[str, str]] = field(default_factory=list)  # (file:line, cause)
+    rejected: Rejected = field(default_factory=Rejected)
     _ids: set[str] = field(default_factory=set)
 
     def add(
@@ -110,10 +110,6 @@ class EditingPairs:
         """Picture id -> MD5 as encoded."""
         return {name: row["md5"] for name, row in self.rows.items()}
 
-    @property
-    def causes(self) -> Counter[str]:
-        return Counter(cause.split(":")[0] for _, cause in self.rejected)
-
 
 def edit_pair_id(first: str, second: str, instruction: str, question: EditQuestion) -> str:
     """Id of an editing pair; the same two pictures may be asked two questions."""
@@ -124,7 +120,7 @@ def editing_pairs(params: EditingParams, root: Path) -> EditingPairs:
     """The pairs that the parameters ask for.
 
     Raises:
-        DataError: when the file is missing or no JSON Lines, or no triple of it can be used.
+        DataError: when the file is missing, or no triple of it can be used.
     """
     if params.source == "storybook":
         return _drawn(params)
@@ -153,20 +149,20 @@ def _imported(file: Path, limit: int | None) -> EditingPairs:
         try:
             original, edited = (read_image(inside(file.parent, path)) for path in (record.original, record.edited))
         except DataError as error:
-            found.rejected.append((place, f"picture: {error}"))
+            found.rejected.add(place, f"picture: {error}")
             continue
         if not found.add(original, edited, record.instruction, record.label, record.answer, record.question):
-            found.rejected.append((place, "duplicate"))
+            found.rejected.add(place, "duplicate: the triple occurs before")
     if not found.pairs:
-        first = f", e.g. {found.rejected[0][0]}: {found.rejected[0][1]}" if found.rejected else ""
-        raise DataError(f"{file}: none of its {len(found.rejected)} editing triples can be used{first}")
+        left_out = found.rejected
+        raise DataError(f"{file}: none of its {len(left_out)} editing triples can be used{left_out.example}")
     return found
 
 
-def _records(file: Path, rejected: list[tuple[str, str]]) -> Iterator[tuple[str, TripleRecord]]:
-    for number, row in read_jsonl(file):
+def _records(file: Path, rejected: Rejected) -> Iterator[tuple[str, TripleRecord]]:
+    for number, row in read_jsonl(file, rejected.lines_of(file)):
         place = f"{file}:{number}"
         try:
             yield place, TripleRecord.model_validate(row)
         except ValidationError as error:
-            rejected.append((place, f"record: {first_fault(error)}"))
+            rejected.add(place, f"record: {first_fault(error)}")

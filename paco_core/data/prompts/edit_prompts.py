@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from paco_core.data.records.edit_records import FILE, SHARD, EditRecord
 from paco_core.data.records.records import Id, first_fault
 from paco_core.io.files import DataError, Names, digest, inside, read_jsonl, write_jsonl
+from paco_core.io.rejected import Rejected
 from paco_core.io.shards import decode_image, encode_png, read_image, write_shard
 from paco_core.storybook.editing import random_edit
 from paco_core.storybook.world import VOCABULARY
@@ -47,7 +47,7 @@ class EditPrompts:
 
     records: list[EditRecord] = field(default_factory=list)
     pictures: dict[str, bytes] = field(default_factory=dict)  # id -> PNG
-    rejected: list[tuple[str, str]] = field(default_factory=list)
+    rejected: Rejected = field(default_factory=Rejected)
     _sizes: dict[str, tuple[int, int]] = field(default_factory=dict)  # id -> (width, height)
 
     def picture(self, image: Image) -> str:
@@ -96,10 +96,6 @@ class EditPrompts:
         write_shard(out / SHARD, rows, self.pictures)
         write_jsonl(out / FILE, (record.model_dump() for record in self.records))
 
-    @property
-    def causes(self) -> Counter[str]:
-        return Counter(cause.split(":")[0] for _, cause in self.rejected)
-
 
 def drawn(count: int, size: int, seed: int) -> EditPrompts:
     """Edits of the embedded world, each of a picture of its own, ``size`` x ``size`` pixels."""
@@ -124,36 +120,35 @@ def read_rows(file: Path, limit: int | None = None) -> EditPrompts:
     A row that cannot be used is left out and reported with its place and cause.
 
     Raises:
-        DataError: when the file is missing or no JSON Lines, or none of its rows can be used.
+        DataError: when the file is missing, or none of its rows can be used.
     """
     found, names = EditPrompts(), Names()
-    for number, row in read_jsonl(file):
+    for number, row in read_jsonl(file, found.rejected.lines_of(file)):
         if limit is not None and len(found.records) == limit:
             break
         place = f"{file}:{number}"
         try:
             given = EditRow.model_validate(row)
         except ValidationError as error:
-            found.rejected.append((place, f"record: {first_fault(error)}"))
+            found.rejected.add(place, f"record: {first_fault(error)}")
             continue
         try:
             name = found.picture(read_image(inside(file.parent, given.input_image)))
         except DataError as error:
-            found.rejected.append((place, f"picture: {error}"))
+            found.rejected.add(place, f"picture: {error}")
             continue
         idx = given.key or digest([name, given.instruction])
         try:
             names.add(idx, number)
         except DataError as error:
-            found.rejected.append((place, f"duplicate: id {error}"))
+            found.rejected.add(place, f"duplicate: id {error}")
             continue
         found.add(
             idx, given.instruction, name, task_name=given.task_type, language=given.instruction_language,
             **({} if given.Intersection_exist is None else {"intersection": given.Intersection_exist}),
         )  # fmt: skip
     if not found.records:
-        first = f", e.g. {': '.join(found.rejected[0])}" if found.rejected else ""
-        raise DataError(f"{file}: none of its {len(found.rejected)} rows can be used{first}")
+        raise DataError(f"{file}: none of its {len(found.rejected)} rows can be used{found.rejected.example}")
     used = {record.reference for record in found.records}
     found.pictures = {name: png for name, png in found.pictures.items() if name in used}
     return found

@@ -16,6 +16,7 @@ from paco_core.data.records import prompt_text
 from paco_core.data.records.categories import CATEGORIES, category
 from paco_core.data.records.records import PromptRecord, read_prompts
 from paco_core.io.files import DataError
+from paco_core.io.rejected import Rejected
 from paco_core.storybook.prompts import storybook_prompts
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ class Prompts:
 
     records: list[PromptRecord]
     figures: dict[str, int] = field(default_factory=dict)
-    rejected: list[dict[str, int | str]] = field(default_factory=list)  # line and cause of records left out
+    rejected: Rejected = field(default_factory=Rejected)
 
 
 def make_prompts(
@@ -69,14 +70,14 @@ def imported(source: Path, layout: str, count: int | None) -> Prompts:
         DataError: when the file holds fewer than ``count`` usable records of that layout.
     """
     made = Prompts([])
-    records = read_prompts(source, _check, lambda line, cause: made.rejected.append({"line": line, "cause": cause}))
+    records = read_prompts(source, _check, made.rejected)
     matching = [record for record in records if record.layout == layout]
     if len(matching) < (count or 1):
         found = ", ".join(f"{n} of {name}" for name, n in sorted(Counter(r.layout for r in records).items()))
-        first = [f"; {len(made.rejected)} left out, e.g. line {r['line']}: {r['cause']}" for r in made.rejected[:1]]
+        left_out = f"; {len(made.rejected)} left out{made.rejected.example}" if made.rejected else ""
         raise DataError(
             f"{source}: {count or 'all'} prompts of layout {layout} are asked for, it holds {found or 'no usable one'}"
-            f"{''.join(first)}; lower prompts.count or change prompts.layout"
+            f"{left_out}; lower prompts.count or change prompts.layout"
         )
     made.records = matching[:count]
     unknown = Counter(key for record in made.records for key in record.unknown_keys)

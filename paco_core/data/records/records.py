@@ -16,6 +16,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from paco_core.data.records import prompt_text
 from paco_core.io.files import DataError, Names, checked_name, read_jsonl, write_jsonl
+from paco_core.io.rejected import Rejected
 
 #: The public records know three dimensions, and three of 298 records a fourth, "Surroundings".
 Dimension = Literal["Style", "Identity", "Logic", "Surroundings"]
@@ -97,7 +98,7 @@ def validated(kind: type[Record], row: Any, place: str) -> Record:
 def read_prompts(
     path: Path,
     check: Callable[[PromptRecord], object] = lambda _record: None,
-    rejected: Callable[[int, str], object] | None = None,
+    rejected: Rejected | None = None,
     *,
     none_allowed: bool = False,
 ) -> list[PromptRecord]:
@@ -105,8 +106,7 @@ def read_prompts(
 
     Args:
         check: raises a DataError when it finds a record wrong; file and line are put before its text.
-        rejected: called with line and cause of a record that cannot be used, which is then left out; without it such a
-            record is an error.
+        rejected: takes the records that cannot be used, which are then left out; without it such a record is an error.
         none_allowed: whether the file may hold no record, as it does with ``prompts.engine: none``.
 
     Raises:
@@ -114,13 +114,13 @@ def read_prompts(
     """
     records: list[PromptRecord] = []
     names = Names()
-    for number, row in read_jsonl(path, rejected):
+    for number, row in read_jsonl(path, rejected.lines_of(path) if rejected is not None else None):
         try:
             record = _usable(row, number, names, check)
         except DataError as error:
             if rejected is None:
                 raise DataError(f"{path}:{number}: {error}") from None
-            rejected(number, str(error))
+            rejected.add(f"{path}:{number}", f"record: {error}")
         else:
             records.append(record)
     if not records and rejected is None and not none_allowed:

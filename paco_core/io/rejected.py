@@ -1,0 +1,53 @@
+"""Rows of a file from outside that cannot be used: where each is, and why."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from paco_core.io.files import write_jsonl
+
+SHOWN = 5  # rows that are printed one by one
+
+
+@dataclass
+class Rejected:
+    """Rows that were left out, as (place, cause); a cause begins with its kind: ``picture: no such file``."""
+
+    rows: list[tuple[str, str]] = field(default_factory=list)
+
+    def add(self, place: str, cause: str) -> None:
+        self.rows.append((place, cause))
+
+    def lines_of(self, file: Path, kind: str = "line") -> Callable[[int, str], None]:
+        """For :func:`paco_core.io.files.read_jsonl`: keeps each line that is no JSON object."""
+        return lambda number, cause: self.add(f"{file}:{number}", f"{kind}: {cause}")
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        return iter(self.rows)
+
+    @property
+    def example(self) -> str:
+        """The end of an error's sentence: the first row, or nothing where none was left out."""
+        return f", e.g. {': '.join(self.rows[0])}" if self.rows else ""
+
+    def figures(self, name: str = "rejected") -> dict[str, int]:
+        """Counts by kind of cause, ``rejected.picture`` and so on."""
+        kinds = Counter(cause.split(":")[0] for _, cause in self.rows)
+        return {f"{name}.{kind}": count for kind, count in sorted(kinds.items())}
+
+    def print(self, say: Callable[[str], object], listed_in: Path | None = None) -> None:
+        """Print the first rows, and how many more there are, and the file that lists them all."""
+        for place, cause in self.rows[:SHOWN]:
+            say(f"left out: {place}: {cause}")
+        if (more := len(self.rows) - SHOWN) > 0:
+            say(f"left out: {more} more" + (f"; {listed_in} lists them all" if listed_in else ""))
+
+    def write(self, file: Path) -> None:
+        """Write them as JSON Lines of place and cause."""
+        write_jsonl(file, ({"place": place, "cause": cause} for place, cause in self.rows))
