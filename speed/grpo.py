@@ -137,8 +137,8 @@ def straightforward(
     kept = []
     for number in range(samples):
         record = records[number // grpo.group_size % len(records)]
-        condition = policy.encode([record.prompt], recipe.max_sequence_length)
-        done = rollout(policy, condition, [0], [NoiseKey(record.idx, number, 1)], sampling)
+        encoded = policy.encode([record.prompt], recipe.max_sequence_length)
+        done = rollout(policy, encoded, [0], [NoiseKey(record.idx, number, 1)], sampling)
         picture = policy.decode(done.latents, size)[0]
         panels = cut(picture, record.layout)
         value = 0.0
@@ -152,8 +152,8 @@ def straightforward(
     mean = sum(value for *_, value in kept) / len(kept)
     optimizer.zero_grad()
     for record, step, value in kept:
-        condition = policy.encode([record.prompt], recipe.max_sequence_length)
-        inputs = (step.before, sampling.steps[step.step].sigma, condition, recipe.guidance, size)
+        encoded = policy.encode([record.prompt], recipe.max_sequence_length)
+        inputs = (step.before, sampling.steps[step.step].sigma, encoded.take([0]), recipe.guidance, size)
         with torch.no_grad():
             old = dynamics.transition(step.before, policy.velocity(*inputs), sampling.steps[step.step])
             with policy.using(None):

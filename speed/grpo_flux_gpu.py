@@ -23,7 +23,8 @@ from paco_core.config.params import LoraParams
 from paco_core.grpo.dynamics import DYNAMICS
 from paco_core.grpo.rollout import Sampling, rollout
 from paco_core.planning.footprint import H100_FLOPS, Architecture
-from paco_core.policies.base import Condition, NoiseKey
+from paco_core.policies.base import NoiseKey
+from paco_core.policies.encoded import Encoded
 from paco_core.policies.flux import FluxPolicy
 
 RESULT = Path(__file__).with_suffix(".json")
@@ -147,16 +148,21 @@ def measure(policy: FluxPolicy, scale: Scale, size: int, batch: int, steps: int,
     device, clock = policy.device, Clock(policy.device)
     dtype = policy.transformer.dtype
     generator = torch.Generator().manual_seed(1)
-    condition = Condition(
-        {
-            "text": torch.randn(batch, scale.text_tokens, scale.text_width, generator=generator).to(device, dtype),
-            "pooled": torch.randn(batch, scale.pooled, generator=generator).to(device, dtype),
-        }
+    encoded = Encoded(
+        [
+            {
+                "text": torch.randn(scale.text_tokens, scale.text_width, generator=generator).to(dtype),
+                "pooled": torch.randn(scale.pooled, generator=generator).to(dtype),
+            }
+            for _ in range(batch)
+        ],
+        device,
     )
+    condition = encoded.take(range(batch))
     rows, keys = list(range(batch)), [NoiseKey("p", n, 0) for n in range(batch)]
     shape = (size, size)
     sampling = Sampling.of(policy, shape, steps, GUIDANCE, noise_steps=[NOISE_STEP], noise_level=NOISE_LEVEL)
-    done = rollout(policy, condition, rows, keys, sampling)
+    done = rollout(policy, encoded, rows, keys, sampling)
     kept, step = done.kept[0], sampling.steps[NOISE_STEP]
     dynamics = DYNAMICS["flow_sde"]
     optimizer = torch.optim.AdamW(list(policy.trainable().values()), lr=1e-6)
@@ -167,7 +173,7 @@ def measure(policy: FluxPolicy, scale: Scale, size: int, batch: int, steps: int,
         dynamics.log_prob(kept.after, dynamics.transition(kept.before, v, step)).mean().backward()
         optimizer.step()
 
-    sampled, sampled_gb = clock.measure(lambda: rollout(policy, condition, rows, keys, sampling), repeats)
+    sampled, sampled_gb = clock.measure(lambda: rollout(policy, encoded, rows, keys, sampling), repeats)
     decoded, _ = clock.measure(lambda: policy.decode(done.latents, shape), repeats)
     trained, trained_gb = clock.measure(train, repeats)
     flops = scale.architecture.pass_flops((size // 16) ** 2, scale.text_tokens) * batch

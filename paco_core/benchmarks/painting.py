@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from paco_core.config.params import PolicyRecipe
     from paco_core.grpo.scoring import Reference
     from paco_core.grpo.sizes import RecordSize
-    from paco_core.policies.base import Condition, Policy
+    from paco_core.policies.base import Policy
+    from paco_core.policies.encoded import Encoded
 
 TOKENS_A_PASS = 8192  # image and text tokens of one forward; batches shrink as pictures grow
 
@@ -84,11 +85,11 @@ def paint(
     """
     shapes = [picture_size(record, size, record_size, policy.multiple) for record in records]
     references = None if reference is None else [reference(record) for record in records]
-    condition = policy.encode(
+    encoded = policy.encode(
         [record.prompt for record in records],
         max_sequence_length,
         references,
-        list(dict.fromkeys(shapes)) if policy.edits else (),
+        [[shape] for shape in shapes] if policy.edits else (),
     )
     asked = [
         [record.idx, record.prompt, when, steps, guidance, *([picture_digest(references[row])] if references else [])]
@@ -102,7 +103,7 @@ def paint(
         for start in range(0, len(cases), batch):
             part = cases[start : start + batch]
             keys = [NoiseKey(records[row].idx, 0, seed) for row, seed in part]
-            now = partial(_paint, policy, condition, [row for row, _ in part], keys, sampling)
+            now = partial(_paint, policy, encoded, [row for row, _ in part], keys, sampling)
             images = now() if kept is None else kept.batch([[*asked[row], *shape, seed] for row, seed in part], now)
             for (row, seed), image in zip(part, images, strict=True):
                 yield Painted(name, size, when, records[row], seed, image)
@@ -110,9 +111,9 @@ def paint(
 
 
 def _paint(
-    policy: Policy, condition: Condition, rows: Sequence[int], keys: Sequence[NoiseKey], sampling: Sampling
+    policy: Policy, encoded: Encoded, rows: Sequence[int], keys: Sequence[NoiseKey], sampling: Sampling
 ) -> Sequence[Image]:
-    return policy.decode(rollout(policy, condition, rows, keys, sampling).latents, sampling.size)
+    return policy.decode(rollout(policy, encoded, rows, keys, sampling).latents, sampling.size)
 
 
 def before_and_after(

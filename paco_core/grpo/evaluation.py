@@ -14,7 +14,8 @@ from paco_core.data.records.subfigures import cut
 from paco_core.grpo.rollout import Sampling, rollout
 from paco_core.grpo.scoring import Scores, Scoring
 from paco_core.grpo.sizes import RecordSize, buckets, picture_size
-from paco_core.policies.base import Condition, NoiseKey, Policy, Size
+from paco_core.policies.base import NoiseKey, Policy, Size
+from paco_core.policies.encoded import Encoded
 from paco_core.rewards.aggregation import Delta, aggregate
 from paco_core.training.processes import Processes
 
@@ -54,7 +55,7 @@ class Evaluator:
 
     policy: Policy
     records: Sequence[PromptRecord]
-    condition: Condition
+    encoded: Encoded
     sizes: Sequence[int]
     steps: int
     seeds: Sequence[int]
@@ -97,12 +98,12 @@ class Evaluator:
                 number += 1
                 if not self.processes.mine(number - 1):
                     continue
-                done = rollout(self.policy, self.condition, [rows[n] for n in part], [keys[n] for n in part], sampling)
+                done = rollout(self.policy, self.encoded, [rows[n] for n in part], [keys[n] for n in part], sampling)
                 batch = self.policy.decode(done.latents, size)
                 scoring.add([owners[n] for n in part], batch)
                 painted |= zip(part, batch, strict=True)
         for _ in range(self.processes.idle(range(number))):
-            rollout(self.policy, self.condition, rows[:1], keys[:1], sampling)
+            rollout(self.policy, self.encoded, rows[:1], keys[:1], sampling)
         scores = scoring.pending().result().spread(list(painted), len(rows), self.processes)
         return [self._shared(painted.get(n), sizes[n]) for n in range(len(rows))], scores
 

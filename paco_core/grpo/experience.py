@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from paco_core.grpo.rollout import Kept, Sampling
-from paco_core.policies.base import Condition, NoiseKey
+from paco_core.policies.base import NoiseKey
+from paco_core.policies.encoded import Condition, Encoded
 
 if TYPE_CHECKING:
     import torch
@@ -33,14 +34,14 @@ class Bucket:
 class Experience:
     """One epoch's samples, group after group: prompt row, noise key and advantage of each (N,)."""
 
-    condition: Condition
+    encoded: Encoded
     rows: Sequence[int]
     keys: Sequence[NoiseKey]
     advantages: np.ndarray
     buckets: Sequence[Bucket]
 
     def conditions(self, samples: Sequence[int]) -> Condition:
-        return self.condition.take([self.rows[sample] for sample in samples])
+        return self.encoded.take([self.rows[sample] for sample in samples])
 
 
 @dataclass(frozen=True)

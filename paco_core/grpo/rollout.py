@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 import torch
 
 from paco_core.grpo.dynamics import DYNAMICS, Step, euler, steps_of
-from paco_core.policies.base import Condition, NoiseKey, Policy, Size
+from paco_core.policies.base import NoiseKey, Policy, Size
+from paco_core.policies.encoded import Encoded
 
 #: What a trained pass of a policy-gradient loss starts from; a loss that needs more, or less, says so.
 TRANSITION = frozenset({"before", "after", "log_prob"})
@@ -92,7 +93,7 @@ class Trajectory:
 
 
 def _prefix(
-    policy: Policy, condition: Condition, rows: Sequence[int], keys: Sequence[NoiseKey], sampling: Sampling
+    policy: Policy, encoded: Encoded, rows: Sequence[int], keys: Sequence[NoiseKey], sampling: Sampling
 ) -> tuple[torch.Tensor, int]:
     """Latents where samples part ways, and the step at which they do.
 
@@ -104,7 +105,7 @@ def _prefix(
     first = min(sampling.noise_steps)
     order = list(dict.fromkeys(zip(rows, keys, strict=True)))
     x = policy.noise(sampling.size, [key for _, key in order])
-    led = condition.take([row for row, _ in order])
+    led = encoded.take([row for row, _ in order])
     for step in sampling.steps[:first]:
         x = euler(x, policy.velocity(x, step.sigma, led, sampling.guidance, sampling.size), step)
     place = {pair: position for position, pair in enumerate(order)}
@@ -113,7 +114,7 @@ def _prefix(
 
 def rollout(
     policy: Policy,
-    condition: Condition,
+    encoded: Encoded,
     rows: Sequence[int],
     keys: Sequence[NoiseKey],
     sampling: Sampling,
@@ -121,19 +122,19 @@ def rollout(
     """Sample one picture a row: ODE steps, except at the noise steps.
 
     Args:
-        condition: encoded prompts.
-        rows: row of ``condition`` for each sample.
+        encoded: the prompts.
+        rows: row of ``encoded`` for each sample.
         keys: names the noise of each sample; with ``shared_noise`` the initial noise of a prompt is
             drawn for image -1, so that its whole group starts from it.
     """
-    taken = condition.take(rows)
+    condition = encoded.take(rows)
     starts = [NoiseKey(k.prompt_id, -1, k.seed) for k in keys] if sampling.shared_noise else list(keys)
     kept: list[Kept] = []
     with torch.inference_mode():
-        x, first = _prefix(policy, condition, rows, starts, sampling)
+        x, first = _prefix(policy, encoded, rows, starts, sampling)
         for number in range(first, len(sampling.steps)):
             step = sampling.steps[number]
-            v = policy.velocity(x, step.sigma, taken, sampling.guidance, sampling.size)
+            v = policy.velocity(x, step.sigma, condition, sampling.guidance, sampling.size)
             if number not in sampling.noise_steps:
                 x = euler(x, v, step)
                 continue

@@ -17,7 +17,8 @@ from paco_core.grpo.rollout import Kept, Sampling, Trajectory, rollout
 from paco_core.grpo.scoring import Scores, Scoring
 from paco_core.grpo.sizes import buckets, picture_size
 from paco_core.io.files import DataError
-from paco_core.policies.base import Condition, NoiseKey, Policy, Size
+from paco_core.policies.base import NoiseKey, Policy, Size
+from paco_core.policies.encoded import Encoded
 from paco_core.training.processes import Processes
 
 
@@ -38,13 +39,13 @@ class Sampler:
         params: PoliciesParams,
         recipe: PolicyRecipe,
         records: Sequence[PromptRecord],
-        condition: Condition,
+        encoded: Encoded,
         objective: Objective,
         scoring: Scoring,
         processes: Processes,
     ) -> None:
         self.policy, self.params, self.recipe, self.records = policy, params, recipe, records
-        self.condition, self.objective, self.scoring, self.processes = condition, objective, scoring, processes
+        self.encoded, self.objective, self.scoring, self.processes = encoded, objective, scoring, processes
         if scoring.groupwise and processes.world > 1 and params.rollout_batch % params.group_size:
             near = max(1, round(params.rollout_batch / params.group_size)) * params.group_size
             raise DataError(
@@ -103,7 +104,7 @@ class Sampler:
             batch = batches[number]
             took = [rows[place] for place in batch.places]
             part = rollout(
-                self.policy, self.condition, took, [keys[place] for place in batch.places], samplings[batch.size]
+                self.policy, self.encoded, took, [keys[place] for place in batch.places], samplings[batch.size]
             )
             images = self.policy.decode(part.latents, batch.size)
             scoring.add([self.records[row] for row in took], images)

@@ -37,7 +37,8 @@ from paco_core.grpo.sampler import Sampler
 from paco_core.grpo.scoring import PANEL_DIVERSITY, REFERENCE_DISTANCE, Reference, Scoring
 from paco_core.grpo.sizes import picture_size
 from paco_core.io.files import DataError, atomic, digest, settle_safetensors
-from paco_core.policies.base import Condition, NoiseKey, Policy, Size
+from paco_core.policies.base import NoiseKey, Policy, Size
+from paco_core.policies.encoded import Encoded
 from paco_core.rewards.aggregation import aggregate
 from paco_core.rewards.base import RewardFunction
 from paco_core.runtime.checkpoints import alone
@@ -144,7 +145,7 @@ class Trainer:
         self._check()
         params, recipe = self.params, self.recipe
         torch.manual_seed(params.seed)  # noise has generators of its own; this is for layers that draw, dropout say
-        conditions = self._encoded(self.train, [recipe.train_size]), self._encoded(self.unseen, recipe.eval_sizes)
+        encoded = self._encoded(self.train, [recipe.train_size]), self._encoded(self.unseen, recipe.eval_sizes)
         if self.policy.truncated:
             self.reports.say(
                 f"{self.policy.truncated} prompts are longer than max_sequence_length="
@@ -171,7 +172,7 @@ class Trainer:
                 params,
                 recipe,
                 self.train,
-                conditions[0],
+                encoded[0],
                 self.learner.objective,
                 self.scoring,
                 self.processes,
@@ -180,7 +181,7 @@ class Trainer:
             self.evaluator = Evaluator(
                 self.policy,
                 self.unseen,
-                conditions[1],
+                encoded[1],
                 recipe.eval_sizes,
                 params.eval_steps,
                 params.eval_seeds,
@@ -199,10 +200,10 @@ class Trainer:
                 self.processes.wait()  # until the first one is at it, no other reads where to go on from
                 return self._epochs(out, store)
 
-    def _encoded(self, records: Sequence[PromptRecord], sides: Sequence[int]) -> Condition:
-        """Prompts, and the reference pictures of edits at every size that will be painted; one row a record."""
+    def _encoded(self, records: Sequence[PromptRecord], sides: Sequence[int]) -> Encoded:
+        """Prompts, and the reference picture of each edit at the sizes of its own pictures; one row a record."""
         references = None if self.reference is None else [self.reference(record) for record in records]
-        sizes = self._sizes(records, sides) if self.policy.edits else []
+        sizes = [self._sizes([record], sides) for record in records] if self.policy.edits else []
         return self.policy.encode(
             [record.prompt for record in records], self.recipe.max_sequence_length, references, sizes
         )
@@ -369,7 +370,7 @@ class Trainer:
         given = advantages(combined, rewards.advantage_std)
         self._refuse_failures(given, len(rows))
         flat = given.values.reshape(-1)
-        health = self.learner.learn(Experience(self.sampler.condition, rows, keys, flat, buckets))
+        health = self.learner.learn(Experience(self.sampler.encoded, rows, keys, flat, buckets))
         self.learner.objective.after_epoch(epoch + 1)
         figures = {
             "epoch": epoch + 1.0,

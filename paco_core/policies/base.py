@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
     from paco_core.config.params import LoraParams, PoliciesParams, PolicyLora, PolicyRecipe
+    from paco_core.policies.encoded import Condition, Encoded
 
 Size = tuple[int, int]  # height and width in pixels
 
@@ -50,24 +51,6 @@ def sized(name: str, size: Size) -> str:
     return f"{name} {size[0]}x{size[1]}"
 
 
-@dataclass(frozen=True)
-class Condition:
-    """Encoded prompts (and whatever else a family conditions on), one row a prompt.
-
-    An editing family's condition holds the reference pictures too, once for each size that will be painted.
-    """
-
-    tensors: dict[str, torch.Tensor]
-
-    def __len__(self) -> int:
-        return len(next(iter(self.tensors.values())))
-
-    def take(self, rows: Sequence[int]) -> Condition:
-        """The named rows in the given order; a row may be taken many times."""
-        index = list(rows)
-        return Condition({name: tensor[index] for name, tensor in self.tensors.items()})
-
-
 class Policy(Protocol):
     """An image generator or editor under training. Latents are packed: (N, tokens, channels), fp32."""
 
@@ -86,14 +69,14 @@ class Policy(Protocol):
         prompts: Sequence[str],
         max_sequence_length: int,
         references: Sequence[Image] | None = None,
-        sizes: Sequence[Size] = (),
-    ) -> Condition:
+        sizes: Sequence[Sequence[Size]] = (),
+    ) -> Encoded:
         """Encode prompts, and the reference picture of each where the family edits, one row each.
 
         Args:
             references: one a prompt where :attr:`edits`, else None.
-            sizes: of the pictures that will be painted with this condition; an editing family brings the
-                reference pictures to each of them (or to about ``reference_size``, where it was loaded with one).
+            sizes: of the pictures that will be painted, a list for each prompt; an editing family brings the prompt's
+                reference to each of them (or to about ``reference_size``, where it was loaded with one).
 
         Raises:
             DataError: for references where none are taken, or not one a prompt where they are.

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from paco_core.policies.base import Condition, Size
+from paco_core.policies.base import Size
+from paco_core.policies.encoded import Condition, Encoded
 from paco_core.policies.encodings import Encodings, Tensors
 from paco_core.policies.pipeline_policy import PipelinePolicy
 
@@ -43,13 +44,13 @@ class FluxPolicy(PipelinePolicy):
         prompts: Sequence[str],
         max_sequence_length: int,
         references: Sequence[Image] | None = None,
-        sizes: Sequence[Size] = (),
-    ) -> Condition:
+        sizes: Sequence[Sequence[Size]] = (),
+    ) -> Encoded:
         self.check_references(prompts, references, sizes)
-        return Condition(self._texts(prompts, max_sequence_length))
+        return Encoded(self._texts(prompts, max_sequence_length), self.device)
 
-    def _texts(self, prompts: Sequence[str], max_sequence_length: int) -> Tensors:
-        """T5's words (N, L, d) and CLIP's summary (N, d)."""
+    def _texts(self, prompts: Sequence[str], max_sequence_length: int) -> list[Tensors]:
+        """T5's words (L, d) and CLIP's summary (d,) of each prompt."""
         lengths = self.pipeline.tokenizer_2(list(prompts)).input_ids
         self.truncated += sum(len(ids) > max_sequence_length for ids in lengths)
 
@@ -61,9 +62,7 @@ class FluxPolicy(PipelinePolicy):
                 )
             return {"text": text[0], "pooled": pooled[0]}
 
-        found = self.encodings.rows([["text", prompt, max_sequence_length] for prompt in prompts], encode)
-        # Joined outside inference mode: a trained pass may not save inference tensors for its backward.
-        return {name: torch.stack([row[name] for row in found]).to(self.device) for name in ("text", "pooled")}
+        return self.encodings.rows([["text", prompt, max_sequence_length] for prompt in prompts], encode)
 
     def _ids(self, size: Size) -> torch.Tensor:
         if size not in self._image_ids:

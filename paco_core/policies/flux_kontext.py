@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from paco_core.io.pictures import picture_digest
-from paco_core.policies.base import Condition, Size, sized
+from paco_core.policies.base import Size, sized
+from paco_core.policies.encoded import Condition, Encoded
 from paco_core.policies.encodings import Tensors
 from paco_core.policies.flux import FluxPolicy
 
@@ -44,27 +45,27 @@ class FluxKontextPolicy(FluxPolicy):
         prompts: Sequence[str],
         max_sequence_length: int,
         references: Sequence[Image] | None = None,
-        sizes: Sequence[Size] = (),
-    ) -> Condition:
+        sizes: Sequence[Sequence[Size]] = (),
+    ) -> Encoded:
         self.check_references(prompts, references, sizes)
-        pictures = [picture.convert("RGB") for picture in references or ()]
-        tensors = self._texts(prompts, max_sequence_length)
-        for size in dict.fromkeys(sizes):
-            tensors[sized("reference", size)] = self._references(pictures, self.reference_of(size))
-        return Condition(tensors)
+        texts = self._texts(prompts, max_sequence_length)
+        both = zip(texts, self._references(references or (), sizes), strict=True)
+        return Encoded([text | reference for text, reference in both], self.device)
 
-    def _references(self, pictures: Sequence[Image], size: Size) -> torch.Tensor:
-        """Packed latents (N, tokens, channels) of pictures that were brought to ``size``."""
+    def _references(self, references: Sequence[Image], sizes: Sequence[Sequence[Size]]) -> list[Tensors]:
+        """Packed latents (tokens, channels) of each picture, brought to its sizes."""
         processor, pipeline = self.pipeline.image_processor, self.pipeline
+        pictures = [picture.convert("RGB") for picture in references]
+        names = [picture_digest(picture) for picture in pictures]
 
-        def encode(row: int) -> Tensors:
-            with torch.inference_mode():
-                pixels = processor.preprocess(processor.resize(pictures[row], *size), *size)
-                maps = pipeline._encode_vae_image(pixels.to(self.device, self.vae.dtype), generator=None)
-                return {"latents": pipeline._pack_latents(maps, *maps.shape)[0]}
+        def encode(row: int, size: Size) -> torch.Tensor:
+            brought = self.reference_of(size)
+            pixels = processor.preprocess(processor.resize(pictures[row], *brought), *brought)
+            maps = pipeline._encode_vae_image(pixels.to(self.device, self.vae.dtype), generator=None)
+            latents: torch.Tensor = pipeline._pack_latents(maps, *maps.shape)[0]
+            return latents
 
-        found = self.encodings.rows([["reference", picture_digest(p), size] for p in pictures], encode)
-        return torch.stack([row["latents"] for row in found]).to(self.device)
+        return self.at_sizes("reference", sizes, lambda row, s: ["reference", names[row], self.reference_of(s)], encode)
 
     def velocity(
         self, latents: torch.Tensor, sigma: float, condition: Condition, guidance: float, size: Size

@@ -7,14 +7,15 @@ each token to the norm that it has without guidance.
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.nn.utils.rnn import pad_sequence
 
 from paco_core.io.pictures import picture_digest
-from paco_core.policies.base import Condition, Size, sized
+from paco_core.policies.base import Size, sized
+from paco_core.policies.encoded import Condition, Encoded
 from paco_core.policies.encodings import Encodings, Tensors
 from paco_core.policies.one_frame import one_frame
 from paco_core.policies.pipeline_policy import PipelinePolicy
@@ -23,6 +24,11 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 NEGATIVE = " "  # what the authors' own example gives as the negative prompt
+
+
+def _mask(name: str) -> str:
+    """Name of the tensor that says which tokens of another one are no padding."""
+    return f"{name} mask"
 
 
 class QwenImageEditPolicy(PipelinePolicy):
@@ -58,21 +64,18 @@ image = pipeline(
         prompts: Sequence[str],
         max_sequence_length: int,
         references: Sequence[Image] | None = None,
-        sizes: Sequence[Size] = (),
-    ) -> Condition:
+        sizes: Sequence[Sequence[Size]] = (),
+    ) -> Encoded:
         self.check_references(prompts, references, sizes)
         pictures = [picture.convert("RGB") for picture in references or ()]
+        names = [picture_digest(picture) for picture in pictures]
         instructions = [self._cut(prompt, max_sequence_length) for prompt in prompts]
-        tensors: Tensors = {}
-        for size in dict.fromkeys(sizes):
-            brought = self.reference_of(size)
-            seen = self.condition_of(brought)
-            found = self._texts(instructions, pictures, seen)
-            nothing = self._texts([NEGATIVE] * len(pictures), pictures, seen)
-            for name, (tokens, mask) in {"text": found, "negative": nothing}.items():
-                tensors |= {sized(name, size): tokens, sized(f"{name} mask", size): mask}
-            tensors[sized("reference", size)] = self._references(pictures, brought)
-        return Condition(tensors)
+        parts = [self._references(pictures, names, sizes)]
+        for part, texts in {"text": instructions, "negative": [NEGATIVE] * len(pictures)}.items():
+            rows = self._texts(part, texts, pictures, names, sizes)
+            masks = [{_mask(name): torch.ones(len(words), dtype=torch.long) for name, words in r.items()} for r in rows]
+            parts += [rows, masks]
+        return Encoded([dict(ChainMap(*row)) for row in zip(*parts, strict=True)], self.device)
 
     def condition_of(self, size: Size) -> Size:
         """At what height and width the text encoder sees a reference whose latents have ``size``."""
@@ -91,37 +94,42 @@ image = pipeline(
         return str(self.pipeline.tokenizer.decode(ids[:length]))
 
     def _texts(
-        self, prompts: Sequence[str], pictures: Sequence[Image], size: Size
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """What the Qwen2.5-VL makes of picture and instruction (N, longest, d), and which of it is no padding."""
+        self,
+        part: str,
+        texts: Sequence[str],
+        pictures: Sequence[Image],
+        names: Sequence[str],
+        sizes: Sequence[Sequence[Size]],
+    ) -> list[Tensors]:
+        """What the Qwen2.5-VL makes of each picture and its text (tokens, d)."""
 
-        def encode(row: int) -> Tensors:
+        def seen(size: Size) -> Size:
+            return self.condition_of(self.reference_of(size))
+
+        def encode(row: int, size: Size) -> torch.Tensor:
             self.need_encoders()
-            with torch.inference_mode():
-                tokens, _ = self.pipeline.encode_prompt(
-                    prompt=[prompts[row]],
-                    image=self.condition_picture(pictures[row], size),
-                    device=self.device,
-                )
-            return {"tokens": tokens[0]}
+            tokens, _ = self.pipeline.encode_prompt(
+                prompt=[texts[row]], image=self.condition_picture(pictures[row], seen(size)), device=self.device
+            )
+            words: torch.Tensor = tokens[0]
+            return words
 
-        keys = [["text", t, picture_digest(p), size] for t, p in zip(prompts, pictures, strict=True)]
-        rows = [row["tokens"] for row in self.encodings.rows(keys, encode)]
-        masks = [torch.ones(len(row), dtype=torch.long) for row in rows]
-        return tuple(pad_sequence(part, batch_first=True).to(self.device) for part in (rows, masks))  # type: ignore[return-value]
+        return self.at_sizes(part, sizes, lambda row, size: ["text", texts[row], names[row], seen(size)], encode)
 
-    def _references(self, pictures: Sequence[Image], size: Size) -> torch.Tensor:
-        """Packed latents (N, tokens, channels) of pictures that were brought to ``size``."""
+    def _references(
+        self, pictures: Sequence[Image], names: Sequence[str], sizes: Sequence[Sequence[Size]]
+    ) -> list[Tensors]:
+        """Packed latents (tokens, channels) of each picture, brought to its sizes."""
         processor, pipeline = self.pipeline.image_processor, self.pipeline
 
-        def encode(row: int) -> Tensors:
-            with torch.inference_mode():
-                pixels = processor.preprocess(processor.resize(pictures[row], *size), *size).unsqueeze(2)
-                maps = pipeline._encode_vae_image(pixels.to(self.device, self.vae.dtype), generator=None)[:, :, 0]
-                return {"latents": pipeline._pack_latents(maps, *maps.shape)[0]}
+        def encode(row: int, size: Size) -> torch.Tensor:
+            brought = self.reference_of(size)
+            pixels = processor.preprocess(processor.resize(pictures[row], *brought), *brought).unsqueeze(2)
+            maps = pipeline._encode_vae_image(pixels.to(self.device, self.vae.dtype), generator=None)[:, :, 0]
+            latents: torch.Tensor = pipeline._pack_latents(maps, *maps.shape)[0]
+            return latents
 
-        found = self.encodings.rows([["reference", picture_digest(p), size] for p in pictures], encode)
-        return torch.stack([row["latents"] for row in found]).to(self.device)
+        return self.at_sizes("reference", sizes, lambda row, s: ["reference", names[row], self.reference_of(s)], encode)
 
     def velocity(
         self, latents: torch.Tensor, sigma: float, condition: Condition, guidance: float, size: Size
@@ -138,14 +146,12 @@ image = pipeline(
     ) -> torch.Tensor:
         """One transformer pass with the instruction, or the empty one, of each row; fp32."""
         reference = condition.tensors[sized("reference", size)]
-        mask = condition.tensors[sized(f"{name} mask", size)]
-        longest = int(mask.sum(1).max())  # of these rows; others of the condition may be longer
-        mask, dtype = mask[:, :longest], self.transformer.dtype
+        mask, dtype = condition.tensors[_mask(sized(name, size))], self.transformer.dtype
         shapes = [(1, *self.grid(size)), (1, *self.grid(self.reference_of(size)))]
         predicted: torch.Tensor = self.predictor(
             hidden_states=torch.cat([latents.to(dtype), reference.to(dtype)], dim=1),
             timestep=torch.full((len(latents),), sigma, device=self.device, dtype=dtype),
-            encoder_hidden_states=condition.tensors[sized(name, size)][:, :longest],
+            encoder_hidden_states=condition.tensors[sized(name, size)],
             encoder_hidden_states_mask=None if bool(mask.all()) else mask,
             img_shapes=[shapes] * len(latents),
             return_dict=False,

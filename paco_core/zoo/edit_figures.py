@@ -52,11 +52,11 @@ def paint(
 ) -> list[Image]:
     """One edit a reference by the ODE."""
     square = (size, size)
-    condition = policy.encode(instructions, length, references, [square])
+    encoded = policy.encode(instructions, length, references, [[square]] * len(references))
     sampling = Sampling.of(policy, square, STEPS, guidance)
     painted: list[Image] = []
     for start in range(0, len(references), BATCH):
         rows = range(start, min(start + BATCH, len(references)))
         keys = [NoiseKey(f"edit-{row}", 0, SEED) for row in rows]
-        painted += policy.decode(rollout(policy, condition, rows, keys, sampling).latents, square)
+        painted += policy.decode(rollout(policy, encoded, rows, keys, sampling).latents, square)
     return painted

@@ -200,7 +200,7 @@ def test_before_and_after_start_from_equal_noise_and_each_shape_has_its_referenc
     ]  # fmt: skip
     assert {p.image.size for p in made if p.record.idx == records[0].idx} == {(64, 64)}
     assert {p.image.size for p in made if p.record.idx == wide.idx} == {(96, 48)}
-    assert editor.encoded == [(2, [(64, 64), (48, 96)])] * 2
+    assert editor.encoded == [(2, [[(64, 64)], [(48, 96)]])] * 2
     again = painting.before_and_after(
         SavedEditor(), "toy", recipe(eval_sizes=[64]), tmp_path / "adapter", [records[0]],
         seeds=[0, 1], steps=3, reference=reference,

@@ -72,7 +72,8 @@ def test_training_makes_edits_more_like_their_references(tmp_path: Path) -> None
     assert outcome.after["32/likeness"] > outcome.before["32/likeness"] + 0.05
     assert outcome.after["32/reference_distance"] == pytest.approx(1 - outcome.after["32/likeness"])
     policy: Any = given.policy
-    assert policy.encoded == [(5, [(32, 32)]), (3, [(32, 32), (64, 64)])], "each part at the sizes it is painted at"
+    both = [(32, 32), (64, 64)]
+    assert policy.encoded == [(5, [[(32, 32)]] * 5), (3, [both] * 3)], "each part at the sizes it is painted at"
     with (tmp_path / "training_log.csv").open() as stream:
         rows = list(csv.DictReader(stream))
     assert "panel_diversity" not in rows[0] and float(rows[-1]["reference_distance"]) > 0

@@ -156,11 +156,11 @@ def test_an_uneven_split_names_valid_numbers(tmp_path: Path) -> None:
     from paco_core.grpo.sampler import Sampler
     from paco_core.grpo.scoring import Scoring
 
-    condition = given.policy.encode(["a"] * 8, 8)
+    encoded = given.policy.encode(["a"] * 8, 8)
     with Scoring(given.rewards) as scoring:
         objective = TransitionObjective(given.policy, given.params)
         sampler = Sampler(
-            given.policy, given.params, given.recipe, given.train, condition, objective, scoring, alone_of(2)
+            given.policy, given.params, given.recipe, given.train, encoded, objective, scoring, alone_of(2)
         )
         rows = [row for row in range(4) for _ in range(6)]  # 24 samples in batches of 8: three
         keys = [base.NoiseKey("p", n, 0) for n in range(24)]

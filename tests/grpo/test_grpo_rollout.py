@@ -18,9 +18,9 @@ SIZE = (32, 32)
 
 def run(policy: ToyPolicy, samples: Sequence[tuple[int, int]], **settings: object) -> Trajectory:
     sampling = Sampling.of(policy, SIZE, 5, 3.5, **{"noise_steps": [1], "noise_level": 0.7, **settings})  # type: ignore[arg-type]
-    condition = policy.encode(["one", "three"], 80)
+    encoded = policy.encode(["one", "three"], 80)
     keys = [NoiseKey(f"p{row}", image, 1) for row, image in samples]
-    return rollout(policy, condition, [row for row, _ in samples], keys, sampling)
+    return rollout(policy, encoded, [row for row, _ in samples], keys, sampling)
 
 
 GROUPS = [(row, image) for row in range(2) for image in range(3)]
@@ -39,13 +39,13 @@ def test_only_noise_steps_are_kept_and_each_step_is_one_pass() -> None:
 def test_trained_pass_finds_the_log_probability_of_the_rollout(dynamics: str) -> None:
     policy = ToyPolicy()
     sampling = Sampling.of(policy, SIZE, 5, 3.5, noise_steps=[2], noise_level=0.5, dynamics=dynamics)
-    condition = policy.encode(["one", "three"], 80)
+    encoded = policy.encode(["one", "three"], 80)
     rows = [row for row, _ in GROUPS]
-    kept = rollout(policy, condition, rows, [NoiseKey("p", i, 0) for i in range(6)], sampling).kept[0]
+    kept = rollout(policy, encoded, rows, [NoiseKey("p", i, 0) for i in range(6)], sampling).kept[0]
     for start in (0, 2, 4):  # other batches than the rollout's
         part = kept.take(range(start, start + 2))
         step = sampling.steps[2]
-        v = policy.velocity(part.before, step.sigma, condition.take(rows[start : start + 2]), 3.5, SIZE)
+        v = policy.velocity(part.before, step.sigma, encoded.take(rows[start : start + 2]), 3.5, SIZE)
         found = DYNAMICS[dynamics].log_prob(part.after, DYNAMICS[dynamics].transition(part.before, v, step))
         assert (found - part.log_prob).abs().max() < 1e-6
 

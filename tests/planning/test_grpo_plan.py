@@ -16,6 +16,7 @@ from paco_core.planning.footprint import KNOWN, architecture, footprint
 from paco_core.planning.plan import plan
 from paco_core.planning.workload import Workload
 from paco_core.policies import adapters, base
+from paco_core.policies.encoded import Condition
 from paco_core.policies.families import family_of
 from paco_core.training.optimizers import build, check_optimizer
 
@@ -117,7 +118,7 @@ def test_operations_are_those_that_torch_counts(tmp_path: Path) -> None:
 
     policy: Any = base.load("flux", str(tiny_flux(tmp_path / "flux")), "cpu", "float32")
     size = (192, 192)
-    condition = base.Condition({"text": torch.zeros(1, 40, 16), "pooled": torch.zeros(1, 16)})
+    condition = Condition({"text": torch.zeros(1, 40, 16), "pooled": torch.zeros(1, 16)})
     noise = policy.noise(size, [base.NoiseKey("p", 0, 0)])
     with torch.no_grad(), FlopCounterMode(display=False) as counted:
         policy.velocity(noise, 0.5, condition, 3.5, size)

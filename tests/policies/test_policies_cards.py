@@ -58,13 +58,13 @@ def settings(repository: Path, family: str, dtype: str, **changes: Any) -> Param
 def painted(policy: Any, record: PromptRecord, picture: Image.Image, params: Params) -> np.ndarray:
     """What the policy paints from the generator's seed 0."""
     recipe = params.policies.recipes["mine"]
-    given = ([picture], [SIZE]) if policy.edits else (None, ())
-    condition = policy.encode([record.prompt], recipe.max_sequence_length, *given)
+    given = ([picture], [[SIZE]]) if policy.edits else (None, ())
+    encoded = policy.encode([record.prompt], recipe.max_sequence_length, *given)
 
     class Seed:
         generator_seed = 0
 
-    done = rollout(policy, condition, [0], [Seed()], Sampling.of(policy, SIZE, 3, recipe.guidance))  # type: ignore[list-item]
+    done = rollout(policy, encoded, [0], [Seed()], Sampling.of(policy, SIZE, 3, recipe.guidance))  # type: ignore[list-item]
     return np.asarray(policy.decode(done.latents, SIZE)[0], dtype=int)
 
 

@@ -95,8 +95,8 @@ def policy(family: Family, folder: Path) -> Any:
 
 
 def sample(policy: Any, size: Size, guidance: float = GUIDANCE, rows: int = 3) -> np.ndarray:
-    condition = policy.encode(PROMPTS[:rows], TEXT_LENGTH, references()[:rows], [size])
-    done = rollout(policy, condition, range(rows), KEYS[:rows], Sampling.of(policy, size, STEPS, guidance))
+    encoded = policy.encode(PROMPTS[:rows], TEXT_LENGTH, references()[:rows], [[size]] * rows)
+    done = rollout(policy, encoded, range(rows), KEYS[:rows], Sampling.of(policy, size, STEPS, guidance))
     return arrays(policy.decode(done.latents, size))
 
 
@@ -155,8 +155,8 @@ def test_reference_instruction_and_noise_all_matter(policy: Any) -> None:
     sampling = Sampling.of(policy, size, STEPS, GUIDANCE)
 
     def paint(prompt: str, reference: Image.Image, key: NoiseKey) -> np.ndarray:
-        condition = policy.encode([prompt], TEXT_LENGTH, [reference], [size])
-        return arrays(policy.decode(rollout(policy, condition, [0], [key], sampling).latents, size))
+        encoded = policy.encode([prompt], TEXT_LENGTH, [reference], [[size]])
+        return arrays(policy.decode(rollout(policy, encoded, [0], [key], sampling).latents, size))
 
     first, second = references(2)
     plain = paint(PROMPTS[0], first, KEYS[0])
@@ -165,12 +165,38 @@ def test_reference_instruction_and_noise_all_matter(policy: Any) -> None:
         assert not np.array_equal(paint(*other), plain)
 
 
-def test_one_condition_serves_every_size_it_was_encoded_for(policy: Any) -> None:
+def test_one_encoding_serves_every_size_it_was_made_for(policy: Any) -> None:
     sizes = [(32, 32), (64, 64)]
-    condition = policy.encode(PROMPTS, TEXT_LENGTH, references(), sizes)
+    encoded = policy.encode(PROMPTS, TEXT_LENGTH, references(), [sizes] * 3)
     for size in sizes:
-        done = rollout(policy, condition, range(3), KEYS, Sampling.of(policy, size, STEPS, GUIDANCE))
+        done = rollout(policy, encoded, range(3), KEYS, Sampling.of(policy, size, STEPS, GUIDANCE))
         assert np.abs(arrays(policy.decode(done.latents, size)) - sample(policy, size)).max() <= 1
+
+
+def test_a_prompt_is_encoded_at_the_sizes_of_its_own_pictures(policy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four shapes take as many passes of an encoder as one shape, and no memory beside the weights."""
+
+    def passes(own: list[list[tuple[int, int]]]) -> tuple[int, Any]:
+        ran: list[str] = []
+        for name in ("text_encoder", "vae"):
+            part = getattr(policy.pipeline, name)
+            method = "forward" if name == "text_encoder" else "encode"
+            real = getattr(part, method)
+            monkeypatch.setattr(part, method, lambda *a, _real=real, **k: ran.append("") or _real(*a, **k))
+        encoded = policy.encode(PROMPTS, TEXT_LENGTH, references(), own)
+        monkeypatch.undo()
+        return len(ran), encoded
+
+    shapes = [[(32, 32)], [(64, 32)], [(32, 64)]]
+    ran, encoded = passes(shapes)
+    assert ran == passes([[(32, 32)]] * 3)[0] and passes([[(32, 32), (64, 32)]] * 3)[0] > ran
+    for row, (size,) in enumerate(shapes):
+        named = [name for name in encoded.rows[row] if name.startswith("reference ")]
+        assert named == [f"reference {size[0]}x{size[1]}"]
+        alone = sample(policy, size)[row]
+        done = rollout(policy, encoded, [row], KEYS[row : row + 1], Sampling.of(policy, size, STEPS, GUIDANCE))
+        assert np.abs(arrays(policy.decode(done.latents, size))[0] - alone).max() <= 1
+    assert all(tensor.device.type == "cpu" for row in encoded.rows for tensor in row.values())
 
 
 @pytest.mark.parametrize("guidance", [1.0, GUIDANCE])
@@ -179,12 +205,12 @@ def test_log_probability_before_an_update_is_the_rollouts(policy: Any, guidance:
     size = (32, 32)
     policy.add_adapter(LORA, 0)
     train_a_little(policy)
-    condition = policy.encode(PROMPTS, TEXT_LENGTH, references(), [size])
+    encoded = policy.encode(PROMPTS, TEXT_LENGTH, references(), [[size]] * 3)
     sampling = Sampling.of(policy, size, 4, guidance, noise_steps=[1], noise_level=0.7)
-    kept = rollout(policy, condition, [0, 1, 2], KEYS, sampling).kept[0]
+    kept = rollout(policy, encoded, [0, 1, 2], KEYS, sampling).kept[0]
     for rows in ([1, 0], [2], [1]):
         part, step = kept.take(rows), sampling.steps[1]
-        v = policy.velocity(part.before, step.sigma, condition.take(rows), guidance, size)
+        v = policy.velocity(part.before, step.sigma, encoded.take(rows), guidance, size)
         assert v.requires_grad and v.dtype == torch.float32
         found = DYNAMICS["flow_sde"].log_prob(part.after, DYNAMICS["flow_sde"].transition(part.before, v, step))
         assert (found - part.log_prob).abs().max() < 1e-5
@@ -231,10 +257,10 @@ def test_gradient_checkpointing_changes_no_gradient(policy: Any) -> None:
     size = (32, 32)
     policy.add_adapter(LORA, 0)
     train_a_little(policy)
-    condition, noise = policy.encode(PROMPTS, TEXT_LENGTH, references(), [size]), policy.noise(size, KEYS)
+    encoded, noise = policy.encode(PROMPTS, TEXT_LENGTH, references(), [[size]] * 3), policy.noise(size, KEYS)
 
     def gradients() -> list[torch.Tensor]:
-        policy.velocity(noise, 0.8, condition, GUIDANCE, size).square().sum().backward()
+        policy.velocity(noise, 0.8, encoded.take(range(3)), GUIDANCE, size).square().sum().backward()
         found = [p.grad for p in policy.trainable().values() if p.grad is not None]  # the last texts lead nowhere
         policy.transformer.zero_grad()
         assert len(found) > 10
@@ -249,7 +275,7 @@ def test_gradient_checkpointing_changes_no_gradient(policy: Any) -> None:
 def test_what_was_encoded_once_is_not_encoded_again(
     family: Family, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    size, args = (32, 32), (PROMPTS, TEXT_LENGTH, references(), [(32, 32)])
+    size, args = (32, 32), (PROMPTS, TEXT_LENGTH, references(), [[(32, 32)]] * 3)
     first = base.load(family.name, str(folder), "cpu", "float32", cache=tmp_path).encode(*args)
     again: Any = base.load(family.name, str(folder), "cpu", "float32", cache=tmp_path)
 
@@ -260,10 +286,10 @@ def test_what_was_encoded_once_is_not_encoded_again(
         monkeypatch.setattr(again.pipeline, name, refuse)
     again.drop_encoders()
     second = again.encode(*args)
-    assert second.tensors.keys() == first.tensors.keys()
-    assert all(torch.equal(second.tensors[name], tensor) for name, tensor in first.tensors.items())
+    for row, before in zip(second.rows, first.rows, strict=True):
+        assert row.keys() == before.keys() and all(torch.equal(row[name], before[name]) for name in row)
     with pytest.raises(RuntimeError, match="dropped"):
-        again.encode(["another one"], TEXT_LENGTH, references(1), [size])
+        again.encode(["another one"], TEXT_LENGTH, references(1), [[size]])
 
 
 def test_encodings_are_those_of_these_encoders_pictures_and_lengths(
@@ -279,7 +305,7 @@ def test_encodings_are_those_of_these_encoders_pictures_and_lengths(
             monkeypatch.setattr(
                 policy.pipeline, name, lambda *a, _real=real, _name=name, **k: ran.append(_name) or _real(*a, **k)
             )
-        policy.encode([prompt], length, [references(2)[reference]], [(32, 32)])
+        policy.encode([prompt], length, [references(2)[reference]], [[(32, 32)]])
         return len(ran)
 
     assert runs(folder) >= 2 and runs(folder) == 0
@@ -305,16 +331,18 @@ def test_encodings_are_those_of_these_encoders_pictures_and_lengths(
 
 def test_references_must_fit_the_prompts(policy: Any, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="one reference picture per prompt: 3 prompts came with 0"):
-        policy.encode(PROMPTS, TEXT_LENGTH, None, [(32, 32)])
+        policy.encode(PROMPTS, TEXT_LENGTH, None, [[(32, 32)]] * 3)
     with pytest.raises(DataError, match="3 prompts came with 2 pictures"):
-        policy.encode(PROMPTS, TEXT_LENGTH, references(2), [(32, 32)])
+        policy.encode(PROMPTS, TEXT_LENGTH, references(2), [[(32, 32)]] * 3)
     with pytest.raises(DataError, match="nearest that does is 48 x 32"):
-        policy.encode(PROMPTS, TEXT_LENGTH, references(), [(50, 32)])
+        policy.encode(PROMPTS, TEXT_LENGTH, references(), [[(50, 32)]] * 3)
     with pytest.raises(ValueError, match="sizes"):
         policy.encode(PROMPTS, TEXT_LENGTH, references())
+    with pytest.raises(ValueError, match="sizes"):
+        policy.encode(PROMPTS, TEXT_LENGTH, references(), [[(32, 32)], [], [(32, 32)]])
     with pytest.raises(DataError, match="from text alone, and was given 3 reference pictures"):
         flux = base.load("flux", str(tiny_flux(tmp_path / "flux")), "cpu", "float32")
-        flux.encode(PROMPTS, TEXT_LENGTH, references(), [(32, 32)])
+        flux.encode(PROMPTS, TEXT_LENGTH, references(), [[(32, 32)]] * 3)
 
 
 @pytest.mark.parametrize("other", ["FluxPipeline", "QwenImageEditInpaintPipeline"])
@@ -327,7 +355,7 @@ def test_another_pipeline_class_is_refused(family: Family, folder: Path, tmp_pat
 
 
 def test_instructions_that_were_cut_are_counted(policy: Any) -> None:
-    policy.encode(["a red cat " * 40, "a frog"], 8, references(2), [(32, 32)])
+    policy.encode(["a red cat " * 40, "a frog"], 8, references(2), [[(32, 32)]] * 2)
     assert policy.truncated == 1
 
 
@@ -363,7 +391,7 @@ def test_the_text_encoder_of_plus_sees_what_its_pipeline_shows_it(tmp_path: Path
         return real(text=text, images=images, **more)
 
     policy.pipeline.processor = look
-    policy.encode(PROMPTS[:1], TEXT_LENGTH, references(1), [(64, 32)])
+    policy.encode(PROMPTS[:1], TEXT_LENGTH, references(1), [[(64, 32)]])
     (text, sizes), (empty, others) = seen
     assert sizes == others == [(256, 544)] and text != empty
     assert "user\nPicture 1: <|vision_start|>" in text[0] and text[0].count("Picture") == 1

@@ -48,8 +48,8 @@ def train_a_little(policy: FluxPolicy) -> None:
 
 
 def sample(policy: FluxPolicy, size: tuple[int, int]) -> np.ndarray:
-    condition = policy.encode(PROMPTS, TEXT_LENGTH)
-    done = rollout(policy, condition, range(3), KEYS, Sampling.of(policy, size, 4, 3.5))
+    encoded = policy.encode(PROMPTS, TEXT_LENGTH)
+    done = rollout(policy, encoded, range(3), KEYS, Sampling.of(policy, size, 4, 3.5))
     return np.stack([np.asarray(image, dtype=int) for image in policy.decode(done.latents, size)])
 
 
@@ -91,12 +91,12 @@ def test_log_probability_before_an_update_is_the_rollouts(
 ) -> None:
     policy.add_adapter(LORA, 0)
     train_a_little(policy)
-    condition = policy.encode(PROMPTS, TEXT_LENGTH)
+    encoded = policy.encode(PROMPTS, TEXT_LENGTH)
     sampling = Sampling.of(policy, size, 4, 3.5, noise_steps=[1], noise_level=0.7, dynamics=dynamics)
-    kept = rollout(policy, condition, [0, 1, 2], KEYS, sampling).kept[0]
+    kept = rollout(policy, encoded, [0, 1, 2], KEYS, sampling).kept[0]
     for rows in ([0, 1], [2]):  # other batches than the rollout's
         part, step = kept.take(rows), sampling.steps[1]
-        v = policy.velocity(part.before, step.sigma, condition.take(rows), 3.5, size)
+        v = policy.velocity(part.before, step.sigma, encoded.take(rows), 3.5, size)
         assert v.requires_grad
         found = DYNAMICS[dynamics].log_prob(part.after, DYNAMICS[dynamics].transition(part.before, v, step))
         assert (found - part.log_prob).abs().max() < 1e-6
@@ -275,9 +275,9 @@ def test_half_precision_keeps_adapter_and_schedule_in_fp32(folder: Path) -> None
     policy = FluxPolicy.load(str(folder), "cpu", "bfloat16")
     policy.add_adapter(LORA, 0)
     assert {p.dtype for p in policy.trainable().values()} == {torch.float32}
-    condition = policy.encode(PROMPTS[:1], TEXT_LENGTH)
+    encoded = policy.encode(PROMPTS[:1], TEXT_LENGTH)
     noise = policy.noise((32, 32), KEYS[:1])
-    v = policy.velocity(noise, 0.9, condition, 3.5, (32, 32))
+    v = policy.velocity(noise, 0.9, encoded.take([0]), 3.5, (32, 32))
     assert v.dtype == noise.dtype == policy.sigmas((32, 32), 4).dtype == torch.float32
     v.sum().backward()
     assert all(p.grad is not None and p.grad.dtype == torch.float32 for p in policy.trainable().values())

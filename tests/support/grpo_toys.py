@@ -19,7 +19,8 @@ from paco_core.config.params import LoraParams, PoliciesParams, PolicyLora, Poli
 from paco_core.data.records.records import PromptRecord
 from paco_core.grpo.trainer import Outcome, Trainer
 from paco_core.io.files import DataError
-from paco_core.policies.base import Condition, NoiseKey, Size, sized
+from paco_core.policies.base import NoiseKey, Size, sized
+from paco_core.policies.encoded import Condition, Encoded
 from paco_core.rewards.base import RewardBatch
 
 TOKEN = 16  # pixels
@@ -53,12 +54,12 @@ class ToyPolicy:
         prompts: Sequence[str],
         max_sequence_length: int,
         references: Sequence[Image.Image] | None = None,
-        sizes: Sequence[Size] = (),
-    ) -> Condition:
+        sizes: Sequence[Sequence[Size]] = (),
+    ) -> Encoded:
         assert self.encoders and references is None
         self.calls["encode"] += 1
         self.truncated += sum(len(p.split()) > max_sequence_length for p in prompts)
-        return Condition({"text": torch.tensor([[len(p) % 7 / 7.0] for p in prompts])})
+        return Encoded([{"text": torch.tensor([len(p) % 7 / 7.0])} for p in prompts], "cpu")
 
     def drop_encoders(self) -> None:
         self.encoders = False
@@ -139,20 +140,24 @@ class ToyEditor(ToyPolicy):
 
     def __init__(self) -> None:
         super().__init__()
-        self.encoded: list[tuple[int, list[Size]]] = []
+        self.encoded: list[tuple[int, list[list[Size]]]] = []
 
     def encode(
         self,
         prompts: Sequence[str],
         max_sequence_length: int,
         references: Sequence[Image.Image] | None = None,
-        sizes: Sequence[Size] = (),
-    ) -> Condition:
-        assert references is not None and len(references) == len(prompts)
-        self.encoded.append((len(prompts), list(sizes)))
-        text = super().encode(prompts, max_sequence_length).tensors["text"]
-        means = torch.tensor([[*np.asarray(r.convert("RGB")).mean((0, 1)).tolist(), 0.0] for r in references]) / 255.0
-        return Condition({"text": text, **{sized("reference", size): means for size in sizes}})
+        sizes: Sequence[Sequence[Size]] = (),
+    ) -> Encoded:
+        assert references is not None and len(references) == len(prompts) == len(sizes)
+        self.encoded.append((len(prompts), [list(own) for own in sizes]))
+        rows = []
+        for row, reference, own in zip(
+            super().encode(prompts, max_sequence_length).rows, references, sizes, strict=True
+        ):
+            mean = torch.tensor([*np.asarray(reference.convert("RGB")).mean((0, 1)).tolist(), 0.0]) / 255.0
+            rows.append({**row, **{sized("reference", size): mean for size in own}})
+        return Encoded(rows, "cpu")
 
     def velocity(
         self, latents: torch.Tensor, sigma: float, condition: Condition, guidance: float, size: Size

@@ -1,0 +1,41 @@
+"""Encoded prompts, kept in main memory, and the batches that a pass takes of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch.nn.utils.rnn import pad_sequence
+
+
+@dataclass(frozen=True)
+class Condition:
+    """What the pictures of one batch are conditioned on: tensors on the policy's device, one row a picture."""
+
+    tensors: dict[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Encoded prompts (and whatever else a family conditions on) in main memory, one row a prompt.
+
+    A row holds its own prompt's tensors only: its words without padding and, of an edit, the reference picture at the
+    sizes that this prompt's pictures have. At the paper's scale all of them would not fit beside the weights.
+    """
+
+    rows: Sequence[Mapping[str, torch.Tensor]]
+    device: str
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def take(self, rows: Sequence[int]) -> Condition:
+        """A batch of the named rows in the given order, on the device; a row may be taken many times.
+
+        Holds the tensors that all of these rows have; shorter ones are padded with zeros.
+        """
+        taken = [self.rows[row] for row in rows]
+        names = [name for name in taken[0] if all(name in row for row in taken)]
+        found = {name: pad_sequence([row[name] for row in taken], batch_first=True) for name in names}
+        return Condition({name: tensor.to(self.device) for name, tensor in found.items()})
