@@ -13,7 +13,7 @@ from paco_core.io.files import read_json
 
 
 def merged_equals_adapter(metrics: Path) -> CheckReport:
-    """Base + adapter and the merged folder give the same logits; blocks what follows.
+    """Base + adapter and the merged folder give the same scores; blocks what follows.
 
     Args:
         metrics: metrics file of the stage ``reward_merged``.
@@ -23,16 +23,15 @@ def merged_equals_adapter(metrics: Path) -> CheckReport:
     """
     figures = read_json(metrics)
     kind, key = ("held-out", "pairs") if "pairs" in figures else ("drawn", "drawn_pairs")
-    difference, tolerance = figures["max_abs_difference"], figures["tolerance"]
+    found = {name: math.nan if (value := figures[f"margin.{name}"]) is None else value for name in ("worst", "mean")}
+    bounds = {name: (value, figures[f"margin.{name}_allowed"]) for name, value in found.items()}
+    text = ", ".join(f"{name} {value:.2g} (allowed {allowed:g})" for name, (value, allowed) in bounds.items())
     return CheckReport(
         name="merged_equals_base_plus_adapter",
-        passed=difference is not None and difference <= tolerance,
+        passed=all(value <= allowed for value, allowed in bounds.values()),
         severity="ERROR",
-        description=(
-            f"largest difference of first-token logits {difference:.3g}, allowed {tolerance:g}, "
-            f"over {figures[key]:.0f} {kind} pairs"
-        ),
-        metadata={"max_abs_difference": difference, key: figures[key]},
+        description=f"difference of the log-odds of Yes over {figures[key]:.0f} {kind} pairs: {text}",
+        metadata={**found, key: figures[key]},
     )
 
 

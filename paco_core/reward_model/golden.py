@@ -15,7 +15,6 @@ from paco_core.io.shards import encode_png, read_image
 from paco_core.reward_model.yes_probability import PairQuery, Score
 
 FILE, FOLDER = "golden.json", "golden"
-TOLERANCE = 0.02  # bfloat16 and another engine's kernels move a score by less
 
 
 @dataclass(frozen=True)
@@ -24,11 +23,11 @@ class Golden:
 
     query: PairQuery
     score: float
-    tolerance: float = TOLERANCE
+    dtype: str  # in which the score was computed
 
 
-def write_golden(folder: Path, queries: Sequence[PairQuery], scores: Sequence[Score]) -> None:
-    """Write ``golden.json`` and the pictures it names (PNG) into a model folder."""
+def write_golden(folder: Path, queries: Sequence[PairQuery], scores: Sequence[Score], dtype: str) -> None:
+    """Write ``golden.json`` and the pictures it names (PNG) into a model folder; scores were computed in ``dtype``."""
     (folder / FOLDER).mkdir(parents=True, exist_ok=True)
     pairs = []
     for number, (query, score) in enumerate(zip(queries, scores, strict=True)):
@@ -36,7 +35,7 @@ def write_golden(folder: Path, queries: Sequence[PairQuery], scores: Sequence[Sc
         for name, image in zip(names, (query.first, query.second), strict=True):
             (folder / name).write_bytes(encode_png(image))
         pairs.append({"first": names[0], "second": names[1], "instruction": query.instruction, "score": score.value})
-    write_json(folder / FILE, {"tolerance": TOLERANCE, "pairs": pairs})
+    write_json(folder / FILE, {"dtype": dtype, "pairs": pairs})
 
 
 def read_golden(folder: Path) -> list[Golden]:
@@ -48,15 +47,15 @@ def read_golden(folder: Path) -> list[Golden]:
     path = folder / FILE
     content = read_json(path)
     try:
-        tolerance = float(content["tolerance"])
-        return [_golden(folder, number, pair, tolerance) for number, pair in enumerate(content["pairs"])]
+        dtype = str(content["dtype"])
+        return [_golden(folder, number, pair, dtype) for number, pair in enumerate(content["pairs"])]
     except DataError:
         raise
     except (KeyError, TypeError, ValueError) as error:
         raise DataError(f"{path}: not what `dvc repro reward_merged` writes ({error!r}); run it") from None
 
 
-def _golden(folder: Path, number: int, pair: Mapping[str, Any], tolerance: float) -> Golden:
+def _golden(folder: Path, number: int, pair: Mapping[str, Any], dtype: str) -> Golden:
     names = [pair[side] for side in ("first", "second")]
     if missing := [name for name in names if not (folder / name).is_file()]:
         raise DataError(
@@ -66,4 +65,4 @@ def _golden(folder: Path, number: int, pair: Mapping[str, Any], tolerance: float
     score = float(pair["score"])
     if not 0.0 <= score <= 1.0:
         raise ValueError(f"a score of {score}")
-    return Golden(PairQuery(first, second, str(pair["instruction"])), score, tolerance)
+    return Golden(PairQuery(first, second, str(pair["instruction"])), score, dtype)

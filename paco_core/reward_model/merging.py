@@ -2,35 +2,44 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from scipy.stats import spearmanr
+
 from paco_core.io.files import DataError, read_json, write_json
 from paco_core.reward_model import lora
+from paco_core.reward_model.margins import MERGED, Agreement, compare
 from paco_core.reward_model.network import Network
 from paco_core.reward_model.scorer import Scorer
 from paco_core.reward_model.yes_probability import PairQuery, Score
 
-TOLERANCE = {"float32": 1e-4, "bfloat16": 0.25}  # of first-token logits; bfloat16 rounds each merged weight
 BASE_ONLY = ("README.md", "card.json")  # they describe the base
 
 
 @dataclass(frozen=True)
 class MergeReport:
-    """How the written folder compares with base and adapter on the same pairs."""
+    """How the written folder compares with base and adapter on the same pairs.
 
-    max_abs_difference: float  # of first-token logits, over the whole vocabulary
-    tolerance: float
+    ``rank_agreement`` is Spearman's correlation of their scores, NaN where all are equal.
+    """
+
+    margins: Agreement
+    rank_agreement: float
     scores: list[Score]  # of the merged folder, in the order of the queries
 
     def metrics(self, compared: str = "pairs") -> dict[str, float]:
         """Figures of the merge; ``compared`` is the key of how many pairs it was compared on."""
         return {
-            "max_abs_difference": self.max_abs_difference,
-            "tolerance": self.tolerance,
+            "margin.worst": self.margins.worst,
+            "margin.worst_allowed": self.margins.bounds.worst,
+            "margin.mean": self.margins.mean,
+            "margin.mean_allowed": self.margins.bounds.mean,
+            "rank_agreement": self.rank_agreement,
             compared: float(len(self.scores)),
         }
 
@@ -52,25 +61,26 @@ def merge(
 
     Raises:
         DataError: when there is no query, the adapter belongs to another base, or the merged model answers
-            differently from base + adapter by more than the tolerance.
+            differently from base + adapter by more than the bounds of its number format.
     """
     if not queries:
         raise DataError(f"{out}: no pair to compare the merged model on; give at least one")
     network = Network.load(base, device=device, dtype=dtype, pixels=pixels)
     wrapped = None if adapter is None else lora.load(network.model, adapter)
-    expected = Scorer.of(network).first_logits(queries)
+    expected = Scorer.of(network).score(queries)
     if wrapped is not None:
         network.model = wrapped.merge_and_unload()
     write_model(network, base, out)
-    merged = Scorer(out, device, dtype)
-    difference = float((merged.first_logits(queries) - expected).abs().max())
-    tolerance = TOLERANCE[dtype]
-    if not difference <= tolerance:  # NaN fails too
+    scores = Scorer(out, device, dtype).score(queries)
+    before, after = ([score.value for score in run] for run in (expected, scores))
+    margins = compare(before, after, MERGED[dtype])
+    if not margins.holds:
         raise DataError(
-            f"{out}: the merged model differs from base + adapter by {difference:.3g} in its logits "
-            f"(allowed {tolerance:g} in {dtype}); the adapter was not merged faithfully"
+            f"{out}: the merged model and base + adapter answer {len(queries)} pairs differently in {dtype}: "
+            f"{margins}; the adapter was not merged faithfully"
         )
-    return MergeReport(difference, tolerance, merged.score(queries))
+    tied = min(len(set(before)), len(set(after))) < 2
+    return MergeReport(margins, math.nan if tied else float(spearmanr(before, after).statistic), scores)
 
 
 def write_model(network: Network, base: str | Path, out: Path) -> None:

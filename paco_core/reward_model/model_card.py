@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import yaml
 
 from paco_core.reward_model.examples import EDIT_TEMPLATES
-from paco_core.reward_model.golden import FOLDER, TOLERANCE
+from paco_core.reward_model.golden import FOLDER
 from paco_core.reward_model.instructions import TEMPLATES
+from paco_core.reward_model.margins import SERVED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -43,6 +44,7 @@ def model_card(
         "pipeline_tag": "image-text-to-text",
         "tags": ["reward-model", "consistency", "paco-reward"],
     }
+    allowed = SERVED[params.dtype]
     questions = [f"- `{name}`: `{TEMPLATES[name]}`" for name in (params.template, *EDIT_TEMPLATES)]
     rows = [
         f"| {n} | {query.instruction.replace('|', chr(92) + '|')} | {score.value:.4f} |"
@@ -74,7 +76,8 @@ It answers these words only; `{{theme}}` and `{{instruction}}` stand for the set
 
 {_validation(log)}## Golden pairs
 
-A server of this model should return these scores, within {TOLERANCE}; the pictures are in `{FOLDER}/`.
+A server of this model should return these scores, which were computed in {params.dtype}. Between engines, the
+log-odds of Yes may lie {allowed.worst:g} apart, and {allowed.mean:g} on average. The pictures are in `{FOLDER}/`.
 
 | pair | question | score |
 |---|---|---:|

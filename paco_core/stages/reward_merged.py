@@ -53,7 +53,7 @@ def run(ctx: StageContext) -> None:
             pixels=(params.min_pixels, params.max_pixels),
         )
         golden = queries[:GOLDEN], report.scores[:GOLDEN]
-        write_golden(out, *golden)
+        write_golden(out, *golden, params.dtype)
         log = ctx.root / paths.REWARD_LORA / LOG if params.source == "train" else None
         licence, pairs = licence_front(params.base, ctx.root), list(zip(*golden, strict=True))
         write_text(out / "README.md", model_card(params, paths.REWARD_MERGED.as_posix(), licence, log, pairs))

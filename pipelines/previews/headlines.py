@@ -22,7 +22,7 @@ HEADLINES: Mapping[str, Sequence[Sequence[str]]] = {
     "pairs": (("train",), ("train_yes",), ("validation",), ("benchmark",)),
     "cot_labels": (("train_answers",), ("train_failed",)),
     "reward_lora": (("accuracy",), ("base.accuracy",), ("roc_auc",), ("calibration_error",)),
-    "reward_merged": (("max_abs_difference",),),
+    "reward_merged": (("margin.worst",),),
     "policies": (
         (*_at_each_size("gold_consistency", "gold_editing", "consistency", "editing"),),
         (*_at_each_size("gold_following", "gold_kept", "clip_t"),),

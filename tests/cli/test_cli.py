@@ -114,8 +114,8 @@ def test_the_tour_tells_before_and_after_on_one_line(tmp_path: Path) -> None:
 
 
 def test_a_line_tells_the_first_figures_and_where_the_others_stand() -> None:
-    few = {"pairs": 3, "max_abs_difference": 1.5263e-05, "tau": float("nan"), "loss.before": 2.0}
-    assert figures_text.line(few, "m.json") == "pairs 3, max_abs_difference 1.526e-05, tau nan, loss.before 2"
+    few = {"pairs": 3, "margin.worst": 1.5263e-05, "tau": float("nan"), "loss.before": 2.0}
+    assert figures_text.line(few, "m.json") == "pairs 3, margin.worst 1.526e-05, tau nan, loss.before 2"
     ends = {"before": 0.5, "after": 0.25, "change": -0.25, "change_low": -0.5, "change_high": 0.0, "change_p": 0.5}
     many = {f"{size}.{end}": value for size in range(10) for end, value in ends.items()}
     line = figures_text.line(many, "m.json")
@@ -232,7 +232,7 @@ def test_the_check_reads_imported_prompts(project: Path) -> None:
     write_jsonl(project / "data/external/prompts.jsonl", [rows[0], {**rows[1], "idx": "../../outside"}])
     changed(project, "prompts.source", "data/external/prompts.jsonl")
     (told,) = [one for one in changed(project, "prompts.engine", "import") if one.startswith("prompts.source")]
-    assert "1 left out, e.g. line 2: idx: " in told and "'../../outside' cannot be an id" in told
+    assert "1 left out, e.g. " in told and ":2: record: idx: " in told and "'../../outside' cannot be an id" in told
 
 
 @pytest.mark.parametrize("stage", ["annotations", "cot_labels"])

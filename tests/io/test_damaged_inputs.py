@@ -104,7 +104,7 @@ def test_a_state_of_a_policy_that_is_none(tmp_path: Path, state: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [{}, {"tolerance": 0.1, "pairs": [None]}, {"tolerance": 0.1, "pairs": [{"first": 1}]}, []]
+    "content", [{}, {"dtype": "float32", "pairs": [None]}, {"dtype": "float32", "pairs": [{"first": 1}]}, []]
 )
 def test_golden_pairs_that_are_none(tmp_path: Path, content: Any) -> None:
     (tmp_path / FILE).write_text(json.dumps(content))

@@ -32,7 +32,7 @@ def test_the_example_gives_the_golden_score(tmp_path: Path) -> None:
     folder = tiny_vlm.build(tmp_path / place)
     queries = [example.query for example in reward_tiny.pairs(2)]
     scores = Scorer(folder).score(queries)
-    write_golden(folder, queries, scores)
+    write_golden(folder, queries, scores, "float32")
     write_log(tmp_path / "log.csv", [{"step": 1, "epoch": 1}, {"step": 2, "epoch": 1, "validation_accuracy": 0.75}])
     golden = list(zip(queries, scores, strict=True))
     card = model_card(PARAMS, place, {"license": "apache-2.0"}, tmp_path / "log.csv", golden)

@@ -10,9 +10,12 @@ from paco_core.io.files import DataError, write_json
 from paco_core.reward_model.checks import merged_equals_adapter, reward_beats_base
 
 
-@pytest.mark.parametrize(("difference", "passed"), [(5e-5, True), (2e-4, False)])
-def test_a_merge_that_differs_does_not_pass(tmp_path: Path, difference: float, passed: bool) -> None:
-    write_json(tmp_path / "m.json", {"max_abs_difference": difference, "tolerance": 1e-4, "pairs": 8.0})
+@pytest.mark.parametrize(
+    ("worst", "mean", "passed"), [(5e-5, 1e-5, True), (2e-4, 1e-5, False), (9e-5, 9e-5, False), (None, 0.0, False)]
+)
+def test_a_merge_that_differs_does_not_pass(tmp_path: Path, worst: float | None, mean: float, passed: bool) -> None:
+    allowed = {"margin.worst_allowed": 1e-4, "margin.mean_allowed": 5e-5, "pairs": 8.0}
+    write_json(tmp_path / "m.json", {"margin.worst": worst, "margin.mean": mean, **allowed})
     report = merged_equals_adapter(tmp_path / "m.json")
     assert report.passed is passed and report.severity == "ERROR"
 

@@ -168,15 +168,15 @@ def test_a_folder_without_a_model_is_named(tmp_path: Path) -> None:
 
 def test_golden_pairs_come_back_as_they_were_written(scorer: Scorer, tmp_path: Path) -> None:
     asked = queries()[:2]
-    write_golden(tmp_path, asked, scorer.score(asked))
+    write_golden(tmp_path, asked, scorer.score(asked), "float32")
     for golden, query in zip(read_golden(tmp_path), asked, strict=True):
         again: Any = scorer.score([golden.query])[0]
         assert golden.query.first.tobytes() == query.first.tobytes()
-        assert abs(again.value - golden.score) < 1e-6 < golden.tolerance
+        assert abs(again.value - golden.score) < 1e-6 and golden.dtype == "float32"
 
 
 def test_a_golden_picture_that_is_missing_is_named(tmp_path: Path) -> None:
-    write_golden(tmp_path, queries()[:1], [Score(0.5)])
+    write_golden(tmp_path, queries()[:1], [Score(0.5)], "float32")
     (tmp_path / "golden" / "0-second.png").unlink()
     with pytest.raises(DataError, match=r"pair 0 names golden/0-second\.png"):
         read_golden(tmp_path)

@@ -215,7 +215,7 @@ def adapter(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_merged_folder_answers_as_base_and_adapter(base: Path, adapter: Path, tmp_path: Path) -> None:
     queries = [example.query for example in reward_tiny.pairs(5)]
     report = merge(base, adapter, tmp_path / "merged", queries)
-    assert report.max_abs_difference <= 1e-4
+    assert report.margins.worst <= 1e-4 and report.rank_agreement > 0.99
     merged, before = Scorer(tmp_path / "merged").first_logits(queries), Scorer(base).first_logits(queries)
     assert float((merged - before).abs().max()) > 1e-2  # the adapter did change the model
     assert (tmp_path / "merged" / "preprocessor_config.json").is_file()

@@ -48,7 +48,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> Path:
     """The small Qwen2.5-VL, with golden pairs as a merged reward has them."""
     folder = tmp_path_factory.mktemp("engines") / "model"
     shutil.copytree(repository / "data/zoo/qwen2_5_vl", folder)
-    write_golden(folder, questions(2), Scorer(folder, threads=1).score(questions(2)))
+    write_golden(folder, questions(2), Scorer(folder, threads=1).score(questions(2)), "float32")
     return folder
 
 
@@ -137,8 +137,8 @@ def test_golden_pairs_tell_another_model(served: RewardEndpoint, folder: Path) -
     golden = (folder / "golden.json").read_bytes()
     try:
         known = read_golden(folder)[0]
-        write_golden(folder, [known.query], [Score((known.score + 0.5) % 1)])
-        with pytest.raises(ServingError, match="golden pair 0 scores"):
+        write_golden(folder, [known.query], [Score((known.score + 0.5) % 1)], "float32")
+        with pytest.raises(ServingError, match=r"golden scores are pair 0 [01]\.\d+, expected"):
             served.check_golden()
     finally:
         (folder / "golden.json").write_bytes(golden)

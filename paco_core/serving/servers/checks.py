@@ -39,5 +39,5 @@ def check_served(folder: Path, root: Path, serving: ServingParams) -> CheckRepor
     if worst is None:
         return CheckReport(NAME, True, "ERROR", f"{model} answers; its folder has no golden pairs", metadata)
     metadata["golden_difference"] = worst
-    text = f"{model} answers; its golden scores differ by {worst:.2g} at most"
+    text = f"{model} answers; its golden pairs differ by {worst:.2g} in the log-odds of Yes at most"
     return CheckReport(NAME, True, "ERROR", text, metadata)

@@ -18,6 +18,7 @@ from paco_core.config.params import ServingParams
 from paco_core.io.project import owner_root
 from paco_core.reward_model.golden import FILE as GOLDEN_FILE
 from paco_core.reward_model.golden import read_golden
+from paco_core.reward_model.margins import compare, served
 from paco_core.reward_model.yes_probability import NO, YES
 from paco_core.runtime.code.stage_code import digest_of
 from paco_core.serving.cache import ScoreCache
@@ -150,27 +151,30 @@ class RewardEndpoint:
         return Registry(self.log.parents[3])
 
     def check_golden(self, timeout_s: float | None = None) -> float | None:
-        """The largest difference between the golden scores and what the server answers; None without any.
+        """How far the server's log-odds of Yes lie from those of the golden pairs, at most; None without any.
 
         Raises:
-            ServingError: when a difference exceeds its tolerance, or the server serves another model.
+            ServingError: when they lie farther apart than its number format explains, or the server serves another
+                model.
         """
         with self.client(in_flight=4, max_failed_share=1.0, timeout_s=timeout_s, plain=True) as client:
             client.check()
             if not (self.folder / GOLDEN_FILE).is_file():
                 return None
             golden = read_golden(self.folder)
-            worst = 0.0
-            for number, (pair, score) in enumerate(zip(golden, client.score([g.query for g in golden]), strict=True)):
-                difference = abs(score.value - pair.score)
-                if score.failed or difference > pair.tolerance:
-                    raise ServingError(
-                        f"server {self.model} at {self.url} does not serve {self.folder}: golden pair {number} scores "
-                        f"{score.value:.4f}{f' ({score.cause})' if score.cause else ''}, expected {pair.score:.4f} "
-                        f"within {pair.tolerance:g}; see {self.log}"
-                    )
-                worst = max(worst, difference)
-        return worst
+            scores = client.score([pair.query for pair in golden])
+        bounds = served(self.dtype, *{pair.dtype for pair in golden})
+        found = compare([pair.score for pair in golden], [score.value for score in scores], bounds)
+        if not found.holds:
+            pairs = "; ".join(
+                f"pair {number} {score.cause or f'{score.value:.4f}'}, expected {pair.score:.4f}"
+                for number, (pair, score) in enumerate(zip(golden, scores, strict=True))
+            )
+            raise ServingError(
+                f"server {self.model} at {self.url} does not serve {self.folder}: its golden scores are {pairs}; "
+                f"{found}; see {self.log}"
+            )
+        return found.worst
 
     def client(
         self,
