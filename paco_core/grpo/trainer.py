@@ -45,6 +45,7 @@ from paco_core.runtime.checkpoints import alone
 from paco_core.training.checkpoint import Checkpoint, latest, save
 from paco_core.training.log import LOG, write_log
 from paco_core.training.optimizers import NotFinite, check_optimizer
+from paco_core.training.precision import allow_tf32
 from paco_core.training.processes import Processes
 
 if TYPE_CHECKING:
@@ -144,6 +145,7 @@ class Trainer:
         """
         self._check()
         params, recipe = self.params, self.recipe
+        allow_tf32(params.device, params.dtype)
         torch.manual_seed(params.seed)  # noise has generators of its own; this is for layers that draw, dropout say
         encoded = self._encoded(self.train, [recipe.train_size]), self._encoded(self.unseen, recipe.eval_sizes)
         if self.policy.truncated:

@@ -47,7 +47,7 @@ class Family:
 
 _FLUX_ENCODERS = ("text_encoder", "text_encoder_2")
 _ATTENTION = ("to_q", "to_k", "to_v", "to_out.0", "add_q_proj", "add_k_proj", "add_v_proj", "to_add_out")
-_FLUX_LAYERS = (*_ATTENTION, "net.0.proj", "net.2", "proj_mlp", "proj_out")
+_FLUX_LAYERS = (*_ATTENTION, "net.0.proj", "net.2")  # as released: not proj_mlp and proj_out of the single blocks
 _QWEN_LAYERS = (*_ATTENTION, "img_mlp.net.0.proj", "img_mlp.net.2", "txt_mlp.net.0.proj", "txt_mlp.net.2")
 
 FAMILIES = {

@@ -32,6 +32,7 @@ from paco_core.reward_model.scorer import Scorer
 from paco_core.reward_model.yes_probability import PairQuery, Score
 from paco_core.runtime.checkpoints import alone
 from paco_core.training.log import LOG, write_log
+from paco_core.training.precision import allow_tf32
 from paco_core.training.processes import Processes
 from paco_core.training.sharding import refuse_sharding
 
@@ -164,6 +165,7 @@ class _Run:
     def to_the_end(self, say: Callable[[str], None]) -> TrainingReport:
         """Everything from the untrained base to the written adapter."""
         params = self.params
+        allow_tf32(params.device, params.dtype)
         before = self._evaluate()
         say(f"base: accuracy {before.accuracy:.3f}, ROC-AUC {before.roc_auc:.3f} on {before.pairs} pairs")
         wrapped = lora.attach(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -21,8 +22,9 @@ QUESTIONS = ("edit_consistency", "edit_following")
 class Editing:
     """sqrt(P(edit_consistency) x P(edit_following)) of reference and edited picture (PaCo-RL, arXiv 2512.04784).
 
-    Two questions a sample, the original first. A picture of another size than its reference is resized to it: the
-    pair then shows nothing but the edit. NaN where either answer is missing.
+    Two questions a sample, the original first, both pictures at the size of the smaller one: the pair then shows
+    nothing but the edit. An edit of 384 px that is enlarged to its original's size is soft beside a sharp original,
+    and takes seven times the tokens. NaN where either answer is missing.
     """
 
     name = "editing"
@@ -44,8 +46,9 @@ class Editing:
         """P(Yes) of each question, (N,) each."""
         queries = []
         for record, reference, edited in zip(batch.records, batch.originals, batch.whole, strict=True):
-            shown = edited if edited.size == reference.size else edited.resize(reference.size)
-            queries += [PairQuery(reference, shown, render(name, instruction=record.prompt)) for name in QUESTIONS]
+            size = min(reference.size, edited.size, key=math.prod)
+            first, second = (image if image.size == size else image.resize(size) for image in (reference, edited))
+            queries += [PairQuery(first, second, render(name, instruction=record.prompt)) for name in QUESTIONS]
         scores = self.scorer.score(queries)
         for score in scores:
             if score.cause is not None:

@@ -210,6 +210,8 @@ def test_an_editors_size_is_that_of_the_real_one(tmp_path: Path, params: Params,
         adapters.attach(transformer, PolicyLora(rank=64, alpha=128, targets=None), targets, 0)
     real = sum(p.numel() for p in transformer.parameters() if p.requires_grad)
     assert found.lora_parameters(64, targets) == real
+    if family == "flux_kontext":
+        assert real == 179_306_496, "as many as in the released adapters of FLUX"
 
 
 def editing(params: Params, family: str, **recipe: Any) -> PoliciesParams:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
+from paco_core.config import profiles
 from paco_core.training.ema import Ema
 
 
@@ -31,3 +34,17 @@ def test_ema_swap_restores_bit_for_bit_even_after_an_error() -> None:
         assert torch.equal(parameters["w"], before)
         raise KeyError
     assert torch.equal(parameters["w"], live)
+
+
+def test_the_papers_average_lags_as_the_released_one_does(repository: Path) -> None:
+    """Weights that grow by 1 a step: the released average lies 1 to 5 steps behind at each evaluation."""
+    params = profiles.read(repository, "paper").policies
+    parameters = {"w": torch.zeros(1)}
+    ema = Ema(parameters, params.ema_decay, params.ema_every)
+    lags = []
+    for step in range(1, params.epochs * params.updates_per_epoch + 1):
+        parameters["w"] += 1
+        ema.update(parameters)
+        if step % (params.eval_every * params.updates_per_epoch) == 0:
+            lags.append(float(parameters["w"] - ema.shadow["w"]))
+    assert len(lags) == 10 and min(lags) >= 1 and max(lags) <= 5
