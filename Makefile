@@ -8,7 +8,7 @@ export PATH := $(BIN):$(PATH)
 export DAGSTER_HOME := $(CURDIR)/.dagster
 # uv trusts only the certificates it carries unless told otherwise: behind a company's proxy that fails.
 export UV_SYSTEM_CERTS ?= 1
-# How many stages of the demo run at a time. They share the processor; on one GPU they would share its memory: JOBS=1.
+# How many stages of the demo run at a time. They share the processor; on GPUs each takes its own, or waits for one.
 JOBS ?= 2
 # Where `make ui` listens.
 DAGSTER_PORT ?= 3000

@@ -14,6 +14,13 @@ if TYPE_CHECKING:
 
 BEFORE, AFTER = "before", "after"
 SEPARATELY = "separately"  # before training, each panel as a picture of its own
+TOKENS_A_PASS = 8192  # image and text tokens of one forward; batches shrink as pictures grow
+
+
+def pictures_a_pass(size: tuple[int, int], *, edits: bool, words: int) -> int:
+    """How many pictures of ``size`` a benchmark paints at once."""
+    tokens = size[0] * size[1] // 256 * (2 if edits else 1) + words
+    return max(1, TOKENS_A_PASS // tokens)
 
 
 @dataclass(frozen=True)

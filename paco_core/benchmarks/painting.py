@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from PIL import Image as pil
 
-from paco_core.benchmarks.painted import AFTER, BEFORE, Painted
+from paco_core.benchmarks.painted import AFTER, BEFORE, Painted, pictures_a_pass
 from paco_core.benchmarks.painted_before import PaintedBefore
 from paco_core.benchmarks.results import jsonable
 from paco_core.data.records.records import PromptRecord
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from paco_core.grpo.sizes import RecordSize
     from paco_core.policies.base import Policy
     from paco_core.policies.encoded import Encoded
-
-TOKENS_A_PASS = 8192  # image and text tokens of one forward; batches shrink as pictures grow
 
 
 def unseen_prompts(
@@ -73,7 +71,7 @@ def paint(
 ) -> Iterator[Painted]:
     """One picture a prompt and seed by the ODE; noise depends on prompt id and seed alone.
 
-    Batches are as large as :data:`TOKENS_A_PASS` allows and not filled up, so that a picture may differ by rounding
+    Batches are as large as :func:`pictures_a_pass` allows and not filled up, so that a picture may differ by rounding
     (one level in 255, :mod:`paco_core.data.grids.text_to_image`) with the number of pictures painted in one call.
     Pictures before and after a training are painted in equal batches.
 
@@ -98,8 +96,7 @@ def paint(
     for shape, rows in buckets(shapes).items():
         sampling = Sampling.of(policy, shape, steps, guidance)
         cases = [(row, seed) for row in rows for seed in seeds]
-        tokens = shape[0] * shape[1] // 256 * (2 if policy.edits else 1) + max_sequence_length
-        batch = max(1, TOKENS_A_PASS // tokens)
+        batch = pictures_a_pass(shape, edits=policy.edits, words=max_sequence_length)
         for start in range(0, len(cases), batch):
             part = cases[start : start + batch]
             keys = [NoiseKey(records[row].idx, 0, seed) for row, seed in part]

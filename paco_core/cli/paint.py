@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ from paco_core.io.files import digest
 from paco_core.io.progress import Progress
 from paco_core.io.shards import read_image
 from paco_core.operations import paint
+from paco_core.runtime.placement import take_gpus
 from paco_core.tasks.edits import EDITS
 from paco_core.tasks.sets import SETS
 
@@ -72,12 +74,15 @@ def _painted(
 ) -> str:
     params = load(root / PARAMS_FILE)
     seeds = range(options.seeds)
-    with Progress(len(seeds) * (2 if options.compare and by.adapter else 1), "paint", "pictures") as progress:
-        found = paint.pictures(
-            root, params, by, record, seeds=seeds, side=options.size, steps=options.steps, reference=reference,
-            compare=options.compare, advance=progress.advance,
-        )  # fmt: skip
-    scores = paint.scored(root, params, found, reference)
+    with ExitStack() as leases:
+        for lease in take_gpus(params.policies.device, 1, f"paint in {root}", params):
+            leases.enter_context(lease)
+        with Progress(len(seeds) * (2 if options.compare and by.adapter else 1), "paint", "pictures") as progress:
+            found = paint.pictures(
+                root, params, by, record, seeds=seeds, side=options.size, steps=options.steps, reference=reference,
+                compare=options.compare, advance=progress.advance,
+            )  # fmt: skip
+        scores = paint.scored(root, params, found, reference)
     folder = options.out or root / FOLDER / f"{_words(record.theme)}-{digest([record.idx, by.name, options.size])[:6]}"
     folder.mkdir(parents=True, exist_ok=True)
     rows = []

@@ -257,10 +257,19 @@ class GeditParams(Section):
     seed: int
 
 
+class DevicesParams(Section):
+    """How the GPUs of this machine are shared out; no result depends on it."""
+
+    gpus: list[Annotated[int, Field(ge=0)]] | None = None  # numbers of those to use; null = all that are visible
+    servers: Annotated[int, Field(ge=0)] | None = None  # the last so many are for reward servers alone
+    memory_gb: Annotated[float, Field(gt=0)] | None = None  # of each, for `paco check`; null = as nvidia-smi says
+
+
 class Params(Section):
     profile: str
     world: Literal["storybook", "real"]
     threads: Positive
+    devices: DevicesParams = Field(default_factory=DevicesParams)
     checkpoints_gb: Annotated[float, Field(gt=0)] = 20.0  # what `paco checkpoints` lists takes at most; oldest go first
     prompts: PromptsParams
     diverse_prompts: DiverseParams

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paco_core.config.params import Params, PolicyRecipe
-from paco_core.planning.device_memory import device_memory
+from paco_core.planning.device_memory import device_memory, painting_gb
 from paco_core.planning.skipped_stages import skipped_stages
 from paco_core.planning.weights import model_gb
 from paco_core.planning.workload import Workload
@@ -226,7 +226,7 @@ def stage_costs(params: Params, root: Path) -> list[StageCost]:
         StageCost(
             "t2is",
             f"{sets} pictures",
-            base + reward_gb,
+            base + painting_gb(params, recipes_of(SETS, p).values(), root),
             seconds(set_passes * 2 * s["rollout_step"]),
             p.device,
         ),
@@ -240,7 +240,7 @@ def stage_costs(params: Params, root: Path) -> list[StageCost]:
         StageCost(
             "gedit",
             f"at most {edits} pictures",
-            base + reward_gb,
+            base + painting_gb(params, recipes_of(EDITS, p).values(), root),
             seconds(edit_passes * 2 * s["rollout_step"]),
             p.device,
         ),

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from paco_core.config.params import Params
-from paco_core.planning.footprint import ACTIVATIONS_A_BLOCK, architecture, footprint
+from paco_core.benchmarks.painted import pictures_a_pass
+from paco_core.config.params import Params, PoliciesParams, PolicyRecipe
+from paco_core.planning.footprint import architecture, footprint
 from paco_core.planning.weights import model_gb
 from paco_core.policies.families import family_of
-from paco_core.rewards import registry
 
-#: Bytes that decoding one pixel takes at its peak in bfloat16, of the public VAEs on fake tensors: 25.8 and 55 GB for
-#: 16 pictures of 1024 x 1024.
-DECODING = {"FluxTransformer2DModel": 1540, "QwenImageTransformer2DModel": 3280}
 ANSWERING_GB = 2.0  # of a reward's server beside its weights, where it is ours: one batch of questions
 
 
@@ -31,8 +29,40 @@ class DeviceMemory:
 
     @property
     def together_gb(self) -> float:
-        """With everything on one GPU."""
+        """With the rewards of the training's own process."""
         return self.peak_gb + sum(self.beside.values())
+
+
+def server_gb(params: Params, root: Path, memory_gb: float | None = None) -> float:
+    """What a reward server holds on each of its GPUs.
+
+    Args:
+        memory_gb: of the GPU: vLLM takes ``serving.gpu_share`` of it, whatever the model needs; None = what it needs.
+    """
+    weights = params.reward.weights if params.reward.source == "merged" else params.reward.base
+    needed = model_gb(root, weights) / params.serving.tensor_parallel + ANSWERING_GB
+    if params.serving.engine != "vllm" or memory_gb is None:
+        return needed
+    return max(needed, params.serving.gpu_share * memory_gb)
+
+
+def painting_gb(params: Params, recipes: Iterable[PolicyRecipe], root: Path) -> float:
+    """What a benchmark holds that paints by these recipes at their largest size: it keeps the text encoders."""
+    size, most = _bytes(params.policies), 0.0
+    for recipe in recipes:
+        held, side = model_gb(root, recipe.model), max(recipe.eval_sizes)
+        if (found := architecture(root, recipe.model)) is not None:
+            batch = pictures_a_pass(
+                (side, side), edits=family_of(recipe.family).edits, words=recipe.max_sequence_length
+            )
+            held += max(found.sampling_gb(recipe, side, batch, size), found.decoding_gb(side, batch, size))
+        most = max(most, held)
+    return most
+
+
+def _bytes(params: PoliciesParams) -> int:
+    """Of one value."""
+    return 2 if params.dtype == "bfloat16" else 4
 
 
 def device_memory(params: Params, policy: str, root: Path) -> DeviceMemory | None:
@@ -42,23 +72,18 @@ def device_memory(params: Params, policy: str, root: Path) -> DeviceMemory | Non
     if (found := architecture(root, recipe.model)) is None:
         return None
     need = footprint(found, grpo, recipe, (0, 0))
-    size = 2 if grpo.dtype == "bfloat16" else 4
+    size = _bytes(grpo)
     side, batch = max(recipe.eval_sizes), grpo.rollout_batch
-    tokens = sum(found.tokens(recipe, side)) * family_of(recipe.family).passes_a_step(recipe.guidance)
-    activations = batch * tokens * found.hidden * size * ACTIVATIONS_A_BLOCK / 2 / 1e9
-    decoded = batch * side**2 * DECODING[found.kind] * size / 2 / 1e9
     held = need.weights_gb + need.adapter_gb
+    painted = max(found.sampling_gb(recipe, side, batch, size), found.decoding_gb(side, batch, size))
     phases = {
         "encoding": max(model_gb(root, recipe.model), need.weights_gb),
         "training": need.memory_gb,
-        f"evaluation at {side} px": held + max(activations, decoded),
+        f"evaluation at {side} px": held + painted,
     }
     beside = {
         name: model_gb(root, term.model)
         for name, term in recipe.rewards.terms.items()
         if term.device.startswith("cuda") and term.model
     }
-    if registry.judges_of(*recipe.reward_sets.values()) and params.serving.device.startswith("cuda"):
-        weights = params.reward.weights if params.reward.source == "merged" else params.reward.base
-        beside["the reward's server"] = model_gb(root, weights) + ANSWERING_GB
     return DeviceMemory(phases, beside)

@@ -10,17 +10,25 @@ from typing import Literal, get_args
 from paco_core.config.params import PoliciesParams, PolicyRecipe
 from paco_core.grpo.sizes import token_pixels
 from paco_core.io.files import DataError, read_json
+from paco_core.policies.base import DECODE_PIXELS
 from paco_core.policies.families import family_of
 
 H100_FLOPS = 989e12  # dense bf16, from its data sheet
 UTILISATION = 0.4  # of that, assumed
-ACTIVATIONS_A_BLOCK = 34  # values of hidden width that one block keeps for its backward (Megatron's count, 2205.05198)
+#: Values of hidden width a token, fitted to the peaks of the public models on fake tensors (`python -m speed.memory`):
+#: what a pass without gradient holds for a token of picture and of text, and what the backward of one block does. A
+#: pass without checkpointing keeps more in each block (Megatron's count, arXiv 2205.05198).
+SAMPLED_PICTURE, SAMPLED_TEXT, BACKWARD, KEPT_A_BLOCK = 28, 6, 27, 34
+#: Bytes that decoding a pixel takes in bfloat16, at the peak of the public VAEs on fake tensors.
 
 Kind = Literal["FluxTransformer2DModel", "QwenImageTransformer2DModel"]
 FEED_FORWARD: dict[Kind, tuple[str, str]] = {  # of the picture's and of the text's stream in a double block
     "FluxTransformer2DModel": ("ff", "ff_context"),
     "QwenImageTransformer2DModel": ("img_mlp", "txt_mlp"),
 }
+
+
+DECODING: dict[Kind, int] = {"FluxTransformer2DModel": 1620, "QwenImageTransformer2DModel": 3400}
 
 
 @dataclass(frozen=True)
@@ -65,6 +73,25 @@ class Architecture:
         reference = recipe.reference_size or side
         seen = round((family.condition_size or reference) / self.text_patch) ** 2 if self.text_patch else 0
         return image + (reference // self.patch) ** 2, words + seen
+
+    def sampling_gb(self, recipe: PolicyRecipe, side: int, batch: int, size: int) -> float:
+        """What a pass without gradient holds beside the weights; ``size`` = bytes of a value."""
+        image, words = self.tokens(recipe, side)
+        return batch * (SAMPLED_PICTURE * image + SAMPLED_TEXT * words) * self.hidden * size / 1e9
+
+    def training_gb(self, recipe: PolicyRecipe, batch: int, size: int, *, checkpointing: bool) -> float:
+        """What a pass with gradient and its backward hold beside the weights; guidance keeps both its passes."""
+        length, streams = (
+            sum(self.tokens(recipe, recipe.train_size)),
+            family_of(recipe.family).passes_a_step(recipe.guidance),
+        )
+        deep = streams * self.blocks + BACKWARD if checkpointing else streams * self.blocks * KEPT_A_BLOCK
+        return batch * length * deep * self.hidden * size / 1e9
+
+    def decoding_gb(self, side: int, batch: int, size: int) -> float:
+        """What the decoder holds, which takes no more pixels at once than :data:`DECODE_PIXELS`."""
+        pixels = side**2 * min(batch, max(1, DECODE_PIXELS // side**2))
+        return pixels * DECODING[self.kind] * size / 2 / 1e9
 
     def lora_parameters(self, rank: int, targets: Sequence[str]) -> int:
         """Weights of a LoRA on the named layers: r (in + out) each."""
@@ -157,13 +184,14 @@ def footprint(found: Architecture, params: PoliciesParams, recipe: PolicyRecipe,
     size = 2 if params.dtype == "bfloat16" else 4
     family = family_of(recipe.family)
     image, words = found.tokens(recipe, recipe.train_size)
-    length, streams = image + words, family.passes_a_step(recipe.guidance)
     lora = found.lora_parameters(params.lora.rank, params.lora.targets or family.lora_targets)
     moments = 2 if params.optimizer == "adamw_8bit" else 8
     each = 4 + 4 + 4 + 8 + moments + (4 if params.loss == "nft" else 0)  # weight, EMA, gradient, its fp64 sum, moments
-    deep = found.blocks + ACTIVATIONS_A_BLOCK if params.gradient_checkpointing else found.blocks * ACTIVATIONS_A_BLOCK
-    trained = params.train_batch * length * found.hidden * size * deep * streams  # guidance keeps both passes
-    sampled = params.rollout_batch * length * found.hidden * size * ACTIVATIONS_A_BLOCK / 2
+    activations = max(
+        found.training_gb(recipe, params.train_batch, size, checkpointing=params.gradient_checkpointing),
+        found.sampling_gb(recipe, recipe.train_size, params.rollout_batch, size),
+        found.decoding_gb(recipe.train_size, params.rollout_batch, size),
+    )
     steps = len(recipe.train_steps or recipe.noise_steps) or recipe.sampling_steps
     images = params.prompts_per_epoch * params.group_size
     latents = images * (recipe.train_size // found.patch) ** 2 * found.channels * 4
@@ -173,7 +201,7 @@ def footprint(found: Architecture, params: PoliciesParams, recipe: PolicyRecipe,
     return Footprint(
         weights_gb=found.parameters * size / 1e9,
         adapter_gb=lora * each / 1e9,
-        activations_gb=max(trained, sampled) / 1e9,
+        activations_gb=activations,
         kept_gb=kept / 1e9,
         flops_an_epoch=forward * (passes[0] + passes[1] * backward),
     )

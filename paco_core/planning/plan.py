@@ -11,7 +11,7 @@ from paco_core.config.params import Params
 from paco_core.grpo.epoch_prompts import share
 from paco_core.io.files import DataError
 from paco_core.planning.costs import stage_costs
-from paco_core.planning.device_memory import device_memory
+from paco_core.planning.device_memory import device_memory, server_gb
 from paco_core.planning.footprint import H100_FLOPS, UTILISATION, architecture, footprint
 from paco_core.planning.workload import Workload
 from paco_core.rewards import registry
@@ -72,10 +72,13 @@ def _resources(params: Params, policy: str, root: Path, done: Workload, processe
     ]
     if grpo.device.startswith("cuda") and (held := device_memory(params, policy, root)) is not None:
         phases = ", ".join(f"{name} {gb:.0f} GB" for name, gb in held.phases.items())
-        beside = ", ".join(f"{name} {gb:.0f} GB" for name, gb in held.beside.items()) or "nothing"
+        judged = registry.judges_of(*recipe.reward_sets.values()) and params.serving.device.startswith("cuda")
+        server = {"the reward's server": server_gb(params, root)} if judged else {}
+        beside = ", ".join(f"{name} {gb:.0f} GB" for name, gb in {**held.beside, **server}.items()) or "nothing"
+        total = held.together_gb + sum(server.values())
         lines += [
             f"phases               {phases} (estimates)",
-            f"beside it            {beside}; on one GPU about {held.together_gb:.0f} GB in all",
+            f"beside it            {beside}; on one GPU about {total:.0f} GB in all",
         ]
     total = done.epochs * need.flops_an_epoch
     cost = next(cost for cost in stage_costs(params, root) if cost.stage == f"policies@{policy}")

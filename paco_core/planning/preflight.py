@@ -16,6 +16,7 @@ from paco_core.config.references import Reference, references
 from paco_core.data.annotation import answer_file
 from paco_core.data.prompts.prompts import make_prompts
 from paco_core.io.files import DataError
+from paco_core.planning import placement
 from paco_core.planning.costs import StageCost, stage_costs
 from paco_core.planning.weights import model_gb
 from paco_core.rewards import registry
@@ -251,6 +252,9 @@ def check_project(root: Path, profile: str | None = None) -> Preflight:
     on_cpu = [cost.memory_gb for cost in report.costs if cost.device == "cpu"]
     if on_cpu and max(on_cpu) * 2 > memory_gb():
         report.problems.append(f"memory: {memory_gb():.1f} GB, about {max(on_cpu) * 2:.1f} GB needed")
+    remarks, problems = placement.described(params, root, report.costs)
+    report.remarks += remarks
+    report.problems += problems
     if any(cost.device.startswith("cuda") for cost in report.costs):
         import torch
 

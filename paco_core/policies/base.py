@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from paco_core.policies.encoded import Condition, Encoded
 
 Size = tuple[int, int]  # height and width in pixels
+#: Decoded at once at most, or one picture: 16 of 1024 px take 25.8 GB in the VAE of FLUX, 55 GB in that of Qwen-Image.
+DECODE_PIXELS = 1024 * 1024
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,11 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 
+def mask_of(name: str) -> str:
+    """Name of the tensor (N, length) that is 1 where another one is no padding, else 0."""
+    return f"{name} mask"
+
+
 @dataclass(frozen=True)
 class Condition:
     """What the pictures of one batch are conditioned on: tensors on the policy's device, one row a picture."""
@@ -33,9 +38,17 @@ class Encoded:
     def take(self, rows: Sequence[int]) -> Condition:
         """A batch of the named rows in the given order, on the device; a row may be taken many times.
 
-        Holds the tensors that all of these rows have; shorter ones are padded with zeros.
+        Holds the tensors that all of these rows have. Shorter ones are padded with zeros; :func:`mask_of` a tensor says
+        where it is not, and is there only if something was padded.
         """
         taken = [self.rows[row] for row in rows]
         names = [name for name in taken[0] if all(name in row for row in taken)]
-        found = {name: pad_sequence([row[name] for row in taken], batch_first=True) for name in names}
+        found: dict[str, torch.Tensor] = {}
+        for name in names:
+            parts = [row[name] for row in taken]
+            found[name] = pad_sequence(parts, batch_first=True)
+            if len({len(part) for part in parts}) > 1:
+                found[mask_of(name)] = pad_sequence(
+                    [part.new_ones(len(part), dtype=torch.long) for part in parts], True
+                )
         return Condition({name: tensor.to(self.device) for name, tensor in found.items()})

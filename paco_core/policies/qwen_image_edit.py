@@ -15,7 +15,7 @@ import torch
 
 from paco_core.io.pictures import picture_digest
 from paco_core.policies.base import Size, sized
-from paco_core.policies.encoded import Condition, Encoded
+from paco_core.policies.encoded import Condition, Encoded, mask_of
 from paco_core.policies.encodings import Encodings, Tensors
 from paco_core.policies.one_frame import one_frame
 from paco_core.policies.pipeline_policy import PipelinePolicy
@@ -24,11 +24,6 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 NEGATIVE = " "  # what the authors' own example gives as the negative prompt
-
-
-def _mask(name: str) -> str:
-    """Name of the tensor that says which tokens of another one are no padding."""
-    return f"{name} mask"
 
 
 class QwenImageEditPolicy(PipelinePolicy):
@@ -72,9 +67,7 @@ image = pipeline(
         instructions = [self._cut(prompt, max_sequence_length) for prompt in prompts]
         parts = [self._references(pictures, names, sizes)]
         for part, texts in {"text": instructions, "negative": [NEGATIVE] * len(pictures)}.items():
-            rows = self._texts(part, texts, pictures, names, sizes)
-            masks = [{_mask(name): torch.ones(len(words), dtype=torch.long) for name, words in r.items()} for r in rows]
-            parts += [rows, masks]
+            parts.append(self._texts(part, texts, pictures, names, sizes))
         return Encoded([dict(ChainMap(*row)) for row in zip(*parts, strict=True)], self.device)
 
     def condition_of(self, size: Size) -> Size:
@@ -146,13 +139,13 @@ image = pipeline(
     ) -> torch.Tensor:
         """One transformer pass with the instruction, or the empty one, of each row; fp32."""
         reference = condition.tensors[sized("reference", size)]
-        mask, dtype = condition.tensors[_mask(sized(name, size))], self.transformer.dtype
+        dtype = self.transformer.dtype
         shapes = [(1, *self.grid(size)), (1, *self.grid(self.reference_of(size)))]
         predicted: torch.Tensor = self.predictor(
             hidden_states=torch.cat([latents.to(dtype), reference.to(dtype)], dim=1),
             timestep=torch.full((len(latents),), sigma, device=self.device, dtype=dtype),
             encoder_hidden_states=condition.tensors[sized(name, size)],
-            encoder_hidden_states_mask=None if bool(mask.all()) else mask,
+            encoder_hidden_states_mask=condition.tensors.get(mask_of(sized(name, size))),
             img_shapes=[shapes] * len(latents),
             return_dict=False,
         )[0]

@@ -6,8 +6,9 @@ import importlib
 import os
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from dvc_project.project import stages_of
 from paco_core.config.params import PARAMS_FILE, Params, ParamsError, load
@@ -16,20 +17,18 @@ from paco_core.io.imports import uncollected
 from paco_core.runtime import launchers
 from paco_core.runtime.context import open_stage, stage_label
 from paco_core.runtime.launchers.rendezvous import lost_ranks
+from paco_core.runtime.placement import DEVICES, take_gpus
 from paco_core.runtime.process import prepare
 from paco_core.runtime.stage_lock import only_run
 
 STAGES = Path(__file__).parents[1] / "stages"
 SECONDS = Path(".paco") / "seconds"  # outside the outs: time is no result
 
-#: Stages that several processes train together (each has an ``assist`` for ranks other than the first): the device, and
-#: how many processes params.yaml asks for. PACO_LAUNCHER=accelerate takes the number from accelerate's configuration.
-SHARED: dict[str, Callable[[Params], tuple[str, int]]] = {
-    "policies": lambda params: (params.policies.device, 1),
-    "reward_lora": lambda params: (
-        params.reward.device,
-        params.reward.processes if params.reward.source == "train" else 1,
-    ),
+#: Stages that several processes train together (each has an ``assist`` for ranks other than the first), and how many
+#: params.yaml asks for. PACO_LAUNCHER=accelerate takes the number from accelerate's configuration.
+SHARED: dict[str, Callable[[Params], int]] = {
+    "policies": lambda _params: 1,
+    "reward_lora": lambda params: params.reward.processes if params.reward.source == "train" else 1,
 }
 
 
@@ -52,21 +51,35 @@ def run_stage(name: str, item: str | None, root: Path) -> None:
     if int(os.environ.get("RANK", "0")) > 0:
         _assist(name, item, root)
         return
-    if name in SHARED and "RANK" not in os.environ:
-        from paco_core.runtime.launchers import accelerated
-
-        params = load(root / PARAMS_FILE)
-        device, processes = SHARED[name](params)
-        prepare(params.threads)  # else accelerate gives each rank one thread
-        if launcher == "accelerate":
-            accelerated.become(name, item, root, device)
-        elif processes > 1:
-            accelerated.become(name, item, root, device, processes)
-    began = time.monotonic()
     label = stage_label(name, item)
-    with only_run(root, label), open_stage(name, item, root) as context, lost_ranks():
-        _stage(name).run(context)
-    files.write_json(root / SECONDS / f"{label}.json", {"seconds": round(time.monotonic() - began, 2)})
+    with ExitStack() as gpus:
+        if name in DEVICES and "RANK" not in os.environ:
+            for lease in _placed(name, item, root, launcher):
+                gpus.enter_context(lease)
+        began = time.monotonic()
+        with only_run(root, label), open_stage(name, item, root) as context, lost_ranks():
+            _stage(name).run(context)
+        files.write_json(root / SECONDS / f"{label}.json", {"seconds": round(time.monotonic() - began, 2)})
+
+
+def _placed(name: str, item: str | None, root: Path, launcher: launchers.Name) -> list[IO[bytes]]:
+    """Take the GPUs that the stage computes on; turn into the launcher of its processes where there are several.
+
+    On a Ray cluster, Ray places the work.
+    """
+    from paco_core.runtime.launchers import accelerated
+
+    params = load(root / PARAMS_FILE)
+    device = DEVICES[name](params)
+    processes = SHARED[name](params) if name in SHARED else 1
+    launches = name in SHARED and (launcher == "accelerate" or processes > 1)
+    here = accelerated.processes_here(root, device) if launches and launcher == "accelerate" else processes
+    holder = f"{stage_label(name, item)} of {root}"
+    leases = [] if launcher == "ray" else take_gpus(device, here, holder, params)
+    if launches:
+        prepare(params.threads)  # else accelerate gives each rank one thread
+        accelerated.become(name, item, root, device, None if launcher == "accelerate" else processes)
+    return leases
 
 
 def _check_item(name: str, item: str | None, root: Path) -> None:

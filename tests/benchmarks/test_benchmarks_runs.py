@@ -188,7 +188,9 @@ def test_a_stopped_painting_goes_on_with_equal_pictures(
 ) -> None:
     records = records_of(storybook_prompts(3, seed=0))
     policy = FluxPolicy.load(str(policy_folder), "cpu", "float32")
-    monkeypatch.setattr(painting, "TOKENS_A_PASS", 2 * (32 * 32 // 256 + TEXT_LENGTH))  # two pictures a batch
+    monkeypatch.setattr(
+        "paco_core.benchmarks.painted.TOKENS_A_PASS", 2 * (32 * 32 // 256 + TEXT_LENGTH)
+    )  # two pictures a batch
     decoded: list[int] = []
     decode = policy.decode
     monkeypatch.setattr(policy, "decode", lambda latents, size: decoded.append(len(latents)) or decode(latents, size))

@@ -15,6 +15,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
+from dvc_project.yaml import parse_yaml
 from paco_core.io.files import DataError
 from paco_core.runtime.launchers.rendezvous import bound_store
 
@@ -30,12 +31,31 @@ def command(stage: str, item: str | None, root: Path, device: str, processes: in
     Raises:
         DataError: when the configuration is no file.
     """
-    config = root / os.environ.get(CONFIG, f"launch/{'cpu' if device == 'cpu' else 'ddp'}.yaml")
-    if not config.is_file():
-        raise DataError(f"{config}: no such file; {CONFIG} names accelerate's configuration, see launch/")
+    config = _configuration(root, device)
     launch = [sys.executable, "-m", "paco_core.runtime.launchers.accelerated", "--config_file", str(config)]
     count = [] if processes is None else ["--num_processes", str(processes)]
     return [*launch, *count, "-m", "paco_core", "run", stage, *(["--item", item] if item else [])]
+
+
+def _configuration(root: Path, device: str) -> Path:
+    config = root / os.environ.get(CONFIG, f"launch/{'cpu' if device == 'cpu' else 'ddp'}.yaml")
+    if not config.is_file():
+        raise DataError(f"{config}: no such file; {CONFIG} names accelerate's configuration, see launch/")
+    return config
+
+
+def processes_here(root: Path, device: str) -> int:
+    """How many processes the configuration starts on this machine.
+
+    Raises:
+        DataError: when the configuration is no file, or names no number.
+    """
+    config = _configuration(root, device)
+    found = parse_yaml(config.read_text())
+    try:
+        return int(found["num_processes"]) // int(found.get("num_machines", 1))
+    except (KeyError, TypeError, ValueError, ZeroDivisionError):
+        raise DataError(f"{config}: needs num_processes (and num_machines), whole numbers") from None
 
 
 def become(stage: str, item: str | None, root: Path, device: str, processes: int | None = None) -> NoReturn:

@@ -21,6 +21,7 @@ from paco_core.reward_model.golden import read_golden
 from paco_core.reward_model.margins import compare, served
 from paco_core.reward_model.yes_probability import NO, YES
 from paco_core.runtime.code.stage_code import digest_of
+from paco_core.runtime.placement import announce_servers
 from paco_core.serving.cache import ScoreCache
 from paco_core.serving.client import RewardClient
 from paco_core.serving.engines import launch, launch_gateway
@@ -70,6 +71,9 @@ def answer_token_ids(folder: Path) -> tuple[int, int] | None:
 def recipe(folder: Path, name: str, serving: ServingParams, root: Path) -> ServerSettings:
     """How to serve a model folder under a name."""
     model = folder.resolve()
+    on_gpu = serving.device.startswith("cuda")
+    if on_gpu:
+        announce_servers(root)
     return ServerSettings(
         f"{serving.engine} batch-invariant" if serving.batch_invariant else serving.engine,
         str(model),
@@ -79,6 +83,7 @@ def recipe(folder: Path, name: str, serving: ServingParams, root: Path) -> Serve
         serving.linger_s,
         lambda host, port, descriptor: launch(model, name, host, port, descriptor, serving, owner_root(root)),
         digest_of(root, EMBEDDED) if serving.engine == "transformers" else "",
+        serving.tensor_parallel if on_gpu else 0,
     )
 
 

@@ -6,6 +6,7 @@ import errno
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from paco_core.io.file_locks import hold
@@ -59,10 +60,17 @@ def port_holder(port: int) -> str:
     return "another process (of another user, perhaps)"
 
 
-def spawn_supervisor(launch: Launch, bound: socket.socket | None, home: Path, lock: Path, linger_s: float) -> int:
+def spawn_supervisor(
+    launch: Launch,
+    bound: socket.socket | None,
+    home: Path,
+    lock: Path,
+    linger_s: float,
+    held: Sequence[int] = (),
+) -> int:
     """Start an engine under a supervisor (:mod:`paco_core.serving.servers.supervisor`), which takes over ``bound``.
 
-    Returns the supervisor's process id.
+    Returns the supervisor's process id. It keeps the descriptors ``held`` (locks of GPUs) open while it lives.
     ``home/alive`` is locked until the supervisor has ended, whatever ends it.
     """
     descriptors = () if bound is None else (bound.fileno(),)
@@ -75,7 +83,7 @@ def spawn_supervisor(launch: Launch, bound: socket.socket | None, home: Path, lo
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            pass_fds=(alive.fileno(), *descriptors),
+            pass_fds=(alive.fileno(), *descriptors, *held),
             start_new_session=True,
         )
     _reap_in_background(supervisor)

@@ -13,12 +13,13 @@ import time
 import uuid
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO
 
 from paco_core.io.file_locks import hold, is_held, locked
 from paco_core.io.files import DataError, read_json, write_json
+from paco_core.io.gpus import for_server
 from paco_core.io.project import owner_root
 from paco_core.serving.engines import Launch
 from paco_core.serving.errors import ServingError
@@ -60,6 +61,7 @@ class ServerSettings:
     linger_s: float
     launch: Callable[[str, int, int], Launch]
     code: str = ""
+    gpus: int = 0  # that it computes on
 
     def differs(self, record: Record) -> str | None:
         """Why a living server is not the one that this would start, None where it is: its scores would be others."""
@@ -164,12 +166,13 @@ class Registry:
                 f"serving.host {recipe.host} lets other machines in; set {API_KEY} to a secret, here and for the "
                 "clients, or serve on 127.0.0.1"
             )
-        with bind(recipe.host, recipe.port) as bound:
+        with bind(recipe.host, recipe.port) as bound, for_server(recipe.gpus, f"server {name}") as (visible, held):
             host, port = bound.getsockname()[:2]
             start = recipe.launch(host, port, bound.fileno())
+            start = replace(start, environment={**start.environment, **visible})
             if not start.inherits:
                 bound.close()
-            pid = spawn_supervisor(start, bound if start.inherits else None, home, self._lock, recipe.linger_s)
+            pid = spawn_supervisor(start, bound if start.inherits else None, home, self._lock, recipe.linger_s, held)
         address = f"[{host}]" if ":" in host else host
         url, now = f"http://{address}:{port}", time.time()
         record = Record(name, url, pid, recipe.engine, recipe.model, now, recipe.dtype, recipe.code)

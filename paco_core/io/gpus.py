@@ -1,0 +1,195 @@
+"""Which GPUs of this machine a stage and a server get: leases by kernel lock, one file a GPU, for a user's projects.
+
+The environment passes on what was decided: :data:`STAGES` and :data:`SERVERS` name the GPUs that stages and reward
+servers may take, ``CUDA_VISIBLE_DEVICES`` the ones that this process has. A lock lives as long as any process has its
+file open, so the launcher that a stage turns into keeps it, and a killed one frees it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from paco_core.io.file_locks import is_held, locked, try_hold
+from paco_core.io.files import DataError
+
+VISIBLE, STAGES, SERVERS = "CUDA_VISIBLE_DEVICES", "PACO_STAGE_GPUS", "PACO_SERVER_GPUS"
+POLL_S = 0.2
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """A GPU: ``number`` is what CUDA_VISIBLE_DEVICES calls it, ``name`` tells it from every other one."""
+
+    number: str
+    name: str
+    memory_gb: float | None = None
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The GPUs of stages, and those that reward servers have to themselves; without any, servers share the stages'."""
+
+    stages: tuple[Gpu, ...] = ()
+    servers: tuple[Gpu, ...] = ()
+
+
+def visible() -> list[Gpu]:
+    """The GPUs that this process may use, by CUDA_VISIBLE_DEVICES and nvidia-smi."""
+    found = _listed()
+    if (named := os.environ.get(VISIBLE)) is None:
+        return found
+    known = {gpu.number: gpu for gpu in found} | {gpu.name: gpu for gpu in found}
+    words = [word.strip() for word in named.split(",")]
+    if "-1" in words:  # as CUDA reads it: the list ends there
+        words = words[: words.index("-1")]
+    return [_called(word, known.get(word)) for word in words if word]
+
+
+def _called(word: str, gpu: Gpu | None) -> Gpu:
+    return Gpu(word, word) if gpu is None else Gpu(word, gpu.name, gpu.memory_gb)
+
+
+def _listed() -> list[Gpu]:
+    if (tool := shutil.which("nvidia-smi")) is None:
+        return []
+    asked = [tool, "--query-gpu=index,uuid,memory.total", "--format=csv,noheader,nounits"]
+    answer = subprocess.run(asked, capture_output=True, text=True, check=False)
+    rows = [[cell.strip() for cell in line.split(",")] for line in answer.stdout.splitlines()]
+    return [Gpu(number, name, _gb(mebibytes)) for number, name, mebibytes in rows]
+
+
+def _gb(mebibytes: str) -> float | None:
+    return float(mebibytes) * 2**20 / 1e9 if mebibytes.isdigit() else None  # a card in parts says [N/A]
+
+
+def divide(gpus: Sequence[Gpu], chosen: Sequence[int] | None, servers: int | None, needed: int) -> Machine:
+    """Divide the visible GPUs between stages and reward servers.
+
+    Args:
+        chosen: numbers of those to use, in this order; None = all.
+        servers: how many, the last ones, reward servers have to themselves; None = ``needed`` where that leaves one.
+        needed: GPUs of one server; 0 where it computes on a processor.
+
+    Raises:
+        DataError: when a chosen one is not visible, or none is left for the stages.
+    """
+    by_number = {gpu.number: gpu for gpu in gpus}
+    if chosen is not None:
+        if lost := [str(number) for number in chosen if str(number) not in by_number]:
+            raise DataError(
+                f"devices.gpus: no GPU {', '.join(lost)} is visible; there are: {', '.join(by_number) or 'none'}"
+            )
+        gpus = [by_number[str(number)] for number in chosen]
+    if servers is None:
+        servers = needed if len(gpus) > needed else 0
+    elif gpus and servers >= len(gpus):
+        raise DataError(f"devices.servers: {servers} of {len(gpus)} GPUs for reward servers leaves none for the stages")
+    kept = len(gpus) - servers if gpus else 0
+    return Machine(tuple(gpus[:kept]), tuple(gpus[kept:]))
+
+
+def announce(machine: Machine) -> None:
+    """Name the machine's GPUs in the environment, for the servers that this process starts."""
+    os.environ[STAGES] = ",".join(gpu.number for gpu in machine.stages)
+    os.environ[SERVERS] = ",".join(gpu.number for gpu in machine.servers)
+
+
+def take(gpus: Sequence[Gpu], count: int, holder: str, say: Callable[[str], object]) -> list[IO[bytes]]:
+    """Take ``count`` free GPUs for this process, and for what it turns into; waits until so many are free.
+
+    CUDA_VISIBLE_DEVICES names them from here on: to be called before CUDA is used. They are held until the returned
+    streams are closed, by every process that has them.
+
+    Raises:
+        DataError: when there are fewer.
+    """
+    if count > len(gpus):
+        raise DataError(
+            f"{holder} needs {count} GPUs, and stages have {len(gpus)} here ({_numbers(gpus) or 'none'}): lower its "
+            "number of processes, or see devices in params.yaml"
+        )
+    waited = False
+    while True:
+        found = _try(gpus, count, holder)
+        if found:
+            os.environ[VISIBLE] = _numbers([gpu for gpu, _ in found])
+            for _, stream in found:
+                os.set_inheritable(stream.fileno(), True)
+            return [stream for _, stream in found]
+        if not waited:
+            say(f"waiting for {'a GPU' if count == 1 else f'{count} GPUs'}: {_holders(gpus)}")
+            waited = True
+        time.sleep(POLL_S)
+
+
+def _try(gpus: Sequence[Gpu], count: int, holder: str) -> list[tuple[Gpu, IO[bytes]]]:
+    """The first ``count`` free ones, each with its lock; none where fewer are free."""
+    folder = _folder()
+    # One process at a time: two who want both of two would have one each, and wait for ever.
+    with locked(folder / "guard"), ExitStack() as undo:
+        found: list[tuple[Gpu, IO[bytes]]] = []
+        for gpu in gpus:
+            if len(found) < count and (stream := try_hold(_file(folder, gpu))) is not None:
+                undo.callback(stream.close)
+                found.append((gpu, stream))
+        if len(found) < count:
+            return []
+        undo.pop_all()
+        for _, stream in found:
+            stream.truncate(0)
+            stream.write(f"{holder}, process {os.getpid()}".encode())
+            stream.flush()
+        return found
+
+
+@contextmanager
+def for_server(count: int, name: str) -> Iterator[tuple[dict[str, str], tuple[int, ...]]]:
+    """The environment of a server that computes on ``count`` GPUs, and descriptors that it is to hold while it lives.
+
+    It gets GPUs that no server has; where there are fewer, the last ones, shared with another server; where none are
+    kept for servers, what this process has.
+    """
+    numbers = [number for number in os.environ.get(SERVERS, "").split(",") if number]
+    if not (count and numbers):
+        yield {}, ()
+        return
+    known = {gpu.number: gpu for gpu in _listed()}
+    gpus = [_called(number, known.get(number)) for number in numbers]
+    found = _try(gpus, count, name)
+    with ExitStack() as held:
+        for _, stream in found:
+            held.enter_context(stream)
+        chosen = [gpu for gpu, _ in found] or gpus[-count:]
+        yield {VISIBLE: _numbers(chosen)}, tuple(stream.fileno() for _, stream in found)
+
+
+def _numbers(gpus: Sequence[Gpu]) -> str:
+    return ",".join(gpu.number for gpu in gpus)
+
+
+def _holders(gpus: Sequence[Gpu]) -> str:
+    """Who has which GPU, as far as the files say."""
+    folder = _folder()
+    held = [(gpu, file) for gpu in gpus if is_held(file := _file(folder, gpu))]
+    return "; ".join(f"GPU {gpu.number} has {file.read_text(errors='replace')}" for gpu, file in held)
+
+
+def _folder() -> Path:
+    folder = Path(tempfile.gettempdir()) / f"paco-gpus-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    if folder.stat().st_uid != os.getuid():
+        raise DataError(f"{folder}: belongs to another user; GPUs are shared out by the locks in it. Remove it")
+    return folder
+
+
+def _file(folder: Path, gpu: Gpu) -> Path:
+    return folder / f"{gpu.name.replace('/', '_')}.lock"

@@ -1,0 +1,70 @@
+"""Does the graph fit the GPUs of this machine? What each of them would hold at any moment, added up before a run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from paco_core.config.params import Params
+from paco_core.io.files import DataError
+from paco_core.io.gpus import Gpu, Machine
+from paco_core.planning.costs import StageCost
+from paco_core.planning.device_memory import server_gb
+from paco_core.runtime.placement import machine_of, server_gpus
+
+#: Stages during which a reward server answers; the others compute with models of their own.
+SERVED = ("policies", "t2is", "gedit")
+ADVICE = {
+    "policies": (
+        "lower policies.rollout_batch, policies.train_batch or the recipe's sizes, set policies.optimizer to "
+        "adamw_8bit, or shard the weights (launch/fsdp2.yaml)"
+    ),
+    "reward_lora": "lower reward.batch_size and raise reward.accumulation, or set reward.gradient_checkpointing",
+}
+
+
+def described(params: Params, root: Path, costs: Sequence[StageCost]) -> tuple[list[str], list[str]]:
+    """(remarks, problems) about GPUs; nothing where nothing computes on one."""
+    on_gpu = [cost for cost in costs if cost.device.startswith("cuda")]
+    if not on_gpu and not server_gpus(params):
+        return [], []
+    try:
+        machine = machine_of(params)
+    except DataError as error:
+        return [], [str(error)]
+    memory = _memory(machine.stages, params)
+    remarks = [f"GPUs: {_shares(machine, memory)}"]
+    if memory is None:
+        return [*remarks, "devices.memory_gb: set it to see whether the graph fits GPUs that are not here"], []
+    shared = not machine.servers
+    server = server_gb(params, root, memory) if server_gpus(params) else 0.0
+    problems = []
+    for cost in on_gpu:
+        group = cost.stage.partition("@")[0]
+        beside = server if shared and group in SERVED else 0.0
+        if cost.memory_gb + beside > memory:
+            also = f" and {beside:.0f} GB of the reward's server" if beside else ""
+            advice = ADVICE.get(group, "it needs a GPU with more memory")
+            more = "; or lower serving.gpu_share, or give the server a GPU of its own" if beside else ""
+            here = f"on a GPU of {memory:.0f} GB"
+            problems.append(f"{cost.stage}: about {cost.memory_gb:.0f} GB{also} {here}; {advice}{more}")
+    if server > memory:
+        problems.append(f"the reward's server: about {server:.0f} GB on {memory:.0f} GB; raise serving.tensor_parallel")
+    return remarks, problems
+
+
+def _memory(gpus: Sequence[Gpu], params: Params) -> float | None:
+    """GB of the smallest one."""
+    if params.devices.memory_gb is not None:
+        return params.devices.memory_gb
+    known = [gpu.memory_gb for gpu in gpus]
+    return min(known) if known and None not in known else None  # type: ignore[type-var]
+
+
+def _shares(machine: Machine, memory: float | None) -> str:
+    size = "" if memory is None else f" of {memory:.0f} GB"
+    names = [", ".join(gpu.number for gpu in part) for part in (machine.stages, machine.servers)]
+    if not machine.stages:
+        return "none is visible here" + (size and f"; added up for one{size}, which stages and reward servers share")
+    servers = f"reward servers {names[1]}" if machine.servers else "reward servers share them"
+    return f"stages {names[0]}{size}, {servers}"

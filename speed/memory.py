@@ -1,0 +1,205 @@
+"""Peak memory of the paper's trainings on a GPU, phase by phase, on fake tensors of the public models' real sizes.
+
+    python -m speed.memory
+
+Fake tensors have shapes, formats and lifetimes, and no contents: a phase's peak is what PyTorch would have allocated at
+once, without a GPU and without the weights. Not counted are what a GPU adds: the allocator's rounding, workspaces of
+kernels, CUDA's own context. Prints it beside the estimate of `paco plan`, which is a formula; writes JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import json
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import diffusers
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from paco_core.config import profiles
+from paco_core.config.params import Params, PolicyLora
+from paco_core.planning.device_memory import device_memory
+from paco_core.planning.footprint import KNOWN, Architecture
+from paco_core.policies.base import sized
+from paco_core.policies.encoded import Condition, Encoded
+from paco_core.policies.families import family_of
+
+RESULT = Path(__file__).with_suffix(".json")
+RECIPES = ("flux_t2is", "kontext_edit", "qwen_edit")
+#: From the models' own configurations.
+FLUX: dict[str, Any] = {
+    "in_channels": 64, "num_layers": 19, "num_single_layers": 38, "num_attention_heads": 24, "attention_head_dim": 128,
+    "joint_attention_dim": 4096, "pooled_projection_dim": 768, "guidance_embeds": True, "axes_dims_rope": (16, 56, 56),
+}  # fmt: skip
+QWEN: dict[str, Any] = {
+    "in_channels": 64, "out_channels": 16, "num_layers": 60, "num_attention_heads": 24, "attention_head_dim": 128,
+    "joint_attention_dim": 3584, "guidance_embeds": False,
+}  # fmt: skip
+VAE: dict[str, Any] = {
+    "latent_channels": 16, "block_out_channels": (128, 256, 512, 512), "layers_per_block": 2, "use_quant_conv": False,
+    "down_block_types": ("DownEncoderBlock2D",) * 4, "up_block_types": ("UpDecoderBlock2D",) * 4,
+    "use_post_quant_conv": False, "scaling_factor": 0.3611, "shift_factor": 0.1159,
+}  # fmt: skip
+
+
+class Allocated(TorchDispatchMode):
+    """Bytes of all tensors that live, now and at the peak since :meth:`restart`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._sizes: dict[int, int] = {}
+        self.now = self.peak = 0
+
+    def restart(self) -> None:
+        self.peak = self.now
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(out):
+            if isinstance(tensor, torch.Tensor):
+                self._count(tensor.untyped_storage())
+        return out
+
+    def _count(self, storage: Any) -> None:
+        if storage._cdata not in self._sizes:
+            self._sizes[storage._cdata] = storage.nbytes()
+            self.now += storage.nbytes()
+            self.peak = max(self.peak, self.now)
+            weakref.finalize(storage, self._free, storage._cdata)
+
+    def _free(self, key: int) -> None:
+        self.now -= self._sizes.pop(key)
+
+
+def build(family: str, rank: int) -> Any:
+    """A policy of real size with its adapter, without contents, text encoders or schedule."""
+    known = family_of(family)
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        with torch.device("meta"):
+            if family.startswith("flux"):
+                parts = {"transformer": diffusers.FluxTransformer2DModel(**FLUX), "vae": diffusers.AutoencoderKL(**VAE)}
+            else:
+                transformer = diffusers.QwenImageTransformer2DModel(**QWEN)
+                parts = {"transformer": transformer, "vae": diffusers.AutoencoderKLQwenImage()}
+    finally:
+        torch.set_default_dtype(before)
+    kind = getattr(diffusers, known.pipeline)
+    none = dict.fromkeys(name for name in inspect.signature(kind.__init__).parameters if name != "self")
+    policy = known.load_class()(kind(**{**none, **parts}), "cpu")
+    policy.add_adapter(PolicyLora(rank=rank, alpha=2 * rank, targets=None), 0)
+    policy.enable_gradient_checkpointing()
+    policy.transformer.train()  # diffusers checkpoints in training only
+    return policy
+
+
+def allocate(module: torch.nn.Module) -> None:
+    """Give each weight that has no contents a fake tensor, which counts."""
+    for part in module.modules():
+        for found in (part._parameters, part._buffers):
+            for name, tensor in found.items():
+                if tensor is not None:
+                    fake = torch.empty(tensor.shape, dtype=tensor.dtype)
+                    grad = tensor.requires_grad
+                    found[name] = torch.nn.Parameter(fake, grad) if isinstance(tensor, torch.nn.Parameter) else fake
+
+
+def condition(params: Params, name: str, found: Architecture, side: int, batch: int) -> Condition:
+    """What the pictures of a batch are conditioned on, at its longest."""
+    recipe = params.policies.recipes[name]
+    size, (image, words) = (side, side), found.tokens(recipe, side)
+    width = FLUX["joint_attention_dim"] if recipe.family.startswith("flux") else QWEN["joint_attention_dim"]
+    text = torch.empty(words, width, dtype=torch.bfloat16)
+    if recipe.family.startswith("flux"):
+        row = {"text": text, "pooled": torch.empty(FLUX["pooled_projection_dim"], dtype=torch.bfloat16)}
+    else:
+        row = {sized("text", size): text, sized("negative", size): text.clone()}
+    if family_of(recipe.family).edits:
+        tokens = image - (side // found.patch) ** 2
+        row[sized("reference", size)] = torch.empty(tokens, found.channels, dtype=torch.bfloat16)
+    return Encoded([row] * batch, "cpu").take(range(batch))
+
+
+@contextmanager
+def peak(allocated: Allocated, found: dict[str, float], phase: str) -> Iterator[None]:
+    """Note the peak of a block in GB, under the name of its phase; the largest where there are several."""
+    allocated.restart()
+    yield
+    found[phase] = max(found.get(phase, 0.0), allocated.peak / 1e9)
+
+
+def measure(params: Params, name: str) -> dict[str, float]:
+    """GB at the peak of each phase that `paco plan` names, but for the encoding of prompts."""
+    recipe = params.policies.recipes[name]
+    grpo = params.policies.of(recipe)
+    found, peaks = KNOWN[recipe.model], dict[str, float]()
+    policy = build(recipe.family, grpo.lora.rank)
+    with FakeTensorMode(allow_non_fake_inputs=True), Allocated() as allocated:
+        allocate(policy.transformer)
+        allocate(policy.vae)
+        weights = list(policy.trainable().values())
+        # As the learner holds them: the average, two moments, and the sum of an update's gradients in float64.
+        kept = [torch.empty(w.shape, dtype=d) for w in weights for d in (*[torch.float32] * 3, torch.float64)]
+
+        def passed(side: int, batch: int, *, train: bool = False) -> torch.Tensor:
+            given = condition(params, name, found, side, batch)
+            latents = torch.empty(batch, (side // found.patch) ** 2, found.channels)
+            size = (side, side)
+            with torch.set_grad_enabled(train):
+                velocity: torch.Tensor = policy.velocity(latents, 0.9, given, recipe.guidance, size)
+                if train:
+                    velocity.square().mean().backward()
+            return latents
+
+        def decoded(latents: torch.Tensor, side: int) -> None:
+            with torch.inference_mode():
+                for part in policy.decoded_at_once(latents, (side, side)):
+                    maps = policy.pipeline._unpack_latents(part, side, side, policy.pipeline.vae_scale_factor)
+                    policy._pixels(maps)
+                    break  # the others are like it
+
+        for weight in weights:
+            weight.grad = torch.empty(weight.shape)
+        with peak(allocated, peaks, "training"):
+            passed(recipe.train_size, grpo.train_batch, train=True)
+            decoded(passed(recipe.train_size, grpo.rollout_batch), recipe.train_size)
+        side = max(recipe.eval_sizes)
+        with peak(allocated, peaks, f"evaluation at {side} px"):
+            decoded(passed(side, grpo.rollout_batch), side)
+        del kept
+    return peaks
+
+
+def compare(params: Params, root: Path, recipes: Sequence[str] = RECIPES) -> list[dict[str, Any]]:
+    """Each phase of each recipe: the peak, and the estimate of `paco plan`."""
+    rows = []
+    for name in recipes:
+        planned = device_memory(params, name, root)
+        assert planned is not None
+        for phase, gb in measure(params, name).items():
+            rows.append(
+                {"recipe": name, "phase": phase, "peak_gb": round(gb, 2), "plan_gb": round(planned.phases[phase], 2)}
+            )
+    return rows
+
+
+def main() -> None:
+    argparse.ArgumentParser(prog="python -m speed.memory", description=__doc__).parse_args()
+    root = Path.cwd()
+    rows = compare(profiles.read(root, "paper"), root)
+    for row in rows:
+        print("{recipe:<13} {phase:<22} peak {peak_gb:6.1f} GB   plan {plan_gb:6.1f} GB".format(**row))
+    RESULT.write_text(json.dumps(rows, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

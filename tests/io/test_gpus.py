@@ -1,0 +1,174 @@
+"""GPUs are shared out by locks: nobody has one twice, and whoever dies gives his back."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from paco_core.io import gpus
+from paco_core.io.files import DataError
+from paco_core.io.gpus import Gpu, Machine
+
+CARDS = [Gpu(str(n), f"GPU-{n}", 80.0) for n in range(4)]
+HOLD = """
+import sys, time
+from paco_core.io import gpus
+held = gpus.take([gpus.Gpu(n, f"GPU-{n}") for n in sys.argv[2].split(",")], int(sys.argv[1]), "stage b", print)
+print("has", __import__("os").environ["CUDA_VISIBLE_DEVICES"], flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    for name in (gpus.VISIBLE, gpus.STAGES, gpus.SERVERS):
+        monkeypatch.delenv(name, raising=False)
+
+
+def nvidia_smi(folder: Path, monkeypatch: pytest.MonkeyPatch, rows: str) -> None:
+    """A stand-in that prints what the real one does."""
+    tool = folder / "bin" / "nvidia-smi"
+    tool.parent.mkdir()
+    tool.write_text(f"#!/bin/sh\nprintf '{rows}'\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tool.parent}:{os.environ['PATH']}")
+
+
+def test_gpus_are_those_that_cuda_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert gpus.visible() == []
+    nvidia_smi(tmp_path, monkeypatch, "0, GPU-a, 81559\\n1, GPU-b, 81559\\n2, GPU-c, [N/A]\\n")
+    first, second, last = gpus.visible()
+    assert (first.number, first.name, second.number) == ("0", "GPU-a", "1")
+    assert first.memory_gb == pytest.approx(85.5, 0.01) and last == Gpu("2", "GPU-c")
+    monkeypatch.setenv(gpus.VISIBLE, "1")
+    assert gpus.visible() == [second]
+    monkeypatch.setenv(gpus.VISIBLE, "GPU-b, 7")
+    assert gpus.visible() == [Gpu("GPU-b", "GPU-b", second.memory_gb), Gpu("7", "7")]
+    for nothing in ("", "-1", "-1,0"):
+        monkeypatch.setenv(gpus.VISIBLE, nothing)
+        assert gpus.visible() == []
+
+
+@pytest.mark.parametrize(
+    ("chosen", "servers", "needed", "machine"),
+    [
+        (None, None, 1, Machine(tuple(CARDS[:3]), (CARDS[3],))),
+        (None, None, 0, Machine(tuple(CARDS))),
+        (None, 0, 1, Machine(tuple(CARDS))),
+        (None, 2, 1, Machine(tuple(CARDS[:2]), tuple(CARDS[2:]))),
+        ([2, 0], None, 1, Machine((CARDS[2],), (CARDS[0],))),
+        ([1], None, 1, Machine((CARDS[1],))),  # one alone: the server shares it
+    ],
+)
+def test_the_last_gpus_are_the_servers(
+    chosen: list[int] | None, servers: int | None, needed: int, machine: Machine
+) -> None:
+    assert gpus.divide(CARDS, chosen, servers, needed) == machine
+
+
+def test_a_division_that_cannot_be_is_named() -> None:
+    with pytest.raises(DataError, match="devices.gpus: no GPU 7 is visible; there are: 0, 1, 2, 3"):
+        gpus.divide(CARDS, [0, 7], None, 1)
+    with pytest.raises(DataError, match="devices.servers: 4 of 4 GPUs for reward servers leaves none"):
+        gpus.divide(CARDS, None, 4, 1)
+    assert gpus.divide([], None, None, 1) == Machine()
+
+
+def test_nobody_has_a_gpu_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = gpus.take(CARDS, 3, "stage a", print)
+    assert os.environ[gpus.VISIBLE] == "0,1,2"
+    second = gpus.take(CARDS, 1, "stage b", print)
+    assert os.environ[gpus.VISIBLE] == "3"
+    for stream in first[1:]:
+        stream.close()
+    third = gpus.take(CARDS, 2, "stage c", print)
+    assert os.environ[gpus.VISIBLE] == "1,2"
+    for stream in [first[0], *second, *third]:
+        stream.close()
+    with pytest.raises(DataError, match="stage d needs 5 GPUs, and stages have 4 here"):
+        gpus.take(CARDS, 5, "stage d", print)
+
+
+def waiter(*words: str) -> subprocess.Popen[str]:
+    return subprocess.Popen([sys.executable, "-u", "-c", HOLD, *words], stdout=subprocess.PIPE, text=True)
+
+
+def line_of(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
+def test_who_waits_is_told_for_whom_and_gets_what_the_dead_had(end: signal.Signals) -> None:
+    holder = waiter("2", "0,1")
+    try:
+        assert line_of(holder) == "has 0,1"
+        told: list[str] = []
+
+        def heard(line: str) -> None:
+            told.append(line)
+            holder.send_signal(end)
+
+        held = gpus.take(CARDS[:3], 2, "stage c", heard)
+        assert os.environ[gpus.VISIBLE] == "0,1" and holder.wait(10) == -end
+        assert told == [
+            f"waiting for 2 GPUs: GPU 0 has stage b, process {holder.pid}; GPU 1 has stage b, process {holder.pid}"
+        ]
+        for stream in held:
+            stream.close()
+    finally:
+        holder.kill()
+        holder.communicate()
+
+
+@pytest.mark.timeout(60)
+def test_two_that_want_both_do_not_have_one_each() -> None:
+    for _ in range(3):
+        both = [waiter("2", "0,1"), waiter("2", "1,0")]
+        try:
+            while both:
+                for process in both:
+                    if select.select([process.stdout], [], [], 0.1)[0] and line_of(process).startswith("has "):
+                        process.kill()
+                        process.communicate()
+                        both.remove(process)
+                        break
+        finally:
+            for process in both:
+                process.kill()
+                process.communicate()
+
+
+def test_servers_get_a_gpu_each_and_share_the_last_where_there_are_too_few() -> None:
+    assert _for_server() == ({}, ())  # nobody said so: a server computes where its starter does
+    gpus.announce(Machine(tuple(CARDS[:2]), tuple(CARDS[2:])))
+    with gpus.for_server(1, "server a") as (first, held), gpus.for_server(1, "server b") as (second, more):
+        assert (first, second) == ({gpus.VISIBLE: "2"}, {gpus.VISIBLE: "3"}) and len(held) == len(more) == 1
+        with gpus.for_server(1, "server c") as (third, none):
+            assert (third, none) == ({gpus.VISIBLE: "3"}, ())
+    with gpus.for_server(2, "server d") as (wide, _):
+        assert wide == {gpus.VISIBLE: "2,3"}
+    with gpus.for_server(0, "server e") as nothing:
+        assert nothing == ({}, ())
+
+
+def _for_server() -> tuple[dict[str, str], tuple[int, ...]]:
+    with gpus.for_server(1, "server") as found:
+        return found
+
+
+def test_a_folder_of_another_user_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpus.take(CARDS, 1, "stage a", print)[0].close()
+    other = os.getuid() + 1
+    monkeypatch.setattr(os, "getuid", lambda: other)
+    (Path(os.environ["TMPDIR"]) / f"paco-gpus-{os.getuid()}").mkdir()
+    with pytest.raises(DataError, match="belongs to another user"):
+        gpus.take(CARDS, 1, "stage a", print)

@@ -1,0 +1,91 @@
+"""`paco check` adds up what each GPU would hold, and refuses what cannot fit."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from paco_core.config import profiles
+from paco_core.config.params import Params, parse
+from paco_core.io import gpus
+from paco_core.planning import placement
+from paco_core.planning.costs import stage_costs
+
+Told = tuple[list[str], list[str]]
+
+
+@pytest.fixture
+def told(repository: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Told]:
+    def tell(profile: str, visible: str = "", **changes: Any) -> Told:
+        monkeypatch.setenv(gpus.VISIBLE, visible)
+        tree = profiles.resolve(repository, profile)
+        for key, value in changes.items():
+            section, _, name = key.partition("__")
+            tree.setdefault(section, {})[name] = value
+        params = parse(tree)
+        return placement.described(params, repository, stage_costs(params, repository))
+
+    return tell
+
+
+def test_a_world_without_gpus_has_nothing_to_say(told: Callable[..., Told]) -> None:
+    assert told("storybook", "0,1") == ([], [])
+
+
+def test_eight_gpus_are_divided_as_in_the_paper(told: Callable[..., Told]) -> None:
+    remarks, problems = told("paper", "0,1,2,3,4,5,6,7", devices__memory_gb=80)
+    assert remarks == ["GPUs: stages 0, 1, 2, 3, 4, 5, 6 of 80 GB, reward servers 7"] and problems == []
+    remarks, problems = told("paper", "4,5", devices__memory_gb=80, devices__gpus=[5, 4])
+    assert remarks == ["GPUs: stages 5 of 80 GB, reward servers 4"] and problems == []
+    _, (problem,) = told("paper", "4,5", devices__gpus=[4, 6])
+    assert problem == "devices.gpus: no GPU 6 is visible; there are: 4, 5"
+
+
+def test_what_does_not_fit_names_what_to_change(told: Callable[..., Told]) -> None:
+    _, problems = told("paper", "0,1", devices__memory_gb=48)
+    trained = {problem.partition(":")[0]: problem for problem in problems}
+    assert {"policies@kontext_edit", "policies@qwen_edit", "gedit"} == set(trained)
+    assert "about 52 GB on a GPU of 48 GB; lower policies.rollout_batch" in trained["policies@kontext_edit"]
+    assert told("published", "0,1", devices__memory_gb=48, policies__rollout_batch=4)[1] == []
+
+
+def test_one_gpu_is_shared_with_the_server(told: Callable[..., Told]) -> None:
+    """vLLM takes its share whatever it needs; the embedded engine what it needs."""
+    assert told("one_gpu", "0", devices__memory_gb=80) == (["GPUs: stages 0 of 80 GB, reward servers share them"], [])
+    _, problems = told("published", "0", devices__memory_gb=80)
+    assert [problem.partition(":")[0] for problem in problems] == ["policies@flux_t2is", "t2is"]
+    assert "about 44 GB and 68 GB of the reward's server" in problems[0]
+    assert "lower serving.gpu_share, or give the server a GPU of its own" in problems[0]
+    _, (problem, *_) = told("one_gpu", "0", devices__memory_gb=40)
+    assert problem.startswith("policies@flux_t2is: about 38 GB and 19 GB of the reward's server on a GPU of 40 GB")
+
+
+def test_a_machine_can_be_described_from_afar(told: Callable[..., Told]) -> None:
+    remarks, problems = told("one_gpu", "", devices__memory_gb=48)
+    assert remarks == ["GPUs: none is visible here; added up for one of 48 GB, which stages and reward servers share"]
+    assert [problem.partition(":")[0] for problem in problems] == ["policies@flux_t2is", "t2is"]
+    remarks, problems = told("one_gpu")
+    assert remarks[1].startswith("devices.memory_gb: set it to see") and problems == []
+
+
+@pytest.fixture
+def memory(repository: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(repository))
+    return importlib.import_module("speed.memory")
+
+
+@pytest.mark.parametrize("recipe", ["flux_t2is", "kontext_edit", "qwen_edit"])
+def test_the_formula_is_within_a_tenth_of_what_would_be_allocated(
+    memory: ModuleType, repository: Path, recipe: str
+) -> None:
+    """Of the real sizes, on fake tensors: 32 to 78 GB."""
+    params: Params = profiles.read(repository, "paper")
+    rows = memory.compare(params, repository, [recipe])
+    assert [row["phase"] for row in rows] == ["training", "evaluation at 1024 px"]
+    for row in rows:
+        assert row["peak_gb"] > 30 and row["plan_gb"] == pytest.approx(row["peak_gb"], rel=0.1)
