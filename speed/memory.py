@@ -174,7 +174,7 @@ def measure(params: Params, name: str) -> dict[str, float]:
             decoded(passed(recipe.train_size, grpo.rollout_batch), recipe.train_size)
         side = max(recipe.eval_sizes)
         with peak(allocated, peaks, f"evaluation at {side} px"):
-            decoded(passed(side, grpo.rollout_batch), side)
+            decoded(passed(side, grpo.eval_batch or grpo.rollout_batch), side)
         del kept
     return peaks
 

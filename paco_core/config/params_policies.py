@@ -187,6 +187,7 @@ class PoliciesParams(Section):
     ema_decay: Fraction
     ema_every: Positive
     eval_every: Positive
+    eval_batch: Positive | None = None  # pictures painted at a time; None: as in a rollout
     eval_prompts: Positive
     eval_steps: Positive
     eval_seeds: list[int] = Field(min_length=1)

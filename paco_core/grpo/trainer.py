@@ -188,7 +188,7 @@ class Trainer:
                 params.eval_steps,
                 params.eval_seeds,
                 recipe.guidance,
-                params.rollout_batch,
+                params.eval_batch or params.rollout_batch,
                 self.scoring if test is None else asked,
                 self.gold,
                 recipe.record_size,

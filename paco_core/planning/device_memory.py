@@ -73,7 +73,7 @@ def device_memory(params: Params, policy: str, root: Path) -> DeviceMemory | Non
         return None
     need = footprint(found, grpo, recipe, (0, 0))
     size = _bytes(grpo)
-    side, batch = max(recipe.eval_sizes), grpo.rollout_batch
+    side, batch = max(recipe.eval_sizes), grpo.eval_batch or grpo.rollout_batch
     held = need.weights_gb + need.adapter_gb
     painted = max(found.sampling_gb(recipe, side, batch, size), found.decoding_gb(side, batch, size))
     phases = {
