@@ -34,7 +34,7 @@ _GONE_POLLS = 3  # a job that Slurm no longer lists may have written its status 
 
 
 class SlurmDvcResource(DvcResource):
-    """Runs stages as Slurm jobs. Tried on Slurm 22.05 of one node; see docs/how-to/beyond-one-box.md for what was tried.
+    """Runs stages as Slurm jobs. Tried on Slurm 22.05 of one node (docs/how-to/beyond-one-box.md).
 
     Attributes:
         options: of ``sbatch``, for every stage (``--partition=long``).
@@ -161,7 +161,7 @@ class _Job:
         return bool(done.stdout.strip())
 
     def _end(self) -> str:
-        """In Slurm's words: TIMEOUT, NODE_FAIL, OUT_OF_MEMORY, CANCELLED; of its accounts or, without, its controller."""
+        """In Slurm's words: TIMEOUT, NODE_FAIL, OUT_OF_MEMORY, CANCELLED. From accounts, else the controller."""
         done = _slurm("sacct", "--noheader", "--allocations", f"--jobs={self.number}", "--format=State,ExitCode")
         if done.returncode == 0 and done.stdout.strip():
             return " ".join(done.stdout.split())
