@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -21,8 +20,9 @@ from pathlib import Path
 
 import yaml
 
-from paco_core.runtime.tracking.store import tracking_uri
+from paco_core.runtime.tracking.store import ARTIFACTS, ARTIFACTS_URI, tracking_uri
 from pipelines.dvc.process import interrupt_on, search_path, start_group
+from pipelines.instance.settings import write_settings
 
 HOST = "127.0.0.1"
 GRACE_SECONDS = 15.0
@@ -67,7 +67,7 @@ def servers(root: Path, dagster_port: int, mlflow_port: int, runtime: Path) -> l
     chosen = []
     store = tracking_uri(root)
     if not store.startswith(("http://", "https://")):
-        where = ["--artifacts-destination", str(root / "mlartifacts")]
+        where = ["--artifacts-destination", os.environ.get(ARTIFACTS_URI) or str(root / ARTIFACTS)]
         listen = ["--host", HOST, "--port", str(mlflow_port), "--workers", "1"]
         before = [*python, "paco_core.runtime.tracking.prepare"]
         hidden = {"MLFLOW_BACKEND_STORE_URI": store}  # it may hold a password, and everybody sees arguments
@@ -92,8 +92,7 @@ def servers(root: Path, dagster_port: int, mlflow_port: int, runtime: Path) -> l
 def environment(root: Path, running: Sequence[Server] = ()) -> dict[str, str]:
     """Where Dagster keeps its storage, where links between the two lead, and no telemetry or jobs of MLflow."""
     home = Path(os.environ.get("DAGSTER_HOME") or root / ".dagster").resolve()
-    home.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(root / "dagster.yaml", home / "dagster.yaml")
+    write_settings(root, home)
     quiet = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "1"}
     pages = {f"PACO_{server.name.upper()}_URL": server.url for server in running if server.port}
     return {**pages, **os.environ, **quiet, "DAGSTER_HOME": str(home), "PATH": search_path()}

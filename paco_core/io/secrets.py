@@ -19,14 +19,15 @@ _QUERY = re.compile(
 )
 _HEADER = re.compile(r"""(authorization\W{1,4}(?:bearer|basic)\s+)[^\s'"]+""", re.IGNORECASE)
 _VARIABLE = re.compile(r"(PASSWORD|TOKEN|SECRET|KEY|WEBHOOK)$")
+STORES = ("MLFLOW_TRACKING_URI", "DAGSTER_POSTGRES_URL")
 _PASSWORD = re.compile(r"://[^:/]*:([^@]+)@")  # of SQLAlchemy's URLs
 
 
 def redacted(text: str) -> str:
     """A text without secrets: user information and keys of URLs, and values of variables that hold a secret.
 
-    Variables hold one when their name ends in PASSWORD, TOKEN, SECRET, KEY or WEBHOOK; of ``MLFLOW_TRACKING_URI``
-    the password counts.
+    Variables hold one when their name ends in PASSWORD, TOKEN, SECRET, KEY or WEBHOOK; of the URLs of MLflow's and
+    Dagster's stores the password counts.
     """
     for value in _secret_values():
         text = text.replace(value, HIDDEN)
@@ -41,8 +42,9 @@ def bare(url: str) -> str:
 def _secret_values() -> list[str]:
     """Longest first: one may be a part of another."""
     values = [value for name, value in os.environ.items() if _VARIABLE.search(name)]
-    for password in _PASSWORD.findall(os.environ.get("MLFLOW_TRACKING_URI", "")):
-        values += [password, unquote(password)]
+    for store in STORES:
+        for password in _PASSWORD.findall(os.environ.get(store, "")):
+            values += [password, unquote(password)]
     return sorted({value for value in values if len(value) >= SHORTEST}, key=len, reverse=True)
 
 

@@ -52,6 +52,8 @@ def test_values_of_variables_that_hold_a_secret_are_hidden(monkeypatch: pytest.M
     monkeypatch.setenv("SOME_API_KEY", PASSWORD)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "postgresql://me:s%40cret-1@host/db")
     assert redacted(f"refused {PASSWORD}, s%40cret-1 and s@cret-1") == "refused ***, *** and ***"
+    monkeypatch.setenv("DAGSTER_POSTGRES_URL", "postgresql://me:another-1@host/db")
+    assert redacted("refused another-1") == "refused ***"
     assert bare(f"file:///{PASSWORD}") == f"file:///{PASSWORD}", "the same in every environment"
 
 

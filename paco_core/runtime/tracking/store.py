@@ -16,6 +16,7 @@ from paco_core.io.secrets import bare
 
 URI, USER, PASSWORD = "MLFLOW_TRACKING_URI", "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"
 STORE, ARTIFACTS = "mlflow.db", "mlartifacts"
+ARTIFACTS_URI = "MLFLOW_ARTIFACTS_DESTINATION"  # as of `mlflow server`
 PAGES = "http://127.0.0.1:5000"  # where `make ui` shows a local store
 DAGSTER_PAGES = "http://127.0.0.1:3000"
 SERVERS = ("http://", "https://")
@@ -47,8 +48,13 @@ def _set_credentials_aside() -> None:
 
 
 def artifact_location(root: Path) -> str | None:
-    """Where a new experiment keeps its files: beside the local store; a server decides itself."""
-    return None if os.environ.get(URI) else (owner_root(root) / ARTIFACTS).resolve().as_uri()
+    """Where a new experiment keeps its files: a server decides itself.
+
+    Of a database, ``MLFLOW_ARTIFACTS_DESTINATION``, else the folder ``mlartifacts`` of the project.
+    """
+    if os.environ.get(URI, "").startswith(SERVERS):
+        return None
+    return os.environ.get(ARTIFACTS_URI) or (owner_root(root) / ARTIFACTS).resolve().as_uri()
 
 
 def run_url(uri: str, experiment_id: str, run_id: str) -> str:
