@@ -1,5 +1,6 @@
 # make demo   the whole graph, for real, on this machine
 # make test   everything that is checked
+# make gpu    speed and memory of the full-size models, on a GPU of 80 GB or more
 # make faults kills, full disks, damaged files and hostile requests; ends with a table
 # make ui     Dagster on 127.0.0.1:3000 and MLflow on 127.0.0.1:5000, until Ctrl-C
 PYTHON ?= python3
@@ -14,7 +15,7 @@ JOBS ?= 2
 DAGSTER_PORT ?= 3000
 MLFLOW_PORT ?= 5000
 
-.PHONY: help setup demo test faults lint ui zoo vllm lock clean
+.PHONY: help setup demo test gpu faults lint ui zoo vllm lock clean
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -39,6 +40,9 @@ test: setup lint
 FAULTS ?= .paco/faults.md
 faults: setup
 	@OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive python -m pytest -n 2 --no-loadscope-reorder tests/faults --faults=$(FAULTS)
+
+gpu: setup
+	@python -m speed.gpu
 
 lint: setup
 	@ruff check .

@@ -10,7 +10,6 @@ kernels, CUDA's own context. Prints it beside the estimate of `paco plan`, which
 from __future__ import annotations
 
 import argparse
-import inspect
 import json
 import weakref
 from collections.abc import Iterator, Sequence
@@ -18,36 +17,19 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import diffusers
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from paco_core.config import profiles
-from paco_core.config.params import Params, PolicyLora
+from paco_core.config.params import Params
 from paco_core.planning.device_memory import device_memory
-from paco_core.planning.footprint import KNOWN, Architecture
-from paco_core.policies.base import sized
-from paco_core.policies.encoded import Condition, Encoded
-from paco_core.policies.families import family_of
+from paco_core.planning.footprint import KNOWN
+from speed.policy_models import build, encoded
 
 RESULT = Path(__file__).with_suffix(".json")
 RECIPES = ("flux_t2is", "kontext_edit", "qwen_edit")
-#: From the models' own configurations.
-FLUX: dict[str, Any] = {
-    "in_channels": 64, "num_layers": 19, "num_single_layers": 38, "num_attention_heads": 24, "attention_head_dim": 128,
-    "joint_attention_dim": 4096, "pooled_projection_dim": 768, "guidance_embeds": True, "axes_dims_rope": (16, 56, 56),
-}  # fmt: skip
-QWEN: dict[str, Any] = {
-    "in_channels": 64, "out_channels": 16, "num_layers": 60, "num_attention_heads": 24, "attention_head_dim": 128,
-    "joint_attention_dim": 3584, "guidance_embeds": False,
-}  # fmt: skip
-VAE: dict[str, Any] = {
-    "latent_channels": 16, "block_out_channels": (128, 256, 512, 512), "layers_per_block": 2, "use_quant_conv": False,
-    "down_block_types": ("DownEncoderBlock2D",) * 4, "up_block_types": ("UpDecoderBlock2D",) * 4,
-    "use_post_quant_conv": False, "scaling_factor": 0.3611, "shift_factor": 0.1159,
-}  # fmt: skip
 
 
 class Allocated(TorchDispatchMode):
@@ -79,29 +61,6 @@ class Allocated(TorchDispatchMode):
         self.now -= self._sizes.pop(key)
 
 
-def build(family: str, rank: int) -> Any:
-    """A policy of real size with its adapter, without contents, text encoders or schedule."""
-    known = family_of(family)
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.bfloat16)
-    try:
-        with torch.device("meta"):
-            if family.startswith("flux"):
-                parts = {"transformer": diffusers.FluxTransformer2DModel(**FLUX), "vae": diffusers.AutoencoderKL(**VAE)}
-            else:
-                transformer = diffusers.QwenImageTransformer2DModel(**QWEN)
-                parts = {"transformer": transformer, "vae": diffusers.AutoencoderKLQwenImage()}
-    finally:
-        torch.set_default_dtype(before)
-    kind = getattr(diffusers, known.pipeline)
-    none = dict.fromkeys(name for name in inspect.signature(kind.__init__).parameters if name != "self")
-    policy = known.load_class()(kind(**{**none, **parts}), "cpu")
-    policy.add_adapter(PolicyLora(rank=rank, alpha=2 * rank, targets=None), 0)
-    policy.enable_gradient_checkpointing()
-    policy.transformer.train()  # diffusers checkpoints in training only
-    return policy
-
-
 def allocate(module: torch.nn.Module) -> None:
     """Give each weight that has no contents a fake tensor, which counts."""
     for part in module.modules():
@@ -111,22 +70,6 @@ def allocate(module: torch.nn.Module) -> None:
                     fake = torch.empty(tensor.shape, dtype=tensor.dtype)
                     grad = tensor.requires_grad
                     found[name] = torch.nn.Parameter(fake, grad) if isinstance(tensor, torch.nn.Parameter) else fake
-
-
-def condition(params: Params, name: str, found: Architecture, side: int, batch: int) -> Condition:
-    """What the pictures of a batch are conditioned on, at its longest."""
-    recipe = params.policies.recipes[name]
-    size, (image, words) = (side, side), found.tokens(recipe, side)
-    width = FLUX["joint_attention_dim"] if recipe.family.startswith("flux") else QWEN["joint_attention_dim"]
-    text = torch.empty(words, width, dtype=torch.bfloat16)
-    if recipe.family.startswith("flux"):
-        row = {"text": text, "pooled": torch.empty(FLUX["pooled_projection_dim"], dtype=torch.bfloat16)}
-    else:
-        row = {sized("text", size): text, sized("negative", size): text.clone()}
-    if family_of(recipe.family).edits:
-        tokens = image - (side // found.patch) ** 2
-        row[sized("reference", size)] = torch.empty(tokens, found.channels, dtype=torch.bfloat16)
-    return Encoded([row] * batch, "cpu").take(range(batch))
 
 
 @contextmanager
@@ -142,7 +85,7 @@ def measure(params: Params, name: str) -> dict[str, float]:
     recipe = params.policies.recipes[name]
     grpo = params.policies.of(recipe)
     found, peaks = KNOWN[recipe.model], dict[str, float]()
-    policy = build(recipe.family, grpo.lora.rank)
+    policy = build(recipe, found, grpo, "meta", Path.cwd())
     with FakeTensorMode(allow_non_fake_inputs=True), Allocated() as allocated:
         allocate(policy.transformer)
         allocate(policy.vae)
@@ -151,7 +94,7 @@ def measure(params: Params, name: str) -> dict[str, float]:
         kept = [torch.empty(w.shape, dtype=d) for w in weights for d in (*[torch.float32] * 3, torch.float64)]
 
         def passed(side: int, batch: int, *, train: bool = False) -> torch.Tensor:
-            given = condition(params, name, found, side, batch)
+            given = encoded(policy, recipe, found, side).take([0] * batch)
             latents = torch.empty(batch, (side // found.patch) ** 2, found.channels)
             size = (side, side)
             with torch.set_grad_enabled(train):

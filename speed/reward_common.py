@@ -137,10 +137,16 @@ def peak_gb(device: str) -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale / 1e9
 
 
-def in_own_process(script: str, variant: dict[str, Any]) -> dict[str, Any]:
-    """Measure one variant where nothing else has used memory before."""
-    command = [sys.executable, script, *sys.argv[1:], "--one", json.dumps(variant)]
-    done = subprocess.run(command, capture_output=True, text=True)
+def in_own_process(script: str, variant: dict[str, Any], options: Sequence[str] | None = None) -> dict[str, Any]:
+    """Measure one variant where nothing else has used memory before.
+
+    Args:
+        script: the module's name in ``speed``.
+        options: of its command line; None = those of this process.
+    """
+    given = sys.argv[1:] if options is None else options
+    command = [sys.executable, "-m", f"speed.{script}", *given, "--one", json.dumps(variant)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
     if "OutOfMemoryError" in done.stderr:
         return {**variant, "pairs/s": "out of memory"}
     if done.returncode:

@@ -1,7 +1,7 @@
 """Scored pairs per second, by batch size, where each picture is new and where all are known.
 
-python speed/reward_scoring.py
-python speed/reward_scoring.py --model 7b --device cuda --dtype bfloat16 --side 512 --pairs 512
+python -m speed.reward_scoring
+python -m speed.reward_scoring --model 7b --device cuda --dtype bfloat16 --side 512 --pairs 512
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 import time
 from typing import Any
 
-from reward_common import arguments, examples, in_own_process, network, note, peak_gb, synchronise
+from speed.reward_common import arguments, examples, in_own_process, network, note, peak_gb, synchronise
 
 BATCHES = (1, 8, 64)
 
@@ -45,7 +45,7 @@ def main() -> None:
     if args.one:
         print(json.dumps(measure(args, json.loads(args.one))))
         return
-    note(args, [in_own_process(__file__, {"batch": batch}) for batch in BATCHES])
+    note(args, [in_own_process("reward_scoring", {"batch": batch}) for batch in BATCHES])
 
 
 if __name__ == "__main__":

@@ -3,10 +3,10 @@
 The head trick: only answer positions go through the last layer's MLP and the language-model head. The vision cache:
 features of the frozen tower are computed once a picture. Each variant runs in a process of its own.
 
-    python speed/reward_training.py
-    python speed/reward_training.py --model 7b --device cuda --dtype bfloat16 --rank 32 --batch 8 \\
+    python -m speed.reward_training
+    python -m speed.reward_training --model 7b --device cuda --dtype bfloat16 --rank 32 --batch 8 \\
         --side 512 --steps 12 --peak-tflops 989
-    python speed/reward_training.py --model tiny --batch 2 --steps 1    # the 7B case in little
+    python -m speed.reward_training --model tiny --batch 2 --steps 1    # the 7B case in little
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import json
 import time
 from typing import Any
 
-from reward_common import arguments, examples, in_own_process, network, note, peak_gb, synchronise
+from speed.reward_common import arguments, examples, in_own_process, network, note, peak_gb, synchronise
 
 TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 VARIANTS = [
@@ -114,7 +114,7 @@ def main() -> None:
     if args.one:
         print(json.dumps(measure(args, json.loads(args.one))))
         return
-    note(args, [in_own_process(__file__, variant) for variant in VARIANTS])
+    note(args, [in_own_process("reward_training", variant) for variant in VARIANTS])
 
 
 if __name__ == "__main__":

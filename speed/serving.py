@@ -55,11 +55,11 @@ def picture(pixels: Random, side: int = 56) -> Image.Image:
     return Image.frombytes("RGB", (8, 8), pixels.randbytes(192)).resize((side, side))
 
 
-def grids(count: int, pixels: Random) -> list[PairQuery]:
-    """The six pairs of each of ``count`` grids of four new panels, each grid with a theme of its own."""
+def grids(count: int, pixels: Random, side: int = 56) -> list[PairQuery]:
+    """The six pairs of each of ``count`` grids of four new panels of ``side`` px, each grid with a theme of its own."""
     queries = []
     for number in range(count):
-        panels = [picture(pixels) for _ in range(4)]
+        panels = [picture(pixels, side) for _ in range(4)]
         text = render("theme", theme=f"a red cat at the beach {number}")
         queries += [PairQuery(first, second, text) for first, second in combinations(panels, 2)]
     return queries

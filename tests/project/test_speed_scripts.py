@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import importlib
 from pathlib import Path
 from types import ModuleType
 
@@ -11,13 +11,8 @@ import pytest
 
 @pytest.fixture
 def scripts(repository: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[ModuleType, ModuleType]:
-    monkeypatch.syspath_prepend(str(repository / "speed"))
-    import reward_scoring
-    import reward_training
-
-    for name in ("reward_common", "reward_training", "reward_scoring"):
-        monkeypatch.delitem(sys.modules, name)
-    return reward_training, reward_scoring
+    monkeypatch.syspath_prepend(str(repository))
+    return importlib.import_module("speed.reward_training"), importlib.import_module("speed.reward_scoring")
 
 
 def test_training_is_measured_with_and_without_either_trick(scripts: tuple[ModuleType, ModuleType]) -> None:
@@ -34,3 +29,41 @@ def test_scoring_is_measured(scripts: tuple[ModuleType, ModuleType]) -> None:
     args = scoring.parser().parse_args(["--model", "tiny", "--pairs", "4", "--pictures", "4"])
     row = scoring.measure(args, {"batch": 2})
     assert row["new pictures, pairs/s"] > 0 and row["known pictures, pairs/s"] > 0
+
+
+@pytest.fixture
+def gpu(repository: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(repository))
+    return importlib.import_module("speed.gpu")
+
+
+@pytest.mark.timeout(600)
+def test_every_line_of_the_gpu_suite_runs_with_small_weights(
+    gpu: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gpu.main(["--tiny", "--device", "cpu", "--engine", "transformers"])
+    tables = capsys.readouterr().out
+    phases = ["rollout", "trained pass", "decoding", "evaluation"]
+    found = [tuple(line.split(" | "))[0:3:2] for line in tables.splitlines() if "| 64 |" in line]
+    assert found == [(f"| {policy}", phase) for policy in gpu.POLICIES for phase in phases]
+    assert "| merge |" in tables and "| serving, transformers |" in tables and "pairs/s" in tables
+
+
+def test_without_a_gpu_the_suite_is_skipped_and_says_how_to_try_it(
+    gpu: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    gpu.main([])
+    assert capsys.readouterr().out.startswith("skipped: PyTorch finds no CUDA GPU here; `python -m speed.gpu --tiny")
+
+
+def test_figures_are_put_between_the_marks_of_the_page(gpu: ModuleType, tmp_path: Path) -> None:
+    page = tmp_path / "gpu.md"
+    page.write_text(gpu.PAGE.read_text())
+    before, after = (page.read_text().partition(mark)[place] for mark, place in ((gpu.BEGIN, 0), (gpu.END, 2)))
+    for figures in ("| first |", "| second |"):
+        gpu.write(page, figures)
+        assert page.read_text() == f"{before}{gpu.BEGIN}\n\n{figures}\n\n{gpu.END}{after}"
+    page.write_text("no marks")
+    with pytest.raises(SystemExit, match="the marks"):
+        gpu.write(page, "")

@@ -1,0 +1,143 @@
+"""Everything that only a GPU can show, with random weights of full size: `make gpu`, in under ten minutes.
+
+    python -m speed.gpu                        # one GPU of 80 GB or more; writes the tables of docs/reference/gpu.md
+    python -m speed.gpu --tiny --device cpu    # every line of it with small weights, anywhere; prints the tables
+
+Each part runs in a process of its own, so that no other one's memory is counted or in its way.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from datetime import date
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from paco_core.io.files import atomic
+from paco_core.planning.footprint import H100_FLOPS
+from speed import gpu_reward
+from speed.reward_common import ROOT, in_own_process
+from speed.reward_training import VARIANTS
+
+PAGE = ROOT / "docs" / "reference" / "gpu.md"
+BEGIN, END = "<!-- figures: written by `make gpu` -->", "<!-- end of the figures -->"
+POLICIES = {"flux_t2is": (512, 1024), "kontext_edit": (512, 1024), "qwen_edit": (512,)}
+VLLM = ROOT / ".venv-vllm" / "bin" / "python"
+Rows = list[dict[str, Any]]
+
+
+def policies(tiny: bool, device: str) -> Rows:
+    """FLUX.1-dev, Kontext and Qwen-Image-Edit: rollout, trained pass, decoding and evaluation."""
+    rows: Rows = []
+    for name, sides in POLICIES.items():
+        profile, sizes = ("storybook", [64]) if tiny else ("paper", sides)
+        options = [name, "--profile", profile, "--device", device, "--sides", *map(str, sizes)]
+        done = subprocess.run(
+            [sys.executable, "-m", "speed.gpu_policies", *options], capture_output=True, text=True, cwd=ROOT
+        )
+        if done.returncode:
+            raise SystemExit(f"speed.gpu_policies {' '.join(options)}: exited with {done.returncode}\n{done.stderr}")
+        rows += json.loads(done.stdout.splitlines()[-1])
+    return rows
+
+
+def reward(tiny: bool, device: str) -> Rows:
+    """Qwen2.5-VL-7B: training steps of the reward."""
+    size = ["--model", "tiny", "--batch", "2", "--steps", "1", "--pictures", "4"]
+    if not tiny:
+        size = ["--model", "7b", "--dtype", "bfloat16", "--side", "512", "--rank", "32", "--batch", "8", "--steps", "6"]
+    options = [*size, "--device", device, "--checkpointing", "--peak-tflops", str(H100_FLOPS / 1e12)]
+    return [in_own_process("reward_training", VARIANTS[0], options)]
+
+
+def serving(tiny: bool, device: str, engine: str) -> Rows:
+    """Qwen2.5-VL-7B: merging, and serving with vLLM."""
+    options = ["--device", device, "--engine", engine, "--python", str(VLLM)]
+    if tiny:
+        options += ["--model", "tiny", "--dtype", "float32", "--side", "56", "--pairs", "8", "--grids", "8"]
+    return gpu_reward.rows_of(options)
+
+
+def machine(device: str) -> str:
+    """Date, device and versions, in one line."""
+    name = platform.processor() or platform.machine()
+    if device.startswith("cuda"):
+        found = torch.cuda.get_device_properties(device)
+        name = f"{found.name}, {found.total_memory / 1e9:.0f} GB"
+    packages = ", ".join(f"{package} {version(package)}" for package in ("torch", "diffusers", "transformers", "peft"))
+    return f"{date.today().isoformat()}, {name}; {packages}"
+
+
+def table(rows: Rows) -> Iterator[str]:
+    """A Markdown table; a column that no row has a value for is left out."""
+    columns = [name for name in dict.fromkeys(key for row in rows for key in row) if any_value(rows, name)]
+    yield "| " + " | ".join(columns) + " |"
+    yield "|" + "---|" * len(columns)
+    for row in rows:
+        yield "| " + " | ".join(cell(name, row.get(name)) for name in columns) + " |"
+
+
+def any_value(rows: Rows, name: str) -> bool:
+    return any(row.get(name) is not None for row in rows)
+
+
+def cell(name: str, value: Any) -> str:
+    if value is None:
+        return ""
+    if name == "MFU":
+        return f"{value:.1%}"
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def write(page: Path, figures: str) -> None:
+    """Put the figures between the page's marks."""
+    text = page.read_text(encoding="utf-8")
+    before, _, rest = text.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    if not after:
+        raise SystemExit(f"{page}: the marks {BEGIN!r} and {END!r} are missing")
+    with atomic(page) as part:
+        part.write_text(f"{before}{BEGIN}\n\n{figures}\n\n{END}{after}", encoding="utf-8")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tiny", action="store_true", help="small weights; prints, and writes no page")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--engine", choices=["vllm", "transformers"], default="vllm")
+    parser.add_argument("--page", type=Path, default=PAGE)
+    args = parser.parse_args(arguments)
+    if args.device.startswith("cuda") and not torch.cuda.is_available():
+        print(
+            "skipped: PyTorch finds no CUDA GPU here; `python -m speed.gpu --tiny --device cpu` runs every line of it"
+        )
+        return
+    if args.engine == "vllm" and not VLLM.is_file():
+        raise SystemExit(f"{VLLM} does not exist: `make vllm` (or --engine transformers)")
+    begun = time.monotonic()
+    parts = {
+        "Policies": lambda: policies(args.tiny, args.device),
+        "Reward model, training": lambda: reward(args.tiny, args.device),
+        "Reward model, merging and serving": lambda: serving(args.tiny, args.device, args.engine),
+    }
+    lines = []
+    for title, part in parts.items():
+        print(f"{title} ...", file=sys.stderr, flush=True)
+        lines += [f"### {title}", "", *table(part()), ""]
+    figures = "\n".join([machine(args.device) + f"; {time.monotonic() - begun:.0f} s in all.", "", *lines]).rstrip()
+    print(figures)
+    if not args.tiny:
+        write(args.page, figures)
+
+
+if __name__ == "__main__":
+    main()

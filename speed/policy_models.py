@@ -1,0 +1,81 @@
+"""Policies of random weights at the sizes of the public models, or at those of a folder's configurations.
+
+Time and memory do not depend on the values of the weights, so nothing has to be downloaded.
+"""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import diffusers
+import torch
+
+from paco_core.config.params import PoliciesParams, PolicyRecipe
+from paco_core.planning.footprint import Architecture
+from paco_core.policies.base import sized
+from paco_core.policies.encoded import Encoded
+from paco_core.policies.families import family_of
+from paco_core.policies.pipeline_policy import PipelinePolicy
+
+#: From the models' own configurations.
+FLUX: dict[str, Any] = {
+    "in_channels": 64, "num_layers": 19, "num_single_layers": 38, "num_attention_heads": 24, "attention_head_dim": 128,
+    "joint_attention_dim": 4096, "pooled_projection_dim": 768, "guidance_embeds": True, "axes_dims_rope": (16, 56, 56),
+}  # fmt: skip
+QWEN: dict[str, Any] = {
+    "in_channels": 64, "out_channels": 16, "num_layers": 60, "num_attention_heads": 24, "attention_head_dim": 128,
+    "joint_attention_dim": 3584, "guidance_embeds": False,
+}  # fmt: skip
+FLUX_VAE: dict[str, Any] = {
+    "latent_channels": 16, "block_out_channels": (128, 256, 512, 512), "layers_per_block": 2, "use_quant_conv": False,
+    "down_block_types": ("DownEncoderBlock2D",) * 4, "up_block_types": ("UpDecoderBlock2D",) * 4,
+    "use_post_quant_conv": False, "scaling_factor": 0.3611, "shift_factor": 0.1159,
+}  # fmt: skip
+PUBLISHED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "FluxTransformer2DModel": (FLUX, FLUX_VAE),
+    "QwenImageTransformer2DModel": (QWEN, {}),
+}
+VAES = {"FluxTransformer2DModel": "AutoencoderKL", "QwenImageTransformer2DModel": "AutoencoderKLQwenImage"}
+
+
+def build(recipe: PolicyRecipe, found: Architecture, grpo: PoliciesParams, device: str, root: Path) -> PipelinePolicy:
+    """A policy with its adapter, drawn on ``device`` ("meta": without contents), without text encoders."""
+    known, folder = family_of(recipe.family), root / recipe.model
+    transformer, vae = getattr(diffusers, found.kind), getattr(diffusers, VAES[found.kind])
+    settings = PUBLISHED[found.kind]
+    if folder.is_dir():
+        settings = transformer.load_config(folder / "transformer"), vae.load_config(folder / "vae")
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(getattr(torch, grpo.dtype))
+    try:
+        torch.manual_seed(0)
+        with torch.device(device):
+            parts = {"transformer": transformer.from_config(settings[0]), "vae": vae.from_config(settings[1])}
+    finally:
+        torch.set_default_dtype(before)
+    parts["scheduler"] = diffusers.FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True)
+    kind = getattr(diffusers, known.pipeline)
+    none = dict.fromkeys(name for name in inspect.signature(kind.__init__).parameters if name != "self")
+    policy: PipelinePolicy = known.load_class()(kind(**{**none, **parts}), "cpu" if device == "meta" else device)
+    policy.add_adapter(grpo.lora, 0)
+    policy.enable_gradient_checkpointing()
+    policy.transformer.train()  # diffusers checkpoints in training only
+    return policy
+
+
+def encoded(policy: PipelinePolicy, recipe: PolicyRecipe, found: Architecture, side: int) -> Encoded:
+    """One prompt at its longest for square pictures of ``side`` px, with the reference of an edit: random values."""
+    config, size = policy.transformer.config, (side, side)
+    dtype = policy.transformer.dtype
+    image, words = found.tokens(recipe, side)
+    text = torch.randn(words, config.joint_attention_dim).to(dtype)
+    if found.kind == "FluxTransformer2DModel":
+        row = {"text": text, "pooled": torch.randn(config.pooled_projection_dim).to(dtype)}
+    else:
+        row = {sized("text", size): text, sized("negative", size): text.clone()}
+    if policy.edits:
+        tokens = image - (side // found.patch) ** 2
+        row[sized("reference", size)] = torch.randn(tokens, found.channels).to(dtype)
+    return Encoded([row], policy.device)
