@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 
 from paco_core.config.params import PoliciesParams
-from paco_core.grpo import updates
 from paco_core.grpo.experience import Experience, MicroBatch, micro_batches
 from paco_core.grpo.objectives import Terms, objective
 from paco_core.policies.base import Policy
+from paco_core.training import optimizers, updates
 from paco_core.training.checkpoint import pack, unpack
 from paco_core.training.ema import Ema
 from paco_core.training.processes import Processes
@@ -92,7 +93,12 @@ class Learner:
         self.processes = processes or Processes()
         self.parameters = policy.trainable()
         self.objective = objective(policy, params)
-        self.updates = updates.build(policy, params, self.processes)
+        optimizer = optimizers.build(self.parameters.values(), params)
+        whole: Any = policy
+        module = getattr(whole, "transformer", None)
+        self.updates = updates.build(module, self.parameters, optimizer, params.max_grad_norm, self.processes)
+        if self.processes.zero:
+            whole.predictor = self.updates.module
         self.ema = Ema(self.parameters, params.ema_decay, params.ema_every)
 
     def learn(self, experience: Experience) -> UpdateHealth:

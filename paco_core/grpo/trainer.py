@@ -15,7 +15,6 @@ import torch
 
 from paco_core.config.params import PoliciesParams, PolicyRecipe
 from paco_core.data.records.records import PromptRecord
-from paco_core.grpo import fsdp2
 from paco_core.grpo.advantages import Advantages, advantages
 from paco_core.grpo.early_stop import collapsed
 from paco_core.grpo.epoch_prompts import noise_steps_of_epoch, prompts_of_epoch
@@ -42,6 +41,7 @@ from paco_core.policies.encoded import Encoded
 from paco_core.rewards.aggregation import aggregate
 from paco_core.rewards.base import RewardFunction
 from paco_core.runtime.checkpoints import alone
+from paco_core.training import fsdp2
 from paco_core.training.checkpoint import Checkpoint, latest, save
 from paco_core.training.log import LOG, write_log
 from paco_core.training.optimizers import NotFinite, check_optimizer
@@ -161,7 +161,7 @@ class Trainer:
         if params.gradient_checkpointing:
             self.policy.enable_gradient_checkpointing()
         if self.processes.sharded:
-            fsdp2.share_out(self.policy)
+            fsdp2.share_out(getattr(self.policy, "transformer", None), self.policy.device)
         self.learner = Learner(self.policy, params, self.processes)
         if self.processes.world > 1:
             self.reports.say(f"{self.processes.world} processes share the work of each epoch")

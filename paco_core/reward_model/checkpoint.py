@@ -17,7 +17,7 @@ import torch
 from paco_core.reward_model.evaluation import Evaluation
 from paco_core.training.checkpoint import Checkpoint, count, damaged, latest, pack, unpack
 from paco_core.training.checkpoint import save as save_checkpoint
-from paco_core.training.moments import moments_of, restore_moments
+from paco_core.training.updates import Updates
 
 
 @dataclass
@@ -51,13 +51,19 @@ class Progressed:
     best: Best | None = None
 
 
-def save(folder: Path, key: str, done: Progressed, weights: Mapping[str, torch.Tensor], optimizer: Any) -> None:
+def save(
+    folder: Path,
+    key: str,
+    done: Progressed,
+    weights: Mapping[str, torch.Tensor],
+    moments: Mapping[str, torch.Tensor],
+) -> None:
     """Write the state; ``key`` names what is being trained (parameters, examples, base).
 
     Raises:
         OSError: when the disk is full, say; the state before it is still good.
     """
-    groups = {"weights": weights, "optimizer": moments_of(optimizer, weights)}
+    groups = {"weights": weights, "optimizer": moments}
     notes: dict[str, Any] = {"epoch": done.epoch, "within": done.within, "log": done.log, "best": None}
     if done.best is not None:
         groups["best"] = done.best.weights
@@ -65,8 +71,8 @@ def save(folder: Path, key: str, done: Progressed, weights: Mapping[str, torch.T
     save_checkpoint(folder, Checkpoint(key, done.step, pack(groups), notes))
 
 
-def restore(folder: Path, key: str, weights: Mapping[str, torch.Tensor], optimizer: Any) -> Progressed | None:
-    """Load the state into ``weights`` and ``optimizer``; None when there is none for this ``key``.
+def restore(folder: Path, key: str, weights: Mapping[str, torch.Tensor], updates: Updates) -> Progressed | None:
+    """Load the state into ``weights`` and their updates; None when there is none for this ``key``.
 
     Raises:
         DataError: when it is damaged, saying how to start afresh.
@@ -75,12 +81,12 @@ def restore(folder: Path, key: str, weights: Mapping[str, torch.Tensor], optimiz
     if found is None:
         return None
     try:
-        return _restored(found, weights, optimizer)
+        return _restored(found, weights, updates)
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
         raise damaged(folder / found.name, error) from None
 
 
-def _restored(found: Checkpoint, weights: Mapping[str, torch.Tensor], optimizer: Any) -> Progressed:
+def _restored(found: Checkpoint, weights: Mapping[str, torch.Tensor], updates: Updates) -> Progressed:
     notes, kept = found.notes, unpack(found.tensors, "best")
     best = None if notes["best"] is None else _best(notes["best"], {name: kept[name] for name in weights})
     epoch, within = count(notes["epoch"]), count(notes["within"])
@@ -89,7 +95,7 @@ def _restored(found: Checkpoint, weights: Mapping[str, torch.Tensor], optimizer:
     with torch.no_grad():
         for name, tensor in weights.items():
             tensor.copy_(trained[name])
-    restore_moments(optimizer, weights, unpack(found.tensors, "optimizer"))
+    updates.restore(unpack(found.tensors, "optimizer"))
     return done
 
 

@@ -128,6 +128,11 @@ class Scorer:
             strict=True,
         )
 
+    def passes_of(self, queries: Sequence[Query]) -> int:
+        """How many passes :meth:`score` would make of these queries."""
+        prompts = [self.network.question(query) for query in queries if self.fault(query) is None]
+        return len(self._cut([Row(prompt, ()) for prompt in prompts]))
+
     def _cut(self, rows: Sequence[Row]) -> list[list[int]]:
         """Row numbers in batches; on a processor, of rows of one padded length."""
         if self.network.device.type != "cpu":

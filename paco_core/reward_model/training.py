@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
@@ -28,13 +28,17 @@ from paco_core.reward_model.features import FeatureCache
 from paco_core.reward_model.items import Item, answer_module, tokenise
 from paco_core.reward_model.loss import shares
 from paco_core.reward_model.network import Network
+from paco_core.reward_model.passes import Passes
 from paco_core.reward_model.scorer import Scorer
 from paco_core.reward_model.yes_probability import PairQuery, Score
 from paco_core.runtime.checkpoints import alone
+from paco_core.training import fsdp2
 from paco_core.training.log import LOG, write_log
+from paco_core.training.optimizers import NotFinite
 from paco_core.training.precision import allow_tf32
 from paco_core.training.processes import Processes
-from paco_core.training.sharding import refuse_sharding
+from paco_core.training.updates import Updates
+from paco_core.training.updates import build as build_updates
 
 if TYPE_CHECKING:
     from paco_core.config.params import RewardParams
@@ -101,15 +105,13 @@ def train(
         DataError: when the base or a LoRA target is none, or the examples hold one label only.
         TrainingError: when a loss or gradient is not finite.
     """
-    refuse_sharding("the reward")
     require_both_labels(examples, "training examples")
     if not validation:
         raise DataError("no validation pair: raise pairs.validation_share and run `dvc repro pairs`")
     processes = Processes(params.device)
-    accelerator = processes.accelerator()
     network = Network.load(
         base,
-        device=str(accelerator.device),
+        device=processes.device or params.device,
         dtype=params.dtype,
         pixels=(params.min_pixels, params.max_pixels),
     )
@@ -123,7 +125,6 @@ def train(
         checkpoints=checkpoints,
         code=code,
         processes=processes,
-        accelerator=accelerator,
         on_metrics=on_metrics,
         progress=progress,
     )
@@ -146,13 +147,11 @@ class _Run:
         checkpoints: Path,
         code: str,
         processes: Processes,
-        accelerator: Any,
         on_metrics: OnMetrics | None,
         progress: Progress | None,
     ) -> None:
         self.network, self.examples, self.validation, self.params = network, examples, validation, params
-        self.processes, self.accelerator = processes, accelerator
-        self.out, self.code = out, code
+        self.processes, self.out, self.code = processes, out, code
         self.on_metrics, self.progress = on_metrics, progress
         self.trains_vision = params.vision == "lora"
         self.items = tokenise(network, examples, swap=params.swap, newline=params.label_newline)
@@ -174,10 +173,13 @@ class _Run:
         if params.gradient_checkpointing:
             self.network.model.gradient_checkpointing_enable()
         weights = lora.tensors(wrapped)
+        if self.processes.sharded:
+            core = self.network.model.model.language_model
+            fsdp2.share_out(core, self.network.device, kept=core.get_input_embeddings().parameters())
         optimizer = torch.optim.AdamW(weights.values(), lr=params.learning_rate, weight_decay=0.0)
         module = answer_module(self.network, wrapped, params.loss, params.alpha, trained_vision=self.trains_vision)
-        module, optimizer = self.accelerator.prepare(module, optimizer)
-        done = checkpoint.restore(self.kept, self.key, weights, optimizer.optimizer)
+        updates = build_updates(module, weights, optimizer, params.max_grad_norm, self.processes)
+        done = checkpoint.restore(self.kept, self.key, weights, updates)
         if done is None:
             done = Progressed()
             self._tell(before.metrics("validation/"), 0)
@@ -187,9 +189,9 @@ class _Run:
         spent, trained = 0.0, 0
         while done.epoch < params.epochs:
             start = time.monotonic()
-            trained += self._epoch(module, optimizer, weights, done)
+            trained += self._epoch(updates, weights, done)
             spent += time.monotonic() - start
-            seen = self._end_epoch(weights, optimizer, done)
+            seen = self._end_epoch(weights, updates, done)
             say(f"epoch {done.epoch}: accuracy {seen.accuracy:.3f}, ROC-AUC {seen.roc_auc:.3f}")
         assert done.best is not None
         self._finish(wrapped, weights, done)
@@ -198,9 +200,10 @@ class _Run:
         rate = trained / spent if trained else math.nan
         return TrainingReport(done.step, rate, before, after, done.best.epoch, mistakes)
 
-    def _epoch(self, module: Any, optimizer: Any, weights: Mapping[str, torch.Tensor], done: Progressed) -> int:
+    def _epoch(self, updates: Updates, weights: Mapping[str, torch.Tensor], done: Progressed) -> int:
         """The optimiser steps that are left of the epoch; returns how many pairs they trained on."""
-        params = self.params
+        params, module = self.params, updates.module
+        assert module is not None
         module.train()
         lengths = [item.length for item in self.items]
         batches = epoch_batches(lengths, params.batch_size, params.seed, done.epoch)
@@ -209,9 +212,9 @@ class _Run:
         self._advance(before, "")
         for group in groups[done.within :]:
             rate = learning_rate_at(done.step, self.total_steps, params.learning_rate, params.warmup_share)
-            for settings in optimizer.param_groups:
+            for settings in updates.optimizer.param_groups:
                 settings["lr"] = rate
-            loss, norm = self._step(module, optimizer, group, done.step, done.epoch)
+            loss, norm = self._step(updates, group, done.step, done.epoch)
             done.step, done.within = done.step + 1, done.within + 1
             entry = {"step": done.step, "epoch": done.epoch + 1, "loss": loss, "gradient_norm": norm}
             done.log.append({**entry, "learning_rate": rate})
@@ -219,11 +222,11 @@ class _Run:
             if done.step % METRICS_EVERY == 0 or done.step == self.total_steps:
                 self._tell({f"train/{name}": value for name, value in done.log[-1].items()}, done.step)
             if done.step % params.checkpoint_every == 0 and done.within < len(groups):
-                self._save(weights, optimizer, done)
+                self._save(weights, updates, done)
         module.eval()
         return len(self.items) - before
 
-    def _end_epoch(self, weights: Mapping[str, torch.Tensor], optimizer: Any, done: Progressed) -> Evaluation:
+    def _end_epoch(self, weights: Mapping[str, torch.Tensor], updates: Updates, done: Progressed) -> Evaluation:
         """Evaluate, keep the weights where they are the best so far, and write a checkpoint."""
         done.epoch, done.within = done.epoch + 1, 0
         seen = self._evaluate()
@@ -231,7 +234,7 @@ class _Run:
         self._tell(seen.metrics("validation/"), done.step)
         if better(self.params.best, seen, done.best.seen if done.best else None):
             done.best = Best.of(done.epoch, seen, weights)
-        self._save(weights, optimizer, done)
+        self._save(weights, updates, done)
         return seen
 
     def _shown(self, number: int, epoch: int) -> Item:
@@ -239,35 +242,32 @@ class _Run:
         item = self.items[number]
         return item.swapped() if self.params.swap and (number + epoch) % 2 else item
 
-    def _step(
-        self, module: Any, optimizer: Any, group: Sequence[Sequence[int]], step: int, epoch: int
-    ) -> tuple[float, float]:
+    def _step(self, updates: Updates, group: Sequence[Sequence[int]], step: int, epoch: int) -> tuple[float, float]:
         """One optimiser step over micro-batches; the gradient is that of the mean of their losses."""
-        accelerator, count, params = self.accelerator, self.processes.world, self.params
+        module, count, params = updates.module, self.processes.world, self.params
+        assert module is not None
         tokens = [[len(self.items[number].answer) for number in batch] for batch in group]
         weights, whole = shares(tokens, params.average)
-        total = torch.zeros((), device=accelerator.device)
+        total = torch.zeros((), device=self.network.device)
         found = []
+        updates.begin(len(group), alone=len(group) == count == 1)
         for place, batch in enumerate(group):
             mine = list(batch[self.processes.rank :: count])
             own = weights[place][self.processes.rank :: count] or [0.0]  # without a pair of its own it counts nothing
             mine = mine or list(batch[:1])
-            with _sync(accelerator, module, place == len(group) - 1):
-                losses = module([self._shown(number, epoch) for number in mine])
-                # Distributed wrappers average gradients over processes: each sum is scaled by their number.
-                loss = (losses * losses.new_tensor(own)).sum() * (count / whole)
-                accelerator.backward(loss)
+            losses = module([self._shown(number, epoch) for number in mine])
+            loss = (losses * losses.new_tensor(own)).sum() * (1 / whole)
+            updates.backward(loss)
             total += loss.detach()
             found.append((mine, losses.detach()))
-        mean = float(accelerator.reduce(total, "mean"))
+        mean = float(self.processes.sum(total))
         if not math.isfinite(mean):  # the same in every process, so that all of them stop here
             self._stop("loss", self._not_finite(found), step)
-        norm = accelerator.clip_grad_norm_(module.parameters(), self.params.max_grad_norm)
-        if not bool(torch.isfinite(norm)):
+        updates.finish()
+        try:
+            return mean, updates.step()
+        except NotFinite:
             self._stop("gradient", [number for batch in group for number in batch], step)
-        optimizer.step()
-        optimizer.zero_grad()
-        return mean, float(norm)
 
     def _not_finite(self, found: Sequence[tuple[list[int], torch.Tensor]]) -> list[int]:
         """Which examples have a loss that is not finite, in any process."""
@@ -279,7 +279,7 @@ class _Run:
         ]
         return sorted(set(self.processes.gather(own)))
 
-    def _stop(self, what: str, numbers: Sequence[int], step: int) -> None:
+    def _stop(self, what: str, numbers: Sequence[int], step: int) -> NoReturn:
         ids = ", ".join(self.examples[number].id for number in numbers)
         raise TrainingError(
             f"the {what} is not finite at step {step + 1} of {self.total_steps}; pairs: {ids}; "
@@ -292,9 +292,10 @@ class _Run:
             self.network.features.clear()  # the tower has changed since
         return evaluate(_SharedScorer(Scorer.of(self.network), self.processes), self.validation)
 
-    def _save(self, weights: Mapping[str, torch.Tensor], optimizer: Any, done: Progressed) -> None:
+    def _save(self, weights: Mapping[str, torch.Tensor], updates: Updates, done: Progressed) -> None:
+        moments = updates.moments()  # under ZeRO-2 each process gives its part
         if self.processes.main:
-            checkpoint.save(self.kept, self.key, done, weights, optimizer.optimizer)
+            checkpoint.save(self.kept, self.key, done, weights, moments)
 
     def _advance(self, pairs: int, note: str) -> None:
         if self.progress is not None and pairs:
@@ -326,21 +327,30 @@ class _SharedScorer:
 
     def __init__(self, scorer: Scorer, processes: Processes) -> None:
         self.scorer, self.processes = scorer, processes
+        if processes.sharded:
+            scorer.passes = Passes(1)  # each pass gathers weights from all processes: one after the other, in order
 
     def score(self, queries: Sequence[PairQuery]) -> list[Score]:
         count, own = self.processes.world, self.processes.rank
         if count == 1:
             return self.scorer.score(queries)
+        self._idle(queries)
         mine = enumerate(self.scorer.score(queries[own::count]))
         found = self.processes.gather([(own + count * place, score.value, score.cause) for place, score in mine])
         return [Score(value, cause) for _, value, cause in sorted(found, key=lambda row: row[0])]
+
+    def _idle(self, queries: Sequence[PairQuery]) -> None:
+        """Run the passes that other processes have more than this one, where each takes all of them."""
+        if not self.processes.sharded:
+            return
+        self.scorer.warm_up()
+        passes = self.processes.gather([self.scorer.passes_of(queries[self.processes.rank :: self.processes.world])])
+        readable = next((query for query in queries if self.scorer.fault(query) is None), None)
+        for _ in range(max(passes) - passes[self.processes.rank]):
+            assert readable is not None
+            self.scorer.first_logits([readable])
 
 
 def _defined(values: Mapping[str, float]) -> dict[str, float]:
     """Without figures that are not defined (the ROC-AUC of one label, say)."""
     return {name: value for name, value in values.items() if not math.isnan(value)}
-
-
-def _sync(accelerator: Any, module: Any, last: bool) -> Any:
-    """Gradients are exchanged with the last micro-batch of a step only."""
-    return nullcontext() if last else accelerator.no_sync(module)

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from accelerate import Accelerator, PartialState
+from accelerate import PartialState
 from accelerate.utils import gather, pad_across_processes, reduce
 
 from paco_core.runtime.launchers import rendezvous
@@ -29,13 +29,13 @@ class Processes:
         self.rank = int(os.environ.get("RANK", "0")) if self.world > 1 else 0
         asked = sharding.asked_for()
         self.sharded, self.zero = (self.world > 1 and asked == way for way in ("fsdp2", "zero2"))
-        self._on_cpu = device == "cpu"
+        on_cpu = device == "cpu"
         self._state: Any = None
         if self.world > 1:
             # accelerate's own way to a CPU leaves DeepSpeed out; with the backend named it does not ask for GPUs.
-            by_name = self._on_cpu and self.zero
+            by_name = on_cpu and self.zero
             meeting = rendezvous.arguments()
-            self._state = PartialState(backend="gloo") if by_name else PartialState(cpu=self._on_cpu, **meeting)
+            self._state = PartialState(backend="gloo") if by_name else PartialState(cpu=on_cpu, **meeting)
             atexit.register(self._state.destroy_process_group)  # its threads abort an interpreter that ends with them
 
     @property
@@ -47,10 +47,6 @@ class Processes:
     def device(self) -> str | None:
         """The device that accelerate gave this process; None where it is alone."""
         return None if self._state is None else str(self._state.device)
-
-    def accelerator(self) -> Accelerator:
-        """accelerate's Accelerator for this process, alone or among the others: it exchanges gradients in backward."""
-        return Accelerator(cpu=self._on_cpu)  # it finds the state of these processes
 
     def mine(self, number: int) -> bool:
         """Whether the n-th piece of work is this process's."""

@@ -43,14 +43,3 @@ def _zero2() -> Literal["zero2"]:
     if find_spec("deepspeed") is None:
         raise DataError("DeepSpeed is not installed here: `uv pip install 'paco[deepspeed]'`, or use launch/ddp.yaml")
     return "zero2"
-
-
-def refuse_sharding(what: str) -> None:
-    """Look at what `accelerate launch` was configured for, where ``what`` is trained on whole copies alone.
-
-    Raises:
-        DataError: for FSDP or DeepSpeed of any kind.
-    """
-    for variable, name in (("ACCELERATE_USE_FSDP", "FSDP"), ("ACCELERATE_USE_DEEPSPEED", "DeepSpeed")):
-        if os.environ.get(variable) == "true":
-            raise DataError(f"{what} is trained data-parallel, not through {name}; use launch/ddp.yaml")

@@ -12,7 +12,7 @@ from grpo_toys import Brightness, ToyPolicy, params, recipe, record
 from paco_core.config.params import EarlyStop
 from paco_core.grpo.early_stop import collapsed
 from paco_core.grpo.trainer import Reports, Trainer
-from paco_core.grpo.updates import NotFinite
+from paco_core.training.optimizers import NotFinite
 
 RULE = EarlyStop(reward_rise=0.1, diversity_kept=0.5, patience=2)
 

@@ -21,7 +21,7 @@ from paco_core.grpo.trainer import Outcome
 #: after it takes its name, while older ones are removed, and while the finished adapter is written.
 KILLED_AT = {
     "sampling": ("paco_core.grpo.sampler", "rollout", 7),
-    "updating": ("paco_core.grpo.updates", "WholeUpdates.step", 5),
+    "updating": ("paco_core.training.updates", "WholeUpdates.step", 5),
     "writing": ("paco_core.training.checkpoint", "save_file", 2),
     "renaming": ("pathlib", "Path.replace", 3),
     "renamed": ("paco_core.training.checkpoint", "_finished", 3),

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from grpo_toys import Brightness, ToyPolicy, params, recipe, record
-from ranks import together
+from ranks import FSDP2, ZERO2, together
 from safetensors.torch import load_file
 from tiny import TEXT_LENGTH, tiny_flux
 
@@ -31,10 +31,6 @@ class Watching(Learner):
         return super().learn(experience)
 
 
-#: What `accelerate launch --config_file launch/fsdp2.yaml` sets.
-FSDP2 = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2", "FSDP_RESHARD_AFTER_FORWARD": "true"}
-#: What `accelerate launch --config_file launch/deepspeed-zero2.yaml` sets, and that DeepSpeed keeps to the CPU.
-ZERO2 = {"ACCELERATE_USE_DEEPSPEED": "true", "ACCELERATE_DEEPSPEED_ZERO_STAGE": "2", "DS_ACCELERATOR": "cpu"}
 #: Odd numbers of micro-batches and of evaluation batches: one of two ranks is idle where the other is not.
 ODD = {"train_batch": 5, "eval_seeds": [0], "eval_prompts": 3}
 

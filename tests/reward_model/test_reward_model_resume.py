@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,14 @@ import pytest
 import reward_tiny
 import tiny_vlm
 import torch
-from ranks import together
+from ranks import FSDP2, ZERO2, together
 from safetensors.torch import load_file
 
 from paco_core.config.params import RewardParams
 from paco_core.reward_model import checkpoint, lora, training
 from paco_core.reward_model.evaluation import Evaluation
+from paco_core.training.processes import Processes
+from paco_core.training.updates import WholeUpdates
 
 PAIRS, WITHIN_EPOCH_2 = 10, 18  # pairs trained on when the process is killed
 
@@ -93,7 +96,8 @@ def test_a_kill_while_the_checkpoint_is_written_leaves_the_one_before(
     weight.sum().backward()
     optimizer.step()
     stored = weight.detach().clone()
-    checkpoint.save(tmp_path, "key", checkpoint.Progressed(step=1, within=1), {"w": weight}, optimizer)
+    updates = WholeUpdates(None, {"w": weight}, optimizer, 1.0, Processes())
+    checkpoint.save(tmp_path, "key", checkpoint.Progressed(step=1, within=1), {"w": weight}, updates.moments())
     optimizer.step()
 
     def killed(*_args: Any) -> None:
@@ -103,26 +107,71 @@ def test_a_kill_while_the_checkpoint_is_written_leaves_the_one_before(
         "paco_core.training.checkpoint.os.fsync", killed
     )  # the new one is there, not yet under its name
     with pytest.raises(KeyboardInterrupt):
-        checkpoint.save(tmp_path, "key", checkpoint.Progressed(step=2, within=2), {"w": weight}, optimizer)
-    done = checkpoint.restore(tmp_path, "key", {"w": weight}, optimizer)
+        checkpoint.save(tmp_path, "key", checkpoint.Progressed(step=2, within=2), {"w": weight}, updates.moments())
+    done = checkpoint.restore(tmp_path, "key", {"w": weight}, updates)
     assert done is not None and done.step == 1
     assert torch.equal(weight.detach(), stored)
 
 
-def train_together(base: Path, out: Path) -> None:
-    scores = train(base, out, epochs=1, batch_size=5, accumulation=2).after.scores
-    (out / f"scores-{os.environ['RANK']}.json").write_text(json.dumps(scores))
+#: Two epochs of one optimiser step from two micro-batches; five pairs do not divide by two processes.
+TOGETHER = {"epochs": 2, "batch_size": 5, "accumulation": 2, "checkpoint_every": 1, "gradient_checkpointing": True}
 
 
-def test_two_processes_train_as_one(base: Path, tmp_path: Path) -> None:
-    one = train(base, tmp_path / "one", epochs=1, batch_size=5, accumulation=2)
-    together(train_together, base, tmp_path / "two")
+class Ended(Exception):
+    """The processes end here, all of them."""
+
+
+def train_together(base: Path, out: Path, env: dict[str, str], ends_after: int | None) -> None:
+    """One rank: trains to the end, or to where a checkpoint after so many steps was written."""
+    os.environ.update(env)
+    kinds: set[str] = set()
+    save = training._Run._save
+
+    def end(run: Any, *state: Any) -> None:
+        save(run, *state)
+        kinds.update(type(p).__name__ for p in run.network.model.model.language_model.layers.parameters())
+        run.processes.wait()
+        if state[-1].step == ends_after:
+            raise Ended
+
+    training._Run._save = end  # type: ignore[method-assign]
+    try:
+        scores = train(base, out, **TOGETHER).after.scores
+    except Ended:
+        return
+    (out / f"seen-{os.environ['RANK']}.json").write_text(json.dumps({"scores": scores, "kinds": sorted(kinds)}))
+
+
+@pytest.mark.parametrize(
+    ("env", "kinds", "within"),
+    [
+        pytest.param({}, ["Parameter"], 1e-6, id="ddp"),
+        pytest.param(FSDP2, ["DTensor", "Parameter"], 1e-6, id="fsdp2"),
+        pytest.param(
+            ZERO2,
+            ["Parameter"],
+            2e-5,
+            id="zero2",
+            marks=pytest.mark.skipif(
+                find_spec("deepspeed") is None, reason="needs DeepSpeed: uv pip install 'paco[deepspeed]'"
+            ),
+        ),
+    ],
+)
+def test_two_processes_train_as_one_also_from_a_checkpoint(
+    base: Path, tmp_path: Path, env: dict[str, str], kinds: list[str], within: float
+) -> None:
+    one = train(base, tmp_path / "one", **TOGETHER)
+    (tmp_path / "two").mkdir()
+    for ends_after in (1, None):
+        together(train_together, base, tmp_path / "two", env, ends_after)
     alone, shared = weights(tmp_path / "one"), weights(tmp_path / "two")
+    assert any(value.abs().max() > 0 for name, value in alone.items() if "lora_B" in name)
     for name, value in alone.items():
-        torch.testing.assert_close(value, shared[name], rtol=0, atol=1e-6)
+        torch.testing.assert_close(value, shared[name], rtol=0, atol=within)
     for rank in (0, 1):
-        scores = json.loads((tmp_path / f"two/scores-{rank}.json").read_text())
-        assert scores == pytest.approx(one.after.scores, abs=1e-6)
+        seen = json.loads((tmp_path / f"two/seen-{rank}.json").read_text())
+        assert seen["scores"] == pytest.approx(one.after.scores, abs=10 * within) and seen["kinds"] == kinds
 
 
 def seen(**figures: float) -> Evaluation:
@@ -149,8 +198,8 @@ def test_the_best_epoch_by_the_named_metric_is_kept(
     monkeypatch.setattr(training, "evaluate", lambda _scorer, _examples: next(found))
     save = checkpoint.save
 
-    def remember(folder: Path, key: str, done: Any, tensors: Any, optimizer: Any) -> None:
-        save(folder, key, done, tensors, optimizer)
+    def remember(folder: Path, key: str, done: Any, tensors: Any, moments: Any) -> None:
+        save(folder, key, done, tensors, moments)
         after_epochs.append({name: tensor.detach().clone() for name, tensor in tensors.items()})
 
     monkeypatch.setattr(checkpoint, "save", remember)

@@ -27,6 +27,8 @@ from paco_core.reward_model.mistakes import contact_sheet, mistake
 from paco_core.reward_model.network import Network
 from paco_core.reward_model.scorer import Scorer
 from paco_core.reward_model.yes_probability import Score
+from paco_core.training.processes import Processes
+from paco_core.training.updates import WholeUpdates
 
 
 @pytest.fixture(scope="module")
@@ -167,9 +169,10 @@ def test_a_checkpoint_of_other_parameters_is_not_gone_on_from(tmp_path: Path) ->
     optimizer = torch.optim.AdamW([weight])
     weight.sum().backward()
     optimizer.step()
-    checkpoint.save(tmp_path / "c", "key", checkpoint.Progressed(1, 2, 5), {"w": weight}, optimizer)
-    assert checkpoint.restore(tmp_path / "c", "other", {"w": weight}, optimizer) is None
-    done = checkpoint.restore(tmp_path / "c", "key", {"w": weight}, optimizer)
+    updates = WholeUpdates(None, {"w": weight}, optimizer, 1.0, Processes())
+    checkpoint.save(tmp_path / "c", "key", checkpoint.Progressed(1, 2, 5), {"w": weight}, updates.moments())
+    assert checkpoint.restore(tmp_path / "c", "other", {"w": weight}, updates) is None
+    done = checkpoint.restore(tmp_path / "c", "key", {"w": weight}, updates)
     assert done is not None and (done.epoch, done.within, done.step) == (1, 2, 5)
 
 

@@ -9,8 +9,7 @@ from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
 from accelerate.utils.launch import prepare_deepspeed_cmd_env, prepare_multi_gpu_env
 
-from paco_core.io.files import DataError
-from paco_core.training.sharding import asked_for, refuse_sharding
+from paco_core.training.sharding import asked_for
 
 FOLDER = Path(__file__).resolve().parents[2] / "launch"
 SHARED_OUT = {
@@ -48,8 +47,3 @@ def test_a_configuration_starts_several_processes_that_know_what_they_share(
         "paco_core.training.sharding.find_spec", lambda _name: object()
     )  # as if DeepSpeed were installed
     assert asked_for() == asked
-    if asked:
-        with pytest.raises(DataError, match="reward is trained data-parallel, not through.*ddp.yaml"):
-            refuse_sharding("the reward")
-    else:
-        refuse_sharding("the reward")

@@ -7,14 +7,10 @@ safetensors, like those of any other run, so that a run goes on with another num
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from accelerate import Accelerator, DeepSpeedPlugin
 
-from paco_core.config.params import PoliciesParams
 from paco_core.io.files import DataError
-from paco_core.policies.base import Policy
 from paco_core.training.optimizers import NotFinite
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -23,36 +19,41 @@ BUCKET = 50_000_000
 
 
 class SharedUpdates:
-    """A DeepSpeed engine around the transformer of a policy; ``parameters`` are the policy's trainable ones.
+    """A DeepSpeed engine around a module; ``parameters`` are its trainable ones.
 
     Raises:
-        DataError: when the policy has no transformer, or the optimiser has moments that DeepSpeed cannot share out.
+        DataError: when there is no module, or the optimiser has moments that DeepSpeed cannot share out.
     """
 
     def __init__(
         self,
-        policy: Policy,
+        module: torch.nn.Module | None,
         parameters: dict[str, torch.nn.Parameter],
         optimizer: torch.optim.Optimizer,
-        params: PoliciesParams,
+        max_grad_norm: float,
         world: int,
     ) -> None:
-        whole: Any = policy
-        if not isinstance(getattr(whole, "transformer", None), torch.nn.Module):
-            raise DataError(f"policies of family {policy.family} have no transformer to shard; use launch/ddp.yaml")
-        if params.optimizer != "adamw":
-            raise DataError(f"policies.optimizer: {params.optimizer} cannot be sharded by ZeRO-2; choose adamw")
-        plugin = DeepSpeedPlugin(gradient_accumulation_steps=1, gradient_clipping=params.max_grad_norm)
+        if not isinstance(module, torch.nn.Module):
+            raise DataError("a policy of this family has no transformer to shard; use launch/ddp.yaml")
+        if not isinstance(optimizer, torch.optim.AdamW):
+            kind = type(optimizer).__name__
+            raise DataError(f"{kind} cannot be sharded by ZeRO-2; choose policies.optimizer: adamw")
+        plugin = DeepSpeedPlugin(gradient_accumulation_steps=1, gradient_clipping=max_grad_norm)
         config = plugin.deepspeed_config
-        config["train_micro_batch_size_per_gpu"] = params.train_batch
+        config["train_micro_batch_size_per_gpu"] = 1  # DeepSpeed asks for a number, and uses it in its own log alone
         config["zero_optimization"] |= {"reduce_bucket_size": BUCKET, "allgather_bucket_size": BUCKET}
         accelerator = Accelerator(mixed_precision="no", deepspeed_plugin=plugin)
-        self.engine, _ = accelerator.prepare(whole.transformer, optimizer)
-        whole.predictor = self.engine  # its forward announces to the optimiser that a backward will come
+        self.engine, _ = accelerator.prepare(module, optimizer)
         self.parameters, self.world, self.passes = parameters, world, 0
 
     @property
-    def _basic(self) -> torch.optim.Optimizer:
+    def module(self) -> torch.nn.Module:
+        """The engine, whose forward announces to the optimiser that a backward will come."""
+        engine: torch.nn.Module = self.engine
+        return engine
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
         """AdamW, which holds one flat tensor: this process's part of all parameters."""
         found: torch.optim.Optimizer = self.engine.optimizer.optimizer
         return found
@@ -80,7 +81,7 @@ class SharedUpdates:
         from deepspeed.utils import safe_get_full_optimizer_state
 
         found: dict[str, torch.Tensor] = {}
-        for state in self._basic.state.values():  # one flat tensor's; none before the first step
+        for state in self.optimizer.state.values():  # one flat tensor's; none before the first step
             for name, parameter in self.parameters.items():
                 found |= {f"{name}|{key}": safe_get_full_optimizer_state(parameter, key) for key in MOMENTS}
                 found[f"{name}|step"] = state["step"].clone()
@@ -92,10 +93,10 @@ class SharedUpdates:
         self.engine.optimizer.refresh_fp32_params()
         if not moments:
             return
-        (flat,) = self._basic.param_groups[0]["params"]
+        (flat,) = self.optimizer.param_groups[0]["params"]
         step = next(value for key, value in moments.items() if key.endswith("|step"))
-        self._basic.state[flat] = {"step": step.clone(), **{key: torch.zeros_like(flat) for key in MOMENTS}}
-        lazy_init_hp_params_optimizer_state(list(self.parameters.values()), flat, self._basic.state)
+        self.optimizer.state[flat] = {"step": step.clone(), **{key: torch.zeros_like(flat) for key in MOMENTS}}
+        lazy_init_hp_params_optimizer_state(list(self.parameters.values()), flat, self.optimizer.state)
         for name, parameter in self.parameters.items():
             for key in MOMENTS:
                 safe_set_full_optimizer_state(parameter, moments[f"{name}|{key}"].to(flat.device), key)

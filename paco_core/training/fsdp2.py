@@ -1,4 +1,4 @@
-"""FSDP2: the frozen weights of a policy shared out among the processes; the adapter stays whole.
+"""FSDP2: the frozen weights of a model shared out among the processes; its adapter stays whole.
 
 What is shared out is gathered block by block for each pass and dropped after it. Frozen weights have no gradients to
 exchange, and those of the adapter are summed as without sharding, so the numbers do not change.
@@ -7,7 +7,7 @@ exchange, and those of the adapter are summed as without sharding, so the number
 from __future__ import annotations
 
 import os
-from typing import Any
+from collections.abc import Iterable
 
 import torch
 from torch.distributed.device_mesh import init_device_mesh
@@ -16,17 +16,21 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from paco_core.io.files import DataError
 
 
-def share_out(policy: Any) -> None:
-    """Shard the transformer of a policy whose adapter is attached, block by block.
+def share_out(
+    transformer: torch.nn.Module | None, device: str | torch.device, kept: Iterable[torch.nn.Parameter] = ()
+) -> None:
+    """Shard a transformer whose adapter is attached, block by block.
+
+    Args:
+        kept: parameters that stay whole beside the adapter's: of parts that are called by themselves.
 
     Raises:
-        DataError: when the policy has no transformer.
+        DataError: when there is no transformer.
     """
-    transformer = getattr(policy, "transformer", None)
     if not isinstance(transformer, torch.nn.Module):
-        raise DataError(f"policies of family {policy.family} have no transformer to shard; use launch/ddp.yaml")
-    mesh = init_device_mesh(torch.device(policy.device).type, (torch.distributed.get_world_size(),))
-    adapter = {parameter for parameter in transformer.parameters() if parameter.requires_grad}
+        raise DataError("a policy of this family has no transformer to shard; use launch/ddp.yaml")
+    mesh = init_device_mesh(torch.device(device).type, (torch.distributed.get_world_size(),))
+    adapter = {parameter for parameter in transformer.parameters() if parameter.requires_grad} | set(kept)
     again = os.environ.get("FSDP_RESHARD_AFTER_FORWARD", "true") == "true"
     for unit in [*blocks(transformer), transformer]:
         fully_shard(unit, mesh=mesh, reshard_after_forward=again, ignored_params=adapter)

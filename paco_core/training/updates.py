@@ -1,4 +1,4 @@
-"""What turns losses into steps of the adapter: the optimiser whole on each process, or shared out by DeepSpeed."""
+"""What turns losses into steps of an adapter: the optimiser whole on each process, or shared out by DeepSpeed."""
 
 from __future__ import annotations
 
@@ -7,17 +7,22 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from paco_core.config.params import PoliciesParams
-from paco_core.grpo.zero import SharedUpdates
-from paco_core.policies.base import Policy
-from paco_core.training import optimizers
 from paco_core.training.moments import moments_of, restore_moments
 from paco_core.training.optimizers import NotFinite
 from paco_core.training.processes import Processes
+from paco_core.training.zero import SharedUpdates
 
 
 class Updates(Protocol):
-    """What a learner asks of its optimiser. An update is: begin, a backward a pass, finish, step."""
+    """What a training asks of its optimiser. An update is: begin, a backward a pass, finish, step."""
+
+    @property
+    def module(self) -> torch.nn.Module | None:
+        """What a pass must call: the module that was given, or an engine around it."""
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        """The optimiser, whose groups hold the learning rate."""
 
     def begin(self, passes: int, *, alone: bool) -> None:
         """An update of so many passes on this process; ``alone``: it is the update's only one, anywhere."""
@@ -42,13 +47,21 @@ class Updates(Protocol):
         """Put back what :meth:`moments` gave, after the weights were put back."""
 
 
-def build(policy: Policy, params: PoliciesParams, processes: Processes) -> Updates:
-    """The optimiser of the policy's trainable weights, as the launch configuration asks for it."""
-    parameters = policy.trainable()
-    optimizer = optimizers.build(parameters.values(), params)
+def build(
+    module: torch.nn.Module | None,
+    parameters: dict[str, torch.nn.Parameter],
+    optimizer: torch.optim.Optimizer,
+    max_grad_norm: float,
+    processes: Processes,
+) -> Updates:
+    """The updates of ``parameters``, as the launch configuration asks for them.
+
+    Args:
+        module: what a pass calls and what holds the parameters; where there is none, ZeRO-2 has nothing to shard.
+    """
     if processes.zero:
-        return SharedUpdates(policy, parameters, optimizer, params, processes.world)
-    return WholeUpdates(parameters, optimizer, params, processes)
+        return SharedUpdates(module, parameters, optimizer, max_grad_norm, processes.world)
+    return WholeUpdates(module, parameters, optimizer, max_grad_norm, processes)
 
 
 class WholeUpdates:
@@ -56,13 +69,14 @@ class WholeUpdates:
 
     def __init__(
         self,
+        module: torch.nn.Module | None,
         parameters: dict[str, torch.nn.Parameter],
         optimizer: torch.optim.Optimizer,
-        params: PoliciesParams,
+        max_grad_norm: float,
         processes: Processes,
     ) -> None:
-        self.parameters, self.optimizer = parameters, optimizer
-        self.params, self.processes = params, processes
+        self.module, self.parameters, self.optimizer = module, parameters, optimizer
+        self.max_grad_norm, self.processes = max_grad_norm, processes
 
     def begin(self, passes: int, *, alone: bool) -> None:  # noqa: ARG002
         self.optimizer.zero_grad(set_to_none=True)
@@ -93,7 +107,7 @@ class WholeUpdates:
             parameter.grad = self.processes.sum(total).to(parameter.dtype)
 
     def step(self) -> float:
-        norm = float(torch.nn.utils.clip_grad_norm_(self.parameters.values(), self.params.max_grad_norm))
+        norm = float(torch.nn.utils.clip_grad_norm_(self.parameters.values(), self.max_grad_norm))
         if not np.isfinite(norm):
             raise NotFinite(norm)
         self.optimizer.step()

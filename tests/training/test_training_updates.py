@@ -8,16 +8,18 @@ import pytest
 import torch
 from grpo_toys import params
 
-from paco_core.grpo.updates import NotFinite, WholeUpdates
 from paco_core.training import optimizers
 from paco_core.training.checkpoint import Checkpoint, latest, save
+from paco_core.training.optimizers import NotFinite
 from paco_core.training.processes import Processes
+from paco_core.training.updates import WholeUpdates
 
 
 def updates(optimizer: str, weights: dict[str, torch.Tensor]) -> WholeUpdates:
     parameters = {name: torch.nn.Parameter(value.clone()) for name, value in weights.items()}
     given = params(optimizer=optimizer)
-    return WholeUpdates(parameters, optimizers.build(parameters.values(), given), given, Processes())
+    built = optimizers.build(parameters.values(), given)
+    return WholeUpdates(None, parameters, built, given.max_grad_norm, Processes())
 
 
 def step(of: WholeUpdates, seed: int) -> float:
