@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pandas as pd
@@ -29,12 +30,24 @@ def _aside(root: Path, folder: Path) -> Path:
     return folder
 
 
-def test_accelerate_trains_a_policy_in_two_processes(smoke: Path, tmp_path: Path) -> None:
+SHARDED = pytest.param("launch/fsdp2-cpu.yaml", id="fsdp2")
+ZERO2 = pytest.param(
+    "launch/deepspeed-zero2-cpu.yaml",
+    id="zero2",
+    marks=pytest.mark.skipif(
+        find_spec("deepspeed") is None, reason="needs DeepSpeed: uv pip install 'paco[deepspeed]'"
+    ),
+)
+
+
+@pytest.mark.parametrize("config", [pytest.param("launch/cpu.yaml", id="ddp"), SHARDED])
+def test_accelerate_trains_a_policy_in_two_processes(smoke: Path, tmp_path: Path, config: str) -> None:
     root = _aside(smoke, tmp_path / "project")
     tree = yaml.safe_load((smoke / "params.yaml").read_text())
     tree["policies"].update(epochs=1, eval_every=1, rollout_batch=4)  # eight samples: a batch for each process
     (root / "params.yaml").write_text(yaml.safe_dump(tree))
     environment = {**os.environ, "PYTHONPATH": str(root), "PACO_LAUNCHER": "accelerate", "PACO_TRACKING": "off"}
+    environment["PACO_ACCELERATE_CONFIG"] = config
     command = [sys.executable, "-m", "paco_core", "run", "policies", "--item", "flux_t2is"]
     done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -42,17 +55,22 @@ def test_accelerate_trains_a_policy_in_two_processes(smoke: Path, tmp_path: Path
     assert len(told) == 1, "the first process speaks for both"
     log = pd.read_csv(root / "data/policies/flux_t2is/training_log.csv")
     assert list(log["epoch"]) == [0, 1] and log["eval/64/gold_consistency"].notna().all()
+    alone = pd.read_csv(smoke / "data/policies/flux_t2is/training_log.csv")
+    assert log["eval/64/gold_consistency"][0] == alone["eval/64/gold_consistency"][0], "every process has every weight"
     assert (root / "data/policies/flux_t2is/adapter/pytorch_lora_weights.safetensors").is_file()
     assert (root / "data/metrics/policies-flux_t2is.json").is_file()
 
 
-def test_two_processes_train_the_reward_that_one_trains(smoke: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("config", [pytest.param(None, id="processes"), SHARDED, ZERO2])
+def test_two_processes_train_the_reward_that_one_trains(smoke: Path, tmp_path: Path, config: str | None) -> None:
     root = _aside(smoke, tmp_path / "project")
     tree = yaml.safe_load((smoke / "params.yaml").read_text())
     assert tree["reward"]["processes"] == 1
-    tree["reward"]["processes"] = 2
+    tree["reward"]["processes"] = 2 if config is None else 1
     (root / "params.yaml").write_text(yaml.safe_dump(tree))
     environment = {**os.environ, "PYTHONPATH": str(root), "PACO_TRACKING": "off"}
+    if config is not None:
+        environment |= {"PACO_LAUNCHER": "accelerate", "PACO_ACCELERATE_CONFIG": config, "DS_ACCELERATOR": "cpu"}
     command = [sys.executable, "-m", "paco_core", "run", "reward_lora"]
     log = tmp_path / "log"
     with log.open("wb") as written:

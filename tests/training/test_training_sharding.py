@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from ranks import FSDP2, ZERO2
 
 from paco_core.io.files import DataError
 from paco_core.training.processes import Processes
-
-#: What `accelerate launch --config_file launch/fsdp2.yaml` sets.
-FSDP2 = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2", "FSDP_RESHARD_AFTER_FORWARD": "true"}
-#: What `accelerate launch --config_file launch/deepspeed-zero2.yaml` sets, and that DeepSpeed keeps to the CPU.
-ZERO2 = {"ACCELERATE_USE_DEEPSPEED": "true", "ACCELERATE_DEEPSPEED_ZERO_STAGE": "2", "DS_ACCELERATOR": "cpu"}
 
 
 @pytest.mark.parametrize(
@@ -21,6 +17,7 @@ ZERO2 = {"ACCELERATE_USE_DEEPSPEED": "true", "ACCELERATE_DEEPSPEED_ZERO_STAGE": 
         ({**ZERO2, "ACCELERATE_DEEPSPEED_CONFIG_FILE": "ds.json"}, "deepspeed_config_file.*deepspeed-zero2.yaml"),
         ({**FSDP2, "FSDP_VERSION": "1"}, "fsdp_version.*use launch/fsdp2.yaml"),
         ({**FSDP2, "FSDP_OFFLOAD_PARAMS": "true"}, "fsdp_offload_params.*set it to false"),
+        ({**FSDP2, "FSDP_CPU_RAM_EFFICIENT_LOADING": "True"}, "fsdp_cpu_ram_efficient_loading.*set it to false"),
     ],
 )
 def test_sharding_of_another_kind_is_refused(
