@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paco_core.io.files import folder_digest
-from paco_core.io.pictures import picture_digest
+from paco_core.io.pictures import picture_digests
 from paco_core.reward_model.scorer import Scorer
 from paco_core.reward_model.yes_probability import Score
 from paco_core.serving.cache import ScoreCache, question_key
@@ -39,11 +39,10 @@ class Remembered:
         self._scorer: QueryScorer | None = None
 
     def score(self, queries: Sequence[Query]) -> list[Score]:
-        pictures = {id(image): image for query in queries for image in query.pictures}
-        digests = {number: picture_digest(image) for number, image in pictures.items()}
+        digests = iter(picture_digests([picture for query in queries for picture in query.pictures]))
         keys = [
-            question_key(self.name, self.reckoning, q.instruction, *(digests[id(picture)] for picture in q.pictures))
-            for q in queries
+            question_key(self.name, self.reckoning, query.instruction, *(next(digests) for _ in query.pictures))
+            for query in queries
         ]
         known = self.scores.get(self.name, keys)
         missing = [number for number, key in enumerate(keys) if key not in known]

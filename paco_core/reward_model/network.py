@@ -23,7 +23,7 @@ from transformers.utils import logging as transformers_logging
 
 from paco_core.io.files import DataError
 from paco_core.io.imports import uncollected
-from paco_core.io.pictures import picture_digest
+from paco_core.io.pictures import picture_digests
 from paco_core.reward_model.damaged import reading
 from paco_core.reward_model.features import FeatureCache, Visual
 from paco_core.reward_model.instructions import chat
@@ -173,7 +173,7 @@ class Network:
         quickest when None.
         """
         passes = passes or Passes(1)
-        keys = [picture_digest(image) for image in images]
+        keys = picture_digests(images)
         found = {key: visual for key in set(keys) if (visual := self.features.get(key)) is not None}
         new = {key: image for key, image in zip(keys, images, strict=True) if key not in found}
         self.encoded += len(new)
@@ -188,7 +188,7 @@ class Network:
 
     def watch(self, images: Sequence[Image.Image]) -> list[Visual]:
         """Vision features with gradients, for a tower in training; nothing is kept."""
-        keys = [picture_digest(image) for image in images]
+        keys = picture_digests(images)
         distinct = dict(zip(keys, images, strict=True))
         found = dict(zip(distinct, self._encode(list(distinct.values())), strict=True))
         return [found[key] for key in keys]
