@@ -20,7 +20,7 @@ from pathlib import Path
 from dvc_project.errors import DvcProjectError
 from dvc_project.project import DvcProject
 from dvc_project.state import ProjectState
-from pipelines.defs.code import present_code
+from paco_core.runtime.code.derived import present_code
 from pipelines.dvc.half_written import put_aside
 from pipelines.dvc.process import DVC, end_group, forget_group, interrupt_on, search_path, start_group
 from pipelines.dvc.tidying import release_dead_locks

@@ -227,6 +227,25 @@ def champions(_args: argparse.Namespace) -> None:
     print(Champions(project_root()).text())
 
 
+def fetch(args: argparse.Namespace) -> None:
+    from paco_core.operations.named import fetch
+
+    print(f"{args.folder}: {fetch(project_root(), args.name, args.folder)} files of {args.name}")
+
+
+def status(args: argparse.Namespace) -> None:
+    from paco_core.cli.status import status
+
+    found = status(project_root())
+    print(found.json() if args.json else found.text())
+
+
+def doctor(_args: argparse.Namespace) -> None:
+    from paco_core.cli.doctor import report
+
+    print(report(project_root()))
+
+
 def sync(_args: argparse.Namespace) -> None:
     from paco_core.runtime.tracking import send_left_over
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 
 from paco_core.cli import acts
@@ -25,6 +26,9 @@ def _add_tracking(verb: Callable[..., argparse.ArgumentParser]) -> None:
     verb("promote", acts.promote, text).add_argument("name", help="reward, or a policy")
     verb("rollback", acts.rollback, "move the alias champion back to the previous version").add_argument("name")
     verb("champions", acts.champions, "list champions and challengers")
+    fetch = verb("fetch", acts.fetch, "copy the reward, a policy's adapter or a champion to a new folder")
+    fetch.add_argument("name", help="reward_merged, reward_lora, a recipe, or NAME@champion")
+    fetch.add_argument("folder", type=Path)
 
     text = "upload the reward, a policy's adapter or an exported data set to the Hugging Face Hub"
     push = verb("push", acts.push, text)
@@ -107,22 +111,50 @@ def _add_runtime(verb: Callable[..., argparse.ArgumentParser]) -> None:
     drop.add_argument("--all", action="store_true")
 
 
+def _add_annotation(verb: Callable[..., argparse.ArgumentParser]) -> None:
+    annotate = verb(
+        "annotate",
+        acts.annotate,
+        "serve the page where people rank candidates, save their answers for the stage, print their progress, or write "
+        "tasks for Label Studio",
+    )
+    annotate.add_argument("action", nargs="?", choices=("serve", "status", "save", "export"), default="serve")
+    annotate.add_argument("--folder", type=Path, default=Path("label-studio"), help="a new folder, for export")
+    annotate.add_argument("--address", help="where Label Studio will find that folder (default: its local files)")
+    annotate.add_argument("--port", type=int, default=7860, help="port on 127.0.0.1 (default: 7860; 0: any free one)")
+    annotate.add_argument("--annotators", type=int, help="how many people; each gets a link (default: as before, or 1)")
+    annotate.add_argument("--overlap", type=int, help="how many people rank each instance (default: as before, or 1)")
+    annotate.add_argument("--instances", type=int, help="a random subset of this size (default: as before, or all)")
+    annotate.add_argument("--retire", metavar="NAME", help="give this annotator's open work to the others")
+
+
 def _plan_arguments(plan: argparse.ArgumentParser) -> None:
     plan.add_argument("policy")
     plan.add_argument("--profile", metavar="NAME", help="plan with this profile instead of params.yaml")
     plan.add_argument("--processes", type=int, default=1, help="number of processes that will train together")
 
 
+def _print_completion(args: argparse.Namespace) -> None:
+    import shtab
+
+    print(shtab.complete(parser(), args.shell))
+
+
 def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="paco", description="Consistent image generation by reinforcement learning, as a pipeline."
     )
+    parser.add_argument("--version", action="version", version=f"%(prog)s {version('paco')}")
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
 
     def verb(name: str, act: Callable[[argparse.Namespace], None], text: str) -> argparse.ArgumentParser:
         sub = verbs.add_parser(name, help=text, description=text)
         sub.set_defaults(act=act)
         return sub
+
+    status = verb("status", acts.status, "list stages that are out of date and why, champions and reward servers")
+    status.add_argument("--json", action="store_true", help="JSON instead of lines")
+    verb("doctor", acts.doctor, "print what is installed and reachable here, to paste into an issue")
 
     run = verb("run", acts.run, "run one stage of dvc.yaml (what `dvc repro` calls)")
     run.add_argument("stage")
@@ -158,21 +190,7 @@ def parser() -> argparse.ArgumentParser:
     _add_painting(verb)
     _add_tables(verb)
 
-    annotate = verb(
-        "annotate",
-        acts.annotate,
-        "serve the page where people rank candidates, save their answers for the stage, print their progress, or write "
-        "tasks for Label Studio",
-    )
-    annotate.add_argument("action", nargs="?", choices=("serve", "status", "save", "export"), default="serve")
-    annotate.add_argument("--folder", type=Path, default=Path("label-studio"), help="a new folder, for export")
-    annotate.add_argument("--address", help="where Label Studio will find that folder (default: its local files)")
-    annotate.add_argument("--port", type=int, default=7860, help="port on 127.0.0.1 (default: 7860; 0: any free one)")
-    annotate.add_argument("--annotators", type=int, help="how many people; each gets a link (default: as before, or 1)")
-    annotate.add_argument("--overlap", type=int, help="how many people rank each instance (default: as before, or 1)")
-    annotate.add_argument("--instances", type=int, help="a random subset of this size (default: as before, or all)")
-    annotate.add_argument("--retire", metavar="NAME", help="give this annotator's open work to the others")
-
+    _add_annotation(verb)
     _add_dataset(verb)
 
     zoo = verb("zoo", acts.zoo, "retrain the small models of the embedded world, or measure them again")
@@ -185,4 +203,6 @@ def parser() -> argparse.ArgumentParser:
     _add_tracking(verb)
     _add_runtime(verb)
     verb("tour", acts.tour, "print where to look after a run")
+    completion = verb("completion", _print_completion, "print the completion of verbs and options for a shell")
+    completion.add_argument("shell", choices=("bash", "zsh", "tcsh"))
     return parser

@@ -11,10 +11,9 @@ from typing import Literal
 from dvc_project.hashing import Workspace
 from dvc_project.lockfile import Lock
 from dvc_project.yaml import parse_yaml
-from paco_core.io import paths
 from paco_core.io.files import DataError
 from paco_core.io.secrets import redacted
-from paco_core.operations.promotion.champions import ALIASES, REWARD, Champions, bytes_of, out_of
+from paco_core.operations.named import folder_of
 
 CARD = "README.md"
 PICKLED = {".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt"}
@@ -63,7 +62,7 @@ def parcel(root: Path, name: str) -> Parcel:
     Raises:
         DataError: when there is no such thing.
     """
-    folder, out = _folder(root, name)
+    folder, out = folder_of(root, name)
     if not folder.is_dir():
         raise DataError(f"{folder}: nothing is there to push")
     files = sorted(path for path in folder.rglob("*") if path.is_file())
@@ -82,26 +81,6 @@ def parcel(root: Path, name: str) -> Parcel:
         if path.suffix in TEXT and _secret(path):
             faults.append(f"{shown}: holds what looks like a key or a password")
     return Parcel(folder, kind, listed, _shown(folder), faults)
-
-
-def _folder(root: Path, name: str) -> tuple[Path, Path | None]:
-    """The folder of a name, and the out of a stage that it lies in."""
-    stem, _, alias = name.partition("@")
-    if alias:
-        if alias not in ALIASES:
-            raise DataError(f"{name!r}: the aliases are {', '.join(ALIASES)}")
-        version = Champions(root).at(stem, alias)
-        if version is None:
-            raise DataError(f"{stem} has no {alias}; `paco promote {stem}` makes one")
-        folder = bytes_of(root, version)
-        return (folder if stem == REWARD else folder / "adapter"), None
-    if name == "reward_lora":
-        return root / paths.REWARD_LORA / "adapter", paths.REWARD_LORA
-    if name in (REWARD, "reward_merged"):
-        return root / paths.REWARD_MERGED, paths.REWARD_MERGED
-    if (root / paths.POLICIES / name / "adapter").is_dir():
-        return root / out_of(name) / "adapter", out_of(name)
-    return Path(name), None
 
 
 def _head(folder: Path) -> tuple[dict[str, object], list[str]]:

@@ -25,8 +25,8 @@ def asked_for() -> Literal["fsdp2", "zero2"] | None:
         raise DataError("fsdp_offload_params: weights are not offloaded here; set it to false")
     if os.environ.get("FSDP_CPU_RAM_EFFICIENT_LOADING", "false").lower() == "true":
         raise DataError(
-            "fsdp_cpu_ram_efficient_loading: transformers would leave the weights of all processes but the first empty; "
-            "set it to false, as launch/fsdp2.yaml does (accelerate's own default is true)"
+            "fsdp_cpu_ram_efficient_loading: with it (accelerate's default), transformers leaves the weights of all "
+            "processes but the first empty; set it to false, as launch/fsdp2.yaml does"
         )
     return "fsdp2"
 

@@ -11,7 +11,7 @@ import dagster as dg
 
 from dvc_project.derived import Derived
 from dvc_project.project import Group, Stage
-from pipelines.defs.code import present_code
+from paco_core.runtime.code.derived import present_code
 from pipelines.dvc import DagsterDvcTranslator, DvcProject
 from pipelines.previews import benchmarks, data, policies, reward
 from pipelines.previews.columns import described

@@ -16,6 +16,7 @@ from paco_core.cli import promotion as command
 from paco_core.cli import provenance
 from paco_core.io.check_report import CheckReport
 from paco_core.io.files import DataError
+from paco_core.operations.named import fetch
 from paco_core.operations.promotion import decision as decisions
 from paco_core.operations.promotion.champions import CHALLENGER, CHAMPION, Champions
 from paco_core.operations.promotion.decision import Rule
@@ -162,6 +163,24 @@ def test_a_life_of_champions(stand: Stand) -> None:
     story = provenance.story_of(stand.root, f"{NAME}@champion")
     assert not story.present and story.provenance.md5 == champion.md5
     assert provenance.check(stand.root, story).breaks == ()
+
+    # Nor need it be looked for there: its files are copied out, and stay when the cache is cleaned.
+    out = stand.root / "mine" / "champion"
+    assert fetch(stand.root, f"{NAME}@champion", out) == 1
+    copied = out / "weights.safetensors"
+    assert copied.read_text() == "adapter" and not copied.is_symlink()
+    with pytest.raises(DataError, match="exists already"):
+        fetch(stand.root, f"{NAME}@champion", out)
+    assert fetch(stand.root, NAME, stand.root / "present") == 1
+    assert (stand.root / "present/weights.safetensors").read_text() == "better"
+    for name, says in {
+        "reward@champion": "reward has no champion",
+        "nobody": "is neither",
+        "x@best": "aliases",
+    }.items():
+        with pytest.raises(DataError, match=says):
+            fetch(stand.root, name, stand.root / "none")
+    assert not (stand.root / "none").exists()
 
 
 def test_the_decision_is_kept_with_both_sides_and_the_test(stand: Stand) -> None:

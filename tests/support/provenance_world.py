@@ -120,7 +120,7 @@ def record(root: Path, only: Mapping[str, list[str]] = OUTS) -> None:
             place.write_text(made_of)
         reads = recipe(root, stage)
         tree["stages"][stage] = {
-            "cmd": f"run {stage}",
+            "cmd": " --item ".join(f"python -m paco_core run {stage}".split("@")),
             "deps": [{"path": p, "hash": "md5", "md5": md5} for p, md5 in reads.deps.items()],
             "params": {file: dict(values) for file, values in reads.params.items()},
             "outs": [{"path": out, "hash": "md5", "md5": disk.md5(out)} for out in outs],

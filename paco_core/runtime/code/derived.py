@@ -1,4 +1,4 @@
-"""What the stage ``code`` would write now, for the DVC library. Without Dagster: ``pipelines.repro`` asks it, too."""
+"""What the stage ``code`` would write now, for whoever asks which stages are out of date."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ import hashlib
 from pathlib import Path
 
 from dvc_project.derived import Derived
+from paco_core.config.params import ParamsError
+from paco_core.io.files import DataError
+from paco_core.runtime.code.stage_code import StageCodes, recorded
 
 
 def present_code(root: Path) -> Derived:
     """The code files of all stages; none where ``params.yaml`` or a source file is invalid, which a run reports."""
-    from paco_core.config.params import ParamsError
-    from paco_core.io.files import DataError
-    from paco_core.runtime.code.stage_code import StageCodes, recorded
-
     try:
         files = StageCodes.present(root).files()
     except (DataError, ParamsError):

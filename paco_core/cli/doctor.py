@@ -1,0 +1,107 @@
+"""``paco doctor``: what is installed and reachable here, in one paste for an issue."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from dvc_project.hashing import settings
+from paco_core.config.params import PARAMS_FILE, ParamsError, load
+from paco_core.io import gpus
+from paco_core.io.secrets import bare, redacted
+from paco_core.planning.preflight import memory_gb
+from paco_core.runtime.tracking import tracking_uri
+from paco_core.serving.engines.vllm import PYTHON
+from paco_core.serving.servers import endpoint
+
+PACKAGES = (
+    "torch", "diffusers", "transformers", "peft", "accelerate", "datasets", "open_clip_torch", "pandas",
+    "dagster", "dvc", "mlflow",
+)  # fmt: skip
+OPTIONAL = ("bitsandbytes", "boto3", "dagster-k8s", "dagster-postgres", "deepspeed", "rapidocr", "ray")
+PORTS = {3000: "Dagster", 5000: "MLflow", 7860: "annotation"}
+SHOWN_VARIABLES = (
+    "PACO_",
+    "MLFLOW_",
+    "DAGSTER_",
+    "CUDA_VISIBLE_DEVICES",
+    "OMP_NUM_THREADS",
+    "HF_HOME",
+    "HF_HUB_OFFLINE",
+)
+
+
+def report(root: Path) -> str:
+    """Lines of ``name: value``; secrets are redacted, and the home folder is ``~``."""
+    lines = [f"{name}: {value}" for name, value in _all(root)]
+    return redacted("\n".join(lines)).replace(str(Path.home()), "~")
+
+
+def _all(root: Path) -> Iterator[tuple[str, str]]:
+    yield "paco", f"{_version('paco')}, {_commit(root)}"
+    yield "python", f"{platform.python_version()} ({sys.executable})"
+    yield "system", f"{platform.platform()}, {os.cpu_count()} processors, {memory_gb():.0f} GB of memory"
+    yield "packages", ", ".join(f"{name} {_version(name)}" for name in PACKAGES)
+    found = [f"{name} {_version(name)}" for name in OPTIONAL if _version(name) != "missing"]
+    yield "optional packages", ", ".join(found) or "none"
+    yield "vLLM", f"in {PYTHON}" if (root / PYTHON).is_file() else "not built (`make vllm`)"
+    yield "GPUs", ", ".join(f"{gpu.number} ({gpu.memory_gb or '?'} GB)" for gpu in gpus.visible()) or "none visible"
+    yield "torch sees", _torch()
+    yield "project", f"{root}, {shutil.disk_usage(root).free / 1e9:.0f} GB free"
+    yield "parameters", _parameters(root)
+    yield "dvc remote", _remote(root)
+    yield "mlflow store", bare(tracking_uri(root))
+    yield "ports", ", ".join(f"{port} ({name}) {_port(port)}" for port, name in PORTS.items())
+    yield "reward servers", endpoint.status(root).replace("\n", "; ")
+    named = sorted(name for name in os.environ if name.startswith(SHOWN_VARIABLES))
+    yield "variables", ", ".join(f"{name}={bare(os.environ[name])}" for name in named) or "none"
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "missing"
+
+
+def _commit(root: Path) -> str:
+    """The commit of the project's checkout, and whether anything was changed since."""
+    asked = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=root, capture_output=True, text=True)
+    return f"commit {asked.stdout.strip()}" if asked.returncode == 0 else "no git checkout"
+
+
+def _torch() -> str:
+    """In a process of its own: a broken installation must not end this one."""
+    code = "import torch; print('CUDA', torch.version.cuda, torch.cuda.is_available() and torch.cuda.get_device_name())"
+    asked = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    last = (asked.stdout if asked.returncode == 0 else asked.stderr).strip().splitlines()
+    return last[-1] if last else f"nothing; it exited with {asked.returncode}"
+
+
+def _parameters(root: Path) -> str:
+    try:
+        params = load(root / PARAMS_FILE)
+    except (ParamsError, OSError) as error:
+        return str(error).splitlines()[0]
+    return f"world {params.world}, reward {params.reward.source}, policies {', '.join(params.policies.recipes)}"
+
+
+def _remote(root: Path) -> str:
+    found = settings(root)
+    name = found.get("core", "remote", fallback=None)
+    if name is None:
+        return "none"
+    url = next((found[section].get("url") for section in found.sections() if f'"{name}"' in section), None)
+    return f"{name} at {bare(url)}" if url else name
+
+
+def _port(port: int) -> str:
+    with socket.socket() as asking:
+        return "in use" if asking.connect_ex(("127.0.0.1", port)) == 0 else "free"

@@ -1,0 +1,131 @@
+"""``paco status``: which stages are up to date and why not, what runs, who is champion, which servers live."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+from dvc_project.paths import overlap
+from dvc_project.project import DvcProject, Stage
+from dvc_project.state import ProjectState, StageState
+from paco_core.runtime.code.derived import present_code
+from paco_core.runtime.tracking import tracking_uri
+from paco_core.runtime.tracking.database import sqlite_file
+from paco_core.serving.servers import endpoint
+
+RWLOCK = Path(".dvc") / "tmp" / "rwlock"  # DVC notes here which process writes which path
+State = Literal["up to date", "running", "out of date", "never run", "waits"]
+
+
+@dataclass(frozen=True)
+class StageLine:
+    """A stage as it stands: ``why`` are reasons of its own, or the stages that it waits for."""
+
+    stage: str
+    state: State
+    why: tuple[str, ...] = ()
+
+    def text(self, width: int) -> str:
+        return f"{self.stage:<{width}}  {self.state}{': ' if self.why else ''}{'; '.join(self.why)}"
+
+
+@dataclass(frozen=True)
+class Status:
+    """Everything that ``paco status`` prints."""
+
+    stages: tuple[StageLine, ...]
+    champions: str
+    servers: str
+
+    @property
+    def current(self) -> int:
+        return sum(line.state == "up to date" for line in self.stages)
+
+    def text(self) -> str:
+        width = max((len(line.stage) for line in self.stages), default=0)
+        lines = [line.text(width) for line in self.stages]
+        lines += [f"{self.current} of {len(self.stages)} stages are up to date"]
+        return "\n".join([*lines, "", "champions", self.champions, "", "reward servers", self.servers])
+
+    def json(self) -> str:
+        return json.dumps({**asdict(self), "up_to_date": self.current}, indent=2)
+
+
+def status(root: Path) -> Status:
+    """The state of a project; reads files, and MLflow's registry where there is one.
+
+    Raises:
+        DvcProjectError: when ``dvc.yaml`` or ``dvc.lock`` cannot be read.
+    """
+    project = DvcProject(root, present_code)
+    behind: set[str] = set()
+    lines = []
+    writing, shown = _writing(root), set(project.assets)
+    for state in ProjectState(project).all():  # producers first
+        if state.stage.group not in shown:  # the stage `code`: what it would write is a reason of its readers
+            continue
+        line = _line(state, sorted(behind & set(project.upstream[state.stage.name])), writing)
+        if line.state != "up to date":
+            behind.add(state.stage.name)
+        lines.append(line)
+    return Status(tuple(lines), _champions(root), endpoint.status(root))
+
+
+def _line(state: StageState, behind: list[str], writing: Mapping[str, int]) -> StageLine:
+    name = state.stage.name
+    if (process := _writer(state.stage, writing)) is not None:
+        return StageLine(name, "running", (f"process {process}",))
+    if state.entry is None:
+        return StageLine(name, "never run", (f"waits for {', '.join(behind)}",) if behind else ())
+    if state.reasons:
+        return StageLine(name, "out of date", state.reasons)
+    if behind:
+        return StageLine(name, "waits", (f"for {', '.join(behind)}",))
+    if state.changed_upstream:
+        return StageLine(name, "out of date", (f"{', '.join(sorted(state.changed_upstream))} changed",))
+    return StageLine(name, "up to date")
+
+
+def _writing(root: Path) -> dict[str, int]:
+    """Paths that a living process of DVC's writes, and which."""
+    try:
+        noted = json.loads((root / RWLOCK).read_text()).get("write", {})
+        found = {_relative(root, path): int(info["pid"]) for path, info in noted.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}
+    return {path: process for path, process in found.items() if _lives(process)}
+
+
+def _relative(root: Path, path: str) -> str:
+    return Path(path).relative_to(root).as_posix() if Path(path).is_relative_to(root) else path
+
+
+def _writer(stage: Stage, writing: Mapping[str, int]) -> int | None:
+    return next((p for path, p in writing.items() if any(overlap(out.path, path) for out in stage.outs)), None)
+
+
+def _lives(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _champions(root: Path) -> str:
+    """The registry's lines; MLflow is not asked for a store that nobody has made."""
+    file = sqlite_file(tracking_uri(root))
+    if file is not None and not file.is_file():
+        return "nothing is registered"
+    from paco_core.operations.promotion.champions import Champions
+
+    try:
+        return Champions(root).text()
+    except Exception as error:  # MLflow raises much: a status is printed without its registry rather than not at all
+        return f"unknown: the registry does not answer ({str(error).splitlines()[0]})"

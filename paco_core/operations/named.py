@@ -1,0 +1,54 @@
+"""The folder that a name stands for, and a copy of it: the reward, a policy's adapter, or a registered version."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from paco_core.io import paths
+from paco_core.io.files import DataError, atomic
+from paco_core.operations.promotion.champions import ALIASES, REWARD, Champions, bytes_of, out_of
+
+
+def folder_of(root: Path, name: str) -> tuple[Path, Path | None]:
+    """The folder of a name, and the out of a stage that it lies in.
+
+    Args:
+        name: ``reward_merged``, ``reward_lora``, a policy's recipe, ``NAME@champion`` or ``NAME@challenger`` (of
+            ``reward`` or a recipe), or any other folder.
+
+    Raises:
+        DataError: when no version has the alias, or DVC's cache lacks it.
+    """
+    stem, _, alias = name.partition("@")
+    if alias:
+        if alias not in ALIASES:
+            raise DataError(f"{name!r}: the aliases are {', '.join(ALIASES)}")
+        version = Champions(root).at(stem, alias)
+        if version is None:
+            raise DataError(f"{stem} has no {alias}; `paco promote {stem}` makes one")
+        folder = bytes_of(root, version)
+        return (folder if stem == REWARD else folder / "adapter"), None
+    if name == "reward_lora":
+        return root / paths.REWARD_LORA / "adapter", paths.REWARD_LORA
+    if name in (REWARD, "reward_merged"):
+        return root / paths.REWARD_MERGED, paths.REWARD_MERGED
+    if (root / paths.POLICIES / name / "adapter").is_dir():
+        return root / out_of(name) / "adapter", out_of(name)
+    return Path(name), None
+
+
+def fetch(root: Path, name: str, target: Path) -> int:
+    """Copy what a name stands for to a new folder, as plain files; returns how many.
+
+    Raises:
+        DataError: when there is no such thing, or something is at ``target`` already.
+    """
+    folder, _ = folder_of(root, name)
+    if not folder.is_dir():
+        raise DataError(f"{name!r} is neither the reward, a trained recipe nor NAME@champion (see `paco champions`)")
+    if target.exists():
+        raise DataError(f"{target} exists already; name a new folder")
+    with atomic(target) as part:
+        shutil.copytree(folder, part)  # what links point at: the copy outlives DVC's cache
+    return sum(path.is_file() for path in target.rglob("*"))
