@@ -31,6 +31,8 @@ from paco_core.runtime.tracking import Tracker, open_run
 if TYPE_CHECKING:
     import pandas as pd
 
+DECISIONS = "Decisions about champions: gates, figures of both versions, and the paired test between them."
+
 
 def gates(root: Path, params: Params, name: str) -> list[CheckReport]:
     """The blocking checks on the way to a version: the same functions that Dagster's asset checks call."""
@@ -69,7 +71,11 @@ def promote(root: Path, name: str, say: Callable[[str], None] = lambda _line: No
     md5, incumbent = champions.recorded(name), champions.at(name, CHAMPION)
     _require_recorded(root, name, md5)
     with open_run(
-        root, f"paco/promotion/{name}", f"promotion/{name}/{md5[:12]}", {"dvc.md5": md5, "profile": params.profile}
+        root,
+        f"paco/promotion/{name}",
+        f"promotion/{name}/{md5[:12]}",
+        {"dvc.md5": md5, "profile": params.profile},
+        about=DECISIONS,
     ) as tracker:
         story = of_path(out_of(name).as_posix(), Lock.read(root), RunFinder(root))
         tracker.text(json.dumps(story.as_dict(), indent=2), PROVENANCE_FILE)
@@ -133,7 +139,7 @@ def _record(tracker: Tracker, made: Decision) -> None:
 
 def roll_back(root: Path, name: str) -> str:
     """Give the alias back to the previous champion; says which versions changed places."""
-    with open_run(root, f"paco/promotion/{name}", f"rollback/{name}", {}) as tracker:
+    with open_run(root, f"paco/promotion/{name}", f"rollback/{name}", {}, about=DECISIONS) as tracker:
         fallen, restored = Champions(root).roll_back(name)
         tracker.tags({"paco.decision": f"rolled back from version {fallen.number} to {restored.number}"})
     return (

@@ -18,6 +18,7 @@ from paco_core.io import paths
 from paco_core.io.file_locks import locked
 
 EXPERIMENT = "paco/reproduce"
+ABOUT = "Policies and their ablations, each trained with several seeds; a parent run holds the report."
 FOLDER = paths.DATA / "reproduce"
 SEEDS = (0, 1, 2)
 
@@ -109,7 +110,7 @@ class _Table:
 
     def run(self) -> str:
         tags = {"profile": self.params.profile, "paco.reproduce": self.options.name}
-        grid = Grid(self.root, self.out, EXPERIMENT, tags, say)
+        grid = Grid(self.root, self.out, EXPERIMENT, ABOUT, tags, say)
         # Seed by seed, so that an early stop leaves a whole table, and a busy hour slows no variant alone.
         cells = [self.trainings[v.recipe].cell(v, seed) for seed in self.options.seeds for v in self.variants]
         left = [cell for cell in cells if not grid.is_kept(cell)]

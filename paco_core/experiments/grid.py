@@ -73,12 +73,13 @@ class Grid:
     root: Path
     out: Path
     experiment: str
+    about: str  # what its runs are
     tags: Mapping[str, str]
     say: Say
 
     @contextmanager
     def parent(self, settings: Mapping[str, Any]) -> Iterator[Tracker]:
-        with open_run(self.root, self.experiment, self.out.name, self.tags, self.say) as tracker:
+        with open_run(self.root, self.experiment, self.out.name, self.tags, self.say, about=self.about) as tracker:
             tracker.params(settings)
             yield tracker
 
@@ -112,7 +113,9 @@ class Grid:
             if fresh:
                 self.say(f"{self.out.name}: {cell.name}, seed {cell.seed} ({place})")
             own = {**self.tags, "mlflow.parentRunId": parent.run_id or "", "paco.setting": cell.name}
-            with open_run(self.root, self.experiment, f"{cell.name}/seed-{cell.seed}", own, self.say) as tracker:
+            with open_run(
+                self.root, self.experiment, f"{cell.name}/seed-{cell.seed}", own, self.say, about=self.about
+            ) as tracker:
                 tracker.params(cell.settings)
                 opened = OpenCell(folder, tracker)
                 found = opened.once(cell.key, cell.compute)

@@ -40,6 +40,7 @@ from paco_core.runtime.tracking import Tracker
 
 ALPHAS = ("1/n", "0.01", "0.1", "0.3", "0.5", "0.9", "fast")
 EXPERIMENT = "paco/sweep"
+ABOUT = "The reward trained with several values of alpha and several seeds; a parent run holds the comparison."
 VALIDATION = ("accuracy", "roc_auc", "calibration_error", "position_bias", "identical_score")
 
 
@@ -135,7 +136,7 @@ class Sweep:
         A cell that another command is training is left out of the tables, and a line says so.
         """
         tags = {"profile": self.params.profile, "paco.sweep": self.out.name}
-        grid = Grid(self.root, self.out, EXPERIMENT, tags, self.say)
+        grid = Grid(self.root, self.out, EXPERIMENT, ABOUT, tags, self.say)
         cells = [self._cell(setting, seed) for setting in settings for seed in seeds]
         with grid.parent({"settings": [s.name for s in settings], "seeds": list(seeds)}) as parent:
             judges = self._baselines()

@@ -25,6 +25,7 @@ from paco_core.runtime.code.stage_code import StageCodes, is_code, recorded
 from paco_core.runtime.tracking import open_run
 
 FOLDER = Path(".paco") / "audit"
+ABOUT = "Cheap stages run again, aside: whether they still give the bytes that dvc.lock records."
 #: Its page says when it was made and how long stages took.
 NEVER_EQUAL = {"report"}
 
@@ -107,7 +108,7 @@ def audit(root: Path, only: Collection[str] = (), say: Callable[[str], None] = l
     entries, skipped = to_audit(root, lock, only)
     found: list[Audited] = []
     failed: dict[str, str] = {}
-    with open_run(root, "paco/audit", "audit", {}) as tracker:
+    with open_run(root, "paco/audit", "audit", {}, about=ABOUT) as tracker:
         for entry in entries:
             say(f"{entry.stage} runs again")
             made, problem = _again(root, entry)

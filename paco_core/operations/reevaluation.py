@@ -30,6 +30,7 @@ from paco_core.runtime.tracking import Tracker, open_run
 from paco_core.serving.servers.endpoint import RewardEndpoint
 
 FOLDER = Path(".paco") / "reevaluation"
+ABOUT = "The champion measured again on fresh cases, and compared with the time before."
 FIXED, FRESH = "fixed", "fresh"
 DRAWN = 64  # fresh pairs for the reward
 
@@ -91,7 +92,7 @@ def reevaluate(root: Path, name: str, now: datetime | None = None) -> Reevaluati
     found = subject(root, name)
     day = now.date().isoformat()
     tags = {"dvc.md5": found.md5, "profile": params.profile, "paco.version": found.version}
-    with open_run(root, f"paco/nightly/{name}", f"nightly/{name}/{params.profile}", tags) as tracker:
+    with open_run(root, f"paco/nightly/{name}", f"nightly/{name}/{params.profile}", tags, about=ABOUT) as tracker:
         table = _reward(root, params, found, day) if name == REWARD else _policy(root, params, found, day, tracker)
         made = compare(root, params, found, table, now, tracker.url)
         tracker.metrics({k: v for k, v in _metrics(made).items() if not math.isnan(v)})

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dvc_project.lockfile import Inputs
+from dvc_project.project import stages_of
 from paco_core.config.params import PARAMS_FILE, Params, load
 from paco_core.config.references import is_folder
 from paco_core.io import figures_text, files, paths
@@ -31,6 +32,7 @@ from paco_core.runtime.process import prepare
 from paco_core.runtime.provenance import records
 from paco_core.runtime.provenance.chain import RECIPE_TAG, STAGE_TAG, Run
 from paco_core.runtime.tracking import Tracker, dagster_url, git_state, open_run
+from paco_core.runtime.tracking.journal import NOTE_TAG
 
 if TYPE_CHECKING:
     from dagster_pipes import PipesContext
@@ -179,12 +181,14 @@ def open_stage(name: str, item: str | None, root: Path) -> Iterator[StageContext
     label = stage_label(name, item)
     code = StageCodes.present(root).of(name, item)
     inputs = present_inputs(root, label, code)
+    described = stages_of(root).get(label)
+    about = (described.desc if described else None) or ""
     tags = {STAGE_TAG: label, "profile": params.profile, "mlflow.source.name": label}
     if inputs is not None:
         tags[RECIPE_TAG] = inputs.digest
     with (
         _dagster_pipes() as pipes,
-        open_run(root, experiment(params, name, item), run_name(params, name, item), tags) as tracker,
+        open_run(root, experiment(params, name, item), run_name(params, name, item), tags, about=about) as tracker,
     ):
         if pipes is not None:
             page = f"Dagster run: {dagster_url(pipes.run_id)}"
@@ -192,7 +196,7 @@ def open_stage(name: str, item: str | None, root: Path) -> Iterator[StageContext
                 {
                     "dagster.run_id": pipes.run_id,
                     "dagster.asset_key": "/".join(pipes.asset_keys),
-                    "mlflow.note.content": page,
+                    NOTE_TAG: page,
                 }
             )
         declared = inputs.params.get(PARAMS_FILE, {}) if inputs else {}

@@ -11,6 +11,7 @@ import yaml
 from reward_project import fill, fill_benchmark
 from test_benchmarks_dreamsim import little
 
+from dvc_project.project import stages_of
 from paco_core.cli.reward_model import score_pair
 from paco_core.config.params import ParamsError
 from paco_core.io import paths
@@ -130,6 +131,8 @@ def test_the_most_wrong_pairs_and_the_confusion_table_are_in_the_tracked_run(pro
     send_left_over(project, 120.0)  # what a slow machine could not send while the stage was open
     client = mlflow.MlflowClient(tracking_uri(project))
     experiment = client.get_experiment_by_name("paco/reward_lora")
+    assert experiment.tags["mlflow.experimentKind"] == "custom_model_development", "MLflow's pages for trainings"
+    assert experiment.tags["mlflow.note.content"] == stages_of(project)["reward_lora"].desc != ""
     tracked = client.search_runs([experiment.experiment_id])[0]
     artifacts = [a.path for a in client.list_artifacts(tracked.info.run_id, "images")]
     wrong = found["false_yes"] + found["false_no"]

@@ -166,15 +166,24 @@ def _say(line: str) -> None:
 
 @contextmanager
 def open_run(
-    root: Path, experiment: str, name: str, tags: Mapping[str, str], say: Callable[[str], None] = _say
+    root: Path,
+    experiment: str,
+    name: str,
+    tags: Mapping[str, str],
+    say: Callable[[str], None] = _say,
+    *,
+    about: str = "",
 ) -> Iterator[Tracker]:
     """Open a run and end it by what happened: FINISHED, KILLED on SIGTERM or Ctrl-C, FAILED else.
 
     With ``PACO_TRACKING=off`` nothing is logged.
+
+    Args:
+        about: what the experiment's runs are, for its page in MLflow.
     """
     uri = tracking_uri(root)
     off = os.environ.get(SWITCH, "").lower() == "off"
-    journal = None if off else _begin(root, uri, experiment, name, {**surroundings(root, name), **tags}, say)
+    journal = None if off else _begin(root, uri, experiment, name, {**surroundings(root, name), **tags}, about, say)
     if journal is None:
         yield Tracker(uri, None, None, say)
         return
@@ -203,12 +212,19 @@ def open_run(
 
 
 def _begin(
-    root: Path, uri: str, experiment: str, name: str, tags: Mapping[str, str], say: Callable[[str], None]
+    root: Path,
+    uri: str,
+    experiment: str,
+    name: str,
+    tags: Mapping[str, str],
+    about: str,
+    say: Callable[[str], None],
 ) -> Journal | None:
     """The journal of a new run; None, with a message, where the disk does not take it."""
     header = {
         "kind": "run",
         "experiment": experiment,
+        "about": about,
         "name": name,
         "uri": bare(uri),
         "needs_credentials": bare(uri) != uri,

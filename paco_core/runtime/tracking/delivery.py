@@ -13,9 +13,11 @@ from typing import Any
 from paco_core.io.files import DataError
 from paco_core.io.secrets import bare, redacted
 from paco_core.runtime.tracking import database
-from paco_core.runtime.tracking.journal import DROPPED_TAG, Delivered, Event, Journal
+from paco_core.runtime.tracking.journal import DROPPED_TAG, NOTE_TAG, Delivered, Event, Journal
 
 JOURNAL_TAG = "paco.journal"
+#: MLflow's pages for trainings; without it they are shown among evaluations of chat models.
+KIND = {"mlflow.experimentKind": "custom_model_development"}
 BATCHED = {"metrics", "params", "tags"}
 CARRIERS = {"file", "image", "model"}
 METRICS_A_BATCH, OTHERS_A_BATCH = 1000, 100
@@ -190,8 +192,10 @@ class Delivery:
     def _create_experiment(self, event: Event) -> str:
         from mlflow.exceptions import MlflowException
 
+        tags = {**KIND, NOTE_TAG: event.get("about", "")}  # journals of earlier versions describe nothing
         try:
-            return str(self._client.create_experiment(event["experiment"], artifact_location=event["artifacts"]))
+            made = self._client.create_experiment(event["experiment"], artifact_location=event["artifacts"], tags=tags)
+            return str(made)
         except MlflowException:  # another process was faster
             found = self._client.get_experiment_by_name(event["experiment"])
             if found is None:

@@ -32,6 +32,7 @@ HIDDEN = "."  # before the name of a folder that is no journal yet
 GONE = ".gone-"  # or none any more
 RESERVE, RESERVED_BYTES = "reserve", 4096
 DROPPED_TAG = "paco.dropped"  # how many events of a run its writer could not write
+NOTE_TAG = "mlflow.note.content"  # MLflow shows it as the description of a run or an experiment
 
 Event = dict[str, Any]
 
