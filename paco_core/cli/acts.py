@@ -59,6 +59,16 @@ def profile(args: argparse.Namespace) -> None:
         print(profiles.use(root, args.name))
 
 
+def params(args: argparse.Namespace) -> None:
+    from paco_core.config import reference
+
+    root = project_root()
+    if args.write:
+        print("\n".join(f"wrote {path}" for path in reference.write(root)))
+    else:
+        print(reference.text(root, args.keys))
+
+
 def check(args: argparse.Namespace) -> None:
     from paco_core.planning.preflight import check_project
 

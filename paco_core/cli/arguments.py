@@ -165,6 +165,12 @@ def parser() -> argparse.ArgumentParser:
     actions.add_parser("list")
     actions.add_parser("use").add_argument("name")
 
+    params = verb("params", acts.params, "print what parameters mean, their types, bounds and values in the profiles")
+    params.add_argument(
+        "keys", nargs="*", metavar="KEY", help="a key, the beginning of one, or a pattern (default: all)"
+    )
+    params.add_argument("--write", action="store_true", help="write the reference page and the JSON schema again")
+
     check = verb("check", acts.check, "check parameters, data, disk and memory; print what each stage needs and costs")
     check.add_argument(
         "--profile", metavar="NAME", help="check this profile instead of params.yaml, which stays as it is"

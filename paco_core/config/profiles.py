@@ -28,6 +28,19 @@ def _overlay(base: Any, changes: Any, where: str) -> None:
             _overlay(base[key], value, f"{where}{key}.")
         else:
             base[key] = copy.deepcopy(value)
+            _take_comment(base, changes, key)
+
+
+def _take_comment(base: Any, changes: Any, key: Any) -> None:
+    """Put the change's own comment on the line of a key, and leave what stands below it."""
+    own = changes.ca.items.get(key, [None] * 3)[2]
+    said = own.value.partition("\n")[0] if own is not None else ""
+    if not said:
+        return
+    held = base.ca.items.get(key, [None] * 3)[2]
+    below = held.value.partition("\n")[2] if held is not None else ""
+    base.yaml_add_eol_comment(said, key, column=held.start_mark.column if held is not None else None)
+    base.ca.items[key][2].value = f"{said}\n{below}"
 
 
 def read(root: Path, name: str) -> params.Params:
@@ -36,7 +49,7 @@ def read(root: Path, name: str) -> params.Params:
     Raises:
         ParamsError: for an unknown profile or an invalid result.
     """
-    return params.parse(_plain(resolve(root, name)), f"profiles/{name}.yaml")
+    return params.parse(plain(resolve(root, name)), f"profiles/{name}.yaml")
 
 
 def resolve(root: Path, name: str) -> Any:
@@ -46,7 +59,7 @@ def resolve(root: Path, name: str) -> Any:
         ParamsError: for an unknown profile, profiles that extend each other, or an invalid result.
     """
     tree = _laid_over(root, name, ())
-    params.parse(_plain(tree), f"profiles/{name}.yaml")
+    params.parse(plain(tree), f"profiles/{name}.yaml")
     return tree
 
 
@@ -60,6 +73,8 @@ def _laid_over(root: Path, name: str, through: tuple[str, ...]) -> Any:
         return document
     tree = _laid_over(root, str(document.pop(EXTENDS, BASE)), (*through, name))
     _overlay(tree, document, "")
+    if document.ca.comment:
+        tree.ca.comment = document.ca.comment  # the head of the file is the profile's own
     return tree
 
 
@@ -90,12 +105,12 @@ def _writer() -> YAML:
     return yaml
 
 
-def _plain(tree: Any) -> Any:
+def plain(tree: Any) -> Any:
     """ruamel's commented containers as plain dicts and lists."""
     if isinstance(tree, dict):
-        return {str(k): _plain(v) for k, v in tree.items()}
+        return {str(k): plain(v) for k, v in tree.items()}
     if isinstance(tree, list):
-        return [_plain(v) for v in tree]
+        return [plain(v) for v in tree]
     return tree
 
 

@@ -1,0 +1,235 @@
+"""Every parameter with its meaning, type, bounds and values: for `paco params`, the reference page and editors."""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from paco_core.config import profiles
+from paco_core.config.params import Params
+from paco_core.io.files import DataError, atomic
+
+DESCRIPTIONS = Path(__file__).with_name("descriptions.yaml")
+PAGE = Path("docs") / "reference" / "parameters.md"
+SCHEMA = Path("profiles") / "params.schema.json"
+MARK = "<!-- written by `paco params --write` from paco_core/config; change it there -->"
+GENERAL = "general"  # keys of no section
+SHARED = ("ChatParams", "PredictorParams", "Painter")  # sections that stand in several places, described once
+TITLES = {
+    "ChatParams": "chat models: every `endpoint`",
+    "PredictorParams": "predictors: `vqascore` and `aesthetics`",
+    "Painter": "each of `edits.painters`",
+}
+COMPARED = ("storybook", "paper")
+BOUNDS = {"minimum": "at least", "exclusiveMinimum": "above", "maximum": "at most", "exclusiveMaximum": "below"}
+Tree = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A key, with ``*`` for names of the user's own; ``default`` is None where the key must be given."""
+
+    key: str
+    meaning: str
+    values: str
+    default: str | None
+
+    @property
+    def section(self) -> str:
+        head, dot, _ = self.key.partition(".")
+        return head if dot else GENERAL
+
+
+@cache
+def _descriptions() -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load(DESCRIPTIONS.read_text(encoding="utf-8"))
+    return found
+
+
+def described(key: str) -> str:
+    """What a key means; empty where nobody has said it."""
+    place: Any = _descriptions()
+    for part in key.split("."):
+        place = place.get(part) if isinstance(place, dict) else None
+    return place if isinstance(place, str) else ""
+
+
+def schema() -> dict[str, Any]:
+    """The JSON schema of ``params.yaml`` and of a profile, with descriptions; no key is required, as in a profile."""
+    whole = Params.model_json_schema()
+    for parameter, found in _walk(whole):
+        found["description"] = parameter.meaning
+    for part in (whole, *whole["$defs"].values()):
+        part.pop("required", None)
+        for found in part.get("properties", {}).values():
+            found.pop("title", None)  # pydantic repeats the key there
+    whole["properties"][profiles.EXTENDS] = {"type": "string", "description": "profile that this one changes"}
+    whole["title"] = "params.yaml"
+    return whole
+
+
+def parameters() -> list[Parameter]:
+    """Every parameter, in the order of the file: those of no section first, those of shared sections last."""
+    found = [parameter for parameter, _ in _walk(Params.model_json_schema())]
+    return sorted(found, key=lambda parameter: parameter.section != GENERAL)
+
+
+def _walk(whole: dict[str, Any]) -> Iterator[tuple[Parameter, dict[str, Any]]]:
+    defs = whole["$defs"]
+    yield from _section(whole, "", defs)
+    for name in SHARED:
+        yield from _section(defs[name], f"{name}.", defs)
+
+
+def _section(section: Tree, prefix: str, defs: Tree) -> Iterator[tuple[Parameter, dict[str, Any]]]:
+    for name, found in section["properties"].items():
+        key = f"{prefix}{name}"
+        inner, star = _inner(found)
+        if inner is None or inner in SHARED:
+            default = _yaml(found["default"]) if "default" in found else None
+            yield Parameter(key, described(key), _values(found), default), found
+        else:
+            yield from _section(defs[inner], f"{key}.*." if star else f"{key}.", defs)
+
+
+def _inner(found: Tree) -> tuple[str | None, bool]:
+    """The section that a key holds, and whether it holds several by name."""
+    for part in (found, *found.get("anyOf", ()), *found.get("allOf", ())):
+        if "$ref" in part:
+            return part["$ref"].rpartition("/")[2], False
+    more = found.get("additionalProperties")
+    return (_inner(more)[0], True) if isinstance(more, dict) else (None, False)
+
+
+def _values(found: Tree) -> str:
+    """Types, allowed values and bounds of a key, for people."""
+    if "anyOf" in found:
+        return " or ".join(dict.fromkeys(_values(part) for part in found["anyOf"]))
+    if chosen := found.get("enum", [found["const"]] if "const" in found else None):
+        return ", ".join(f"`{value}`" for value in chosen)
+    kind, more = found.get("type", "section"), found.get("additionalProperties")
+    if kind == "array":
+        least = f", at least {found['minItems']}" if found.get("minItems") else ""
+        return f"list of {_values(found['items'])}{least}"
+    if kind == "object":
+        return f"mapping to {_values(more)}" if isinstance(more, dict) and more else "mapping"
+    bounds = ", ".join(f"{text} {found[name]:g}" for name, text in BOUNDS.items() if name in found)
+    return f"{'`null`' if kind == 'null' else kind} {bounds}".strip()
+
+
+def _yaml(value: Any) -> str:
+    """A value as it is written in the file, on one line."""
+    text = yaml.safe_dump(value, default_flow_style=True, width=10**6, allow_unicode=True, sort_keys=False)
+    return text.removesuffix("\n").removesuffix("\n...")
+
+
+def _at(tree: Any, parts: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """(names in the place of ``*``, value) of a key in a profile; nothing where it is left out."""
+    if not parts:
+        yield "", _yaml(json.loads(json.dumps(profiles.plain(tree))))  # without the types that keep how it was written
+    elif isinstance(tree, dict):
+        for name in tree if parts[0] == "*" else [n for n in tree if n == parts[0]]:
+            for names, value in _at(tree[name], parts[1:]):
+                yield (f"{name}.{names}".rstrip(".") if parts[0] == "*" else names), value
+
+
+def _to_the_last_star(key: str) -> list[str]:
+    head, star, _ = key.rpartition("*")
+    return f"{head}{star}".split(".") if star else key.split(".")
+
+
+def value(tree: Any, parameter: Parameter) -> str:
+    """What a profile says of a parameter: one value, or each by name; in brackets the default where it says nothing."""
+    found = dict(_at(tree, parameter.key.split(".")))
+    if not found:
+        return "" if parameter.default is None else f"({parameter.default})"
+    everyone = {names for names, _ in _at(tree, _to_the_last_star(parameter.key))}
+    if len(set(found.values())) == 1 and set(found) == everyone:
+        return next(iter(found.values()))
+    return "; ".join(f"{name}: {text}" for name, text in found.items())
+
+
+def markdown(root: Path) -> str:
+    """The tables of the reference page.
+
+    Raises:
+        ParamsError: when a profile that is compared cannot be read.
+    """
+    trees = [profiles.resolve(root, name) for name in COMPARED]
+    lines, section = list[str](), ""
+    for parameter in parameters():
+        if parameter.section != section:
+            section = parameter.section
+            title = TITLES.get(section, section)
+            lines += ["", f"## {title}", "", *_head(section in SHARED)]
+        key = parameter.key.partition(".")[2] if section in SHARED else parameter.key
+        cells = [f"`{key}`", parameter.meaning, parameter.values]
+        if section in SHARED:
+            cells.append("" if parameter.default is None else f"{parameter.default}")
+        else:
+            first, second = (value(tree, parameter) for tree in trees)
+            cells += [first, "" if second == first else second]
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(lines).strip()
+
+
+def _head(shared: bool) -> list[str]:
+    columns = ["key", "meaning", "values", *(["default"] if shared else COMPARED)]
+    return ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
+
+
+def text(root: Path, patterns: Sequence[str]) -> str:
+    """Parameters whose keys match, with meaning and values, for a terminal.
+
+    Args:
+        patterns: keys, beginnings of keys, or shell patterns (``policies.*.steps``); none = all.
+
+    Raises:
+        DataError: when nothing matches.
+    """
+    trees = {name: profiles.resolve(root, name) for name in COMPARED}
+    lines = []
+    for parameter in parameters():
+        if patterns and not any(_matches(parameter.key, pattern) for pattern in patterns):
+            continue
+        lines += [parameter.key, f"    {parameter.meaning}", f"    {parameter.values}"]
+        said = {name: value(tree, parameter) for name, tree in trees.items()}
+        lines += [f"    {name}: {given}" for name, given in said.items() if given]
+    if not lines:
+        raise DataError(f"no parameter matches {', '.join(patterns)}; `paco params` lists all of them")
+    return "\n".join(lines)
+
+
+def _matches(key: str, pattern: str) -> bool:
+    return key == pattern or key.startswith(f"{pattern}.") or fnmatch.fnmatchcase(key, pattern)
+
+
+def page(root: Path) -> str:
+    """The reference page with its tables as they are now.
+
+    Raises:
+        DataError: when the page has lost its mark.
+    """
+    before, mark, _ = (root / PAGE).read_text(encoding="utf-8").partition(MARK)
+    if not mark:
+        raise DataError(f"{PAGE}: the mark {MARK!r} is missing")
+    return f"{before}{MARK}\n\n{markdown(root)}\n"
+
+
+def schema_text() -> str:
+    return json.dumps(schema(), indent=1, ensure_ascii=False) + "\n"
+
+
+def write(root: Path) -> list[Path]:
+    """Write the reference page and the JSON schema; returns both paths."""
+    for path, content in ((PAGE, page(root)), (SCHEMA, schema_text())):
+        with atomic(root / path) as part:
+            part.write_text(content, encoding="utf-8")
+    return [PAGE, SCHEMA]

@@ -1,0 +1,81 @@
+"""Parameters explain themselves: each has a meaning, and page, schema and terminal say the same as the code."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from paco_core.cli import commands as cli
+from paco_core.config import profiles, reference
+from paco_core.io.files import DataError
+
+
+def lines(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    for name, value in tree.items():
+        yield from lines(value, f"{prefix}{name}.") if isinstance(value, dict) else [f"{prefix}{name}"]
+
+
+def test_every_key_has_a_meaning_and_every_meaning_a_key() -> None:
+    found = reference.parameters()
+    assert [parameter.key for parameter in found if not parameter.meaning] == []
+    described = set(lines(yaml.safe_load(reference.DESCRIPTIONS.read_text())))
+    assert described == {parameter.key for parameter in found}
+    assert len(found) > 250
+
+
+def test_page_and_schema_are_those_that_the_code_writes(repository: Path) -> None:
+    assert (repository / reference.PAGE).read_text() == reference.page(repository), "run `paco params --write`"
+    assert (repository / reference.SCHEMA).read_text() == reference.schema_text(), "run `paco params --write`"
+
+
+def test_the_schema_takes_every_profile_and_refuses_what_the_code_refuses(repository: Path) -> None:
+    check = jsonschema.Draft202012Validator(json.loads((repository / reference.SCHEMA).read_text()))
+    for file in [repository / "params.yaml", *sorted((repository / "profiles").glob("*.yaml"))]:
+        assert [error.message for error in check.iter_errors(yaml.safe_load(file.read_text()))] == [], file.name
+    for wrong in ({"reward": {"learnin_rate": 1}}, {"grids": {"steps": 0}}, {"reward": {"alpha": 1.5}}, {"world": "x"}):
+        assert not check.is_valid(wrong), wrong
+    meaning = check.schema["$defs"]["RewardParams"]["properties"]["alpha"]["description"]
+    assert meaning == reference.described("reward.alpha")
+
+
+def test_values_are_those_of_the_profiles(repository: Path) -> None:
+    paper = profiles.resolve(repository, "paper")
+    found = {parameter.key: parameter for parameter in reference.parameters()}
+    for key, expected in {
+        "grids.seeds": "[0, 1, 2, 3]",
+        "policies.recipes.*.train_size": "flux_t2is: 512; kontext_edit: 384; qwen_edit: 384",
+        "policies.recipes.*.rewards.terms.*.model": "flux_t2is.clip_t: hf-hub:laion/CLIP-ViT-H-14-laion2B-s32B-b79K",
+        "policies.recipes.*.max_sequence_length": "512",
+        "serving.tensor_parallel": "(1)",
+        "t2is_bench.criteria": "(null)",
+    }.items():
+        assert reference.value(paper, found[key]) == expected
+
+
+def test_the_terminal_shows_some_of_them(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cli.main(["params", "reward.alpha", "policies.recipes.*.noise_level"])
+    said = capsys.readouterr().out.splitlines()
+    assert said[0] == "reward.alpha" and said[2] == "    number at least 0, at most 1"
+    assert said[3:5] == ["    storybook: 0.7", "    paper: 0.1"] and "policies.recipes.*.noise_level" in said
+    assert len(reference.text(repository, ["reward"]).splitlines()) > 80 < len(reference.text(repository, ["*size*"]))
+    with pytest.raises(DataError, match=r"no parameter matches reward\.alhpa"):
+        reference.text(repository, ["reward.alhpa"])
+
+
+def test_writing_again_changes_nothing_but_needs_the_mark(repository: Path, project: Path) -> None:
+    page = project / reference.PAGE
+    page.parent.mkdir(parents=True)
+    page.write_text(f"# Parameters\n\n{reference.MARK}\n\nold tables\n")
+    cli.main(["params", "--write"])
+    assert "old tables" not in page.read_text() and "## reward" in page.read_text()
+    assert (project / reference.SCHEMA).read_text() == (repository / reference.SCHEMA).read_text()
+    page.write_text("# Parameters\n")
+    with pytest.raises(SystemExit):
+        cli.main(["params", "--write"])
+    assert page.read_text() == "# Parameters\n"
