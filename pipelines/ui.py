@@ -23,6 +23,7 @@ import yaml
 from paco_core.runtime.tracking.store import ARTIFACTS, ARTIFACTS_URI, tracking_uri
 from pipelines.dvc.process import interrupt_on, search_path, start_group
 from pipelines.instance.settings import write_settings
+from pipelines.links import links
 
 HOST = "127.0.0.1"
 GRACE_SECONDS = 15.0
@@ -158,6 +159,9 @@ def _keep(root: Path, chosen: Sequence[Server]) -> int:
             return 1
         for page in pages:
             print(f"{page.name} on {page.url}", file=sys.stderr, flush=True)
+        urls = {page.name: page.url for page in pages}
+        for shown, address in links(root, urls["Dagster"], urls.get("MLflow") or tracking_uri(root)).items():
+            print(f"  {shown}: {address}", file=sys.stderr, flush=True)
         while not _ended(chosen, running):
             time.sleep(POLL_SECONDS)
         return 1

@@ -80,6 +80,7 @@ def _checkpoints(root: Path) -> None:
     import torch
 
     from paco_core.reward_model import checkpoint
+    from paco_core.training.moments import moments_of
 
     tensors = {f"adapter/{name}": torch.arange(12.0).reshape(3, 4) for name in "ab"}
     save_policy(root / "checkpoint", Checkpoint("recipe", 3, tensors, {"rows": [{"epoch": 1}]}))
@@ -89,7 +90,7 @@ def _checkpoints(root: Path) -> None:
     optimizer.step()
     (root / "reward").mkdir()
     done = checkpoint.Progressed(1, 2, 7, [{"step": 7.0, "loss": 0.5}])
-    checkpoint.save(root / "reward", "key", done, {"a": weight}, optimizer)
+    checkpoint.save(root / "reward", "key", done, {"a": weight}, moments_of(optimizer, {"a": weight}))
 
 
 def _run() -> Run:

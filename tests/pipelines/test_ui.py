@@ -102,7 +102,8 @@ listening = socket.create_server(("127.0.0.1", int(sys.argv[1]))) if sys.argv[1]
 os.write(1, b"up" + bytes([10]))
 time.sleep(600)
 """
-made = [ui.Server(n, [sys.executable, "-c", child, p], int(p)) for n, p in zip("ABC", [*sys.argv[1:3], "0"])]
+ports = {"MLflow": sys.argv[1], "Dagster": sys.argv[2], "C": "0"}
+made = [ui.Server(name, [sys.executable, "-c", child, port], int(port)) for name, port in ports.items()]
 ui.servers = lambda *_: made
 raise SystemExit(ui.serve(Path(sys.argv[3]), 0, 0))
 '''
@@ -114,8 +115,10 @@ def test_one_signal_ends_all(tmp_path: Path) -> None:
     running = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert running.stdout is not None and running.stderr is not None
     assert [running.stdout.readline() for _ in range(3)] == [b"up\n"] * 3
-    said = [running.stderr.readline().decode() for _ in range(2)]
-    assert said == [f"{name} on http://127.0.0.1:{port}\n" for name, port in zip("AB", arguments[3:5], strict=True)]
+    said = [running.stderr.readline().decode() for _ in range(3)]
+    named = zip(("MLflow", "Dagster"), arguments[3:5], strict=True)
+    assert said[:2] == [f"{name} on http://127.0.0.1:{port}\n" for name, port in named]
+    assert said[2].startswith(f"  lineage: http://127.0.0.1:{arguments[4]}/asset-groups")
     running.send_signal(signal.SIGINT)
     # The pipes close only when both children are gone.
     out, err = running.communicate(timeout=120)
