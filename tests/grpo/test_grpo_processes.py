@@ -116,6 +116,20 @@ def test_sharded_frozen_weights_change_no_number(tmp_path: Path, changes: dict[s
     assert adapters[0].keys() == adapters[1].keys()
 
 
+@pytest.mark.parametrize("env", [{}, FSDP2], ids=["whole", "fsdp2"])
+def test_two_processes_go_on_from_a_checkpoint_bit_for_bit(tmp_path: Path, env: dict[str, str]) -> None:
+    model = tiny_flux(tmp_path / "flux")
+    train(2, model, tmp_path / "whole", env, ODD)
+    for epochs in (1, 2):
+        seen = train(2, model, tmp_path / "parts", env, {**ODD, "epochs": epochs})
+        assert [len(rank["advantages"]) for rank in seen] == [1, 1], "the first epoch is not trained again"
+    whole, parts = (
+        load_file(next((tmp_path / name / "checkpoint").glob("*/checkpoint-00002/tensors.safetensors")))
+        for name in ("whole", "parts")
+    )
+    assert whole.keys() == parts.keys() and all(torch.equal(tensor, parts[name]) for name, tensor in whole.items())
+
+
 @pytest.mark.skipif(find_spec("deepspeed") is None, reason="needs DeepSpeed: uv pip install 'paco[deepspeed]'")
 @pytest.mark.parametrize("changes", [{}, {"loss": "nft"}], ids=["ppo", "nft"])
 def test_moments_shared_out_by_deepspeed_make_the_same_steps(tmp_path: Path, changes: dict[str, Any]) -> None:
