@@ -14,13 +14,27 @@ if TYPE_CHECKING:
     from paco_core.cli.paint import Options
 
 
-def project_root() -> Path:
-    """The nearest folder upwards that holds ``params.yaml`` and ``dvc.yaml``; else the working folder."""
+def found_root() -> Path | None:
+    """The nearest folder upwards that holds ``dvc.yaml`` and ``params.yaml`` or profiles to write it from."""
     here = Path.cwd()
     for folder in (here, *here.parents):
-        if (folder / "params.yaml").is_file() and (folder / "dvc.yaml").is_file():
+        if (folder / "dvc.yaml").is_file() and ((folder / "params.yaml").is_file() or (folder / "profiles").is_dir()):
             return folder
-    return here
+    return None
+
+
+def project_root() -> Path:
+    """The project that a verb works on; nothing is read or written in a folder that is none.
+
+    Raises:
+        DataError: when the working folder lies in no project.
+    """
+    from paco_core.io.files import DataError
+
+    root = found_root()
+    if root is None:
+        raise DataError(f"{Path.cwd()} lies in no paco project (dvc.yaml and params.yaml); change to a clone of it")
+    return root
 
 
 def run(args: argparse.Namespace) -> None:
@@ -102,7 +116,8 @@ def score(args: argparse.Namespace) -> None:
         from paco_core.cli.reward_model import score_pair, score_table
     from paco_core.io.files import DataError
 
-    root, model, reasons = project_root(), args.model, args.reasons
+    root = found_root() or Path.cwd() if args.model else project_root()
+    model, reasons = args.model, args.reasons
     if (args.table is None) == (args.second is None) or (args.table and args.first):
         raise DataError("give two pictures, or --table with a table of pairs")
     if args.table is None:
@@ -161,13 +176,12 @@ def annotate(args: argparse.Namespace) -> None:
 def dataset(args: argparse.Namespace) -> None:
     from paco_core.cli import exchange as command
 
-    root = project_root()
-    if args.action == "export":
-        print(command.export(root, args.format, args.folder, args.licence))
-    elif args.action == "import":
+    if args.action == "import":
         print(command.bring(args.format, args.folder, args.out))
+    elif args.action == "export":
+        print(command.export(project_root(), args.format, args.folder, args.licence))
     else:
-        print(command.trace(root, args.id))
+        print(command.trace(project_root(), args.id))
 
 
 def zoo(args: argparse.Namespace) -> None:
@@ -253,7 +267,7 @@ def status(args: argparse.Namespace) -> None:
 def doctor(_args: argparse.Namespace) -> None:
     from paco_core.cli.doctor import report
 
-    print(report(project_root()))
+    print(report(found_root() or Path.cwd()))
 
 
 def sync(_args: argparse.Namespace) -> None:
@@ -290,7 +304,7 @@ def _painting(args: argparse.Namespace) -> Options:
 def push(args: argparse.Namespace) -> None:
     from paco_core.operations import publish
 
-    found = publish.parcel(project_root(), args.name)
+    found = publish.parcel(found_root() or Path.cwd(), args.name)  # a folder may lie anywhere
     publish.check_id(args.hub_id)
     print(found.text())
     if args.dry_run and found.faults:

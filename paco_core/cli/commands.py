@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from paco_core.cli.acts import project_root
+from paco_core.cli.acts import found_root
 from paco_core.cli.arguments import parser
 from paco_core.io.secrets import redact_tracebacks, redacted
 
@@ -14,8 +14,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Entry point: exit 0 when it worked, 1 with one clear message when input or data are at fault."""
     args = parser().parse_args(argv)
     redact_tracebacks()
-    if (root := str(project_root())) not in sys.path:
-        sys.path.append(root)  # where rewards of the user's own lie; `python -m paco_core` looks there anyway
+    root = found_root()
+    if root is not None and str(root) not in sys.path:
+        sys.path.append(str(root))  # where rewards of the user's own lie; `python -m paco_core` looks there anyway
     from paco_core.config.params import ParamsError
     from paco_core.io.files import DataError
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -82,12 +83,12 @@ def score_table(
         for number, (first, second, words) in enumerate(zip(frame["first"], frame["second"], themes, strict=True))
     ]
     parts = [rows[start : start + BATCH] for start in range(0, len(rows), BATCH)]
-    params, made = load(root / PARAMS_FILE), dict[int, dict[str, list[Any]]]()
+    place, made = _Place.of(root), dict[int, dict[str, list[Any]]]()
     with Progress(len(frame), table.name, "pairs", say) as progress:
         here = launchers.chosen() != "ray"
         make = partial(_Scoring, root, table, model, reasons, progress.advance if here else None)
-        gpu = params.serving.device.startswith("cuda")
-        for number, found in launchers.spread(parts, make, gpu=gpu, threads=params.threads):
+        gpu = place.device.startswith("cuda")
+        for number, found in launchers.spread(parts, make, gpu=gpu, threads=place.threads or 1):
             made[number] = found
             if not here:
                 progress.advance(len(parts[number]))
@@ -140,14 +141,37 @@ def _words(theme: Any) -> str | None:
     return theme if isinstance(theme, str) and theme else None  # a missing cell is None or NaN
 
 
+@dataclass(frozen=True)
+class _Place:
+    """Where a model scores."""
+
+    device: str
+    dtype: str
+    threads: int | None
+
+    @classmethod
+    def of(cls, root: Path) -> _Place:
+        """As params.yaml says; outside a project on a GPU, where there is one."""
+        if (root / PARAMS_FILE).is_file():
+            params = load(root / PARAMS_FILE)
+            device, dtype, threads = params.serving.device, params.serving.dtype, params.threads
+        else:
+            import torch
+
+            device, dtype, threads = "cuda" if torch.cuda.is_available() else "cpu", "auto", None
+        if dtype == "auto":
+            dtype = "bfloat16" if device.startswith("cuda") else "float32"
+        return cls(device, dtype, threads)
+
+
 def _scorer(root: Path, model: str | Path | None) -> Scorer:
     from paco_core.reward_model.scorer import Scorer
 
-    params = load(root / PARAMS_FILE)
     folder = root / (model or paths.REWARD_MERGED)
     if not folder.is_dir():
         raise DataError(f"{folder}: no reward model there; run `dvc repro reward_merged`, or name one with --model")
-    return Scorer(folder, device=params.serving.device, threads=params.threads)
+    place = _Place.of(root)
+    return Scorer(folder, device=place.device, dtype=place.dtype, threads=place.threads)
 
 
 def _picture(path: Path, name: str) -> Image:

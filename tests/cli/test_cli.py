@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 from dataset_world import records
+from PIL import Image
 
 from paco_core.cli import commands as cli
 from paco_core.cli.tour import tour
@@ -250,3 +251,37 @@ heavy = {"torch", "mlflow", "diffusers", "transformers", "pandas"} & set(sys.mod
 assert not heavy, heavy
 """
     subprocess.run([sys.executable, "-c", code], cwd=project, check=True, capture_output=True)
+
+
+@pytest.fixture
+def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder that lies in no project."""
+    folder = tmp_path / "nowhere"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "verb",
+    ["check", "status", "champions", "sync", "tables", "graph", "tour", "params", "code", "paint x", "run prompts",
+     "checkpoints list", "serve status", "annotate status", "provenance data/pairs", "fetch reward out", "score a b"],
+)  # fmt: skip
+def test_outside_a_project_nothing_is_written_and_one_line_says_why(
+    nowhere: Path, verb: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(verb.split())
+    assert ended.value.code == 1 and "lies in no paco project" in capsys.readouterr().err
+    assert list(nowhere.iterdir()) == []
+
+
+def test_a_model_scores_outside_a_project(repository: Path, nowhere: Path) -> None:
+    for number, colour in enumerate(("red", "blue")):
+        Image.new("RGB", (56, 56), colour).save(nowhere / f"{number}.png")
+    done = paco("score", "0.png", "1.png", "--model", str(repository / "data/zoo/qwen2_5_vl"), cwd=nowhere)
+    assert done.returncode == 0 and 0 <= float(done.stdout) <= 1, done.stderr
+    assert {path.name for path in nowhere.iterdir()} == {"0.png", "1.png"}
+    done = paco("doctor", cwd=nowhere)
+    assert done.returncode == 0 and "parameters: " in done.stdout
+    assert {path.name for path in nowhere.iterdir()} == {"0.png", "1.png"}

@@ -36,15 +36,12 @@ def test_details_are_printed_on_demand_and_what_is_missing_is_named(tmp_path: Pa
     assert "Paired differences" in tables.markdown(tables.sections(tmp_path, detail=True))
 
 
-def test_the_command_writes_a_page(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / paths.CONSISTENCY_RANK).mkdir(parents=True)
-    write_tables(tmp_path / paths.CONSISTENCY_RANK, "ConsistencyRank", [MEASURED])
-    monkeypatch.chdir(tmp_path)
+def test_the_command_writes_a_page(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (project / paths.CONSISTENCY_RANK).mkdir(parents=True)
+    write_tables(project / paths.CONSISTENCY_RANK, "ConsistencyRank", [MEASURED])
     main(["tables", "--out", "out"])
-    page = (tmp_path / "out/tables.html").read_text()
+    page = (project / "out/tables.html").read_text()
     assert "ours | &lt;b&gt;" in page and "0.815<br><small>(0.771 to 0.860)</small>" in page
-    assert (tmp_path / "out/tables.md").is_file() and "tables.html" in capsys.readouterr().out
+    assert (project / "out/tables.md").is_file() and "tables.html" in capsys.readouterr().out
     main(["tables"])
     assert capsys.readouterr().out.startswith("# Benchmarks")
