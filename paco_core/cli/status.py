@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
+
+import psutil
 
 from dvc_project.paths import overlap
 from dvc_project.project import DvcProject, Stage
@@ -97,7 +98,7 @@ def _writing(root: Path) -> dict[str, int]:
         found = {_relative(root, path): int(info["pid"]) for path, info in noted.items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}
-    return {path: process for path, process in found.items() if _lives(process)}
+    return {path: process for path, process in found.items() if psutil.pid_exists(process)}
 
 
 def _relative(root: Path, path: str) -> str:
@@ -106,16 +107,6 @@ def _relative(root: Path, path: str) -> str:
 
 def _writer(stage: Stage, writing: Mapping[str, int]) -> int | None:
     return next((p for path, p in writing.items() if any(overlap(out.path, path) for out in stage.outs)), None)
-
-
-def _lives(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def _champions(root: Path) -> str:
