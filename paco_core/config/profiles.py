@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ruamel.yaml import YAML
+from ruamel.yaml.comments import CommentedMap
 from ruamel.yaml.representer import RoundTripRepresenter
 
 from paco_core.config import params
@@ -33,7 +34,7 @@ def _overlay(base: Any, changes: Any, where: str) -> None:
 
 def _take_comment(base: Any, changes: Any, key: Any) -> None:
     """Put the change's own comment on the line of a key, and leave what stands below it."""
-    own = changes.ca.items.get(key, [None] * 3)[2]
+    own = changes.ca.items.get(key, [None] * 3)[2] if isinstance(changes, CommentedMap) else None
     said = own.value.partition("\n")[0] if own is not None else ""
     if not said:
         return
