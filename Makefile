@@ -15,14 +15,14 @@ JOBS ?= 2
 DAGSTER_PORT ?= 3000
 MLFLOW_PORT ?= 5000
 
-.PHONY: help setup demo test gpu faults lint ui zoo vllm lock clean
+.PHONY: help setup demo test gpu faults lint ui zoo vllm lock wheels clean
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
 
 setup: .venv/.ready
 
-.venv/.ready: requirements.txt pyproject.toml tools/bootstrap.py
+.venv/.ready: requirements-dev.txt pyproject.toml wheels/dvc-project/pyproject.toml wheels/dagster-dvc/pyproject.toml tools/bootstrap.py
 	@$(PYTHON) tools/bootstrap.py
 
 demo: setup
@@ -65,8 +65,15 @@ vllm: setup
 	@uv pip install --python .venv-vllm/bin/python --compile-bytecode --overrides .venv-vllm/overrides.txt $(VLLM)==0.32.0
 	@.venv-vllm/bin/python -c "import vllm; print('vLLM', vllm.__version__, 'is ready: set serving.engine to vllm')"
 
+# Exact versions with hashes: to run, to develop, for GPUs, and to score pictures only. The others build on the first.
+LOCK := uv pip compile --quiet --universal --fork-strategy fewest --python-version 3.11 --generate-hashes --no-emit-index-url --no-header
 lock: setup
-	@uv pip compile --quiet --universal --fork-strategy fewest --python-version 3.11 --generate-hashes --no-emit-index-url --no-header requirements.in -o requirements.txt
+	@for name in requirements requirements-dev requirements-gpu requirements-scorer; do $(LOCK) $$name.in -o $$name.txt || exit 1; done
+
+# What would be published: dist/*.whl.
+wheels: setup
+	@for project in wheels/dvc-project wheels/dagster-dvc .; do uv build --quiet --wheel --no-build-isolation --python python --out-dir dist $$project || exit 1; done
+	@ls -l dist
 
 # Checkpoints (.paco/checkpoints), people's answers (answers/) and DVC's cache are kept.
 clean:

@@ -14,12 +14,14 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any
 
+from dvc_project.artifacts import Artifact, artifacts
 from dvc_project.derived import Derived
 from dvc_project.errors import DvcProjectError
 from dvc_project.hashing import Workspace, digest, parsing_style
 from dvc_project.lockfile import Entry, Lock
 from dvc_project.paths import overlap
 from dvc_project.templating import PARAMS_FILE, Variables, is_composite, read_data, to_text
+from dvc_project.tracked import Tracked, tracked
 from dvc_project.yaml import select
 
 GRAPH_FILE = "dvc.yaml"
@@ -145,6 +147,21 @@ class DvcProject:
     def declared(self, section: str) -> list[Any]:
         """A top-level section: ``metrics``, ``plots`` or ``params``."""
         return list(self.variables.resolve(self._tree.get(section) or [], f"{self.path}: {section}"))
+
+    @cached_property
+    def artifacts(self) -> tuple[Artifact, ...]:
+        """The top-level section ``artifacts``.
+
+        Raises:
+            DvcProjectError: when an entry has no path.
+        """
+        where = f"{self.path}: artifacts"
+        return artifacts(self.variables.resolve(self._tree.get("artifacts") or {}, where), where)
+
+    @cached_property
+    def tracked(self) -> tuple[Tracked, ...]:
+        """What ``.dvc`` files track."""
+        return tuple(tracked(self.workspace))
 
     def _group(self, name: str, definition: Any) -> Group:
         where = f"{self.path}: stages.{name}"

@@ -6,6 +6,8 @@ import warnings
 
 import dagster as dg
 
+from dagster_dvc import build_dvc_sources, build_in_sync_checks
+from pipelines.antlr import check_antlr
 from pipelines.defs import schedules
 from pipelines.defs.benchmarks import checks as benchmark_checks
 from pipelines.defs.data import checks as data_checks
@@ -18,13 +20,13 @@ from pipelines.defs.sensors import sensors
 from pipelines.defs.serving import assets as serving
 from pipelines.defs.serving import checks as serving_checks
 from pipelines.defs.stages import ASSETS
-from pipelines.dvc import build_in_sync_checks
 
+check_antlr()
 with warnings.catch_warnings(action="ignore", category=dg.BetaWarning):  # source links: it says so once an asset
     others = dg.with_source_code_references(dg.load_assets_from_modules([serving, operations]))
 
 defs = dg.Definitions(
-    assets=[*ASSETS, *others],
+    assets=[*ASSETS, *others, *build_dvc_sources(PROJECT)],
     asset_checks=[
         *dg.load_asset_checks_from_modules(
             [data_checks, reward_checks, serving_checks, policy_checks, benchmark_checks]

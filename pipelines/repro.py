@@ -17,13 +17,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence, Set
 from pathlib import Path
 
+from dagster_dvc.half_written import put_aside
+from dagster_dvc.process import DVC, end_group, forget_group, interrupt_on, search_path, start_group
+from dagster_dvc.tidying import release_dead_locks
 from dvc_project.errors import DvcProjectError
 from dvc_project.project import DvcProject
 from dvc_project.state import ProjectState
 from paco_core.runtime.code.derived import present_code
-from pipelines.dvc.half_written import put_aside
-from pipelines.dvc.process import DVC, end_group, forget_group, interrupt_on, search_path, start_group
-from pipelines.dvc.tidying import release_dead_locks
 
 GRACE_SECONDS, POLL_SECONDS = 8.0, 0.02
 #: What DVC prints around a stage that goes well. ``--quiet`` would hide its errors, too: a full disk, a missing file.

@@ -20,8 +20,8 @@ from pathlib import Path
 
 import yaml
 
+from dagster_dvc.process import interrupt_on, search_path, start_group
 from paco_core.runtime.tracking.store import ARTIFACTS, ARTIFACTS_URI, tracking_uri
-from pipelines.dvc.process import interrupt_on, search_path, start_group
 from pipelines.instance.settings import write_settings
 from pipelines.links import links
 

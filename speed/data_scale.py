@@ -40,7 +40,7 @@ MIRROR = """
 import dagster as dg
 from pipelines.definitions import defs
 from pipelines.defs.graph import PROJECT, TRANSLATOR
-from pipelines.dvc.sensor import mirror_lock
+from dagster_dvc.sensor import mirror_lock
 with dg.DagsterInstance.get() as instance:
     mirror_lock(PROJECT, instance, defs.get_repository_def(), TRANSLATOR)
 """

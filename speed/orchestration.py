@@ -44,7 +44,7 @@ import sys
 sys.path.insert(0, {root!r})
 import dagster as dg
 from pathlib import Path
-from pipelines.dvc import DvcProject, DvcResource, build_dvc_assets, build_dvc_lock_sensor
+from dagster_dvc import DvcProject, DvcResource, build_dvc_assets, build_dvc_lock_sensor
 project = DvcProject(Path({project!r}))
 defs = dg.Definitions(
     assets=build_dvc_assets(project),

@@ -1,4 +1,4 @@
-"""Make ``.venv`` from requirements.txt: says what is in the way before it downloads anything.
+"""Make ``.venv`` from requirements-dev.txt: says what is in the way before it downloads anything.
 
 Written for any Python 3, so that a too old one gets a sentence instead of a syntax error.
 """
@@ -12,6 +12,9 @@ NEEDED = ((3, 11), (3, 14))
 FREE_GB = 9.0  # the environment takes 6.1 GB; the rest is room to unpack
 LEAST_GB = 1.0  # of room to unpack, where a whole environment lies already
 VENV = ".venv"
+LOCK = "requirements-dev.txt"  # what the graph needs, and what its tests need
+#: The project, and the two libraries that are wheels of their own.
+PROJECTS = (".", "wheels/dvc-project", "wheels/dagster-dvc")
 
 
 def fail(text):
@@ -73,17 +76,18 @@ def main():
         run(python, "-m", "pip", "install", "--quiet", "uv")
     uv = (os.path.join(VENV, "bin", "uv"), "pip", "install", "--quiet", "--python", python)
     pip = (python, "-m", "pip", "install", "--quiet")
-    pinned = ("--require-hashes", "-r", "requirements.txt")
+    pinned = ("--require-hashes", "-r", LOCK)
     print("installing the pinned packages into .venv (about a minute, 6 GB) ...", flush=True)
     if not succeeds(*uv, "--compile-bytecode", *pinned):
         # A mirror that only pip's own configuration names: uv does not read that file.
         print("uv could not install them; trying pip, which takes some minutes ...", flush=True)
         run(*pip, *pinned)
-    run(*pip, "--no-deps", "--no-build-isolation", "--editable", ".")
+    editable = [word for project in PROJECTS for word in ("--editable", "./" + project)]
+    run(*pip, "--no-deps", "--no-build-isolation", *editable)
     # MLflow takes seconds to make its tables; the first stage would wait for them. What fails here is reported there.
     succeeds(python, "-m", "paco_core.runtime.tracking.prepare", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     with open(os.path.join(VENV, ".ready"), "w") as ready:
-        ready.write("made from requirements.txt\n")
+        ready.write("made from %s\n" % LOCK)
     print("ready: .venv")
 
 

@@ -33,8 +33,16 @@ def project_root() -> Path:
 
     root = found_root()
     if root is None:
-        raise DataError(f"{Path.cwd()} lies in no paco project (dvc.yaml and params.yaml); change to a clone of it")
+        raise DataError(
+            f"{Path.cwd()} lies in no paco project (dvc.yaml and params.yaml); change to one, or run `paco init`"
+        )
     return root
+
+
+def init(args: argparse.Namespace) -> None:
+    from paco_core.cli.init import init
+
+    print(init(args.folder))
 
 
 def run(args: argparse.Namespace) -> None:

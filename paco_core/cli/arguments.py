@@ -10,6 +10,15 @@ from pathlib import Path
 from paco_core.cli import acts
 
 
+def _add_project(verb: Callable[..., argparse.ArgumentParser]) -> None:
+    """Verbs about the project as a whole."""
+    init = verb("init", acts.init, "lay out a new project: graph, parameters, small models, Dagster's code location")
+    init.add_argument("folder", type=Path, help="a new or empty folder")
+    status = verb("status", acts.status, "list stages that are out of date and why, champions and reward servers")
+    status.add_argument("--json", action="store_true", help="JSON instead of lines")
+    verb("doctor", acts.doctor, "print what is installed and reachable here, to paste into an issue")
+
+
 def _add_tracking(verb: Callable[..., argparse.ArgumentParser]) -> None:
     """Verbs about runs, versions and where they come from."""
     compare = verb("compare", acts.compare, "compare tracked runs: a table here, an HTML page with curves and pictures")
@@ -144,7 +153,7 @@ def parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="paco", description="Consistent image generation by reinforcement learning, as a pipeline."
     )
-    parser.add_argument("--version", action="version", version=f"%(prog)s {version('paco')}")
+    parser.add_argument("--version", action="version", version=f"%(prog)s {version('paco-rl')}")
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
 
     def verb(name: str, act: Callable[[argparse.Namespace], None], text: str) -> argparse.ArgumentParser:
@@ -152,9 +161,7 @@ def parser() -> argparse.ArgumentParser:
         sub.set_defaults(act=act)
         return sub
 
-    status = verb("status", acts.status, "list stages that are out of date and why, champions and reward servers")
-    status.add_argument("--json", action="store_true", help="JSON instead of lines")
-    verb("doctor", acts.doctor, "print what is installed and reachable here, to paste into an issue")
+    _add_project(verb)
 
     run = verb("run", acts.run, "run one stage of dvc.yaml (what `dvc repro` calls)")
     run.add_argument("stage")

@@ -25,6 +25,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     except (DataError, ParamsError) as error:
         print(f"paco {args.verb}: {redacted(str(error))}", file=sys.stderr)
         raise SystemExit(1) from None
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing in ("", "dagster_dvc", "dvc_project", "paco_core", "pipelines"):
+            raise
+        print(
+            f"paco {args.verb}: the package {missing} is not installed; `pip install 'paco-rl[pipeline]'` installs "
+            "what the graph needs",
+            file=sys.stderr,
+        )
+        raise SystemExit(1) from None
     except KeyboardInterrupt:
         print(f"paco {args.verb}: interrupted; nothing half-written was kept", file=sys.stderr)
         raise SystemExit(130) from None

@@ -23,7 +23,7 @@ from paco_core.serving.servers import endpoint
 
 PACKAGES = (
     "torch", "diffusers", "transformers", "peft", "accelerate", "datasets", "open_clip_torch", "pandas",
-    "dagster", "dvc", "mlflow",
+    "dagster", "dagster-dvc", "dvc", "mlflow", "antlr4-python3-runtime", "hydra-core",
 )  # fmt: skip
 OPTIONAL = ("bitsandbytes", "boto3", "dagster-k8s", "dagster-postgres", "deepspeed", "rapidocr", "ray")
 PORTS = {3000: "Dagster", 5000: "MLflow", 7860: "annotation"}
@@ -45,7 +45,7 @@ def report(root: Path) -> str:
 
 
 def _all(root: Path) -> Iterator[tuple[str, str]]:
-    yield "paco", f"{_version('paco')}, {_commit(root)}"
+    yield "paco", f"{_version('paco-rl')}, {_commit(root)}"
     yield "python", f"{platform.python_version()} ({sys.executable})"
     yield "system", f"{platform.platform()}, {os.cpu_count()} processors, {memory_gb():.0f} GB of memory"
     yield "packages", ", ".join(f"{name} {_version(name)}" for name in PACKAGES)

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from paco_core.config.references import model_at
 from paco_core.policies.families import Family, family_of
-from paco_core.runtime.code.closure import PACKAGE
-from paco_core.runtime.code.stage_code import digest_of
+from paco_core.runtime.code.stage_code import library_digest
 
 if TYPE_CHECKING:
     import torch
@@ -171,6 +170,6 @@ def load(
     """
     kind = family_of(family).load_class()
     if cache is not None:  # what other code encoded is not taken for this code's
-        cache = cache / digest_of(PACKAGE.parent, kind.__module__, frozenset({family}))
+        cache = cache / library_digest(kind.__module__, frozenset({family}), cache)
     policy: Policy = kind.load(model, device, dtype, reference_size=reference_size, cache=cache)
     return policy

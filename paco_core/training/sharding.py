@@ -46,5 +46,7 @@ def _zero2() -> Literal["zero2"]:
     if not {given["OFFLOAD_OPTIMIZER_DEVICE"], given["OFFLOAD_PARAM_DEVICE"]} <= {"none"}:
         raise DataError("offload_optimizer_device, offload_param_device: nothing is offloaded here; set them to none")
     if find_spec("deepspeed") is None:
-        raise DataError("DeepSpeed is not installed here: `uv pip install 'paco[deepspeed]'`, or use launch/ddp.yaml")
+        raise DataError(
+            "DeepSpeed is not installed here: `uv pip install 'paco-rl[deepspeed]'`, or use launch/ddp.yaml"
+        )
     return "zero2"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from dagster_dvc import DvcProject
 from pipelines.defs.translator import PacoTranslator
-from pipelines.dvc import DvcProject
 
 ROOT = Path(__file__).resolve().parents[2]
 DATA = ROOT / "data"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dagster as dg
 
-from pipelines.dvc.figures import ALL_FIGURES
-from pipelines.dvc.reproduction import LOCK_DIGEST_TAG
+from dagster_dvc.figures import ALL_FIGURES
+from dagster_dvc.reproduction import LOCK_DIGEST_TAG
 
 Figures = dict[str, float | None]
 _EVENTS_READ = 100

@@ -12,10 +12,10 @@ from typing import Any
 
 import dagster as dg
 
+from dagster_dvc import DvcResource
 from dvc_project.errors import DvcProjectError
 from dvc_project.templating import read_data
 from pipelines.defs.graph import ROOT
-from pipelines.dvc import DvcResource
 
 VARIABLE, CONFIG = "PACO_CLUSTER", "PACO_CLUSTER_CONFIG"
 CLUSTERS = ("slurm", "kubernetes")
@@ -48,9 +48,9 @@ def resources(root: Path = ROOT) -> dict[str, Any]:
 
 def _kind(cluster: str) -> type[DvcResource]:
     if cluster == "slurm":
-        from pipelines.dvc.slurm import SlurmDvcResource
+        from dagster_dvc.slurm import SlurmDvcResource
 
         return SlurmDvcResource
-    from pipelines.dvc.kubernetes import KubernetesDvcResource
+    from dagster_dvc.kubernetes import KubernetesDvcResource
 
     return KubernetesDvcResource

@@ -4,8 +4,8 @@
 
 import dagster as dg
 
+from dagster_dvc import build_whole_graph_job
 from pipelines.defs.graph import PROJECT, ROOT, TRANSLATOR
-from pipelines.dvc import build_whole_graph_job
 
 STOPPED = dg.DefaultScheduleStatus.STOPPED
 

@@ -4,9 +4,9 @@
 
 import dagster as dg
 
+from dagster_dvc import build_dvc_lock_sensor
 from pipelines.defs.graph import PROJECT, ROOT, TRANSLATOR
 from pipelines.defs.schedules import endpoint_health, reevaluation, reproducibility_audit, whole_graph
-from pipelines.dvc import build_dvc_lock_sensor
 
 STOPPED = dg.DefaultSensorStatus.STOPPED
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import dagster as dg
 
+from dagster_dvc import DagsterDvcTranslator, DvcProject
 from dvc_project.derived import Derived
 from dvc_project.project import Group, Stage
 from paco_core.runtime.code.derived import present_code
-from pipelines.dvc import DagsterDvcTranslator, DvcProject
 from pipelines.previews import benchmarks, data, policies, reward
 from pipelines.previews.columns import described
 from pipelines.previews.headlines import HEADLINES

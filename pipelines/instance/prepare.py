@@ -10,10 +10,10 @@ import sys
 
 import dagster as dg
 
+from dagster_dvc import DvcProjectError
+from dagster_dvc.sensor import mirror_lock
 from pipelines.definitions import defs
 from pipelines.defs.graph import PROJECT, TRANSLATOR
-from pipelines.dvc import DvcProjectError
-from pipelines.dvc.sensor import mirror_lock
 
 
 def main() -> None:

@@ -98,4 +98,4 @@ def test_the_version_is_that_of_the_distribution(capsys: pytest.CaptureFixture[s
 
     with pytest.raises(SystemExit) as ended:
         cli.main(["--version"])
-    assert ended.value.code == 0 and capsys.readouterr().out == f"paco {version('paco')}\n"
+    assert ended.value.code == 0 and capsys.readouterr().out == f"paco {version('paco-rl')}\n"

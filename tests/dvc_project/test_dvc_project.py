@@ -8,9 +8,9 @@ from pathlib import Path
 import graphs
 import pytest
 
+from dagster_dvc import DvcProject, DvcProjectError
 from dvc_project.hashing import Workspace
 from dvc_project.templating import Variables, read_data
-from pipelines.dvc import DvcProject, DvcProjectError
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 

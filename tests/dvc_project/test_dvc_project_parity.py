@@ -9,7 +9,7 @@ import dagster as dg
 import graphs
 import pytest
 
-from pipelines.dvc import DvcProject
+from dagster_dvc import DvcProject
 
 
 def _edges(dot: str) -> set[tuple[str, str]]:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from dagster_dvc import DvcProject, DvcProjectError
 from dvc_project import lockfile
 from paco_core.io.file_locks import hold
-from pipelines.dvc import DvcProject, DvcProjectError
 
 STAGE = "  {0}:\n    cmd: make {0}\n    outs:\n    - path: {0}.out\n      md5: {0}00\n"
 WHOLE = "schema: '2.0'\nstages:\n" + STAGE.format("a") + STAGE.format("b")

@@ -35,7 +35,7 @@ ZERO2 = pytest.param(
     "launch/deepspeed-zero2-cpu.yaml",
     id="zero2",
     marks=pytest.mark.skipif(
-        find_spec("deepspeed") is None, reason="needs DeepSpeed: uv pip install 'paco[deepspeed]'"
+        find_spec("deepspeed") is None, reason="needs DeepSpeed: uv pip install 'paco-rl[deepspeed]'"
     ),
 )
 

@@ -19,7 +19,7 @@ from urllib.parse import quote
 import httpx
 import pytest
 
-from pipelines.dvc import DvcProject
+from dagster_dvc import DvcProject
 
 CHROMIUM = next((p for p in map(shutil.which, ("chromium", "chromium-browser", "google-chrome")) if p), None)
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]

@@ -19,11 +19,11 @@ import pytest
 import yaml
 from conftest import Dvc, changed_stages
 
+from dagster_dvc import DvcProject
 from dvc_project.lockfile import Lock
 from dvc_project.state import ProjectState
 from paco_core.runtime.code import closure
 from pipelines.defs.translator import PacoTranslator
-from pipelines.dvc import DvcProject
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 

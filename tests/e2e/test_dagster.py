@@ -14,8 +14,8 @@ import graphs
 import pytest
 import yaml
 
+from dagster_dvc import DvcProject
 from pipelines.defs.translator import PacoTranslator
-from pipelines.dvc import DvcProject
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 

@@ -115,13 +115,13 @@ def _lock(root: Path) -> Any:
 
 
 def _dvc_lock(root: Path) -> Any:
-    from pipelines.dvc import DvcProject
+    from dagster_dvc import DvcProject
 
     return DvcProject(root).lock()
 
 
 def _dvc_yaml(root: Path) -> Any:
-    from pipelines.dvc import DvcProject
+    from dagster_dvc import DvcProject
 
     return sorted(DvcProject(root).stages)
 

@@ -12,7 +12,7 @@ import graphs
 import pytest
 from verdicts import Ledger, Outcome
 
-from pipelines.dvc import DvcProject
+from dagster_dvc import DvcProject
 
 Breach = tuple[Outcome, str] | None
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(500)]

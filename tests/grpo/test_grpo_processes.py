@@ -130,7 +130,7 @@ def test_two_processes_go_on_from_a_checkpoint_bit_for_bit(tmp_path: Path, env: 
     assert whole.keys() == parts.keys() and all(torch.equal(tensor, parts[name]) for name, tensor in whole.items())
 
 
-@pytest.mark.skipif(find_spec("deepspeed") is None, reason="needs DeepSpeed: uv pip install 'paco[deepspeed]'")
+@pytest.mark.skipif(find_spec("deepspeed") is None, reason="needs DeepSpeed: uv pip install 'paco-rl[deepspeed]'")
 @pytest.mark.parametrize("changes", [{}, {"loss": "nft"}], ids=["ppo", "nft"])
 def test_moments_shared_out_by_deepspeed_make_the_same_steps(tmp_path: Path, changes: dict[str, Any]) -> None:
     """Also where a run goes on: the second epoch starts from the first one's checkpoint."""

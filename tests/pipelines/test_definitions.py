@@ -9,11 +9,11 @@ import graphs
 import pytest
 from dagster._core.definitions.assets.graph.base_asset_graph import BaseAssetGraph
 
+from dagster_dvc import DvcProject
+from dagster_dvc.checks import in_sync
 from pipelines.definitions import defs
 from pipelines.defs.asset_checks import as_result
 from pipelines.defs.graph import PROJECT
-from pipelines.dvc import DvcProject
-from pipelines.dvc.checks import in_sync
 
 ROOM_OF_GROUP = {"data", "reward", "serving", "policies", "benchmarks", "operations"}
 WATCHED = {"nightly/reward", "nightly/policies", "audit/reproducibility"}

@@ -15,9 +15,9 @@ import graphs
 import pytest
 from test_dvc_stopping import GRAPH, STAGE, _gone, _locked, _number, _until
 
-from pipelines.dvc import DvcProject, DvcResource, build_dvc_assets
-from pipelines.dvc.kubernetes import KubernetesDvcResource
-from pipelines.dvc.slurm import SlurmDvcResource
+from dagster_dvc import DvcProject, DvcResource, build_dvc_assets
+from dagster_dvc.kubernetes import KubernetesDvcResource
+from dagster_dvc.slurm import SlurmDvcResource
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 #: A queue of one node: a job is a process of this machine. The jobs that ran, their options and signals stay readable.
@@ -134,8 +134,8 @@ def test_a_terminated_run_cancels_its_job_which_tidies_up(tmp_path: Path, slurm:
     code = f"""
 import sys
 import dagster as dg
-from pipelines.dvc import DvcProject, build_dvc_assets
-from pipelines.dvc.slurm import SlurmDvcResource
+from dagster_dvc import DvcProject, build_dvc_assets
+from dagster_dvc.slurm import SlurmDvcResource
 project = DvcProject({str(root)!r})
 resource = SlurmDvcResource(project_dir={str(root)!r}, poll_seconds=0.05, grace_seconds=2)
 dg.materialize(build_dvc_assets(project), resources={{"dvc": resource}}, raise_on_error=False)
@@ -217,7 +217,7 @@ class Cluster:
 
 @pytest.fixture
 def pods(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
-    pytest.importorskip("dagster_k8s", reason="stages as pods need the extra paco[kubernetes]")
+    pytest.importorskip("dagster_k8s", reason="stages as pods need the extra paco-rl[kubernetes]")
     from dagster_k8s import PipesK8sClient
     from dagster_k8s.client import DagsterKubernetesClient
 
@@ -268,7 +268,7 @@ def test_a_pod_that_fails_tells_the_end_of_its_log(tmp_path: Path, pods: Cluster
 
 def test_a_deleted_pod_tidies_up_before_it_goes(tmp_path: Path, pods: Cluster) -> None:
     root = graphs.make(tmp_path / "project", GRAPH.format(how="obedient"), stage__py=STAGE)
-    command = [sys.executable, "-m", "pipelines.dvc.remote", "--stage", "a", "--", sys.executable, "-m", "dvc", "repro"]
+    command = [sys.executable, "-m", "dagster_dvc.remote", "--stage", "a", "--", sys.executable, "-m", "dvc", "repro"]
     container = SimpleNamespace(env=[], command=command, working_dir=str(root))
     pods.create_namespaced_pod("ml", SimpleNamespace(spec=SimpleNamespace(containers=[container])))
     stage = _number(root / "pid")

@@ -10,8 +10,8 @@ import graphs
 import pandas as pd
 import pytest
 
-from pipelines.dvc import DagsterDvcTranslator, DvcProject, DvcResource, build_dvc_assets, build_dvc_lock_sensor
-from pipelines.dvc.describing import describe_outs, holds_recorded, table_facts
+from dagster_dvc import DagsterDvcTranslator, DvcProject, DvcResource, build_dvc_assets, build_dvc_lock_sensor
+from dagster_dvc.describing import describe_outs, holds_recorded, table_facts
 
 GRAPH = """
 stages:

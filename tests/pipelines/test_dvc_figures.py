@@ -7,7 +7,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from pipelines.dvc.figures import ALL_FIGURES, arranged, first_things_first, rounded
+from dagster_dvc.figures import ALL_FIGURES, arranged, first_things_first, rounded
 
 PAIRED = {
     "prompts": 48,

@@ -8,7 +8,7 @@ from typing import Any
 import dagster as dg
 import graphs
 
-from pipelines.dvc import DvcProject, DvcResource, build_dvc_assets
+from dagster_dvc import DvcProject, DvcResource, build_dvc_assets
 
 GRAPH = """
 stages:

@@ -8,7 +8,7 @@ from pathlib import Path
 import graphs
 import pytest
 
-from pipelines.dvc.half_written import HALF, put_aside
+from dagster_dvc.half_written import HALF, put_aside
 from pipelines.repro import reproduce
 
 

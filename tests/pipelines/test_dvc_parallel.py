@@ -9,7 +9,7 @@ from pathlib import Path
 import dagster as dg
 import graphs
 
-from pipelines.dvc import DvcProject
+from dagster_dvc import DvcProject
 
 SHARDS = [str(n) for n in range(8)]
 GRAPH = """

@@ -8,7 +8,7 @@ import dagster as dg
 import graphs
 import pytest
 
-from pipelines.dvc import DvcProject, DvcProjectError, build_whole_graph_job
+from dagster_dvc import DvcProject, DvcProjectError, build_whole_graph_job
 
 MIXED = """
 stages:

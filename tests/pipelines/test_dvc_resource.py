@@ -12,9 +12,9 @@ import dagster as dg
 import graphs
 import pytest
 
-from pipelines.dvc import DagsterDvcTranslator, DvcProject, DvcResource, dvc_asset
-from pipelines.dvc.process import Completed, run_group
-from pipelines.dvc.resource import FAILURE_CHARACTERS, _failure
+from dagster_dvc import DagsterDvcTranslator, DvcProject, DvcResource, dvc_asset
+from dagster_dvc.process import Completed, run_group
+from dagster_dvc.resource import FAILURE_CHARACTERS, _failure
 
 REPORTS = """
 import os, pathlib

@@ -5,8 +5,8 @@ from pathlib import Path
 import dagster as dg
 import graphs
 
-from pipelines.dvc import DvcProject, DvcResource, build_dvc_assets, build_dvc_lock_sensor, build_in_sync_checks
-from pipelines.dvc.sensor import mirror_lock
+from dagster_dvc import DvcProject, DvcResource, build_dvc_assets, build_dvc_lock_sensor, build_in_sync_checks
+from dagster_dvc.sensor import mirror_lock
 
 
 def test_a_chain_through_its_life(tmp_path: Path) -> None:

@@ -14,9 +14,9 @@ from pathlib import Path
 import graphs
 import pytest
 
-from pipelines.dvc import DvcProject
-from pipelines.dvc.process import Completed, end_group, run_group
-from pipelines.dvc.tidying import release_dead_locks, remove_half_written
+from dagster_dvc import DvcProject
+from dagster_dvc.process import Completed, end_group, run_group
+from dagster_dvc.tidying import release_dead_locks, remove_half_written
 
 FAMILY = """
 import pathlib, signal, subprocess, sys, time

@@ -8,7 +8,7 @@ import dagster as dg
 import graphs
 import pytest
 
-from pipelines.dvc import DagsterDvcTranslator, DvcProject, DvcProjectError, build_dvc_assets, dvc_asset
+from dagster_dvc import DagsterDvcTranslator, DvcProject, DvcProjectError, build_dvc_assets, dvc_asset
 
 
 @pytest.fixture
@@ -112,6 +112,6 @@ def test_string_selections_work(chain: DvcProject) -> None:
 
 
 def test_the_library_loads_neither_dvc_nor_torch() -> None:
-    code = "import sys, pipelines.dvc; print(sorted({'dvc', 'torch', 'paco_core'} & set(sys.modules)))"
+    code = "import sys, dagster_dvc; print(sorted({'dvc', 'torch', 'paco_core'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -15,11 +15,11 @@ import graphs
 import psutil
 import pytest
 
+from dagster_dvc import DvcProject, watchdog
+from dagster_dvc.process import DVC, search_path
 from paco_core.io.file_locks import is_held
 from paco_core.runtime.stage_lock import lock_file
 from pipelines import repro
-from pipelines.dvc import DvcProject, watchdog
-from pipelines.dvc.process import DVC, search_path
 
 # `left` and `right` wait for each other: neither ends unless both run at once.
 MEET = """

@@ -5,9 +5,9 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
+from dagster_dvc.kubernetes import KubernetesDvcResource
+from dagster_dvc.slurm import SlurmDvcResource
 from pipelines.defs.resources import CONFIG, VARIABLE, resources
-from pipelines.dvc.kubernetes import KubernetesDvcResource
-from pipelines.dvc.slurm import SlurmDvcResource
 
 
 def test_the_environment_chooses_where_stages_run(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:

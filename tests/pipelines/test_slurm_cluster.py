@@ -16,15 +16,15 @@ from slurm_cluster import Cluster
 from test_dvc_clusters import ONE, REPORTS, failure, materialise, outcome
 from test_dvc_stopping import GRAPH, STAGE, _gone, _locked, _number, _until
 
-from pipelines.dvc.slurm import SlurmDvcResource
+from dagster_dvc.slurm import SlurmDvcResource
 
 pytestmark = pytest.mark.skipif(slurm_cluster.missing() is not None, reason=str(slurm_cluster.missing()))
 
 #: A step as Dagster's executor starts it: a process of its own that gets SIGINT when its run is terminated.
 STEP = """
 import dagster as dg
-from pipelines.dvc import DvcProject, build_dvc_assets
-from pipelines.dvc.slurm import SlurmDvcResource
+from dagster_dvc import DvcProject, build_dvc_assets
+from dagster_dvc.slurm import SlurmDvcResource
 resource = SlurmDvcResource(project_dir={root!r}, poll_seconds=0.1, grace_seconds=2)
 done = dg.materialize(build_dvc_assets(DvcProject({root!r})), resources={{"dvc": resource}}, raise_on_error=False)
 for event in done.all_events:

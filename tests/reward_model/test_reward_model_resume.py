@@ -153,7 +153,7 @@ def train_together(base: Path, out: Path, env: dict[str, str], ends_after: int |
             2e-5,
             id="zero2",
             marks=pytest.mark.skipif(
-                find_spec("deepspeed") is None, reason="needs DeepSpeed: uv pip install 'paco[deepspeed]'"
+                find_spec("deepspeed") is None, reason="needs DeepSpeed: uv pip install 'paco-rl[deepspeed]'"
             ),
         ),
     ],

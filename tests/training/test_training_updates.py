@@ -35,7 +35,7 @@ def step(of: WholeUpdates, seed: int) -> float:
 @pytest.mark.parametrize("optimizer", ["adamw", "adamw_8bit"])
 def test_an_optimiser_goes_on_from_a_checkpoint_bit_for_bit(tmp_path: Path, optimizer: str) -> None:
     if optimizer == "adamw_8bit":
-        pytest.importorskip("bitsandbytes", reason="needs bitsandbytes: uv pip install 'paco[eight-bit]'")
+        pytest.importorskip("bitsandbytes", reason="needs bitsandbytes: uv pip install 'paco-rl[eight-bit]'")
     begun = {"large": torch.ones(64, 128), "other": torch.ones(64, 64), "small": torch.ones(8)}  # 8 bit from 4096 on
     first = updates(optimizer, begun)
     assert all(step(first, seed) > 0 for seed in (1, 2))

@@ -127,7 +127,7 @@ class Sentences:
             from sentence_transformers import SentenceTransformer
         except ImportError:
             raise DataError(
-                "diverse_prompts.encoder 'sentence_transformers' needs the package: pip install 'paco[sentences]'"
+                "diverse_prompts.encoder 'sentence_transformers' needs the package: pip install 'paco-rl[sentences]'"
             ) from None
         _need(model, "modules.json", "sentence-transformers")
         self._model = SentenceTransformer(model, device=device)

@@ -197,6 +197,12 @@ def digest_of(root: Path, module: str, words: Set[str] = frozenset()) -> str:
     return StageCode(closure.modules, closure.libraries).digest
 
 
+def library_digest(module: str, words: Set[str], cache: Path) -> str:
+    """Digest of what a module of this library runs, without anything of a project's; ``cache`` is a folder."""
+    closure = Code(cache, cache / CACHE.name).closure([module], words)
+    return StageCode(closure.modules, closure.libraries).digest
+
+
 def recorded(root: Path, path: str, md5: str) -> StageCode:
     """What a version of a code file says; empty where neither the workspace nor DVC's cache holds that version."""
     for place in (root / path, cached(root, md5)):

@@ -106,7 +106,7 @@ def connected(**here: Any) -> Iterator[Any]:
         import ray
         import ray.data
     except ImportError as error:
-        raise DataError(f"PACO_LAUNCHER=ray needs Ray ({error}): pip install 'paco[ray]'") from None
+        raise DataError(f"PACO_LAUNCHER=ray needs Ray ({error}): pip install 'paco-rl[ray]'") from None
     ours = not ray.is_initialized()
     if ours:
         stopping = signal.getsignal(signal.SIGTERM)

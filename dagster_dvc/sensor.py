@@ -2,11 +2,11 @@
 
 import dagster as dg
 
+from dagster_dvc.evaluating import evaluate_mirrored
+from dagster_dvc.mirror import Mirror
+from dagster_dvc.translator import DagsterDvcTranslator
 from dvc_project.errors import DvcProjectError
 from dvc_project.project import DvcProject
-from pipelines.dvc.evaluating import evaluate_mirrored
-from pipelines.dvc.mirror import Mirror
-from pipelines.dvc.translator import DagsterDvcTranslator
 
 # No `from __future__ import annotations`: Dagster reads the sensor function's annotations.
 

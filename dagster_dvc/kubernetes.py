@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 from pydantic import Field
 
+from dagster_dvc.process import Completed
+from dagster_dvc.resource import DvcResource
+from dagster_dvc.translator import DagsterDvcTranslator
 from dvc_project.project import DvcProject, Stage
-from pipelines.dvc.process import Completed
-from pipelines.dvc.resource import DvcResource
-from pipelines.dvc.translator import DagsterDvcTranslator
 
 if TYPE_CHECKING:
     from dagster_k8s import PipesK8sClient
@@ -60,7 +60,7 @@ class KubernetesDvcResource(DvcResource):
         Raises:
             dagster.Failure: when dagster-k8s is not installed.
         """
-        inside = ["-m", "pipelines.dvc.remote", "--stage", stage.name, "--grace", str(self.grace_seconds), "--"]
+        inside = ["-m", "dagster_dvc.remote", "--stage", stage.name, "--grace", str(self.grace_seconds), "--"]
         began = time.monotonic()
         try:
             ended = self.client().run(
@@ -83,7 +83,9 @@ class KubernetesDvcResource(DvcResource):
         try:
             from dagster_k8s import PipesK8sClient
         except ImportError as error:
-            raise dg.Failure(f"stages as pods need dagster-k8s ({error}): pip install 'paco[kubernetes]'") from None
+            raise dg.Failure(
+                f"stages as pods need dagster-k8s ({error}): pip install 'dagster-dvc[kubernetes]'"
+            ) from None
         return PipesK8sClient(poll_interval=self.poll_seconds)
 
     def _pod_spec(self, project: DvcProject, stage: Stage) -> dict[str, Any]:

@@ -14,10 +14,10 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from dagster_dvc.process import Completed, began
 from dvc_project.hashing import locks_by_link
 from dvc_project.locks import held
 from dvc_project.project import DvcProject, Stage
-from pipelines.dvc.process import Completed, began
 
 _WAIT_SECONDS = 2.0
 

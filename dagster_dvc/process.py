@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import IO, Any, TextIO
 
-from pipelines.dvc import watchdog
+from dagster_dvc import watchdog
 
 _FIRST_LINES, _LAST_LINES = 50, 400
 _ORPHANS_GRACE_SECONDS = 10.0  # for the groups of a process that was killed

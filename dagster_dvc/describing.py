@@ -14,9 +14,9 @@ from typing import Any
 
 import dagster as dg
 
+from dagster_dvc.figures import arranged, figures
 from dvc_project.lockfile import Entry
 from dvc_project.project import DvcProject, Stage
-from pipelines.dvc.figures import arranged, figures
 
 _TABLES = {".parquet", ".jsonl", ".csv"}
 _TABLES_SHOWN = 8
@@ -48,7 +48,7 @@ def describe_outs(
 ) -> dict[str, Any]:
     """Metadata of a materialisation from what lies in the workspace.
 
-    The figures of the stage's metrics files, the ``headline`` first (:func:`pipelines.dvc.figures.arranged`); rows and
+    The figures of the stage's metrics files, the ``headline`` first (:func:`dagster_dvc.figures.arranged`); rows and
     columns of the main table (``meta.dagster.table``, else the largest), each column with what ``describe`` says of
     it, rows of the others; files and bytes of the outs.
     """

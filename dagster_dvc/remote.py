@@ -1,4 +1,4 @@
-"""Runs DVC on the node that a scheduler chose: ``python -m pipelines.dvc.remote --stage S -- dvc repro ...``.
+"""Runs DVC on the node that a scheduler chose: ``python -m dagster_dvc.remote --stage S -- dvc repro ...``.
 
 The project's folder is the working folder, seen by this node and by Dagster's alike. SIGTERM, which schedulers send
 before they kill, ends DVC and its stage in order and tidies up, here where the process ids mean something.
@@ -12,9 +12,9 @@ import signal
 import sys
 from pathlib import Path
 
+from dagster_dvc.process import Completed, interrupt_on, run_group
+from dagster_dvc.tidying import tidy_up
 from dvc_project.project import DvcProject
-from pipelines.dvc.process import Completed, interrupt_on, run_group
-from pipelines.dvc.tidying import tidy_up
 
 STOPPED = 128 + signal.SIGTERM
 

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import dagster as dg
 
+from dagster_dvc.translator import DagsterDvcTranslator
 from dvc_project.project import DvcProject, Stage
-from pipelines.dvc.translator import DagsterDvcTranslator
 
 _PARTITION_TAG = "dagster/partition"
 _ANSWERS_READ = 100

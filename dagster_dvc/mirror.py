@@ -8,22 +8,22 @@ told, one event is reported whose tags make them agree. A second call reports no
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import dagster as dg
 from dagster._core.definitions.assets.graph.asset_graph import AssetGraph
 
+from dagster_dvc.describing import holds_recorded
+from dagster_dvc.figures import first_things_first
+from dagster_dvc.reproduction import LOCK_DIGEST_TAG
+from dagster_dvc.translator import DagsterDvcTranslator
 from dvc_project.errors import DvcProjectError
 from dvc_project.hashing import digest
 from dvc_project.lockfile import Entry
 from dvc_project.project import DvcProject, Stage
 from dvc_project.state import ProjectState, StageState, data_version
-from pipelines.dvc.describing import holds_recorded
-from pipelines.dvc.figures import first_things_first
-from pipelines.dvc.reproduction import LOCK_DIGEST_TAG
-from pipelines.dvc.translator import DagsterDvcTranslator
 
 DATA_VERSION = "dagster/data_version"
 USER_PROVIDED = "dagster/data_version_is_user_provided"
@@ -107,10 +107,11 @@ class Mirror:
         self._parents = {key: frozenset(graph.get(key).parent_keys) for key in keys}
         self._events = Events(instance)
         self._groups = {translator.get_asset_key(group): group for group in project.groups.values()}
+        self._known = frozenset(graph.get_all_asset_keys())
 
     def tick(self) -> list[Mirrored]:
         """Report what Dagster does not know yet, producers first."""
-        found = []
+        found = list(self._tick_tracked())
         for state in ProjectState(self.project).all():
             key = self.translator.get_asset_key(self.project.groups[state.stage.group])
             if state.entry is None or key not in self._parents:
@@ -119,6 +120,29 @@ class Mirror:
                 self._report(key, state, state.entry, reason)
                 found.append(Mirrored(state.stage.name, reason))
         return found
+
+    def _tick_tracked(self) -> Iterator[Mirrored]:
+        """Versions of what ``.dvc`` files track."""
+        for tracked in self.project.tracked:
+            key, version = self.translator.get_tracked_key(tracked), tracked.md5
+            last = self._events.last(key)
+            if key not in self._known or version is None or (last is not None and last.version == version):
+                continue
+            sizes = {"dvc/bytes": tracked.bytes, "dvc/files": tracked.files}
+            self.instance.report_runless_asset_event(
+                dg.AssetMaterialization(
+                    asset_key=key,
+                    tags={DATA_VERSION: version, USER_PROVIDED: "true"},
+                    metadata={
+                        "dvc/md5": version,
+                        **{name: value for name, value in sizes.items() if value is not None},
+                    },
+                )
+            )
+            self._events.forget(key, None)
+            yield Mirrored(
+                tracked.path, "unknown to Dagster" if last is None else f"{tracked.file} has another version"
+            )
 
     def _difference(self, key: dg.AssetKey, state: StageState, entry: Entry) -> str | None:
         last = self._events.last(key, self.translator.partition_key(state.stage))

@@ -9,9 +9,9 @@ from dagster._core.definitions.assets.graph.asset_graph import AssetGraph
 from dagster._core.definitions.assets.job.asset_job import build_asset_job, get_asset_graph_for_job
 from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
+from dagster_dvc.translator import DagsterDvcTranslator
 from dvc_project.errors import DvcProjectError
 from dvc_project.project import DvcProject
-from pipelines.dvc.translator import DagsterDvcTranslator
 
 
 class WholeGraphJob(UnresolvedAssetJobDefinition):
@@ -19,7 +19,7 @@ class WholeGraphJob(UnresolvedAssetJobDefinition):
 
     ``dagster.define_asset_job`` refuses that, because a run has one partition key at most; Dagster's own job behind
     *Materialize all* does not. A run of this job has no partition key, and a partitioned asset in it makes all its
-    partitions (:meth:`pipelines.dvc.resource.DvcResource.reproduce`).
+    partitions (:meth:`dagster_dvc.resource.DvcResource.reproduce`).
     """
 
     def resolve(

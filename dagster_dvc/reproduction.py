@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import dagster as dg
 
-from pipelines.dvc.figures import first_things_first
+from dagster_dvc.figures import first_things_first
 
 Outcome = Literal["executed", "restored", "unchanged"]
 LOCK_DIGEST_TAG = "dvc/lock_digest"

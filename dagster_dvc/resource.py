@@ -14,19 +14,19 @@ import dagster as dg
 from dagster import PipesSession, PipesTempFileContextInjector, PipesTempFileMessageReader
 from pydantic import Field
 
+from dagster_dvc.figures import figures
+from dagster_dvc.gates import failed_gates
+from dagster_dvc.half_written import put_aside
+from dagster_dvc.partitions import reproduce_each
+from dagster_dvc.pipes import open_stage_session
+from dagster_dvc.process import DVC, Completed, began, run_group, search_path
+from dagster_dvc.reproduction import LOCK_DIGEST_TAG, Outcome, Reproduction
+from dagster_dvc.tidying import tidy_up
+from dagster_dvc.translator import STAGE_KEY, DagsterDvcTranslator, stage_of
 from dvc_project.lockfile import Entry
 from dvc_project.locks import alone
 from dvc_project.project import DvcProject, Stage
 from dvc_project.state import ProjectState, data_version
-from pipelines.dvc.figures import figures
-from pipelines.dvc.gates import failed_gates
-from pipelines.dvc.half_written import put_aside
-from pipelines.dvc.partitions import reproduce_each
-from pipelines.dvc.pipes import open_stage_session
-from pipelines.dvc.process import DVC, Completed, began, run_group, search_path
-from pipelines.dvc.reproduction import LOCK_DIGEST_TAG, Outcome, Reproduction
-from pipelines.dvc.tidying import tidy_up
-from pipelines.dvc.translator import STAGE_KEY, DagsterDvcTranslator, stage_of
 
 FORCE_TAG = "dvc/force"
 DESPITE_TAG = "dvc/despite_checks"
@@ -56,13 +56,13 @@ class DvcResource(dg.ConfigurableResource[Any]):
         """``dvc --wait-for-lock repro --single-item`` of this asset's stage, in a process group of its own.
 
         Of a partitioned asset that is the stage of the run's partition; in a run without one, all its stages, each with
-        an event of its own (:mod:`pipelines.dvc.partitions`). The stage may report through Dagster Pipes: the
+        an event of its own (:mod:`dagster_dvc.partitions`). The stage may report through Dagster Pipes: the
         environment reaches it through DVC. When the run is terminated, the whole group is ended, half-written outs are
         removed and dead locks released.
 
         Raises:
             dagster.Failure: when the stage failed (with the end of its stderr), already runs elsewhere, or is held
-                back by a blocking check that failed in another run (:mod:`pipelines.dvc.gates`).
+                back by a blocking check that failed in another run (:mod:`dagster_dvc.gates`).
         """
         chosen = translator or DagsterDvcTranslator()
         project = DvcProject(self.project_dir)

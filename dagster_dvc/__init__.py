@@ -12,32 +12,37 @@ from dvc_project.errors import DvcProjectError
 from dvc_project.project import DvcProject
 
 if TYPE_CHECKING:
-    from pipelines.dvc.assets import build_dvc_assets, dvc_asset
-    from pipelines.dvc.checks import build_in_sync_checks
-    from pipelines.dvc.job import build_whole_graph_job
-    from pipelines.dvc.reproduction import Reproduction
-    from pipelines.dvc.resource import DvcResource
-    from pipelines.dvc.sensor import build_dvc_lock_sensor
-    from pipelines.dvc.translator import DagsterDvcTranslator
+    from dagster_dvc.assets import build_dvc_assets, build_dvc_sources, dvc_asset
+    from dagster_dvc.checks import build_in_sync_checks
+    from dagster_dvc.component import DvcProjectComponent
+    from dagster_dvc.job import build_whole_graph_job
+    from dagster_dvc.reproduction import Reproduction
+    from dagster_dvc.resource import DvcResource
+    from dagster_dvc.sensor import build_dvc_lock_sensor
+    from dagster_dvc.translator import DagsterDvcTranslator
 
 __all__ = [
     "DagsterDvcTranslator",
     "DvcProject",
+    "DvcProjectComponent",
     "DvcProjectError",
     "DvcResource",
     "Reproduction",
     "build_dvc_assets",
     "build_dvc_lock_sensor",
+    "build_dvc_sources",
     "build_in_sync_checks",
     "build_whole_graph_job",
     "dvc_asset",
 ]
 _WITH_DAGSTER = {
     "DagsterDvcTranslator": "translator",
+    "DvcProjectComponent": "component",
     "DvcResource": "resource",
     "Reproduction": "reproduction",
     "build_dvc_assets": "assets",
     "build_dvc_lock_sensor": "sensor",
+    "build_dvc_sources": "assets",
     "build_in_sync_checks": "checks",
     "build_whole_graph_job": "job",
     "dvc_asset": "assets",

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import dagster as dg
 
+from dagster_dvc.translator import DagsterDvcTranslator
 from dvc_project.project import DvcProject
 from dvc_project.state import ProjectState
-from pipelines.dvc.translator import DagsterDvcTranslator
 
 
 def build_in_sync_checks(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -9,13 +10,17 @@ from typing import Any
 
 import dagster as dg
 
+from dagster_dvc.describing import describe_outs
 from dvc_project.derived import Derived
 from dvc_project.errors import DvcProjectError
+from dvc_project.paths import overlap
 from dvc_project.project import DvcProject, Group, Stage
-from pipelines.dvc.describing import describe_outs
+from dvc_project.tracked import Tracked
 
 STAGE_KEY = "dvc/stage"  # metadata of an asset: the entry of dvc.yaml that it stands for
+ARTIFACTS_KEY = "dvc/artifacts"  # metadata: entries under `artifacts` whose paths lie in what the asset holds
 _SETTINGS = {"asset", "group", "kinds", "owners", "pool", "tags", "key", "table"}
+_NO_NAME = re.compile(r"[^A-Za-z0-9_]")
 
 
 class DagsterDvcTranslator:
@@ -99,10 +104,37 @@ class DagsterDvcTranslator:
     def get_deps(self, project: DvcProject, group: Group) -> list[dg.AssetDep]:
         named = set(project.assets) - {group.name}
         upstream = [project.groups[name] for name in project.group_upstream[group.name] if name in named]
+        read = {dep for stage in group.stages for dep in stage.deps}
+        tracked = [out for out in project.tracked if any(overlap(out.path, dep) for dep in read)]
         return [
-            dg.AssetDep(self.get_asset_key(up), partition_mapping=self.get_partition_mapping(project, up, group))
-            for up in upstream
+            *(
+                dg.AssetDep(self.get_asset_key(up), partition_mapping=self.get_partition_mapping(project, up, group))
+                for up in upstream
+            ),
+            *(dg.AssetDep(self.get_tracked_key(out)) for out in tracked),
         ]
+
+    def get_tracked_key(self, tracked: Tracked) -> dg.AssetKey:
+        """The key of what a ``.dvc`` file tracks: its path (``meta.dagster.key`` of the file chooses another)."""
+        key = (tracked.meta.get("dagster") or {}).get("key")
+        if key is None:
+            return dg.AssetKey([_NO_NAME.sub("_", part) for part in tracked.path.split("/")])
+        return dg.AssetKey(key if isinstance(key, list) else str(key).split("/"))
+
+    def get_tracked_spec(self, project: DvcProject, tracked: Tracked) -> dg.AssetSpec:
+        """The external asset of what a ``.dvc`` file tracks: no run of Dagster makes it."""
+        return dg.AssetSpec(
+            key=self.get_tracked_key(tracked),
+            description=tracked.desc,
+            group_name=(tracked.meta.get("dagster") or {}).get("group"),
+            kinds={"dvc"},
+            metadata={
+                "dvc/file": tracked.file,
+                "dvc/outs": dg.MetadataValue.md(f"- `{tracked.path}`"),
+                **({"dvc/imported_from": tracked.origin} if tracked.origin else {}),
+                **_artifacts(project, [tracked.path]),
+            },
+        )
 
     def get_asset_spec(self, project: DvcProject, group: Group) -> dg.AssetSpec:
         """The asset of an entry of ``dvc.yaml``: edges, partitions and code version come from the stage."""
@@ -124,6 +156,7 @@ class DagsterDvcTranslator:
                 STAGE_KEY: group.name,
                 "dvc/cmd": "\n".join(command) if isinstance(command, list) else str(command),
                 "dvc/outs": dg.MetadataValue.md("\n".join(f"- `{path}`" for path in outs)),
+                **_artifacts(project, outs),
             },
         )
 
@@ -146,6 +179,16 @@ class DagsterDvcTranslator:
     def get_usual_seconds(self, project: DvcProject, stage: Stage) -> float | None:  # noqa: ARG002 (a hook)
         """How long a run of the stage takes, None = not known; asked where Dagster did not see it run."""
         return None
+
+
+def _artifacts(project: DvcProject, paths: Sequence[str]) -> dict[str, Any]:
+    """The entries under ``artifacts`` for these paths, as a list that the asset's page shows."""
+    lines = [
+        f"- **{found.name}**" + "".join(f", {text}" for text in (found.type, *found.labels, found.desc) if text)
+        for found in project.artifacts
+        if any(overlap(found.path, path) for path in paths)
+    ]
+    return {ARTIFACTS_KEY: dg.MetadataValue.md("\n".join(lines))} if lines else {}
 
 
 def stage_of(project: DvcProject, translator: DagsterDvcTranslator, group: str, partition: str | None) -> Stage:

@@ -23,11 +23,11 @@ import dagster as dg
 from dagster import PipesFileContextInjector, PipesFileMessageReader
 from pydantic import Field
 
+from dagster_dvc.pipes import open_stage_session
+from dagster_dvc.process import Completed
+from dagster_dvc.resource import DvcResource
+from dagster_dvc.translator import DagsterDvcTranslator
 from dvc_project.project import DvcProject, Stage
-from pipelines.dvc.pipes import open_stage_session
-from pipelines.dvc.process import Completed
-from pipelines.dvc.resource import DvcResource
-from pipelines.dvc.translator import DagsterDvcTranslator
 
 _FIRST_CHARACTERS, _LAST_CHARACTERS = 5_000, 40_000
 _GONE_POLLS = 3  # a job that Slurm no longer lists may have written its status on a file system that lags
@@ -81,10 +81,10 @@ class SlurmDvcResource(DvcResource):
     def _script(self, project: DvcProject, stage: Stage, command: Sequence[str], folder: Path) -> str:
         """The job: it becomes the process that runs DVC, so that Slurm's signals reach it."""
         run = [
-            sys.executable, "-m", "pipelines.dvc.remote", "--stage", stage.name, "--grace", str(self.grace_seconds),
+            sys.executable, "-m", "dagster_dvc.remote", "--stage", stage.name, "--grace", str(self.grace_seconds),
             "--status", str(folder / "status"), "--", *command,
         ]  # fmt: skip
-        here = Path(__file__).parents[2]
+        here = Path(__file__).parents[1]
         lines = [
             "#!/bin/bash",
             "set -e",

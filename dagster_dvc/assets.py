@@ -1,4 +1,4 @@
-"""Assets from the stages of a DVC project: one function an asset, or all at once."""
+"""Assets from a DVC project: one function a stage, or all at once; external assets from its ``.dvc`` files."""
 
 import inspect
 from collections.abc import Callable, Sequence
@@ -6,10 +6,10 @@ from typing import Any
 
 import dagster as dg
 
+from dagster_dvc.resource import DvcResource
+from dagster_dvc.translator import DagsterDvcTranslator
 from dvc_project.errors import DvcProjectError
 from dvc_project.project import DvcProject
-from pipelines.dvc.resource import DvcResource
-from pipelines.dvc.translator import DagsterDvcTranslator
 
 # No `from __future__ import annotations` here: Dagster reads the annotations of `build_dvc_assets`'s
 # functions, and would find strings.
@@ -67,3 +67,9 @@ def build_dvc_assets(
         return reproduce
 
     return [build(name) for name in project.assets if name not in exclude]
+
+
+def build_dvc_sources(project: DvcProject, *, translator: DagsterDvcTranslator | None = None) -> list[dg.AssetSpec]:
+    """An external asset for each out of the project's ``.dvc`` files; the sensor reports their versions."""
+    chosen = translator or DagsterDvcTranslator()
+    return [chosen.get_tracked_spec(project, tracked) for tracked in project.tracked]

@@ -14,9 +14,9 @@ import dagster as dg
 from dagster._core.definitions.asset_checks.asset_check_evaluation import AssetCheckEvaluationTargetMaterializationData
 from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecordStatus
 
+from dagster_dvc.describing import holds_recorded
+from dagster_dvc.translator import DagsterDvcTranslator
 from dvc_project.project import DvcProject, Group
-from pipelines.dvc.describing import holds_recorded
-from pipelines.dvc.translator import DagsterDvcTranslator
 
 
 def evaluate_mirrored(

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 
 import dagster as dg
 
+from dagster_dvc.mirror import Mirror
+from dagster_dvc.reproduction import Outcome, Reproduction
+from dagster_dvc.translator import DagsterDvcTranslator
 from dvc_project.hashing import digest
 from dvc_project.project import DvcProject, Stage
-from pipelines.dvc.mirror import Mirror
-from pipelines.dvc.reproduction import Outcome, Reproduction
-from pipelines.dvc.translator import DagsterDvcTranslator
 
 _BUSIEST_FIRST: tuple[Outcome, ...] = ("executed", "restored", "unchanged")
 
