@@ -9,32 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paco_core.io.imports import uncollected
+from paco_core.io.project import found_root, project_root
 
 if TYPE_CHECKING:
     from paco_core.cli.paint import Options
-
-
-def found_root() -> Path | None:
-    """The nearest folder upwards that holds ``dvc.yaml`` and ``params.yaml`` or profiles to write it from."""
-    here = Path.cwd()
-    for folder in (here, *here.parents):
-        if (folder / "dvc.yaml").is_file() and ((folder / "params.yaml").is_file() or (folder / "profiles").is_dir()):
-            return folder
-    return None
-
-
-def project_root() -> Path:
-    """The project that a verb works on; nothing is read or written in a folder that is none.
-
-    Raises:
-        DataError: when the working folder lies in no project.
-    """
-    from paco_core.io.files import DataError
-
-    root = found_root()
-    if root is None:
-        raise DataError(f"{Path.cwd()} lies in no paco project (dvc.yaml and params.yaml); change to a clone of it")
-    return root
 
 
 def run(args: argparse.Namespace) -> None:

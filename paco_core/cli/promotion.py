@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from dvc_project.lockfile import Lock
 from paco_core.config.params import PARAMS_FILE, Params, load
+from paco_core.experiments.training import adapted
 from paco_core.io import paths
 from paco_core.io.check_report import CheckReport
 from paco_core.io.files import DataError
@@ -80,8 +81,8 @@ def promote(root: Path, name: str, say: Callable[[str], None] = lambda _line: No
         story = of_path(out_of(name).as_posix(), Lock.read(root), RunFinder(root))
         tracker.text(json.dumps(story.as_dict(), indent=2), PROVENANCE_FILE)
         trained = story.links[0].run.mlflow_run if story.links[0].run else None
-        tags = {"paco.training_run": trained} if trained else {}
-        candidate = champions.of_md5(name, md5) or champions.register(name, md5, tracker.run_id, tags)
+        belongs = None if name == REWARD else adapted(root, params, name)
+        candidate = champions.of_md5(name, md5) or champions.register(name, md5, tracker.run_id, trained, belongs)
         made = _decide(root, params, candidate, incumbent, say)
         _record(tracker, made)
         if made.promoted:

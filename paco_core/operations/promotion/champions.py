@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,25 +10,22 @@ from typing import Any
 from dvc_project.lockfile import Lock
 from paco_core.io import paths
 from paco_core.io.files import DataError
-from paco_core.io.versions import restore
+from paco_core.io.versions import folder_of_version
 from paco_core.runtime.provenance.chain import Provenance
-from paco_core.runtime.tracking import brief_requests, connect, tracking_uri
+from paco_core.runtime.tracking import Adapted, brief_requests, connect, models, tracking_uri
+from paco_core.runtime.tracking.models import registered_name
 
-RESTORED = Path(".paco") / "versions"  # earlier versions, laid out from DVC's cache
 CHAMPION, CHALLENGER = "champion", "challenger"
 ALIASES = (CHAMPION, CHALLENGER)
 REWARD = "reward"
 PROVENANCE_FILE = "provenance.json"
 OVER_TAG, PATH_TAG, MD5_TAG = "paco.over", "dvc.path", "dvc.md5"
+DECIDED_TAG = "paco.promotion_run"  # holds the provenance
 
 
 def out_of(name: str) -> Path:
     """The out that a name stands for: ``reward``, or a policy's recipe."""
     return paths.REWARD_MERGED if name == REWARD else paths.POLICIES / name
-
-
-def registered_name(name: str) -> str:
-    return "paco-reward" if name == REWARD else f"paco-policy-{name}"
 
 
 @dataclass(frozen=True)
@@ -106,8 +102,20 @@ class Champions:
         found = self._client.search_model_versions(wanted, max_results=1)
         return self._version(name, found[0]) if found else None
 
-    def register(self, name: str, md5: str, run_id: str | None, tags: Mapping[str, str]) -> Version:
-        """A new version of the present out, as challenger."""
+    def register(
+        self, name: str, md5: str, decided: str | None, trained: str | None, adapted: Adapted | None
+    ) -> Version:
+        """A new version of the present out, as challenger.
+
+        Its source is what MLflow loads: the model that the training logged, or one that is logged now where it logged
+        none (it was not tracked, or to another store); of the reward, which may be large, a pointer (``dvc://``) that
+        :mod:`paco_core.runtime.tracking.dvc_artifacts` follows.
+
+        Args:
+            decided: the run that decides about it.
+            trained: the run that made it.
+            adapted: what an adapter belongs to; None for the reward.
+        """
         from mlflow.exceptions import MlflowException
 
         model = registered_name(name)
@@ -117,11 +125,39 @@ class Champions:
             if error.error_code != "RESOURCE_ALREADY_EXISTS":
                 raise
         path = out_of(name).as_posix()
+        logged = self._logged(name, trained, decided, adapted)
+        is_pointer = adapted is None or logged is None
         made = self._client.create_model_version(
-            model, source=f"dvc://{path}#{md5}", run_id=run_id, tags={PATH_TAG: path, MD5_TAG: md5, **tags}
+            model,
+            source=f"dvc://{path}#{md5}" if is_pointer else f"models:/{logged}",
+            run_id=trained or decided,
+            tags={PATH_TAG: path, MD5_TAG: md5, **({DECIDED_TAG: decided} if decided else {})},
+            model_id=logged,
         )
         self._client.set_registered_model_alias(model, CHALLENGER, made.version)
         return self._version(name, made)
+
+    def _logged(self, name: str, trained: str | None, decided: str | None, adapted: Adapted | None) -> str | None:
+        """The id of the logged model of a version; of an adapter, one that MLflow loads."""
+        from mlflow.exceptions import MlflowException
+
+        model = registered_name(name)
+        try:
+            experiment = self._client.get_run(trained).info.experiment_id if trained else None
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+                raise
+            experiment = None  # it was tracked in another store
+        found = models.model_of(self._client, experiment, str(trained), model) if experiment else None
+        if found is not None and (adapted is None or models.is_loadable(found)):
+            return str(found.model_id)
+        if decided is None:
+            return None
+        experiment = self._client.get_run(decided).info.experiment_id
+        path = out_of(name)
+        adapter = None if adapted is None else self.root / path / "adapter"
+        tags = {PATH_TAG: path.as_posix()}
+        return models.log_model(self._client, experiment, decided, model, tags, adapter, adapted)
 
     def crown(self, version: Version) -> None:
         """Move the alias ``champion`` to a version, noting whom it replaces."""
@@ -162,7 +198,13 @@ class Champions:
     def _version(self, name: str, found: Any) -> Version:
         tags = found.tags
         return Version(
-            name, str(found.version), tags[PATH_TAG], tags[MD5_TAG], found.run_id or None, tags.get(OVER_TAG), self.uri
+            name,
+            str(found.version),
+            tags[PATH_TAG],
+            tags[MD5_TAG],
+            tags.get(DECIDED_TAG) or found.run_id or None,
+            tags.get(OVER_TAG),
+            self.uri,
         )
 
 
@@ -172,9 +214,4 @@ def bytes_of(root: Path, version: Version) -> Path:
     Raises:
         DataError: when the cache lacks it.
     """
-    if Lock.read(root).md5_of(version.path) == version.md5 and (root / version.path).is_dir():
-        return root / version.path
-    target = root / RESTORED / version.name / version.md5.removesuffix(".dir")
-    if not target.is_dir():
-        restore(root, version.md5, target)
-    return target
+    return folder_of_version(root, version.path, version.md5)

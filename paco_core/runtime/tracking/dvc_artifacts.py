@@ -1,0 +1,43 @@
+"""What MLflow finds behind ``dvc://PATH#MD5``: a folder that DVC keeps, of the project that is worked in.
+
+So ``mlflow.artifacts.download_artifacts("models:/paco-reward@champion")`` gives the reward's folder, without a second
+copy of its weights in MLflow. MLflow finds the class by the entry point ``mlflow.artifact_repository`` of this package.
+"""
+
+from __future__ import annotations
+
+from typing import NoReturn
+from urllib.parse import urlsplit
+
+from mlflow.exceptions import MlflowException
+from mlflow.store.artifact.local_artifact_repo import LocalArtifactRepository
+
+from paco_core.io.project import owner_root, project_root
+from paco_core.io.versions import folder_of_version
+
+
+class DvcArtifactRepository(LocalArtifactRepository):
+    """A version of an out, to be read: the workspace's, or from DVC's cache.
+
+    Raises:
+        DataError: when the working folder lies in no project, or its cache lacks the version (`dvc fetch` gets it).
+    """
+
+    def __init__(self, artifact_uri: str, tracking_uri: str | None = None, registry_uri: str | None = None) -> None:
+        place = urlsplit(artifact_uri)
+        path = f"{place.netloc}{place.path}"
+        folder = folder_of_version(owner_root(project_root()), path, place.fragment)
+        super().__init__(folder.resolve().as_uri(), tracking_uri, registry_uri)
+        self._given = artifact_uri
+
+    def log_artifact(self, local_file: str, artifact_path: str | None = None) -> NoReturn:  # noqa: ARG002
+        self._refuse()
+
+    def log_artifacts(self, local_dir: str, artifact_path: str | None = None) -> NoReturn:  # noqa: ARG002
+        self._refuse()
+
+    def delete_artifacts(self, artifact_path: str | None = None) -> NoReturn:  # noqa: ARG002
+        self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        raise MlflowException(f"{self._given}: DVC keeps this version; a stage writes the next one")
