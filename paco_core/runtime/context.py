@@ -134,7 +134,7 @@ class StageContext:
         self.report({}, skipped=reason)
 
     def report(
-        self, metrics: Mapping[str, float], measures: Mapping[str, Path] | None = None, **notes: str | int | float
+        self, metrics: Mapping[str, float], measures: Mapping[str, Path] | None = None, /, **notes: str | int | float
     ) -> None:
         """Tell the stage's figures, once, at its end.
 
