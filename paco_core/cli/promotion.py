@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from dvc_project.lockfile import Lock
 from paco_core.config.params import PARAMS_FILE, Params, load
-from paco_core.experiments.training import adapted
 from paco_core.io import paths
 from paco_core.io.check_report import CheckReport
 from paco_core.io.files import DataError
@@ -25,6 +24,7 @@ from paco_core.operations.promotion.champions import (
     out_of,
 )
 from paco_core.operations.promotion.decision import Decision, Side
+from paco_core.policies.adapted import adapted
 from paco_core.runtime.provenance.chain import of_path
 from paco_core.runtime.provenance.runs import RunFinder
 from paco_core.runtime.tracking import Tracker, open_run
@@ -81,7 +81,7 @@ def promote(root: Path, name: str, say: Callable[[str], None] = lambda _line: No
         story = of_path(out_of(name).as_posix(), Lock.read(root), RunFinder(root))
         tracker.text(json.dumps(story.as_dict(), indent=2), PROVENANCE_FILE)
         trained = story.links[0].run.mlflow_run if story.links[0].run else None
-        belongs = None if name == REWARD else adapted(root, params, name)
+        belongs = None if name == REWARD else adapted(root, params.policies, name)
         candidate = champions.of_md5(name, md5) or champions.register(name, md5, tracker.run_id, trained, belongs)
         made = _decide(root, params, candidate, incumbent, say)
         _record(tracker, made)

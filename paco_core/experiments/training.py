@@ -12,14 +12,11 @@ from paco_core.grpo.trainer import Trainer
 from paco_core.io import paths
 from paco_core.io.files import DataError
 from paco_core.io.model_licence import licence_front
-from paco_core.io.project import owner_root
 from paco_core.policies import base
 from paco_core.policies.encodings import cache_folder
-from paco_core.policies.families import family_of
 from paco_core.rewards import registry
 from paco_core.rewards.base import RewardBatch
 from paco_core.rewards.sources import Sources
-from paco_core.runtime.tracking.models import Adapted
 from paco_core.serving.servers.endpoint import RewardEndpoint
 from paco_core.tasks.table import task_of
 from paco_core.training.processes import Processes
@@ -61,19 +58,6 @@ def recipe_of(params: Params, name: str) -> PolicyRecipe:
     if name not in recipes:
         raise DataError(f"no recipe {name!r} in policies.recipes; there are: {', '.join(recipes)}")
     return recipes[name]
-
-
-def adapted(root: Path, params: Params, name: str) -> Adapted:
-    """What the adapter of a recipe belongs to, for MLflow, with the settings at which it is evaluated.
-
-    A folder of the project is named by its absolute path: MLflow loads it from wherever it is called.
-    """
-    recipe = recipe_of(params, name)
-    base = model_at(owner_root(root), recipe.model, f"policies.recipes.{name}.model")
-    family, side = family_of(recipe.family), max(recipe.eval_sizes)
-    picture = {"height": side, "width": side}
-    defaults = {**picture, "num_inference_steps": params.policies.eval_steps, "guidance_scale": float(recipe.guidance)}
-    return Adapted(str(base), None if family.edits else defaults)
 
 
 def train(

@@ -46,12 +46,12 @@ VIEWS = {
         POLICIES_VIEW,
         "Policies compared",
         [
-            Chart("summary/goal", "Goal on unseen prompts, at the largest size"),
-            Chart("summary/reward_ratio", "Reward ratio: consistency over text match"),
-            Chart("summary/goal", "Goal at the end", "BAR"),
-            Chart("summary/goal_change", "Change of the goal since before training", "BAR"),
-            Chart("summary/guard", "Guard: what must not fall"),
-            Chart("summary/panel_diversity", "Panel diversity: low is collapse"),
+            Chart("summary/goal"),
+            Chart("summary/reward_ratio"),
+            Chart("summary/goal", "BAR"),
+            Chart("summary/goal_change", "BAR"),
+            Chart("summary/guard"),
+            Chart("summary/panel_diversity"),
         ],
     )
 }

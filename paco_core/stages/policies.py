@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paco_core.experiments.training import adapted, recipe_of, train
+from paco_core.experiments.training import recipe_of, train
 from paco_core.grpo.trainer import Reports
 from paco_core.io import paths
 from paco_core.io.files import folder_digest
+from paco_core.policies.adapted import adapted
 from paco_core.runtime import checkpoints
 from paco_core.runtime.code.stage_code import StageCodes
 from paco_core.runtime.provenance.chain import ENDPOINT_TAG
@@ -67,6 +68,7 @@ def run(ctx: StageContext) -> None:
             ctx.say(problem)
     adapter = ctx.root / place / "adapter"
     ctx.tracker.adapter(
-        registered_name(name), place, adapter, adapted(ctx.root, ctx.params, name), {"dvc.md5": folder_digest(adapter)}
+        registered_name(name), place, adapter, adapted(ctx.root, params, name), {"dvc.md5": folder_digest(adapter)}
     )
+    ctx.tracker.metrics(summary.last, params.epochs * updates, measures="")
     ctx.report(outcome.metrics(), {"": place})

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 from paco_core.tasks.base import Success
 
-#: What is shown, and whether it is drawn over the training or compared at its end.
 GOAL, GOAL_CHANGE, GUARD, RATIO = "summary/goal", "summary/goal_change", "summary/guard", "summary/reward_ratio"
 DIVERSITY = "summary/panel_diversity"
 
@@ -24,6 +23,7 @@ class Summary:
             self._places[GUARD] = f"eval/{side}/{success.guard}"
         self._places |= {DIVERSITY: f"eval/{side}/panel_diversity", RATIO: "reward_ratio"}
         self._begun: float | None = None
+        self.last: dict[str, float] = {}  # the latest value of each
 
     def of(self, figures: Mapping[str, float]) -> dict[str, float]:
         """Those that are among the figures of an epoch or an evaluation; the change since the first one behind them."""
@@ -32,4 +32,5 @@ class Summary:
             if self._begun is None:
                 self._begun = found[GOAL]
             found[GOAL_CHANGE] = found[GOAL] - self._begun
+        self.last |= found
         return found

@@ -92,8 +92,9 @@ def test_each_policy_has_one_finished_run_with_a_value_an_epoch(smoke: Path) -> 
         prompts, watched = (
             ("diverse_prompts", "reward_ratio") if family == "flux" else ("edit_prompts", "reward/editing")
         )
-        run = client.search_runs([experiments[f"paco/policies/{family}"]], order_by=["attributes.start_time"])[0]
-        assert run.info.status == "FINISHED" and run.info.run_name == f"{stage.replace('@', '/')}/smoke/seed0"
+        name = f"{stage.replace('@', '/')}/smoke/seed0"
+        run = client.search_runs([experiments["paco/policies"]], f"attributes.run_name = '{name}'")[0]
+        assert run.info.status == "FINISHED"
         assert {d.dataset.name for d in run.inputs.dataset_inputs} >= {"reward_merged", prompts}
         assert client.get_metric_history(run.info.run_id, watched), "one value an epoch"
 

@@ -120,20 +120,24 @@ class Champions:
 
         model = registered_name(name)
         try:
-            self._client.create_registered_model(model)
+            self._client.create_registered_model(model, description=_loading(name, adapted))
         except MlflowException as error:
             if error.error_code != "RESOURCE_ALREADY_EXISTS":
                 raise
         path = out_of(name).as_posix()
         logged = self._logged(name, trained, decided, adapted)
-        is_pointer = adapted is None or logged is None
+        source = f"dvc://{path}#{md5}"
+        if adapted is not None and logged is not None:
+            source = str(self._client.get_logged_model(logged).artifact_location)
         made = self._client.create_model_version(
             model,
-            source=f"dvc://{path}#{md5}" if is_pointer else f"models:/{logged}",
+            source=source,
             run_id=trained or decided,
             tags={PATH_TAG: path, MD5_TAG: md5, **({DECIDED_TAG: decided} if decided else {})},
             model_id=logged,
         )
+        if logged is not None:
+            models.name_version(self._client, logged, model, int(made.version))
         self._client.set_registered_model_alias(model, CHALLENGER, made.version)
         return self._version(name, made)
 
@@ -206,6 +210,19 @@ class Champions:
             tags.get(OVER_TAG),
             self.uri,
         )
+
+
+def _loading(name: str, adapted: Adapted | None) -> str:
+    """How a registered model is loaded, for its page."""
+    uri = f"models:/{registered_name(name)}@{CHAMPION}"
+    if adapted is None:
+        return (
+            f'A folder for transformers, in the project that made it: `mlflow.artifacts.download_artifacts("{uri}")`.'
+        )
+    loaded = f'An adapter with its base: `mlflow.diffusers.load_model("{uri}").load_pipeline()`'
+    return (
+        f'{loaded}; pictures from prompts: `mlflow.pyfunc.load_model("{uri}")`.' if adapted.defaults else f"{loaded}."
+    )
 
 
 def bytes_of(root: Path, version: Version) -> Path:

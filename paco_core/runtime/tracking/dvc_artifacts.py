@@ -6,11 +6,14 @@ copy of its weights in MLflow. MLflow finds the class by the entry point ``mlflo
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
 from typing import NoReturn
 from urllib.parse import urlsplit
 
 from mlflow.exceptions import MlflowException
 from mlflow.store.artifact.local_artifact_repo import LocalArtifactRepository
+from mlflow.utils.uri import validate_path_is_safe
 
 from paco_core.io.project import owner_root, project_root
 from paco_core.io.versions import folder_of_version
@@ -29,6 +32,10 @@ class DvcArtifactRepository(LocalArtifactRepository):
         folder = folder_of_version(owner_root(project_root()), path, place.fragment)
         super().__init__(folder.resolve().as_uri(), tracking_uri, registry_uri)
         self._given = artifact_uri
+
+    def _download_file(self, remote_file_path: str, local_path: str) -> None:
+        """As of any local folder, except that files may be links into DVC's cache."""
+        shutil.copyfile(Path(self.artifact_dir) / validate_path_is_safe(remote_file_path), local_path)
 
     def log_artifact(self, local_file: str, artifact_path: str | None = None) -> NoReturn:  # noqa: ARG002
         self._refuse()

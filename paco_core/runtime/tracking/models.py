@@ -7,6 +7,7 @@ the newest revision of the base instead of the one that was trained.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import tempfile
@@ -82,6 +83,15 @@ def model_of(client: Any, experiment_id: str, run_id: str, name: str | None = No
     named = "" if name is None else f" AND name = '{name}'"
     found = client.search_logged_models([experiment_id], f"source_run_id = '{run_id}'{named}", max_results=1)
     return found[0] if found else None
+
+
+def name_version(client: Any, model_id: str, registered: str, number: int) -> None:
+    """Note on a model which registered version it is, as ``mlflow.register_model`` does: its page links to it."""
+    from mlflow.utils.mlflow_tags import MLFLOW_MODEL_VERSIONS
+
+    known = json.loads(client.get_logged_model(model_id).tags.get(MLFLOW_MODEL_VERSIONS, "[]"))
+    versions = [*known, {"name": registered, "version": number}]
+    client.set_logged_model_tags(model_id, {MLFLOW_MODEL_VERSIONS: json.dumps(versions)})
 
 
 def is_loadable(model: Any) -> bool:

@@ -20,7 +20,6 @@ class Chart:
     """One figure of all runs: its course over the samples seen, or its last value as bars."""
 
     metric: str
-    title: str
     kind: Literal["LINE", "BAR"] = "LINE"
 
     def card(self, section: str) -> dict[str, Any]:
@@ -30,7 +29,6 @@ class Chart:
             "uuid": f"{self.kind.lower()}-{self.metric}",
             "metricKey": self.metric,
             "metricSectionId": section,
-            "displayName": self.title,
             "runsCountToCompare": 10,
             "deleted": False,
             "isGenerated": False,
@@ -54,7 +52,7 @@ def saved_view(key: str, title: str, charts: Sequence[Chart]) -> dict[str, str]:
     metrics = list(dict.fromkeys(chart.metric for chart in charts))
     state = {
         "compareRunCharts": [chart.card(key) for chart in charts],
-        "compareRunSections": [{"uuid": key, "name": title, "display": True, "isReordered": True}],
+        "compareRunSections": [{"uuid": key, "name": title, "display": True, "isReordered": True, "columns": 2}],
         "isAccordionReordered": True,
         "selectedColumns": [
             *(f"metrics.`{metric}`" for metric in metrics),
