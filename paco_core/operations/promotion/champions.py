@@ -216,13 +216,9 @@ def _loading(name: str, adapted: Adapted | None) -> str:
     """How a registered model is loaded, for its page."""
     uri = f"models:/{registered_name(name)}@{CHAMPION}"
     if adapted is None:
-        return (
-            f'A folder for transformers, in the project that made it: `mlflow.artifacts.download_artifacts("{uri}")`.'
-        )
-    loaded = f'An adapter with its base: `mlflow.diffusers.load_model("{uri}").load_pipeline()`'
-    return (
-        f'{loaded}; pictures from prompts: `mlflow.pyfunc.load_model("{uri}")`.' if adapted.defaults else f"{loaded}."
-    )
+        return f'A folder for transformers, within its project: `mlflow.artifacts.download_artifacts("{uri}")`.'
+    loaded = f'With its base: `mlflow.diffusers.load_model("{uri}").load_pipeline()`.'
+    return f'{loaded} From prompts: `mlflow.pyfunc.load_model("{uri}")`.' if adapted.defaults else loaded
 
 
 def bytes_of(root: Path, version: Version) -> Path:
