@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from dvc_project.lockfile import Lock
 from paco_core.config.params import PARAMS_FILE, Params, load
 from paco_core.io import paths
+from paco_core.io.answer import Answer
 from paco_core.io.check_report import CheckReport
 from paco_core.io.files import DataError
 from paco_core.operations.promotion import decision as decisions
@@ -138,12 +139,13 @@ def _record(tracker: Tracker, made: Decision) -> None:
     tracker.text(json.dumps(made.as_dict(), indent=2), "decision.json")
 
 
-def roll_back(root: Path, name: str) -> str:
+def roll_back(root: Path, name: str) -> Answer:
     """Give the alias back to the previous champion; says which versions changed places."""
     with open_run(root, f"paco/promotion/{name}", f"rollback/{name}", {}, about=DECISIONS) as tracker:
         fallen, restored = Champions(root).roll_back(name)
         tracker.tags({"paco.decision": f"rolled back from version {fallen.number} to {restored.number}"})
-    return (
+    text = (
         f"{name}: champion is version {restored.number} again ({restored.md5[:12]}); "
         f"version {fallen.number} is challenger"
     )
+    return Answer(text, {"name": name, "champion": restored.number, "challenger": fallen.number})

@@ -9,6 +9,7 @@ from typing import Any
 
 from dvc_project.lockfile import Lock
 from paco_core.io import paths
+from paco_core.io.answer import Answer
 from paco_core.io.files import DataError
 from paco_core.io.versions import folder_of_version
 from paco_core.runtime.provenance.chain import Provenance
@@ -190,14 +191,18 @@ class Champions:
         self._client.set_registered_model_alias(model, CHALLENGER, fallen.number)
         return fallen, restored
 
-    def text(self) -> str:
+    def text(self) -> Answer:
         """One line a name: its champion, its challenger."""
-        lines = []
+        lines, found = [], dict[str, Any]()
         for name in self.names():
             held = {alias: self.at(name, alias) for alias in ALIASES}
             parts = [f"{alias} version {v.number} ({v.path}, {v.md5[:12]})" for alias, v in held.items() if v]
             lines.append(f"{name}: {'; '.join(parts) or 'no alias'}")
-        return "\n".join(lines) or "nothing is registered; `paco promote reward` registers the first version"
+            shown = ("number", "path", "md5", "run_id", "over")
+            found[name] = {alias: v and {key: getattr(v, key) for key in shown} for alias, v in held.items()}
+        return Answer(
+            "\n".join(lines) or "nothing is registered; `paco promote reward` registers the first version", found
+        )
 
     def _version(self, name: str, found: Any) -> Version:
         tags = found.tags
