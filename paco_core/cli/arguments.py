@@ -66,6 +66,30 @@ def _add_dataset(verb: Callable[..., argparse.ArgumentParser]) -> None:
     _figures(export, bring, sub)
 
 
+def _add_reward(verb: Callable[..., argparse.ArgumentParser]) -> None:
+    """The reward model: served, and asked."""
+    serve = verb("serve", acts.serve, "start, show or stop a server of the reward model")
+    actions = serve.add_subparsers(dest="action", required=True)
+    up = actions.add_parser("up", help="start a server and keep it until it is stopped")
+    up.add_argument("--model", help="model folder (default: data/reward_merged)")
+    actions.add_parser("gateway", help="put every served model behind one port, chosen by the field `model`")
+    servers = actions.add_parser("status", help="name, address, engine, age and leases of each server")
+    logs = actions.add_parser("logs", help="print the end of a server's log")
+    logs.add_argument("name", nargs="?", help="name of a server, or a part of it (default: the latest one)")
+    down = actions.add_parser("down", help="stop one server, or all")
+    down.add_argument("name", nargs="?", help="name of a server, or a part of it (default: all)")
+
+    score = verb("score", acts.score, "score how consistent two pictures are, from 0 to 1")
+    score.add_argument("first", type=Path, nargs="?", help="a picture")
+    score.add_argument("second", type=Path, nargs="?", help="another picture")
+    score.add_argument("--table", type=Path, help="Parquet, CSV or JSON Lines with columns first, second, theme")
+    score.add_argument("--out", type=Path, help="where the scored table goes (default: beside it, NAME.scored.EXT)")
+    score.add_argument("--theme", help="the theme both were made for; without it the plain question is asked")
+    score.add_argument("--model", type=Path, help="model folder (default: data/reward_merged)")
+    score.add_argument("--reasons", action="store_true", help="also print the model's reasons")
+    _figures(servers, score)
+
+
 def _add_painting(verb: Callable[..., argparse.ArgumentParser]) -> None:
     """Pictures for a person."""
     paint = verb("paint", acts.paint, "paint sets from a prompt and print how consistent the reward model finds them")
@@ -193,27 +217,8 @@ def parser() -> argparse.ArgumentParser:
         "--profile", metavar="NAME", help="check this profile instead of params.yaml, which stays as it is"
     )
 
-    serve = verb("serve", acts.serve, "start, show or stop a server of the reward model")
-    actions = serve.add_subparsers(dest="action", required=True)
-    up = actions.add_parser("up", help="start a server and keep it until it is stopped")
-    up.add_argument("--model", help="model folder (default: data/reward_merged)")
-    actions.add_parser("gateway", help="put every served model behind one port, chosen by the field `model`")
-    servers = actions.add_parser("status", help="name, address, engine, age and leases of each server")
-    logs = actions.add_parser("logs", help="print the end of a server's log")
-    logs.add_argument("name", nargs="?", help="name of a server, or a part of it (default: the latest one)")
-    down = actions.add_parser("down", help="stop one server, or all")
-    down.add_argument("name", nargs="?", help="name of a server, or a part of it (default: all)")
-
-    score = verb("score", acts.score, "score how consistent two pictures are, from 0 to 1")
-    score.add_argument("first", type=Path, nargs="?", help="a picture")
-    score.add_argument("second", type=Path, nargs="?", help="another picture")
-    score.add_argument("--table", type=Path, help="Parquet, CSV or JSON Lines with columns first, second, theme")
-    score.add_argument("--out", type=Path, help="where the scored table goes (default: beside it, NAME.scored.EXT)")
-    score.add_argument("--theme", help="the theme both were made for; without it the plain question is asked")
-    score.add_argument("--model", type=Path, help="model folder (default: data/reward_merged)")
-    score.add_argument("--reasons", action="store_true", help="also print the model's reasons")
-    _figures(status, doctor, params, check, servers, score)
-
+    _figures(status, doctor, params, check)
+    _add_reward(verb)
     _add_painting(verb)
     _add_tables(verb)
 

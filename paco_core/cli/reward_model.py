@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from paco_core.config.params import PARAMS_FILE, load
 from paco_core.io import paths
-from paco_core.io.answer import Answer, plain
+from paco_core.io.answer import Answer
 from paco_core.io.files import DataError, atomic
 from paco_core.io.progress import Progress
 from paco_core.io.shards import decode_image
@@ -47,7 +47,10 @@ def score_pair(
     scorer = _scorer(root, model)
     (score,) = scorer.score([query])
     why = scorer.generate_reasons([query])[0] if reasons else None
-    return Answer(f"{score.value:.4f}" + (f"\n{why}" if reasons else ""), {**plain(score), "reasons": why})
+    return Answer(
+        f"{score.value:.4f}" + (f"\n{why}" if reasons else ""),
+        {"score": score.value, "cause": score.cause, "reasons": why},
+    )
 
 
 def score_table(
