@@ -22,7 +22,8 @@ from paco_core.operations.promotion import decision as decisions
 from paco_core.operations.promotion.champions import CHALLENGER, CHAMPION, Champions
 from paco_core.operations.promotion.decision import Rule
 from paco_core.operations.promotion.paired import paired
-from paco_core.runtime.provenance.chain import RECIPE_TAG, STAGE_TAG
+from paco_core.runtime.provenance import records
+from paco_core.runtime.provenance.chain import RECIPE_TAG, STAGE_TAG, Run
 from paco_core.runtime.tracking import Adapted, open_run
 from paco_core.runtime.tracking.dvc_artifacts import DvcArtifactRepository
 from paco_core.runtime.tracking.models import registered_name
@@ -252,6 +253,18 @@ def test_a_version_points_to_the_model_that_its_training_logged(stand: Stand) ->
     assert first.run_id != tracker.run_id and experiment_of(str(first.run_id)) == "paco/policies"
     loaded = [mlflow.diffusers.load_model(f"models:/{registered_name(NAME)}/{number}") for number in (1, 2)]
     assert [one.base_model for one in loaded] == [str(stand.root / "data/zoo/flux"), "base/model"]
+
+
+def test_a_training_of_another_store_is_no_source(stand: Stand) -> None:
+    mlflow.set_tracking_uri(f"sqlite:///{stand.root / 'mlflow.db'}")
+    label = f"policies@{NAME}"
+    elsewhere = Run(mlflow_run="0" * 32, mlflow_url="http://elsewhere/#/experiments/1/runs/0")
+    records.keep(stand.root, label, world.recipe(stand.root, label).digest, elsewhere)
+    command.promote(stand.root, NAME)
+    version = mlflow.MlflowClient().get_model_version_by_alias(registered_name(NAME), CHAMPION)
+    assert experiment_of(str(version.run_id)) == f"paco/promotion/{NAME}"
+    loaded = mlflow.diffusers.load_model(f"models:/{registered_name(NAME)}@champion")
+    assert (Path(loaded.adapter_path) / "weights.safetensors").read_text() == "adapter"
 
 
 def test_the_decision_is_kept_with_both_sides_and_the_test(stand: Stand) -> None:

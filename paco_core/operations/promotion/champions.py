@@ -126,6 +126,7 @@ class Champions:
             if error.error_code != "RESOURCE_ALREADY_EXISTS":
                 raise
         path = out_of(name).as_posix()
+        trained = trained if trained and self._experiment_of(trained) else None
         logged = self._logged(name, trained, decided, adapted)
         source = f"dvc://{path}#{md5}"
         if adapted is not None and logged is not None:
@@ -144,25 +145,27 @@ class Champions:
 
     def _logged(self, name: str, trained: str | None, decided: str | None, adapted: Adapted | None) -> str | None:
         """The id of the logged model of a version; of an adapter, one that MLflow loads."""
-        from mlflow.exceptions import MlflowException
-
         model = registered_name(name)
-        try:
-            experiment = self._client.get_run(trained).info.experiment_id if trained else None
-        except MlflowException as error:
-            if error.error_code != "RESOURCE_DOES_NOT_EXIST":
-                raise
-            experiment = None  # it was tracked in another store
-        found = models.model_of(self._client, experiment, str(trained), model) if experiment else None
+        found = models.model_of(self._client, str(self._experiment_of(trained)), trained, model) if trained else None
         if found is not None and (adapted is None or models.is_loadable(found)):
             return str(found.model_id)
         if decided is None:
             return None
-        experiment = self._client.get_run(decided).info.experiment_id
-        path = out_of(name)
+        experiment, path = self._client.get_run(decided).info.experiment_id, out_of(name)
         adapter = None if adapted is None else self.root / path / "adapter"
         tags = {PATH_TAG: path.as_posix()}
         return models.log_model(self._client, experiment, decided, model, tags, adapter, adapted)
+
+    def _experiment_of(self, run_id: str) -> str | None:
+        """The experiment of a run; None where it was tracked in another store."""
+        from mlflow.exceptions import MlflowException
+
+        try:
+            return str(self._client.get_run(run_id).info.experiment_id)
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+                raise
+            return None
 
     def crown(self, version: Version) -> None:
         """Move the alias ``champion`` to a version, noting whom it replaces."""

@@ -8,8 +8,6 @@ the newest revision of the base instead of the one that was trained.
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -63,16 +61,23 @@ def log_model(
     from mlflow.entities import LoggedModelOutput, LoggedModelStatus
     from mlflow.utils.mlflow_tags import MLFLOW_MODEL_IS_EXTERNAL
 
-    external = {} if adapter is not None else {MLFLOW_MODEL_IS_EXTERNAL: "true"}
+    is_pointer = adapter is None or adapted is None
+    external = {MLFLOW_MODEL_IS_EXTERNAL: "true"} if is_pointer else {}
     model = model_of(client, experiment_id, run_id, name)
     if model is None:
         model = client.create_logged_model(
-            experiment_id, name=name, source_run_id=run_id, tags={**tags, **external}, model_type="adapter"
+            experiment_id,
+            name=name,
+            source_run_id=run_id,
+            tags={**tags, **external},
+            model_type=None if is_pointer else "adapter",
         )
     if model.status != LoggedModelStatus.READY:
         with tempfile.TemporaryDirectory(prefix="paco-model-") as folder:
             _write(Path(folder), model, adapter, adapted)
             client.log_model_artifacts(model.model_id, folder)
+        if adapter is not None:
+            client.log_model_artifacts(model.model_id, str(adapter), ADAPTER)
         client.finalize_logged_model(model.model_id, LoggedModelStatus.READY)
     client.log_outputs(run_id, [LoggedModelOutput(model.model_id, step=0)])
     return str(model.model_id)
@@ -109,7 +114,6 @@ def _write(folder: Path, model: Any, adapter: Path | None, adapted: Adapted | No
     if adapter is None or adapted is None:
         get_external_mlflow_model_spec(model).save(str(folder / MLMODEL_FILE_NAME))
         return
-    _link_or_copy(adapter, folder / ADAPTER)
     described = Model(
         artifact_path=model.artifact_location,
         model_uuid=model.model_id,
@@ -129,18 +133,6 @@ def _write(folder: Path, model: Any, adapter: Path | None, adapted: Adapted | No
     described.model_size_bytes = sum(file.stat().st_size for file in adapter.rglob("*") if file.is_file())
     described.save(str(folder / MLMODEL_FILE_NAME))
     (folder / "requirements.txt").write_text("".join(f"{name}=={version(name)}\n" for name in PIP))
-
-
-def _link_or_copy(source: Path, target: Path) -> None:
-    """Hard links where the disk is the same: what is uploaded from here is only read."""
-
-    def place(file: str, copy: str) -> None:
-        try:
-            os.link(file, copy)
-        except OSError:
-            shutil.copyfile(file, copy)
-
-    shutil.copytree(source.resolve(), target, copy_function=place)
 
 
 def _take_prompts(described: Any, defaults: Mapping[str, float]) -> None:
