@@ -10,6 +10,7 @@ from paco_core.data.records.panels import PanelStore
 from paco_core.io import paths
 from paco_core.io.files import write_text
 from paco_core.io.model_licence import licence_front
+from paco_core.reward_model import mlflow_model
 from paco_core.reward_model.examples import read_examples
 from paco_core.reward_model.golden import write_golden
 from paco_core.reward_model.instructions import render
@@ -56,6 +57,7 @@ def run(ctx: StageContext) -> None:
         )
         golden = queries[:GOLDEN], report.scores[:GOLDEN]
         write_golden(out, *golden, params.dtype)
+        mlflow_model.write(out)
         log = ctx.root / paths.REWARD_LORA / LOG if params.source == "train" else None
         licence, pairs = licence_front(params.base, ctx.root), list(zip(*golden, strict=True))
         write_text(out / "README.md", model_card(params, paths.REWARD_MERGED.as_posix(), licence, log, pairs))

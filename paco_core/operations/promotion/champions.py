@@ -224,7 +224,9 @@ def _loading(name: str, adapted: Adapted | None) -> str:
     """How a registered model is loaded, for its page."""
     uri = f"models:/{registered_name(name)}@{CHAMPION}"
     if adapted is None:
-        return f'A folder for transformers, within its project: `mlflow.artifacts.download_artifacts("{uri}")`.'
+        return (
+            f'Within its project: `mlflow.pyfunc.load_model("{uri}")`, `mlflow.artifacts.download_artifacts("{uri}")`.'
+        )
     loaded = f'With its base: `mlflow.diffusers.load_model("{uri}").load_pipeline()`.'
     return f'{loaded} From prompts: `mlflow.pyfunc.load_model("{uri}")`.' if adapted.defaults else loaded
 

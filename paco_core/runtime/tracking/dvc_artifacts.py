@@ -12,6 +12,7 @@ from typing import NoReturn
 from urllib.parse import urlsplit
 
 from mlflow.exceptions import MlflowException
+from mlflow.store.artifact.artifact_repo import ArtifactRepository
 from mlflow.store.artifact.local_artifact_repo import LocalArtifactRepository
 from mlflow.utils.uri import validate_path_is_safe
 
@@ -31,11 +32,24 @@ class DvcArtifactRepository(LocalArtifactRepository):
         path = f"{place.netloc}{place.path}"
         folder = folder_of_version(owner_root(project_root()), path, place.fragment)
         super().__init__(folder.resolve().as_uri(), tracking_uri, registry_uri)
-        self._given = artifact_uri
+        self._given, self._links = artifact_uri, False
+
+    def download_artifacts(self, artifact_path: str, dst_path: str | None = None) -> str:
+        """Copies in ``dst_path``; without it a temporary folder of links, for weights may be large.
+
+        The folder itself is not given away: MLflow writes a file of its own into a model that it downloads.
+        """
+        self._links = dst_path is None
+        found: str = ArtifactRepository.download_artifacts(self, artifact_path, dst_path)
+        return found
 
     def _download_file(self, remote_file_path: str, local_path: str) -> None:
         """As of any local folder, except that files may be links into DVC's cache."""
-        shutil.copyfile(Path(self.artifact_dir) / validate_path_is_safe(remote_file_path), local_path)
+        file = Path(self.artifact_dir) / validate_path_is_safe(remote_file_path)
+        if self._links:
+            Path(local_path).symlink_to(file)
+        else:
+            shutil.copyfile(file, local_path)
 
     def log_artifact(self, local_file: str, artifact_path: str | None = None) -> NoReturn:  # noqa: ARG002
         self._refuse()
