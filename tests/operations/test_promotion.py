@@ -220,8 +220,11 @@ def test_mlflow_loads_the_champion_and_what_dvc_keeps(
         assert (copied / "adapter/weights.safetensors").read_text() == text
         assert not (copied / "adapter/weights.safetensors").is_symlink()
         assert [item.path for item in mlflow.artifacts.list_artifacts(uri)] == ["adapter"]
+        monkeypatch.setattr("paco_core.runtime.tracking.dvc_artifacts.LINKED_BYTES", 7)
         linked = Path(mlflow.artifacts.download_artifacts(uri))
-        assert (linked / "adapter/weights.safetensors").is_symlink() and not linked.is_relative_to(stand.root)
+        assert (linked / "adapter/weights.safetensors").is_symlink() is (
+            text == "adapter"
+        ) and not linked.is_relative_to(stand.root)
         assert (linked / "adapter/weights.safetensors").read_text() == text
     client.create_model_version("pointers", f"dvc://{POLICY}#{'0' * 32}.dir")
     with pytest.raises(DataError, match="does not hold version"):

@@ -19,6 +19,8 @@ from mlflow.utils.uri import validate_path_is_safe
 from paco_core.io.project import owner_root, project_root
 from paco_core.io.versions import folder_of_version
 
+LINKED_BYTES = 1_000_000  # MLflow refuses to read a small file, such as MLmodel, by a link that leaves its folder
+
 
 class DvcArtifactRepository(LocalArtifactRepository):
     """A version of an out, to be read: the workspace's, or from DVC's cache.
@@ -35,7 +37,7 @@ class DvcArtifactRepository(LocalArtifactRepository):
         self._given, self._links = artifact_uri, False
 
     def download_artifacts(self, artifact_path: str, dst_path: str | None = None) -> str:
-        """Copies in ``dst_path``; without it a temporary folder of links, for weights may be large.
+        """Copies in ``dst_path``; without it a temporary folder where weights, which may be large, are links.
 
         The folder itself is not given away: MLflow writes a file of its own into a model that it downloads.
         """
@@ -46,7 +48,7 @@ class DvcArtifactRepository(LocalArtifactRepository):
     def _download_file(self, remote_file_path: str, local_path: str) -> None:
         """As of any local folder, except that files may be links into DVC's cache."""
         file = Path(self.artifact_dir) / validate_path_is_safe(remote_file_path)
-        if self._links:
+        if self._links and file.stat().st_size >= LINKED_BYTES:
             Path(local_path).symlink_to(file)
         else:
             shutil.copyfile(file, local_path)
