@@ -64,7 +64,7 @@ def params(args: argparse.Namespace) -> None:
 
     root = project_root()
     if args.write:
-        print("\n".join(f"wrote {path}" for path in [*reference.write(root), verbs.write(root)]))
+        print("\n".join(f"wrote {path}" for path in [*reference.write(root), verbs.write(root, args.whole)]))
     else:
         _show(args, reference.text(root, args.keys))
 

@@ -6,16 +6,15 @@ import argparse
 from collections.abc import Iterator
 from pathlib import Path
 
-from paco_core.cli.arguments import parser
 from paco_core.io.files import DataError, write_text
 
 PAGE = Path("docs") / "reference" / "cli.md"
 MARK = "<!-- written by `paco params --write` from paco_core/cli/arguments.py; change it there -->"
 
 
-def markdown() -> str:
+def markdown(whole: argparse.ArgumentParser) -> str:
     """A section for each verb, and for each of its actions."""
-    return "\n\n".join("\n\n".join(_section(name, verb)) for name, verb in _verbs(parser()))
+    return "\n\n".join("\n\n".join(_section(whole, name, verb)) for name, verb in _verbs(whole))
 
 
 def _verbs(whole: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser]]:
@@ -26,21 +25,21 @@ def _verbs(whole: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.Argum
                 yield from _verbs(verb)
 
 
-def _section(name: str, verb: argparse.ArgumentParser) -> Iterator[str]:
+def _section(whole: argparse.ArgumentParser, name: str, verb: argparse.ArgumentParser) -> Iterator[str]:
     """Its heading, what it does, and a table of its arguments where it has any."""
     depth = len(name.split())  # `paco serve up` stands below `paco serve`
     yield f"{'#' * depth} {name}"
-    if text := verb.description or _help_of(name):
+    if text := verb.description or _help_of(whole, name):
         yield f"{text[0].upper()}{text[1:]}."
     shown = [a for a in verb._actions if not isinstance(a, argparse._HelpAction | argparse._SubParsersAction)]
     if shown:
         yield "\n".join(["| argument | meaning |", "|---|---|", *map(_row, shown)])
 
 
-def _help_of(name: str) -> str:
+def _help_of(whole: argparse.ArgumentParser, name: str) -> str:
     """What the list of a verb's actions says of one of them."""
     *above, last = name.split()
-    found: argparse.ArgumentParser = parser()
+    found = whole
     for part in above[1:]:
         found = _actions(found).choices[part]
     return next((str(said.help) for said in _actions(found)._choices_actions if said.dest == last and said.help), "")
@@ -64,7 +63,7 @@ def _row(action: argparse.Action) -> str:
     return f"| `{name}{many}` | {text} |".replace("  ", " ")
 
 
-def page(root: Path) -> str:
+def page(root: Path, whole: argparse.ArgumentParser) -> str:
     """The page with its verbs as they are now.
 
     Raises:
@@ -73,10 +72,10 @@ def page(root: Path) -> str:
     before, mark, _ = (root / PAGE).read_text(encoding="utf-8").partition(MARK)
     if not mark:
         raise DataError(f"{PAGE}: the mark {MARK!r} is missing")
-    return f"{before}{MARK}\n\n{markdown()}\n"
+    return f"{before}{MARK}\n\n{markdown(whole)}\n"
 
 
-def write(root: Path) -> Path:
+def write(root: Path, whole: argparse.ArgumentParser) -> Path:
     """Write the page again; returns its path."""
-    write_text(root / PAGE, page(root))
+    write_text(root / PAGE, page(root, whole))
     return PAGE
