@@ -8,35 +8,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from paco_core.io.answer import Answer, plain
 from paco_core.io.imports import uncollected
+from paco_core.io.project import found_root, project_root
 
 if TYPE_CHECKING:
     from paco_core.cli.paint import Options
 
 
-def found_root() -> Path | None:
-    """The nearest folder upwards that holds ``dvc.yaml`` and ``params.yaml`` or profiles to write it from."""
-    here = Path.cwd()
-    for folder in (here, *here.parents):
-        if (folder / "dvc.yaml").is_file() and ((folder / "params.yaml").is_file() or (folder / "profiles").is_dir()):
-            return folder
-    return None
-
-
-def project_root() -> Path:
-    """The project that a verb works on; nothing is read or written in a folder that is none.
-
-    Raises:
-        DataError: when the working folder lies in no project.
-    """
-    from paco_core.io.files import DataError
-
-    root = found_root()
-    if root is None:
-        raise DataError(
-            f"{Path.cwd()} lies in no paco project (dvc.yaml and params.yaml); change to one, or run `paco init`"
-        )
-    return root
+def _show(args: argparse.Namespace, found: Answer) -> None:
+    print(found.json() if args.json else found)
 
 
 def init(args: argparse.Namespace) -> None:
@@ -63,11 +44,13 @@ def checkpoints(args: argparse.Namespace) -> None:
 
     root = project_root()
     if args.action == "list":
-        print(checkpoints.text(checkpoints.listing(root)))
+        found = checkpoints.listing(root)
+        _show(args, Answer(checkpoints.text(found), found))
     elif bool(args.stages) == args.all:
         raise DataError("name the stages whose checkpoints to remove (policies@flux_t2is), or give --all")
     else:
-        print(f"removed:\n{checkpoints.text(checkpoints.drop(root, args.stages))}")
+        found = checkpoints.drop(root, args.stages)
+        _show(args, Answer(f"removed:\n{checkpoints.text(found)}", found))
 
 
 def profile(args: argparse.Namespace) -> None:
@@ -82,20 +65,21 @@ def profile(args: argparse.Namespace) -> None:
 
 
 def params(args: argparse.Namespace) -> None:
+    from paco_core.cli import reference as verbs
     from paco_core.config import reference
 
     root = project_root()
     if args.write:
-        print("\n".join(f"wrote {path}" for path in reference.write(root)))
+        print("\n".join(f"wrote {path}" for path in [*reference.write(root), verbs.write(root, args.whole)]))
     else:
-        print(reference.text(root, args.keys))
+        _show(args, reference.text(root, args.keys))
 
 
 def check(args: argparse.Namespace) -> None:
     from paco_core.planning.preflight import check_project
 
     report = check_project(project_root(), args.profile)
-    print(report.text())
+    _show(args, Answer(report.text(), {**plain(report), "passed": report.passed}))
     if not report.passed:
         raise SystemExit(1)
 
@@ -112,7 +96,7 @@ def serve(args: argparse.Namespace) -> None:
     elif args.action == "gateway":
         print(endpoint.gateway(load(root / PARAMS_FILE).serving, root))
     elif args.action == "status":
-        print(endpoint.status(root))
+        _show(args, endpoint.status(root))
     elif args.action == "logs":
         print(endpoint.logs(root, args.name))
     else:
@@ -129,13 +113,13 @@ def score(args: argparse.Namespace) -> None:
     if (args.table is None) == (args.second is None) or (args.table and args.first):
         raise DataError("give two pictures, or --table with a table of pairs")
     if args.table is None:
-        print(score_pair(root, args.first, args.second, args.theme, model, reasons))
+        _show(args, score_pair(root, args.first, args.second, args.theme, model, reasons))
         return
 
     def say(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
-    print(score_table(root, args.table, model, reasons, args.out, theme=args.theme, say=say))
+    _show(args, score_table(root, args.table, model, reasons, args.out, theme=args.theme, say=say))
 
 
 def sweep(args: argparse.Namespace) -> None:
@@ -144,7 +128,7 @@ def sweep(args: argparse.Namespace) -> None:
     with uncollected():
         from paco_core.cli.sweep import sweep
 
-    print(sweep(root, args.alpha, args.seeds, args.set, args.name))
+    _show(args, sweep(root, args.alpha, args.seeds, args.set, args.name))
 
 
 def reproduce(args: argparse.Namespace) -> None:
@@ -155,7 +139,7 @@ def reproduce(args: argparse.Namespace) -> None:
 
     options = command.Options(args.variants, args.seeds, args.set, args.name)
     act = command.listing if args.list else command.report_only if args.report_only else command.reproduce
-    print(act(root, options))
+    _show(args, act(root, options))
 
 
 def _prepare(root: Path, changes: Sequence[str]) -> None:
@@ -178,18 +162,18 @@ def annotate(args: argparse.Namespace) -> None:
     elif args.action == "save":
         print(command.save(root))
     else:
-        print(command.status(root))
+        _show(args, command.status(root))
 
 
 def dataset(args: argparse.Namespace) -> None:
     from paco_core.cli import exchange as command
 
     if args.action == "import":
-        print(command.bring(args.format, args.folder, args.out))
+        _show(args, command.bring(args.format, args.folder, args.out))
     elif args.action == "export":
-        print(command.export(project_root(), args.format, args.folder, args.licence))
+        _show(args, command.export(project_root(), args.format, args.folder, args.licence))
     else:
-        print(command.trace(project_root(), args.id))
+        _show(args, command.trace(project_root(), args.id))
 
 
 def zoo(args: argparse.Namespace) -> None:
@@ -198,8 +182,11 @@ def zoo(args: argparse.Namespace) -> None:
     root = project_root()
     if args.action == "build":
         command.build(args.members, root)
-    elif not command.check(args.members, root):
-        raise SystemExit(1)
+    else:
+        found, agrees = command.check(args.members, root)
+        _show(args, found)
+        if not agrees:
+            raise SystemExit(1)
 
 
 def plan(args: argparse.Namespace) -> None:
@@ -209,7 +196,7 @@ def plan(args: argparse.Namespace) -> None:
 
     root = project_root()
     params = load(root / PARAMS_FILE) if args.profile is None else profiles.read(root, args.profile)
-    print(plan(params, args.policy, root, args.processes))
+    _show(args, plan(params, args.policy, root, args.processes))
 
 
 def graph(_args: argparse.Namespace) -> None:
@@ -221,7 +208,7 @@ def graph(_args: argparse.Namespace) -> None:
 def compare(args: argparse.Namespace) -> None:
     from paco_core.cli.compare import compare
 
-    print(compare(project_root(), args.runs, args.out))
+    _show(args, compare(project_root(), args.runs, args.out))
 
 
 def provenance(args: argparse.Namespace) -> None:
@@ -235,7 +222,7 @@ def provenance(args: argparse.Namespace) -> None:
         print(story.text("json" if args.json else "markdown"))
         return
     verdict = command.check(root, story)
-    print(verdict.text())
+    _show(args, Answer(verdict.text(), verdict))
     if verdict.breaks:
         raise SystemExit(1)
 
@@ -244,45 +231,47 @@ def promote(args: argparse.Namespace) -> None:
     from paco_core.cli.promotion import promote
 
     made = promote(project_root(), args.name, say=lambda line: print(line, file=sys.stderr))
-    print(made.text())
+    _show(args, Answer(made.text(), made))
 
 
 def rollback(args: argparse.Namespace) -> None:
     from paco_core.cli.promotion import roll_back
 
-    print(roll_back(project_root(), args.name))
+    _show(args, roll_back(project_root(), args.name))
 
 
-def champions(_args: argparse.Namespace) -> None:
+def champions(args: argparse.Namespace) -> None:
     from paco_core.operations.promotion.champions import Champions
 
-    print(Champions(project_root()).text())
+    _show(args, Champions(project_root()).text())
 
 
 def fetch(args: argparse.Namespace) -> None:
     from paco_core.operations.named import fetch
 
-    print(f"{args.folder}: {fetch(project_root(), args.name, args.folder)} files of {args.name}")
+    count = fetch(project_root(), args.name, args.folder)
+    figures = {"folder": args.folder, "name": args.name, "files": count}
+    _show(args, Answer(f"{args.folder}: {count} files of {args.name}", figures))
 
 
 def status(args: argparse.Namespace) -> None:
     from paco_core.cli.status import status
 
     found = status(project_root())
-    print(found.json() if args.json else found.text())
+    _show(args, Answer(found.text(), {**plain(found), "up_to_date": found.current}))
 
 
-def doctor(_args: argparse.Namespace) -> None:
+def doctor(args: argparse.Namespace) -> None:
     from paco_core.cli.doctor import report
 
-    print(report(found_root() or Path.cwd()))
+    _show(args, report(found_root() or Path.cwd()))
 
 
-def sync(_args: argparse.Namespace) -> None:
+def sync(args: argparse.Namespace) -> None:
     from paco_core.runtime.tracking import send_left_over
 
     sent = send_left_over(project_root())
-    print(sent.text())
+    _show(args, Answer(sent.text(), sent))
     if sent.waiting:
         raise SystemExit(1)
 
@@ -292,7 +281,7 @@ def paint(args: argparse.Namespace) -> None:
     with uncollected():
         from paco_core.cli import paint as command
 
-    print(command.paint_set(project_root(), args.prompt, args.panels, _painting(args)))
+    _show(args, command.paint_set(project_root(), args.prompt, args.panels, _painting(args)))
 
 
 def edit(args: argparse.Namespace) -> None:
@@ -300,13 +289,13 @@ def edit(args: argparse.Namespace) -> None:
     with uncollected():
         from paco_core.cli import paint as command
 
-    print(command.edit_picture(project_root(), args.picture, args.instruction, _painting(args)))
+    _show(args, command.edit_picture(project_root(), args.picture, args.instruction, _painting(args)))
 
 
 def _painting(args: argparse.Namespace) -> Options:
     from paco_core.cli.paint import Options
 
-    return Options(args.policy, args.seeds, args.size, args.steps, args.compare, args.out, args.json)
+    return Options(args.policy, args.seeds, args.size, args.steps, args.compare, args.out)
 
 
 def push(args: argparse.Namespace) -> None:
@@ -314,11 +303,13 @@ def push(args: argparse.Namespace) -> None:
 
     found = publish.parcel(found_root() or Path.cwd(), args.name)  # a folder may lie anywhere
     publish.check_id(args.hub_id)
-    print(found.text())
+    if args.dry_run or not args.json:
+        _show(args, Answer(found.text(), found))
     if args.dry_run and found.faults:
         raise SystemExit(1)
     if not args.dry_run:
-        print(publish.push(found, args.hub_id, private=not args.public))
+        pushed = publish.push(found, args.hub_id, private=not args.public)
+        _show(args, Answer(pushed, {**plain(found), "pushed": pushed}))
 
 
 def tables(args: argparse.Namespace) -> None:
@@ -327,13 +318,14 @@ def tables(args: argparse.Namespace) -> None:
 
     found = tables.sections(project_root(), detail=args.detail)
     if args.out is None:
-        print(tables.markdown(found))
+        _show(args, Answer(tables.markdown(found), found))
     else:
         tables.write(args.out, found)
-        print(f"wrote {args.out / 'tables.md'} and {args.out / 'tables.html'}")
+        wrote = [args.out / "tables.md", args.out / "tables.html"]
+        _show(args, Answer(f"wrote {wrote[0]} and {wrote[1]}", found))
 
 
-def tour(_args: argparse.Namespace) -> None:
+def tour(args: argparse.Namespace) -> None:
     from paco_core.cli.tour import tour
 
-    print(tour(project_root()))
+    _show(args, tour(project_root()))

@@ -14,6 +14,7 @@ from paco_core.data.annotation.people import from_answers
 from paco_core.data.annotation.store import AnswerStore
 from paco_core.data.pairs.rankings import COLUMNS
 from paco_core.io import paths
+from paco_core.io.answer import Answer
 from paco_core.io.files import DataError, read_table
 
 if TYPE_CHECKING:
@@ -143,7 +144,7 @@ def export(root: Path, folder: Path, address: str | None) -> str:
     )
 
 
-def status(root: Path) -> str:
+def status(root: Path) -> Answer:
     """How far everybody is, how well they agree, and who is doubtful.
 
     Raises:
@@ -155,13 +156,23 @@ def status(root: Path) -> str:
         sizes = {name: len(instance.candidates) for name, instance in queue.instances.items()}
         found = from_answers(store.latest(), sizes)
         progress = queue.progress()
+    ranked, agreed = len({vote.instance_id for vote in found.rankings}), agreement(found.rankings, found.habits)
     lines = [
-        f"{len({vote.instance_id for vote in found.rankings})} of {len(queue.chosen)} instances ranked, "
+        f"{ranked} of {len(queue.chosen)} instances ranked, "
         f"{len(found.rankings)} rankings, {found.counts['cannot_tell']:.0f} x cannot tell, "
         f"{found.counts['skipped']:.0f} skipped, {found.counts['stale_answers']:.0f} for instances that are gone",
         "done: " + ", ".join(f"{name} {done} of {total}" for name, (done, total) in progress.items()),
-        agreement(found.rankings, found.habits).text(),
+        agreed.text(),
     ]
     if unsaved:
         lines.append(f"{unsaved} answers are not in {answer_file.FILE} yet; `paco annotate save` writes them")
-    return "\n".join(lines)
+    figures = {
+        "instances": len(queue.chosen),
+        "ranked": ranked,
+        "rankings": len(found.rankings),
+        "counts": found.counts,
+        "progress": {name: {"done": done, "total": total} for name, (done, total) in progress.items()},
+        "agreement": agreed,
+        "unsaved": unsaved,
+    }
+    return Answer("\n".join(lines), figures)

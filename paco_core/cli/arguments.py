@@ -10,13 +10,10 @@ from pathlib import Path
 from paco_core.cli import acts
 
 
-def _add_project(verb: Callable[..., argparse.ArgumentParser]) -> None:
-    """Verbs about the project as a whole."""
-    init = verb("init", acts.init, "lay out a new project: graph, parameters, small models, Dagster's code location")
-    init.add_argument("folder", type=Path, help="a new or empty folder")
-    status = verb("status", acts.status, "list stages that are out of date and why, champions and reward servers")
-    status.add_argument("--json", action="store_true", help="JSON instead of lines")
-    verb("doctor", acts.doctor, "print what is installed and reachable here, to paste into an issue")
+def _figures(*verbs: argparse.ArgumentParser) -> None:
+    """Let verbs print their figures for programs, too."""
+    for verb in verbs:
+        verb.add_argument("--json", action="store_true", help="JSON instead of text")
 
 
 def _add_tracking(verb: Callable[..., argparse.ArgumentParser]) -> None:
@@ -28,40 +25,69 @@ def _add_tracking(verb: Callable[..., argparse.ArgumentParser]) -> None:
 
     provenance = verb("provenance", acts.provenance, "print what a path or alias was made from, back to the prompts")
     provenance.add_argument("subject", help="a path, a stage (grids@0), or an alias (flux_t2is@champion)")
-    provenance.add_argument("--json", action="store_true", help="JSON instead of Markdown")
     provenance.add_argument("--verify", action="store_true", help="hash everything again and name broken links")
 
     text = "make the present version champion if its checks pass and it beats the incumbent in a paired test"
-    verb("promote", acts.promote, text).add_argument("name", help="reward, or a policy")
-    verb("rollback", acts.rollback, "move the alias champion back to the previous version").add_argument("name")
-    verb("champions", acts.champions, "list champions and challengers")
+    promote = verb("promote", acts.promote, text)
+    promote.add_argument("name", help="reward, or a policy")
+    rollback = verb("rollback", acts.rollback, "move the alias champion back to the previous version")
+    rollback.add_argument("name", help="reward, or a policy")
+    champions = verb("champions", acts.champions, "list champions and challengers")
     fetch = verb("fetch", acts.fetch, "copy the reward, a policy's adapter or a champion to a new folder")
     fetch.add_argument("name", help="reward_merged, reward_lora, a recipe, or NAME@champion")
-    fetch.add_argument("folder", type=Path)
+    fetch.add_argument("folder", type=Path, help="a new folder")
 
     text = "upload the reward, a policy's adapter or an exported data set to the Hugging Face Hub"
     push = verb("push", acts.push, text)
     push.add_argument("name", help="reward_merged, reward_lora, a recipe, NAME@champion, or a folder with a card")
-    push.add_argument("hub_id", metavar="OWNER/NAME")
+    push.add_argument("hub_id", metavar="OWNER/NAME", help="a repository on the Hub")
     push.add_argument("--dry-run", action="store_true", help="print files, the card's head and what would be refused")
     push.add_argument("--public", action="store_true", help="a repository that is made is public (default: private)")
 
-    verb("sync", acts.sync, "send MLflow what was kept locally while its server did not answer")
+    sync = verb("sync", acts.sync, "send MLflow what was kept locally while its server did not answer")
+    _figures(compare, provenance, promote, rollback, champions, fetch, push, sync)
 
 
 def _add_dataset(verb: Callable[..., argparse.ArgumentParser]) -> None:
     dataset = verb("dataset", acts.dataset, "export or import the data set in public formats, or trace an id")
     actions = dataset.add_subparsers(dest="action", required=True)
-    sub = actions.add_parser("export", help="write PaCo-Dataset, ConsistencyRank-Bench or plain Parquet, with a card")
-    sub.add_argument("format", choices=("paco_dataset", "rank_bench", "parquet"))
+    sub = export = actions.add_parser(
+        "export", help="write PaCo-Dataset, ConsistencyRank-Bench or plain Parquet, with a card"
+    )
+    sub.add_argument("format", choices=("paco_dataset", "rank_bench", "parquet"), help="of what is written")
     sub.add_argument("folder", type=Path, help="a new folder")
     sub.add_argument("--licence", default="other", help="licence of the data set, for its card (default: other)")
-    sub = actions.add_parser("import", help="turn public data into a folder of the project's own layout")
-    sub.add_argument("format", choices=("paco_dataset", "rank_bench", "gedit"))
+    sub = bring = actions.add_parser("import", help="turn public data into a folder of the project's own layout")
+    sub.add_argument("format", choices=("paco_dataset", "rank_bench", "gedit"), help="of what is read")
     sub.add_argument("folder", type=Path, help="of public data; of GEdit-Bench also one Parquet file")
     sub.add_argument("out", type=Path, help="a new folder, such as data/external/paco_dataset")
     sub = actions.add_parser("trace", help="print the grids, seeds and prompt of a pair or ranking instance")
-    sub.add_argument("id")
+    sub.add_argument("id", help="as the tables of pairs and rankings have it")
+    _figures(export, bring, sub)
+
+
+def _add_reward(verb: Callable[..., argparse.ArgumentParser]) -> None:
+    """The reward model: served, and asked."""
+    serve = verb("serve", acts.serve, "start, show or stop a server of the reward model")
+    actions = serve.add_subparsers(dest="action", required=True)
+    up = actions.add_parser("up", help="start a server and keep it until it is stopped")
+    up.add_argument("--model", help="model folder (default: data/reward_merged)")
+    actions.add_parser("gateway", help="put every served model behind one port, chosen by the field `model`")
+    servers = actions.add_parser("status", help="name, address, engine, age and leases of each server")
+    logs = actions.add_parser("logs", help="print the end of a server's log")
+    logs.add_argument("name", nargs="?", help="name of a server, or a part of it (default: the latest one)")
+    down = actions.add_parser("down", help="stop one server, or all")
+    down.add_argument("name", nargs="?", help="name of a server, or a part of it (default: all)")
+
+    score = verb("score", acts.score, "score how consistent two pictures are, from 0 to 1")
+    score.add_argument("first", type=Path, nargs="?", help="a picture")
+    score.add_argument("second", type=Path, nargs="?", help="another picture")
+    score.add_argument("--table", type=Path, help="Parquet, CSV or JSON Lines with columns first, second, theme")
+    score.add_argument("--out", type=Path, help="where the scored table goes (default: beside it, NAME.scored.EXT)")
+    score.add_argument("--theme", help="the theme both were made for; without it the plain question is asked")
+    score.add_argument("--model", type=Path, help="model folder (default: data/reward_merged)")
+    score.add_argument("--reasons", action="store_true", help="also print the model's reasons")
+    _figures(servers, score)
 
 
 def _add_painting(verb: Callable[..., argparse.ArgumentParser]) -> None:
@@ -70,8 +96,8 @@ def _add_painting(verb: Callable[..., argparse.ArgumentParser]) -> None:
     paint.add_argument("prompt", help="a T2IS prompt that marks its panels, or a theme with --panels")
     paint.add_argument("--panels", nargs="+", default=[], metavar="TEXT", help="what each panel shows")
     edit = verb("edit", acts.edit, "edit a picture as an instruction says, and print the editing reward")
-    edit.add_argument("picture", type=Path)
-    edit.add_argument("instruction")
+    edit.add_argument("picture", type=Path, help="a picture file")
+    edit.add_argument("instruction", help="what to change")
     for sub in (paint, edit):
         sub.add_argument(
             "--policy",
@@ -83,7 +109,7 @@ def _add_painting(verb: Callable[..., argparse.ArgumentParser]) -> None:
         sub.add_argument("--steps", type=int, help="sampling steps (default: those of the benchmark)")
         sub.add_argument("--compare", action="store_true", help="also paint with the model before training")
         sub.add_argument("--out", type=Path, metavar="FOLDER", help="where pictures go (default: painted/...)")
-        sub.add_argument("--json", action="store_true", help="JSON instead of lines")
+    _figures(paint, edit)
 
 
 def _add_tables(verb: Callable[..., argparse.ArgumentParser]) -> None:
@@ -96,17 +122,18 @@ def _add_tables(verb: Callable[..., argparse.ArgumentParser]) -> None:
     sweep.add_argument(
         "--alpha", nargs="+", help="of 1/n, numbers, fast, default (default: 1/n 0.01 0.1 0.3 0.5 0.9 fast)"
     )
-    sweep.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    sweep.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2], help="(default: 0 1 2)")
     sweep.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="override keys of params.yaml")
     sweep.add_argument("--name", default="alpha", help="folder below data/sweeps/ (default: alpha)")
 
     reproduce = verb("reproduce", acts.reproduce, "train policies and their ablations with several seeds, and report")
     reproduce.add_argument("--variants", nargs="+", help="some of those that --list prints (default: all)")
-    reproduce.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    reproduce.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2], help="(default: 0 1 2)")
     reproduce.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="override keys of params.yaml")
     reproduce.add_argument("--name", default="ablation", help="folder below data/reproduce/ (default: ablation)")
     reproduce.add_argument("--list", action="store_true", help="list the variants and their kept results")
     reproduce.add_argument("--report-only", action="store_true", help="write the report again from kept results")
+    _figures(tables, sweep, reproduce)
 
 
 def _add_runtime(verb: Callable[..., argparse.ArgumentParser]) -> None:
@@ -114,10 +141,11 @@ def _add_runtime(verb: Callable[..., argparse.ArgumentParser]) -> None:
     verb("code", acts.code, "record what each stage depends on besides data (the stage `code`)")
     text = "list or remove the checkpoints from which trainings resume after a kill, or with more epochs"
     actions = verb("checkpoints", acts.checkpoints, text).add_subparsers(dest="action", required=True)
-    actions.add_parser("list", help="stage, identity, size and age of each")
+    kept = actions.add_parser("list", help="stage, identity, size and age of each")
     drop = actions.add_parser("drop", help="remove the checkpoints of some stages, or all")
-    drop.add_argument("stages", nargs="*", metavar="STAGE")
-    drop.add_argument("--all", action="store_true")
+    drop.add_argument("stages", nargs="*", metavar="STAGE", help="as the list names it")
+    drop.add_argument("--all", action="store_true", help="those of every stage")
+    _figures(kept, drop)
 
 
 def _add_annotation(verb: Callable[..., argparse.ArgumentParser]) -> None:
@@ -127,7 +155,9 @@ def _add_annotation(verb: Callable[..., argparse.ArgumentParser]) -> None:
         "serve the page where people rank candidates, save their answers for the stage, print their progress, or write "
         "tasks for Label Studio",
     )
-    annotate.add_argument("action", nargs="?", choices=("serve", "status", "save", "export"), default="serve")
+    annotate.add_argument(
+        "action", nargs="?", choices=("serve", "status", "save", "export"), default="serve", help="(default: serve)"
+    )
     annotate.add_argument("--folder", type=Path, default=Path("label-studio"), help="a new folder, for export")
     annotate.add_argument("--address", help="where Label Studio will find that folder (default: its local files)")
     annotate.add_argument("--port", type=int, default=7860, help="port on 127.0.0.1 (default: 7860; 0: any free one)")
@@ -135,12 +165,14 @@ def _add_annotation(verb: Callable[..., argparse.ArgumentParser]) -> None:
     annotate.add_argument("--overlap", type=int, help="how many people rank each instance (default: as before, or 1)")
     annotate.add_argument("--instances", type=int, help="a random subset of this size (default: as before, or all)")
     annotate.add_argument("--retire", metavar="NAME", help="give this annotator's open work to the others")
+    annotate.add_argument("--json", action="store_true", help="JSON instead of text, for status")
 
 
 def _plan_arguments(plan: argparse.ArgumentParser) -> None:
-    plan.add_argument("policy")
+    plan.add_argument("policy", help="a recipe of policies.recipes")
     plan.add_argument("--profile", metavar="NAME", help="plan with this profile instead of params.yaml")
     plan.add_argument("--processes", type=int, default=1, help="number of processes that will train together")
+    _figures(plan)
 
 
 def _print_completion(args: argparse.Namespace) -> None:
@@ -161,45 +193,35 @@ def parser() -> argparse.ArgumentParser:
         sub.set_defaults(act=act)
         return sub
 
-    _add_project(verb)
+    init = verb("init", acts.init, "lay out a new project: graph, parameters, small models, Dagster's code location")
+    init.add_argument("folder", type=Path, help="a new or empty folder")
+    status = verb("status", acts.status, "list stages that are out of date and why, champions and reward servers")
+    doctor = verb("doctor", acts.doctor, "print what is installed and reachable here, to paste into an issue")
 
     run = verb("run", acts.run, "run one stage of dvc.yaml (what `dvc repro` calls)")
-    run.add_argument("stage")
+    run.add_argument("stage", help="name of a stage, without its item")
     run.add_argument("--item", help="item of a matrix stage: a shard, a policy")
 
     profile = verb("profile", acts.profile, "list the profiles, or write params.yaml from one")
     actions = profile.add_subparsers(dest="action", required=True)
-    actions.add_parser("list")
-    actions.add_parser("use").add_argument("name")
+    actions.add_parser("list", help="names of the profiles")
+    use = actions.add_parser("use", help="write params.yaml from a profile")
+    use.add_argument("name", help="one that the list names")
 
     params = verb("params", acts.params, "print what parameters mean, their types, bounds and values in the profiles")
     params.add_argument(
         "keys", nargs="*", metavar="KEY", help="a key, the beginning of one, or a pattern (default: all)"
     )
-    params.add_argument("--write", action="store_true", help="write the reference page and the JSON schema again")
+    params.add_argument("--write", action="store_true", help="write the reference pages and the JSON schema again")
+    params.set_defaults(whole=parser)
 
     check = verb("check", acts.check, "check parameters, data, disk and memory; print what each stage needs and costs")
     check.add_argument(
         "--profile", metavar="NAME", help="check this profile instead of params.yaml, which stays as it is"
     )
 
-    serve = verb("serve", acts.serve, "start, show or stop a server of the reward model")
-    actions = serve.add_subparsers(dest="action", required=True)
-    actions.add_parser("up").add_argument("--model", help="model folder (default: data/reward_merged)")
-    actions.add_parser("gateway", help="put every served model behind one port, chosen by the field `model`")
-    actions.add_parser("status", help="name, address, engine, age and leases of each server")
-    actions.add_parser("logs").add_argument("name", nargs="?")
-    actions.add_parser("down").add_argument("name", nargs="?")
-
-    score = verb("score", acts.score, "score how consistent two pictures are, from 0 to 1")
-    score.add_argument("first", type=Path, nargs="?")
-    score.add_argument("second", type=Path, nargs="?")
-    score.add_argument("--table", type=Path, help="Parquet, CSV or JSON Lines with columns first, second, theme")
-    score.add_argument("--out", type=Path, help="where the scored table goes (default: beside it, NAME.scored.EXT)")
-    score.add_argument("--theme", help="the theme both were made for; without it the plain question is asked")
-    score.add_argument("--model", type=Path, help="model folder (default: data/reward_merged)")
-    score.add_argument("--reasons", action="store_true", help="also print the model's reasons")
-
+    _figures(status, doctor, params, check)
+    _add_reward(verb)
     _add_painting(verb)
     _add_tables(verb)
 
@@ -208,14 +230,16 @@ def parser() -> argparse.ArgumentParser:
 
     zoo = verb("zoo", acts.zoo, "retrain the small models of the embedded world, or measure them again")
     actions = zoo.add_subparsers(dest="action", required=True)
-    for action in ("build", "check"):
-        actions.add_parser(action).add_argument("members", nargs="*", help="default: all")
+    build = actions.add_parser("build", help="train members again, resuming where an earlier call stopped")
+    measured = actions.add_parser("check", help="measure members again, and compare with their cards")
+    for action in (build, measured):
+        action.add_argument("members", nargs="*", help="(default: all)")
 
     _plan_arguments(verb("plan", acts.plan, "print a policy's work, memory and cost; refuse settings that cannot work"))
     verb("graph", acts.graph, "print the graph of dvc.yaml as Mermaid")
     _add_tracking(verb)
     _add_runtime(verb)
-    verb("tour", acts.tour, "print where to look after a run")
+    _figures(measured, verb("tour", acts.tour, "print where to look after a run"))
     completion = verb("completion", _print_completion, "print the completion of verbs and options for a shell")
-    completion.add_argument("shell", choices=("bash", "zsh", "tcsh"))
+    completion.add_argument("shell", help="whose completion", choices=("bash", "zsh", "tcsh"))
     return parser

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from paco_core.cli.acts import found_root
 from paco_core.cli.arguments import parser
+from paco_core.io.project import found_root
 from paco_core.io.secrets import redact_tracebacks, redacted
 
 

@@ -8,11 +8,15 @@ from pathlib import Path
 
 from paco_core.experiments.comparison import page, table
 from paco_core.experiments.comparison.collect import ComparedRun, Runs
+from paco_core.io.answer import Answer
 from paco_core.io.files import DataError, write_text
 
+#: What the table shows of a run; its curves and pictures are on the page.
+SHOWN = ("run_id", "title", "experiment", "status", "seconds", "url", "metrics", "params", "datasets")
 
-def compare(root: Path, names: Sequence[str], out: Path) -> str:
-    """Write the page and return the table.
+
+def compare(root: Path, names: Sequence[str], out: Path) -> Answer:
+    """Write the page and return the table; its figures run by run.
 
     Raises:
         DataError: when a run is not found, or one is given twice.
@@ -27,7 +31,8 @@ def compare(root: Path, names: Sequence[str], out: Path) -> str:
     made = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
     write_text(out, page.render(runs, store.picture, made))
     tables = [table.text(group, ids.index(group[0].run_id)) for group in groups]
-    return "\n\n".join([*tables, f"{out}: pictures, curves and figures side by side"])
+    text = "\n\n".join([*tables, f"{out}: pictures, curves and figures side by side"])
+    return Answer(text, {"page": out, "runs": [{name: getattr(run, name) for name in SHOWN} for run in runs]})
 
 
 def _groups(found: Sequence[Sequence[ComparedRun]]) -> list[list[ComparedRun]]:

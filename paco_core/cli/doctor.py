@@ -15,6 +15,7 @@ from pathlib import Path
 from dvc_project.hashing import settings
 from paco_core.config.params import PARAMS_FILE, ParamsError, load
 from paco_core.io import gpus
+from paco_core.io.answer import Answer
 from paco_core.io.secrets import bare, redacted
 from paco_core.planning.preflight import memory_gb
 from paco_core.runtime.tracking import tracking_uri
@@ -38,10 +39,10 @@ SHOWN_VARIABLES = (
 )
 
 
-def report(root: Path) -> str:
+def report(root: Path) -> Answer:
     """Lines of ``name: value``; secrets are redacted, and the home folder is ``~``."""
-    lines = [f"{name}: {value}" for name, value in _all(root)]
-    return redacted("\n".join(lines)).replace(str(Path.home()), "~")
+    found = {name: redacted(value).replace(str(Path.home()), "~") for name, value in _all(root)}
+    return Answer("\n".join(f"{name}: {value}" for name, value in found.items()), found)
 
 
 def _all(root: Path) -> Iterator[tuple[str, str]]:

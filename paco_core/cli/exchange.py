@@ -11,6 +11,7 @@ from paco_core.data.records.records import parse_ref, read_prompts
 from paco_core.exchange import card, gedit_bench, imported, rank_bench, sharegpt, tables
 from paco_core.exchange.panel_files import PanelWriter
 from paco_core.io import paths
+from paco_core.io.answer import Answer
 from paco_core.io.files import DataError, atomic, read_json, read_table, write_text
 from paco_core.io.model_licence import licence_of
 
@@ -25,7 +26,7 @@ IMPORTS = {
 }
 
 
-def export(root: Path, form: str, folder: Path, licence: str) -> str:
+def export(root: Path, form: str, folder: Path, licence: str) -> Answer:
     """Write the project's data set to a new folder, with its card; what was written, in words.
 
     Raises:
@@ -51,10 +52,12 @@ def export(root: Path, form: str, folder: Path, licence: str) -> str:
         write_text(part / "README.md", card.card(params, _figures(root), form, licence, generator))
     parts = [f"{len(table)} {split} pairs" for split, table in pairs.items()] if form != "rank_bench" else []
     parts += [f"{len(benchmark)} rankings"] if form != "paco_dataset" else []
-    return f"{folder}: {', '.join(parts)}, README.md"
+    counts = {split: len(table) for split, table in pairs.items()} if form != "rank_bench" else {}
+    counts |= {"rankings": len(benchmark)} if form != "paco_dataset" else {}
+    return Answer(f"{folder}: {', '.join(parts)}, README.md", {"folder": folder, **counts})
 
 
-def bring(form: str, folder: Path, out: Path) -> str:
+def bring(form: str, folder: Path, out: Path) -> Answer:
     """Import public data into a new folder of the project's own layout; its counts, in words.
 
     Raises:
@@ -63,10 +66,10 @@ def bring(form: str, folder: Path, out: Path) -> str:
     if out.exists():
         raise DataError(f"{out} exists already; name a new folder")
     found = IMPORTS[form](folder, out)
-    return f"{out}: " + ", ".join(f"{name} {count}" for name, count in found.items())
+    return Answer(f"{out}: " + ", ".join(f"{n} {count}" for n, count in found.items()), {"folder": out, **found})
 
 
-def trace(root: Path, wanted: str) -> str:
+def trace(root: Path, wanted: str) -> Answer:
     """Where the panels of a pair or of a ranking instance come from.
 
     Raises:
@@ -75,16 +78,24 @@ def trace(root: Path, wanted: str) -> str:
     refs = _refs(root, wanted)
     index = PanelStore.below(root / paths.GRIDS, root / paths.PAIRS).grids.index
     prompts = {record.idx: record for record in read_prompts(root / paths.DIVERSE_PROMPTS / "prompts.jsonl")}
-    lines = [wanted]
+    lines, panels = [wanted], []
     for role, ref in refs:
         grid_id, panel = parse_ref(ref)
         grid: Any = index.loc[grid_id]
         where = f"panel {panel} of grid {grid_id} in {Path(str(grid['folder'])).name}, seed {grid['seed']}"
+        panels.append(
+            {"role": role, "grid": grid_id, "panel": panel, **{k: str(grid[k]) for k in ("seed", "prompt_id")}}
+        )
         lines.append(f"  {role:<10} {where}, prompt {grid['prompt_id']}")
     for prompt_id in dict.fromkeys(str(index.loc[parse_ref(ref)[0], "prompt_id"]) for _, ref in refs):
         if prompt_id in prompts:
             lines.append(f"  prompt {prompt_id}: {prompts[prompt_id].prompt}")
-    return "\n".join(lines)
+    texts = {
+        prompt_id: record.prompt
+        for prompt_id, record in prompts.items()
+        if any(p["prompt_id"] == prompt_id for p in panels)
+    }
+    return Answer("\n".join(lines), {"id": wanted, "panels": panels, "prompts": texts})
 
 
 def _refs(root: Path, wanted: str) -> list[tuple[str, str]]:

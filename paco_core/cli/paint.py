@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING
 from paco_core.benchmarks.painted import BEFORE, Painted
 from paco_core.benchmarks.painting import side_by_side
 from paco_core.config.params import PARAMS_FILE, load
+from paco_core.io.answer import Answer
 from paco_core.io.contact_sheet import contact_sheet
 from paco_core.io.files import digest
 from paco_core.io.progress import Progress
@@ -43,11 +43,10 @@ class Options:
     steps: int | None
     compare: bool
     out: Path | None
-    as_json: bool
 
 
-def paint_set(root: Path, prompt: str, panels: Sequence[str], options: Options) -> str:
-    """Paint sets of a prompt; what was written and scored, as text.
+def paint_set(root: Path, prompt: str, panels: Sequence[str], options: Options) -> Answer:
+    """Paint sets of a prompt; what was written and scored.
 
     Raises:
         DataError: when the prompt has no panels, or there is no such policy.
@@ -58,8 +57,8 @@ def paint_set(root: Path, prompt: str, panels: Sequence[str], options: Options) 
     return _painted(root, by, record, options)
 
 
-def edit_picture(root: Path, file: Path, instruction: str, options: Options) -> str:
-    """Edit a picture; what was written and scored, as text.
+def edit_picture(root: Path, file: Path, instruction: str, options: Options) -> Answer:
+    """Edit a picture; what was written and scored.
 
     Raises:
         DataError: when there is no such picture or policy.
@@ -71,7 +70,7 @@ def edit_picture(root: Path, file: Path, instruction: str, options: Options) -> 
 
 def _painted(
     root: Path, by: paint.Painter, record: PromptRecord, options: Options, reference: Image | None = None
-) -> str:
+) -> Answer:
     params = load(root / PARAMS_FILE)
     seeds = range(options.seeds)
     with ExitStack() as leases:
@@ -93,13 +92,12 @@ def _painted(
         score = None if scores is None or math.isnan(scores[number]) else round(scores[number], 4)
         rows.append({"by": who, "seed": painted.seed, "score": score, "file": str(file)})
     _sheet(found, reference).save(folder / "sheet.png")
-    if options.as_json:
-        return json.dumps({"prompt": record.prompt, "sheet": str(folder / "sheet.png"), "pictures": rows}, indent=2)
     measured = "consistency" if reference is None else "editing reward"
     lines = [f"{row['by']:<12} seed {row['seed']}  {measured} {_score(row['score'])}  {row['file']}" for row in rows]
     if scores is None:
         lines.append("no scores: there is no reward model yet; run `dvc repro reward_merged`")
-    return "\n".join([*lines, f"sheet: {folder / 'sheet.png'}"])
+    figures = {"prompt": record.prompt, "sheet": folder / "sheet.png", "pictures": rows}
+    return Answer("\n".join([*lines, f"sheet: {folder / 'sheet.png'}"]), figures)
 
 
 def _sheet(found: Sequence[Painted], reference: Image | None) -> Image:

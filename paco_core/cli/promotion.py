@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from dvc_project.lockfile import Lock
 from paco_core.config.params import PARAMS_FILE, Params, load
 from paco_core.io import paths
+from paco_core.io.answer import Answer
 from paco_core.io.check_report import CheckReport
 from paco_core.io.files import DataError
 from paco_core.operations.promotion import decision as decisions
@@ -24,6 +25,7 @@ from paco_core.operations.promotion.champions import (
     out_of,
 )
 from paco_core.operations.promotion.decision import Decision, Side
+from paco_core.policies.adapted import adapted
 from paco_core.runtime.provenance.chain import of_path
 from paco_core.runtime.provenance.runs import RunFinder
 from paco_core.runtime.tracking import Tracker, open_run
@@ -80,8 +82,8 @@ def promote(root: Path, name: str, say: Callable[[str], None] = lambda _line: No
         story = of_path(out_of(name).as_posix(), Lock.read(root), RunFinder(root))
         tracker.text(json.dumps(story.as_dict(), indent=2), PROVENANCE_FILE)
         trained = story.links[0].run.mlflow_run if story.links[0].run else None
-        tags = {"paco.training_run": trained} if trained else {}
-        candidate = champions.of_md5(name, md5) or champions.register(name, md5, tracker.run_id, tags)
+        belongs = None if name == REWARD else adapted(root, params.policies, name)
+        candidate = champions.of_md5(name, md5) or champions.register(name, md5, tracker.run_id, trained, belongs)
         made = _decide(root, params, candidate, incumbent, say)
         _record(tracker, made)
         if made.promoted:
@@ -137,12 +139,13 @@ def _record(tracker: Tracker, made: Decision) -> None:
     tracker.text(json.dumps(made.as_dict(), indent=2), "decision.json")
 
 
-def roll_back(root: Path, name: str) -> str:
+def roll_back(root: Path, name: str) -> Answer:
     """Give the alias back to the previous champion; says which versions changed places."""
     with open_run(root, f"paco/promotion/{name}", f"rollback/{name}", {}, about=DECISIONS) as tracker:
         fallen, restored = Champions(root).roll_back(name)
         tracker.tags({"paco.decision": f"rolled back from version {fallen.number} to {restored.number}"})
-    return (
+    text = (
         f"{name}: champion is version {restored.number} again ({restored.md5[:12]}); "
         f"version {fallen.number} is challenger"
     )
+    return Answer(text, {"name": name, "champion": restored.number, "challenger": fallen.number})

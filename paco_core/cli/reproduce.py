@@ -15,6 +15,7 @@ from paco_core.experiments.reproduction import estimates, report
 from paco_core.experiments.reproduction.cells import Kept, Trainings, kept_cells, of_recipes
 from paco_core.experiments.reproduction.variants import VARIANTS, Variant, chosen
 from paco_core.io import paths
+from paco_core.io.answer import Answer
 from paco_core.io.file_locks import locked
 
 EXPERIMENT = "paco/reproduce"
@@ -33,7 +34,7 @@ class Options:
     name: str = "ablation"
 
 
-def listing(root: Path, options: Options) -> str:
+def listing(root: Path, options: Options) -> Answer:
     """The variants, their recipes, the keys they change, and which seeds of each are kept."""
     recipes = load(root / PARAMS_FILE).policies.recipes
     kept = kept_cells(root / FOLDER / options.name)
@@ -48,7 +49,8 @@ def listing(root: Path, options: Options) -> str:
         for variant in _told(options, recipes)
     ]
     head = ["variant", "recipe", "what it is", "changes", "kept"]
-    return Table(f"Variants, and seeds kept in {FOLDER / options.name}", head, rows).markdown()
+    table = Table(f"Variants, and seeds kept in {FOLDER / options.name}", head, rows)
+    return Answer(table.markdown(), table)
 
 
 def _told(options: Options, recipes: Collection[str]) -> Sequence[Variant]:
@@ -56,7 +58,7 @@ def _told(options: Options, recipes: Collection[str]) -> Sequence[Variant]:
     return VARIANTS if options.variants is None else chosen(options.variants, recipes)
 
 
-def report_only(root: Path, options: Options) -> str:
+def report_only(root: Path, options: Options) -> Answer:
     """Write the report again from what is kept, with nothing but the kept results.
 
     Raises:
@@ -74,7 +76,7 @@ def _writing(out: Path) -> AbstractContextManager[None]:
     return locked(out / ".report.lock")
 
 
-def reproduce(root: Path, options: Options) -> str:
+def reproduce(root: Path, options: Options) -> Answer:
     """Run what is asked for below ``data/reproduce/NAME`` and return the report as Markdown.
 
     Raises:
@@ -108,7 +110,7 @@ class _Table:
         recipes = dict.fromkeys(variant.recipe for variant in variants)
         self.trainings = {recipe: Trainings(root, params, recipe, self.out, say) for recipe in recipes}
 
-    def run(self) -> str:
+    def run(self) -> Answer:
         tags = {"profile": self.params.profile, "paco.reproduce": self.options.name}
         grid = Grid(self.root, self.out, EXPERIMENT, ABOUT, tags, say)
         # Seed by seed, so that an early stop leaves a whole table, and a busy hour slows no variant alone.
@@ -131,7 +133,7 @@ class _Table:
                 parent.artifact(self.out / f"{report.NAME}.{suffix}")
         return text
 
-    def _report(self) -> str:
+    def _report(self) -> Answer:
         with _writing(self.out):
             return report.write(self.out, self._kept(), self.params)
 

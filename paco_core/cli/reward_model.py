@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from paco_core.config.params import PARAMS_FILE, load
 from paco_core.io import paths
+from paco_core.io.answer import Answer
 from paco_core.io.files import DataError, atomic
 from paco_core.io.progress import Progress
 from paco_core.io.shards import decode_image
@@ -31,8 +32,8 @@ READERS = {".parquet": "read_parquet", ".csv": "read_csv", ".jsonl": "read_json"
 
 def score_pair(
     root: Path, first: str | Path, second: str | Path, theme: str | None, model: str | Path | None, reasons: bool
-) -> str:
-    """The score of two picture files as text, followed by the model's reasons where they are asked for.
+) -> Answer:
+    """The score of two picture files, followed by the model's reasons where they are asked for.
 
     Args:
         theme: asks with the template ``theme``; without it the template ``plain`` is used.
@@ -44,8 +45,12 @@ def score_pair(
     pictures = [_picture(Path(path), str(path)) for path in (first, second)]
     query = PairQuery(pictures[0], pictures[1], question(theme))
     scorer = _scorer(root, model)
-    text = f"{scorer.score([query])[0].value:.4f}"
-    return f"{text}\n{scorer.generate_reasons([query])[0]}" if reasons else text
+    (score,) = scorer.score([query])
+    why = scorer.generate_reasons([query])[0] if reasons else None
+    return Answer(
+        f"{score.value:.4f}" + (f"\n{why}" if reasons else ""),
+        {"score": score.value, "cause": score.cause, "reasons": why},
+    )
 
 
 def score_table(
@@ -57,7 +62,7 @@ def score_table(
     *,
     theme: str | None = None,
     say: Callable[[str], None] | None = None,
-) -> str:
+) -> Answer:
     """Score every pair of a table and write it again with the columns ``score``, ``cause`` and ``reasons``.
 
     Args:
@@ -96,8 +101,11 @@ def score_table(
     target = out or table.with_name(f"{table.stem}.scored{table.suffix}")
     _write(frame.assign(**columns), target)
     values = [value for value in columns["score"] if not math.isnan(value)]
-    mean = f"mean score {sum(values) / len(values):.4f}" if values else "no score"
-    return f"{target}: {len(frame)} pairs, {len(frame) - len(values)} without a score, {mean}"
+    mean = sum(values) / len(values) if values else None
+    unscored = len(frame) - len(values)
+    told = "no score" if mean is None else f"mean score {mean:.4f}"
+    figures = {"table": target, "pairs": len(frame), "without_score": unscored, "mean": mean}
+    return Answer(f"{target}: {len(frame)} pairs, {unscored} without a score, {told}", figures)
 
 
 class _Scoring:

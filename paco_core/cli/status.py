@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -51,9 +51,6 @@ class Status:
         lines = [line.text(width) for line in self.stages]
         lines += [f"{self.current} of {len(self.stages)} stages are up to date"]
         return "\n".join([*lines, "", "champions", self.champions, "", "reward servers", self.servers])
-
-    def json(self) -> str:
-        return json.dumps({**asdict(self), "up_to_date": self.current}, indent=2)
 
 
 def status(root: Path) -> Status:

@@ -7,10 +7,11 @@ from pathlib import Path
 
 from paco_core.experiments import grid
 from paco_core.experiments.reward_sweep import ALPHAS, Sweep, setting
-from paco_core.io.files import DataError
+from paco_core.io.answer import Answer
+from paco_core.io.files import DataError, read_json
 
 
-def sweep(root: Path, alphas: Sequence[str] | None, seeds: Sequence[int], changes: Sequence[str], name: str) -> str:
+def sweep(root: Path, alphas: Sequence[str] | None, seeds: Sequence[int], changes: Sequence[str], name: str) -> Answer:
     """Run a sweep below ``data/sweeps/NAME`` and return its tables as Markdown.
 
     Args:
@@ -28,4 +29,4 @@ def sweep(root: Path, alphas: Sequence[str] | None, seeds: Sequence[int], change
     params = grid.begin(root, changes, seeds)
     out = root / "data" / "sweeps" / name
     Sweep(root, params, out, grid.say).run(settings, seeds)
-    return (out / "results.md").read_text()
+    return Answer((out / "results.md").read_text(), read_json(out / "results.json"))

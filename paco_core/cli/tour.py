@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from paco_core.io import figures_text, paths
+from paco_core.io.answer import Answer
 from paco_core.io.files import read_json
 
 NEXT = """
@@ -19,7 +20,7 @@ look at
 """.rstrip()
 
 
-def tour(root: Path) -> str:
+def tour(root: Path) -> Answer:
     """The headline figures of the last run and the commands to go on with.
 
     Raises:
@@ -29,4 +30,5 @@ def tour(root: Path) -> str:
     texts = figures_text.as_text(figures)
     width = max(map(len, texts), default=0)
     lines = ["the run's figures", *(f"  {key:<{width}}  {text}" for key, text in texts.items())]
-    return "\n".join(lines) + "\n" + NEXT.format(report=f"{(root / paths.REPORT / 'index.html').resolve().as_uri()}")
+    report = (root / paths.REPORT / "index.html").resolve().as_uri()
+    return Answer("\n".join(lines) + "\n" + NEXT.format(report=report), {"figures": figures, "report": report})

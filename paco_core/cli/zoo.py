@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from paco_core.io.answer import Answer, plain
+
 WORK = Path(".paco") / "zoo"
 ZOO = Path("data") / "zoo"
 
@@ -16,16 +18,18 @@ def build(members: Sequence[str], root: Path) -> None:
     build_members(members, root / WORK, root / ZOO)
 
 
-def check(members: Sequence[str], root: Path) -> bool:
-    """Measure members (all when empty) again, print card against measurement, report whether all agree."""
+def check(members: Sequence[str], root: Path) -> tuple[Answer, bool]:
+    """Measure members (all when empty) again: card against measurement, and whether all agree."""
     from paco_core.zoo.check import check as check_members
 
     reports = check_members(members, root / ZOO)
+    lines = []
     for report in reports:
-        print(f"{report.member}: {'as its card says' if report.ok else 'NOT as its card says'}")
+        lines.append(f"{report.member}: {'as its card says' if report.ok else 'NOT as its card says'}")
         for figure in report.figures:
             mark = "ok " if figure.ok else "OFF"
-            print(f"  {mark} {figure.name}: card {figure.card:.3f}, measured {figure.measured:.3f}")
+            lines.append(f"  {mark} {figure.name}: card {figure.card:.3f}, measured {figure.measured:.3f}")
         for problem in report.problems:
-            print(f"  OFF {problem}")
-    return all(report.ok for report in reports)
+            lines.append(f"  OFF {problem}")
+    figures = [{"ok": report.ok, **plain(report)} for report in reports]
+    return Answer("\n".join(lines), figures), all(report.ok for report in reports)

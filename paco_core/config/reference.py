@@ -14,6 +14,7 @@ import yaml
 
 from paco_core.config import profiles
 from paco_core.config.params import Params
+from paco_core.io.answer import Answer, plain
 from paco_core.io.files import DataError, atomic
 
 DESCRIPTIONS = Path(__file__).with_name("descriptions.yaml")
@@ -185,7 +186,7 @@ def _head(shared: bool) -> list[str]:
     return ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
 
 
-def text(root: Path, patterns: Sequence[str]) -> str:
+def text(root: Path, patterns: Sequence[str]) -> Answer:
     """Parameters whose keys match, with meaning and values, for a terminal.
 
     Args:
@@ -195,16 +196,17 @@ def text(root: Path, patterns: Sequence[str]) -> str:
         DataError: when nothing matches.
     """
     trees = {name: profiles.resolve(root, name) for name in COMPARED}
-    lines = []
+    lines, figures = list[str](), list[dict[str, Any]]()
     for parameter in parameters():
         if patterns and not any(_matches(parameter.key, pattern) for pattern in patterns):
             continue
         lines += [parameter.key, f"    {parameter.meaning}", f"    {parameter.values}"]
         said = {name: value(tree, parameter) for name, tree in trees.items()}
         lines += [f"    {name}: {given}" for name, given in said.items() if given]
+        figures.append({**plain(parameter), "profiles": said})
     if not lines:
         raise DataError(f"no parameter matches {', '.join(patterns)}; `paco params` lists all of them")
-    return "\n".join(lines)
+    return Answer("\n".join(lines), figures)
 
 
 def _matches(key: str, pattern: str) -> bool:

@@ -11,6 +11,8 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from paco_core.io.files import DataError
+
 CHECKOUTS = Path(".dvc") / "tmp" / "exps"
 NAME, BASELINE = "DVC_EXP_NAME", "DVC_EXP_BASELINE_REV"
 EXPERIMENT_TAG, BASELINE_TAG = "dvc.experiment", "dvc.experiment.baseline"
@@ -35,3 +37,26 @@ def experiment_tags(environment: Mapping[str, str]) -> dict[str, str]:
     """The experiment that DVC runs a stage for, and the commit that it started from; empty outside of one."""
     wanted = {EXPERIMENT_TAG: NAME, BASELINE_TAG: BASELINE}
     return {tag: environment[name] for tag, name in wanted.items() if environment.get(name)}
+
+
+def found_root() -> Path | None:
+    """The nearest folder upwards that holds ``dvc.yaml`` and ``params.yaml`` or profiles to write it from."""
+    here = Path.cwd()
+    for folder in (here, *here.parents):
+        if (folder / "dvc.yaml").is_file() and ((folder / "params.yaml").is_file() or (folder / "profiles").is_dir()):
+            return folder
+    return None
+
+
+def project_root() -> Path:
+    """The project that a verb works on; nothing is read or written in a folder that is none.
+
+    Raises:
+        DataError: when the working folder lies in no project.
+    """
+    root = found_root()
+    if root is None:
+        raise DataError(
+            f"{Path.cwd()} lies in no paco project (dvc.yaml and params.yaml); change to one, or run `paco init`"
+        )
+    return root

@@ -5,7 +5,24 @@ from __future__ import annotations
 from pathlib import Path
 
 from dvc_project.cache import cached, cached_listing
+from dvc_project.lockfile import Lock
 from paco_core.io.files import DataError, atomic
+
+RESTORED = Path(".paco") / "versions"  # earlier versions, laid out from DVC's cache
+
+
+def folder_of_version(root: Path, path: str, md5: str) -> Path:
+    """A recorded version of an out that is a folder: the workspace's where it is that one, else from DVC's cache.
+
+    Raises:
+        DataError: when the cache lacks it.
+    """
+    if Lock.read(root).md5_of(path) == md5 and (root / path).is_dir():
+        return root / path
+    target = root / RESTORED / Path(path).name / md5.removesuffix(".dir")
+    if not target.is_dir():
+        restore(root, md5, target)
+    return target
 
 
 def restore(root: Path, md5: str, target: Path) -> None:

@@ -6,9 +6,11 @@ import math
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from paco_core.config.params import Params
 from paco_core.grpo.epoch_prompts import share
+from paco_core.io.answer import Answer, plain
 from paco_core.io.files import DataError
 from paco_core.planning.costs import stage_costs
 from paco_core.planning.device_memory import device_memory, server_gb
@@ -55,12 +57,14 @@ def refuse_impossible(params: Params, policy: str, root: Path, processes: int = 
         raise DataError(f"{policy} cannot be trained:\n" + "\n".join(f"  {problem}" for problem in problems))
 
 
-def _resources(params: Params, policy: str, root: Path, done: Workload, processes: int) -> list[str]:
-    """Memory and cost of one recipe; estimates."""
+def _resources(
+    params: Params, policy: str, root: Path, done: Workload, processes: int
+) -> tuple[list[str], dict[str, Any]]:
+    """Memory and cost of one recipe; estimates, as lines and by name."""
     grpo = params.policies
     found = architecture(root, grpo.recipes[policy].model)
     if found is None:
-        return ["memory               unknown: the model is neither here nor built in"]
+        return ["memory               unknown: the model is neither here nor built in"], {}
     passes = done.rollout_passes + done.untrained_passes, done.trained_passes
     recipe = params.policies.recipes[policy]
     need = footprint(found, params.policies.of(recipe), recipe, passes)
@@ -70,34 +74,35 @@ def _resources(params: Params, policy: str, root: Path, done: Workload, processe
         f"activations {need.activations_gb:.2g}, kept latents {need.kept_gb:.2g} "
         "(estimate; text encoders are dropped before)"
     ]
+    estimates = {**plain(need), "memory_gb": need.memory_gb}
     if grpo.device.startswith("cuda") and (held := device_memory(params, policy, root)) is not None:
         phases = ", ".join(f"{name} {gb:.0f} GB" for name, gb in held.phases.items())
         judged = registry.judges_of(*recipe.reward_sets.values()) and params.serving.device.startswith("cuda")
         server = {"the reward's server": server_gb(params, root)} if judged else {}
         beside = ", ".join(f"{name} {gb:.0f} GB" for name, gb in {**held.beside, **server}.items()) or "nothing"
         total = held.together_gb + sum(server.values())
+        estimates |= {"phases_gb": held.phases, "beside_gb": {**held.beside, **server}, "together_gb": total}
         lines += [
             f"phases               {phases} (estimates)",
             f"beside it            {beside}; on one GPU about {total:.0f} GB in all",
         ]
     total = done.epochs * need.flops_an_epoch
+    estimates["flop"] = total
     cost = next(cost for cost in stage_costs(params, root) if cost.stage == f"policies@{policy}")
     if cost.seconds is not None:
-        return [
-            *lines,
-            f"cost                 about {cost.seconds / 60:.1f} min on two cores, {total / 1e12:.3g} TFLOP",
-        ]
+        lines.append(f"cost                 about {cost.seconds / 60:.1f} min on two cores, {total / 1e12:.3g} TFLOP")
+        return lines, {**estimates, "seconds": cost.seconds}
     hours = total / (H100_FLOPS * UTILISATION) / 3600
     each = f", {hours / processes:.2g} h on {processes}" if processes > 1 else ""
-    return [
-        *lines,
+    lines.append(
         f"cost                 about {total / 1e15:.3g} PFLOP in passes: {hours:.2g} GPU hours at {UTILISATION:.0%} of "
-        f"an H100's {H100_FLOPS / 1e12:.0f} TFLOP/s{each} (estimate; decoding, scoring and evaluation come on top)",
-    ]
+        f"an H100's {H100_FLOPS / 1e12:.0f} TFLOP/s{each} (estimate; decoding, scoring and evaluation come on top)"
+    )
+    return lines, {**estimates, "gpu_hours": hours}
 
 
-def plan(params: Params, policy: str, root: Path = Path(), processes: int = 1) -> str:
-    """The plan of one recipe as text: one line a figure, with how it comes about.
+def plan(params: Params, policy: str, root: Path = Path(), processes: int = 1) -> Answer:
+    """The plan of one recipe: one line a figure, with how it comes about.
 
     Raises:
         DataError: when there is no recipe of that name, or its numbers cannot work.
@@ -111,7 +116,8 @@ def plan(params: Params, policy: str, root: Path = Path(), processes: int = 1) -
     if recipe.num_noise_steps:
         noise = f"noise at {recipe.num_noise_steps} of {recipe.noise_steps}, drawn each epoch"
     sizes = " and ".join(f"{side} px" for side in recipe.eval_sizes)
-    return "\n".join(
+    resources, estimates = _resources(params, policy, root, done, processes)
+    text = "\n".join(
         [
             f"{policy}: {recipe.model}, {done.epochs} epochs at {recipe.train_size} px, evaluated at {sizes}",
             f"images per epoch     {done.images_an_epoch} = {grpo.prompts_per_epoch} prompts x {grpo.group_size}",
@@ -126,6 +132,10 @@ def plan(params: Params, policy: str, root: Path = Path(), processes: int = 1) -
             f"evaluations          {done.evaluations}, {done.evaluation_images} pictures each, {grpo.eval_steps} steps",
             f"in all               {done.epochs * done.images_an_epoch} images, {done.epochs * asks} scored pairs, "
             f"{done.epochs * (done.rollout_passes + done.trained_passes)} passes without evaluation",
-            *_resources(params, policy, root, done, processes),
+            *resources,
         ]
+    )
+    work = {**plain(done), "scored_pairs_an_epoch": asks, "images": done.epochs * done.images_an_epoch}
+    return Answer(
+        text, {"policy": policy, "model": recipe.model, "processes": processes, **work, "estimates": estimates}
     )

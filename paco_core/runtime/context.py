@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dvc_project.lockfile import Inputs
+from dvc_project.lockfile import Inputs, Lock
 from dvc_project.project import stages_of
 from paco_core.config.params import PARAMS_FILE, Params, load
 from paco_core.config.references import is_folder
@@ -33,10 +33,28 @@ from paco_core.runtime.provenance import records
 from paco_core.runtime.provenance.chain import RECIPE_TAG, STAGE_TAG, Run
 from paco_core.runtime.tracking import Tracker, dagster_url, git_state, open_run
 from paco_core.runtime.tracking.journal import NOTE_TAG
+from paco_core.runtime.tracking.views import Chart, saved_view
 
 if TYPE_CHECKING:
     from dagster_pipes import PipesContext
     from PIL import Image
+
+#: Saved views of the experiments of stages; `make ui` links to them.
+POLICIES_VIEW = "policies"
+VIEWS = {
+    "policies": saved_view(
+        POLICIES_VIEW,
+        "Policies compared",
+        [
+            Chart("summary/goal"),
+            Chart("summary/reward_ratio"),
+            Chart("summary/goal", "BAR"),
+            Chart("summary/goal_change", "BAR"),
+            Chart("summary/guard"),
+            Chart("summary/panel_diversity"),
+        ],
+    )
+}
 
 
 @dataclass
@@ -115,18 +133,36 @@ class StageContext:
         self.say(f"{self.label}: skipped: {reason}")
         self.report({}, skipped=reason)
 
-    def report(self, metrics: Mapping[str, float], **notes: str | int | float) -> None:
+    def report(
+        self, metrics: Mapping[str, float], measures: Mapping[str, Path] | None = None, /, **notes: str | int | float
+    ) -> None:
         """Tell the stage's figures, once, at its end.
 
-        ``metrics`` may be nested by dotted names; NaN is written as null, for JSON has no NaN. ``notes``
-        are shown on the asset's page only.
+        Args:
+            metrics: may be nested by dotted names; NaN is written as null, for JSON has no NaN.
+            measures: the beginnings of names of figures, and the out that holds the model which they measure: MLflow
+                shows them on its page, too.
+            notes: are shown on the asset's page only.
         """
         self._reported = {**dict(metrics), **notes}
         clean = {k: None if isinstance(v, float) and math.isnan(v) else v for k, v in metrics.items()}
         file = paths.metrics_file(self.name, self.item)
         files.write_json(self.root / file, clean)
-        self.tracker.metrics({f"{self.name}/{k}": float(v) for k, v in metrics.items()})
+        left = {f"{self.name}/{k}": float(v) for k, v in metrics.items()}
+        for start, path in (measures or {}).items():
+            of_model = {k: v for k, v in left.items() if k.startswith(f"{self.name}/{start}")}
+            left = {k: v for k, v in left.items() if k not in of_model}
+            self.tracker.metrics(of_model, measures=self._maker(path))
+        self.tracker.metrics(left)
         self.say(f"{self.label}: {figures_text.line(metrics, file.as_posix())}")
+
+    def _maker(self, path: Path) -> str | None:
+        """The MLflow run that made an out of another stage; "" for this one, None where it is not known."""
+        if any(path.as_posix() == out.path for out in stages_of(self.root)[self.label].outs):
+            return ""
+        made = Lock.read(self.root).maker(path.as_posix())
+        run = records.recorded(self.root, made.stage, made.inputs.digest) if made else None
+        return run.mlflow_run if run else None
 
     def run(self) -> Run:
         """What is known of this stage's run: recorded beside its outs, never in them."""
@@ -188,7 +224,9 @@ def open_stage(name: str, item: str | None, root: Path) -> Iterator[StageContext
         tags[RECIPE_TAG] = inputs.digest
     with (
         _dagster_pipes() as pipes,
-        open_run(root, experiment(params, name, item), run_name(params, name, item), tags, about=about) as tracker,
+        open_run(
+            root, experiment(name), run_name(params, name, item), tags, about=about, views=VIEWS.get(name)
+        ) as tracker,
     ):
         if pipes is not None:
             page = f"Dagster run: {dagster_url(pipes.run_id)}"
@@ -209,10 +247,9 @@ def open_stage(name: str, item: str | None, root: Path) -> Iterator[StageContext
             records.keep(root, label, inputs.digest, context.run())
 
 
-def experiment(params: Params, name: str, item: str | None) -> str:
-    """One experiment a family of runs that can be compared: a stage; policies by their model family."""
-    recipe = params.policies.recipes.get(item) if name == "policies" and item else None
-    return f"paco/{name}/{recipe.family}" if recipe else f"paco/{name}"
+def experiment(name: str) -> str:
+    """One experiment a stage: its runs can be compared."""
+    return f"paco/{name}"
 
 
 def stage_label(name: str, item: str | None) -> str:

@@ -60,7 +60,7 @@ def run(ctx: StageContext) -> None:
             write_tables(out, "ConsistencyRank", tables(result, CONSISTENCY_RANK, template))
     ctx.tracker.artifact(ctx.root / paths.CONSISTENCY_RANK, "tables")
     rejected.print(ctx.say)
-    ctx.report({**result.metrics(), "rejected": len(rejected)})
+    ctx.report({**result.metrics(), "rejected": len(rejected)}, {"reward.": paths.REWARD_MERGED})
 
 
 def _given(ctx: StageContext) -> tuple[list[bench.Instance], bench.Panels, Rejected]:

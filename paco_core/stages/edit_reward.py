@@ -55,4 +55,4 @@ def run(ctx: StageContext) -> None:
             result.table().to_parquet(out / "per_case.parquet", index=False)
             write_tables(out, "EditReward-Bench", result.tables(EDIT_REWARD, params.wording))
     ctx.tracker.artifact(ctx.root / paths.EDIT_REWARD, "tables")
-    ctx.report({**result.metrics(), **rejected.figures()})
+    ctx.report({**result.metrics(), **rejected.figures()}, {"reward.": paths.REWARD_MERGED})

@@ -84,5 +84,6 @@ def run(ctx: StageContext) -> None:
         ctx.image(painting.side_by_side(shown, SHEET, reference), f"{name}_reference_before_after_{size}px")
     ctx.tracker.artifact(ctx.root / paths.GEDIT, "tables")
     counts = {} if judged is None else {f"viescore.{name}": float(count) for name, count in judged.counts.items()}
-    ctx.report({**result.metrics(), **counts})
+    recipes = recipes_of(EDITS, ctx.params.policies)
+    ctx.report({**result.metrics(), **counts}, {f"{name}.": paths.POLICIES / name for name in recipes})
     _kept(ctx).forget()

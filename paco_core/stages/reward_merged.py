@@ -10,12 +10,15 @@ from paco_core.data.records.panels import PanelStore
 from paco_core.io import paths
 from paco_core.io.files import write_text
 from paco_core.io.model_licence import licence_front
+from paco_core.reward_model import mlflow_model
 from paco_core.reward_model.examples import read_examples
 from paco_core.reward_model.golden import write_golden
 from paco_core.reward_model.instructions import render
 from paco_core.reward_model.merging import merge
 from paco_core.reward_model.model_card import model_card
 from paco_core.reward_model.yes_probability import PairQuery
+from paco_core.runtime.provenance.chain import RECIPE_TAG
+from paco_core.runtime.tracking.models import registered_name
 from paco_core.storybook.drawn_pairs import drawn_pairs
 from paco_core.training.log import LOG
 
@@ -54,7 +57,10 @@ def run(ctx: StageContext) -> None:
         )
         golden = queries[:GOLDEN], report.scores[:GOLDEN]
         write_golden(out, *golden, params.dtype)
+        mlflow_model.write(out)
         log = ctx.root / paths.REWARD_LORA / LOG if params.source == "train" else None
         licence, pairs = licence_front(params.base, ctx.root), list(zip(*golden, strict=True))
         write_text(out / "README.md", model_card(params, paths.REWARD_MERGED.as_posix(), licence, log, pairs))
-    ctx.report(report.metrics("pairs" if held_out else "drawn_pairs"))
+    recipe = {RECIPE_TAG: ctx.inputs.digest} if ctx.inputs else {}
+    ctx.tracker.external_model(registered_name("reward"), paths.REWARD_MERGED, recipe)
+    ctx.report(report.metrics("pairs" if held_out else "drawn_pairs"), {"": paths.REWARD_MERGED})

@@ -48,5 +48,5 @@ def run(ctx: StageContext) -> None:
     for name, size in dict.fromkeys((p.policy, p.size) for p in paired):
         shown = [p for p in paired if (p.policy, p.size) == (name, size)]
         ctx.image(painting.side_by_side(shown, SHEET), f"{name}_before_above_after_{size}px")
-    ctx.report(result.metrics())
+    ctx.report(result.metrics(), {f"{name}.": paths.POLICIES / name for name in recipes})
     kept.forget()

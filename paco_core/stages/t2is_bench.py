@@ -76,7 +76,8 @@ def run(ctx: StageContext) -> None:
             write_tables(out, "T2IS-Bench", tables(labelled, asked, T2IS_BENCH))
     ctx.tracker.artifact(ctx.root / paths.T2IS_BENCH, "tables")
     flattened = {k: v for m, row in found.items() for name, e in row.items() for k, v in flat(f"{m}.{name}", e).items()}
-    ctx.report({"sets": len(sets), "failed": failed.total(), **rejected.figures(), **flattened})
+    models = {f"{name}.": paths.POLICIES / name for name in {x.partition(".")[0] for x in found}}
+    ctx.report({"sets": len(sets), "failed": failed.total(), **rejected.figures(), **flattened}, models)
 
 
 def _sets(ctx: StageContext, questions: Questions, rejected: Rejected) -> list[PaintedSet]:

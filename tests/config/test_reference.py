@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from paco_core.cli import commands as cli
+from paco_core.cli import reference as verbs
 from paco_core.config import profiles, reference
 from paco_core.io.files import DataError
 
@@ -72,7 +73,11 @@ def test_writing_again_changes_nothing_but_needs_the_mark(repository: Path, proj
     page = project / reference.PAGE
     page.parent.mkdir(parents=True)
     page.write_text(f"# Parameters\n\n{reference.MARK}\n\nold tables\n")
+    (project / verbs.PAGE).write_text(f"{verbs.MARK}\n\nold verbs\n")
     cli.main(["params", "--write"])
+    assert (
+        "old verbs" not in (project / verbs.PAGE).read_text() and "## paco check" in (project / verbs.PAGE).read_text()
+    )
     assert "old tables" not in page.read_text() and "## reward" in page.read_text()
     assert (project / reference.SCHEMA).read_text() == (repository / reference.SCHEMA).read_text()
     page.write_text("# Parameters\n")

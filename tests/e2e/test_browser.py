@@ -20,6 +20,7 @@ import httpx
 import pytest
 
 from dagster_dvc import DvcProject
+from pipelines.links import links
 
 CHROMIUM = next((p for p in map(shutil.which, ("chromium", "chromium-browser", "google-chrome")) if p), None)
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
@@ -237,6 +238,12 @@ def test_two_runs_compared_in_mlflow(ui: Ui, page: Any, tmp_path: Path) -> None:
     names = [run["info"]["run_name"] for run in runs[:2]]
     url = f"{ui.mlflow}/#/compare-runs?runs={quote(json.dumps(ids))}&experiments={quote(json.dumps([experiment]))}"
     _shows(page, url, tmp_path / "mlflow.png", "Comparing 2 Runs", *names)
+
+
+def test_the_policies_are_compared_by_a_saved_view(ui: Ui, page: Any, tmp_path: Path) -> None:
+    shown = links(ui.root, ui.dagster, ui.mlflow)["policies compared"]
+    runs = [f"policies/{name}/smoke/seed0" for name in ("flux_t2is", "kontext_edit", "qwen_edit")]
+    _shows(page, shown, tmp_path / "view.png", "Policies compared", "summary/goal_change", *runs)
 
 
 def test_terminate_ends_the_stage_and_leaves_nothing(ui: Ui, dvc: Dvc) -> None:

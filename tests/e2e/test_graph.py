@@ -92,10 +92,34 @@ def test_each_policy_has_one_finished_run_with_a_value_an_epoch(smoke: Path) -> 
         prompts, watched = (
             ("diverse_prompts", "reward_ratio") if family == "flux" else ("edit_prompts", "reward/editing")
         )
-        run = client.search_runs([experiments[f"paco/policies/{family}"]], order_by=["attributes.start_time"])[0]
-        assert run.info.status == "FINISHED" and run.info.run_name == f"{stage.replace('@', '/')}/smoke/seed0"
+        name = f"{stage.replace('@', '/')}/smoke/seed0"
+        run = client.search_runs([experiments["paco/policies"]], f"attributes.run_name = '{name}'")[0]
+        assert run.info.status == "FINISHED"
         assert {d.dataset.name for d in run.inputs.dataset_inputs} >= {"reward_merged", prompts}
         assert client.get_metric_history(run.info.run_id, watched), "one value an epoch"
+
+
+def test_the_pages_of_models_hold_what_trainings_and_benchmarks_measured(smoke: Path) -> None:
+    client = mlflow.MlflowClient(f"sqlite:///{smoke / 'mlflow.db'}")
+    models = {m.name: m for m in client.search_logged_models([e.experiment_id for e in client.search_experiments()])}
+    figures = {name: {metric.key: metric.value for metric in model.metrics} for name, model in models.items()}
+    assert set(models) == {"paco-reward", *(f"paco-policy-{stage.partition('@')[2]}" for stage in POLICIES)}
+    for stage, family in POLICIES.items():
+        name = stage.partition("@")[2]
+        model, found = models[f"paco-policy-{name}"], figures[f"paco-policy-{name}"]
+        run = client.get_run(model.source_run_id)
+        assert run.info.run_name == f"policies/{name}/smoke/seed0" and model.status == "READY"
+        assert next(iter(run.data.metrics)).startswith("summary/"), "figures of the machine come later"
+        assert found["summary/goal"] == run.data.metrics["summary/goal"]
+        bench = "t2is" if family == "flux" else "gedit"
+        gold = f"{name}.px128.gold_{'consistency' if family == 'flux' else 'editing'}.after"
+        assert found[f"{bench}/{gold}"] == json.loads((smoke / f"data/metrics/{bench}.json").read_text())[gold]
+        weights = f"models/{model.model_id}/artifacts/adapter_weights/pytorch_lora_weights.safetensors"
+        trained = smoke / f"data/policies/{name}/adapter/pytorch_lora_weights.safetensors"
+        assert (smoke / "mlartifacts" / weights).read_bytes() == trained.read_bytes()
+    ranked = json.loads((smoke / "data/metrics/consistency_rank.json").read_text())
+    assert figures["paco-reward"]["consistency_rank/reward.accuracy"] == ranked["reward.accuracy"]
+    assert "reward_merged/rank_agreement" in figures["paco-reward"]
 
 
 def test_editing_policies_stand_on_the_page_with_their_figures(smoke: Path) -> None:

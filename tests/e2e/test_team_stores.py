@@ -22,7 +22,7 @@ from postgres_server import Postgres
 from waiting import until
 
 from paco_core.runtime import tracking
-from paco_core.runtime.tracking import open_run, outbox, send_left_over
+from paco_core.runtime.tracking import Adapted, open_run, outbox, send_left_over
 from paco_core.runtime.tracking.outbox import start
 from pipelines.instance.settings import DATABASE, write_settings
 
@@ -117,6 +117,23 @@ def test_a_database_killed_in_mid_run_gets_every_figure_once(
     assert found == [(step, pytest.approx(step / 7)) for step in range(300)]
     pictures = [key for key in bucket.keys("mlflow/") if key.endswith(".png")]
     assert len(pictures) == 2 and all(run_id in key for key in pictures)
+
+
+@needs_postgres
+def test_an_adapter_is_loaded_from_the_bucket(team: str, bucket: Bucket, project: Path, tmp_path: Path) -> None:
+    mlflow.set_tracking_uri(team)
+    folder = tmp_path / "adapter"
+    folder.mkdir()
+    (folder / "pytorch_lora_weights.safetensors").write_bytes(b"weights")
+    with open_run(project, "paco/policies", "policies/x", {}) as tracker:
+        tracker.adapter("paco-policy-x", Path("data/policies/x"), folder, Adapted("base/model"), {})
+        tracker.metrics({"policies/gold": 0.5}, measures="")
+    client = mlflow.MlflowClient(team)
+    (model,) = client.search_logged_models([client.get_run(str(tracker.run_id)).info.experiment_id])
+    assert model.artifact_location.startswith("s3://paco/mlflow") and model.metrics[0].value == 0.5
+    loaded = mlflow.diffusers.load_model(f"models:/{model.model_id}")
+    assert loaded.base_model == "base/model"
+    assert (Path(loaded.adapter_path) / "pytorch_lora_weights.safetensors").read_bytes() == b"weights"
 
 
 def _has_runs(postgres: Postgres, url: str) -> bool:

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import provenance_world as world
 import pytest
+from mlflow.exceptions import MlflowException
 
 from paco_core.cli import promotion as command
 from paco_core.cli import provenance
@@ -21,6 +22,11 @@ from paco_core.operations.promotion import decision as decisions
 from paco_core.operations.promotion.champions import CHALLENGER, CHAMPION, Champions
 from paco_core.operations.promotion.decision import Rule
 from paco_core.operations.promotion.paired import paired
+from paco_core.runtime.provenance import records
+from paco_core.runtime.provenance.chain import RECIPE_TAG, STAGE_TAG, Run
+from paco_core.runtime.tracking import Adapted, open_run
+from paco_core.runtime.tracking.dvc_artifacts import DvcArtifactRepository
+from paco_core.runtime.tracking.models import registered_name
 
 NAME = "flux_t2is"
 POLICY = f"data/policies/{NAME}"
@@ -181,6 +187,90 @@ def test_a_life_of_champions(stand: Stand) -> None:
         with pytest.raises(DataError, match=says):
             fetch(stand.root, name, stand.root / "none")
     assert not (stand.root / "none").exists()
+
+
+def experiment_of(run_id: str) -> str:
+    return str(mlflow.get_experiment(mlflow.get_run(run_id).info.experiment_id).name)
+
+
+def test_mlflow_loads_the_champion_and_what_dvc_keeps(
+    stand: Stand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = f"sqlite:///{stand.root / 'mlflow.db'}"
+    mlflow.set_tracking_uri(store)
+    command.promote(stand.root, NAME)
+    champion = Champions(stand.root).at(NAME, CHAMPION)
+    assert champion is not None
+    stand.retrain("better", 0.3)
+
+    uri = f"models:/{registered_name(NAME)}@champion"
+    folder = Path(mlflow.artifacts.download_artifacts(uri, dst_path=str(tmp_path / "loaded")))
+    assert (folder / "adapter_weights/weights.safetensors").read_text() == "adapter"
+    assert mlflow.diffusers.load_model(uri).base_model == str(stand.root / "data/zoo/flux")
+    version = mlflow.MlflowClient(store).get_model_version(registered_name(NAME), champion.number)
+    assert version.run_id == champion.run_id and "paco/promotion" in experiment_of(str(version.run_id))
+
+    client, pointers = mlflow.MlflowClient(store), {champion.md5: "adapter"}
+    pointers[Champions(stand.root).recorded(NAME)] = "better"
+    client.create_registered_model("pointers")
+    for number, (md5, text) in enumerate(pointers.items(), 1):  # from the cache, and as it lies in the workspace
+        client.create_model_version("pointers", f"dvc://{POLICY}#{md5}")
+        uri = f"models:/pointers/{number}"
+        copied = Path(mlflow.artifacts.download_artifacts(uri, dst_path=str(tmp_path / f"pointer{number}")))
+        assert (copied / "adapter/weights.safetensors").read_text() == text
+        assert not (copied / "adapter/weights.safetensors").is_symlink()
+        assert [item.path for item in mlflow.artifacts.list_artifacts(uri)] == ["adapter"]
+        monkeypatch.setattr("paco_core.runtime.tracking.dvc_artifacts.LINKED_BYTES", 7)
+        linked = Path(mlflow.artifacts.download_artifacts(uri))
+        assert (linked / "adapter/weights.safetensors").is_symlink() is (
+            text == "adapter"
+        ) and not linked.is_relative_to(stand.root)
+        assert (linked / "adapter/weights.safetensors").read_text() == text
+    client.create_model_version("pointers", f"dvc://{POLICY}#{'0' * 32}.dir")
+    with pytest.raises(DataError, match="does not hold version"):
+        mlflow.artifacts.download_artifacts("models:/pointers/3")
+    with pytest.raises(MlflowException, match="DVC keeps this version"):
+        DvcArtifactRepository(f"dvc://{POLICY}#{champion.md5}").log_artifact("x")
+    monkeypatch.chdir(tmp_path.parent)
+    with pytest.raises(DataError, match="lies in no paco project"):
+        mlflow.artifacts.download_artifacts(uri)
+
+
+def test_a_version_points_to_the_model_that_its_training_logged(stand: Stand) -> None:
+    mlflow.set_tracking_uri(f"sqlite:///{stand.root / 'mlflow.db'}")
+    recipe = world.recipe(stand.root, f"policies@{NAME}").digest
+    for adapter in (None, stand.root / POLICY / "adapter"):  # a pointer, as earlier versions logged; then its files
+        tags = {RECIPE_TAG: recipe, STAGE_TAG: f"policies@{NAME}"}
+        with open_run(stand.root, "paco/policies", "training", tags) as tracker:
+            if adapter is None:
+                tracker.external_model(registered_name(NAME), Path(POLICY), {})
+            else:
+                tracker.adapter(registered_name(NAME), Path(POLICY), adapter, Adapted("base/model"), {})
+        command.promote(stand.root, NAME)
+        if adapter is None:
+            stand.retrain("better", 0.3)
+    versions = mlflow.MlflowClient().search_model_versions(f"name = '{registered_name(NAME)}'")
+    second, first = sorted(versions, key=lambda one: -int(one.version))
+    (trained,) = mlflow.get_run(str(tracker.run_id)).outputs.model_outputs
+    model = mlflow.get_logged_model(trained.model_id)
+    assert second.run_id == model.source_run_id == tracker.run_id and second.source == model.artifact_location
+    named = json.loads(model.tags["mlflow.modelVersions"])
+    assert named == [{"name": registered_name(NAME), "version": second.version}]
+    assert first.run_id != tracker.run_id and experiment_of(str(first.run_id)) == "paco/policies"
+    loaded = [mlflow.diffusers.load_model(f"models:/{registered_name(NAME)}/{number}") for number in (1, 2)]
+    assert [one.base_model for one in loaded] == [str(stand.root / "data/zoo/flux"), "base/model"]
+
+
+def test_a_training_of_another_store_is_no_source(stand: Stand) -> None:
+    mlflow.set_tracking_uri(f"sqlite:///{stand.root / 'mlflow.db'}")
+    label = f"policies@{NAME}"
+    elsewhere = Run(mlflow_run="0" * 32, mlflow_url="http://elsewhere/#/experiments/1/runs/0")
+    records.keep(stand.root, label, world.recipe(stand.root, label).digest, elsewhere)
+    command.promote(stand.root, NAME)
+    version = mlflow.MlflowClient().get_model_version_by_alias(registered_name(NAME), CHAMPION)
+    assert experiment_of(str(version.run_id)) == f"paco/promotion/{NAME}"
+    loaded = mlflow.diffusers.load_model(f"models:/{registered_name(NAME)}@champion")
+    assert (Path(loaded.adapter_path) / "weights.safetensors").read_text() == "adapter"
 
 
 def test_the_decision_is_kept_with_both_sides_and_the_test(stand: Stand) -> None:

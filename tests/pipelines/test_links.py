@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
+from paco_core.runtime.context import POLICIES_VIEW
 from pipelines.links import links
 
 DAGSTER, MLFLOW = "http://127.0.0.1:3100", "http://127.0.0.1:5100"
@@ -32,8 +33,8 @@ def test_before_anything_ran_there_is_the_graph(tmp_path: Path, repository: Path
 
 def test_policies_are_compared_and_the_report_is_named(tmp_path: Path) -> None:
     ran(tmp_path, "flux_t2is", "aaa", "12")
-    ran(tmp_path, "kontext_edit", "bbb", "13")
-    ran(tmp_path, "untracked", None, "14")
+    ran(tmp_path, "kontext_edit", "bbb", "12")
+    ran(tmp_path, "absent", None, "14")
     (tmp_path / "data/runs/policies@cut.json").write_text('{"run": {"mlfl')
     report = tmp_path / "data/report/index.html"
     report.parent.mkdir(parents=True)
@@ -41,6 +42,6 @@ def test_policies_are_compared_and_the_report_is_named(tmp_path: Path) -> None:
     found = links(tmp_path, DAGSTER, MLFLOW)
     page = urlsplit(urlsplit(found["policies compared"]).fragment)
     asked = parse_qs(page.query)
-    assert page.path == "/compare-runs" and found["policies compared"].startswith(MLFLOW)
-    assert json.loads(asked["runs"][0]) == ["aaa", "bbb"] and json.loads(asked["experiments"][0]) == ["12", "13"]
+    assert page.path == "/experiments/12/runs" and found["policies compared"].startswith(MLFLOW)
+    assert asked == {"viewStateShareKey": [POLICIES_VIEW], "compareRunsMode": ["CHART"]}
     assert found["report"] == report.as_uri()

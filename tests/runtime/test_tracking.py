@@ -72,7 +72,7 @@ def test_all_kinds_arrive_and_the_journal_goes(project: Path) -> None:
         tracker.artifact(project / "page.html")
         tracker.text("words", "notes/a.txt")
         tracker.dataset("grids", "data/grids", "ab.dir")
-        tracker.external_model("paco-x", Path("data/policies/x"), "cd")
+        tracker.external_model("paco-x", Path("data/policies/x"), {"dvc.md5": "cd"})
         (project / "page.html").write_text("changed later")
     run = only_run(project)
     assert run.info.run_id == tracker.run_id and str(tracker.url).endswith(f"/runs/{tracker.run_id}")
@@ -94,7 +94,7 @@ def test_models_belong_to_the_experiment_of_their_run(project: Path) -> None:
         store.execute("update experiments set artifact_location = 'mlflow-artifacts:/0' where name = 'Default'")
     said = list[str]()
     with open_run(project, "paco/x", "x", {}, say=said.append) as tracker:
-        tracker.external_model("paco-x", Path("data/policies/x"), "cd")
+        tracker.external_model("paco-x", Path("data/policies/x"), {"dvc.md5": "cd"})
     run = only_run(project)
     client = mlflow.MlflowClient(f"sqlite:///{project / 'mlflow.db'}")
     (model,) = client.search_logged_models([run.info.experiment_id])
@@ -111,7 +111,7 @@ def test_a_file_that_a_healthy_store_never_takes_is_set_aside_and_the_run_ends(
     monkeypatch.setattr(delivery.Delivery, "_model", broken)
     said = list[str]()
     with open_run(project, "paco/x", "x", {}, say=said.append) as tracker:
-        tracker.external_model("paco-x", Path("data/policies/x"), "cd")
+        tracker.external_model("paco-x", Path("data/policies/x"), {"dvc.md5": "cd"})
         tracker.metrics({"loss": 1.0})
     run = only_run(project)
     assert run.info.status == "FINISHED" and run.data.metrics == {"loss": 1.0}

@@ -15,6 +15,7 @@ from paco_core.experiments.reproduction.page import render
 from paco_core.experiments.reproduction.part import Part
 from paco_core.experiments.reproduction.summary import by_recipe, summarise
 from paco_core.experiments.reproduction.tables import tables
+from paco_core.io.answer import Answer
 from paco_core.io.files import DataError, read_json, write_json, write_text
 from paco_core.tasks.table import measured_by
 
@@ -32,8 +33,8 @@ def go_together(out: Path, cells: Sequence[Kept]) -> bool:
     return len({cell.basis for cell in cells}) == 1 and all(cell.examined == key for cell in cells)
 
 
-def write(out: Path, cells: Sequence[Kept], params: Params) -> str:
-    """Write ``report.md``, ``report.html`` and ``report.json`` to ``out``; return the Markdown.
+def write(out: Path, cells: Sequence[Kept], params: Params) -> Answer:
+    """Write ``report.md``, ``report.html`` and ``report.json`` to ``out``; return the Markdown and the latter.
 
     Raises:
         DataError: when the cells cannot stand in one report (:func:`by_recipe`), or a file of theirs is missing.
@@ -45,7 +46,7 @@ def write(out: Path, cells: Sequence[Kept], params: Params) -> str:
     write_text(out / f"{NAME}.md", text)
     write_text(out / f"{NAME}.html", page)
     write_json(out / f"{NAME}.json", whole)
-    return text
+    return Answer(text, whole)
 
 
 def _part(out: Path, recipe: str, cells: Sequence[Kept], params: Params) -> Part:

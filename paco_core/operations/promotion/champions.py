@@ -3,33 +3,30 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dvc_project.lockfile import Lock
 from paco_core.io import paths
+from paco_core.io.answer import Answer
 from paco_core.io.files import DataError
-from paco_core.io.versions import restore
+from paco_core.io.versions import folder_of_version
 from paco_core.runtime.provenance.chain import Provenance
-from paco_core.runtime.tracking import brief_requests, connect, tracking_uri
+from paco_core.runtime.tracking import Adapted, brief_requests, connect, models, tracking_uri
+from paco_core.runtime.tracking.models import registered_name
 
-RESTORED = Path(".paco") / "versions"  # earlier versions, laid out from DVC's cache
 CHAMPION, CHALLENGER = "champion", "challenger"
 ALIASES = (CHAMPION, CHALLENGER)
 REWARD = "reward"
 PROVENANCE_FILE = "provenance.json"
 OVER_TAG, PATH_TAG, MD5_TAG = "paco.over", "dvc.path", "dvc.md5"
+DECIDED_TAG = "paco.promotion_run"  # holds the provenance
 
 
 def out_of(name: str) -> Path:
     """The out that a name stands for: ``reward``, or a policy's recipe."""
     return paths.REWARD_MERGED if name == REWARD else paths.POLICIES / name
-
-
-def registered_name(name: str) -> str:
-    return "paco-reward" if name == REWARD else f"paco-policy-{name}"
 
 
 @dataclass(frozen=True)
@@ -106,22 +103,69 @@ class Champions:
         found = self._client.search_model_versions(wanted, max_results=1)
         return self._version(name, found[0]) if found else None
 
-    def register(self, name: str, md5: str, run_id: str | None, tags: Mapping[str, str]) -> Version:
-        """A new version of the present out, as challenger."""
+    def register(
+        self, name: str, md5: str, decided: str | None, trained: str | None, adapted: Adapted | None
+    ) -> Version:
+        """A new version of the present out, as challenger.
+
+        Its source is what MLflow loads: the model that the training logged, or one that is logged now where it logged
+        none (it was not tracked, or to another store); of the reward, which may be large, a pointer (``dvc://``) that
+        :mod:`paco_core.runtime.tracking.dvc_artifacts` follows.
+
+        Args:
+            decided: the run that decides about it.
+            trained: the run that made it.
+            adapted: what an adapter belongs to; None for the reward.
+        """
         from mlflow.exceptions import MlflowException
 
         model = registered_name(name)
         try:
-            self._client.create_registered_model(model)
+            self._client.create_registered_model(model, description=_loading(name, adapted))
         except MlflowException as error:
             if error.error_code != "RESOURCE_ALREADY_EXISTS":
                 raise
         path = out_of(name).as_posix()
+        trained = trained if trained and self._experiment_of(trained) else None
+        logged = self._logged(name, trained, decided, adapted)
+        source = f"dvc://{path}#{md5}"
+        if adapted is not None and logged is not None:
+            source = str(self._client.get_logged_model(logged).artifact_location)
         made = self._client.create_model_version(
-            model, source=f"dvc://{path}#{md5}", run_id=run_id, tags={PATH_TAG: path, MD5_TAG: md5, **tags}
+            model,
+            source=source,
+            run_id=trained or decided,
+            tags={PATH_TAG: path, MD5_TAG: md5, **({DECIDED_TAG: decided} if decided else {})},
+            model_id=logged,
         )
+        if logged is not None:
+            models.name_version(self._client, logged, model, int(made.version))
         self._client.set_registered_model_alias(model, CHALLENGER, made.version)
         return self._version(name, made)
+
+    def _logged(self, name: str, trained: str | None, decided: str | None, adapted: Adapted | None) -> str | None:
+        """The id of the logged model of a version; of an adapter, one that MLflow loads."""
+        model = registered_name(name)
+        found = models.model_of(self._client, str(self._experiment_of(trained)), trained, model) if trained else None
+        if found is not None and (adapted is None or models.is_loadable(found)):
+            return str(found.model_id)
+        if decided is None:
+            return None
+        experiment, path = self._client.get_run(decided).info.experiment_id, out_of(name)
+        adapter = None if adapted is None else self.root / path / "adapter"
+        tags = {PATH_TAG: path.as_posix()}
+        return models.log_model(self._client, experiment, decided, model, tags, adapter, adapted)
+
+    def _experiment_of(self, run_id: str) -> str | None:
+        """The experiment of a run; None where it was tracked in another store."""
+        from mlflow.exceptions import MlflowException
+
+        try:
+            return str(self._client.get_run(run_id).info.experiment_id)
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+                raise
+            return None
 
     def crown(self, version: Version) -> None:
         """Move the alias ``champion`` to a version, noting whom it replaces."""
@@ -150,20 +194,41 @@ class Champions:
         self._client.set_registered_model_alias(model, CHALLENGER, fallen.number)
         return fallen, restored
 
-    def text(self) -> str:
+    def text(self) -> Answer:
         """One line a name: its champion, its challenger."""
-        lines = []
+        lines, found = [], dict[str, Any]()
         for name in self.names():
             held = {alias: self.at(name, alias) for alias in ALIASES}
             parts = [f"{alias} version {v.number} ({v.path}, {v.md5[:12]})" for alias, v in held.items() if v]
             lines.append(f"{name}: {'; '.join(parts) or 'no alias'}")
-        return "\n".join(lines) or "nothing is registered; `paco promote reward` registers the first version"
+            shown = ("number", "path", "md5", "run_id", "over")
+            found[name] = {alias: v and {key: getattr(v, key) for key in shown} for alias, v in held.items()}
+        return Answer(
+            "\n".join(lines) or "nothing is registered; `paco promote reward` registers the first version", found
+        )
 
     def _version(self, name: str, found: Any) -> Version:
         tags = found.tags
         return Version(
-            name, str(found.version), tags[PATH_TAG], tags[MD5_TAG], found.run_id or None, tags.get(OVER_TAG), self.uri
+            name,
+            str(found.version),
+            tags[PATH_TAG],
+            tags[MD5_TAG],
+            tags.get(DECIDED_TAG) or found.run_id or None,
+            tags.get(OVER_TAG),
+            self.uri,
         )
+
+
+def _loading(name: str, adapted: Adapted | None) -> str:
+    """How a registered model is loaded, for its page."""
+    uri = f"models:/{registered_name(name)}@{CHAMPION}"
+    if adapted is None:
+        return (
+            f'Within its project: `mlflow.pyfunc.load_model("{uri}")`, `mlflow.artifacts.download_artifacts("{uri}")`.'
+        )
+    loaded = f'With its base: `mlflow.diffusers.load_model("{uri}").load_pipeline()`.'
+    return f'{loaded} From prompts: `mlflow.pyfunc.load_model("{uri}")`.' if adapted.defaults else loaded
 
 
 def bytes_of(root: Path, version: Version) -> Path:
@@ -172,9 +237,4 @@ def bytes_of(root: Path, version: Version) -> Path:
     Raises:
         DataError: when the cache lacks it.
     """
-    if Lock.read(root).md5_of(version.path) == version.md5 and (root / version.path).is_dir():
-        return root / version.path
-    target = root / RESTORED / version.name / version.md5.removesuffix(".dir")
-    if not target.is_dir():
-        restore(root, version.md5, target)
-    return target
+    return folder_of_version(root, version.path, version.md5)

@@ -12,6 +12,8 @@ import errno
 import os
 import shutil
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from paco_core.io.secrets import bare, redacted
 from paco_core.runtime.tracking.database import connect
 from paco_core.runtime.tracking.journal import DROPPED_TAG, Delivered, Event, Journal
+from paco_core.runtime.tracking.models import Adapted
 from paco_core.runtime.tracking.outbox import Address, Outbox
 from paco_core.runtime.tracking.store import (
     artifact_location,
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
 __all__ = [
+    "Adapted",
     "Sent",
     "Terminated",
     "Tracker",
@@ -54,6 +58,7 @@ __all__ = [
 
 PATIENCE_S, HASTE_S = 20.0, 5.0  # what a stage waits for MLflow in all; at its end after SIGTERM
 PARAM_CHARACTERS, TAG_CHARACTERS = 6000, 5000
+HELD_SAMPLES = 30  # of the machine, 10 s apart
 SWITCH = "PACO_TRACKING"  # "off": log nothing (a trial run, an audit)
 UNWRITABLE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS}
 
@@ -75,6 +80,8 @@ class Tracker:
         self.uri = uri
         self.dropped = 0  # events that could not be written
         self._journal, self._outbox, self._say = journal, outbox, say
+        self._lock, self._holds = threading.Lock(), True
+        self._held: list[Event] = []  # figures of the machine that wait for the stage's first
 
     @property
     def run_id(self) -> str | None:
@@ -113,10 +120,35 @@ class Tracker:
         """Log parameters, flattened to dotted keys."""
         self._tell({"kind": "params", "values": {k: str(v)[:PARAM_CHARACTERS] for k, v in flatten(values).items()}})
 
-    def metrics(self, values: Mapping[str, float], step: int = 0) -> None:
-        """Log metrics of one step; NaN is kept as NaN."""
+    def metrics(self, values: Mapping[str, float], step: int = 0, measures: str | None = None) -> None:
+        """Log metrics of one step; NaN is kept as NaN.
+
+        Args:
+            measures: the run whose model they measure, "" for that of this run; they stand on the model's page, too.
+        """
         if values:
-            self._tell({"kind": "metrics", "step": int(step), "values": {k: float(v) for k, v in values.items()}})
+            event = {"kind": "metrics", "step": int(step), "values": {k: float(v) for k, v in values.items()}}
+            self._tell(event if measures is None else {**event, "measures": measures})
+            self._let_go()
+
+    def system(self, values: Mapping[str, float], step: int) -> None:
+        """Log figures of the machine, behind the first metrics of the stage.
+
+        MLflow's pages list and choose metrics in the order of their arrival. A stage that reports none keeps them
+        back for some minutes only.
+        """
+        event = {"kind": "metrics", "step": step, "values": dict(values), "time": int(time.time() * 1000)}
+        with self._lock:
+            self._held.append(event)
+            waits = self._holds and len(self._held) < HELD_SAMPLES
+        if not waits:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        with self._lock:
+            self._holds, held, self._held = False, self._held, []
+        for event in held:
+            self._tell(event)
 
     def tags(self, values: Mapping[str, str]) -> None:
         if values:
@@ -150,9 +182,23 @@ class Tracker:
         """Log a data set with its DVC md5 as digest."""
         self._tell({"kind": "dataset", "name": name, "path": path, "md5": md5, "context": context})
 
-    def external_model(self, name: str, path: Path, md5: str) -> None:
-        """Register weights by pointer: MLflow knows the model, DVC keeps the bytes."""
-        self._tell({"kind": "model", "name": name, "tags": {"dvc.path": path.as_posix(), "dvc.md5": md5}})
+    def external_model(self, name: str, path: Path, tags: Mapping[str, str]) -> None:
+        """Log weights by pointer: MLflow knows the model, DVC keeps the bytes."""
+        self._tell({"kind": "model", "name": name, "tags": {"dvc.path": path.as_posix(), **tags}})
+
+    def adapter(self, name: str, path: Path, folder: Path, adapted: Adapted, tags: Mapping[str, str]) -> None:
+        """Log an adapter with its files, so that MLflow loads it.
+
+        Args:
+            path: the out of a stage that holds it.
+            folder: where its files are now; they may change or go afterwards.
+        """
+        if self._journal is None:
+            return
+        tags = {"dvc.path": path.as_posix(), **tags}
+        event = {"kind": "model", "name": name, "tags": tags, "adapted": adapted.as_dict()}
+        with self._dropping(), self._journal.adding(event, "adapter") as copy:
+            shutil.copytree(folder, copy)
 
 
 def is_unwritable(error: OSError) -> bool:
@@ -173,6 +219,7 @@ def open_run(
     say: Callable[[str], None] = _say,
     *,
     about: str = "",
+    views: Mapping[str, str] | None = None,
 ) -> Iterator[Tracker]:
     """Open a run and end it by what happened: FINISHED, KILLED on SIGTERM or Ctrl-C, FAILED else.
 
@@ -180,17 +227,19 @@ def open_run(
 
     Args:
         about: what the experiment's runs are, for its page in MLflow.
+        views: tags of the experiment that hold saved views of its page (:mod:`paco_core.runtime.tracking.views`).
     """
     uri = tracking_uri(root)
     off = os.environ.get(SWITCH, "").lower() == "off"
-    journal = None if off else _begin(root, uri, experiment, name, {**surroundings(root, name), **tags}, about, say)
+    shown = {"about": about, "views": dict(views or {})}
+    journal = None if off else _begin(root, uri, experiment, name, {**surroundings(root, name), **tags}, shown, say)
     if journal is None:
         yield Tracker(uri, None, None, say)
         return
     outbox = Outbox(journal, root, say, PATIENCE_S)
     tracker = Tracker(uri, journal, outbox, say)
     outbox.open()
-    system = SystemMetrics(tracker.metrics) if is_wanted() else None
+    system = SystemMetrics(tracker.system) if is_wanted() else None
     if system is not None:
         system.start()
     status, patience = "FAILED", PATIENCE_S
@@ -203,6 +252,7 @@ def open_run(
     finally:
         if system is not None:
             system.stop()
+        tracker._let_go()
         _end(journal, status, tracker.dropped, say)
         if waiting := outbox.close(patience):
             say(
@@ -217,14 +267,14 @@ def _begin(
     experiment: str,
     name: str,
     tags: Mapping[str, str],
-    about: str,
+    shown: Mapping[str, object],
     say: Callable[[str], None],
 ) -> Journal | None:
     """The journal of a new run; None, with a message, where the disk does not take it."""
     header = {
         "kind": "run",
         "experiment": experiment,
-        "about": about,
+        **shown,
         "name": name,
         "uri": bare(uri),
         "needs_credentials": bare(uri) != uri,

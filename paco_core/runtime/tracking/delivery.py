@@ -12,8 +12,9 @@ from typing import Any
 
 from paco_core.io.files import DataError
 from paco_core.io.secrets import bare, redacted
-from paco_core.runtime.tracking import database
+from paco_core.runtime.tracking import database, models
 from paco_core.runtime.tracking.journal import DROPPED_TAG, NOTE_TAG, Delivered, Event, Journal
+from paco_core.runtime.tracking.models import Adapted
 
 JOURNAL_TAG = "paco.journal"
 #: MLflow's pages for trainings; without it they are shown among evaluations of chat models.
@@ -65,6 +66,7 @@ class Delivery:
         self._failing = False
         self._resumed = self.done.offset > 0
         self._client: Any = None
+        self._models: dict[str, str] = {}  # the run that made a model ("": this one), and its id
 
     def step(self) -> bool:
         """Deliver the next events; False when none waits.
@@ -179,6 +181,10 @@ class Delivery:
         """Create the run, or find the one whose creation was answered to nobody."""
         experiment = self._client.get_experiment_by_name(event["experiment"])
         experiment_id = self._create_experiment(event) if experiment is None else experiment.experiment_id
+        known = {} if experiment is None else experiment.tags
+        for tag, value in event.get("views", {}).items():
+            if known.get(tag) != value:
+                self._client.set_experiment_tag(experiment_id, tag, value)
         name = self.journal.home.name
         found = self._client.search_runs([experiment_id], f"tags.`{JOURNAL_TAG}` = '{name}'", max_results=1)
         run = found[0] if found else self._client.create_run(
@@ -206,9 +212,10 @@ class Delivery:
         from mlflow.entities import Metric, Param, RunTag
 
         metrics = [
-            Metric(key, float(value), event["time"], event["step"])
+            Metric(key, float(value), event["time"], event["step"], model_id=model)
             for event in events
             if event["kind"] == "metrics"
+            for model in [None if event.get("measures") is None else self._measured(event["measures"])]
             for key, value in event["values"].items()
         ]
         params = [Param(k, v) for event in events if event["kind"] == "params" for k, v in event["values"].items()]
@@ -247,24 +254,31 @@ class Delivery:
         )
 
     def _model(self, event: Event) -> None:
-        """An external model: MLflow knows it, DVC keeps the bytes.
+        adapter = self.journal.home / event["file"] if event.get("file") else None
+        adapted = Adapted(**event["adapted"]) if event.get("adapted") else None
+        experiment, run, name = self.done.experiment_id, self.done.run_id, event["name"]
+        made = models.log_model(self._client, str(experiment), str(run), name, event["tags"], adapter, adapted)
+        self._client.set_tag(run, "paco.model_id", made)
 
-        It is put in the run's experiment by name: else MLflow takes the experiment "Default", whose artefacts only
-        a server can store where a server made the store.
-        """
-        import mlflow
+    def _measured(self, run_id: str) -> str | None:
+        """The model that a run made, None where MLflow knows none; another run's is an input of this one."""
+        from mlflow.entities import LoggedModelInput
+        from mlflow.exceptions import MlflowException
 
-        mlflow.set_tracking_uri(self._uri)
-        known = self._client.search_logged_models(
-            [self.done.experiment_id], f"source_run_id = '{self.done.run_id}' AND name = '{event['name']}'"
-        )
-        model = known[0] if known else mlflow.create_external_model(
-            name=event["name"],
-            source_run_id=self.done.run_id,
-            tags=event["tags"],
-            experiment_id=self.done.experiment_id,
-        )  # fmt: skip
-        self._client.set_tag(self.done.run_id, "paco.model_id", model.model_id)
+        if run_id not in self._models:
+            try:
+                experiment = self._client.get_run(run_id or self.done.run_id).info.experiment_id
+            except MlflowException as error:  # a run of another store, or one that was deleted
+                if not is_final(error):
+                    raise
+                return None
+            model = models.model_of(self._client, experiment, run_id or str(self.done.run_id))
+            if model is None:
+                return None
+            if run_id and run_id != self.done.run_id:
+                self._client.log_inputs(self.done.run_id, models=[LoggedModelInput(model.model_id)])
+            self._models[run_id] = str(model.model_id)
+        return self._models[run_id]
 
     def _end(self, event: Event) -> None:
         if event.get("dropped"):

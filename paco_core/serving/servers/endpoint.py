@@ -15,6 +15,7 @@ from pathlib import Path
 from dvc_project.hashing import Workspace
 from dvc_project.lockfile import Lock
 from paco_core.config.params import ServingParams
+from paco_core.io.answer import Answer, plain
 from paco_core.io.project import owner_root
 from paco_core.reward_model.golden import FILE as GOLDEN_FILE
 from paco_core.reward_model.golden import read_golden
@@ -291,17 +292,18 @@ def _kept(
     return record, before is not None
 
 
-def status(root: Path) -> str:
+def status(root: Path) -> Answer:
     """One line a living server: name, address, engine, process, age, leases."""
     registry = Registry(root)
-    lines = []
+    lines, rows = [], []
     for record in filter(None, map(registry.living, registry.names())):
         kept = "until `paco serve down`" if registry.is_kept(record.name) else "until nobody leases it"
         age, leases = int(time.time() - record.started), registry.leases(record.name)
+        rows.append({**plain(record), "age_s": age, "leases": leases, "kept": registry.is_kept(record.name)})
         lines.append(
             f"{record.name}  {record.url}  {record.engine}  process {record.pid}  up {age} s  {leases} leases  {kept}"
         )
-    return "\n".join(lines) or "no reward model is served; `paco serve up` starts one"
+    return Answer("\n".join(lines) or "no reward model is served; `paco serve up` starts one", rows)
 
 
 def _chosen(registry: Registry, name: str | None, names: list[str]) -> str:

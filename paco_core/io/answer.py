@@ -1,0 +1,44 @@
+"""What a command prints: lines for people, with the same figures for programs (``--json``)."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from paco_core.io.secrets import redacted
+
+
+class Answer(str):
+    """A text whose figures are kept beside it, so that both forms say the same: nothing is computed twice."""
+
+    figures: Any
+    __slots__ = ("figures",)
+
+    def __new__(cls, text: str, figures: Any) -> Answer:
+        """``figures``: dataclasses, mappings, sequences, paths and plain values."""
+        made = super().__new__(cls, text)
+        made.figures = figures
+        return made
+
+    def json(self) -> str:
+        """The figures as JSON; what is no finite number is null, and secrets are redacted."""
+        return redacted(json.dumps(plain(self.figures), indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def plain(value: Any) -> Any:
+    """The same tree of what JSON has."""
+    if isinstance(value, Answer):
+        return plain(value.figures)
+    if is_dataclass(value) and not isinstance(value, type):
+        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    return str(value) if isinstance(value, str | Path) else value

@@ -1,0 +1,36 @@
+"""The few figures of a training that matter first, under names that all recipes share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from paco_core.tasks.base import Success
+
+GOAL, GOAL_CHANGE, GUARD, RATIO = "summary/goal", "summary/goal_change", "summary/guard", "summary/reward_ratio"
+DIVERSITY = "summary/panel_diversity"
+
+
+class Summary:
+    """Picks them from what a training reports: the task's measure of success at the largest evaluation size first.
+
+    ``summary/goal`` is what training is to raise (of the embedded world the truth, which no training sees),
+    ``summary/guard`` what must not fall for it. Which measures these are depends on task and world.
+    """
+
+    def __init__(self, success: Success, side: int) -> None:
+        self._places = {GOAL: f"eval/{side}/{success.goal}"}
+        if success.guard is not None:
+            self._places[GUARD] = f"eval/{side}/{success.guard}"
+        self._places |= {DIVERSITY: f"eval/{side}/panel_diversity", RATIO: "reward_ratio"}
+        self._begun: float | None = None
+        self.last: dict[str, float] = {}  # the latest value of each
+
+    def of(self, figures: Mapping[str, float]) -> dict[str, float]:
+        """Those that are among the figures of an epoch or an evaluation; the change since the first one behind them."""
+        found = {name: figures[place] for name, place in self._places.items() if place in figures}
+        if GOAL in found:
+            if self._begun is None:
+                self._begun = found[GOAL]
+            found[GOAL_CHANGE] = found[GOAL] - self._begun
+        self.last |= found
+        return found

@@ -1,0 +1,171 @@
+"""`--json`: one document, of the same figures as the text, from every verb that prints some."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from paco_core.benchmarks.tables import Table, write_tables
+from paco_core.cli import commands as cli
+from paco_core.cli import paint
+from paco_core.cli.arguments import parser
+from paco_core.io import paths
+from paco_core.io.answer import Answer, plain
+from paco_core.io.check_report import CheckReport
+from paco_core.io.files import write_json
+from paco_core.operations.promotion.decision import Decision, Rule, Side
+from paco_core.runtime.tracking import open_run
+
+
+def both(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[str, Any]:
+    """What a verb prints for people, and for programs."""
+    said = []
+    for more in ((), ("--json",)):
+        cli.main([*words, *more])
+        said.append(capsys.readouterr().out)
+    return said[0], json.loads(said[1], parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+
+
+@pytest.fixture
+def made(project: Path, repository: Path) -> Path:
+    """A project with the models of the embedded world."""
+    (project / "data").mkdir()
+    (project / "data/zoo").symlink_to(repository / "data/zoo")
+    return project
+
+
+def verbs(whole: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    for action in whole._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for verb in action.choices.values():
+                yield verb
+                yield from verbs(verb)
+
+
+def test_every_verb_that_shows_figures_takes_json_and_no_other() -> None:
+    for verb in verbs(parser()):
+        act = verb.get_default("act")
+        if act is None:
+            continue
+        takes = any("--json" in found._option_string_actions for found in (verb, *verbs(verb)))
+        assert takes == ("_show(" in inspect.getsource(act)), verb.prog
+
+
+def test_plans(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text, found = both(capsys, "plan", "flux_t2is")
+    assert f"images per epoch     {found['images_an_epoch']} =" in text
+    assert f"{found['rollout_batches']} batches" in text and f"optimiser steps      {found['optimiser_steps']}" in text
+    assert f"in all               {found['images']} images" in text
+    assert f"about {found['estimates']['memory_gb']:.2g} GB per process" in text
+    assert f"about {found['estimates']['seconds'] / 60:.1f} min" in text
+    text, found = both(capsys, "plan", "flux_t2is", "--profile", "paper")
+    assert f"{found['estimates']['gpu_hours']:.2g} GPU hours" in text
+    assert f"in one GPU about {found['estimates']['together_gb']:.0f} GB" in text.replace("on one", "in one")
+
+
+def test_checks(made: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    text, found = both(capsys, "check")
+    assert found["passed"] and found["problems"] == []
+    for cost in found["costs"]:
+        assert f"{cost['stage']} " in text and f"{cost['memory_gb']:.1f} GB on {cost['device']}" in text
+    monkeypatch.setattr("paco_core.planning.preflight.memory_gb", lambda: 0.1)
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["check", "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert ended.value.code == 1 and not found["passed"] and "memory" in found["problems"][0]
+
+
+def test_parameters(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text, found = both(capsys, "params", "policies.learning_rate")
+    assert [one["key"] for one in found] == ["policies.learning_rate"]
+    assert all(f"    {name}: {value}" in text for name, value in found[0]["profiles"].items())
+
+
+@pytest.mark.parametrize(
+    ("words", "empty"),
+    [
+        (["champions"], {}),
+        (["checkpoints", "list"], []),
+        (["serve", "status"], []),
+        (["sync"], {"runs": 0, "events": 0, "waiting": 0, "problems": []}),
+    ],
+)
+def test_where_nothing_is_there_is_nothing(
+    made: Path, words: list[str], empty: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert both(capsys, *words)[1] == empty
+
+
+def test_a_status_and_a_doctors_report(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text, found = both(capsys, "status")
+    assert f"{found['up_to_date']} of {len(found['stages'])} stages are up to date" in text and found["champions"] == {}
+    text, found = both(capsys, "doctor")
+    stable = ("paco", "packages", "parameters", "mlflow store")
+    assert all(f"{name}: {found[name]}" in text for name in stable)
+
+
+def test_the_tour_and_the_tables(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_json(made / paths.metrics_file("report"), {"accuracy": 0.8152, "share": None})
+    text, found = both(capsys, "tour")
+    assert found["figures"] == {"accuracy": 0.8152, "share": None} and "0.8152" in text and found["report"] in text
+    (made / paths.CONSISTENCY_RANK).mkdir()
+    write_tables(made / paths.CONSISTENCY_RANK, "x", [Table("Ranks", ["judge", "accuracy"], [["ours", "0.815"]])])
+    text, found = both(capsys, "tables")
+    (table,) = found[0]["tables"]
+    assert table["rows"] == [["ours", "0.815"]] and "| ours | 0.815 |" in text
+    assert [one["benchmark"] for one in found if not one["tables"]] == ["edit_reward", "t2is_bench", "gedit"]
+
+
+def test_scores(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("red", "blue"):
+        Image.new("RGB", (56, 56), name).save(made / f"{name}.png")
+    model = ["--model", "data/zoo/qwen2_5_vl"]
+    text, found = both(capsys, "score", "red.png", "blue.png", *model)
+    assert text.strip() == f"{found['score']:.4f}" and found["cause"] is None
+    (made / "pairs.csv").write_text("first,second\nred.png,blue.png\nred.png,red.png\n")
+    text, found = both(capsys, "score", "--table", "pairs.csv", *model)
+    assert (found["pairs"], found["without_score"]) == (2, 0) and f"mean score {found['mean']:.4f}" in text
+
+
+def test_comparisons(made: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING", "false")
+    for name, value in (("a", 0.5), ("b", float("nan"))):
+        with open_run(made, "paco/x", name, {}) as tracker:
+            tracker.metrics({"loss": value, "share": 0.25})
+    text, found = both(capsys, "compare", "a", "b")
+    assert [run["metrics"] for run in found["runs"]] == [{"loss": 0.5, "share": 0.25}, {"loss": None, "share": 0.25}]
+    assert all(run["run_id"] in text for run in found["runs"]) and Path(found["page"]).is_file()
+
+
+def test_decisions(made: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    side, gate = Side("2", "ab", {"accuracy": 0.75}), CheckReport("held_out", True, "ERROR", "fine")
+    decided = Decision("reward", True, "becomes the first champion", Rule("accuracy", ()), side, None, (gate,))
+    monkeypatch.setattr("paco_core.cli.promotion.promote", lambda *_args, **_more: decided)
+    text, found = both(capsys, "promote", "reward")
+    assert found["promoted"] and found["candidate"]["figures"] == {"accuracy": 0.75} and found["reason"] in text
+
+
+def test_pictures(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["paint", "a bear", "--panels", "a bear at night.", "a bear in the snow.", "--seeds", "1", "--size", "64"]
+    text, found = both(capsys, *words, "--steps", "1", "--policy", paint.BASE)
+    (picture,) = found["pictures"]
+    assert Path(picture["file"]).is_file() and picture["file"] in text and picture["score"] is None
+    assert found["sheet"] in text
+
+
+def test_an_answer_is_its_text_and_its_figures_are_plain() -> None:
+    nested = Answer("inner", {"path": Path("a/b"), "bad": math.inf})
+    answer = Answer("0.50 of 3", {"share": 0.5, "count": 3, "nested": nested, "side": Side("1", "x", {"m": math.nan})})
+    assert answer == "0.50 of 3" and answer.splitlines() == ["0.50 of 3"]
+    assert json.loads(answer.json()) == plain(answer) == {
+        "share": 0.5, "count": 3, "nested": {"path": "a/b", "bad": None},
+        "side": {"version": "1", "md5": "x", "figures": {"m": None}},
+    }  # fmt: skip

@@ -1,0 +1,55 @@
+"""The reward as MLflow loads it."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import mlflow
+import pandas as pd
+import pytest
+from PIL import Image
+
+from paco_core.io.files import DataError
+from paco_core.reward_model import mlflow_model
+from paco_core.reward_model.instructions import render
+from paco_core.reward_model.scorer import Scorer
+from paco_core.reward_model.yes_probability import PairQuery
+
+
+@pytest.fixture(scope="module")
+def folder(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("reward") / "merged"
+    shutil.copytree(repository / "data/zoo/qwen2_5_vl", made)
+    mlflow_model.write(made)
+    return made
+
+
+def test_it_scores_as_the_scorer_does(folder: Path, tmp_path: Path) -> None:
+    pictures = {name: Image.new("RGB", (56, 56), name) for name in ("red", "blue")}
+    for name, picture in pictures.items():
+        picture.save(tmp_path / f"{name}.png")
+    red, blue = (str(tmp_path / f"{name}.png") for name in pictures)
+    asked = pd.DataFrame({"first": [red, red], "second": [blue, red], "theme": ["a bear", None]}, index=[5, 7])
+    found = mlflow.pyfunc.load_model(str(folder)).predict(asked)
+    queries = [
+        PairQuery(pictures["red"], pictures["blue"], render("theme", theme="a bear")),
+        PairQuery(pictures["red"], pictures["red"], render("plain")),
+    ]
+    assert list(found.index) == [5, 7]
+    assert list(found["score"]) == pytest.approx([score.value for score in Scorer(folder).score(queries)], abs=1e-6)
+    assert len(set(found["score"])) == 2
+
+
+def test_what_is_missing_is_named(folder: Path, tmp_path: Path) -> None:
+    model = mlflow.pyfunc.load_model(str(folder))
+    with pytest.raises(DataError, match="column second is missing"):
+        model.predict(pd.DataFrame({"first": ["a.png"]}))
+    with pytest.raises(DataError, match=r"lost\.png"):
+        model.predict(pd.DataFrame({"first": [str(tmp_path / "lost.png")], "second": ["b.png"]}))
+
+
+def test_the_file_is_the_same_everywhere(tmp_path: Path) -> None:
+    mlflow_model.write(tmp_path)
+    text = (tmp_path / mlflow_model.FILE).read_text()
+    assert text == "flavors:\n  python_function:\n    loader_module: paco_core.reward_model.mlflow_model\n"

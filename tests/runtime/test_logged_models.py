@@ -1,0 +1,167 @@
+"""What MLflow's users do with a model of ours: load it, download it, read its figures, and see which run made it."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import mlflow
+import pytest
+import torch
+from diffusers import FluxPipeline
+from mlflow.exceptions import MlflowException
+from PIL import Image
+
+from paco_core.config.params import load
+from paco_core.policies import base
+from paco_core.policies.adapted import adapted
+from paco_core.runtime import tracking
+from paco_core.runtime.context import POLICIES_VIEW, VIEWS
+from paco_core.runtime.tracking import models, open_run, views
+from paco_core.runtime.tracking.models import Adapted
+
+NAME = "flux_t2is"
+MODEL = "paco-policy-flux_t2is"
+
+
+@pytest.fixture(autouse=True)
+def store(project: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(tracking, "PATIENCE_S", 200.0)
+    monkeypatch.setenv("MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING", "false")
+    uri = f"sqlite:///{project / 'mlflow.db'}"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    mlflow.set_tracking_uri(uri)
+    return uri
+
+
+def logged(client: mlflow.MlflowClient) -> list[Any]:
+    return list(client.search_logged_models([e.experiment_id for e in client.search_experiments()]))
+
+
+def train(root: Path, folder: Path, what: Adapted) -> str:
+    """A run that logs an adapter and a figure of it; the run's id."""
+    with open_run(root, "paco/policies", f"policies/{NAME}", {}) as tracker:
+        tracker.adapter(MODEL, Path("data/policies") / NAME, folder, what, {"dvc.md5": "ab"})
+        tracker.metrics({"policies/128.gold": 0.5}, measures="")
+        tracker.metrics({"policies/epochs": 2.0})
+    return str(tracker.run_id)
+
+
+@pytest.fixture
+def adapter(tmp_path: Path) -> Path:
+    folder = tmp_path / "adapter"
+    folder.mkdir()
+    (folder / "pytorch_lora_weights.safetensors").write_bytes(b"weights")
+    (folder / "README.md").write_text("card")
+    return folder
+
+
+def test_a_painter_is_loaded_by_mlflow_and_paints_what_diffusers_paints(
+    project: Path, repository: Path, tmp_path: Path
+) -> None:
+    params = load(project / "params.yaml")
+    shutil.copytree(repository / "data/zoo/flux", project / "data/zoo/flux")
+    policy = base.load_recipe(params.policies.recipes[NAME], params.policies, project)
+    policy.add_adapter(params.policies.lora, 0)
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for weights in policy.trainable().values():  # else it starts as its base
+            weights.add_(0.05 * torch.randn_like(weights))
+    policy.save_adapter(tmp_path / "trained")
+    train(project, tmp_path / "trained", adapted(project, params.policies, NAME))
+    shutil.rmtree(tmp_path / "trained")
+    (model,) = logged(mlflow.MlflowClient())
+
+    found = mlflow.diffusers.load_model(f"models:/{model.model_id}")
+    assert found.base_model == str(project / "data/zoo/flux")
+    pipe = FluxPipeline.from_pretrained(project / "data/zoo/flux")
+    settings = {"height": 128, "width": 128, "num_inference_steps": 4, "guidance_scale": 3.5}
+    prompt = "a small blue bear at night, flat style"
+
+    def paint() -> Image.Image:
+        torch.manual_seed(1)
+        return pipe(prompt, **settings).images[0]
+
+    before = paint()
+    pipe.load_lora_weights(found.adapter_path)
+    torch.manual_seed(1)
+    (png,) = mlflow.pyfunc.load_model(f"models:/{model.model_id}").predict(
+        {"prompt": [prompt]}, params={"num_inference_steps": 4, "guidance_scale": 3.5}
+    )
+    with Image.open(io.BytesIO(png)) as painted:
+        assert painted.size == (128, 128), "the size of the evaluation is the default"
+        assert painted.tobytes() == paint().tobytes() != before.tobytes()
+
+
+def test_a_model_holds_its_files_and_figures_and_runs_name_it(project: Path, adapter: Path, tmp_path: Path) -> None:
+    run = train(project, adapter, Adapted("/zoo/flux"))
+    client = mlflow.MlflowClient()
+    (model,) = logged(client)
+    assert (model.name, model.status, model.source_run_id) == (MODEL, "READY", run)
+    assert model.tags["dvc.path"] == f"data/policies/{NAME}" and "mlflow.model.isExternal" not in model.tags
+    assert {m.key: m.value for m in model.metrics} == {"policies/128.gold": 0.5}
+    assert [o.model_id for o in client.get_run(run).outputs.model_outputs] == [model.model_id]
+    copied = Path(mlflow.artifacts.download_artifacts(f"models:/{model.model_id}", dst_path=str(tmp_path / "out")))
+    assert (copied / models.ADAPTER / "pytorch_lora_weights.safetensors").read_bytes() == b"weights"
+    assert (copied / models.ADAPTER / "README.md").read_text() == "card"
+    with pytest.raises(MlflowException, match="python_function"):
+        mlflow.pyfunc.load_model(f"models:/{model.model_id}")  # an editor takes more than prompts
+
+    with open_run(project, "paco/t2is", "t2is", {}) as tracker:
+        tracker.metrics({"t2is/flux.gold": 0.75}, measures=run)
+        tracker.metrics({"t2is/other.gold": 0.25}, measures="0" * 32)  # a run of another store
+    (model,) = logged(client)
+    assert {m.key: (m.value, m.run_id) for m in model.metrics}["t2is/flux.gold"] == (0.75, tracker.run_id)
+    bench = client.get_run(str(tracker.run_id))
+    assert [given.model_id for given in bench.inputs.model_inputs] == [model.model_id]
+    assert bench.data.metrics == {"t2is/flux.gold": 0.75, "t2is/other.gold": 0.25}
+
+
+def test_a_model_whose_answer_was_lost_is_completed_and_not_made_twice(
+    project: Path, adapter: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, failures = mlflow.MlflowClient.log_model_artifacts, [MlflowException("connection refused")]
+
+    def flaky(client: mlflow.MlflowClient, *args: Any, **kwargs: Any) -> None:
+        if failures:
+            raise failures.pop()
+        real(client, *args, **kwargs)
+
+    monkeypatch.setattr(mlflow.MlflowClient, "log_model_artifacts", flaky)
+    run = train(project, adapter, Adapted("/zoo/flux"))
+    (model,) = logged(mlflow.MlflowClient())
+    assert not failures and (model.source_run_id, model.status) == (run, "READY")
+    assert mlflow.diffusers.load_model(f"models:/{model.model_id}").base_model == "/zoo/flux"
+
+
+def test_figures_of_the_machine_come_behind_the_stages_own(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with open_run(project, "paco/x", "x", {}) as tracker:
+        tracker.system({"system/cpu": 1.0}, 0)
+        tracker.metrics({"summary/goal": 0.5})
+        tracker.system({"system/cpu": 2.0}, 1)
+    run = mlflow.MlflowClient().get_run(str(tracker.run_id))
+    assert list(run.data.metrics) == ["summary/goal", "system/cpu"]
+    assert [m.value for m in mlflow.MlflowClient().get_metric_history(run.info.run_id, "system/cpu")] == [1.0, 2.0]
+    monkeypatch.setattr(tracking, "HELD_SAMPLES", 2)
+    with open_run(project, "paco/x", "y", {}) as tracker:  # a stage that reports nothing for long, or ever
+        tracker.system({"system/cpu": 1.0}, 0)
+        tracker.system({"system/cpu": 2.0}, 1)
+        tracker.metrics({"late": 0.5})
+    assert list(mlflow.MlflowClient().get_run(str(tracker.run_id)).data.metrics) == ["system/cpu", "late"]
+
+
+def test_a_saved_view_reaches_the_experiment_and_follows_its_changes(project: Path) -> None:
+    view = VIEWS["policies"]
+    for shown in ({f"{views.TAG}{POLICIES_VIEW}": "{}"}, view):
+        with open_run(project, "paco/policies", "x", {}, views=shown):
+            pass
+        experiment = mlflow.MlflowClient().get_experiment_by_name("paco/policies")
+        assert experiment is not None and experiment.tags.items() >= shown.items()
+    (text,) = view.values()
+    assert len(text) <= 5000, "MLflow keeps so many characters of a tag"
+    state = json.loads(text)
+    (section,) = state["compareRunSections"]
+    assert {chart["metricSectionId"] for chart in state["compareRunCharts"]} == {section["uuid"]}
