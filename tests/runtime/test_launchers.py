@@ -52,7 +52,7 @@ def test_without_ray_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv(launchers.VARIABLE, "ray")
     monkeypatch.setitem(sys.modules, "ray", None)
     assert list(launchers.spread([], Square)) == [], "nothing to do needs nobody"
-    with pytest.raises(DataError, match=r"needs Ray .*pip install 'paco\[ray\]'"):
+    with pytest.raises(DataError, match=r"needs Ray .*pip install 'paco-rl\[ray\]'"):
         list(launchers.spread([1], Square))
 
 

@@ -33,7 +33,7 @@ def test_deepspeed_that_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr("paco_core.training.sharding.find_spec", lambda _name: None)
     for name, value in ZERO2.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(DataError, match=r"not installed here.*paco\[deepspeed\]"):
+    with pytest.raises(DataError, match=r"not installed here.*paco-rl\[deepspeed\]"):
         Processes()
 
 
