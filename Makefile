@@ -20,10 +20,13 @@ MLFLOW_PORT ?= 5000
 help:
 	@sed -n 's/^# make/make/p' Makefile
 
-setup: .venv/.ready
+# CUDA is installed where an NVIDIA GPU is, or with GPU=1 where one will be: a cluster's login node, an image.
+GPU ?= $(wildcard /dev/nvidiactl /proc/driver/nvidia/version /usr/lib/wsl/lib/libcuda.so.1)
+READY := .venv/.ready$(if $(GPU),-gpu)
+setup: $(READY)
 
-.venv/.ready: requirements-dev.txt pyproject.toml wheels/dvc-project/pyproject.toml wheels/dagster-dvc/pyproject.toml tools/bootstrap.py
-	@$(PYTHON) tools/bootstrap.py
+$(READY): requirements-dev.txt pyproject.toml wheels/dvc-project/pyproject.toml wheels/dagster-dvc/pyproject.toml $(wildcard tools/*)
+	@$(PYTHON) tools/bootstrap.py $(if $(GPU),--gpu)
 
 demo: setup
 ifdef PROFILE

@@ -26,6 +26,7 @@ from paco_core.tasks.sets import SETS
 from paco_core.tasks.table import recipes_of, task_of
 
 SHOWN_CHANGES = 3
+NO_CUDA = "libcuda_not_installed.so"  # tools/cuda_stubs.py writes it where `make setup` leaves CUDA out
 RESULTS_GB = {"storybook": 1.0, "real": 30.0}  # pictures, checkpoints and DVC's cache, beside the weights
 
 
@@ -260,6 +261,8 @@ def check_project(root: Path, profile: str | None = None) -> Preflight:
 
         if not torch.cuda.is_available():
             report.problems.append("device cuda: no GPU is visible to PyTorch here")
+        if (Path(torch.__file__).parent / "lib" / NO_CUDA).is_file():
+            report.problems.append("device cuda: this environment was made without CUDA; `make setup GPU=1` adds it")
     if params.serving.engine == "vllm" and not (root / (params.serving.python or ".venv-vllm/bin/python")).is_file():
         report.problems.append("serving.engine vllm: its environment is missing; build it with `make vllm`")
     return report

@@ -17,7 +17,7 @@ import pytest
 
 PREREQUISITES = (
     "requirements-dev.txt", "pyproject.toml", "wheels/dvc-project/pyproject.toml", "wheels/dagster-dvc/pyproject.toml",
-    "tools/bootstrap.py",
+    "tools/bootstrap.py", "tools/cuda-only.txt", "tools/cuda_stubs.py",
 )  # fmt: skip
 
 
@@ -32,6 +32,8 @@ def bootstrap(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(module, "__file__", str(tmp_path / "tools/bootstrap.py"))
     monkeypatch.setattr(shutil, "disk_usage", lambda _path: SimpleNamespace(free=50e9))
+    monkeypatch.setattr(module.sys, "platform", "linux")
+    monkeypatch.setattr(module.platform, "machine", lambda: "x86_64")
     return module
 
 
@@ -54,15 +56,17 @@ def test_an_old_python_is_told_before_anything_is_started(bootstrap: Any, monkey
     started = Started(bootstrap, monkeypatch)
     monkeypatch.setattr(bootstrap.sys, "version_info", (3, 9, 1))
     with pytest.raises(SystemExit, match=r"Python 3\.9 found, 3\.11, 3\.12 or 3\.13 needed; .*PYTHON=python3\.12"):
-        bootstrap.main()
+        bootstrap.main(gpu=False)
     assert not started
 
 
 def test_a_small_disk_is_told_before_anything_is_started(bootstrap: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     started = Started(bootstrap, monkeypatch)
     monkeypatch.setattr(shutil, "disk_usage", lambda _path: SimpleNamespace(free=4e9))
+    with pytest.raises(SystemExit, match=r"4\.0 GB free below .*, 5 GB needed"):
+        bootstrap.main(gpu=False)
     with pytest.raises(SystemExit, match=r"4\.0 GB free below .*, 9 GB needed"):
-        bootstrap.main()
+        bootstrap.main(gpu=True)
     assert not started
 
 
@@ -72,12 +76,12 @@ def test_what_lies_in_the_environment_already_is_counted(
     Started(bootstrap, monkeypatch)
     (tmp_path / ".venv").mkdir()
     with (tmp_path / ".venv/torch.so").open("wb") as weights:
-        weights.truncate(6 * 10**9)  # holes: takes no room
-    monkeypatch.setattr(shutil, "disk_usage", lambda _path: SimpleNamespace(free=4e9))
-    bootstrap.main()
-    monkeypatch.setattr(shutil, "disk_usage", lambda _path: SimpleNamespace(free=2e9))
-    with pytest.raises(SystemExit, match=r"2\.0 GB free below .*, 3 GB needed"):
-        bootstrap.main()
+        weights.truncate(3 * 10**9)  # holes: takes no room
+    monkeypatch.setattr(shutil, "disk_usage", lambda _path: SimpleNamespace(free=3e9))
+    bootstrap.main(gpu=False)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _path: SimpleNamespace(free=1e9))
+    with pytest.raises(SystemExit, match=r"1\.0 GB free below .*, 2 GB needed"):
+        bootstrap.main(gpu=False)
 
 
 @pytest.mark.parametrize(("broken", "made"), [(("pip --version",), True), ((), False)])
@@ -86,12 +90,66 @@ def test_an_environment_without_pip_is_made_anew_and_a_whole_one_is_kept(
 ) -> None:
     (tmp_path / ".venv").mkdir()
     started = Started(bootstrap, monkeypatch, *broken)
-    bootstrap.main()
+    bootstrap.main(gpu=False)
     assert (f"{sys.executable} -m venv --clear .venv" in started) is made
     assert (tmp_path / ".venv/.ready").is_file()
     assert any(
         "uv pip install" in command and "--require-hashes -r requirements-dev.txt" in command for command in started
     )
+
+
+EXCLUDING = "--require-hashes -r requirements-dev.txt --excludes tools/cuda-only.txt"
+
+
+@pytest.mark.parametrize(
+    ("gpu", "machine", "cuda"), [(False, "x86_64", False), (True, "x86_64", True), (False, "aarch64", True)]
+)
+def test_cuda_is_left_out_where_no_gpu_is(
+    bootstrap: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpu: bool, machine: str, cuda: bool
+) -> None:
+    (tmp_path / ".venv").mkdir()
+    monkeypatch.setattr(bootstrap.platform, "machine", lambda: machine)
+    started = Started(bootstrap, monkeypatch)
+    bootstrap.main(gpu=gpu)
+    assert any(EXCLUDING in command for command in started) is not cuda
+    assert f"{bootstrap.PYTHON} tools/cuda_stubs.py" in started
+    assert (tmp_path / ".venv/.ready").is_file() and (tmp_path / ".venv/.ready-gpu").is_file() is cuda
+
+
+def test_an_environment_with_cuda_keeps_it_up_to_date(
+    bootstrap: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cluster's login node without a GPU must not leave its nodes with half of a newer PyTorch."""
+    (tmp_path / ".venv").mkdir()
+    (tmp_path / ".venv/.ready-gpu").write_text("")
+    started = Started(bootstrap, monkeypatch)
+    bootstrap.main(gpu=False)
+    assert not any("--excludes" in command for command in started)
+
+
+def test_cuda_is_added_where_pytorch_does_not_load_without(
+    bootstrap: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / ".venv").mkdir()
+    started = Started(bootstrap, monkeypatch, "tools/cuda_stubs.py")
+    with pytest.raises(SystemExit, match=r"tools/cuda_stubs\.py` failed"):
+        bootstrap.main(gpu=False)  # nothing helps this PyTorch
+    installs = ["--excludes" in command for command in started if "uv pip install" in command]
+    assert installs == [True, False] and "PyTorch does not load without CUDA here" in capsys.readouterr().out
+    assert not (tmp_path / ".venv/.ready").exists()
+
+
+@pytest.mark.parametrize(("terminal", "quiet"), [(True, False), (False, True)])
+def test_a_terminal_sees_how_far_the_download_is_and_a_log_one_line_a_step(
+    bootstrap: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, terminal: bool, quiet: bool,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    (tmp_path / ".venv").mkdir()
+    started = Started(bootstrap, monkeypatch)
+    monkeypatch.setattr(bootstrap.sys.stderr, "isatty", lambda: terminal)
+    bootstrap.main(gpu=False)
+    assert [" --quiet " in command for command in started if "uv pip install" in command] == [quiet]
+    assert [line[:3] for line in capsys.readouterr().out.splitlines()] == ["1/5", "2/5", "3/5", "4/5", "5/5", "rea"]
 
 
 def test_a_real_environment_that_lost_its_pip_heals(bootstrap: Any, tmp_path: Path) -> None:
@@ -109,11 +167,11 @@ def test_a_real_environment_that_lost_its_pip_heals(bootstrap: Any, tmp_path: Pa
 def test_pip_stands_in_for_uv_and_what_fails_is_named(bootstrap: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     Path(".venv").mkdir()
     started = Started(bootstrap, monkeypatch, "uv pip install")
-    bootstrap.main()
-    assert any("-m pip install --quiet --require-hashes" in command for command in started)
+    bootstrap.main(gpu=False)
+    assert any("-m pip install -qq --no-compile --require-hashes" in command for command in started)
     Started(bootstrap, monkeypatch, "--require-hashes")
-    with pytest.raises(SystemExit, match=r"`.*-m pip install --quiet --require-hashes` failed"):
-        bootstrap.main()
+    with pytest.raises(SystemExit, match=r"`.*-m pip install -qq --no-compile` failed"):
+        bootstrap.main(gpu=False)
 
 
 def test_make_runs_nothing_when_nothing_changed(repository: Path, tmp_path: Path) -> None:
@@ -121,8 +179,8 @@ def test_make_runs_nothing_when_nothing_changed(repository: Path, tmp_path: Path
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(repository / name, tmp_path / name)
 
-    def up_to_date() -> bool:
-        return subprocess.run(["make", "-q", "setup"], cwd=tmp_path, capture_output=True).returncode == 0
+    def up_to_date(gpu: str = "") -> bool:
+        return subprocess.run(["make", "-q", "setup", f"GPU={gpu}"], cwd=tmp_path, capture_output=True).returncode == 0
 
     assert not up_to_date()
     (tmp_path / ".venv").mkdir()
@@ -134,6 +192,10 @@ def test_make_runs_nothing_when_nothing_changed(repository: Path, tmp_path: Path
         assert not up_to_date(), name
         os.utime(tmp_path / ".venv/.ready", (later + 1, later + 1))
         assert up_to_date()
+    assert not up_to_date(gpu="1"), "a GPU came"
+    (tmp_path / ".venv/.ready-gpu").write_text("")
+    os.utime(tmp_path / ".venv/.ready-gpu", (later + 1, later + 1))
+    assert up_to_date(gpu="1")
 
 
 @pytest.mark.parametrize("lock", ["requirements", "requirements-dev", "requirements-gpu", "requirements-scorer"])

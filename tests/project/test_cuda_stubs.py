@@ -1,0 +1,110 @@
+"""An environment without CUDA: what is left out, and what PyTorch loads in its place."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import re
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paco_core.planning import preflight
+
+PACKAGES = Path(sysconfig.get_path("purelib"))
+pytestmark = pytest.mark.skipif(
+    sysconfig.get_platform() != "linux-x86_64", reason="stand-ins are for PyTorch on Linux, x86-64"
+)
+
+
+@pytest.fixture(scope="module")
+def stubs(repository: Path) -> Any:
+    spec = importlib.util.spec_from_file_location("cuda_stubs", repository / "tools/cuda_stubs.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def packages(tmp_path: Path) -> Path:
+    """PyTorch's libraries, and of CUDA only the runtime."""
+    folder = tmp_path / "torch/lib"
+    folder.mkdir(parents=True)
+    for path in (PACKAGES / "torch/lib").glob("lib*.so*"):
+        if path.name.startswith(("libtorch", "libc10", "libgomp", "libshm")):
+            (folder / path.name).symlink_to(path)
+    runtime = tmp_path / "nvidia/cu13/lib"
+    runtime.mkdir(parents=True)
+    for path in PACKAGES.glob("nvidia/*/lib/libcudart.so.*"):
+        (runtime / path.name).symlink_to(path)
+    return tmp_path
+
+
+def test_what_only_a_gpu_needs_is_all_of_cuda_but_the_runtime(repository: Path) -> None:
+    lines = (repository / "tools/cuda-only.txt").read_text().splitlines()
+    named = [line for line in lines if not line.startswith("#")]
+    for lock in ("requirements", "requirements-dev"):
+        text = (repository / f"{lock}.txt").read_text()
+        found = re.findall(r"^((?:nvidia|cuda|triton)[a-z0-9-]*)==", text, re.MULTILINE)
+        assert named == sorted(set(found) - {"nvidia-cuda-runtime"}), lock
+
+
+def test_a_stand_in_is_a_library_whose_functions_fail_with_a_reason(stubs: Any, tmp_path: Path) -> None:
+    names = [f"cublas{number}" for number in range(300)] + ["cublasGetStatusString", "ncclGetLastError"]
+    (tmp_path / "libholder.so").write_bytes(stubs.shared_library("libholder.so", functions=names))
+    (tmp_path / "libempty.so").write_bytes(stubs.shared_library("libempty.so"))
+    library = ctypes.CDLL(str(tmp_path / "libholder.so"))
+    assert {library[name]() for name in names[:300]} == {1}
+    for name in names[300:]:
+        function = library[name]
+        function.restype = ctypes.c_char_p
+        assert function(0) == b"CUDA is not installed; run `make setup GPU=1`"
+    with pytest.raises(AttributeError, match="undefined symbol"):
+        library["cublas300"]
+    assert ctypes.CDLL(str(tmp_path / "libempty.so"))
+
+
+def test_pytorch_loads_with_the_stand_ins_and_they_go_when_cuda_comes(stubs: Any, packages: Path) -> None:
+    folder = packages / "torch/lib"
+    before = {path.name for path in folder.iterdir()}
+    absent = stubs.update(packages)
+    assert {"libcublas", "libcudnn", "libnccl", "libcusolver"} <= {name.partition(".")[0] for name in absent}
+    assert not {"libcuda", "libcudart"} & {name.partition(".")[0] for name in absent}
+    assert {path.name for path in folder.iterdir()} == before | {*absent, stubs.HOLDER}
+    code = f"import ctypes, sys; [ctypes.CDLL(path) for path in {sorted(map(str, folder.glob('libtorch*.so')))!r}]"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+    came = packages / "nvidia/cudnn/lib"
+    came.mkdir(parents=True)
+    (came / absent[0]).write_bytes(b"")
+    assert stubs.update(packages) == absent[1:] and not (folder / absent[0]).exists()
+    for name in absent:
+        (came / name).write_bytes(b"")
+    assert not stubs.update(packages) and {path.name for path in folder.iterdir()} == before
+
+
+def test_a_library_that_pytorch_brings_itself_stays(stubs: Any, packages: Path) -> None:
+    own = packages / "torch/lib" / stubs.update(packages)[0]
+    own.unlink()
+    own.write_bytes(b"of another build of PyTorch")
+    assert own.name not in stubs.update(packages) and own.read_bytes() == b"of another build of PyTorch"
+
+
+def test_paco_check_reports_an_environment_without_cuda(
+    stubs: Any, project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    assert preflight.NO_CUDA == stubs.HOLDER
+    monkeypatch.setattr(torch, "__file__", str(tmp_path / "torch/__init__.py"))
+    said = "device cuda: this environment was made without CUDA; `make setup GPU=1` adds it"
+    assert said not in preflight.check_project(project, "paper").problems
+    (tmp_path / "torch/lib").mkdir(parents=True)
+    (tmp_path / "torch/lib" / stubs.HOLDER).write_bytes(b"")
+    assert said in preflight.check_project(project, "paper").problems
+    assert said not in preflight.check_project(project, "storybook").problems
