@@ -8,7 +8,6 @@ from typing import Any
 
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap
-from ruamel.yaml.representer import RoundTripRepresenter
 
 from paco_core.config import params
 from paco_core.config.params import ParamsError
@@ -80,30 +79,28 @@ def _laid_over(root: Path, name: str, through: tuple[str, ...]) -> Any:
 
 
 def _document(path: Path) -> Any:
-    """A profile with its comments and quotes, to be written again."""
+    """A profile with its comments, to be written again."""
     text = params.read_text(path)
     if not isinstance(params.tree_of(text, path), dict):  # and where it is no YAML, one line instead of twenty
         raise ParamsError(f"{path}: expected a mapping of sections")
     return _writer().load(text)
 
 
-class _AsRead(RoundTripRepresenter):
-    """``null`` stays ``null``, which ruamel would leave out."""
-
-
-_AsRead.add_representer(
-    type(None), lambda representer, _: representer.represent_scalar("tag:yaml.org,2002:null", "null")
-)
-
-
 def _writer() -> YAML:
-    """Keeps what it does not change as it stood, so that git shows what a profile changes and nothing else."""
+    """Set as DVC's, so that ``dvc exp run -S`` of one value changes its line of the file and no other."""
     yaml = YAML()
-    yaml.Representer = _AsRead
-    yaml.preserve_quotes = True
-    yaml.width = 160
-    yaml.indent(mapping=2, sequence=4, offset=2)
+    yaml.default_flow_style = False
     return yaml
+
+
+def _one_item_a_line(tree: Any) -> Any:
+    """Lists as DVC writes them, in place; a profile may have them in brackets."""
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            _one_item_a_line(value)
+        elif isinstance(value, list):
+            tree[key] = plain(value)
+    return tree
 
 
 def plain(tree: Any) -> Any:
@@ -119,5 +116,5 @@ def use(root: Path, name: str) -> str:
     """Write ``params.yaml`` from a profile; returns a line that says what happened."""
     tree = resolve(root, name)
     with atomic(root / params.PARAMS_FILE) as part, part.open("w", encoding="utf-8") as out:
-        _writer().dump(tree, out)
+        _writer().dump(_one_item_a_line(tree), out)
     return f"params.yaml now holds the profile {name!r}; `paco check` says what it needs, `dvc repro` runs it"

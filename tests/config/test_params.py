@@ -10,6 +10,9 @@ import yaml
 from paco_core.config import params, profiles
 from paco_core.config.params import ParamsError
 
+REPOSITORY = Path(__file__).resolve().parents[2]
+PROFILES = sorted(path.stem for path in (REPOSITORY / "profiles").glob("*.yaml"))
+
 
 @pytest.fixture
 def tree(repository: Path) -> Any:
@@ -150,6 +153,46 @@ def test_using_a_profile_changes_only_what_it_names(project: Path) -> None:
     profiles.use(project, "storybook")
     assert params.load(project / "params.yaml") == before
     assert (project / "params.yaml").read_bytes() == (project / "profiles/storybook.yaml").read_bytes()
+
+
+def _profile_with_brackets(project: Path) -> str:
+    """A profile as people write them: DVC would write every line of it in another way."""
+    text = "extends: smoke\nprofile: mine\nt2is: {seeds: [3, 4], prompts: 5}\nprompts: {source: null}\n"
+    (project / "profiles/mine.yaml").write_text(f"{text}reward:\n    base: 'data/zoo/qwen2_5_vl'\n")
+    return "mine"
+
+
+@pytest.mark.parametrize("name", [*PROFILES, "mine"])
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        ("policies.learning_rate=0.0003", "  learning_rate: 0.0003"),
+        ("pairs.rule=all", "  rule: all"),
+        ("prompts.source=data/mine.jsonl", "  source: data/mine.jsonl"),
+        ("reward.swap=null", "  swap:"),
+    ],
+)
+def test_an_experiment_changes_one_line(project: Path, name: str, change: str, line: str) -> None:
+    """With what DVC itself does for ``dvc exp run -S``; it reads the whole file, and writes all of it."""
+    from dvc.utils.hydra import apply_overrides
+
+    profiles.use(project, name if name != "mine" else _profile_with_brackets(project))
+    path = project / "params.yaml"
+    before = path.read_text().splitlines()
+    apply_overrides(path, [change])
+    after = path.read_text().splitlines()
+    changed = [(old, new) for old, new in zip(before, after, strict=True) if old != new]
+    assert len(changed) == 1 and changed[0][1].partition("  #")[0].rstrip() == line
+
+
+@pytest.mark.parametrize("file", ["params.yaml", *(f"profiles/{name}.yaml" for name in PROFILES)])
+def test_the_files_have_the_layout_that_dvc_writes(tmp_path: Path, file: str) -> None:
+    from dvc.utils.hydra import apply_overrides
+
+    written = tmp_path / "params.yaml"
+    written.write_bytes((REPOSITORY / file).read_bytes())
+    apply_overrides(written, [])
+    assert written.read_text() == (REPOSITORY / file).read_text()
 
 
 def test_what_a_file_says_of_itself_is_its_own(project: Path) -> None:
