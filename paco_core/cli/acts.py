@@ -292,6 +292,15 @@ def edit(args: argparse.Namespace) -> None:
     _show(args, command.edit_picture(project_root(), args.picture, args.instruction, _painting(args)))
 
 
+def play(args: argparse.Namespace) -> None:
+    root = project_root()
+    _prepare(root, [])
+    with uncollected():
+        from paco_core.cli import play as command
+
+    command.play(root, args.port, browser=not args.no_open)
+
+
 def _painting(args: argparse.Namespace) -> Options:
     from paco_core.cli.paint import Options
 

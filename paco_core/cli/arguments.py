@@ -109,6 +109,10 @@ def _add_painting(verb: Callable[..., argparse.ArgumentParser]) -> None:
         sub.add_argument("--steps", type=int, help="sampling steps (default: those of the benchmark)")
         sub.add_argument("--compare", action="store_true", help="also paint with the model before training")
         sub.add_argument("--out", type=Path, metavar="FOLDER", help="where pictures go (default: painted/...)")
+    text = "serve a local page to paint sets, score pictures and edit them, with base and trained side by side"
+    play = verb("play", acts.play, text)
+    play.add_argument("--port", type=int, default=7861, help="port on 127.0.0.1 (default: 7861; 0: any free one)")
+    play.add_argument("--no-open", action="store_true", help="print the address without opening a browser")
     _figures(paint, edit)
 
 

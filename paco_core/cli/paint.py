@@ -19,6 +19,7 @@ from paco_core.io.files import digest
 from paco_core.io.progress import Progress
 from paco_core.io.shards import read_image
 from paco_core.operations import paint
+from paco_core.policies.encodings import cache_folder
 from paco_core.runtime.placement import take_gpus
 from paco_core.tasks.edits import EDITS
 from paco_core.tasks.sets import SETS
@@ -77,11 +78,13 @@ def _painted(
         for lease in take_gpus(params.policies.device, 1, f"paint in {root}", params):
             leases.enter_context(lease)
         with Progress(len(seeds) * (2 if options.compare and by.adapter else 1), "paint", "pictures") as progress:
+            policy = paint.load_policy(root, params, by, cache=cache_folder(root))
             found = paint.pictures(
-                root, params, by, record, seeds=seeds, side=options.size, steps=options.steps, reference=reference,
+                params, policy, by, record, seeds=seeds, side=options.size, steps=options.steps, reference=reference,
                 compare=options.compare, advance=progress.advance,
             )  # fmt: skip
-        scores = paint.scored(root, params, found, reference)
+        judge = paint.load_judge(root, params)
+        scores = None if judge is None else paint.scored(judge, found, reference)
     folder = options.out or root / FOLDER / f"{_words(record.theme)}-{digest([record.idx, by.name, options.size])[:6]}"
     folder.mkdir(parents=True, exist_ok=True)
     rows = []

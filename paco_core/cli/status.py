@@ -14,8 +14,6 @@ from dvc_project.paths import overlap
 from dvc_project.project import DvcProject, Stage
 from dvc_project.state import ProjectState, StageState
 from paco_core.runtime.code.derived import present_code
-from paco_core.runtime.tracking import tracking_uri
-from paco_core.runtime.tracking.database import sqlite_file
 from paco_core.serving.servers import endpoint
 
 RWLOCK = Path(".dvc") / "tmp" / "rwlock"  # DVC notes here which process writes which path
@@ -107,13 +105,11 @@ def _writer(stage: Stage, writing: Mapping[str, int]) -> int | None:
 
 
 def _champions(root: Path) -> str:
-    """The registry's lines; MLflow is not asked for a store that nobody has made."""
-    file = sqlite_file(tracking_uri(root))
-    if file is not None and not file.is_file():
-        return "nothing is registered"
+    """The registry's lines."""
     from paco_core.operations.promotion.champions import Champions
 
     try:
-        return Champions(root).text()
+        registry = Champions.of_store(root)
+        return "nothing is registered" if registry is None else registry.text()
     except Exception as error:  # MLflow raises much: a status is printed without its registry rather than not at all
         return f"unknown: the registry does not answer ({str(error).splitlines()[0]})"

@@ -11,6 +11,7 @@ from paco_core.io.files import read_json
 NEXT = """
 look at
   {report}
+  paco play                     a page to paint, score and edit with what was trained, beside the models before
   make ui                       the asset graph on http://127.0.0.1:3000, the runs on http://127.0.0.1:5000
   paco tables                   the benchmarks' tables beside the published ones
   dvc dag                       the graph in the terminal

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from paco_core.benchmarks.painted import AFTER, BEFORE, Painted
 from paco_core.benchmarks.painting import paint
@@ -16,7 +17,6 @@ from paco_core.io import paths
 from paco_core.io.files import DataError, digest
 from paco_core.operations.promotion.champions import ALIASES, Champions, bytes_of
 from paco_core.policies.base import load_recipe
-from paco_core.policies.encodings import cache_folder
 from paco_core.reward_model.scorer import Scorer
 from paco_core.rewards.base import RewardBatch
 from paco_core.rewards.consistency import Consistency
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
     from paco_core.config.params import Params, PolicyRecipe
+    from paco_core.policies.base import Policy
+    from paco_core.policies.pipeline_policy import PipelinePolicy
+    from paco_core.reward_model.yes_probability import PairScorer
     from paco_core.tasks.base import Task
 
 BASE = "base"
@@ -45,24 +48,33 @@ class Painter:
 
 
 def painter(root: Path, params: Params, name: str | None, task: Task) -> Painter:
-    """The painter that a name stands for.
+    """The painter that a name, or the folder of an adapter, stands for.
 
     Args:
-        name: a recipe of ``policies.recipes``, ``RECIPE@champion`` (or ``@challenger``), the folder of an adapter, or
-            ``base``; None is the first recipe of the task.
+        name: as of :func:`named`, or the folder of an adapter; None is the first recipe of the task.
+
+    Raises:
+        DataError: as :func:`named`.
+    """
+    recipes = _recipes(params, task)
+    if name is not None and name != BASE and Path(name).is_dir():
+        return Painter(Path(name).name, next(iter(recipes.values())), _adapter(Path(name)))
+    return named(root, params, name or next(iter(recipes)), task)
+
+
+def named(root: Path, params: Params, name: str, task: Task) -> Painter:
+    """The painter of a name; no name leads to another file.
+
+    Args:
+        name: a recipe of ``policies.recipes``, ``RECIPE@champion`` (or ``@challenger``), or ``base``.
 
     Raises:
         DataError: when there is none of that name, or it was not trained yet.
     """
-    recipes = recipes_of(task, params.policies)
-    if not recipes:
-        raise DataError(f"no recipe of policies.recipes is for {task.name}")
-    first = next(iter(recipes))
-    name = name or first
+    recipes = _recipes(params, task)
     if name == BASE:
+        first = next(iter(recipes))
         return Painter(first, recipes[first], None)
-    if Path(name).is_dir():
-        return Painter(Path(name).name, recipes[first], _adapter(Path(name)))
     recipe, _, alias = name.partition("@")
     if recipe not in recipes:
         raise DataError(f"{name!r} is no policy for {task.name}: choose {BASE}, {', '.join(recipes)}, or a folder")
@@ -79,12 +91,23 @@ def painter(root: Path, params: Params, name: str | None, task: Task) -> Painter
     return Painter(name, recipes[recipe], _adapter(bytes_of(root, version)))
 
 
+def _recipes(params: Params, task: Task) -> dict[str, PolicyRecipe]:
+    recipes = recipes_of(task, params.policies)
+    if not recipes:
+        raise DataError(f"no recipe of policies.recipes is for {task.name}")
+    return recipes
+
+
 def _adapter(folder: Path) -> Path:
     return folder / "adapter" if (folder / "adapter").is_dir() else folder
 
 
 def set_record(prompt: str, panels: Sequence[str], side: int) -> PromptRecord:
     """A set from a whole T2IS prompt, whose text marks its panels, or from a theme and the text of each panel.
+
+    Args:
+        side: of the picture, where it is square; where the panels stand in another shape, the picture has about as many
+            pixels, so that they are square themselves.
 
     Raises:
         DataError: when the prompt marks no panels and none are given, or both.
@@ -101,8 +124,9 @@ def set_record(prompt: str, panels: Sequence[str], side: int) -> PromptRecord:
         text = str(prompt_text.compose(theme, f"All images show {theme.removesuffix('.')}.", panels, layout))
     else:
         text, theme = prompt, prompt_text.parse(prompt, layout).subject or prompt
+    rows, columns = prompt_text.parse_layout(layout)
     return PromptRecord(
-        idx=digest([text, layout]), prompt=text, height=side, width=side, layout=layout, theme=theme,
+        idx=digest([text, layout]), prompt=text, height=side * rows, width=side * columns, layout=layout, theme=theme,
         category="", task_name="", criteria={},
     )  # fmt: skip
 
@@ -115,9 +139,36 @@ def edit_record(instruction: str, picture: Image) -> EditRecord:
     )  # fmt: skip
 
 
+def load_policy(root: Path, params: Params, by: Painter, *, cache: Path | None = None) -> Policy:
+    """The policy of a painter, with its adapter.
+
+    Args:
+        cache: folder below which encodings of prompts and reference pictures are remembered; None = nothing is written.
+    """
+    policy = load_recipe(by.recipe, params.policies, root, cache=cache)
+    if by.adapter is not None:
+        policy.load_adapter(by.adapter)
+    return policy
+
+
+@contextmanager
+def without_adapter(policy: Policy) -> Iterator[None]:
+    """Paint as before training, for the length of a block, also with a policy whose adapter is loaded.
+
+    diffusers names adapters that it loads itself, so that :meth:`Policy.using`, which knows those in training, does not
+    find them.
+    """
+    pipeline = cast("PipelinePolicy", policy).pipeline
+    pipeline.disable_lora()
+    try:
+        yield
+    finally:
+        pipeline.enable_lora()
+
+
 def pictures(
-    root: Path,
     params: Params,
+    policy: Policy,
     by: Painter,
     record: PromptRecord,
     *,
@@ -131,34 +182,34 @@ def pictures(
     """One picture a seed by a painter, without noise steps; equal seeds give equal noise to every painter.
 
     Args:
+        policy: the painter's, as :func:`load_policy` loads it.
         side: scale of the pictures; when None, the largest evaluation size of the recipe, and of an edit the one that
             is nearest to its picture.
         reference: the picture that is edited.
         compare: also by the model before training.
+        advance: is called with the number of pictures just painted.
     """
     task, recipe = (SETS if reference is None else EDITS), by.recipe
-    policy = load_recipe(recipe, params.policies, root, cache=cache_folder(root))
     numbers = params.t2is if task is SETS else params.gedit
     found: list[Painted] = []
     for when in (BEFORE, AFTER):
-        if when == AFTER and by.adapter is not None:
-            policy.load_adapter(by.adapter)
-        elif not (when == BEFORE and (compare or by.adapter is None)):
+        if not (compare or by.adapter is None if when == BEFORE else by.adapter is not None):
             continue
-        found += paint(
-            policy,
-            [record],
-            seeds,
-            side or _side(recipe, reference),
-            name=by.name,
-            when=when,
-            steps=steps or numbers.steps,
-            guidance=recipe.guidance,
-            max_sequence_length=recipe.max_sequence_length,
-            reference=None if reference is None else lambda _record: reference,
-            record_size="ignore" if reference is None else "aspect",
-            advance=advance,
-        )
+        with without_adapter(policy) if when == BEFORE else nullcontext():
+            found += paint(
+                policy,
+                [record],
+                seeds,
+                side or _side(recipe, reference),
+                name=by.name,
+                when=when,
+                steps=steps or numbers.steps,
+                guidance=recipe.guidance,
+                max_sequence_length=recipe.max_sequence_length,
+                reference=None if reference is None else lambda _record: reference,
+                record_size="aspect",
+                advance=advance,
+            )
     return found
 
 
@@ -169,17 +220,14 @@ def _side(recipe: PolicyRecipe, reference: Image | None) -> int:
     return min(recipe.eval_sizes, key=lambda side: abs(side - own))
 
 
-def scored(
-    root: Path, params: Params, painted: Sequence[Painted], reference: Image | None = None
-) -> list[float] | None:
-    """What the project's reward model says of each picture: consistency of a set, or its editing reward.
-
-    None where there is no reward model yet; NaN where it could not judge.
-    """
+def load_judge(root: Path, params: Params) -> Scorer | None:
+    """The project's reward model; None where there is none yet."""
     folder = root / paths.REWARD_MERGED
-    if not folder.is_dir():
-        return None
-    scorer = Scorer.configured(folder, params.reward)
+    return Scorer.configured(folder, params.reward) if folder.is_dir() else None
+
+
+def scored(scorer: PairScorer, painted: Sequence[Painted], reference: Image | None = None) -> list[float]:
+    """Consistency of each set, or editing reward of each edit, by a reward model; NaN where it could not judge."""
     records, images = [p.record for p in painted], [p.image for p in painted]
     if reference is None:
         return [float(value) for value in Consistency(scorer)(RewardBatch(records, [p.panels for p in painted]))]

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
 from PIL import Image
+from small_project import adapter, lay_out
 
 from paco_core.cli import main
 from paco_core.config.params import load
 from paco_core.io.files import DataError
 from paco_core.operations.paint import painter, set_record
-from paco_core.policies.base import load_recipe
 from paco_core.tasks.edits import EDITS
 from paco_core.tasks.sets import SETS
 
@@ -24,27 +23,8 @@ PANELS = [
 
 @pytest.fixture
 def project(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for name in ("params.yaml", "dvc.yaml"):
-        shutil.copy(repository / name, tmp_path)
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data/zoo").symlink_to(repository / "data/zoo")
     monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-def adapter(project: Path, recipe: str = "flux_t2is") -> Path:
-    """An adapter of a policy that was moved a little."""
-    import torch
-
-    params = load(project / "params.yaml")
-    policy = load_recipe(params.policies.recipes[recipe], params.policies, project)
-    policy.add_adapter(params.policies.lora, seed=0)
-    with torch.no_grad():
-        for parameter in policy.trainable().values():
-            parameter.add_(0.02)
-    folder = project / "data/policies" / recipe / "adapter"
-    policy.save_adapter(folder)
-    return folder
+    return lay_out(repository, tmp_path)
 
 
 def test_a_theme_and_panels_are_painted_before_and_after(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -73,6 +53,14 @@ def test_a_theme_and_panels_are_painted_before_and_after(project: Path, capsys: 
     assert {picture.size for picture in pictures} == {(64, 64)} and len({p.tobytes() for p in pictures}) == 4
     assert Image.open(found["sheet"]).size == (132, 132)
     assert all(row["score"] is None for row in found["pictures"])  # there is no reward model yet
+
+
+def test_pictures_stretch_so_that_panels_are_about_square(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for count, size in ((2, (96, 48)), (3, (96, 32)), (6, (96, 48))):
+        panels = ["--panels", *["at night"] * count]
+        quick = ["--policy", "base", "--seeds", "1", "--steps", "1", "--size", "64", "--out", "out"]
+        main(["paint", "a red cat", *panels, *quick])
+        assert Image.open(project / "out/base-0.png").size == size
 
 
 def test_equal_seeds_paint_equal_pictures(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -125,5 +113,6 @@ def test_prompts_need_panels() -> None:
         set_record("Two cats. [LEFT]: a cat [RIGHT]: a cat", ["a", "b"], 64)
     three = set_record("a red cat", ["one", "two", "three"], 64)
     assert (three.layout, three.theme) == ("1x3", "a red cat") and "[MIDDLE]: two" in three.prompt
+    assert (three.height, three.width) == (64, 192)
     marked = set_record(three.prompt, [], 64)
     assert marked.prompt == three.prompt and marked.theme == "a red cat"

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from annotation_world import STORE, Server, make_world
+from chromium import chromium
 
 from paco_core.data.annotation import assignment
 from paco_core.data.annotation.store import AnswerStore
@@ -17,23 +17,11 @@ from paco_core.data.annotation.store import AnswerStore
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page
 
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-FLAGS = (
-    "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync",
-)  # fmt: skip
-
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    executable = next((found for name in NAMES if (found := shutil.which(name))), None)
-    if executable is None:
-        pytest.skip(f"no browser is installed (looked for {', '.join(NAMES)}); on Debian: apt-get install chromium")
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    with playwright.sync_playwright() as driver:
-        opened = driver.chromium.launch(executable_path=executable, args=FLAGS)
+    with chromium() as opened:
         yield opened
-        opened.close()
 
 
 class Annotator:

@@ -46,8 +46,9 @@ def test_the_page_is_served_to_whom_it_belongs(study: tuple[TestClient, Annotati
     assert client.get("/").status_code == 200 and "Whose page is this?" in client.get("/").text
     assert client.get("/a/guess").status_code == 404 and "Whose page" in client.get("/a/guess").text
     assert client.get("/a/guess/view").status_code == 404
-    assert all(client.get(f"/page/{name}").status_code == 200 for name in ("page.js", "page.css", "icon.svg"))
-    assert client.get("/page/server.py").status_code == 422
+    files = ("page.js", "page.css", "base.css", "icon.svg")
+    assert all(client.get(f"/page/{name}").status_code == 200 for name in files)
+    assert client.get("/page/server.py").status_code == 404 == client.get("/page/..%2fserver.py").status_code
     view = client.get(f"{base}/view").json()
     assert view["annotator"] == "annotator-1" and view["done"] == 0 and view["total"] == 24
     assert set(queue.chosen) >= {view["instance"], view["ahead"]}

@@ -14,6 +14,7 @@ from paco_core.io.files import DataError
 from paco_core.io.versions import folder_of_version
 from paco_core.runtime.provenance.chain import Provenance
 from paco_core.runtime.tracking import Adapted, brief_requests, connect, models, tracking_uri
+from paco_core.runtime.tracking.database import sqlite_file
 from paco_core.runtime.tracking.models import registered_name
 
 CHAMPION, CHALLENGER = "champion", "challenger"
@@ -64,6 +65,12 @@ class Champions:
     def __init__(self, root: Path) -> None:
         self.root, self.uri = root, tracking_uri(root)
         self._client = connect(self.uri)
+
+    @classmethod
+    def of_store(cls, root: Path) -> Champions | None:
+        """The registry, or None where nobody has made its file yet: MLflow would make it when it is asked."""
+        file = sqlite_file(tracking_uri(root))
+        return None if file is not None and not file.is_file() else cls(root)
 
     def names(self) -> list[str]:
         """``reward`` and the policies that have versions."""

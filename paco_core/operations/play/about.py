@@ -1,0 +1,94 @@
+"""What the page offers: who can paint and edit, whether pictures are scored, and what to begin with."""
+
+from __future__ import annotations
+
+import logging
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paco_core.data.records import prompt_text
+from paco_core.data.records.edit_records import of_part, read_edit_prompts
+from paco_core.data.records.records import read_prompts
+from paco_core.io import paths
+from paco_core.io.files import DataError
+from paco_core.io.secrets import redacted
+from paco_core.operations.paint import BASE
+from paco_core.operations.promotion.champions import CHAMPION, Champions
+from paco_core.tasks.edits import EDITS
+from paco_core.tasks.sets import SETS
+from paco_core.tasks.table import recipes_of
+
+if TYPE_CHECKING:
+    from paco_core.config.params import Params
+    from paco_core.data.records.records import PromptRecord
+    from paco_core.operations.play.gallery import Gallery
+    from paco_core.tasks.base import Task
+
+log = logging.getLogger("paco.play")
+EXAMPLES = 4
+
+
+def about(root: Path, params: Params, gallery: Gallery) -> dict[str, Any]:
+    """Read anew each time: a training may end while the page is open."""
+    return {
+        "project": root.resolve().name,
+        "judge": (root / paths.REWARD_MERGED).is_dir(),
+        "usual_panels": prod(prompt_text.parse_layout(SETS.layout(params))) if params.world == "storybook" else None,
+        "sets": painters(root, params, SETS),
+        "edits": painters(root, params, EDITS),
+        "set_examples": _sets(root),
+        "edit_examples": _edits(root, gallery),
+    }
+
+
+def painters(root: Path, params: Params, task: Task) -> list[dict[str, Any]]:
+    """The policies of a task that were trained, their champions, and the model before training; best first."""
+    recipes = recipes_of(task, params.policies)
+    found = []
+    for name, recipe in recipes.items():
+        sizes = sorted(recipe.eval_sizes)
+        if (root / paths.POLICIES / name).is_dir():
+            found.append({"name": name, "trained": True, "sizes": sizes})
+        if _has_champion(root, name):
+            found.append({"name": f"{name}@{CHAMPION}", "trained": True, "sizes": sizes})
+    if recipes:
+        sizes = sorted(next(iter(recipes.values())).eval_sizes)
+        found.append({"name": BASE, "trained": False, "sizes": sizes})
+    return found
+
+
+def _has_champion(root: Path, name: str) -> bool:
+    try:
+        registry = Champions.of_store(root)
+        return registry is not None and registry.at(name, CHAMPION) is not None
+    except Exception as error:  # MLflow raises much, and the page does without its champions
+        log.warning("the registry does not answer (%s)", redacted(str(error).splitlines()[0]))
+        return False
+
+
+def _sets(root: Path) -> list[dict[str, Any]]:
+    """Themes and panels of the project's own prompts; of themes that no policy was trained on, where there are any."""
+    try:
+        records = read_prompts(root / paths.PROMPTS / "prompts.jsonl")
+        trained = {record.theme for record in read_prompts(root / paths.DIVERSE_PROMPTS / "prompts.jsonl")}
+        fresh = [record for record in records if record.theme not in trained] or records
+        texts = {record.theme: _panels(record) for record in fresh}
+    except DataError:  # not made yet
+        return []
+    several = {theme: panels for theme, panels in texts.items() if len(set(panels)) == len(panels)}
+    return [{"theme": theme, "panels": panels} for theme, panels in (several or texts).items()][:EXAMPLES]
+
+
+def _panels(record: PromptRecord) -> list[str]:
+    return [panel.text for panel in prompt_text.parse(record.prompt, record.layout).panels]
+
+
+def _edits(root: Path, gallery: Gallery) -> list[dict[str, Any]]:
+    """Instructions that no policy was trained on, and their pictures."""
+    try:
+        records, reference = read_edit_prompts(root / paths.EDIT_PROMPTS, none_allowed=True)
+        chosen = (of_part(records, "unseen") or records)[:EXAMPLES]
+        return [{"instruction": one.prompt, "picture": gallery.add(reference(one))} for one in chosen]
+    except DataError:  # not made yet
+        return []

@@ -1,0 +1,195 @@
+"""Work that a page asks for: one piece at a time, in order, with progress, and stopped when nobody wants it."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from paco_core.io.files import DataError
+
+log = logging.getLogger("paco.play")
+KEPT = 40  # ended jobs whose results can still be asked for
+WAITING = 8  # jobs that may wait
+WAITS, RUNS, DONE, FAILED, CANCELLED = "waiting", "running", "done", "failed", "cancelled"
+
+
+class Cancelled(Exception):
+    """The job was cancelled while it ran."""
+
+
+class Full(DataError):
+    """Too many jobs wait already."""
+
+
+class Unknown(DataError):
+    """There is no such job: it ended long ago, or belongs to an earlier start of the page."""
+
+
+Work = Callable[["Job"], dict[str, Any]]
+
+
+@dataclass(eq=False)
+class Job:
+    """A piece of work: its own thread reports progress here, and learns here that nobody wants it any more."""
+
+    id: str
+    work: Work | None = field(repr=False)  # None once it has ended: what it holds is freed
+    state: str = WAITS
+    doing: str = ""
+    done: int = 0
+    total: int = 0  # 0: nobody knows how much there is to do
+    result: dict[str, Any] | None = None
+    error: str | None = None
+    seconds: float | None = None  # it took
+    _begun: float = 0.0  # of the present part
+    _cancelled: threading.Event = field(default_factory=threading.Event, repr=False)
+
+    def step(self, doing: str, total: int = 0) -> None:
+        """Begin a part of the work.
+
+        Args:
+            doing: what it does, for people.
+            total: how many times :meth:`advance` will count one.
+
+        Raises:
+            Cancelled: as :meth:`check`.
+        """
+        self.check()
+        self.doing, self.done, self.total, self._begun = doing, 0, total, time.monotonic()
+
+    def advance(self, count: int = 1) -> None:
+        """
+        Raises:
+            Cancelled: as :meth:`check`.
+        """
+        self.check()
+        self.done += count
+
+    def show(self, result: dict[str, Any]) -> None:
+        """What there is so far."""
+        self.result = result
+
+    def check(self) -> None:
+        """
+        Raises:
+            Cancelled: when nobody wants the result any more.
+        """
+        if self._cancelled.is_set():
+            raise Cancelled
+
+    def cancel(self) -> None:
+        """Have the next :meth:`check` end it."""
+        self._cancelled.set()
+
+    def view(self, ahead: int) -> dict[str, Any]:
+        """What the page shows; ``ahead`` jobs come before this one."""
+        spent = time.monotonic() - self._begun
+        left = spent / self.done * (self.total - self.done) if self.state == RUNS and self.done > 0 else None
+        return {
+            "job": self.id, "state": self.state, "ahead": ahead, "doing": self.doing, "done": self.done,
+            "total": self.total, "seconds_left": None if left is None else round(left, 1), "seconds": self.seconds,
+            "cancelling": self.state == RUNS and self._cancelled.is_set(), "error": self.error, "result": self.result,
+        }  # fmt: skip
+
+
+class Jobs:
+    """One thread that works the jobs off: models are not made for several."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[str, Job] = {}  # oldest first
+        self._changed = threading.Condition()
+        self._closing = False
+        self._thread = threading.Thread(target=self._work, name="play", daemon=True)
+        self._thread.start()
+
+    def submit(self, work: Work) -> dict[str, Any]:
+        """Queue a piece of work; its view.
+
+        Raises:
+            Full: when :data:`WAITING` jobs wait.
+        """
+        with self._changed:
+            if len(self._in_state(WAITS)) >= WAITING:
+                raise Full(f"{WAITING} requests wait already: wait for one of them, or cancel one")
+            for job in self._in_state(DONE, FAILED, CANCELLED)[:-KEPT]:
+                del self._jobs[job.id]
+            job = Job(secrets.token_hex(8), work)
+            self._jobs[job.id] = job
+            self._changed.notify()
+        return self.view(job.id)
+
+    def view(self, name: str) -> dict[str, Any]:
+        """
+        Raises:
+            Unknown: when there is no such job.
+        """
+        with self._changed:
+            job = self._named(name)
+            waiting = self._in_state(WAITS)
+            ahead = waiting.index(job) + len(self._in_state(RUNS)) if job in waiting else 0
+            return job.view(ahead)
+
+    def cancel(self, name: str) -> dict[str, Any]:
+        """Cancel a job: at once where it waits, at its next step where it runs; its view.
+
+        Raises:
+            Unknown: when there is no such job.
+        """
+        with self._changed:
+            self._cancel(self._named(name))
+        return self.view(name)
+
+    def close(self, patience: float) -> bool:
+        """Cancel everything; whether the thread has ended within so many seconds."""
+        with self._changed:
+            self._closing = True
+            for job in self._jobs.values():
+                self._cancel(job)
+            self._changed.notify()
+        self._thread.join(patience)
+        return not self._thread.is_alive()
+
+    def _named(self, name: str) -> Job:
+        if name not in self._jobs:
+            raise Unknown("this request is not known any more; send it again")
+        return self._jobs[name]
+
+    def _in_state(self, *states: str) -> list[Job]:
+        return [job for job in self._jobs.values() if job.state in states]
+
+    def _cancel(self, job: Job) -> None:
+        job.cancel()
+        if job.state == WAITS:
+            job.state, job.work = CANCELLED, None
+
+    def _next(self) -> tuple[Job, Work] | None:
+        """The oldest job that waits, once there is one; None when all is over."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closing or self._in_state(WAITS))
+            for job in self._in_state(WAITS):
+                if job.work is not None:
+                    job.state = RUNS
+                    return job, job.work
+            return None
+
+    def _work(self) -> None:
+        while (found := self._next()) is not None:
+            job, work = found
+            begun, state = time.monotonic(), DONE
+            try:
+                job.result = work(job)
+            except Cancelled:
+                state = CANCELLED
+            except DataError as error:
+                state, job.error = FAILED, str(error)
+            except Exception as error:  # the page goes on; the terminal shows where it happened
+                log.exception("a request of the page failed")
+                state, job.error = FAILED, f"{type(error).__name__}: {error}"
+            del work, found
+            with self._changed:
+                job.seconds, job.work, job.state = round(time.monotonic() - begun, 1), None, state

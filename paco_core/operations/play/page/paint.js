@@ -1,0 +1,68 @@
+// The section Paint: a theme and what each panel shows.
+import { Choices, Section } from "./section.js";
+import { $, make, emit } from "./dom.js";
+import { draw } from "./painted.js";
+
+const LEAST = 2;
+const MOST = 8;
+const choices = new Choices("paint");
+let usual = null; // how many panels the project's prompts have, where they all have as many
+
+function panels(texts) {
+  const fields = texts.map((value, place) => {
+    const field = make("textarea", { rows: 1, value, maxLength: 1000, ariaLabel: `Panel ${place + 1}`, placeholder: "What this panel shows" });
+    field.oninput = () => section.state.querySelector(".fault") && section.state.replaceChildren();
+    return make("li", {}, `${place + 1}`, field);
+  });
+  $("panels").replaceChildren(...fields);
+  $("more-panels").disabled = texts.length >= MOST;
+  $("fewer-panels").disabled = texts.length <= LEAST;
+  $("panel-hint").textContent = usual && texts.length !== usual ? `The models of this project know sets of ${usual} panels; others come out worse.` : "";
+}
+
+const texts = () => [...$("panels").querySelectorAll("textarea")].map((field) => field.value);
+
+function read() {
+  const theme = $("theme").value.trim();
+  const written = texts().map((text) => text.trim());
+  if (!theme) throw new Error("Write a theme: what all panels are about.");
+  if (written.some((text) => !text)) throw new Error("Write what each panel shows, or remove panels.");
+  return ["/paint", { theme, panels: written, ...choices.read() }];
+}
+
+function actions(row, theme, judge) {
+  if (!judge) return [];
+  const why = make("button.quiet", { type: "button", textContent: "Score its panels" });
+  why.onclick = () => emit("score", { pictures: row.panels, theme, anew: true });
+  return [why];
+}
+
+const section = new Section("paint", read, (result, body, ended) =>
+  draw(section.found, result, body, ended, { noun: "set", measured: "consistency", actions }),
+);
+
+function example({ theme, panels: texts }) {
+  $("theme").value = theme;
+  panels(texts);
+}
+
+export function offer(about) {
+  usual = about.usual_panels;
+  choices.offer(about.sets);
+  section.empty("Nothing painted yet", "Write a theme and what each panel shows, or try an example, and paint.");
+  const buttons = about.set_examples.map((one) => {
+    const button = make("button", { type: "button", textContent: one.theme, title: one.theme });
+    button.onclick = () => example(one);
+    return button;
+  });
+  $("set-examples").append(...buttons);
+  $("set-examples").hidden = !buttons.length;
+}
+
+$("more-panels").onclick = () => {
+  panels([...texts(), ""]);
+  $("panels").lastElementChild.querySelector("textarea").focus();
+};
+$("fewer-panels").onclick = () => panels(texts().slice(0, -1));
+panels(["", "", "", ""]);
+export default section;

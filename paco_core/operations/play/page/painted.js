@@ -1,0 +1,81 @@
+// Painted pictures: one row a seed, the model before training and the trained policy side by side.
+import { bar, make, number, scored } from "./dom.js";
+import { button } from "./pictures.js";
+
+// The painters that a request will have, before the server says so.
+export function expected(body) {
+  const base = { name: "base", trained: false };
+  return body.policy === "base" ? [base] : [...(body.compare ? [base] : []), { name: body.policy, trained: true }];
+}
+
+// actions(row): buttons below a picture; noun: what a picture is called; measured: what its score is.
+export function draw(found, result, body, ended, { noun, measured, actions }) {
+  const painters = result?.painters ?? expected(body);
+  const rows = result?.pictures ?? [];
+  const judge = result?.judge ?? true;
+  if (ended && !rows.length) return found.replaceChildren();
+  const seeds = Array.from({ length: body.seeds }, (_, seed) => {
+    const figures = painters.map((painter) => {
+      const row = rows.find((one) => one.seed === seed && one.trained === painter.trained);
+      return row ? figure(row, painter, result, { noun, judge, actions }) : ended ? null : waits(painter, result);
+    });
+    if (!figures.some(Boolean)) return null;
+    return make("div.seed", {}, ...original(result?.reference ?? body.picture), ...figures);
+  });
+  const note = result?.cut_off ? "The prompt is longer than this model reads: its end was cut off." : "";
+  found.replaceChildren(
+    ...[means(rows, painters, judge, noun, measured), note && make("p.hint", { textContent: note })].filter(Boolean),
+    make("div.sets", {}, ...seeds.filter(Boolean)),
+  );
+}
+
+// Of an edit, the picture that was edited.
+function original(picture) {
+  if (!picture) return [];
+  const seen = make("div.panels", {}, button("", [{ picture, title: "The original" }], 0));
+  return [make("figure.original", {}, seen, make("figcaption", {}, make("span.name", { textContent: "original" })))];
+}
+
+function means(rows, painters, judge, noun, measured) {
+  if (!rows.length) return null;
+  const title = judge ? `Mean ${measured}` : "Not scored: there is no reward model yet";
+  const lines = judge ? painters.map((painter) => mean(rows.filter((row) => row.trained === painter.trained), painter, noun)) : [];
+  return make("div.means", {}, make("h2", { textContent: title }), ...lines);
+}
+
+// Of those that could be judged, and it says of how many.
+function mean(rows, painter, noun) {
+  const known = rows.map((row) => row.score).filter((score) => score !== null);
+  const count = known.length === rows.length ? `${known.length}` : `${known.length} of ${rows.length}`;
+  const name = make("span", { textContent: painter.name });
+  const line = make(`div.who${painter.trained ? ".trained" : ""}`, {}, name);
+  if (!known.length) line.append(make("span"), make("span.score.none", { textContent: rows.length ? "could not judge" : "…" }));
+  else {
+    const value = known.reduce((sum, score) => sum + score, 0) / known.length;
+    const text = make("span", {}, make("span.score", { textContent: number(value) }), make("span.seed-name", { textContent: `  ${count} ${noun}${rows.length === 1 ? "" : "s"}` }));
+    line.append(bar(value), text);
+  }
+  return line;
+}
+
+function figure(row, painter, result, { noun, judge, actions }) {
+  const what = `${painter.name}, ${noun} ${row.seed + 1}`;
+  const theme = result.theme;
+  const whole = { picture: row.picture, title: what, theme };
+  const parts = row.panels.map((picture, place) => ({ picture, title: `${what}, panel ${place + 1}`, theme }));
+  const pictures = parts.length ? [...parts, whole] : [whole];
+  const cells = (parts.length ? parts : [whole]).map((_, index) => button("", pictures, index));
+  const panels = make("div.panels", {}, ...cells);
+  panels.style.setProperty("--columns", parts.length ? result.columns : 1);
+  const [text, share] = scored(row, judge);
+  const name = make("span.name", {}, painter.name, make("span.seed-name", { textContent: ` ${noun} ${row.seed + 1}` }));
+  const caption = make("figcaption", {}, name, text, share, make("div.row", {}, ...actions(row, theme, judge)));
+  return make(`figure${painter.trained ? ".trained" : ""}`, {}, panels, caption);
+}
+
+function waits(painter, result) {
+  const ratio = result?.pictures[0] ? result.pictures[0].width / result.pictures[0].height : 1;
+  const panels = make("div.panels.waits");
+  panels.style.setProperty("--ratio", ratio);
+  return make("figure", {}, panels, make("figcaption", {}, make("span.name", { textContent: painter.name })));
+}

@@ -1,0 +1,261 @@
+"""The models behind the page: loaded when they are first needed, one policy and the judge kept."""
+
+from __future__ import annotations
+
+import gc
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from paco_core.benchmarks.painted import BEFORE, Painted
+from paco_core.data.records.prompt_text import parse_layout
+from paco_core.io import paths
+from paco_core.io.files import DataError
+from paco_core.operations import paint
+from paco_core.operations.play.gallery import Gallery
+from paco_core.operations.play.jobs import Job
+from paco_core.reward_model.instructions import render
+from paco_core.reward_model.yes_probability import PairQuery, Score
+from paco_core.runtime.placement import take_gpus
+from paco_core.tasks.edits import EDITS
+from paco_core.tasks.sets import SETS
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+    from paco_core.config.params import Params
+    from paco_core.data.records.records import PromptRecord
+    from paco_core.operations.paint import Painter
+    from paco_core.policies.base import Policy
+    from paco_core.reward_model.scorer import Scorer
+
+MOST_PICTURES = 8  # compared at once: 28 pairs
+
+
+@dataclass(frozen=True)
+class Options:
+    """How pictures are to be painted.
+
+    Args:
+        policy: as :func:`paco_core.operations.paint.named` takes it.
+        seeds: how many pictures, of the seeds 0 to ``seeds`` - 1.
+        size: side of a picture; None as in :func:`paco_core.operations.paint.pictures`.
+        compare: also by the model before training.
+    """
+
+    policy: str
+    seeds: int
+    size: int | None
+    compare: bool
+
+
+class Studio:
+    """Paints, edits and scores with the models of a project, as its parameters were at the start; for one thread."""
+
+    def __init__(self, root: Path, params: Params, gallery: Gallery) -> None:
+        self.root, self.params, self.gallery = root, params, gallery
+        self._policy: Policy | None = None
+        self._holds: tuple[str, tuple[object, ...] | None] = ("", None)  # recipe's model, and the adapter on it
+        self._judge: Scorer | None = None
+        self._judges: tuple[object, ...] = ()  # the version of the judge that is loaded
+        self._leases = ExitStack()
+        self._placed = False
+
+    def close(self) -> None:
+        """Give the GPU back."""
+        self._leases.close()
+
+    def paint(self, theme: str, panels: Sequence[str], options: Options, job: Job) -> dict[str, Any]:
+        """Sets of a theme, each with its consistency.
+
+        Raises:
+            DataError: when the panels cannot be put into a prompt, or there is no such policy.
+        """
+        by = paint.named(self.root, self.params, options.policy, SETS)
+        record = paint.set_record(theme, panels, options.size or max(by.recipe.eval_sizes))
+        return self._painted(by, record, options, job)
+
+    def edit(self, picture: str, instruction: str, options: Options, job: Job) -> dict[str, Any]:
+        """Edits of a picture of the gallery, each with its editing reward.
+
+        Raises:
+            DataError: when there is no such policy, or the picture is no longer kept.
+        """
+        reference = self.gallery.image(picture)
+        by = paint.named(self.root, self.params, options.policy, EDITS)
+        found = self._painted(by, paint.edit_record(instruction, reference), options, job, reference)
+        return {**found, "reference": picture}
+
+    def score(self, names: Sequence[str], theme: str | None, reasons: bool, job: Job) -> dict[str, Any]:
+        """How consistent pictures of the gallery are, pair by pair, and why the judge says so.
+
+        Raises:
+            DataError: when there is no judge, or a picture is no longer kept.
+        """
+        pictures = [self.gallery.image(name) for name in names]
+        judge = self._judge_of(job)
+        if judge is None:
+            raise DataError("there is no reward model yet: run `dvc repro reward_merged` first")
+        pairs = list(combinations(range(len(pictures)), 2))
+        question = render("theme", theme=theme) if theme else render("plain")
+        job.step("comparing the pictures", len(pairs) * (2 if reasons else 1))
+        rows: list[dict[str, Any]] = []
+        for first, second in pairs:
+            query = PairQuery(pictures[first], pictures[second], question)
+            (score,) = judge.score([query])
+            job.advance()
+            why = None
+            if reasons:
+                why = None if score.failed else _reasons(judge, query)
+                job.advance()
+            rows.append({"first": first, "second": second, **_shown(score), "reasons": why})
+            job.show({"pictures": list(names), "theme": theme, "pairs": list(rows), "mean": None})
+        known = [row["score"] for row in rows if row["score"] is not None]
+        mean = fmean(known) if len(known) == len(rows) else None  # of the rest it would depend on which pairs failed
+        return {"pictures": list(names), "theme": theme, "pairs": rows, "mean": mean}
+
+    def _painted(
+        self, by: Painter, record: PromptRecord, options: Options, job: Job, reference: Image | None = None
+    ) -> dict[str, Any]:
+        policy, judge = self._policy_of(by, job), self._judge_of(job)
+        both = options.compare and by.adapter is not None
+        steps = (self.params.t2is if reference is None else self.params.gedit).steps
+        result: dict[str, Any] = {
+            "prompt": record.prompt, "theme": record.theme, "seeds": options.seeds, "judge": judge is not None,
+            "columns": parse_layout(record.layout)[1], "pictures": [],
+            "painters": [{"name": paint.BASE, "trained": False}] * (both or by.adapter is None)
+            + [{"name": by.name, "trained": True}] * (by.adapter is not None),
+        }  # fmt: skip
+        cut_off = policy.truncated
+        job.step("painting", options.seeds * steps * len(result["painters"]))
+        with _counted(policy, job):
+            # Seed by seed, so that each set is seen when it is there. Painted together they differ by rounding at most.
+            for seed in range(options.seeds):
+                found = paint.pictures(
+                    self.params, policy, by, record, seeds=[seed], side=options.size, steps=steps, reference=reference,
+                    compare=both,
+                )  # fmt: skip
+                rows = [self._row(painted, judge, reference) for painted in found]
+                result = {
+                    **result, "cut_off": policy.truncated > cut_off, "pictures": [*result["pictures"], *rows]
+                }  # fmt: skip
+                job.show(result)
+        return result
+
+    def _row(self, painted: Painted, judge: Scorer | None, reference: Image | None) -> dict[str, Any]:
+        """A painted picture as the page shows it; without a judge it has no score, and no cause for that."""
+        score = {"score": None, "cause": None} if judge is None else _score(judge, painted, reference)
+        panels = [] if reference is not None else [self.gallery.add(panel) for panel in painted.panels]
+        return {
+            "trained": painted.when != BEFORE, "seed": painted.seed, "picture": self.gallery.add(painted.image),
+            "panels": panels, "width": painted.image.width, "height": painted.image.height, **score,
+        }  # fmt: skip
+
+    def _policy_of(self, by: Painter, job: Job) -> Policy:
+        """The painter's policy: the one that is loaded, where it is of the same model and has no other adapter."""
+        model = by.recipe.model_dump_json()
+        adapter = None if by.adapter is None else _version(by.adapter)
+        held, worn = self._holds
+        if self._policy is not None and held == model and (adapter is None or worn in (None, adapter)):
+            policy, self._policy = self._policy, None  # kept only where the adapter goes on it
+            if by.adapter is not None and worn is None:
+                policy.load_adapter(by.adapter)
+                self._holds = model, adapter
+            self._policy = policy
+            return policy
+        self._place(job)
+        job.step(f"loading {paint.BASE if by.adapter is None else by.name}")
+        self._policy = None
+        gc.collect()  # what refers to itself in a pipeline would else keep its memory beside the next one's
+        self._policy = paint.load_policy(self.root, self.params, by)
+        self._holds = model, adapter
+        return self._policy
+
+    def _judge_of(self, job: Job) -> Scorer | None:
+        """The project's judge, as it is now; None where there is none."""
+        present = _version(self.root / paths.REWARD_MERGED)
+        if self._judge is None or self._judges != present:
+            self._place(job)
+            job.step("loading the judge")
+            self._judge = None
+            gc.collect()
+            self._judge, self._judges = paint.load_judge(self.root, self.params), present
+        return self._judge
+
+    def _place(self, job: Job) -> None:
+        """Take a GPU for policy and judge, once, until the page is closed.
+
+        Raises:
+            DataError: when none is free: it says who has them, which a page had better say at once than wait.
+        """
+        if self._placed:
+            return
+        job.step("loading")
+        devices = {self.params.policies.device, self.params.reward.device}
+        device = "cuda" if "cuda" in devices else self.params.policies.device
+        for lease in take_gpus(device, 1, f"play in {self.root}", self.params, _refuse):
+            self._leases.enter_context(lease)
+        self._placed = True
+
+
+def _reasons(judge: Scorer, query: PairQuery) -> str:
+    """What the judge says, or why it cannot: the score stands without."""
+    try:
+        return judge.generate_reasons([query])[0]
+    except DataError as error:
+        return f"(no reasons: {error})"
+
+
+def _refuse(waiting: str) -> None:
+    raise DataError(f"no GPU is free now ({waiting}); try again when one is")
+
+
+def _version(folder: Path) -> tuple[object, ...]:
+    """Names the bytes of a model's folder: a training may replace them while the page is open."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return (str(folder), *((path.name, (stat := path.stat()).st_size, stat.st_mtime_ns) for path in files))
+
+
+@contextmanager
+def _counted(policy: Policy, job: Job) -> Iterator[None]:
+    """Within, each sampling step counts as one of the job, and ends it where it is cancelled."""
+    velocity = policy.velocity
+
+    def counting(*args: Any, **kwargs: Any) -> Any:
+        found = velocity(*args, **kwargs)
+        job.advance()
+        return found
+
+    policy.velocity = counting  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        del policy.velocity
+
+
+class _Causes:
+    """A judge that remembers why it could not answer."""
+
+    def __init__(self, judge: Scorer) -> None:
+        self._judge = judge
+        self.first: str | None = None
+
+    def score(self, queries: Sequence[PairQuery]) -> list[Score]:
+        scores = self._judge.score(queries)
+        self.first = self.first or next((score.cause for score in scores if score.cause), None)
+        return scores
+
+
+def _score(judge: Scorer, painted: Painted, reference: Image | None) -> dict[str, Any]:
+    asked = _Causes(judge)
+    (value,) = paint.scored(asked, [painted], reference)
+    return {"score": None, "cause": asked.first} if math.isnan(value) else _shown(Score(value))
+
+
+def _shown(score: Score) -> dict[str, Any]:
+    return {"score": None if score.failed else round(score.value, 4), "cause": score.cause}

@@ -1,0 +1,229 @@
+"""The page's server: what it takes, refuses and shows. The models are stood in for; the queue and pictures are real."""
+
+from __future__ import annotations
+
+import io
+import threading
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+from PIL import Image
+
+from paco_core.config.params import Params, load
+from paco_core.io.shards import encode_png
+from paco_core.operations.play import app as page
+from paco_core.operations.play.about import about
+from paco_core.operations.play.gallery import Gallery, Gone
+from paco_core.operations.play.jobs import Job, Jobs
+from paco_core.operations.play.studio import Options
+
+HOST = {"host": "127.0.0.1:7861"}
+PAINT = {"theme": "a red cat", "panels": ["at night", "in the snow"], "policy": "base", "seeds": 1}
+
+
+class Models:
+    """Stands in for the studio at its border: notes what is asked."""
+
+    def __init__(self, root: Path, params: Params) -> None:
+        self.root, self.params, self.gallery = root, params, Gallery()
+        self.asked: list[tuple[Any, ...]] = []
+        self.may = threading.Event()
+
+    def paint(self, theme: str, panels: Sequence[str], options: Options, job: Job) -> dict[str, Any]:
+        self.asked.append(("paint", theme, list(panels), options))
+        assert self.may.wait(60)
+        job.check()
+        return {"pictures": []}
+
+    def edit(self, picture: str, instruction: str, options: Options, _job: Job) -> dict[str, Any]:
+        self.asked.append(("edit", self.gallery.image(picture).size, instruction, options))
+        return {"pictures": []}
+
+    def score(self, names: Sequence[str], theme: str | None, reasons: bool, _job: Job) -> dict[str, Any]:
+        self.asked.append(("score", len(names), theme, reasons))
+        return {"pairs": [], "mean": None}
+
+
+@pytest.fixture
+def models(project: Path) -> Models:
+    return Models(project, load(project / "params.yaml"))
+
+
+@pytest.fixture
+def client(models: Models) -> Iterator[TestClient]:
+    jobs = Jobs()
+    yield TestClient(page.create_app(models, jobs), headers=HOST)  # type: ignore[arg-type]
+    models.may.set()
+    assert jobs.close(60)
+
+
+def picture(size: tuple[int, int] = (40, 30), form: str = "PNG", colour: str = "red") -> bytes:
+    buffer = io.BytesIO()
+    Image.new("RGB", size, colour).save(buffer, form)
+    return buffer.getvalue()
+
+
+def upload(client: TestClient, data: bytes) -> Any:
+    return client.post("/pictures", content=data)
+
+
+def ended(client: TestClient, job: str) -> dict[str, Any]:
+    while (view := client.get(f"/jobs/{job}").json())["state"] in ("waiting", "running"):
+        threading.Event().wait(0.005)
+    return view
+
+
+def test_the_page_is_served_with_its_files_and_nothing_else(client: TestClient) -> None:
+    index = client.get("/")
+    assert index.status_code == 200 and "default-src 'none'" in index.headers["content-security-policy"]
+    assert index.headers["cross-origin-resource-policy"] == "same-origin"
+    names = {part.split('"')[0] for part in index.text.split("/page/")[1:]}
+    scripts = {file.name for file in page.PAGE.glob("*.js")}
+    assert {"base.css", "play.css", "play.js", "icon.svg"} == names
+    assert all(client.get(f"/page/{name}").status_code == 200 for name in names | scripts)
+    for wrong in ("app.py", "..%2fapp.py", "%2e%2e/app.py", "/etc/passwd", "page.css"):
+        assert client.get(f"/page/{wrong}").status_code == 404, wrong
+    assert "<script>" not in index.text and " style=" not in index.text and " onclick" not in index.text
+
+
+def test_pictures_are_decoded_and_encoded_anew(client: TestClient) -> None:
+    for form in ("PNG", "JPEG", "WEBP", "BMP"):
+        uploaded = upload(client, picture(form=form)).json()
+        assert (uploaded["width"], uploaded["height"]) == (40, 30)
+        shown = client.get(f"/pictures/{uploaded['picture']}.png")
+        assert shown.headers["content-type"] == "image/png"
+        assert Image.open(io.BytesIO(shown.content)).format == "PNG"
+    twice = [upload(client, picture()).json()["picture"] for _ in range(2)]
+    assert twice[0] == twice[1]
+    comment = Image.new("RGB", (4, 4))
+    noted = io.BytesIO()
+    comment.save(noted, "PNG", pnginfo=_noted("where I live"))
+    name = upload(client, noted.getvalue()).json()["picture"]
+    assert b"where I live" in noted.getvalue() and b"where I live" not in client.get(f"/pictures/{name}.png").content
+
+
+def _noted(text: str) -> Any:
+    from PIL.PngImagePlugin import PngInfo
+
+    found = PngInfo()
+    found.add_text("Comment", text)
+    return found
+
+
+def test_what_is_no_bearable_picture_is_refused_before_it_is_decoded(
+    client: TestClient, models: Models, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bomb = b"BM" + bytes(16) + (60_000).to_bytes(4, "little") * 2 + bytes(30)
+    head = b"IHDR" + (9_000).to_bytes(4, "big") * 2 + bytes([8, 2, 0, 0, 0])
+    wide = b"\x89PNG\r\n\x1a\n" + (13).to_bytes(4, "big") + head + zlib.crc32(head).to_bytes(4, "big")
+    wide += (0).to_bytes(4, "big") + b"IDAT" + zlib.crc32(b"IDAT").to_bytes(4, "big")
+    for data, said in (
+        (b"", "zero bytes"), (b"GIF89a" + bytes(40), "is not one of PNG, JPEG, WEBP, BMP"),
+        (b"<svg/>", "is not one of"),
+        (picture()[:60], "not a readable picture"),
+        (bomb, "this picture"), (wide, "9000 x 9000 pixels exceed"),
+    ):  # fmt: skip
+        refused = upload(client, data)
+        assert refused.status_code == 422 and said in refused.json()["detail"], (data[:8], refused.text)
+    monkeypatch.setattr(page, "MAX_PICTURE", 100)
+    small = TestClient(page.create_app(models, None), headers=HOST)  # type: ignore[arg-type]
+    assert upload(small, bytes(101)).status_code == 413
+    assert client.post("/paint", content=b"{" + b" " * page.MAX_BODY).status_code == 413
+    unsaid = client.post("/pictures", content=iter([picture()]))  # chunked: no length to go by
+    assert unsaid.status_code == 413
+    with pytest.raises(Gone):
+        models.gallery.png("0" * 20)
+
+
+def test_requests_are_checked_before_they_wait(client: TestClient, models: Models) -> None:
+    name = upload(client, picture()).json()["picture"]
+    for path, body in (
+        ("/paint", {**PAINT, "theme": " "}), ("/paint", {**PAINT, "panels": ["one"]}),
+        ("/paint", {**PAINT, "panels": ["x"] * 9}), ("/paint", {**PAINT, "panels": ["x", ""]}),
+        ("/paint", {**PAINT, "seeds": 9}), ("/paint", {**PAINT, "seeds": 0}), ("/paint", {**PAINT, "size": 1e9}),
+        ("/paint", {**PAINT, "policy": "../data"}), ("/paint", {**PAINT, "policy": "/tmp"}),
+        ("/paint", {**PAINT, "more": 1}), ("/paint", {**PAINT, "theme": "x" * 1001}), ("/paint", []),
+        ("/score", {"pictures": [name]}), ("/score", {"pictures": [name] * 9}),
+        ("/score", {"pictures": [name, "../../params.yaml"]}),
+        ("/edit", {"picture": "params.yaml", "instruction": "x", "policy": "base", "seeds": 1}),
+    ):  # fmt: skip
+        assert client.post(path, json=body).status_code == 422, (path, body)
+    for value in (b"NaN", b'"\\ud800"', b"[" * 900 + b"]" * 900):
+        body = b'{"theme": %b, "panels": ["a", "b"], "policy": "base", "seeds": 1}' % value
+        assert client.post("/paint", content=body, headers={"content-type": "application/json"}).status_code == 422
+    gone = {"pictures": [name, "0" * 20]}
+    refused = client.post("/score", json=gone)
+    assert refused.status_code == 404 and "no longer kept" in refused.json()["detail"]
+    assert models.asked == []
+
+
+def test_work_is_queued_watched_and_cancelled(client: TestClient, models: Models) -> None:
+    name = upload(client, picture()).json()["picture"]
+    first = client.post("/paint", json=PAINT)
+    assert first.status_code == 202 and first.json()["state"] in ("waiting", "running")
+    edit = {"picture": name, "instruction": "Make it blue.", "policy": "base", "seeds": 2, "compare": False}
+    edited = client.post("/edit", json=edit).json()["job"]
+    scored = client.post("/score", json={"pictures": [name, name], "reasons": False}).json()["job"]
+    assert client.post(f"/jobs/{scored}/cancel").json()["state"] == "cancelled"
+    waiting = [client.post("/paint", json=PAINT) for _ in range(8)]
+    assert [answer.status_code for answer in waiting] == [202] * 7 + [429]
+    assert "wait already" in waiting[-1].json()["detail"]
+    for answer in waiting[:-1]:
+        client.post(f"/jobs/{answer.json()['job']}/cancel")
+    models.may.set()
+    assert ended(client, edited)["state"] == "done" and ended(client, first.json()["job"])["state"] == "done"
+    assert models.asked == [
+        ("paint", "a red cat", ["at night", "in the snow"], Options("base", 1, None, True)),
+        ("edit", (40, 30), "Make it blue.", Options("base", 2, None, False)),
+    ]
+    assert client.get("/jobs/guess").status_code == 404
+
+
+def test_other_pages_can_neither_ask_nor_look(client: TestClient) -> None:
+    name = upload(client, picture()).json()["picture"]
+    assert client.get("/about", headers={"host": "evil.example"}).status_code == 400
+    for origin in ("http://evil.example", "null", "http://127.0.0.1:9999", "https://127.0.0.1:7861", "http://["):
+        refused = client.post("/paint", json=PAINT, headers={"origin": origin})
+        assert refused.status_code == 403 and refused.headers["x-content-type-options"] == "nosniff", origin
+        assert client.get(f"/pictures/{name}.png", headers={"origin": origin}).status_code == 403
+    assert client.get("/about", headers={"origin": "http://127.0.0.1:7861"}).status_code == 200
+
+
+def test_what_a_new_project_offers(project: Path, repository: Path) -> None:
+    """Nothing is trained and nothing scored; nor does asking make a registry."""
+    (project / "mlflow.db").unlink()
+    params = load(project / "params.yaml")
+    found = about(project, params, Gallery())
+    assert found["sets"] == found["edits"] == [{"name": "base", "trained": False, "sizes": [64, 128]}]
+    assert found["judge"] is False and found["set_examples"] == found["edit_examples"] == []
+    assert not (project / "mlflow.db").exists()
+    for name in ("data/policies/flux_t2is/adapter", "data/reward_merged"):
+        (project / name).mkdir(parents=True)
+    found = about(project, params, Gallery())
+    assert [one["name"] for one in found["sets"]] == ["flux_t2is", "base"] and found["judge"] is True
+
+
+def test_a_registry_that_does_not_answer_costs_only_its_champions(
+    project: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (project / "mlflow.db").write_bytes(b"no database" * 100)
+    found = about(project, load(project / "params.yaml"), Gallery())
+    assert [one["name"] for one in found["sets"]] == ["base"] and "registry does not answer" in caplog.text
+
+
+def test_the_gallery_forgets_what_was_unused_for_longest() -> None:
+    noise = [Image.effect_noise((32, 32), 90 + number).convert("RGB") for number in range(4)]
+    sizes = [len(encode_png(image)) for image in noise]
+    gallery = Gallery(most=sum(sizes[:3]) + 10)
+    names = [gallery.add(image) for image in noise[:3]]
+    gallery.png(names[0])
+    names.append(gallery.add(noise[3]))
+    with pytest.raises(Gone):
+        gallery.png(names[1])
+    assert gallery.image(names[0]).tobytes() == noise[0].tobytes()
+    tiny = Gallery(most=1)
+    assert tiny.image(tiny.add(noise[0])).size == (32, 32), "the newest one stays"

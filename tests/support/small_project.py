@@ -1,0 +1,32 @@
+"""A project with the embedded models in which nothing has run, and adapters that were moved a little."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from paco_core.config.params import load
+from paco_core.policies.base import load_recipe
+
+
+def lay_out(repository: Path, root: Path) -> Path:
+    for name in ("params.yaml", "dvc.yaml"):
+        shutil.copy(repository / name, root)
+    (root / "data").mkdir()
+    (root / "data/zoo").symlink_to(repository / "data/zoo")
+    return root
+
+
+def adapter(project: Path, recipe: str = "flux_t2is", by: float = 0.02) -> Path:
+    """An adapter of a policy that was moved ``by`` so much."""
+    import torch
+
+    params = load(project / "params.yaml")
+    policy = load_recipe(params.policies.recipes[recipe], params.policies, project)
+    policy.add_adapter(params.policies.lora, seed=0)
+    with torch.no_grad():
+        for parameter in policy.trainable().values():
+            parameter.add_(by)
+    folder = project / "data/policies" / recipe / "adapter"
+    policy.save_adapter(folder)
+    return folder
