@@ -132,12 +132,13 @@ def showcase(root: Path, part: PolicyPart, size: int, measure: str, figures: Fig
         measure: column of ``per_prompt.parquet`` that the rule compares.
 
     Raises:
-        DataError: when a picture or its prompt is missing or damaged.
+        DataError: when a picture or the file of prompts is missing or damaged.
     """
     folder = root / paths.T2IS
     if not (folder / "per_prompt.parquet").is_file():
         return None
-    measured = pairs_of(read_table(folder / "per_prompt.parquet"), part.name, size, measure)
+    table = read_table(folder / "per_prompt.parquet")
+    measured = pairs_of(table, part.name, size, measure) if measure in table else []
     if not measured:
         return None
     ranked = by_change(measured[:MOST_SETS])

@@ -109,6 +109,12 @@ def test_without_the_truth_the_judge_is_the_measure(project: Path) -> None:
     assert "<b>Before training:</b> judge&#39;s consistency" in html and "; a training reward" in html
 
 
+def test_no_opening_where_the_measure_is_not_there(project: Path) -> None:
+    place = project / "data/t2is/per_prompt.parquet"
+    pd.read_parquet(place).drop(columns="gold_consistency").to_parquet(place, index=False)
+    assert 'class="showcase"' not in built(project).html
+
+
 def test_no_opening_where_nothing_was_painted(project: Path) -> None:
     shutil.rmtree(project / "data/t2is")
     assert 'class="showcase"' not in built(project).html and "all-sets" not in built(project).html
