@@ -19,6 +19,7 @@ from paco_core.report import charts, editors, edits, painters, pictures, runs, s
 from paco_core.report.figures import Figures
 from paco_core.report.runs import StageRun
 from paco_core.report.sections import Missing, Skipped
+from paco_core.report.showcase import Showcase, showcase
 from paco_core.runtime.provenance.chain import Run
 from paco_core.runtime.tracking import flatten, git_state
 from paco_core.tasks.edits import EDITS
@@ -119,7 +120,7 @@ def build(root: Path, params: Params, lock: Lock, found: Mapping[str, Run], made
         "outs": runs.recorded_outs(lock),
         "missing": missing,
         "skipped": left_out,
-        "hero": _hero(parts),
+        "opening": _opening(root, params, parts, figures),
         "tiles": tiles.tiles(params, parts, edited, figures),
     }
     return Report(_render(view, figures), figures, curves, missing, left_out, _headline(params, figures))
@@ -179,10 +180,13 @@ def _parameters(lock: Lock) -> dict[str, dict[str, Any]]:
     return {section: dict(sorted(values.items())) for section, values in grouped.items() if values}
 
 
-def _hero(parts: list[trained.PolicyPart]) -> pictures.Sample | None:
-    """The first sample at the largest size."""
-    shown: list[pictures.Sample] = next((s for part in parts for s in part.samples.values()), [])
-    return shown[-1] if shown else None
+def _opening(root: Path, params: Params, parts: list[trained.PolicyPart], figures: Figures) -> Showcase | None:
+    """What the first policy that was measured learnt, at its largest size."""
+    measured = next((part for part in parts if part.tables), None)
+    if measured is None:
+        return None
+    size = max(params.policies.recipes[measured.name].eval_sizes)
+    return showcase(root, measured, size, tiles.measure_of(params, "consistency"), figures)
 
 
 def _headline(params: Params, figures: Figures) -> dict[str, float]:

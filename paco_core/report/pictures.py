@@ -44,8 +44,19 @@ class Picture:
             image.save(data, format="JPEG", quality=88)
         else:
             data.write(encode_png(image))
-        text = base64.b64encode(data.getvalue()).decode()
-        return cls(f"data:image/{kind};base64,{text}", alt, image.width, image.height)
+        return cls(_data_url(kind, data.getvalue()), alt, image.width, image.height)
+
+    @classmethod
+    def thumbnail(cls, image: Image, alt: str, side: int) -> Picture:
+        """At most ``side`` pixels wide and high, as WebP: one of many."""
+        image, data = image.convert("RGB"), io.BytesIO()
+        image.thumbnail((side, side))
+        image.save(data, format="WEBP", quality=80)
+        return cls(_data_url("webp", data.getvalue()), alt, image.width, image.height)
+
+
+def _data_url(kind: str, data: bytes) -> str:
+    return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,12 @@ def measure_of(params: Params, measure: str) -> str:
     return f"gold_{measure}" if params.world == "storybook" else measure
 
 
+def times(size: int, train_size: int) -> str:
+    """How much larger a size is than that of the training, to stand before "the size"."""
+    relation = size / train_size
+    return {1.0: "", 2.0: "twice "}.get(relation, f"{relation:g} times ")
+
+
 def tiles(params: Params, painted: list[PolicyPart], edited: list[PolicyPart], figures: Figures) -> list[Tile]:
     """The judge, and each policy at each size."""
     found = []
@@ -55,12 +61,10 @@ def _change_tiles(part: PolicyPart, measure: str, title: str, what: str) -> Iter
     """A policy's measure before and after training, at each size."""
     rows = [row for table in part.tables for row in table.rows if row.key.endswith(f".{measure}")]
     for row in rows:
-        relation = row.size / part.train_size
-        times = {1.0: "", 2.0: "twice "}.get(relation, f"{relation:g} times ")
         yield Tile(
             f"{title} at {row.size} px",
             f"{row.key}.before.mean",
             f"{row.key}.after.mean",
             f"{row.key}.change",
-            f"{what}, before and after training, at {times}the size it trained at",
+            f"{what}, before and after training, at {times(row.size, part.train_size)}the size it trained at",
         )

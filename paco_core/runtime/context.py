@@ -46,12 +46,12 @@ VIEWS = {
         POLICIES_VIEW,
         "Policies compared",
         [
-            Chart("summary/goal"),
-            Chart("summary/reward_ratio"),
-            Chart("summary/goal", "BAR"),
-            Chart("summary/goal_change", "BAR"),
-            Chart("summary/guard"),
-            Chart("summary/panel_diversity"),
+            Chart("Summary/goal"),
+            Chart("Summary/reward_ratio"),
+            Chart("Summary/goal", "BAR"),
+            Chart("Summary/goal_change", "BAR"),
+            Chart("Summary/guard"),
+            Chart("Summary/panel_diversity"),
         ],
     )
 }

@@ -6,15 +6,16 @@ from collections.abc import Mapping
 
 from paco_core.tasks.base import Success
 
-GOAL, GOAL_CHANGE, GUARD, RATIO = "summary/goal", "summary/goal_change", "summary/guard", "summary/reward_ratio"
-DIVERSITY = "summary/panel_diversity"
+# With a capital, for MLflow's charts of a run stand in the order of the code points of their groups.
+GOAL, GOAL_CHANGE, GUARD, RATIO = "Summary/goal", "Summary/goal_change", "Summary/guard", "Summary/reward_ratio"
+DIVERSITY = "Summary/panel_diversity"
 
 
 class Summary:
     """Picks them from what a training reports: the task's measure of success at the largest evaluation size first.
 
-    ``summary/goal`` is what training is to raise (of the embedded world the truth, which no training sees),
-    ``summary/guard`` what must not fall for it. Which measures these are depends on task and world.
+    ``Summary/goal`` is what training is to raise (of the embedded world the truth, which no training sees),
+    ``Summary/guard`` what must not fall for it. Which measures these are depends on task and world.
     """
 
     def __init__(self, success: Success, side: int) -> None:

@@ -243,7 +243,7 @@ def test_two_runs_compared_in_mlflow(ui: Ui, page: Any, tmp_path: Path) -> None:
 def test_the_policies_are_compared_by_a_saved_view(ui: Ui, page: Any, tmp_path: Path) -> None:
     shown = links(ui.root, ui.dagster, ui.mlflow)["policies compared"]
     runs = [f"policies/{name}/smoke/seed0" for name in ("flux_t2is", "kontext_edit", "qwen_edit")]
-    _shows(page, shown, tmp_path / "view.png", "Policies compared", "summary/goal_change", *runs)
+    _shows(page, shown, tmp_path / "view.png", "Policies compared", "Summary/goal_change", *runs)
 
 
 def test_terminate_ends_the_stage_and_leaves_nothing(ui: Ui, dvc: Dvc) -> None:

@@ -109,8 +109,8 @@ def test_the_pages_of_models_hold_what_trainings_and_benchmarks_measured(smoke: 
         model, found = models[f"paco-policy-{name}"], figures[f"paco-policy-{name}"]
         run = client.get_run(model.source_run_id)
         assert run.info.run_name == f"policies/{name}/smoke/seed0" and model.status == "READY"
-        assert next(iter(run.data.metrics)).startswith("summary/"), "figures of the machine come later"
-        assert found["summary/goal"] == run.data.metrics["summary/goal"]
+        assert next(iter(run.data.metrics)).startswith("Summary/"), "figures of the machine come later"
+        assert found["Summary/goal"] == run.data.metrics["Summary/goal"]
         bench = "t2is" if family == "flux" else "gedit"
         gold = f"{name}.px128.gold_{'consistency' if family == 'flux' else 'editing'}.after"
         assert found[f"{bench}/{gold}"] == json.loads((smoke / f"data/metrics/{bench}.json").read_text())[gold]

@@ -43,5 +43,6 @@ def test_policies_are_compared_and_the_report_is_named(tmp_path: Path) -> None:
     page = urlsplit(urlsplit(found["policies compared"]).fragment)
     asked = parse_qs(page.query)
     assert page.path == "/experiments/12/runs" and found["policies compared"].startswith(MLFLOW)
-    assert asked == {"viewStateShareKey": [POLICIES_VIEW], "compareRunsMode": ["CHART"]}
+    view = {"viewStateShareKey": [POLICIES_VIEW], "compareRunsMode": ["CHART"]}
+    assert asked == {**view, "workflowType": ["machine_learning"]}
     assert found["report"] == report.as_uri()

@@ -140,10 +140,10 @@ def test_a_model_whose_answer_was_lost_is_completed_and_not_made_twice(
 def test_figures_of_the_machine_come_behind_the_stages_own(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with open_run(project, "paco/x", "x", {}) as tracker:
         tracker.system({"system/cpu": 1.0}, 0)
-        tracker.metrics({"summary/goal": 0.5})
+        tracker.metrics({"Summary/goal": 0.5})
         tracker.system({"system/cpu": 2.0}, 1)
     run = mlflow.MlflowClient().get_run(str(tracker.run_id))
-    assert list(run.data.metrics) == ["summary/goal", "system/cpu"]
+    assert list(run.data.metrics) == ["Summary/goal", "system/cpu"]
     assert [m.value for m in mlflow.MlflowClient().get_metric_history(run.info.run_id, "system/cpu")] == [1.0, 2.0]
     monkeypatch.setattr(tracking, "HELD_SAMPLES", 2)
     with open_run(project, "paco/x", "y", {}) as tracker:  # a stage that reports nothing for long, or ever

@@ -18,6 +18,7 @@ from paco_core.benchmarks import consistency_rank, edit_reward, paired_changes
 from paco_core.benchmarks.painted import AFTER, BEFORE, Painted
 from paco_core.benchmarks.painting import save_samples
 from paco_core.benchmarks.published import CONSISTENCY_RANK, EDIT_REWARD
+from paco_core.benchmarks.t2is_bench.sets import write_painted
 from paco_core.data.records.records import PromptRecord, panel_ref
 from paco_core.io import paths
 from paco_core.io.files import write_json
@@ -216,6 +217,8 @@ def write_t2is(root: Path, prompts: list[StorybookPrompt]) -> None:
     folder.mkdir(parents=True)
     write_json(folder / "results.json", result.as_dict())
     save_samples(folder / "samples", painted, table, 6)
+    table.to_parquet(folder / "per_prompt.parquet", index=False)
+    write_painted(folder, painted)
 
 
 def write_project(root: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 TAG = "mlflow.sharedViewState."
 SAMPLES = "samples_seen"
+TRAININGS = "workflowType=machine_learning"  # otherwise the page stands among those of chat models
 
 
 @dataclass(frozen=True)
@@ -66,4 +67,4 @@ def saved_view(key: str, title: str, charts: Sequence[Chart]) -> dict[str, str]:
 
 def page(mlflow: str, experiment_id: str, key: str) -> str:
     """The address of a saved view."""
-    return f"{mlflow}/#/experiments/{experiment_id}/runs?viewStateShareKey={key}&compareRunsMode=CHART"
+    return f"{mlflow}/#/experiments/{experiment_id}/runs?{TRAININGS}&viewStateShareKey={key}&compareRunsMode=CHART"
