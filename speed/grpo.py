@@ -107,7 +107,7 @@ def ours(params: Params, judge: Scorer, records: list[PromptRecord], epochs: int
     trainer = Timed(policy, settings, short, rewards, records[1:], records[:1], {})
     trainer.counting = counting
     with tempfile.TemporaryDirectory() as out:
-        trainer.run(Path(out))
+        trainer.run(Path(out) / "policy", Path(out) / "checkpoints")
     return trainer.epoch_seconds, trainer.epoch_rows
 
 
