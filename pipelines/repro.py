@@ -3,6 +3,7 @@
 DVC runs one stage after another, and a stage of ours hardly uses more than one core. Here each stage that is not up to
 date is a ``dvc repro --single-item`` of its own and starts as soon as all that it reads is made; stages that could only
 run one after another share one. The plain ``dvc repro`` at the end has the last word.
+Meanwhile a page fills with what is done: :mod:`pipelines.progress.page`.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from dvc_project.errors import DvcProjectError
 from dvc_project.project import DvcProject
 from dvc_project.state import ProjectState
 from paco_core.runtime.code.derived import present_code
+from pipelines.progress.page import PAGE, ProgressPage
 
 GRACE_SECONDS, POLL_SECONDS = 8.0, 0.02
 #: What DVC prints around a stage that goes well. ``--quiet`` would hide its errors, too: a full disk, a missing file.
@@ -70,26 +72,33 @@ def say(line: str) -> None:
 class _Running:
     """A DVC at work on stages, one after another; their lines are printed with the stage's name before them."""
 
-    def __init__(self, root: Path, names: Sequence[str], say: Say) -> None:
-        self.names, self.name = names, names[0]
-        self._say, self._began = say, time.monotonic()
+    def __init__(self, root: Path, names: Sequence[str], say: Say, page: ProgressPage) -> None:
+        self.names = names
+        self._say, self._page = say, page
+        self._begin(names[0])
         self.child = start_group(
             [*DVC, "--wait-for-lock", "repro", "--single-item", *names],
             cwd=root, env=_environment(),
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
-        self._pump = threading.Thread(target=self._tell, daemon=True)
+        self._pump = threading.Thread(target=self._forward, daemon=True)
         self._pump.start()
 
-    def _tell(self) -> None:
+    def _forward(self) -> None:
         assert self.child.stdout is not None
         for line in self.child.stdout:
             text = line.decode(errors="replace").rstrip()
             if (turns_to := _TURNS_TO.match(text)) and turns_to["name"] != self.name:
-                self._tell_end("done")
-                self.name, self._began = turns_to["name"], time.monotonic()
+                self._end(0)
+                self._begin(turns_to["name"])
             if text and not _CHATTER.match(text):
-                self._say(f"[{self.name}] {text.removeprefix(f'{self.name}: ')}")  # a stage may say its name itself
+                said = text.removeprefix(f"{self.name}: ")  # a stage may say its name itself
+                self._page.said(self.name, said)
+                self._say(f"[{self.name}] {said}")
+
+    def _begin(self, name: str) -> None:
+        self.name, self._began = name, time.monotonic()
+        self._page.runs(name)
 
     def ended(self) -> bool:
         """Whether DVC is gone; says so once all that the stage said is printed."""
@@ -99,11 +108,13 @@ class _Running:
             end_group(self.child, GRACE_SECONDS)
         forget_group(self.child)
         self._pump.join(5)  # a server that the stage left behind may hold the pipe open
-        self._tell_end("done" if self.child.returncode == 0 else f"FAILED (dvc ended with {self.child.returncode})")
+        self._end(self.child.returncode)
         return True
 
-    def _tell_end(self, how: str) -> None:
-        self._say(f"[{self.name}] {how} in {time.monotonic() - self._began:.0f} s")
+    def _end(self, status: int) -> None:
+        seconds = time.monotonic() - self._began
+        self._page.done(self.name, seconds, failed=status != 0)
+        self._say(f"[{self.name}] {f'FAILED (dvc ended with {status})' if status else 'done'} in {seconds:.0f} s")
 
 
 def _environment() -> dict[str, str]:
@@ -123,13 +134,24 @@ def reproduce(root: Path, jobs: int, say: Say = say) -> int:
         say(line)
     project = DvcProject(root, present_code)
     waits = out_of_date(project) if jobs > 1 else {}
+    if waits:
+        say(f"watch: {(root / PAGE).resolve().as_uri()}")
+        with ProgressPage(project, waits.keys()) as page:
+            if failed := _stages(root, waits, jobs, say, page):
+                say(f"{', '.join(failed)} failed; what is finished is kept, and the next run resumes from there")
+                return 1
+    return _plainly(root)
+
+
+def _stages(root: Path, waits: Mapping[str, Set[str]], jobs: int, say: Say, page: ProgressPage) -> list[str]:
+    """Run the stages, up to ``jobs`` at a time; those that failed."""
     done: set[str] = set()
     running: list[_Running] = []
     failed: list[str] = []
     try:
         while (len(done) < len(waits) and not failed) or running:
             if not failed:
-                running += [_Running(root, names, say) for names in _next(waits, done, running, jobs)]
+                running += [_Running(root, names, say, page) for names in _next(waits, done, running, jobs)]
             for dvc in [dvc for dvc in running if dvc.ended()]:
                 running.remove(dvc)
                 failed += [dvc.name] if dvc.child.returncode else []
@@ -139,10 +161,7 @@ def reproduce(root: Path, jobs: int, say: Say = say) -> int:
         for dvc in running:
             end_group(dvc.child, GRACE_SECONDS)
             release_dead_locks(root)  # those of a DVC that had to be killed
-    if failed:
-        say(f"{', '.join(failed)} failed; what is finished is kept, and the next run resumes from there")
-        return 1
-    return _plainly(root)
+    return failed
 
 
 def _plainly(root: Path) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +13,9 @@ from dagster_dvc import DagsterDvcTranslator, DvcProject
 from dvc_project.derived import Derived
 from dvc_project.project import Group, Stage
 from paco_core.runtime.code.derived import present_code
-from pipelines.previews import benchmarks, data, policies, reward
 from pipelines.previews.columns import described
 from pipelines.previews.headlines import HEADLINES
-
-#: Stage -> tables and pictures from its outs. Each takes the data folder and the item of a matrix stage.
-SHOWN: Mapping[str, Callable[[Path, str], Mapping[str, Any]]] = {
-    **data.SHOWN,
-    **reward.SHOWN,
-    **policies.SHOWN,
-    **benchmarks.SHOWN,
-}
+from pipelines.previews.stages import shown
 
 
 class PacoTranslator(DagsterDvcTranslator):
@@ -43,15 +35,7 @@ class PacoTranslator(DagsterDvcTranslator):
         return super().get_asset_spec(project, group).merge_attributes(metadata={"dagster/code_references": links})
 
     def get_materialization_metadata(self, project: DvcProject, stage: Stage) -> Mapping[str, Any]:
-        from paco_core.io.skipped import skipped
-
-        metadata = dict(super().get_materialization_metadata(project, stage))
-        reasons = [reason for out in stage.data if (reason := skipped(project.root / out))]
-        if reasons:
-            metadata["skipped"] = reasons[0]
-        elif stage.group in SHOWN:
-            metadata |= SHOWN[stage.group](project.root / "data", stage.item or "")
-        return metadata
+        return {**super().get_materialization_metadata(project, stage), **shown(project.root, stage)}
 
     def get_derived(self, root: Path) -> Derived:
         return present_code(root)
