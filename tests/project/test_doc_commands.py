@@ -73,6 +73,7 @@ def test_what_no_program_accepts_is_found() -> None:
 
 def test_a_script_comes_apart_into_its_commands() -> None:
     script = """A=1 paco check  # it's cheap
+words="b: 'c'"
 dvc pull && git commit -m "a; b" \\
   x > out
 source <(paco completion bash)

@@ -77,6 +77,6 @@ def commands(script: str) -> list[list[str]]:
                 found.append([])
         elif redirected:
             redirected = False
-        elif found[-1] or not re.fullmatch(r"[A-Z_]+=.*", token):
+        elif found[-1] or not re.match(r"[A-Za-z_]\w*=", token):
             found[-1].append(token)
     return [words for words in found if words]
