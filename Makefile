@@ -2,6 +2,7 @@
 # make test   everything that is checked
 # make gpu    speed and memory of the full-size models, on a GPU of 80 GB or more
 # make faults kills, full disks, damaged files and hostile requests; ends with a table
+# make docs   the documentation as a site, in build/docs
 # make screenshots  the pictures of README and docs, from the run that is here, with the system's Chromium
 # make ui     Dagster on 127.0.0.1:3000 and MLflow on 127.0.0.1:5000, until Ctrl-C
 PYTHON ?= python3
@@ -16,7 +17,7 @@ JOBS ?= 2
 DAGSTER_PORT ?= 3000
 MLFLOW_PORT ?= 5000
 
-.PHONY: help setup demo test gpu faults lint ui screenshots zoo vllm lock wheels clean
+.PHONY: help setup demo test gpu faults docs lint ui screenshots zoo vllm lock wheels clean
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -48,6 +49,14 @@ faults: setup
 gpu: setup
 	@python -m speed.gpu
 
+# Its packages join .venv when they are first needed, or when their lock has changed.
+.venv/.docs: requirements-docs.txt .venv/.ready
+	@uv pip install --quiet --python .venv/bin/python --require-hashes -r requirements-docs.txt
+	@touch .venv/.docs
+
+docs: setup .venv/.docs
+	@python tools/docs/build.py
+
 lint: setup
 	@ruff check .
 	@ruff format --check .
@@ -72,10 +81,10 @@ vllm: setup
 	@uv pip install --python .venv-vllm/bin/python --compile-bytecode --overrides .venv-vllm/overrides.txt $(VLLM)==0.32.0
 	@.venv-vllm/bin/python -c "import vllm; print('vLLM', vllm.__version__, 'is ready: set serving.engine to vllm')"
 
-# Exact versions with hashes: to run, to develop, for GPUs, and to score pictures only. The others build on the first.
+# Exact versions with hashes: to run, to develop, for GPUs, to score pictures only, and for the site. The others build on the first.
 LOCK := uv pip compile --quiet --universal --fork-strategy fewest --python-version 3.11 --generate-hashes --no-emit-index-url --no-header
 lock: setup
-	@for name in requirements requirements-dev requirements-gpu requirements-scorer; do $(LOCK) $$name.in -o $$name.txt || exit 1; done
+	@for name in requirements requirements-dev requirements-gpu requirements-scorer requirements-docs; do $(LOCK) $$name.in -o $$name.txt || exit 1; done
 
 # What would be published: dist/*.whl.
 wheels: setup

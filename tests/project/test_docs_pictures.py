@@ -1,0 +1,37 @@
+"""The drawings of docs/images are what their script draws, every one is used, and every picture is small."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import drawings
+import pytest
+
+
+@pytest.mark.parametrize("name", drawings.DRAWINGS)
+def test_a_drawing_is_up_to_date(name: str, repository: Path) -> None:
+    kept = (repository / drawings.IMAGES / f"{name}.svg").read_text()
+    assert kept == drawings.DRAWINGS[name]().svg(), "run `python tools/docs/drawings.py`"
+    root = ET.fromstring(kept)
+    assert root.find("{http://www.w3.org/2000/svg}title") is not None
+    width, height = (float(root.get(side, "0")) for side in ("width", "height"))
+    for words in root.iter("{http://www.w3.org/2000/svg}text"):
+        assert 0 < float(words.get("x", "-1")) < width and 0 < float(words.get("y", "-1")) < height, words.text
+
+
+def test_every_picture_is_small_and_shown_on_a_page(repository: Path) -> None:
+    pages = "".join(path.read_text() for path in [repository / "README.md", *(repository / "docs").rglob("*.md")])
+    for picture in (repository / drawings.IMAGES).iterdir():
+        assert f"images/{picture.name})" in pages, f"{picture.name} is on no page"
+        assert picture.stat().st_size < 400_000
+
+
+def test_edges_that_a_longer_way_implies_are_left_out() -> None:
+    assert drawings.reduced([("a", "b"), ("b", "c"), ("a", "c"), ("a", "d")]) == [("a", "b"), ("b", "c"), ("a", "d")]
+
+
+def test_a_stage_without_a_place_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drawings, "PLACES", {k: v for k, v in drawings.PLACES.items() if k != "gedit"})
+    with pytest.raises(SystemExit, match="gedit"):
+        drawings.graph()
