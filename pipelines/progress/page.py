@@ -27,7 +27,7 @@ STYLE = Path(paco_core.__file__).parent / "report" / "templates" / "style.css"  
 PAGE = Path(".paco") / "progress" / "index.html"
 RELOAD_SECONDS, WRITE_SECONDS = 3, 1.0
 SAID_LINES = 3  # of a stage that failed: its own error, and what DVC says of it
-WAITING, RUNS, DONE, FAILED, KEPT = "waits", "runs", "done", "failed", "up to date"
+WAITING, RUNS, STOPPED, DONE, FAILED, KEPT = STATES = ("waits", "runs", "stopped", "done", "failed", "up to date")
 _PICTURE = re.compile(r"!\[(?P<alt>[^\]]*)\]\((?P<url>data:image/[^)]+)\)")
 
 
@@ -103,6 +103,7 @@ class ProgressPage:
             self._write()
 
     def _write(self) -> None:
+        over = self._ended.is_set()
         with self._lock:
             rows = [replace(row) for row in self._rows.values()]
         for row in rows:
@@ -112,11 +113,11 @@ class ProgressPage:
                 if row.name not in self._sheets:
                     self._sheets[row.name] = list(sheets_of(self.project.root, stage))
             elif row.state == RUNS:
+                row.state = STOPPED if over else RUNS
                 row.seconds, row.said = time.monotonic() - row.since, row.said[-1:]
-        over = self._ended.is_set()
         html = _template().render(
             rows=rows,
-            counts={state: sum(row.state == state for row in rows) for state in (WAITING, RUNS, DONE, FAILED, KEPT)},
+            counts={state: sum(row.state == state for row in rows) for state in STATES},
             sheets=[sheet for name in reversed(self._rows) for sheet in self._sheets.get(name, ())],
             spent=time.monotonic() - self._began,
             reload=None if over else RELOAD_SECONDS,

@@ -98,6 +98,7 @@ def test_a_stopped_run_leaves_no_page_that_goes_on_reloading(tmp_path: Path) -> 
     run.communicate(timeout=DEADLINE_S)
     shown = (root / PAGE).read_text()
     assert "Stopped after 0 of 2 stages" in shown and RELOADS not in shown
+    assert '<li class="stopped"><span class="name">talking' in shown
 
 
 def test_nothing_to_do_writes_no_page(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
