@@ -17,7 +17,7 @@ look at
   dvc dag                       the graph in the terminal
   git add dvc.lock data/metrics data/runs && git commit -m "First run"     keep it: later runs are compared with it
   dvc metrics diff              every metric of every stage, compared with the committed run
-  dvc exp run -S policies.learning_rate=0.0003     change a parameter: only what depends on it runs again
+  dvc exp run -S policies.recipes.flux_t2is.noise_level=0.9     change a parameter: only what depends on it runs again
 """.rstrip()
 
 
