@@ -98,13 +98,14 @@ class WholeUpdates:
     def finish(self) -> None:
         if self.alone:
             return
-        for name, parameter in self.parameters.items():
-            total = self.totals.get(name)
-            if total is None:
-                if self.processes.world == 1:
-                    continue
-                total = torch.zeros_like(parameter, dtype=torch.float64)
-            parameter.grad = self.processes.sum(total).to(parameter.dtype)
+        totals = self.totals
+        if self.processes.world > 1:  # another process may have what this one has not
+            absent = {name: p for name, p in self.parameters.items() if name not in totals}
+            totals |= {name: torch.zeros_like(p, dtype=torch.float64) for name, p in absent.items()}
+        changed = [(parameter, totals[name]) for name, parameter in self.parameters.items() if name in totals]
+        sums = self.processes.sum_each([total for _, total in changed])
+        for (parameter, _), total in zip(changed, sums, strict=True):
+            parameter.grad = total.to(parameter.dtype)
 
     def step(self) -> float:
         norm = float(torch.nn.utils.clip_grad_norm_(self.parameters.values(), self.max_grad_norm))
