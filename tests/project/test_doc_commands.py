@@ -1,6 +1,6 @@
 """The commands of the documentation: each is run by a test or says why not, and each is one that its program accepts.
 
-Blocks without a mark are run by tests/e2e/test_doc_commands.py.
+Blocks without a mark are run by tests/e2e/test_doc_runs.py.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ import built
 import pages
 import pytest
 
-TEXTS = {".md", ".py", ".toml", ".css", ".js", ".webp", ".png", ".svg", ".yaml", ".json"}
+TEXTS = {".md", ".py", ".toml", ".css", ".js", ".webp", ".png", ".svg", ".yaml", ".json", ".txt"}
 
 
 def named(nav: object) -> Iterator[str]:
