@@ -114,10 +114,12 @@ class Processes:
 def _buckets(tensors: Iterable[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
     """In their order, together as long as they fit into one message; a larger one goes alone."""
     bucket: list[torch.Tensor] = []
+    size = 0
     for tensor in tensors:
-        if bucket and sum(one.nbytes for one in bucket) + tensor.nbytes > MESSAGE_BYTES:
+        if bucket and size + tensor.nbytes > MESSAGE_BYTES:
             yield bucket
-            bucket = []
+            bucket, size = [], 0
         bucket.append(tensor)
+        size += tensor.nbytes
     if bucket:
         yield bucket
