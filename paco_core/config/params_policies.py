@@ -61,7 +61,7 @@ class PolicyRecipe(Section):
     train_steps: list[int] | None = None  # null = every noise step (loss nft: every sampling step)
     dynamics: Dynamics
     noise_level: Annotated[float, Field(gt=0)]
-    shared_noise: bool = False  # one initial noise a group: steps before the first noisy one run once a prompt
+    shared_noise: bool = False  # one initial noise a group: steps up to the first noisy one run once a prompt
     guidance: float
     max_sequence_length: Positive
     prompts: PromptFiles | None = None  # of sets; null = the graph's diverse prompts, some of them held back

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from paco_core.grpo.rollout import Kept, Sampling
+from paco_core.grpo.rollout import Kept, Sampling, alike
 from paco_core.policies.base import NoiseKey
 from paco_core.policies.encoded import Condition, Encoded
 
@@ -46,11 +46,16 @@ class Experience:
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """Samples of one size passed forward and backward together at one step."""
+    """Samples of one size passed forward and backward together at one step; equal ones share a pass."""
 
     bucket: Bucket
     step: int
-    places: list[int]  # rows of the bucket's tensors
+    same: list[list[int]]  # rows of the bucket's tensors, those of equal samples together
+
+    @property
+    def places(self) -> list[int]:
+        """Rows of the bucket's tensors."""
+        return [place for places in self.same for place in places]
 
     @property
     def samples(self) -> list[int]:
@@ -58,11 +63,24 @@ class MicroBatch:
         return [int(sample) for sample in self.bucket.samples[self.places]]
 
 
-def micro_batches(experience: Experience, span: range, steps: Sequence[int], size: int) -> Iterator[MicroBatch]:
-    """Samples of ``span`` with an advantage other than 0 (the others have no gradient), at every trained step."""
+def micro_batches(
+    experience: Experience, span: range, steps: Sequence[int], size: int, *, as_sampled: bool
+) -> Iterator[MicroBatch]:
+    """Samples of ``span`` with an advantage other than 0 (the others have no gradient), at every trained step.
+
+    Args:
+        size: passes of a micro-batch at most.
+        as_sampled: whether a trained pass begins where the rollout's did, so that equal samples need one between them.
+    """
     for bucket in experience.buckets:
         inside = (bucket.samples >= span.start) & (bucket.samples < span.stop)
-        active = np.flatnonzero(inside & (experience.advantages[bucket.samples] != 0))
+        active = np.flatnonzero(inside & (experience.advantages[bucket.samples] != 0)).tolist()
         for step in steps:
-            for start in range(0, len(active), size):
-                yield MicroBatch(bucket, step, active[start : start + size].tolist())
+            same = [[place] for place in active]
+            if as_sampled and bucket.sampling.is_shared(step):
+                samples = [int(bucket.samples[place]) for place in active]
+                starts = [bucket.sampling.start(experience.keys[sample]) for sample in samples]
+                groups = alike([experience.rows[sample] for sample in samples], starts)
+                same = [[active[number] for number in group] for group in groups]
+            for start in range(0, len(same), size):
+                yield MicroBatch(bucket, step, same[start : start + size])

@@ -112,7 +112,10 @@ class Learner:
         each = len(experience.rows) // params.updates_per_epoch
         steps = objective.steps(experience.buckets[0].sampling)
         spans = [range(number * each, (number + 1) * each) for number in range(params.updates_per_epoch)]
-        batches = [list(micro_batches(experience, span, steps, params.train_batch)) for span in spans]
+        batches = [
+            list(micro_batches(experience, span, steps, params.train_batch, as_sampled=objective.as_sampled))
+            for span in spans
+        ]
         own = self.processes.mine
         numbers = iter(range(sum(len(update) for update in batches)))
         numbered = [[(next(numbers), batch) for batch in update] for update in batches]

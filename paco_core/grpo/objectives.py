@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Protocol
 
 import torch
@@ -47,6 +48,7 @@ class Objective(Protocol):
 
     keeps: frozenset[str]  # tensors that the rollout keeps of each trained noise step
     keeps_clean: bool
+    as_sampled: bool  # whether a trained pass begins where the rollout's did
 
     def steps(self, sampling: Sampling) -> list[int]:
         """The steps that are trained."""
@@ -76,6 +78,7 @@ class TransitionObjective:
     """Policy gradient on the noisy steps of the rollout: ppo, grpo_guard."""
 
     keeps_clean = False
+    as_sampled = True
 
     def __init__(self, policy: Policy, params: PoliciesParams) -> None:
         self.policy, self.params = policy, params
@@ -91,11 +94,14 @@ class TransitionObjective:
         return nullcontext()
 
     def _velocity(self, experience: Experience, batch: MicroBatch, kept: Kept) -> torch.Tensor:
-        sampling = batch.bucket.sampling
-        condition = experience.conditions(batch.samples)
-        return self.policy.velocity(
-            kept.before, sampling.steps[batch.step].sigma, condition, sampling.guidance, sampling.size
+        """Of each sample (N, L, C); equal samples share a pass."""
+        sampling, counts = batch.bucket.sampling, [len(places) for places in batch.same]
+        first = [end - count for end, count in zip(accumulate(counts), counts, strict=True)]
+        condition = experience.conditions([batch.samples[place] for place in first])
+        passed = self.policy.velocity(
+            kept.before[first], sampling.steps[batch.step].sigma, condition, sampling.guidance, sampling.size
         )
+        return passed.repeat_interleave(torch.tensor(counts, device=passed.device), dim=0)
 
     def prepare(self, experience: Experience, batches: Iterable[MicroBatch]) -> None:
         """Recompute what the rollout was asked not to keep, in the very batches that will be trained."""
@@ -154,6 +160,7 @@ class ForwardObjective:
 
     keeps: frozenset[str] = frozenset()
     keeps_clean = True
+    as_sampled = False
 
     def __init__(self, policy: Policy, params: PoliciesParams) -> None:
         self.policy, self.params = policy, params

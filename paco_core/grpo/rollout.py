@@ -62,6 +62,28 @@ class Sampling:
         """Whether anything is kept of a noise step."""
         return bool(self.keeps) and (not self.train_steps or step in self.train_steps)
 
+    def start(self, key: NoiseKey) -> NoiseKey:
+        """Names the initial noise of a sample; a shared one is drawn for image -1."""
+        return replace(key, image=-1) if self.shared_noise else key
+
+    def is_shared(self, step: int) -> bool:
+        """Whether samples of one start are still equal when they come to a step: up to the first noisy one."""
+        return self.shared_noise and step <= min(self.noise_steps, default=len(self.steps))
+
+
+def alike(rows: Sequence[int], starts: Sequence[NoiseKey]) -> list[list[int]]:
+    """Places of samples with the same prompt and the same initial noise, in the order of their first ones."""
+    found: dict[tuple[int, NoiseKey], list[int]] = {}
+    for place, start in enumerate(zip(rows, starts, strict=True)):
+        found.setdefault(start, []).append(place)
+    return list(found.values())
+
+
+def spread(values: torch.Tensor, same: Sequence[Sequence[int]]) -> torch.Tensor:
+    """A row for each sample, from one for each group of equal samples (:func:`alike`)."""
+    number_of = {place: number for number, places in enumerate(same) for place in places}
+    return values[[number_of[place] for place in range(len(number_of))]]
+
 
 @dataclass(frozen=True)
 class Kept:
@@ -92,26 +114,6 @@ class Trajectory:
     kept: list[Kept]
 
 
-def _prefix(
-    policy: Policy, encoded: Encoded, rows: Sequence[int], keys: Sequence[NoiseKey], sampling: Sampling
-) -> tuple[torch.Tensor, int]:
-    """Latents where samples part ways, and the step at which they do.
-
-    With shared initial noise, samples of one prompt are equal up to the first noisy step: those steps
-    are run once a prompt.
-    """
-    if not (sampling.shared_noise and sampling.noise_steps and min(sampling.noise_steps) > 0):
-        return policy.noise(sampling.size, keys), 0
-    first = min(sampling.noise_steps)
-    order = list(dict.fromkeys(zip(rows, keys, strict=True)))
-    x = policy.noise(sampling.size, [key for _, key in order])
-    led = encoded.take([row for row, _ in order])
-    for step in sampling.steps[:first]:
-        x = euler(x, policy.velocity(x, step.sigma, led, sampling.guidance, sampling.size), step)
-    place = {pair: position for position, pair in enumerate(order)}
-    return x[[place[pair] for pair in zip(rows, keys, strict=True)]], first
-
-
 def rollout(
     policy: Policy,
     encoded: Encoded,
@@ -121,23 +123,27 @@ def rollout(
 ) -> Trajectory:
     """Sample one picture a row: ODE steps, except at the noise steps.
 
+    Up to the first noisy step, passes are made once for all samples of a prompt that share their initial noise.
+
     Args:
         encoded: the prompts.
         rows: row of ``encoded`` for each sample.
-        keys: names the noise of each sample; with ``shared_noise`` the initial noise of a prompt is
-            drawn for image -1, so that its whole group starts from it.
+        keys: names the noise of each sample; see :meth:`Sampling.start` for its initial one.
     """
-    condition = encoded.take(rows)
-    starts = [NoiseKey(k.prompt_id, -1, k.seed) for k in keys] if sampling.shared_noise else list(keys)
+    starts = [sampling.start(key) for key in keys]
+    same = alike(rows, starts)
+    own = encoded.take(rows)
     kept: list[Kept] = []
     with torch.inference_mode():
-        x, first = _prefix(policy, encoded, rows, starts, sampling)
-        for number in range(first, len(sampling.steps)):
-            step = sampling.steps[number]
+        x = policy.noise(sampling.size, [starts[places[0]] for places in same])
+        condition = encoded.take([rows[places[0]] for places in same])
+        for number, step in enumerate(sampling.steps):
             v = policy.velocity(x, step.sigma, condition, sampling.guidance, sampling.size)
             if number not in sampling.noise_steps:
                 x = euler(x, v, step)
                 continue
+            if condition is not own:  # they part ways here
+                x, v, condition = spread(x, same), spread(v, same), own
             dynamics = DYNAMICS[sampling.dynamics]  # "ode" is none: it has no noise steps
             transition = dynamics.transition(x, v, step)
             draws = [NoiseKey(k.prompt_id, k.image, k.seed, number) for k in keys]
@@ -146,5 +152,7 @@ def rollout(
                 log_prob = dynamics.log_prob(after, transition) if "log_prob" in sampling.keeps else None
                 kept.append(Kept(number, x, after, log_prob, transition.mean if "mean" in sampling.keeps else None))
             x = after
+        if condition is not own:
+            x = spread(x, same)
     # Copies made outside inference mode, which a trained pass may save for its backward.
     return Trajectory(x.clone(), [step.map(lambda tensor: tensor.clone()) for step in kept])

@@ -49,16 +49,22 @@ class Workload:
         if grpo.loss == "nft" and recipe.train_steps is None:
             trained = recipe.sampling_steps
         each = family_of(recipe.family).passes_a_step(recipe.guidance)
-        common = min(recipe.noise_steps, default=0) if recipe.shared_noise else 0
+        # Samples that share their initial noise share the passes up to the first noisy step, this one included.
+        first = min(recipe.noise_steps, default=recipe.sampling_steps - 1)
+        common = first + 1 if recipe.shared_noise else 0
+        shares = common > 0 and grpo.loss != "nft" and first in (recipe.train_steps or [first])
+        apart, together = trained - shares, int(shares)
         an_update = images // grpo.updates_per_epoch
+        groups = -(-an_update // grpo.group_size)
+        passes = each * (images * apart + grpo.prompts_per_epoch * together)
         return cls(
             images_an_epoch=images,
             questions_a_picture=_questions(params, recipe),
             rollout_batches=-(-images // grpo.rollout_batch),
             rollout_passes=each * (images * (recipe.sampling_steps - common) + grpo.prompts_per_epoch * common),
-            trained_passes=each * images * trained,
-            untrained_passes=each * images * trained * _other_passes(grpo),
-            micro_batches=-(-an_update // grpo.train_batch) * trained,
+            trained_passes=passes,
+            untrained_passes=passes * _other_passes(grpo),
+            micro_batches=-(-an_update // grpo.train_batch) * apart + -(-groups // grpo.train_batch) * together,
             optimiser_steps=grpo.epochs * grpo.updates_per_epoch,
             evaluations=evaluations_of(grpo.epochs, grpo.eval_every),
             evaluation_images=grpo.eval_prompts * len(grpo.eval_seeds) * len(recipe.eval_sizes),

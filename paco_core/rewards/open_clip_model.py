@@ -35,7 +35,7 @@ class OpenClip:
         with from_hub(model):
             self.model, _, self.preprocess = open_clip.create_model_and_transforms(source, device=device)
             self.tokenizer = open_clip.get_tokenizer(source)
-        self.model.eval()
+        self.model.eval().visual.to(memory_format=torch.channels_last)  # a third less time for a ResNet's convolutions
         self._texts: dict[str, torch.Tensor] = {}
 
     @property

@@ -15,6 +15,7 @@ from paco_core.grpo.epoch_prompts import noise_steps_of_epoch
 from paco_core.grpo.experience import Bucket, Experience
 from paco_core.grpo.learner import Learner
 from paco_core.grpo.losses import OLD_DECAYS
+from paco_core.grpo.objectives import TransitionObjective
 from paco_core.grpo.trainer import Outcome, Trainer
 
 TRAIN, UNSEEN = [record(n) for n in range(8)], [record(n) for n in range(20, 23)]
@@ -220,3 +221,29 @@ def test_steps_that_do_not_fit_the_loss_are_refused(
 ) -> None:
     with pytest.raises(ValidationError, match=message):
         params(recipes={"toy": recipe(**rule).model_dump()}, **changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "rule", "passes"),
+    [
+        ({}, {"noise_steps": [1]}, {"trained": (0, 1)}),
+        ({"train_batch": 1}, {"noise_steps": [0, 2]}, {"trained": (1, 1)}),
+        ({"old_log_prob": "recomputed", "kl": {"beta": 0.1}}, {}, dict.fromkeys(("trained", "recomputed", "reference"), (0, 1))),
+        (NFT, {"train_steps": [0]}, {"trained": (1, 0), "old": (1, 0)}),
+    ],
+)  # fmt: skip
+def test_a_group_that_starts_from_one_noise_shares_the_trained_pass(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    changes: dict[str, Any],
+    rule: dict[str, Any],
+    passes: dict[str, tuple[int, int]],
+) -> None:
+    policy, groups = ToyPolicy(), 2 * 4
+    together, _ = train(tmp_path / "together", rule={**rule, "shared_noise": True}, policy=policy, **changes)
+    for kind, (each, group) in passes.items():
+        assert policy.rows[kind] == each * SAMPLES + group * groups, kind
+    monkeypatch.setattr(TransitionObjective, "as_sampled", False)
+    apart, _ = train(tmp_path / "apart", rule={**rule, "shared_noise": True}, **changes)
+    for ours, theirs in zip(together.policy.trainable().values(), apart.policy.trainable().values(), strict=True):
+        assert torch.allclose(ours, theirs, atol=1e-5) and ours.abs().max() > 1e-3

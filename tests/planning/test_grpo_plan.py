@@ -48,7 +48,8 @@ def test_plan_counts_the_work(repository: Path, params: Params) -> None:
     found = Workload.of(asked, "flux_t2is")
     assert (found.images_an_epoch, found.questions_a_picture, found.rollout_batches) == (128, 6, 3)
     assert (found.optimiser_steps, found.evaluations, found.untrained_passes) == (42, 4, 0)
-    assert found.micro_batches == 3
+    assert found.micro_batches == 1  # of 4 passes: each group shares its trained step
+    assert Workload.of(changed(asked, {"shared_noise": False}), "flux_t2is").micro_batches == 3
     text = plan(asked, "flux_t2is", repository)
     assert f"{21 * 128 * 6} scored pairs" in text and "GB per process" in text and "min on two cores" in text
     with pytest.raises(DataError, match="there are: flux_t2is"):
@@ -67,8 +68,26 @@ def test_plan_counts_the_work(repository: Path, params: Params) -> None:
 def test_passes_by_loss(
     params: Params, changes: dict[str, Any], recipe: dict[str, Any], passes: tuple[int, int]
 ) -> None:
-    found = Workload.of(changed(params, recipe, **changes), "flux_t2is")
+    found = Workload.of(changed(params, {**recipe, "shared_noise": False}, **changes), "flux_t2is")
     assert (found.trained_passes, found.untrained_passes) == tuple(found.images_an_epoch * n for n in passes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "recipe", "sampled", "trained"),  # each: passes a picture, passes a prompt
+    [
+        ({}, {}, (2, 2), (0, 1)),
+        ({}, {"noise_steps": [0, 1, 2]}, (3, 1), (2, 1)),
+        ({}, {"noise_steps": [0, 1, 2], "train_steps": [1, 2]}, (3, 1), (2, 0)),
+        ({"loss": "nft"}, {"dynamics": "ode", "noise_steps": []}, (0, 4), (4, 0)),
+    ],
+)
+def test_passes_that_a_group_shares(
+    params: Params, changes: dict[str, Any], recipe: dict[str, Any], sampled: tuple[int, int], trained: tuple[int, int]
+) -> None:
+    asked = changed(params, {**recipe, "shared_noise": True}, **changes)
+    found, prompts = Workload.of(asked, "flux_t2is"), asked.policies.prompts_per_epoch
+    assert found.rollout_passes == sampled[0] * found.images_an_epoch + sampled[1] * prompts
+    assert found.trained_passes == trained[0] * found.images_an_epoch + trained[1] * prompts
 
 
 @pytest.mark.parametrize(
