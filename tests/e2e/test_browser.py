@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -18,11 +17,11 @@ from urllib.parse import quote
 
 import httpx
 import pytest
+from chromium import chromium
 
 from dagster_dvc import DvcProject
 from pipelines.links import links
 
-CHROMIUM = next((p for p in map(shutil.which, ("chromium", "chromium-browser", "google-chrome")) if p), None)
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
 Dvc = Callable[..., subprocess.CompletedProcess[str]]
 PATIENCE = 300.0
@@ -120,15 +119,10 @@ def ui(smoke: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ui]:
 @pytest.fixture(scope="module")
 def page(ui: Ui) -> Iterator[Any]:
     """A page of the system's Chromium."""
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    if CHROMIUM is None:
-        pytest.skip("no Chromium on the path; `apt-get install chromium` brings one")
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+    with chromium() as browser:
         tab = browser.new_page(viewport={"width": 1500, "height": 1900})
         tab.set_default_timeout(PATIENCE * 1000)
         yield tab
-        browser.close()
 
 
 def _shows(page: Any, url: str, shot: Path, *texts: str) -> None:
