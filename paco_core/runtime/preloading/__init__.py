@@ -1,0 +1,44 @@
+"""Stages that start in a process which has imported the libraries: one that imports them, and forks.
+
+Importing torch, transformers, diffusers and peft takes 2 to 7 s of processor time, and a run of the graph has some
+eighteen processes that do. ``python -m pipelines.repro`` starts a server that imports them once
+(:mod:`~paco_core.runtime.preloading.server`) and names its socket in the environment. ``python -m paco_core run STAGE``
+finds it there and becomes a client (:mod:`~paco_core.runtime.preloading.client`): the server forks, and the fork takes
+on the client's arguments, environment, folder and pipes and runs the stage
+(:mod:`~paco_core.runtime.preloading.worker`). The client passes signals on and ends as the stage does.
+
+Only libraries are shared. Our own modules are read anew by each stage, as they are without a server.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+#: The server's socket; stages that wait for it even while it still imports, with commas. Set for DVC, never by hand.
+SOCKET, STAGES = "PACO_PRELOADED", "PACO_PRELOADED_STAGES"
+#: What differs between a server and a stage and is read by no library: DVC's variables, ours, the shell's.
+_PREFIXES, _NAMES = ("DVC_", "PACO_"), {"PATH", "PWD", "OLDPWD", "SHLVL", "_"}
+
+
+def surroundings() -> str:
+    """What libraries may have read when they were imported, of this process.
+
+    A stage whose own are different is not started by the server: its environment, the project's folder, the
+    parameters (how many threads), the interpreter, or the packages that are installed have changed.
+    """
+    variables = {
+        name: value for name, value in os.environ.items() if name not in _NAMES and not name.startswith(_PREFIXES)
+    }
+    params = Path("params.yaml")
+    packages = [Path(folder) for folder in sys.path if folder.endswith(("site-packages", "dist-packages"))]
+    return repr(
+        (
+            sorted(variables.items()),
+            str(Path.cwd()),
+            params.read_bytes() if params.is_file() else None,
+            (sys.version, sys.prefix, sys.flags),
+            [(str(folder), folder.stat().st_mtime_ns) for folder in packages if folder.is_dir()],
+        )
+    )
