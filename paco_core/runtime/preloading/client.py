@@ -42,10 +42,12 @@ def run_preloaded() -> None:
 
 
 def _asked(connection: socket.socket, place: str) -> int | None:
-    """The process that runs the stage; None where the server does not want to, or has gone."""
+    """The process that runs the stage; None where the server has other surroundings, or has gone."""
     connection.connect(place)
+    server = receive(connection)  # it says so when it has imported all: sooner than we would have ourselves
+    if server is None or server[0]["surroundings"] != surroundings():
+        return None
     request = {
-        "surroundings": surroundings(),
         "arguments": sys.argv,
         "original_arguments": sys.orig_argv,
         "path": sys.path,
@@ -56,7 +58,7 @@ def _asked(connection: socket.socket, place: str) -> int | None:
         "blocked": [int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, ())],
     }
     send(connection, request, (0, 1, 2))
-    answer = receive(connection)  # the server answers when it has imported all: sooner than we would have ourselves
+    answer = receive(connection)
     return None if answer is None else int(answer[0]["process"])
 
 

@@ -73,7 +73,7 @@ LIBRARIES: Mapping[str, Sequence[str]] = MappingProxyType(
         "timm.models.vision_transformer": (),
     }
 )
-_READ_WITHIN_S = 10.0  # a request, which comes in one piece
+_REQUEST_WITHIN_S = 10.0
 
 
 def preload() -> None:
@@ -128,28 +128,24 @@ class Server:
         if self._listener.fileno() < 0:  # closed by what came with this event
             return None
         client, _ = self._listener.accept()
-        client.settimeout(_READ_WITHIN_S)
+        client.settimeout(_REQUEST_WITHIN_S)
         try:
+            # The client decides, and sends its files only now: those of one that has gone would stay open meanwhile.
+            send(client, {"surroundings": self._surroundings})
             received = receive(client, descriptors=3)
         except (OSError, ValueError):
             received = None
-        if received is None:
+        if received is None:  # it runs its stage itself
             client.close()
             return None
         request, files = received
-        if request["surroundings"] == self._surroundings and len(files) == 3:
-            try:
-                job = self._fork(Job(request, files, client, os.getpid()))
-            except OSError:  # no memory for one more process
-                client.close()
-            else:
-                if job is not None:
-                    return job
-        else:
-            client.close()  # it will run its stage itself
-        for file in files:
-            os.close(file)
-        return None
+        try:
+            return self._fork(Job(request, files, client, os.getpid()))
+        except OSError:  # no memory for one more process
+            client.close()
+            for file in files:
+                os.close(file)
+            return None
 
     def _fork(self, job: Job) -> Job | None:
         sys.stdout.flush()
@@ -157,6 +153,8 @@ class Server:
         if (process := os.fork()) == 0:
             self._leave_to_server()
             return job
+        for file in job.files:
+            os.close(file)
         fork = _Fork(process, os.pidfd_open(process), job.connection)
         self._forks[process] = fork
         self._selector.register(fork.ending, selectors.EVENT_READ, lambda: self._report(fork))

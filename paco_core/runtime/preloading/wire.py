@@ -36,7 +36,10 @@ def receive(connection: socket.socket, descriptors: int = 0) -> tuple[dict[str, 
     size = int.from_bytes(length, "big")
     if size > _MOST_BYTES:
         raise ValueError(f"a message of {size} bytes")
-    return json.loads(_exactly(connection, size)), files
+    message = json.loads(_exactly(connection, size))
+    if not isinstance(message, dict):
+        raise ValueError(f"a message that is a {type(message).__name__}")
+    return message, files
 
 
 def _exactly(connection: socket.socket, count: int) -> bytes:
