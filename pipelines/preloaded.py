@@ -62,8 +62,8 @@ def _is_possible(params: Params) -> bool:
 
 def _importing(root: Path, names: Iterable[str]) -> set[str]:
     """Those of the stages that use the library, by their code."""
-    graph, codes = DvcProject(root).stages, StageCodes.present(root)
-    return {name for name in names if LIBRARY in codes.of(graph[name].group, graph[name].item).libraries}
+    graph, codes = DvcProject(root).stages, StageCodes.present(root).files()
+    return {name for name in names if any(dep in codes and LIBRARY in codes[dep].libraries for dep in graph[name].deps)}
 
 
 @contextmanager
