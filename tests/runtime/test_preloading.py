@@ -317,8 +317,11 @@ def test_a_stop_during_the_imports_ends_server_and_client(world: World) -> None:
 
 
 def test_other_surroundings_are_no_place_for_the_libraries(world: World) -> None:
-    assert world.is_preloaded() and world.is_preloaded(DVC_STAGE="x")
+    assert world.is_preloaded() and world.is_preloaded(DVC_STAGE="x", PS1="$ ")
     assert not world.is_preloaded(OMP_NUM_THREADS="7")
+    status, said, complained = world.run("print('made')", OMP_NUM_THREADS="7", A_TOKEN="s3cret")
+    assert (status, said) == (0, "made\n")
+    assert complained.startswith("paco run: A_TOKEN, OMP_NUM_THREADS: not what it was") and "s3cret" not in complained
     (world.root / "params.yaml").write_text("threads: 7")
     assert not world.is_preloaded()
 

@@ -19,26 +19,28 @@ from pathlib import Path
 #: The server's socket; stages that wait for it even while it still imports, with commas. Set for DVC, never by hand.
 SOCKET, STAGES = "PACO_PRELOADED", "PACO_PRELOADED_STAGES"
 #: What differs between a server and a stage and is read by no library: DVC's variables, ours, the shell's.
-_PREFIXES, _NAMES = ("DVC_", "PACO_"), {"PATH", "PWD", "OLDPWD", "SHLVL", "_"}
+_PREFIXES = ("DVC_", "PACO_")
+_NAMES = {"PATH", "PWD", "OLDPWD", "SHLVL", "_", "PS1", "PS2", "PS3", "PS4", "PROMPT"}
 
 
-def surroundings() -> str:
-    """What libraries may have read when they were imported, of this process.
+def surroundings() -> dict[str, str]:
+    """What libraries may have read when they were imported, of this process, by what it is called.
 
-    A stage whose own are different is not started by the server: its environment, the project's folder, the
-    parameters (how many threads), the interpreter, or the packages that are installed have changed.
+    The server starts no stage whose own are different: a variable, the project's folder, the parameters (how many
+    threads), the interpreter or the packages that are installed have changed.
     """
-    variables = {
-        name: value for name, value in os.environ.items() if name not in _NAMES and not name.startswith(_PREFIXES)
-    }
+    variables = {n: v for n, v in os.environ.items() if n not in _NAMES and not n.startswith(_PREFIXES)}
     params = Path("params.yaml")
     packages = [Path(folder) for folder in sys.path if folder.endswith(("site-packages", "dist-packages"))]
-    return repr(
-        (
-            sorted(variables.items()),
-            str(Path.cwd()),
-            params.read_bytes() if params.is_file() else None,
-            (sys.version, sys.prefix, sys.flags),
-            [(str(folder), folder.stat().st_mtime_ns) for folder in packages if folder.is_dir()],
-        )
-    )
+    return {
+        **variables,
+        "the folder": str(Path.cwd()),
+        params.name: params.read_bytes().decode(errors="backslashreplace") if params.is_file() else "",
+        "the interpreter": repr((sys.version, sys.prefix, sys.flags)),
+        "the installed packages": repr([(str(p), p.stat().st_mtime_ns) for p in packages if p.is_dir()]),
+    }
+
+
+def changes(now: dict[str, str], before: dict[str, str]) -> list[str]:
+    """What differs between two, without its values: they may be secrets."""
+    return sorted(name for name in {*now, *before} if now.get(name) != before.get(name))

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-from paco_core.runtime.preloading import SOCKET, STAGES, surroundings
+from paco_core.runtime.preloading import SOCKET, STAGES, changes, surroundings
 from paco_core.runtime.preloading.wire import receive, send
 
 #: What a stage tidies up after. Other signals end this process as they would end a stage, and the server ends the fork.
@@ -45,7 +45,14 @@ def _asked(connection: socket.socket, place: str) -> int | None:
     """The process that runs the stage; None where the server has other surroundings, or has gone."""
     connection.connect(place)
     server = receive(connection)  # it says so when it has imported all: sooner than we would have ourselves
-    if server is None or server[0]["surroundings"] != surroundings():
+    if server is None:
+        return None
+    if changed := changes(surroundings(), server[0]["surroundings"]):
+        print(
+            f"paco run: {', '.join(changed)}: not what it was when the run began; this stage imports its libraries "
+            "itself",
+            file=sys.stderr,
+        )
         return None
     request = {
         "arguments": sys.argv,

@@ -103,7 +103,7 @@ class _Fork:
 class Server:
     """One thread that waits for clients, for their ends and for those of its forks."""
 
-    def __init__(self, listener: socket.socket, surroundings: str) -> None:
+    def __init__(self, listener: socket.socket, surroundings: dict[str, str]) -> None:
         self._listener, self._surroundings = listener, surroundings
         self._forks: dict[int, _Fork] = {}
         self._woken, self._waking = socket.socketpair()
