@@ -23,20 +23,21 @@ from paco_core.runtime.placement import DEVICES
 from paco_core.runtime.preloading import SOCKET, STAGES
 
 LIBRARY, LEAST = "torch", 3  # stages with this one are worth a server, from this many on
+MOST_BYTES = 103  # of a socket's path; Linux takes 107
 GRACE_SECONDS = 8.0
 _BACKLOG = 64
 
 
 @contextmanager
-def preloaded(root: Path, names: Iterable[str], environment: Mapping[str, str]) -> Iterator[dict[str, str]]:
+def preloaded(project: DvcProject, names: Iterable[str], environment: Mapping[str, str]) -> Iterator[dict[str, str]]:
     """The environment of the stages ``names``: they find a server in it where it pays.
 
     It does where several use torch, on processors alone: importing a library may ask the driver of a GPU, and CUDA does
     not survive a fork. The server ends with the block, and with this process.
     """
     try:
-        params = load(root / PARAMS_FILE)
-        stages = _importing(root, names) if _is_possible(params) else set()
+        params = load(project.root / PARAMS_FILE)
+        stages = _importing(project, names) if _is_possible(params) else set()
     except (DataError, ParamsError):  # the stages report it
         stages = set()
     if len(stages) < LEAST:
@@ -45,7 +46,10 @@ def preloaded(root: Path, names: Iterable[str], environment: Mapping[str, str]) 
     folder = Path(tempfile.mkdtemp(prefix="paco-"))  # only this user gets into it
     place = folder / "socket"
     try:
-        with _server(place, root, params.threads, environment):
+        if len(os.fsencode(place)) > MOST_BYTES:
+            yield dict(environment)
+            return
+        with _server(place, project.root, params.threads, environment):
             yield {
                 **environment,
                 SOCKET: str(place),
@@ -60,9 +64,9 @@ def _is_possible(params: Params) -> bool:
     return local and hasattr(os, "pidfd_open") and not gpus.visible()
 
 
-def _importing(root: Path, names: Iterable[str]) -> set[str]:
+def _importing(project: DvcProject, names: Iterable[str]) -> set[str]:
     """Those of the stages that use the library, by their code."""
-    graph, codes = DvcProject(root).stages, StageCodes.present(root).files()
+    graph, codes = project.stages, StageCodes.present(project.root).files()
     return {name for name in names if any(dep in codes and LIBRARY in codes[dep].libraries for dep in graph[name].deps)}
 
 

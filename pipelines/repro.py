@@ -141,7 +141,7 @@ def reproduce(root: Path, jobs: int, say: Say = say) -> int:
         say(f"watch: {(root / PAGE).resolve().as_uri()}")
         with (
             ProgressPage(project, waits.keys()) as page,
-            preloaded(root, waits, _environment()) as environment,
+            preloaded(project, waits, _environment()) as environment,
         ):
             if failed := _stages(root, waits, jobs, environment, say, page):
                 say(f"{', '.join(failed)} failed; what is finished is kept, and the next run resumes from there")

@@ -15,6 +15,7 @@ import psutil
 import pytest
 from waiting import until
 
+from dvc_project.project import DvcProject
 from paco_core.config import profiles
 from paco_core.config.params import load
 from paco_core.io import gpus
@@ -72,12 +73,13 @@ def test_no_process_is_left_when_the_run_is_stopped(small: Path, number: signal.
         process = psutil.Process(run.pid)
         until(lambda: bool(servers(process)))
         (server,) = servers(process)
-        until(lambda: bool(server.children()))  # the first stage that it runs
-        (stage,) = server.children()
+        until(lambda: bool(server.children()))  # the first stages that it runs
+        stages = server.children()
         run.send_signal(number)
         run.wait(timeout=60)
         until(lambda: not of(small))
-        assert not stage.is_running() and not any((small / "temporary").glob("paco-*"))
+        assert not any(stage.is_running() for stage in stages)
+        assert not any((small / "temporary").glob("paco-*"))
     finally:
         run.kill()
         run.wait()
@@ -94,22 +96,27 @@ def test_the_server_pays_where_several_stages_use_torch_on_a_processor(
         yield
 
     monkeypatch.setattr(preloaded, "_server", server)
+    graph = DvcProject(small)
     every = ["code", "prompts", "grids@0", "grids@1", "edits", "policies@flux_t2is"]
 
     def found(names: list[str]) -> str | None:
-        with preloaded.preloaded(small, names, {"A": "b"}) as environment:
+        with preloaded.preloaded(graph, names, {"A": "b"}) as environment:
             assert environment["A"] == "b" and (SOCKET in environment) == (STAGES in environment)
             return environment.get(STAGES)
 
     assert found(every) == "edits,grids,policies"
     assert found(["prompts", "rankings", "grids@0", "edits"]) is None, "two would import once each"
     assert started == [load(small / "params.yaml").threads]
+    (deep := small / ("d" * 100)).mkdir()
+    monkeypatch.setattr(preloaded.tempfile, "tempdir", str(deep))
+    assert found(every) is None and not any(deep.iterdir()), "no socket has a path of that length"
+    monkeypatch.setattr(preloaded.tempfile, "tempdir", None)
     monkeypatch.setattr(gpus, "visible", lambda: [gpus.Gpu("0", "GPU-1")])
     assert found(every) is None, "importing may ask the driver, and CUDA does not survive a fork"
     monkeypatch.setattr(gpus, "visible", list)
     monkeypatch.setenv("PACO_LAUNCHER", "ray")
     assert found(every) is None
     monkeypatch.delenv("PACO_LAUNCHER")
-    (small / "params.yaml").write_text("threads: [")
+    (small / "params.yaml").write_text("threads: many")
     assert found(every) is None, "the run reports it"
     assert len(started) == 1
