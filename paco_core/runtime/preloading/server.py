@@ -1,8 +1,9 @@
 """Imports the libraries once and forks a process for each stage that asks.
 
 ``python -m paco_core.runtime.preloading.server DESCRIPTOR PARENT THREADS``: a listening socket, the process that
-started it, and ``threads`` of params.yaml. It has one thread, and so it may fork. After SIGINT or SIGTERM, or when its
-parent dies, it takes on no stage any more and ends with the last one.
+started it, and ``threads`` of params.yaml. It may fork, for it has one thread besides those of jemalloc (pyarrow's) and
+OpenBLAS, which stop and start theirs around a fork. After SIGINT or SIGTERM, or when its parent dies, it takes on no
+stage any more and ends with the last one.
 """
 
 from __future__ import annotations
