@@ -30,7 +30,8 @@ def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
     for name in (gpus.VISIBLE, gpus.STAGES, gpus.SERVERS):
-        monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv(name, "")  # so that what the code under test sets is taken back
+        monkeypatch.delenv(name)
 
 
 def nvidia_smi(folder: Path, monkeypatch: pytest.MonkeyPatch, rows: str) -> None:

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -27,8 +27,10 @@ SERVER = "paco_core.runtime.preloading.server"
 
 
 @pytest.fixture
-def small(project: Path, repository: Path) -> Path:
-    """The real graph at the smoke profile, in which nothing has run."""
+def small(project: Path, repository: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The real graph at the smoke profile, in which nothing has run, on a machine without a GPU."""
+    for name in (gpus.VISIBLE, gpus.STAGES, gpus.SERVERS, "PACO_LAUNCHER"):
+        monkeypatch.delenv(name, raising=False)
     (project / ".dvc/tmp").mkdir(parents=True)
     (project / ".dvc/config").write_text("[core]\n    no_scm = True\n    analytics = false\n    check_update = false\n")
     (project / "data").mkdir()
@@ -43,7 +45,12 @@ def environment(root: Path) -> dict[str, str]:
 
 
 def servers(run: psutil.Process) -> list[psutil.Process]:
-    return [child for child in run.children() if SERVER in child.cmdline()]
+    found = []
+    for child in run.children():
+        with suppress(psutil.Error):  # one that has just ended
+            if SERVER in child.cmdline():
+                found.append(child)
+    return found
 
 
 def of(root: Path) -> list[psutil.Process]:

@@ -291,7 +291,8 @@ def test_a_stage_that_the_server_is_not_for_does_not_wait(world: World, stage: s
 
 
 def test_a_stage_waits_while_the_libraries_are_imported(world: World) -> None:
-    (world.root / "importing").unlink(missing_ok=True)
+    assert world.is_preloaded()  # its server has made the mark of the imports
+    (world.root / "importing").unlink()
     (world.root / "gate").touch()
     with serving(world.root, world.place.with_name("other")) as other:
         waiting = other.start("import gated, os; print(gated.IMPORTED_BY == os.getpid())")
@@ -302,7 +303,8 @@ def test_a_stage_waits_while_the_libraries_are_imported(world: World) -> None:
 
 
 def test_a_stop_during_the_imports_ends_server_and_client(world: World) -> None:
-    (world.root / "importing").unlink(missing_ok=True)
+    assert world.is_preloaded()  # its server has made the mark of the imports
+    (world.root / "importing").unlink()
     (world.root / "gate").touch()
     with serving(world.root, world.place.with_name("other")) as other:
         waiting = other.start("print('made')")
