@@ -136,7 +136,7 @@ def rollout(
     kept: list[Kept] = []
     with torch.inference_mode():
         x = policy.noise(sampling.size, [starts[places[0]] for places in same])
-        condition = encoded.take([rows[places[0]] for places in same])
+        condition = own if len(same) == len(rows) else encoded.take([rows[places[0]] for places in same])
         for number, step in enumerate(sampling.steps):
             v = policy.velocity(x, step.sigma, condition, sampling.guidance, sampling.size)
             if number not in sampling.noise_steps:

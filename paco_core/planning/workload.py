@@ -52,7 +52,7 @@ class Workload:
         # Samples that share their initial noise share the passes up to the first noisy step, this one included.
         first = min(recipe.noise_steps, default=recipe.sampling_steps - 1)
         common = first + 1 if recipe.shared_noise else 0
-        shares = common > 0 and grpo.loss != "nft" and first in (recipe.train_steps or [first])
+        shares = recipe.shared_noise and grpo.loss != "nft" and first in (recipe.train_steps or [first])
         apart, together = trained - shares, int(shares)
         an_update = images // grpo.updates_per_epoch
         groups = -(-an_update // grpo.group_size)

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -137,6 +138,16 @@ class serving:
     def __exit__(self, *_error: object) -> None:
         self.server.kill()
         self.server.wait()
+
+
+@contextmanager
+def importing(world: World) -> Iterator[World]:
+    """Another server, which goes on importing until the gate is removed."""
+    assert world.is_preloaded()  # its server has made the mark of the imports
+    (world.root / "importing").unlink()
+    (world.root / "gate").touch()
+    with serving(world.root, world.place.with_name("other")) as other:
+        yield other
 
 
 def gone(processes: list[psutil.Process]) -> bool:
@@ -280,9 +291,7 @@ while len(list(pathlib.Path.cwd().glob("here-*"))) < 2:
 
 @pytest.mark.parametrize("stage", ["y", ""])
 def test_a_stage_that_the_server_is_not_for_does_not_wait(world: World, stage: str) -> None:
-    (world.root / "gate").touch()
-    with serving(world.root, world.place.with_name("other")) as other:
-        (world.root / "importing").unlink(missing_ok=True)
+    with importing(world) as other:
         environment = other.environment(stage)
         command = [sys.executable, "-m", "paco_core", "run", "x"]
         (world.root / "stage.py").write_text("print('made')")
@@ -291,10 +300,7 @@ def test_a_stage_that_the_server_is_not_for_does_not_wait(world: World, stage: s
 
 
 def test_a_stage_waits_while_the_libraries_are_imported(world: World) -> None:
-    assert world.is_preloaded()  # its server has made the mark of the imports
-    (world.root / "importing").unlink()
-    (world.root / "gate").touch()
-    with serving(world.root, world.place.with_name("other")) as other:
+    with importing(world) as other:
         waiting = other.start("import gated, os; print(gated.IMPORTED_BY == os.getpid())")
         until((world.root / "importing").exists)
         assert waiting.poll() is None
@@ -303,10 +309,7 @@ def test_a_stage_waits_while_the_libraries_are_imported(world: World) -> None:
 
 
 def test_a_stop_during_the_imports_ends_server_and_client(world: World) -> None:
-    assert world.is_preloaded()  # its server has made the mark of the imports
-    (world.root / "importing").unlink()
-    (world.root / "gate").touch()
-    with serving(world.root, world.place.with_name("other")) as other:
+    with importing(world) as other:
         waiting = other.start("print('made')")
         until((world.root / "importing").exists)
         until(lambda: bool(psutil.Process(waiting.pid).net_connections("unix")))
