@@ -18,7 +18,7 @@ import psutil
 import pytest
 from waiting import until
 
-from paco_core.runtime.preloading import SOCKET, STAGES
+from paco_core.runtime.preloading import FOR_RANKS, SOCKET, STAGES
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="Linux alone has process descriptors")
 
@@ -49,6 +49,19 @@ child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
 pathlib.Path("family.part").write_text(f"{{os.getpid()}} {{child.pid}}")
 pathlib.Path("family.part").rename("family")
 time.sleep(600)
+"""
+#: A stage that launches one rank as accelerate does, and a rank that runs ``rank``.
+LAUNCHES = """
+import os, subprocess, sys
+from paco_core.runtime.preloading import launch_ranks
+from paco_core.runtime.process import prepare
+if "RANK" not in os.environ:
+    prepare(1)
+    launch_ranks("x")
+    own = {{"RANK": "1", "MASTER_PORT": "1", "ACCELERATE_USE_CPU": "True", "TORCHELASTIC_USE_AGENT_STORE": "True"}}
+    rank = subprocess.Popen([sys.executable, "-m", "paco_core", "run", "x"], env={{**os.environ, **own}})
+    {launcher}
+{rank}
 """
 TIDIES = """
 def tidy(number, frame):
@@ -198,7 +211,7 @@ found = {
     "files": sorted(os.listdir("/proc/self/fd")), "leads": [os.getpid() == os.getpgrp(), os.getpid() == os.getsid(0)],
     "streams": [[s.line_buffering, s.write_through, s.encoding, s.errors] for s in (sys.stdin, sys.stdout, sys.stderr)],
 }
-found["environment"].pop("_", None)
+found["environment"].pop("_", None), found["environment"].pop("PACO_PRELOADED_FOR_RANKS", None)
 print(json.dumps(found))
 """
     mask = os.umask(0o027)
@@ -275,6 +288,27 @@ def test_kill_9_of_the_server_ends_the_stage_and_is_reported(world: World) -> No
     assert client.returncode == 1 and "was killed, and the stage with it; run the same command again" in complained
     until(lambda: gone(family))
     assert not world.is_preloaded(), "the next stage does without"
+
+
+def test_ranks_of_a_stage_are_forked_too(world: World) -> None:
+    rank = (
+        "import gated; print(gated.IMPORTED_BY == os.getpid(), sorted(os.environ.keys() & {'RANK', 'PACO_PRELOADED'}))"
+    )
+    body = LAUNCHES.format(launcher="raise SystemExit(rank.wait())", rank=rank)
+    assert world.run(body) == (0, "False ['RANK']\n", "")
+    assert world.run(body, cold=True) == (0, "True ['RANK']\n", "")
+    assert world.is_preloaded(**{FOR_RANKS: "of another run"})
+
+
+def test_kill_9_of_a_launcher_ends_its_ranks(world: World) -> None:
+    stage = world.start(LAUNCHES.format(launcher="rank.wait()", rank=FAMILY.format(before="")))
+    family = world.family()
+    (launcher,) = {
+        process for process in psutil.Process(world.server.pid).children() if process.pid not in {p.pid for p in family}
+    }
+    launcher.kill()
+    until(lambda: gone(family))
+    assert stage.wait(timeout=60) == -signal.SIGKILL
 
 
 def test_two_stages_run_at_once(world: World) -> None:

@@ -18,9 +18,13 @@ from pathlib import Path
 
 #: The server's socket; stages that wait for it even while it still imports, with commas. Set for DVC, never by hand.
 SOCKET, STAGES = "PACO_PRELOADED", "PACO_PRELOADED_STAGES"
-#: What differs between a server and a stage and is read by no library: DVC's variables, ours, the shell's.
-_PREFIXES = ("DVC_", "PACO_")
-_NAMES = {"PATH", "PWD", "OLDPWD", "SHLVL", "_", "PS1", "PS2", "PS3", "PS4", "PROMPT"}
+#: The socket, kept by a stage for the ranks that it may launch.
+FOR_RANKS = "PACO_PRELOADED_FOR_RANKS"
+#: What differs between a server and a stage and is read by no library at its import: DVC's variables, ours, the
+#: shell's, and those that give a rank its place.
+_PREFIXES = ("DVC_", "PACO_", "ACCELERATE_", "TORCHELASTIC_", "MASTER_", "GROUP_", "ROLE_")
+_SHELLS = {"PATH", "PWD", "OLDPWD", "SHLVL", "_", "PS1", "PS2", "PS3", "PS4", "PROMPT"}
+_RANKS = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "TORCH_NCCL_ASYNC_ERROR_HANDLING"}
 
 
 def surroundings() -> dict[str, str]:
@@ -29,7 +33,7 @@ def surroundings() -> dict[str, str]:
     The server starts no stage whose own are different: a variable, the project's folder, the parameters (how many
     threads), the interpreter or the packages that are installed have changed.
     """
-    variables = {n: v for n, v in os.environ.items() if n not in _NAMES and not n.startswith(_PREFIXES)}
+    variables = {n: v for n, v in os.environ.items() if n not in _SHELLS | _RANKS and not n.startswith(_PREFIXES)}
     params = Path("params.yaml")
     packages = [Path(folder) for folder in sys.path if folder.endswith(("site-packages", "dist-packages"))]
     return {
@@ -44,3 +48,9 @@ def surroundings() -> dict[str, str]:
 def changes(now: dict[str, str], before: dict[str, str]) -> list[str]:
     """What differs between two, without its values: they may be secrets."""
     return sorted(name for name in {*now, *before} if now.get(name) != before.get(name))
+
+
+def launch_ranks(stage: str) -> None:
+    """Name the server, where this process is its fork, in the environment of the ranks of ``stage``."""
+    if place := os.environ.pop(FOR_RANKS, ""):
+        os.environ.update({SOCKET: place, STAGES: stage})

@@ -13,7 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-from paco_core.runtime.preloading import SOCKET, STAGES, changes, surroundings
+from paco_core.io.parent_process import die_with_parent
+from paco_core.runtime.preloading import FOR_RANKS, SOCKET, STAGES, changes, surroundings
 from paco_core.runtime.preloading.wire import receive, send
 
 #: What a stage tidies up after. Other signals end this process as they would end a stage, and the server ends the fork.
@@ -24,11 +25,13 @@ def run_preloaded() -> None:
     """Have the stage of this command line run by the server that the environment names, and end as it does.
 
     Returns where it has to be run the ordinary way: it is not one that the server is for, the server is gone, or it
-    has imported the libraries under other circumstances. What the stage starts sees no server.
+    has imported the libraries under other circumstances. What the stage starts sees no server, except its ranks.
     """
     place, stages = os.environ.pop(SOCKET), os.environ.pop(STAGES, "").split(",")
     if sys.argv[1:2] != ["run"] or sys.argv[2:3] == [] or sys.argv[2] not in stages:
         return
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":  # a rank: its launcher ends it unless it is killed
+        die_with_parent(number=signal.SIGKILL)
     with socket.socket(socket.AF_UNIX) as connection:
         try:
             if (fork := _asked(connection, place)) is None:
@@ -47,7 +50,8 @@ def _asked(connection: socket.socket, place: str) -> int | None:
     server = receive(connection)  # it says so when it has imported all: sooner than we would have ourselves
     if server is None:
         return None
-    if changed := changes(surroundings(), server[0]["surroundings"]):
+    prepared = server[0]["prepared"]  # what a stage sets for itself, and has set for its ranks
+    if changed := changes({**prepared, **surroundings()}, {**prepared, **server[0]["surroundings"]}):
         print(
             f"paco run: {', '.join(changed)}: not what it was when the run began; this stage imports its libraries "
             "itself",
@@ -58,7 +62,7 @@ def _asked(connection: socket.socket, place: str) -> int | None:
         "arguments": sys.argv,
         "original_arguments": sys.orig_argv,
         "path": sys.path,
-        "environment": dict(os.environ),
+        "environment": {**os.environ, FOR_RANKS: place},
         "folder": str(Path.cwd()),
         "umask": _umask(),
         "ignored": [int(number) for number in _PASSED_ON if signal.getsignal(number) is signal.SIG_IGN],

@@ -104,8 +104,8 @@ class _Fork:
 class Server:
     """One thread that waits for clients, for their ends and for those of its forks."""
 
-    def __init__(self, listener: socket.socket, surroundings: dict[str, str]) -> None:
-        self._listener, self._surroundings = listener, surroundings
+    def __init__(self, listener: socket.socket, surroundings: dict[str, str], prepared: dict[str, str]) -> None:
+        self._listener, self._greeting = listener, {"surroundings": surroundings, "prepared": prepared}
         self._forks: dict[int, _Fork] = {}
         self._woken, self._waking = socket.socketpair()
         for end in (self._woken, self._waking):
@@ -132,7 +132,7 @@ class Server:
         client.settimeout(_REQUEST_WITHIN_S)
         try:
             # The client decides, and sends its files only now: those of one that has gone would stay open meanwhile.
-            send(client, {"surroundings": self._surroundings})
+            send(client, self._greeting)
             received = receive(client, descriptors=3)
         except (OSError, ValueError):
             received = None
@@ -202,12 +202,13 @@ class Server:
 
 def _serve(listener: socket.socket, threads: int) -> Job | None:
     """Import, and serve; the socket's folder, made for it alone, is removed at the end."""
-    present, server, place = surroundings(), os.getpid(), Path(listener.getsockname())
+    present, given, server, place = surroundings(), dict(os.environ), os.getpid(), Path(listener.getsockname())
     prepare(threads)
+    prepared = {name: value for name, value in os.environ.items() if name not in given}
     signal.signal(signal.SIGINT, signal.getsignal(signal.SIGTERM))  # both end the imports as an exception
     try:
         preload()
-        return Server(listener, present).serve()
+        return Server(listener, present, prepared).serve()
     finally:
         if os.getpid() == server:
             with suppress(OSError):  # who started this removes them, too, unless it was killed
