@@ -88,6 +88,7 @@ def paint(
         max_sequence_length,
         references,
         [[shape] for shape in shapes] if policy.edits else (),
+        guidance=guidance,
     )
     asked = [
         [record.idx, record.prompt, when, steps, guidance, *([picture_digest(references[row])] if references else [])]

@@ -207,7 +207,11 @@ class Trainer:
         references = None if self.reference is None else [self.reference(record) for record in records]
         sizes = [self._sizes([record], sides) for record in records] if self.policy.edits else []
         return self.policy.encode(
-            [record.prompt for record in records], self.recipe.max_sequence_length, references, sizes
+            [record.prompt for record in records],
+            self.recipe.max_sequence_length,
+            references,
+            sizes,
+            guidance=self.recipe.guidance,
         )
 
     def _sizes(self, records: Sequence[PromptRecord], sides: Sequence[int]) -> list[Size]:

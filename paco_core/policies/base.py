@@ -71,6 +71,8 @@ class Policy(Protocol):
         max_sequence_length: int,
         references: Sequence[Image] | None = None,
         sizes: Sequence[Sequence[Size]] = (),
+        *,
+        guidance: float | None = None,
     ) -> Encoded:
         """Encode prompts, and the reference picture of each where the family edits, one row each.
 
@@ -78,6 +80,8 @@ class Policy(Protocol):
             references: one a prompt where :attr:`edits`, else None.
             sizes: of the pictures that will be painted, a list for each prompt; an editing family brings the prompt's
                 reference to each of them (or to about ``reference_size``, where it was loaded with one).
+            guidance: of the passes to come. What only guided passes need is left out where it asks for none of them,
+                and encoded when None.
 
         Raises:
             DataError: for references where none are taken, or not one a prompt where they are.

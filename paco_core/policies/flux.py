@@ -45,6 +45,8 @@ class FluxPolicy(PipelinePolicy):
         max_sequence_length: int,
         references: Sequence[Image] | None = None,
         sizes: Sequence[Sequence[Size]] = (),
+        *,
+        guidance: float | None = None,  # noqa: ARG002
     ) -> Encoded:
         self.check_references(prompts, references, sizes)
         return Encoded(self._texts(prompts, max_sequence_length), self.device)

@@ -46,6 +46,8 @@ class FluxKontextPolicy(FluxPolicy):
         max_sequence_length: int,
         references: Sequence[Image] | None = None,
         sizes: Sequence[Sequence[Size]] = (),
+        *,
+        guidance: float | None = None,  # noqa: ARG002
     ) -> Encoded:
         self.check_references(prompts, references, sizes)
         texts = self._texts(prompts, max_sequence_length)

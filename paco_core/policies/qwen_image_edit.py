@@ -60,14 +60,17 @@ image = pipeline(
         max_sequence_length: int,
         references: Sequence[Image] | None = None,
         sizes: Sequence[Sequence[Size]] = (),
+        *,
+        guidance: float | None = None,
     ) -> Encoded:
         self.check_references(prompts, references, sizes)
         pictures = [picture.convert("RGB") for picture in references or ()]
         names = [picture_digest(picture) for picture in pictures]
         instructions = [self._cut(prompt, max_sequence_length) for prompt in prompts]
         parts = [self._references(pictures, names, sizes)]
-        for part, texts in {"text": instructions, "negative": [NEGATIVE] * len(pictures)}.items():
-            parts.append(self._texts(part, texts, pictures, names, sizes))
+        parts.append(self._texts("text", instructions, pictures, names, sizes))
+        if guidance is None or self.known.passes_a_step(guidance) > 1:
+            parts.append(self._texts("negative", [NEGATIVE] * len(pictures), pictures, names, sizes))
         return Encoded([dict(ChainMap(*row)) for row in zip(*parts, strict=True)], self.device)
 
     def condition_of(self, size: Size) -> Size:

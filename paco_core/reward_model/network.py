@@ -220,8 +220,8 @@ class Network:
 
         Rows are padded to ``length`` tokens; to the longest of them when None.
         """
-        # A checkpointed layer is run again after this block: it would see all positions then.
-        whole = self.model.is_gradient_checkpointing
+        # A checkpointed layer is run again after this block, for the gradient: it would see all positions then.
+        whole = torch.is_grad_enabled() and self.model.is_gradient_checkpointing
         with nullcontext() if whole else self._read.only(row, position):
             states: torch.Tensor = self._forward(rows, False, length).last_hidden_state
         return states[row, position]

@@ -173,6 +173,16 @@ def test_one_encoding_serves_every_size_it_was_made_for(policy: Any) -> None:
         assert np.abs(arrays(policy.decode(done.latents, size)) - sample(policy, size)).max() <= 1
 
 
+def test_an_empty_instruction_is_encoded_only_for_guided_passes(policy: Any) -> None:
+    def names(guidance: float | None) -> set[str]:
+        encoded = policy.encode(PROMPTS[:1], TEXT_LENGTH, references(1), [[(32, 32)]], guidance=guidance)
+        return {name.partition(" ")[0] for name in encoded.rows[0]}
+
+    guided = names(GUIDANCE)
+    assert names(None) == guided
+    assert guided - names(1.0) == ({"negative"} if policy.known.true_guidance else set())
+
+
 def test_a_prompt_is_encoded_at_the_sizes_of_its_own_pictures(policy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Four shapes take as many passes of an encoder as one shape, and no memory beside the weights."""
 
@@ -205,7 +215,7 @@ def test_log_probability_before_an_update_is_the_rollouts(policy: Any, guidance:
     size = (32, 32)
     policy.add_adapter(LORA, 0)
     train_a_little(policy)
-    encoded = policy.encode(PROMPTS, TEXT_LENGTH, references(), [[size]] * 3)
+    encoded = policy.encode(PROMPTS, TEXT_LENGTH, references(), [[size]] * 3, guidance=guidance)
     sampling = Sampling.of(policy, size, 4, guidance, noise_steps=[1], noise_level=0.7)
     kept = rollout(policy, encoded, [0, 1, 2], KEYS, sampling).kept[0]
     for rows in ([1, 0], [2], [1]):

@@ -55,6 +55,8 @@ class ToyPolicy:
         max_sequence_length: int,
         references: Sequence[Image.Image] | None = None,
         sizes: Sequence[Sequence[Size]] = (),
+        *,
+        guidance: float | None = None,
     ) -> Encoded:
         assert self.encoders and references is None
         self.calls["encode"] += 1
@@ -148,6 +150,8 @@ class ToyEditor(ToyPolicy):
         max_sequence_length: int,
         references: Sequence[Image.Image] | None = None,
         sizes: Sequence[Sequence[Size]] = (),
+        *,
+        guidance: float | None = None,
     ) -> Encoded:
         assert references is not None and len(references) == len(prompts) == len(sizes)
         self.encoded.append((len(prompts), [list(own) for own in sizes]))
