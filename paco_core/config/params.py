@@ -86,7 +86,7 @@ class DiverseParams(Section):
 class GridsParams(Section):
     model: ModelRef
     device: str
-    dtype: Literal["float32", "bfloat16", "float16"]
+    dtype: Literal["float32", "mixed", "bfloat16", "float16"]
     seeds: list[int]  # one picture of every prompt from each; none: nothing is painted
     height: Positive
     width: Positive

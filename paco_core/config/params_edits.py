@@ -71,7 +71,7 @@ class EditsParams(Section):
 
     painters: list[Painter]  # none: nothing is painted
     device: str
-    dtype: Literal["float32", "bfloat16", "float16"]
+    dtype: Literal["float32", "mixed", "bfloat16", "float16"]
     seeds: list[int] = Field(min_length=1)  # one picture of every prompt from each
     size: Annotated[int, Field(ge=16)]  # pixels of a painted picture's side
     steps: Positive

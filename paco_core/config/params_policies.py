@@ -164,7 +164,7 @@ else:
 class PoliciesParams(Section):
     recipes: Recipes
     device: str
-    dtype: Literal["float32", "bfloat16"]
+    dtype: Literal["float32", "mixed", "bfloat16"]
     learning_rate: Annotated[float, Field(gt=0)]
     weight_decay: Annotated[float, Field(ge=0)]
     optimizer: Literal["adamw", "adamw_8bit"] = "adamw"

@@ -11,7 +11,7 @@ from paco_core.io.check_report import CheckReport
 from paco_core.io.files import DataError
 
 Row = Mapping[str, float]
-RATIO_GAP = {"float32": 1e-6, "bfloat16": 1e-2}  # largest |log p - log p_old| that rounding explains
+RATIO_GAP = {"float32": 1e-6, "mixed": 1e-6, "bfloat16": 1e-2}  # largest |log p - log p_old| that rounding explains
 DIVERSITY_KEPT = {"panel_diversity": 0.5, "reference_distance": 0.25}  # of the value before training
 
 

@@ -18,7 +18,7 @@ from paco_core.training.ema import Ema
 from paco_core.training.processes import Processes
 
 #: Largest |log p - log p_old| before the first update that training accepts: far more than rounding explains.
-MAX_RATIO_GAP = {"float32": 1e-4, "bfloat16": 0.05}
+MAX_RATIO_GAP = {"float32": 1e-4, "mixed": 1e-4, "bfloat16": 0.05}
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import yaml
 from paco_core.config.params import PoliciesParams, PolicyRecipe
 from paco_core.data.records.records import PromptRecord
 from paco_core.grpo.sizes import picture_size
+from paco_core.io.precision import weights_format
 from paco_core.policies.base import Policy
 from paco_core.policies.families import family_of
 
@@ -95,7 +96,7 @@ def _example(params: PoliciesParams, recipe: PolicyRecipe, policy: Policy, recor
         *(["from PIL import Image"] if edits else []),
     ]
     lines = [
-        f"pipeline = {kind}.from_pretrained({recipe.model!r}, torch_dtype=torch.{params.dtype})",
+        f"pipeline = {kind}.from_pretrained({recipe.model!r}, torch_dtype={weights_format(params.dtype)})",
         f"pipeline.load_lora_weights({f'{place}/adapter'!r})  # this folder",
         *([] if params.device == "cpu" else [f"pipeline.to({params.device!r})"]),
         f"prompt = {record.prompt!r}",

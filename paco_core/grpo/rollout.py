@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 import torch
@@ -123,7 +124,9 @@ def rollout(
 ) -> Trajectory:
     """Sample one picture a row: ODE steps, except at the noise steps.
 
-    Up to the first noisy step, passes are made once for all samples of a prompt that share their initial noise.
+    Up to the first noisy step, passes are made once for all samples of a prompt that share their initial noise. A step
+    that is trained is computed as its trained pass will be, the others as pictures are painted
+    (:meth:`Policy.painting`).
 
     Args:
         encoded: the prompts.
@@ -138,7 +141,9 @@ def rollout(
         x = policy.noise(sampling.size, [starts[places[0]] for places in same])
         condition = own if len(same) == len(rows) else encoded.take([rows[places[0]] for places in same])
         for number, step in enumerate(sampling.steps):
-            v = policy.velocity(x, step.sigma, condition, sampling.guidance, sampling.size)
+            kept_for_training = number in sampling.noise_steps and sampling.is_trained(number)
+            with nullcontext() if kept_for_training else policy.painting():
+                v = policy.velocity(x, step.sigma, condition, sampling.guidance, sampling.size)
             if number not in sampling.noise_steps:
                 x = euler(x, v, step)
                 continue

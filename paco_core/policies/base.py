@@ -101,6 +101,9 @@ class Policy(Protocol):
     ) -> torch.Tensor:
         """Predicted velocity in fp32, shaped like ``latents``."""
 
+    def painting(self) -> AbstractContextManager[None]:
+        """Passes of the block only paint: they may be computed in a smaller number format than trained ones."""
+
     def decode(self, latents: torch.Tensor, size: Size) -> list[Image]:
         """Clean latents to pictures."""
 

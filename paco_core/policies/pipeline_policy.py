@@ -22,6 +22,7 @@ from peft.utils import get_peft_model_state_dict
 from paco_core.io.files import DataError
 from paco_core.io.hub import from_hub
 from paco_core.io.imports import uncollected, without_bars
+from paco_core.io.precision import painting, weights_format
 from paco_core.policies import adapters
 from paco_core.policies.base import DECODE_PIXELS, NoiseKey, Size, sized
 from paco_core.policies.encodings import Encodings, Tensors, fingerprint
@@ -37,6 +38,7 @@ class PipelinePolicy:
     """A pipeline with a ``transformer``, a ``vae`` and text encoders; a family adds encoding, velocity, decoding."""
 
     family: ClassVar[str]
+    dtype = "float32"  # of params.yaml, as :meth:`load` was given it
 
     def __init__(
         self, pipeline: Any, device: str, *, reference_size: int | None = None, encodings: Encodings | None = None
@@ -72,11 +74,13 @@ class PipelinePolicy:
             raise DataError(f"{model}: holds a {found}, the family {cls.family} needs a {wanted}")
         with without_bars(), from_hub(model):
             folder = Path(model if Path(model).is_dir() else kind.download(model))
-            pipeline = kind.from_pretrained(folder, dtype=getattr(torch, dtype))
+            pipeline = kind.from_pretrained(folder, dtype=weights_format(dtype))
         pipeline.set_progress_bar_config(disable=True)
         pipeline.to(device)
-        folder_of_cache = None if cache is None else cache / fingerprint(folder, dtype, device)
-        return cls(pipeline, device, reference_size=reference_size, encodings=Encodings(folder_of_cache))
+        folder_of_cache = None if cache is None else cache / fingerprint(folder, str(weights_format(dtype)), device)
+        policy = cls(pipeline, device, reference_size=reference_size, encodings=Encodings(folder_of_cache))
+        policy.dtype = dtype
+        return policy
 
     @property
     def multiple(self) -> int:
@@ -196,16 +200,19 @@ class PipelinePolicy:
         )
         return packed.to(self.device)
 
+    def painting(self) -> AbstractContextManager[None]:
+        return painting(self.device, self.dtype)
+
     def decoded_at_once(self, latents: torch.Tensor, size: Size) -> Sequence[torch.Tensor]:
         """Latents in parts of at most :data:`DECODE_PIXELS`, or of one picture."""
         return latents.split(max(1, DECODE_PIXELS // (size[0] * size[1])))
 
     def decode(self, latents: torch.Tensor, size: Size) -> list[Image]:
         pictures: list[Image] = []
-        with torch.inference_mode():
+        with torch.inference_mode(), self.painting():
             for part in self.decoded_at_once(latents, size):
                 maps = self.pipeline._unpack_latents(part, *size, self.pipeline.vae_scale_factor)
-                pictures += self.pipeline.image_processor.postprocess(self._pixels(maps), output_type="pil")
+                pictures += self.pipeline.image_processor.postprocess(self._pixels(maps).float(), output_type="pil")
         return pictures
 
     def _pixels(self, maps: torch.Tensor) -> torch.Tensor:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
@@ -48,6 +49,29 @@ def test_trained_pass_finds_the_log_probability_of_the_rollout(dynamics: str) ->
         v = policy.velocity(part.before, step.sigma, encoded.take(rows[start : start + 2]), 3.5, SIZE)
         found = DYNAMICS[dynamics].log_prob(part.after, DYNAMICS[dynamics].transition(part.before, v, step))
         assert (found - part.log_prob).abs().max() < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("settings", "trained"),
+    [
+        ({"noise_steps": [1, 3]}, {1, 3}),
+        ({"noise_steps": [1, 3], "train_steps": [3]}, {3}),
+        ({"noise_steps": [1], "keeps": frozenset()}, set()),
+    ],
+)
+def test_only_trained_steps_are_computed_as_a_trained_pass_is(
+    monkeypatch: pytest.MonkeyPatch, settings: dict[str, object], trained: set[int]
+) -> None:
+    policy, painted = ToyPolicy(), []
+
+    @contextmanager
+    def painting() -> Iterator[None]:
+        painted.append(policy.rows["sampled"] // len(GROUPS))
+        yield
+
+    monkeypatch.setattr(policy, "painting", painting)
+    run(policy, GROUPS, **settings)
+    assert set(range(5)) - set(painted) == trained and len(painted) == len(set(painted))
 
 
 def test_noise_depends_on_its_key_only() -> None:

@@ -17,6 +17,7 @@ from tiny import TEXT_LENGTH, tiny_flux
 from paco_core.config.params import LoraParams
 from paco_core.grpo.dynamics import DYNAMICS
 from paco_core.grpo.rollout import Sampling, rollout
+from paco_core.io import precision
 from paco_core.io.files import DataError
 from paco_core.policies import base, peft_layout
 from paco_core.policies.base import NoiseKey
@@ -51,6 +52,21 @@ def sample(policy: FluxPolicy, size: tuple[int, int]) -> np.ndarray:
     encoded = policy.encode(PROMPTS, TEXT_LENGTH)
     done = rollout(policy, encoded, range(3), KEYS, Sampling.of(policy, size, 4, 3.5))
     return np.stack([np.asarray(image, dtype=int) for image in policy.decode(done.latents, size)])
+
+
+def test_mixed_trains_as_float32_does_and_paints_nearly_the_same(
+    policy: FluxPolicy, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(precision, "computes_bfloat16", lambda _device: True)
+    mixed = FluxPolicy.load(str(folder), "cpu", "mixed")
+    assert {p.dtype for p in mixed.transformer.parameters()} == {torch.float32}
+    painted, exact = sample(mixed, (32, 32)), sample(policy, (32, 32))
+    assert 0 < np.abs(painted - exact).mean() < 2, "levels of 255; random weights amplify what trained ones do not"
+    kept = []
+    for each in (policy, mixed):
+        sampling = Sampling.of(each, (32, 32), 4, 3.5, noise_steps=[0], noise_level=0.7)
+        kept.append(rollout(each, each.encode(PROMPTS, TEXT_LENGTH), range(3), KEYS, sampling).kept[0])
+    assert torch.equal(kept[0].log_prob, kept[1].log_prob) and torch.equal(kept[0].after, kept[1].after)
 
 
 def by_pipeline(pipeline: Any, noise: torch.Tensor, size: tuple[int, int]) -> np.ndarray:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -65,6 +65,9 @@ class ToyPolicy:
 
     def drop_encoders(self) -> None:
         self.encoders = False
+
+    def painting(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def sigmas(self, size: Size, steps: int) -> torch.Tensor:
         return torch.cat([torch.linspace(1.0, 1.0 / steps, steps), torch.zeros(1)])

@@ -25,6 +25,7 @@ from paco_core.data.prompts.prompt_embeddings import PromptEmbeddings
 from paco_core.io.files import DataError
 from paco_core.io.hub import from_hub
 from paco_core.io.imports import uncollected, without_bars
+from paco_core.io.precision import painting, weights_format
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -60,7 +61,7 @@ class TextToImage:
         try:
             with without_bars(), from_hub(model):
                 pipeline = DiffusionPipeline.from_pretrained(
-                    str(model), dtype=getattr(torch, params.dtype), use_safetensors=True
+                    str(model), dtype=weights_format(params.dtype), use_safetensors=True
                 )
         except (OSError, ValueError) as error:
             raise DataError(f"{model}: no diffusers pipeline there ({str(error).splitlines()[0]})") from None
@@ -104,13 +105,14 @@ class TextToImage:
         filled = [*requests, *[requests[-1]] * (batch_size - len(requests))]
         # CPU generators: the noise is the same whatever device paints.
         noise = [torch.Generator().manual_seed(request.noise_seed) for request in filled]
-        painted = self.pipeline(
-            prompt=[request.prompt for request in filled],
-            height=filled[0].height,
-            width=filled[0].width,
-            generator=noise,
-            **self._settings(),
-        ).images
+        with painting(self.params.device, self.params.dtype):
+            painted = self.pipeline(
+                prompt=[request.prompt for request in filled],
+                height=filled[0].height,
+                width=filled[0].width,
+                generator=noise,
+                **self._settings(),
+            ).images
         return list(painted[: len(requests)])
 
     def _settings(self) -> dict[str, Any]:

@@ -1,0 +1,40 @@
+"""Number formats that ``params.yaml`` names: of weights, and of passes that only paint."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+
+import torch
+
+MIXED = "mixed"  # float32 weights; passes that only paint in bfloat16 where the device computes it natively
+_BFLOAT16 = ("avx512_bf16", "amx_bf16")  # what a processor that computes it calls it
+warnings.filterwarnings("ignore", "Mismatch dtype between input and weight")  # torch's, of norms under autocast
+
+
+def weights_format(dtype: str) -> torch.dtype:
+    """The number format of weights for a ``dtype`` of params.yaml."""
+    return torch.float32 if dtype == MIXED else getattr(torch, dtype)  # type: ignore[no-any-return]
+
+
+@lru_cache
+def computes_bfloat16(device: str) -> bool:
+    """Whether a device multiplies in bfloat16 itself; elsewhere it is emulated, and slower than float32."""
+    if device.startswith("cuda"):
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    return device == "cpu" and any(torch.cpu.get_capabilities().get(name) for name in _BFLOAT16)
+
+
+@contextmanager
+def painting(device: str, dtype: str) -> Iterator[None]:
+    """For passes whose result is only looked at: under ``mixed``, products and convolutions of this thread in bfloat16.
+
+    Nothing changes for other formats, nor where the device does not compute bfloat16 itself.
+    """
+    if dtype != MIXED or not computes_bfloat16(device):
+        yield
+        return
+    with torch.autocast(device.partition(":")[0], torch.bfloat16):
+        yield
