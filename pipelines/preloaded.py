@@ -23,6 +23,7 @@ from paco_core.runtime.placement import DEVICES
 from paco_core.runtime.preloading import SOCKET, STAGES
 
 LIBRARY, LEAST = "torch", 3  # stages with this one are worth a server, from this many on
+LIBRARIES = {LIBRARY, "pandas"}  # what the server then spares stages
 MOST_BYTES = 103  # of a socket's path; Linux takes 107
 GRACE_SECONDS = 8.0
 _BACKLOG = 64
@@ -37,10 +38,10 @@ def preloaded(project: DvcProject, names: Iterable[str], environment: Mapping[st
     """
     try:
         params = load(project.root / PARAMS_FILE)
-        stages = _importing(project, names) if _is_possible(params) else set()
+        uses = _libraries(project, names) if _is_possible(params) else {}
     except (DataError, ParamsError):  # the stages report it
-        stages = set()
-    if len(stages) < LEAST:
+        uses = {}
+    if sum(LIBRARY in libraries for libraries in uses.values()) < LEAST:
         yield dict(environment)
         return
     folder = Path(tempfile.mkdtemp(prefix="paco-"))  # only this user gets into it
@@ -53,7 +54,7 @@ def preloaded(project: DvcProject, names: Iterable[str], environment: Mapping[st
             yield {
                 **environment,
                 SOCKET: str(place),
-                STAGES: ",".join(sorted({name.partition("@")[0] for name in stages})),
+                STAGES: ",".join(sorted({name.partition("@")[0] for name in uses if uses[name] & LIBRARIES})),
             }
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -64,10 +65,13 @@ def _is_possible(params: Params) -> bool:
     return local and hasattr(os, "pidfd_open") and not gpus.visible()
 
 
-def _importing(project: DvcProject, names: Iterable[str]) -> set[str]:
-    """Those of the stages that use the library, by their code."""
+def _libraries(project: DvcProject, names: Iterable[str]) -> dict[str, set[str]]:
+    """What each stage imports, by its code."""
     graph, codes = project.stages, StageCodes.present(project.root).files()
-    return {name for name in names if any(dep in codes and LIBRARY in codes[dep].libraries for dep in graph[name].deps)}
+    return {
+        name: {library for dep in graph[name].deps if dep in codes for library in codes[dep].libraries}
+        for name in names
+    }
 
 
 @contextmanager

@@ -62,7 +62,10 @@ def processes_here(root: Path, device: str) -> int:
 def become(stage: str, item: str | None, root: Path, device: str, processes: int | None = None) -> NoReturn:
     """Start the ranks in this process's place: signals, pipes and the exit status stay those of the stage."""
     start = command(stage, item, root, device, processes)
-    launch_ranks(stage)
+    if launch_ranks(stage):
+        sys.argv[:] = start[2:]
+        main()
+        raise SystemExit(0)
     os.execv(start[0], start)  # noqa: S606 (no shell is wanted)
 
 

@@ -50,7 +50,12 @@ def changes(now: dict[str, str], before: dict[str, str]) -> list[str]:
     return sorted(name for name in {*now, *before} if now.get(name) != before.get(name))
 
 
-def launch_ranks(stage: str) -> None:
-    """Name the server, where this process is its fork, in the environment of the ranks of ``stage``."""
-    if place := os.environ.pop(FOR_RANKS, ""):
+def launch_ranks(stage: str) -> bool:
+    """Name the server in the environment of the ranks of ``stage``, where this process is a fork of it.
+
+    Returns whether it is one, which has imported the libraries.
+    """
+    place = os.environ.pop(FOR_RANKS, "")
+    if place:
         os.environ.update({SOCKET: place, STAGES: stage})
+    return bool(place)
