@@ -23,7 +23,6 @@ from paco_core.runtime.placement import DEVICES
 from paco_core.runtime.preloading import SOCKET, STAGES
 
 LIBRARY, LEAST = "torch", 3  # stages with this one are worth a server, from this many on
-LIBRARIES = {LIBRARY, "pandas"}  # what the server then spares stages
 MOST_BYTES = 103  # of a socket's path; Linux takes 107
 GRACE_SECONDS = 8.0
 _BACKLOG = 64
@@ -38,10 +37,10 @@ def preloaded(project: DvcProject, names: Iterable[str], environment: Mapping[st
     """
     try:
         params = load(project.root / PARAMS_FILE)
-        uses = _libraries(project, names) if _is_possible(params) else {}
+        stages = _importing(project, names) if _is_possible(params) else set()
     except (DataError, ParamsError):  # the stages report it
-        uses = {}
-    if sum(LIBRARY in libraries for libraries in uses.values()) < LEAST:
+        stages = set()
+    if len(stages) < LEAST:
         yield dict(environment)
         return
     folder = Path(tempfile.mkdtemp(prefix="paco-"))  # only this user gets into it
@@ -54,7 +53,7 @@ def preloaded(project: DvcProject, names: Iterable[str], environment: Mapping[st
             yield {
                 **environment,
                 SOCKET: str(place),
-                STAGES: ",".join(sorted({name.partition("@")[0] for name in uses if uses[name] & LIBRARIES})),
+                STAGES: ",".join(sorted({name.partition("@")[0] for name in stages})),
             }
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -65,13 +64,10 @@ def _is_possible(params: Params) -> bool:
     return local and hasattr(os, "pidfd_open") and not gpus.visible()
 
 
-def _libraries(project: DvcProject, names: Iterable[str]) -> dict[str, set[str]]:
-    """What each stage imports, by its code."""
+def _importing(project: DvcProject, names: Iterable[str]) -> set[str]:
+    """Those of the stages that use the library, by their code."""
     graph, codes = project.stages, StageCodes.present(project.root).files()
-    return {
-        name: {library for dep in graph[name].deps if dep in codes for library in codes[dep].libraries}
-        for name in names
-    }
+    return {name for name in names if any(dep in codes and LIBRARY in codes[dep].libraries for dep in graph[name].deps)}
 
 
 @contextmanager

@@ -111,7 +111,7 @@ def test_the_server_pays_where_several_stages_use_torch_on_a_processor(
             assert environment["A"] == "b" and (SOCKET in environment) == (STAGES in environment)
             return environment.get(STAGES)
 
-    assert found(every) == "edits,grids,policies,prompts"
+    assert found(every) == "edits,grids,policies"
     assert found(["prompts", "rankings", "grids@0", "edits"]) is None, "two would import once each"
     assert started == [load(small / "params.yaml").threads]
     (deep := small / ("d" * 100)).mkdir()
