@@ -13,6 +13,7 @@ import diffusers
 import torch
 
 from paco_core.config.params import PoliciesParams, PolicyRecipe
+from paco_core.io.precision import weights_format
 from paco_core.planning.footprint import Architecture
 from paco_core.policies.base import sized
 from paco_core.policies.encoded import Encoded
@@ -48,7 +49,7 @@ def build(recipe: PolicyRecipe, found: Architecture, grpo: PoliciesParams, devic
     if folder.is_dir():
         settings = transformer.load_config(folder / "transformer"), vae.load_config(folder / "vae")
     before = torch.get_default_dtype()
-    torch.set_default_dtype(getattr(torch, grpo.dtype))
+    torch.set_default_dtype(weights_format(grpo.dtype))
     try:
         torch.manual_seed(0)
         with torch.device(device):
@@ -59,6 +60,7 @@ def build(recipe: PolicyRecipe, found: Architecture, grpo: PoliciesParams, devic
     kind = getattr(diffusers, known.pipeline)
     none = dict.fromkeys(name for name in inspect.signature(kind.__init__).parameters if name != "self")
     policy: PipelinePolicy = known.load_class()(kind(**{**none, **parts}), "cpu" if device == "meta" else device)
+    policy.dtype = grpo.dtype
     policy.add_adapter(grpo.lora, 0)
     policy.enable_gradient_checkpointing()
     policy.transformer.train()  # diffusers checkpoints in training only

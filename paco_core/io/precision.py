@@ -11,7 +11,6 @@ import torch
 
 MIXED = "mixed"  # float32 weights; passes that only paint in bfloat16 where the device computes it natively
 _BFLOAT16 = ("avx512_bf16", "amx_bf16")  # what a processor that computes it calls it
-warnings.filterwarnings("ignore", "Mismatch dtype between input and weight")  # torch's, of norms under autocast
 
 
 def weights_format(dtype: str) -> torch.dtype:
@@ -27,6 +26,12 @@ def computes_bfloat16(device: str) -> bool:
     return device == "cpu" and any(torch.cpu.get_capabilities().get(name) for name in _BFLOAT16)
 
 
+@lru_cache
+def _quieten() -> None:
+    """Once, not for the block alone: filters are the whole process's, and other threads may be changing them."""
+    warnings.filterwarnings("ignore", "Mismatch dtype between input and weight")  # torch's, of norms under autocast
+
+
 @contextmanager
 def painting(device: str, dtype: str) -> Iterator[None]:
     """For passes whose result is only looked at: under ``mixed``, products and convolutions of this thread in bfloat16.
@@ -36,5 +41,6 @@ def painting(device: str, dtype: str) -> Iterator[None]:
     if dtype != MIXED or not computes_bfloat16(device):
         yield
         return
+    _quieten()
     with torch.autocast(device.partition(":")[0], torch.bfloat16):
         yield
