@@ -204,15 +204,11 @@ class Trainer:
 
     def _encoded(self, records: Sequence[PromptRecord], sides: Sequence[int]) -> Encoded:
         """Prompts, and the reference picture of each edit at the sizes of its own pictures; one row a record."""
+        length, guidance = self.recipe.max_sequence_length, self.recipe.guidance
+        prompts = [record.prompt for record in records]
         references = None if self.reference is None else [self.reference(record) for record in records]
         sizes = [self._sizes([record], sides) for record in records] if self.policy.edits else []
-        return self.policy.encode(
-            [record.prompt for record in records],
-            self.recipe.max_sequence_length,
-            references,
-            sizes,
-            guidance=self.recipe.guidance,
-        )
+        return self.policy.encode(prompts, length, references, sizes, guidance=guidance)
 
     def _sizes(self, records: Sequence[PromptRecord], sides: Sequence[int]) -> list[Size]:
         rule, multiple = self.recipe.record_size, self.policy.multiple

@@ -53,11 +53,11 @@ time.sleep(600)
 #: A stage that launches one rank as accelerate does, and a rank that runs ``rank``.
 LAUNCHES = """
 import os, subprocess, sys
-from paco_core.runtime.preloading import launch_ranks
+from paco_core.runtime.preloading import serve_ranks
 from paco_core.runtime.process import prepare
 if "RANK" not in os.environ:
     prepare(1)
-    launch_ranks("x")
+    serve_ranks("x")
     own = {{"RANK": "1", "MASTER_PORT": "1", "ACCELERATE_USE_CPU": "True", "TORCHELASTIC_USE_AGENT_STORE": "True"}}
     rank = subprocess.Popen([sys.executable, "-m", "paco_core", "run", "x"], env={{**os.environ, **own}})
     {launcher}

@@ -23,8 +23,10 @@ FOR_RANKS = "PACO_PRELOADED_FOR_RANKS"
 #: What differs between a server and a stage and is read by no library at its import: DVC's variables, ours, the
 #: shell's, and those that give a rank its place.
 _PREFIXES = ("DVC_", "PACO_", "ACCELERATE_", "TORCHELASTIC_", "MASTER_", "GROUP_", "ROLE_")
-_SHELLS = {"PATH", "PWD", "OLDPWD", "SHLVL", "_", "PS1", "PS2", "PS3", "PS4", "PROMPT"}
-_RANKS = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "TORCH_NCCL_ASYNC_ERROR_HANDLING"}
+_NAMES = {
+    *("PATH", "PWD", "OLDPWD", "SHLVL", "_", "PS1", "PS2", "PS3", "PS4", "PROMPT"),
+    *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "TORCH_NCCL_ASYNC_ERROR_HANDLING"),
+}
 
 
 def surroundings() -> dict[str, str]:
@@ -33,7 +35,7 @@ def surroundings() -> dict[str, str]:
     The server starts no stage whose own are different: a variable, the project's folder, the parameters (how many
     threads), the interpreter or the packages that are installed have changed.
     """
-    variables = {n: v for n, v in os.environ.items() if n not in _SHELLS | _RANKS and not n.startswith(_PREFIXES)}
+    variables = {n: v for n, v in os.environ.items() if n not in _NAMES and not n.startswith(_PREFIXES)}
     params = Path("params.yaml")
     packages = [Path(folder) for folder in sys.path if folder.endswith(("site-packages", "dist-packages"))]
     return {
@@ -50,7 +52,7 @@ def changes(now: dict[str, str], before: dict[str, str]) -> list[str]:
     return sorted(name for name in {*now, *before} if now.get(name) != before.get(name))
 
 
-def launch_ranks(stage: str) -> bool:
+def serve_ranks(stage: str) -> bool:
     """Name the server in the environment of the ranks of ``stage``, where this process is a fork of it.
 
     Returns whether it is one, which has imported the libraries.

@@ -51,7 +51,7 @@ def _asked(connection: socket.socket, place: str) -> int | None:
     if server is None:
         return None
     prepared = server[0]["prepared"]  # what a stage sets for itself, and has set for its ranks
-    if changed := changes({**prepared, **surroundings()}, {**prepared, **server[0]["surroundings"]}):
+    if changed := changes({**prepared, **surroundings()}, server[0]["surroundings"]):
         print(
             f"paco run: {', '.join(changed)}: not what it was when the run began; this stage imports its libraries "
             "itself",

@@ -202,9 +202,10 @@ class Server:
 
 def _serve(listener: socket.socket, threads: int) -> Job | None:
     """Import, and serve; the socket's folder, made for it alone, is removed at the end."""
-    present, given, server, place = surroundings(), dict(os.environ), os.getpid(), Path(listener.getsockname())
+    given, server, place = set(os.environ), os.getpid(), Path(listener.getsockname())
     prepare(threads)
     prepared = {name: value for name, value in os.environ.items() if name not in given}
+    present = surroundings()
     signal.signal(signal.SIGINT, signal.getsignal(signal.SIGTERM))  # both end the imports as an exception
     try:
         preload()
