@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pandas as pd
 
-from paco_core.benchmarks.ranking_metrics import METRICS, TIE_RULE, RankMetrics, rank_metrics
+from paco_core.benchmarks.ranking_metrics import METRICS, TIE_RULE, RankMetrics, chance_metrics, rank_metrics
 from paco_core.benchmarks.results import flat, jsonable
 from paco_core.benchmarks.statistics import LEVEL, Comparison, Estimate, compare, estimate
 from paco_core.io.files import DataError, read_table
@@ -69,6 +69,7 @@ class Judgement:
     scores: list[tuple[float, ...]]
     causes: Counter[str] = field(default_factory=Counter)
     asked: int = 0  # distinct questions
+    is_chance: bool = False  # a random order, whose expected figures count
 
 
 def read_instances(path: Path, limit: int | None = None, seed: int = 0) -> list[Instance]:
@@ -160,13 +161,9 @@ def judge_embeddings(label: str, embedder: Embedder, instances: Sequence[Instanc
     return Judgement(label, scores, asked=len(refs))
 
 
-def judge_randomly(label: str, instances: Sequence[Instance], seed: int) -> Judgement:
-    """Chance: a number drawn for each candidate from the seed and the instance's id."""
-    scores = []
-    for instance in instances:
-        rng = random.Random(f"{seed}|{instance.instance_id}")
-        scores.append(tuple(rng.random() for _ in instance.candidates))
-    return Judgement(label, scores)
+def chance(label: str, instances: Sequence[Instance]) -> Judgement:
+    """A judge that orders at random, of which the expectation counts, not one draw; it has no scores."""
+    return Judgement(label, [(math.nan,) * len(i.candidates) for i in instances], is_chance=True)
 
 
 @dataclass(frozen=True)
@@ -252,7 +249,10 @@ def evaluate(
     """
     groups = [instance.prompt_id for instance in instances]
     per_instance = {
-        name: [rank_metrics(s, i.ranking, i.scores) for s, i in zip(judgement.scores, instances, strict=True)]
+        name: [
+            chance_metrics(i.ranking, i.scores) if judgement.is_chance else rank_metrics(s, i.ranking, i.scores)
+            for s, i in zip(judgement.scores, instances, strict=True)
+        ]
         for name, judgement in judgements.items()
     }
     columns = {

@@ -9,7 +9,6 @@ are P(Yes) of the two editing instructions; overall is the square root of their 
 from __future__ import annotations
 
 import math
-import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +18,7 @@ import numpy as np
 import pandas as pd
 
 from paco_core.benchmarks.results import flat, jsonable
-from paco_core.benchmarks.statistics import LEVEL, Comparison, Estimate, macro_compare, macro_estimate
+from paco_core.benchmarks.statistics import LEVEL, METHODS, Comparison, Estimate, macro_compare, macro_estimate
 from paco_core.benchmarks.tables import Table, difference, interval, number, with_published
 from paco_core.io.pictures import picture_digest
 from paco_core.reward_model.instructions import render
@@ -65,6 +64,7 @@ class Judgement:
     label: str
     scores: list[tuple[float, float]]
     causes: Counter[str] = field(default_factory=Counter)
+    is_chance: bool = False  # right in half of the cases, by expectation
 
 
 def count_questions(cases: Iterable[Case]) -> int:
@@ -132,10 +132,9 @@ def judge_clip(label: str, clip: ClipImages, cases: Sequence[Case]) -> Judgement
     return judged
 
 
-def judge_randomly(label: str, cases: Sequence[Case], seed: int) -> Judgement:
-    """Chance."""
-    draws = [random.Random(f"{seed}|{case.id}|{case.dimension}") for case in cases]
-    return Judgement(label, [(rng.random(), rng.random()) for rng in draws])
+def chance(label: str, cases: Sequence[Case]) -> Judgement:
+    """A judge that prefers either edit equally often; it has no scores."""
+    return Judgement(label, [(math.nan, math.nan)] * len(cases), is_chance=True)
 
 
 @dataclass(frozen=True)
@@ -229,7 +228,7 @@ class Result:
         alike = wording == "published"
         head = ["judge", *words, *(f"{word}, ≥" for word in words), "not judged"]
         notes = [
-            f"{len(self.cases)} cases; strict accuracy, macro mean over task types, with 95% bootstrap intervals.",
+            f"{len(self.cases)} cases; strict accuracy, macro mean over task types, with 95% intervals ({METHODS}).",
             TIE_RULE,
             f"Asked in the words of {'the published figures' if alike else 'training and RL'}.",
         ]
@@ -262,7 +261,7 @@ def evaluate(
     seed: int = 0,
 ) -> Result:
     """Accuracies of each judge and paired differences of the named pairs, intervals over groups of cases."""
-    right = {name: _right(judgement.scores) for name, judgement in judgements.items()}
+    right = {name: _right(judgement) for name, judgement in judgements.items()}
     places = {d: [n for n, case in enumerate(cases) if case.dimension == d] for d in DIMENSIONS}
 
     def given(dimension: str) -> dict[str, Any]:
@@ -291,8 +290,11 @@ def evaluate(
     return Result(list(cases), dict(judgements), right, estimates, comparisons)
 
 
-def _right(scores: Sequence[tuple[float, float]]) -> dict[str, np.ndarray]:
-    better, worse = np.array(scores, dtype=np.float64).reshape(-1, 2).T
+def _right(judgement: Judgement) -> dict[str, np.ndarray]:
+    if judgement.is_chance:
+        half = np.full(len(judgement.scores), 0.5)
+        return {"strict": half, "geq": half}
+    better, worse = np.array(judgement.scores, dtype=np.float64).reshape(-1, 2).T
     failed = np.isnan(better) | np.isnan(worse)
     return {
         "strict": np.where(failed, np.nan, better > worse),

@@ -22,6 +22,7 @@ from paco_core.benchmarks.paired_changes import Result as Changes
 from paco_core.benchmarks.paired_changes import summarise as paired
 from paco_core.benchmarks.published import PublishedRow
 from paco_core.benchmarks.results import jsonable
+from paco_core.benchmarks.statistics import METHODS
 from paco_core.benchmarks.tables import Table, difference, interval, number
 from paco_core.data.records.edit_records import EditRecord, of_part, read_edit_prompts
 from paco_core.io import paths
@@ -139,8 +140,8 @@ class Result:
             ]
             note = (
                 f"{self.changes.prompts} instructions about {self.pictures} pictures that no policy was trained on, "
-                f"{len(self.changes.seeds)} seeds, {self.changes.steps} steps; 95% bootstrap intervals and paired "
-                f"tests over pictures. {self.failed} edits could not be scored."
+                f"{len(self.changes.seeds)} seeds, {self.changes.steps} steps; 95% intervals over pictures "
+                f"({METHODS}), paired tests over pictures. {self.failed} edits could not be scored."
             )
             title = f"GEdit-Bench, {policy}: before and after"
             found.append(Table(title, ["measure", "before", "after", "change"], rows, [note]))

@@ -5,14 +5,14 @@ measures by position (``accuracy``, ``top1``, ``bottom1``) take their expected v
 that a judge's tie leaves open: a candidate tied over k places fills each of them with probability 1/k,
 so that equal scores for all earn exactly chance. ``tau`` and ``rho`` are 0 there, for no order is claimed.
 Where the human tied candidates, each order that this leaves open is as right as the others. Chance is
-then above 1/n: the random judge of the same run shows by how much.
+then above 1/n: :func:`chance_metrics` gives by how much.
 The two ``*_paper`` measures know no ties; tied candidates keep their given order.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -124,6 +124,21 @@ def rank_metrics(
         tau_paper=tau_paper,
         rho_paper=rho_paper,
     )
+
+
+def chance_metrics(human_order: Sequence[int], human_scores: Sequence[float] | None = None) -> RankMetrics:
+    """What a random order of the candidates gets, exactly: the mean over all n! orders.
+
+    The correlations are 0; a candidate stands in each place equally often.
+
+    Raises:
+        ValueError: as :func:`rank_metrics` does.
+    """
+    count = len(human_order)
+    tied = rank_metrics([0.0] * count, human_order, human_scores)  # position measures of a tie are their mean
+    human, places = ranks_of_order(human_order, human_scores), np.arange(1, count + 1)
+    footrule = float(np.abs(human[:, None] - places).mean(axis=1).sum())
+    return replace(tied, footrule=footrule, tau_paper=0.0, rho_paper=0.0)
 
 
 def _places(ranks: NDArray[np.float64]) -> NDArray[np.bool_]:

@@ -39,7 +39,7 @@ def tables(result: Result, published: Sequence[PublishedRow], template: str) -> 
     prompts = len({instance.prompt_id for instance in result.instances})
     notes = [
         f"{len(result.instances)} rankings of {prompts} prompts; means with 95% bootstrap intervals over prompts. "
-        "Chance is what the random judge of this run has, because annotators' ties raise it.",
+        "A random order gets its mean over all orders, exactly; annotators' ties raise it.",
         TIE_RULE,
         f"Asked by the template “{template}”.",
     ]

@@ -1,7 +1,8 @@
 """Means with bootstrap intervals, and paired tests that respect which cases belong together.
 
 Ranking instances of one prompt share pictures, and pictures of one prompt share their words, so the
-unit that is drawn again and again is the prompt (``groups``), not the single case.
+unit that is drawn again and again is the prompt (``groups``), not the single case. Values that are all 0 or 1, and
+differences of such, have intervals made for shares instead: :mod:`paco_core.benchmarks.proportions`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from paco_core.benchmarks.proportions import (
+    Answers,
+    Interval,
+    between,
+    effective_cases,
+    is_yes_no,
+    mean_of_classes,
+    wilson,
+)
+
 LEVEL = 0.95
+BOOTSTRAP, WILSON, NEWCOMBE = "bootstrap", "wilson", "newcombe"
+METHODS = "Wilson's for shares of yes and no, Newcombe's for changes of such, percentile bootstrap for all else"
 EXACT_GROUPS = 12  # up to 2^12 sign patterns are all tried; beyond that they are drawn
 
 Floats = NDArray[np.float64]
@@ -22,7 +35,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean with its 95% bootstrap interval; ``missing`` cases (NaN) were left out of it."""
+    """A mean with its 95% interval; ``missing`` cases (NaN) were left out of it."""
 
     mean: float
     low: float
@@ -30,6 +43,7 @@ class Estimate:
     count: int
     groups: int
     missing: int = 0
+    method: str = BOOTSTRAP  # of the interval
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -59,10 +73,86 @@ def _sums(values: Floats, groups: Sequence[str] | None) -> tuple[Floats, Floats]
     return sums, np.bincount(owner).astype(np.float64)
 
 
+@dataclass(frozen=True)
+class _Cases:
+    """The cases that are there, with the number of each one's group and class."""
+
+    values: Floats
+    owners: NDArray[np.intp]
+    columns: NDArray[np.intp]  # all 0 where there are no classes
+    missing: int
+
+    @classmethod
+    def of(cls, values: Floats, groups: Sequence[str] | None, classes: Sequence[str] | None) -> _Cases:
+        labels: Sequence[Any] = range(len(values)) if groups is None else groups
+        if len(labels) != len(values):
+            raise ValueError(f"{len(values)} values, {len(labels)} group labels; one label per value is needed")
+        present = ~np.isnan(values)
+        kinds: Sequence[Any] = [""] * len(values) if classes is None else classes
+        owners, columns = (np.unique(np.asarray(of)[present], return_inverse=True)[1] for of in (labels, kinds))
+        return cls(values[present], owners, columns, int((~present).sum()))
+
+    def estimate(self, resamples: int, seed: int, sides: Sequence[Floats]) -> Estimate:
+        """The mean of the classes' means.
+
+        Args:
+            sides: (N,) each: the values themselves, or the two that each value is the difference of.
+        """
+        if not len(self.values):
+            return Estimate(np.nan, np.nan, np.nan, 0, 0, self.missing)
+        places = [self.columns == column for column in range(int(self.columns.max()) + 1)]
+        means = [float(self.values[place].mean()) for place in places]
+        mean, groups = float(np.mean(means)), int(self.owners.max()) + 1
+        method = BOOTSTRAP
+        if groups == 1:
+            low, high = np.nan, np.nan
+        elif all(map(is_yes_no, sides)) and self._groups_keep_to_a_class():
+            method = WILSON if len(sides) == 1 else NEWCOMBE
+            intervals = [self._of_shares([side[place] for side in sides], place) for place in places]
+            low, high = intervals[0] if len(intervals) == 1 else mean_of_classes(means, intervals)
+        else:
+            low, high = self._drawn(groups, resamples, seed)
+        return Estimate(mean, low, high, len(self.values), groups, self.missing, method)
+
+    def _groups_keep_to_a_class(self) -> bool:
+        pairs = {*zip(self.owners.tolist(), self.columns.tolist(), strict=True)}
+        return len(pairs) == int(self.owners.max()) + 1
+
+    def _of_shares(self, sides: Sequence[Floats], place: NDArray[np.bool_]) -> Interval:
+        """Of one class."""
+        return _of_shares(sides, effective_cases(self.values[place], self.owners[place]))
+
+    def _drawn(self, groups: int, resamples: int, seed: int) -> Interval:
+        """Percentiles of the mean of classes' means, over groups drawn with replacement."""
+        shape = (groups, int(self.columns.max()) + 1)
+        sums, counts = np.zeros(shape), np.zeros(shape)
+        np.add.at(sums, (self.owners, self.columns), self.values)
+        np.add.at(counts, (self.owners, self.columns), 1.0)
+        draws = np.random.default_rng(seed).multinomial(groups, np.full(groups, 1 / groups), size=resamples)
+        drawn = draws @ counts
+        with np.errstate(invalid="ignore"):
+            means = np.nanmean(np.where(drawn > 0, (draws @ sums) / drawn, np.nan), axis=1)
+        return _percentiles(means)
+
+
+def _of_shares(sides: Sequence[Floats], cases: float) -> Interval:
+    """Of a share of yes, or of the difference of two, where they are worth so many independent cases."""
+    if len(sides) == 1:
+        return wilson(float(sides[0].mean()), cases, LEVEL)
+    first, second = sides
+    return Answers.counted(first, second, cases).newcombe(LEVEL)
+
+
+def _percentiles(means: Floats) -> Interval:
+    tail = (1 - LEVEL) / 2
+    low, high = np.quantile(means, [tail, 1 - tail])
+    return float(low), float(high)
+
+
 def estimate(
     values: ArrayLike, *, groups: Sequence[str] | None = None, resamples: int = 2000, seed: int = 0
 ) -> Estimate:
-    """Mean of ``values`` with a percentile bootstrap interval over ``groups``.
+    """Mean of ``values``, with Wilson's interval where all are 0 or 1, else a percentile bootstrap over ``groups``.
 
     Args:
         values: (N,) numbers; NaN marks a case that failed, is counted and left out.
@@ -73,19 +163,8 @@ def estimate(
     Returns:
         All NaN when no value is present; an interval of NaN when there is but one group.
     """
-    array = np.asarray(values, dtype=np.float64)
-    sums, counts = _sums(array, groups)
-    missing = int(np.isnan(array).sum())
-    if not len(sums):
-        return Estimate(np.nan, np.nan, np.nan, 0, 0, missing)
-    mean = float(sums.sum() / counts.sum())
-    if len(sums) == 1:
-        return Estimate(mean, np.nan, np.nan, int(counts.sum()), 1, missing)
-    draws = np.random.default_rng(seed).multinomial(len(sums), np.full(len(sums), 1 / len(sums)), size=resamples)
-    means = (draws @ sums) / (draws @ counts)
-    tail = (1 - LEVEL) / 2
-    low, high = np.quantile(means, [tail, 1 - tail])
-    return Estimate(mean, float(low), float(high), int(counts.sum()), len(sums), missing)
+    cases = _Cases.of(np.asarray(values, dtype=np.float64), groups, None)
+    return cases.estimate(resamples, seed, [cases.values])
 
 
 def macro_estimate(
@@ -102,28 +181,8 @@ def macro_estimate(
         classes: (N,) labels; groups are drawn across all classes, and a class that a draw leaves empty is
             left out of that draw's mean.
     """
-    array = np.asarray(values, dtype=np.float64)
-    present = ~np.isnan(array)
-    missing = int((~present).sum())
-    if not present.any():
-        return Estimate(np.nan, np.nan, np.nan, 0, 0, missing)
-    labels: Sequence[Any] = range(len(array)) if groups is None else groups
-    _, column = np.unique(np.asarray(classes)[present], return_inverse=True)
-    _, owner = np.unique(np.asarray(labels)[present], return_inverse=True)
-    shape = (int(owner.max()) + 1, int(column.max()) + 1)
-    sums, counts = np.zeros(shape), np.zeros(shape)
-    np.add.at(sums, (owner, column), array[present])
-    np.add.at(counts, (owner, column), 1.0)
-    mean = float((sums.sum(axis=0) / counts.sum(axis=0)).mean())
-    if shape[0] == 1:
-        return Estimate(mean, np.nan, np.nan, int(present.sum()), 1, missing)
-    draws = np.random.default_rng(seed).multinomial(shape[0], np.full(shape[0], 1 / shape[0]), size=resamples)
-    drawn = draws @ counts
-    with np.errstate(invalid="ignore"):
-        means = np.nanmean(np.where(drawn > 0, (draws @ sums) / drawn, np.nan), axis=1)
-    tail = (1 - LEVEL) / 2
-    low, high = np.quantile(means, [tail, 1 - tail])
-    return Estimate(mean, float(low), float(high), int(present.sum()), shape[0], missing)
+    cases = _Cases.of(np.asarray(values, dtype=np.float64), groups, classes)
+    return cases.estimate(resamples, seed, [cases.values])
 
 
 def macro_compare(
@@ -140,8 +199,23 @@ def macro_compare(
     difference = _differences(first, second)
     sizes = {name: int((~np.isnan(difference[names == name])).sum()) for name in np.unique(names)}
     weights = np.array([1.0 / max(1, sizes[name]) for name in names])
-    draws: dict[str, Any] = {"groups": groups, "resamples": resamples, "seed": seed}
-    return Comparison(macro_estimate(difference, classes, **draws), sign_flip_test(difference * weights, **draws))
+    test = sign_flip_test(difference * weights, groups=groups, resamples=resamples, seed=seed)
+    return Comparison(_paired(first, second, groups, classes, resamples, seed), test)
+
+
+def _paired(
+    first: ArrayLike,
+    second: ArrayLike,
+    groups: Sequence[str] | None,
+    classes: Sequence[str] | None,
+    resamples: int,
+    seed: int,
+) -> Estimate:
+    """Mean of first - second, with Newcombe's interval where both are answers of 0 or 1."""
+    difference = _differences(first, second)
+    present = ~np.isnan(difference)
+    sides = [np.asarray(side, dtype=np.float64)[present] for side in (first, second)]
+    return _Cases.of(difference, groups, classes).estimate(resamples, seed, sides)
 
 
 def sign_flip_test(
@@ -173,9 +247,8 @@ def compare(
     seed: int = 0,
 ) -> Comparison:
     """Paired comparison of two methods on the same cases; a case that either failed is left out of both."""
-    difference = _differences(first, second)
-    draws: dict[str, Any] = {"groups": groups, "resamples": resamples, "seed": seed}
-    return Comparison(estimate(difference, **draws), sign_flip_test(difference, **draws))
+    test = sign_flip_test(_differences(first, second), groups=groups, resamples=resamples, seed=seed)
+    return Comparison(_paired(first, second, groups, None, resamples, seed), test)
 
 
 def _differences(first: ArrayLike, second: ArrayLike) -> Floats:
@@ -186,22 +259,29 @@ def _differences(first: ArrayLike, second: ArrayLike) -> Floats:
     return a - b
 
 
-def crossed_estimate(values: ArrayLike, *, resamples: int = 2000, seed: int = 0) -> Estimate:
+def crossed_estimate(
+    values: ArrayLike, less: ArrayLike | None = None, *, resamples: int = 2000, seed: int = 0
+) -> Estimate:
     """Mean of a table with an interval for another choice of its rows and of its columns, both drawn anew.
 
     For trainings under several seeds (rows) judged on the same prompts (columns): pigeonhole bootstrap
     (Owen 2007, arXiv 0712.1111). With one row only columns are drawn. A handful of rows makes for a rough interval.
+    Tables of 0 and 1 get Wilson's or Newcombe's interval, for as many independent cases as have the variance of
+    that bootstrap.
 
     Args:
         values: (rows, columns) numbers; NaN marks a case that failed, is counted and left out.
+        less: a table that is taken off, case by case: (rows, columns), or (columns,) for one that all rows share.
     """
-    table = np.atleast_2d(np.asarray(values, dtype=np.float64))
+    first = np.atleast_2d(np.asarray(values, dtype=np.float64))
+    second = None if less is None else np.broadcast_to(np.asarray(less, dtype=np.float64), first.shape)
+    table = first if second is None else first - second
     present = ~np.isnan(table)
     missing = int((~present).sum())
     if not present.any():
         return Estimate(np.nan, np.nan, np.nan, 0, 0, missing)
     filled, (rows, columns) = np.where(present, table, 0.0), table.shape
-    mean = float(filled.sum() / present.sum())
+    mean, count = float(filled.sum() / present.sum()), int(present.sum())
     if rows == columns == 1:
         return Estimate(mean, np.nan, np.nan, 1, 1, missing)
     rng = np.random.default_rng(seed)
@@ -210,6 +290,8 @@ def crossed_estimate(values: ArrayLike, *, resamples: int = 2000, seed: int = 0)
     counts = ((by_row @ present) * by_column).sum(axis=1)
     drawn = counts > 0
     means = ((by_row @ filled) * by_column).sum(axis=1)[drawn] / counts[drawn]
-    tail = (1 - LEVEL) / 2
-    low, high = np.quantile(means, [tail, 1 - tail])
-    return Estimate(mean, float(low), float(high), int(present.sum()), columns, missing)
+    sides = [side[present] for side in (first, second) if side is not None]
+    if not all(map(is_yes_no, sides)):
+        return Estimate(mean, *_percentiles(means), count, columns, missing)
+    cases = between(float(table[present].var()), float(means.var()), columns, count)
+    return Estimate(mean, *_of_shares(sides, cases), count, columns, missing, WILSON if len(sides) == 1 else NEWCOMBE)

@@ -191,7 +191,7 @@ class Sweep:
         if self.params.consistency_rank.clip is not None:
             clip = ClipImages(self.root / self.params.consistency_rank.clip, self.params.reward.device)
             judges["clip_i"] = bench.judge_embeddings("CLIP-I", clip, self.instances, self.panels)
-        judges["random"] = bench.judge_randomly("Random order", self.instances, self.params.consistency_rank.seed)
+        judges["random"] = bench.chance("Random order", self.instances)
         return judges
 
     def summarise(self, cells: Sequence[Trained], judges: Mapping[str, bench.Judgement]) -> list[Row]:

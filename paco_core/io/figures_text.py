@@ -10,15 +10,13 @@ _WITH_AFTER = ("before", "change", "change_low", "change_high", "change_p")
 
 
 def as_text(figures: Mapping[str, Any]) -> dict[str, str]:
-    """Figures as text; those before and after a training together, with the lower end of the change's interval."""
+    """Figures as text; those before and after a training together, with the change and its interval."""
     found: dict[str, str] = {}
     for key, value in figures.items():
         name, _, end = key.rpartition(".")
         paired = f"{name}.before" in figures and f"{name}.after" in figures
         if paired and end == "after":
-            lowest = figures.get(f"{name}.change_low")
-            sure = "" if lowest is None else f" (change at least {lowest:+.3f}, 95%)"
-            found[name] = f"{_short(figures[f'{name}.before'])} -> {_short(value)}{sure}"
+            found[name] = f"{_short(figures[f'{name}.before'])} -> {_short(value)}{_change(figures, name)}"
         elif not (paired and end in _WITH_AFTER):
             found[key] = _short(value)
     return found
@@ -29,6 +27,13 @@ def line(figures: Mapping[str, Any], file: str) -> str:
     texts = [f"{key} {text}" for key, text in as_text(figures).items()]
     more = len(texts) - FIGURES_IN_A_LINE
     return ", ".join(texts[:FIGURES_IN_A_LINE]) + (f"; {more} more in {file}" if more > 0 else "")
+
+
+def _change(figures: Mapping[str, Any], name: str) -> str:
+    change, low, high = (figures.get(f"{name}.change{end}") for end in ("", "_low", "_high"))
+    if change is None or low is None or high is None:
+        return ""
+    return f" ({change:+.3f}, 95% interval {low:+.3f} to {high:+.3f})"
 
 
 def _short(value: Any) -> str:

@@ -71,7 +71,7 @@ def judge(root: Path, figures: Figures) -> Judge | Missing | Skipped:
     figures.add_all("consistency_rank", {k: results[k] for k in ("instances", "prompts", "methods", "comparisons")})
     methods: dict[str, Any] = results["methods"]
     found = [methods[name]["metrics"]["accuracy"] for name in methods]
-    # Measured, not 1 of 4: where the annotator tied candidates, a random order is right more often.
+    # Not 1 of 4: where the annotator tied candidates, a random order is right more often.
     chance = methods["random"]["metrics"]["accuracy"]["mean"]
     axis = Axis.over([v for m in found for v in (m["mean"], m["low"], m["high"])], include=(0.0, chance))
     rows = []

@@ -27,7 +27,7 @@ _PLAIN = (
     "Do the two images maintain consistency in terms of style, logic and identity? "
     'Answer "Yes" and "No" first, and then provide detailed reasons.'
 )
-_MARKED = "<img1>: <image><img2>: <image>"  # <image>: where a picture stands; in all other templates both come first
+_MARKED = "<img1>: <image><img2>: <image>"  # <image>: where a picture stands; where it is missing, both come first
 TEMPLATES: dict[str, str] = {
     "theme": (
         'Given two subfigures generated based on the theme: "{theme}", do the two images maintain '
@@ -45,14 +45,14 @@ TEMPLATES: dict[str, str] = {
     # As T2IS-Bench asks: about two panels, and (VQAScore's question) about one.
     "t2is_bench_criteria": "Do images meet the following criteria? {criterion} Please answer Yes or No.",
     "t2is_bench_shows": 'Does this figure show "{criterion}"? Please answer yes or no.',
-    # As the published EditReward-Bench figures were asked.
+    # As the published EditReward-Bench figures were asked (the released evaluation writes the marks by hand).
     "edit_bench_consistency": (
-        "Given two images after an edit with instruction '{instruction}', do they maintain consistency in terms of "
-        "style, logic and identity? Answer 'Yes' or 'No' only."
+        f"{_MARKED}Given two images after an edit with instruction '{{instruction}}', do they maintain consistency "
+        "in terms of style, logic and identity? Answer 'Yes' or 'No' only."
     ),
     "edit_bench_following": (
-        "Given two images after an edit with instruction '{instruction}', is the edit following the instruction well? "
-        "Answer 'Yes' or 'No' only."
+        f"{_MARKED}Given two images after an edit with instruction '{{instruction}}', is the edit following the "
+        "instruction well? Answer 'Yes' or 'No' only."
     ),
 }
 
@@ -85,12 +85,12 @@ def render(
 def chat(processor: Any, rendered: str, images: int = 2) -> str:
     """The text in the processor's chat form: one user turn, up to where the answer begins.
 
-    Pictures come first, but for the template ``marked``.
+    Pictures come first, but where the template puts them behind marks.
     """
     picture = {"type": "image"}
     content: list[dict[str, str]] = [picture] * images + [{"type": "text", "text": rendered}]
     if rendered.startswith(_MARKED):
-        first, second, question = ({"type": "text", "text": text} for text in rendered.split("<image>"))
+        first, second, question = ({"type": "text", "text": text} for text in rendered.split("<image>", 2))
         content = [first, picture, second, picture, question]
     messages = [{"role": "user", "content": content}]
     return str(processor.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))

@@ -4,9 +4,12 @@ For an answer y_0 .. y_{n-1} (y_0 is "Yes" or "No", the last is the closing toke
 
     weighted  -[alpha log p(y_0) + (1 - alpha)/(n - 1) sum_{i>=1} log p(y_i)],  n = 1: -log p(y_0)
               (PaCo-RL, arXiv 2512.04784): y_0 holds the share alpha whatever the length
-    legacy    -[alpha/n log p(y_0) + (1 - alpha)/(n - 1) sum_{i>=1} log p(y_i)],  n = 1: -alpha log p(y_0)
+    legacy    -[alpha/n log p(y_0) + (1 - alpha)/(n - 1) sum_{i>=1} log p(y_i)],  n = 1: nothing (below)
               as the released weights were trained (SFT trainer of PaCo-Reward's code): y_0 holds about alpha/n
     plain     -[sum_i log p(y_i)] / n
+
+The released code takes n(1 - alpha)/1e-8 and its negative plus alpha for n = 1: in float32 an answer of one token
+then counts nothing for an alpha of up to 0.7, and legacy does as it does.
 
 Examples count alike; with ``average: token`` each counts by its n, as in the released code (:func:`shares`).
 """
@@ -61,7 +64,8 @@ def token_weights(first: torch.Tensor, count: torch.Tensor, kind: LossKind, alph
         return 1.0 / n
     rest = (1.0 - alpha) / (n - 1).clamp(min=1)
     if kind == "legacy":
-        return torch.where(first, alpha / n, rest)
+        others = n * (1.0 - alpha) / (n - 1).clamp(min=1e-8)  # in these steps: what they round to is part of it
+        return torch.where(first, (others + (alpha - others)) / n, rest)
     return torch.where(n == 1, 1.0, torch.where(first, alpha, rest))
 
 

@@ -49,7 +49,7 @@ def run(ctx: StageContext) -> None:
             judgements["dreamsim"] = bench.judge_embeddings("DreamSim", dreamsim, instances, panels)
         for label, file in params.scored_elsewhere.items():
             judgements[label] = judge_from_file(label, ctx.read(Path(file)), instances, rejected)
-        judgements["random"] = bench.judge_randomly("Random order", instances, params.seed)
+        judgements["random"] = bench.chance("Random order", instances)
         rivals = [("reward", name) for name in judgements if name != "reward"]
         result = bench.evaluate(instances, judgements, rivals, resamples=params.bootstrap, seed=params.seed)
         published = [{"model": r.model, "source": r.source, "figures": dict(r.figures)} for r in CONSISTENCY_RANK]

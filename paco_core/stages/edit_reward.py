@@ -45,7 +45,7 @@ def run(ctx: StageContext) -> None:
         if params.clip is not None:
             clip = ClipImages(ctx.model(params.clip), reward.device)
             judgements["clip_i"] = bench.judge_clip("CLIP-I, cosine of two pictures", clip, cases)
-        judgements["random"] = bench.judge_randomly("Chance", cases, params.seed)
+        judgements["random"] = bench.chance("Chance", cases)
         rivals = [("reward", name) for name in judgements if name != "reward"]
         result = bench.evaluate(cases, judgements, rivals, resamples=params.bootstrap, seed=params.seed)
         published = [{"model": r.model, "source": r.source, "figures": dict(r.figures)} for r in EDIT_REWARD]

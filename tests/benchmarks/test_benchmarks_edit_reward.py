@@ -78,7 +78,7 @@ def test_the_mean_is_over_task_types_and_failures_are_counted() -> None:
     rows = [("a", right), ("a", right), ("a", wrong), ("b", wrong), ("b", failing)]
     cases = [case(n, task, "prompt_following", *shades) for n, (task, shades) in enumerate(rows)]
     judged = bench.judge_pairs("x", Shades(), cases)
-    result = bench.evaluate(cases, {"x": judged, "y": bench.judge_randomly("y", cases, 0)}, [("x", "y")], resamples=50)
+    result = bench.evaluate(cases, {"x": judged, "y": bench.chance("y", cases)}, [("x", "y")], resamples=50)
     found = result.estimates["x"]["prompt_following"]["strict"]
     assert found.mean == pytest.approx((2 / 3 + 0) / 2) and found.missing == 1
     assert result.unscorable("x") == 1 and judged.causes == {"no answer": 1}
@@ -201,7 +201,7 @@ def test_tables_mark_what_was_published(tmp_path: Path) -> None:
     cases = [case(n, "a" if n % 2 else "b", DIMENSIONS[n % 3], 60, 40) for n in range(12)]
     judged = {
         "reward": bench.judge_pairs("ours <1>", Shades(), cases),
-        "random": bench.judge_randomly("Chance", cases, 0),
+        "random": bench.chance("Chance", cases),
     }
     result = bench.evaluate(cases, judged, [("reward", "random")], resamples=50)
     write_tables(tmp_path, "EditReward-Bench", result.tables(EDIT_REWARD))

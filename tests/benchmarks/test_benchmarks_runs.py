@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Sequence
+from itertools import permutations
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +19,7 @@ from paco_core.benchmarks import checks, consistency_rank, painting, paired_chan
 from paco_core.benchmarks.consistency_rank import Instance
 from paco_core.benchmarks.painted import AFTER, BEFORE, Painted
 from paco_core.benchmarks.painted_before import PaintedBefore
+from paco_core.benchmarks.ranking_metrics import METRICS, rank_metrics
 from paco_core.benchmarks.set_measures import PanelDiversity
 from paco_core.config.params import LoraParams
 from paco_core.io.files import DataError, write_json
@@ -91,10 +94,19 @@ def test_means_and_differences_by_hand() -> None:
     assert len(table) == 4 and set(table["method"]) == {"reward", "base"}
 
 
-def test_chance_is_repeatable_and_tells_instances_apart() -> None:
-    instances = [instance(n, "p", "r#9", (0, 1, 2, 3)) for n in range(50)]
-    one, two = (consistency_rank.judge_randomly("r", instances, 7) for _ in range(2))
-    assert one.scores == two.scores and len(set(one.scores)) == 50
+def test_chance_is_the_mean_over_all_orders() -> None:
+    untied, tied = instance(0, "p", "r#9", (0, 1, 2, 3)), instance(1, "q", "r#9", (2, 0, 1, 3))
+    tied = dataclasses.replace(tied, scores=(0.5, 0.5, 0.9, 0.1))
+    result = consistency_rank.evaluate(
+        [untied, tied], {"random": consistency_rank.chance("r", [untied, tied])}, [], resamples=20
+    )
+    for position, found in enumerate((untied, tied)):
+        orders = [rank_metrics(scores, found.ranking, found.scores) for scores in permutations((1.0, 2.0, 3.0, 4.0))]
+        for metric in METRICS:
+            expected = math.fsum(getattr(order, metric) for order in orders) / len(orders)
+            assert getattr(result.per_instance["random"][position], metric) == pytest.approx(expected, abs=1e-12)
+    assert result.estimates["random"]["accuracy"].mean == pytest.approx((1 / 4 + 3 / 8) / 2)
+    assert result.unscorable("random") == 0
 
 
 def benchmark_file(path: Path, **changes: object) -> Path:

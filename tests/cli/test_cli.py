@@ -107,10 +107,11 @@ def test_the_check_names_missing_models_and_little_memory(project: Path, monkeyp
 
 def test_the_tour_tells_before_and_after_on_one_line(tmp_path: Path) -> None:
     short = "kontext_edit.px64.gold_editing"
-    found = {"rank_accuracy": 0.83, f"{short}.before": 0.25, f"{short}.after": 0.5, f"{short}.change_low": 0.125}
+    found = {"rank_accuracy": 0.83, f"{short}.before": 0.25, f"{short}.after": 0.5}
+    found |= {f"{short}.change": 0.25, f"{short}.change_low": 0.125, f"{short}.change_high": 0.375}
     write_json(tmp_path / paths.metrics_file("report"), found)
     lines = [" ".join(line.split()) for line in tour(tmp_path).splitlines()]
-    assert lines[1:3] == ["rank_accuracy 0.83", f"{short} 0.25 -> 0.5 (change at least +0.125, 95%)"]
+    assert lines[1:3] == ["rank_accuracy 0.83", f"{short} 0.25 -> 0.5 (+0.250, 95% interval +0.125 to +0.375)"]
     assert any(line.startswith("file:///") for line in lines)
 
 
@@ -120,8 +121,8 @@ def test_a_line_tells_the_first_figures_and_where_the_others_stand() -> None:
     ends = {"before": 0.5, "after": 0.25, "change": -0.25, "change_low": -0.5, "change_high": 0.0, "change_p": 0.5}
     many = {f"{size}.{end}": value for size in range(10) for end, value in ends.items()}
     line = figures_text.line(many, "m.json")
-    assert line.startswith("0 0.5 -> 0.25 (change at least -0.500, 95%), 1 0.5 -> 0.25 ")
-    assert line.endswith(", 7 0.5 -> 0.25 (change at least -0.500, 95%); 2 more in m.json")
+    assert line.startswith("0 0.5 -> 0.25 (-0.250, 95% interval -0.500 to +0.000), 1 0.5 -> 0.25 ")
+    assert line.endswith(", 7 0.5 -> 0.25 (-0.250, 95% interval -0.500 to +0.000); 2 more in m.json")
 
 
 def test_the_check_prices_every_stage(project: Path) -> None:

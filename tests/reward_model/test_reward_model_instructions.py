@@ -39,12 +39,12 @@ EXPECTED = {
         "image remain consistent with the original in style, logic, and identity?",
     ),
     "edit_bench_consistency": (
-        "Given two images after an edit with instruction 'make it blue', do they maintain consistency in terms of "
-        "style, logic and identity? Answer 'Yes' or 'No' only."
+        "<img1>: <image><img2>: <image>Given two images after an edit with instruction 'make it blue', do they "
+        "maintain consistency in terms of style, logic and identity? Answer 'Yes' or 'No' only."
     ),
     "edit_bench_following": (
-        "Given two images after an edit with instruction 'make it blue', is the edit following the instruction well? "
-        "Answer 'Yes' or 'No' only."
+        "<img1>: <image><img2>: <image>Given two images after an edit with instruction 'make it blue', is the edit "
+        "following the instruction well? Answer 'Yes' or 'No' only."
     ),
     "edit_following": COMPARED.replace("{rest}", "Does the edited image accurately follow this instruction?"),
 }
@@ -57,13 +57,17 @@ def test_every_template_is_rendered_to_the_letter(template: str) -> None:
 
 
 def test_marked_pictures_stand_behind_their_marks(repository: Path) -> None:
-    """The published ConsistencyRank figures were asked so; the released model's chat form puts a system turn before."""
+    """The published figures were asked so; the released model's chat form puts a system turn before."""
     picture = "<|vision_start|><|image_pad|><|vision_end|>"
     processor = Qwen2_5_VLProcessor.from_pretrained(repository / "data/zoo/qwen2_5_vl")
     assert chat(processor, render("marked")) == (
         f"<|im_start|>user\n<img1>: {picture}<img2>: {picture}{EXPECTED['plain']}<|im_end|>\n<|im_start|>assistant\n"
     )
     assert f"user\n{picture}{picture}Do the two" in chat(processor, render("plain"))
+    for template in ("edit_bench_consistency", "edit_bench_following"):
+        text = render(template, instruction="write <image> on it")
+        question = EXPECTED[template].split("<image>", 2)[2].replace("make it blue", "write <image> on it")
+        assert f"user\n<img1>: {picture}<img2>: {picture}{question}<|im_end|>" in chat(processor, text)
 
 
 def test_braces_in_a_theme_stay_as_they_are() -> None:

@@ -23,7 +23,7 @@ def reference(logits: torch.Tensor, labels: torch.Tensor, kind: str, alpha: floa
         if kind == "plain":
             loss = -sum(log_p) / n
         elif kind == "legacy":
-            loss = -(alpha / n * log_p[0] + (1 - alpha) / max(n - 1, 1) * sum(log_p[1:]))
+            loss = -((alpha / n if n > 1 else 0.0) * log_p[0] + (1 - alpha) / max(n - 1, 1) * sum(log_p[1:]))
         elif n == 1:
             loss = -log_p[0]
         else:
@@ -79,12 +79,14 @@ def test_legacy_gives_the_decision_alpha_over_n_and_the_reasons_the_rest() -> No
 
 
 def as_released(nll: list[list[float]], alpha: float) -> float:
-    """A micro-batch's loss by the released trainer: weights by token, the sum divided by the micro-batch's tokens."""
+    """A micro-batch's loss by the released trainer, in float32 as there: weights by token, divided by the tokens."""
     total = 0.0
     for row in nll:
-        n = len(row)
-        rest = n * (1 - alpha) / max(n - 1, 1e-8)
-        total += alpha * row[0] + rest * sum(row[1:])
+        n = torch.tensor(float(len(row)))
+        rest = n * (1 - alpha) / torch.clamp(n - 1, min=1e-8)
+        weights = rest.repeat(len(row))
+        weights[0] += alpha - rest
+        total += float(weights @ torch.tensor(row))
     return total / sum(map(len, nll))
 
 

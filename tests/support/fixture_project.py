@@ -160,7 +160,7 @@ def write_ranking(root: Path) -> None:
         "reward": judged("PaCo-Reward, trained here", 0.3),
         "base": judged("Its base, untrained", 1.2),
         "clip_i": judged("CLIP-I, cosine of two pictures", 0.8),
-        "random": consistency_rank.judge_randomly("Random order", instances, 0),
+        "random": consistency_rank.chance("Random order", instances),
     }
     rivals = [("reward", name) for name in judgements if name != "reward"]
     result = consistency_rank.evaluate(instances, judgements, rivals, resamples=200)
@@ -190,7 +190,7 @@ def write_edits(root: Path) -> None:
         "reward": judged("PaCo-Reward, trained here", 1.5),
         "base": judged("Its base, untrained", 0.3),
         "clip_i": judged("CLIP-I, cosine of two pictures", 1.0, blind=True),
-        "random": edit_reward.judge_randomly("Chance", cases, 0),
+        "random": edit_reward.chance("Chance", cases),
     }
     rivals = [("reward", name) for name in judgements if name != "reward"]
     result = edit_reward.evaluate(cases, judgements, rivals, resamples=200)

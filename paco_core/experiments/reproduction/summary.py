@@ -172,11 +172,11 @@ def summarise(recipe: str, cells: Sequence[Kept], before: pd.DataFrame, resample
             over = None
             if common:
                 own, other = (np.stack([tables[v, s][size, measure] for s in common]) for v in (variant.name, plain))
-                over = crossed_estimate(own - other, **draws)
+                over = crossed_estimate(own, other, **draws)
             measures.setdefault(size, {})[measure] = Change(
                 crossed_estimate(base, **draws),
                 crossed_estimate(after, **draws),
-                crossed_estimate(after - base, **draws),
+                crossed_estimate(after, base, **draws),
                 over,
             )
         trainings, runs = {c.seed: c.training for c in mine}, {c.seed: c.run for c in mine}

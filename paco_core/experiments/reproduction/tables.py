@@ -9,6 +9,7 @@ import numpy as np
 
 from paco_core.benchmarks.gedit import published_table
 from paco_core.benchmarks.published import GEDIT, T2IS_ABLATION, PublishedRow
+from paco_core.benchmarks.statistics import METHODS
 from paco_core.benchmarks.tables import Table, interval, number
 from paco_core.experiments.reproduction.findings import signed
 from paco_core.experiments.reproduction.summary import Row, Summary
@@ -76,8 +77,8 @@ def _measured(summary: Summary, size: int, kind: str, heads: Mapping[str, str]) 
         rows.append(cells)
     compared = f", change from before, and difference to {plain.variant}" if plain else " and change from before"
     note = (
-        f"Mean after training with a 95% interval{compared}, case by case. Intervals are bootstrap intervals over "
-        f"{summary.task.drawn} and training seeds, both drawn anew; with few seeds they are rough."
+        f"Mean after training with a 95% interval{compared}, case by case. Intervals are for other "
+        f"{summary.task.drawn} and other training seeds, both drawn anew ({METHODS}); with few seeds they are rough."
     )
     return Table(f"Unseen {summary.task.cases} at {size} px: {kind}", head, rows, [note])
 

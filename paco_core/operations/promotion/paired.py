@@ -1,4 +1,7 @@
-"""Is one version better than another? A paired bootstrap over prompts, and over the seeds within each prompt."""
+"""Is one version better than another? A paired bootstrap over prompts, and over the seeds within each prompt.
+
+Figures that are all 0 or 1 have the interval of paired shares instead (:mod:`paco_core.benchmarks.proportions`).
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from paco_core.benchmarks.statistics import LEVEL, sign_flip_test
+from paco_core.benchmarks.proportions import is_yes_no
+from paco_core.benchmarks.statistics import LEVEL, compare, sign_flip_test
 
 
 @dataclass(frozen=True)
@@ -71,6 +75,9 @@ def paired(
     p = sign_flip_test(values, groups=[str(o) for o in owners], resamples=resamples, seed=seed)
     if len(groups) < 2:
         return Paired(mean, nan, nan, p, len(groups), len(values), missing)
+    if is_yes_no(a[kept]) and is_yes_no(b[kept]):
+        found = compare(a[kept], b[kept], groups=[str(o) for o in owners], resamples=resamples, seed=seed).difference
+        return Paired(mean, found.low, found.high, p, len(groups), len(values), missing)
     rng = np.random.default_rng(seed)
     means = np.empty(resamples)
     for draw in range(resamples):
