@@ -6,6 +6,7 @@ from typing import Any
 
 import dagster as dg
 
+from dagster_dvc.names import check_names
 from dagster_dvc.resource import DvcResource
 from dagster_dvc.translator import DagsterDvcTranslator
 from dvc_project.errors import DvcProjectError
@@ -33,11 +34,12 @@ def dvc_asset(
             return dvc.reproduce(context).result()
 
     Raises:
-        DvcProjectError: when ``dvc.yaml`` has no such stage.
+        DvcProjectError: when ``dvc.yaml`` has no such stage, or Dagster takes no asset of its name.
     """
     if stage not in project.groups:
         raise DvcProjectError(f"{project.path}: no stage {stage!r}; stages: {', '.join(project.groups)}")
     group, chosen = project.groups[stage], translator or DagsterDvcTranslator()
+    check_names(project, [group], chosen)
     condition = options.pop("automation_condition", None)
 
     def decorate(function: Callable[..., Any]) -> dg.AssetsDefinition:

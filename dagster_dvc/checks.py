@@ -8,17 +8,19 @@ from dagster_dvc.translator import DagsterDvcTranslator
 from dvc_project.project import DvcProject
 from dvc_project.state import ProjectState
 
+IN_SYNC = "in_sync_with_dvc"
+
 
 def build_in_sync_checks(
     project: DvcProject, *, translator: DagsterDvcTranslator | None = None, exclude: Sequence[str] = ()
 ) -> list[dg.AssetChecksDefinition]:
-    """For each asset ``in_sync_with_dvc``: its stages ran with the present code, parameters and inputs."""
+    """For each asset the check :data:`IN_SYNC`: its stages ran with the present code, parameters and inputs."""
     chosen = translator or DagsterDvcTranslator()
 
     def build(name: str) -> dg.AssetChecksDefinition:
         @dg.asset_check(
             asset=chosen.get_asset_key(project.groups[name]),
-            name="in_sync_with_dvc",
+            name=IN_SYNC,
             description="The recorded run had the present code, parameters and inputs, and its outs exist",
         )
         def in_sync_with_dvc() -> dg.AssetCheckResult:

@@ -1,4 +1,4 @@
-"""Check results for mirrored versions: no run made them in Dagster, so no run asked their checks.
+"""Results of checks that no run of Dagster asked: about mirrored versions, and ``in_sync_with_dvc`` at any time.
 
 A check is asked where the newest version of its asset was mirrored, lies in the workspace, and the check has not
 answered about it yet. What is already known comes from the instance, so that a tick that was cut short is taken up by
@@ -7,16 +7,21 @@ the next.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import cast
+from collections.abc import Collection, Iterator, Mapping
 
 import dagster as dg
 from dagster._core.definitions.asset_checks.asset_check_evaluation import AssetCheckEvaluationTargetMaterializationData
 from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecordStatus
+from dagster._utils.error import SerializableErrorInfo
 
+from dagster_dvc.checks import IN_SYNC, in_sync
 from dagster_dvc.describing import holds_recorded
 from dagster_dvc.translator import DagsterDvcTranslator
 from dvc_project.project import DvcProject, Group
+
+QUIET = {"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}}
+UNDER_WAY = "under way"
+LONGEST = 4000  # characters of a description
 
 
 def evaluate_mirrored(
@@ -25,31 +30,81 @@ def evaluate_mirrored(
     definitions: dg.RepositoryDefinition,
     translator: DagsterDvcTranslator,
 ) -> Iterator[str]:
-    """Ask the checks that have not answered about a mirrored version and report what they say; a line for each."""
+    """Ask the checks that have not answered about a mirrored version, all in one run of this process; a line for each.
+
+    A run, because checks have any shape: they return or yield, are async, answer for several assets, take resources.
+    """
     asked: dict[dg.AssetKey, list[dg.AssetCheckKey]] = {}
     for key in definitions.asset_checks_defs_by_key:
-        asked.setdefault(key.asset_key, []).append(key)
-    lock = project.lock()
+        if key.name != IN_SYNC:
+            asked.setdefault(key.asset_key, []).append(key)
+    lock, unanswered = project.lock(), {}
     for group in project.groups.values():
         keys = asked.get(translator.get_asset_key(group), [])
         newest = _newest(instance, group, translator) if keys else None
-        if newest is None:
+        if newest is None or newest.run_id:
             continue
         missing = [key for key in keys if not _is_answered(instance, key, newest)]
         if missing and all(s.name in lock and holds_recorded(project, s, lock[s.name]) for s in group.stages):
-            for key in missing:
-                made = _evaluation(instance, definitions, key, newest)
-                instance.report_runless_asset_event(made)
-                yield f"{group.name}: {key.name} {'passed' if made.passed else 'failed'}"
+            unanswered |= dict.fromkeys(missing, (group.name, newest))
+    answers = _ask(instance, definitions, unanswered) if unanswered else {}
+    for key, (name, newest) in unanswered.items():
+        made = answers[key]
+        if isinstance(made, str):  # it would fail a run's step; here it must not be asked again at each tick
+            made = _failed(definitions, key, newest, made)
+            instance.report_runless_asset_event(made)
+        yield f"{name}: {key.name} {'passed' if made.passed else 'failed'}"
+
+
+def update_in_sync(
+    project: DvcProject,
+    instance: dg.DagsterInstance,
+    definitions: dg.RepositoryDefinition,
+    translator: DagsterDvcTranslator,
+) -> Iterator[str]:
+    """Report the check ``in_sync_with_dvc`` of each asset that has a version, where it says another thing than last.
+
+    It turns without a run: when a file is edited, or a stage that it reads has run.
+    """
+    for group in project.groups.values():
+        key = dg.AssetCheckKey(translator.get_asset_key(group), IN_SYNC)
+        newest = _newest(instance, group, translator) if key in definitions.asset_checks_defs_by_key else None
+        if newest is None:
+            continue
+        found, last = in_sync(project, group.name), _last(instance, key)
+        if last == UNDER_WAY or (isinstance(last, dg.AssetCheckEvaluation) and _alike(last, found, newest)):
+            continue
+        instance.report_runless_asset_event(
+            dg.AssetCheckEvaluation(
+                asset_key=key.asset_key,
+                check_name=key.name,
+                passed=found.passed,
+                target_materialization_data=newest,
+                severity=found.severity,
+                description=found.description,
+                blocking=definitions.asset_graph.get_check_spec(key).blocking,
+            )
+        )
+        yield f"{group.name}: {IN_SYNC} {'passed' if found.passed else 'failed'}"
+
+
+def _alike(
+    last: dg.AssetCheckEvaluation,
+    found: dg.AssetCheckResult,
+    about: AssetCheckEvaluationTargetMaterializationData,
+) -> bool:
+    target = last.target_materialization_data
+    said = (last.passed, last.description) == (found.passed, found.description)
+    return said and target is not None and target.storage_id >= about.storage_id
 
 
 def _newest(
     instance: dg.DagsterInstance, group: Group, translator: DagsterDvcTranslator
 ) -> AssetCheckEvaluationTargetMaterializationData | None:
-    """The newest version, of whichever partition; None where a run made it, which asks the checks itself."""
+    """The newest version, of whichever partition; a run that made it asks the checks itself."""
     chosen = dg.AssetRecordsFilter(asset_key=translator.get_asset_key(group))
     records = instance.fetch_materializations(chosen, limit=1).records
-    if not records or records[0].run_id:
+    if not records:
         return None
     return AssetCheckEvaluationTargetMaterializationData(
         storage_id=records[0].storage_id, run_id=records[0].run_id, timestamp=records[0].timestamp
@@ -64,35 +119,55 @@ def _is_answered(
     Dagster shows the evaluation that was planned or reported last: one more, reported while the run goes on, would
     hide the run's.
     """
-    record = instance.event_log_storage.get_latest_asset_check_execution_by_key([key]).get(key)
-    if record is None or record.event is None:
-        return False
-    if record.status == AssetCheckExecutionRecordStatus.PLANNED:
-        run = instance.get_run_by_id(record.run_id)
-        return run is not None and not run.is_finished
-    made = record.event.asset_check_evaluation
-    target = made.target_materialization_data if made is not None else None
+    last = _last(instance, key)
+    if last is None or isinstance(last, str):
+        return last == UNDER_WAY
+    target = last.target_materialization_data
     return target is not None and target.storage_id >= about.storage_id
 
 
-def _evaluation(
-    instance: dg.DagsterInstance,
+def _last(instance: dg.DagsterInstance, key: dg.AssetCheckKey) -> dg.AssetCheckEvaluation | str | None:
+    """What a check said last; :data:`UNDER_WAY` where a run is about to ask it."""
+    record = instance.event_log_storage.get_latest_asset_check_execution_by_key([key]).get(key)
+    if record is None or record.event is None:
+        return None
+    if record.status == AssetCheckExecutionRecordStatus.PLANNED:
+        run = instance.get_run_by_id(record.run_id)
+        return UNDER_WAY if run is not None and not run.is_finished else None
+    return record.event.asset_check_evaluation
+
+
+def _ask(
+    instance: dg.DagsterInstance, definitions: dg.RepositoryDefinition, keys: Collection[dg.AssetCheckKey]
+) -> Mapping[dg.AssetCheckKey, dg.AssetCheckEvaluation | str]:
+    """What each check says, or why it says nothing."""
+    asked = {key: definitions.asset_checks_defs_by_key[key] for key in keys}
+    whole = {key for check in asked.values() if not check.can_subset for key in check.check_keys}
+    job = definitions.get_implicit_global_asset_job_def().get_subset(asset_check_selection={*keys, *whole})
+    done = job.execute_in_process(instance=instance, run_config=QUIET, raise_on_error=False)
+    found = {dg.AssetCheckKey(e.asset_key, e.check_name): e for e in done.get_asset_check_evaluations()}
+    failed = {e.node_name: _cause(e.step_failure_data.error) for e in done.all_events if e.is_step_failure}
+    return {key: found.get(key) or failed.get(check.node_def.name, "it gave no result") for key, check in asked.items()}
+
+
+def _cause(error: SerializableErrorInfo | None) -> str:
+    while error is not None and error.cause is not None:
+        error = error.cause
+    return "it gave no reason" if error is None else error.message.strip()
+
+
+def _failed(
     definitions: dg.RepositoryDefinition,
     key: dg.AssetCheckKey,
     about: AssetCheckEvaluationTargetMaterializationData,
+    reason: str,
 ) -> dg.AssetCheckEvaluation:
-    try:
-        check = definitions.asset_checks_defs_by_key[key]
-        result = cast(dg.AssetCheckResult, check(dg.build_asset_check_context(instance=instance)))
-    except Exception as error:  # it would fail a run's step; here it must not keep the others from being asked
-        result = dg.AssetCheckResult(passed=False, description=f"the check itself failed: {error!r}")
     return dg.AssetCheckEvaluation(
         asset_key=key.asset_key,
         check_name=key.name,
-        passed=result.passed,
-        metadata=result.metadata,
+        passed=False,
         target_materialization_data=about,
-        severity=result.severity,
-        description=result.description,
+        severity=dg.AssetCheckSeverity.ERROR,
+        description=f"the check itself failed: {reason}"[:LONGEST],
         blocking=definitions.asset_graph.get_check_spec(key).blocking,
     )

@@ -1,9 +1,11 @@
 """Bring Dagster's marks in step with ``dvc.lock``, no matter who ran the stages.
 
-Dagster calls an asset stale when the tags of its last event disagree with the code version and the
-upstream events of now. DVC calls a stage changed when its lock entry disagrees with the sources and the
-upstream outs of now. Wherever the two readings differ, or the lock entry is another than the one last
-told, one event is reported whose tags make them agree. A second call reports nothing.
+An event is reported where ``dvc.lock`` has another entry than the one last reported: a run that was made elsewhere, or
+restored. Its tags say with which code and which inputs it was made, so that Dagster calls the asset stale where its
+code version, or that of an input, is another now. Nothing else is reported: an edited file is no run, and automation,
+asset sensors and freshness checks would take the event for one. What ``dvc status`` calls changed and Dagster's marks
+do not show (a file edited after the code location was loaded, one item of several) is what the check
+``in_sync_with_dvc`` says, which is kept up to date.
 """
 
 from __future__ import annotations
@@ -100,12 +102,11 @@ class Mirror:
         graph: AssetGraph,
         translator: DagsterDvcTranslator,
     ) -> None:
-        """``graph`` holds the assets of the loaded code location, whose code versions Dagster compares with."""
+        """``graph`` holds the assets of the loaded code location."""
         self.project, self.instance, self.translator = project, instance, translator
         keys = [key for key in graph.get_all_asset_keys() if not graph.get(key).is_external]
-        self._code = {key: graph.get(key).code_version for key in keys}
         self._parents = {key: frozenset(graph.get(key).parent_keys) for key in keys}
-        self._events = Events(instance)
+        self._events, self._lock = Events(instance), project.lock()
         self._groups = {translator.get_asset_key(group): group for group in project.groups.values()}
         self._known = frozenset(graph.get_all_asset_keys())
 
@@ -150,37 +151,14 @@ class Mirror:
             return "unknown to Dagster"
         if last.tags.get(LOCK_DIGEST_TAG) != entry.digest:
             return "another run is recorded"
-        if (last.tags.get(CODE_VERSION) != self._code[key]) != bool(state.reasons):
-            return "; ".join(state.reasons) or "code and parameters are as recorded"
         if last.tags.get(OUTS_TAG) == ABSENT and holds_recorded(self.project, state.stage, entry):
             return "its outs are there now"
-        for parent in sorted(self._parents[key]):
-            if self._reads_as_new(last, parent, state.stage) != self._is_new(parent, state):
-                return f"{parent.to_user_string()} {'has changed' if self._is_new(parent, state) else 'is as recorded'}"
         return None
 
     def _is_new(self, parent: dg.AssetKey, state: StageState) -> bool:
         """DVC's reading of an edge."""
         group = self._groups.get(parent)
         return group is not None and any(stage.name in state.changed_upstream for stage in group.stages)
-
-    def _reads_as_new(self, last: Event, parent: dg.AssetKey, stage: Stage) -> bool:
-        """Dagster's reading of an edge: by version, or for partitions by events after the pointer."""
-        if INPUT_VERSION + parent.to_user_string() not in last.tags:
-            return True
-        partitions = self._partitions(parent, stage)
-        if partitions is None:
-            return last.tags[INPUT_VERSION + parent.to_user_string()] != self._version(parent)
-        pointer = last.tags.get(INPUT_POINTER + parent.to_user_string(), NO_POINTER)
-        if pointer == NO_POINTER:
-            return False
-        for partition in partitions:
-            newest = self._events.last(parent, partition)
-            if newest is not None and newest.storage_id > int(pointer):
-                seen = self._events.before(parent, partition, int(pointer))
-                if seen is None or seen.version != newest.version:
-                    return True
-        return False
 
     def _partitions(self, parent: dg.AssetKey, stage: Stage) -> list[str] | None:
         """The partitions of a parent that a stage reads, None when the parent has none."""
@@ -190,11 +168,19 @@ class Mirror:
         reads = set(self.project.upstream[stage.name])
         return [str(self.translator.partition_key(s)) for s in group.stages if s.name in reads]
 
+    def _read_version(self, parent: dg.AssetKey, state: StageState) -> str:
+        """The version of a parent that a run read, which is not the present one."""
+        deps = state.entry.inputs.deps if state.entry else {}
+        made = [out.path for stage in self._groups[parent].stages for out in stage.outs if out.kind == "outs"]
+        if len(made) == 1 and made[0] in deps:
+            return deps[made[0]]
+        return OUTDATED + digest(sorted(deps.items()))
+
     def _version(self, parent: dg.AssetKey) -> str:
         last = self._events.last(parent)
         if last is not None:
             return last.version
-        return NEVER_MATERIALISED if parent in self._code else NEVER_OBSERVED
+        return NEVER_MATERIALISED if parent in self._parents else NEVER_OBSERVED
 
     def _report(self, key: dg.AssetKey, state: StageState, entry: Entry, reason: str) -> None:
         partition = self.translator.partition_key(state.stage)
@@ -232,9 +218,9 @@ class Mirror:
         tags = {
             DATA_VERSION: data_version(state.stage, entry),
             USER_PROVIDED: "true",
-            CODE_VERSION: OUTDATED + digest([entry.cmd, entry.inputs.params])
-            if state.reasons
-            else self._code[key] or "",
+            CODE_VERSION: OUTDATED + "always"
+            if state.stage.always_changed
+            else self.project.code_version(state.stage.group, self._lock),
             LOCK_DIGEST_TAG: entry.digest,
         }
         for parent in self._parents[key]:
@@ -256,7 +242,7 @@ class Mirror:
         events = [self._events.last(parent, p) for p in ([None] if partitions is None else partitions)]
         newest = max((event.storage_id for event in events if event), default=None)
         if partitions is None:
-            version = OUTDATED + digest(sorted(state.entry.inputs.deps.items()) if state.entry else []) if new else None
+            version = self._read_version(parent, state) if new else None
             pointer = NO_POINTER if newest is None else str(newest)
             return {INPUT_VERSION + name: version or self._version(parent), INPUT_POINTER + name: pointer}
         pointer = BEFORE_ALL if new else NO_POINTER if newest is None else str(newest)

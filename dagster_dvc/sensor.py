@@ -2,7 +2,7 @@
 
 import dagster as dg
 
-from dagster_dvc.evaluating import evaluate_mirrored
+from dagster_dvc.evaluating import evaluate_mirrored, update_in_sync
 from dagster_dvc.mirror import Mirror
 from dagster_dvc.translator import DagsterDvcTranslator
 from dvc_project.errors import DvcProjectError
@@ -21,6 +21,7 @@ def mirror_lock(
     chosen = translator or DagsterDvcTranslator()
     mirror = Mirror(project, instance, definitions.asset_graph, chosen)
     lines = [f"{m.stage}: {m.reason}" for m in mirror.tick()]
+    lines += update_in_sync(project, instance, definitions, chosen)
     return lines + list(evaluate_mirrored(project, instance, definitions, chosen))
 
 
@@ -32,10 +33,11 @@ def build_dvc_lock_sensor(
     minimum_interval_seconds: int = 30,
     default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.RUNNING,
 ) -> dg.SensorDefinition:
-    """A sensor after whose tick Dagster's stale assets are ``dvc status``'s changed stages.
+    """A sensor that reports what ran outside Dagster, and what ``dvc status`` calls changed.
 
-    It reports runless materialisations, producers first, with the results of their checks, and starts no run: it only
-    reads, so it is on by default. ``dvc.yaml`` and the parameters are read anew at each tick.
+    It reports runless materialisations of what ``dvc.lock`` newly records, producers first, with the results of their
+    checks, and keeps ``in_sync_with_dvc`` up to date. It starts no stage: it only reads, so it is on by default.
+    ``dvc.yaml`` and the parameters are read anew at each tick.
     """
 
     @dg.sensor(

@@ -287,16 +287,31 @@ class DvcProject:
         md5s = {path: now.get(path) or self.workspace.md5(path) for path in self.sources(stage) if "://" not in path}
         return {"params": self.params(stage), "sources": md5s}
 
-    def code_version(self, group: str) -> str:
-        """A digest of the unexpanded ``cmd`` and the inputs of all items: the same for every partition."""
-        stages = self.groups[group].stages
-        template = stages[0].template if stages else None
-        inputs: list[Any] = []
-        for stage in stages:
-            own_inputs = self.own_inputs(stage)
-            if own_inputs not in inputs:
-                inputs.append(own_inputs)
-        return digest([template, inputs])
+    def code_version(self, group: str, recorded: Mapping[str, Entry] | None = None) -> str:
+        """A digest of the unexpanded ``cmd`` and of the inputs that all items share: the same for every partition.
+
+        Args:
+            recorded: entries of ``dvc.lock`` by stage; with them it is the version of what ran, not of what lies here.
+        """
+        stages = [stage for stage in self.groups[group].stages if recorded is None or stage.name in recorded]
+        template: Any = stages[0].template if stages else None
+        inputs: dict[tuple[str, ...], Any] = {}
+        for number, stage in enumerate(stages):
+            entry = None if recorded is None else recorded[stage.name]
+            found = self.own_inputs(stage) if entry is None else self._recorded_inputs(stage, entry)
+            if entry is not None and entry.cmd != stage.cmd:
+                template = entry.cmd  # what its template was is not recorded
+            if stage.frozen:
+                continue  # DVC does not look at its inputs
+            leaves = {("sources", path): md5 for path, md5 in found["sources"].items()}
+            leaves |= {(file, key): value for file, values in found["params"].items() for key, value in values.items()}
+            inputs = {k: v for k, v in leaves.items() if not number or (k in inputs and inputs[k] == v)}
+        return digest([template, sorted(([*key], value) for key, value in inputs.items())])
+
+    def _recorded_inputs(self, stage: Stage, entry: Entry) -> dict[str, Any]:
+        """What :meth:`own_inputs` was when a stage ran."""
+        deps = {path: entry.inputs.deps.get(path) for path in self.sources(stage) if "://" not in path}
+        return {"params": {file: entry.inputs.params.get(file, {}) for file in stage.params}, "sources": deps}
 
     # --- dvc.lock ------------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ import yaml
 
 from dagster_dvc.process import interrupt_on, search_path, start_group
 from paco_core.runtime.tracking.store import ARTIFACTS, ARTIFACTS_URI, tracking_uri
-from pipelines.instance.settings import write_settings
+from pipelines.instance.settings import name_home, write_settings
 from pipelines.links import links
 
 HOST = "127.0.0.1"
@@ -93,6 +93,7 @@ def servers(root: Path, dagster_port: int, mlflow_port: int, runtime: Path) -> l
 def environment(root: Path, running: Sequence[Server] = ()) -> dict[str, str]:
     """Where Dagster keeps its storage, where links between the two lead, and no telemetry or jobs of MLflow."""
     home = Path(os.environ.get("DAGSTER_HOME") or root / ".dagster").resolve()
+    name_home(root)
     write_settings(root, home)
     quiet = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "1"}
     pages = {f"PACO_{server.name.upper()}_URL": server.url for server in running if server.port}

@@ -130,6 +130,8 @@ def main(gpu):
     # MLflow takes seconds to make its tables; the first stage would wait for them. What fails here is reported there.
     step(5, "MLflow's tables")
     succeeds(PYTHON, "-m", "paco_core.runtime.tracking.prepare", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    # Dagster's settings, and .env, where its commands find them.
+    run(PYTHON, "-m", "pipelines.instance.settings")
     for path in (READY, READY_GPU) if cuda else (READY,):
         with open(path, "w") as ready:
             ready.write("made from %s\n" % LOCK)

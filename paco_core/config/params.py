@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from dvc_project.yaml import parse_yaml
-from paco_core.config.params_base import ChatParams, Fraction, LoraParams, PolicyLora, Positive, Section
+from paco_core.config.params_base import ChatParams, Fraction, LoraParams, PolicyLora, Positive, Section, TimeZone
 from paco_core.config.params_benchmarks import T2isBenchParams, VieScoreParams
 from paco_core.config.params_edits import EditingParams, EditPromptsParams, EditQuestion, EditsParams, Painter
 from paco_core.config.params_policies import EarlyStop, PoliciesParams, PolicyRecipe, RewardSet, RewardTerm
@@ -269,6 +269,7 @@ class Params(Section):
     profile: str
     world: Literal["storybook", "real"]
     threads: Positive
+    time_zone: TimeZone = "UTC"
     devices: DevicesParams = Field(default_factory=DevicesParams)
     checkpoints_gb: Annotated[float, Field(gt=0)] = 20.0  # what `paco checkpoints` lists takes at most; oldest go first
     prompts: PromptsParams

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal
+from zoneinfo import ZoneInfo
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from paco_core.config.registered import registered
 
@@ -54,3 +55,14 @@ class ChatParams(Section):
         if reserved := {"model", "messages", "response_format", "stream", "n"} & self.options.keys():
             raise ValueError(f"options {sorted(reserved)} are set by the client itself; leave them out")
         return self
+
+
+def _time_zone(name: str) -> str:
+    try:
+        ZoneInfo(name)
+    except (KeyError, ValueError, OSError):  # unknown; a path; the name of a folder
+        raise ValueError(f"{name!r} is no time zone of the IANA database, such as UTC or Europe/Berlin") from None
+    return name
+
+
+TimeZone = Annotated[str, AfterValidator(_time_zone)]

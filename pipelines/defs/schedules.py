@@ -5,8 +5,11 @@
 import dagster as dg
 
 from dagster_dvc import build_whole_graph_job
+from paco_core.config.params import PARAMS_FILE, load
 from pipelines.defs.graph import PROJECT, ROOT, TRANSLATOR
 
+TIME_ZONE = load(ROOT / PARAMS_FILE).time_zone
+CLOCK = f"{TIME_ZONE}, by time_zone in params.yaml"
 STOPPED = dg.DefaultScheduleStatus.STOPPED
 
 reevaluation = dg.define_asset_job(
@@ -18,8 +21,9 @@ nightly_reevaluation = dg.ScheduleDefinition(
     name="nightly_reevaluation",
     job=reevaluation,
     cron_schedule="0 3 * * *",
+    execution_timezone=TIME_ZONE,
     default_status=STOPPED,
-    description="Every night at three: drift of machine, libraries or server shows as changed figures",
+    description=f"Every night at three ({CLOCK}): drift of machine, libraries or server shows as changed figures",
 )
 
 reproducibility_audit = dg.define_asset_job(
@@ -31,8 +35,9 @@ weekly_audit = dg.ScheduleDefinition(
     name="weekly_audit",
     job=reproducibility_audit,
     cron_schedule="0 5 * * 0",
+    execution_timezone=TIME_ZONE,
     default_status=STOPPED,
-    description="Every Sunday at five: does the recorded graph still reproduce the recorded bytes?",
+    description=f"Every Sunday at five ({CLOCK}): does the recorded graph still reproduce the recorded bytes?",
 )
 
 endpoint_health = dg.define_asset_job(

@@ -1,4 +1,7 @@
-"""The settings of the Dagster instance: ``dagster.yaml``, and the database that the environment names."""
+"""The settings of the Dagster instance: ``dagster.yaml``, the database that the environment names, and ``.env``.
+
+``python -m pipelines.instance.settings`` writes them; `make setup` and `make ui` do so.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,12 @@ from pathlib import Path
 
 import yaml
 
-from paco_core.io.files import atomic
+from paco_core.io.files import write_text
+from paco_core.io.project import project_root
 
 DATABASE = "DAGSTER_POSTGRES_URL"  # postgresql://user:password@host:5432/name
+HOME = "DAGSTER_HOME"
+ENV = ".env"  # read by Dagster's commands in the working directory, before they look for their home
 
 
 def write_settings(root: Path, home: Path) -> None:
@@ -21,9 +27,32 @@ def write_settings(root: Path, home: Path) -> None:
     if os.environ.get(DATABASE):
         settings = yaml.safe_load(text)
         config = {"postgres_url": {"env": DATABASE}}
-        store = {"module": "pipelines.instance.postgres", "class": "LockedPostgresStorage", "config": config}
+        store = {"module": "dagster_dvc.postgres_storage", "class": "LockedPostgresStorage", "config": config}
         settings["storage"] = {"custom": store}
         text = yaml.safe_dump(settings, sort_keys=False)
     home.mkdir(parents=True, exist_ok=True)
-    with atomic(home / "dagster.yaml") as part:
-        part.write_text(text)
+    write_text(home / "dagster.yaml", text)
+
+
+def name_home(root: Path) -> None:
+    """Name ``.dagster`` in ``.env``, so that `dagster dev`, `dg` and `dagster schedule` need nothing exported.
+
+    What else stands in that file stays; a ``DAGSTER_HOME`` of the environment goes before it.
+    """
+    path, own = root / ENV, f'{HOME}="${{{HOME}:-{root / ".dagster"}}}"'
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    others = [line for line in lines if not line.startswith(f'{HOME}="${{{HOME}:-')]
+    if any(line.strip().removeprefix("export ").startswith(f"{HOME}=") for line in others):
+        return  # the user's own
+    if [*others, own] != lines:
+        write_text(path, "\n".join([*others, own]) + "\n")
+
+
+def main() -> None:
+    root = project_root()
+    name_home(root)
+    write_settings(root, root / ".dagster")
+
+
+if __name__ == "__main__":
+    main()

@@ -10,7 +10,14 @@ from pathlib import Path
 
 import dagster as dg
 
-from dagster_dvc import DagsterDvcTranslator, DvcProject, DvcResource, build_dvc_assets, build_dvc_lock_sensor
+from dagster_dvc import (
+    DagsterDvcTranslator,
+    DvcProject,
+    DvcResource,
+    build_dvc_assets,
+    build_dvc_lock_sensor,
+    build_in_sync_checks,
+)
 
 CHAIN = """
 stages:
@@ -264,6 +271,7 @@ def definitions(root: Path, translator: DagsterDvcTranslator | None = None) -> d
     project = DvcProject(root, chosen.get_derived)
     return dg.Definitions(
         assets=build_dvc_assets(project, translator=chosen),
+        asset_checks=build_in_sync_checks(project, translator=chosen),
         resources={"dvc": DvcResource(project_dir=str(root), grace_seconds=3)},
         sensors=[build_dvc_lock_sensor(project, translator=chosen)],
     )
@@ -300,14 +308,39 @@ def tick(
 
 
 def agree(root: Path, *instances: dg.DagsterInstance) -> set[str]:
-    """After a tick the stale assets of each instance are `dvc status`'s changed stages; a second tick is silent."""
+    """After a tick each instance knows `dvc status`'s changed stages; a second tick is silent.
+
+    The check ``in_sync_with_dvc`` fails for those that ran, and Dagster marks them stale or missing. Where Dagster has
+    one version for several things, the check alone knows which changed: partitions, and stages of several outs.
+    """
     project = DvcProject(root)
     expected = changed(root, project)
+    groups = {project.stages[name].group for name in expected}
     for instance in instances:
         defs, _ = tick(root, instance)
-        assert stale(defs, instance, project) == expected
+        coarse = {
+            name for name, stage in project.stages.items() if stage.coordinates or _reads_of_several(project, name)
+        }
+        assert stale(defs, instance, project) - coarse == expected - coarse
+        assert out_of_sync(defs, instance) == {g for g in groups if is_known(instance, g)}
         assert tick(root, instance)[1] == "Dagster and dvc.lock agree"
     return expected
+
+
+def _reads_of_several(project: DvcProject, name: str) -> bool:
+    return any(len(project.stages[up].outs) > 1 or project.stages[up].coordinates for up in project.upstream[name])
+
+
+def is_known(instance: dg.DagsterInstance, group: str) -> bool:
+    return instance.get_latest_materialization_event(dg.AssetKey(group.replace("-", "_"))) is not None
+
+
+def out_of_sync(defs: dg.Definitions, instance: dg.DagsterInstance) -> set[str]:
+    """The assets whose check `in_sync_with_dvc` failed last."""
+    keys = [key for key in defs.get_repository_def().asset_graph.asset_check_keys if key.name == "in_sync_with_dvc"]
+    found = instance.event_log_storage.get_latest_asset_check_execution_by_key(keys)
+    made = {key: record.event.asset_check_evaluation for key, record in found.items() if record.event is not None}
+    return {key.asset_key.path[-1] for key, one in made.items() if one is not None and not one.passed}
 
 
 def changed(root: Path, project: DvcProject) -> set[str]:

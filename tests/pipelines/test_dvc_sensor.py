@@ -156,7 +156,7 @@ def test_a_mirrored_version_has_its_check_results(tmp_path: Path) -> None:
         done = repository.get_implicit_global_asset_job_def().execute_in_process(
             instance=instance, raise_on_error=False
         )
-        assert len(done.get_asset_check_evaluations()) == 3 and asked == ["sees"] * 3
+        assert len(done.get_asset_check_evaluations()) == 3 and asked == ["sees"] * 2
         assert mirror_lock(DvcProject(root), instance, repository) == []
 
 

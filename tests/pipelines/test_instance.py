@@ -14,7 +14,7 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from pipelines.instance.storage import LockedSqliteStorage
+from dagster_dvc.sqlite_storage import LockedSqliteStorage
 
 AT_ONCE = 8
 OPENS = """
