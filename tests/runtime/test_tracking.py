@@ -222,6 +222,21 @@ def test_what_the_store_refuses_is_kept_with_its_reason_and_stops_nothing(
     assert (kept.parent / refused[1]["file"]).is_file() and len(said) == 2
 
 
+def test_a_deleted_experiment_is_named_with_the_remedy_which_works(project: Path) -> None:
+    with open_run(project, "paco/x", "x", {}) as tracker:
+        tracker.metrics({"a": 1.0})
+    client = mlflow.MlflowClient(f"sqlite:///{project / 'mlflow.db'}")
+    number = client.get_experiment_by_name("paco/x").experiment_id
+    client.delete_experiment(number)
+    said = list[str]()
+    with open_run(project, "paco/x", "y", {}, say=said.append) as tracker:
+        tracker.metrics({"b": 2.0})
+    assert f"mlflow experiments restore --experiment-id {number}" in " ".join(said)
+    client.restore_experiment(number)
+    with open_run(project, "paco/x", "z", {}, say=said.append):
+        until(lambda: ("y", {"b": 2.0}) in [(r.info.run_name, r.data.metrics) for r in client.search_runs([number])])
+
+
 def test_kill_minus_nine_loses_nothing_that_was_told(project: Path) -> None:
     code = f"""
         from pathlib import Path

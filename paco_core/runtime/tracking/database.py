@@ -16,6 +16,7 @@ from paco_core.io.file_locks import locked
 from paco_core.io.files import DataError, atomic
 from paco_core.io.imports import uncollected
 from paco_core.io.secrets import bare, redacted
+from paco_core.runtime.tracking.moved import follow
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
@@ -49,6 +50,8 @@ def connect(uri: str) -> Any:
 def prepare(uri: str) -> None:
     """Make the SQLite file of a store where it is missing, and look whether MLflow can use it; else do nothing.
 
+    A project that was moved has the places of its files moved, too (:mod:`paco_core.runtime.tracking.moved`).
+
     Raises:
         DataError: when the file is damaged.
         OSError: when it cannot be written.
@@ -61,6 +64,7 @@ def prepare(uri: str) -> None:
             if _is_missing(file):  # nobody was faster
                 _make(uri, file)
     _check(uri, file)
+    follow(file)
 
 
 def sqlite_file(uri: str) -> Path | None:

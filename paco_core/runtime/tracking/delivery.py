@@ -180,6 +180,12 @@ class Delivery:
     def _start(self, event: Event) -> None:
         """Create the run, or find the one whose creation was answered to nobody."""
         experiment = self._client.get_experiment_by_name(event["experiment"])
+        if experiment is not None and experiment.lifecycle_stage == "deleted":
+            raise DataError(
+                f"MLflow's experiment {event['experiment']} was deleted: restore it with `mlflow experiments restore "
+                f"--experiment-id {experiment.experiment_id}`, or remove it for good with `mlflow gc --experiment-ids "
+                f"{experiment.experiment_id}`; `paco sync` then sends what is kept"
+            )
         experiment_id = self._create_experiment(event) if experiment is None else experiment.experiment_id
         known = {} if experiment is None else experiment.tags
         for tag, value in event.get("views", {}).items():

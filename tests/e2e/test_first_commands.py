@@ -1,0 +1,101 @@
+"""What every Dagster user types first, in a project that was only set up: nothing exported, nothing else running."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+from conftest import copy_project
+from ranks import free_port
+from waiting import until
+
+from pipelines.instance import settings
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+BIN = Path(sys.executable).parent
+
+
+@pytest.fixture(scope="module")
+def fresh(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> Path:
+    """A project after `make setup`."""
+    root = tmp_path_factory.mktemp("fresh") / "my project"
+    root.mkdir()
+    copy_project(repository, root)
+    settings.name_home(root)
+    settings.write_settings(root, root / ".dagster")
+    return root
+
+
+def environments(root: Path) -> dict[str, dict[str, str]]:
+    """A login shell's after `source .venv/bin/activate`, and one that holds as little as possible."""
+    bare = {"PATH": f"{BIN}{os.pathsep}/usr/bin{os.pathsep}/bin", "HOME": str(root.parent), "PYTHONPATH": str(root)}
+    shell = {key: value for key, value in os.environ.items() if key != settings.HOME} | bare
+    return {"shell": shell, "clean": bare}
+
+
+@pytest.mark.parametrize("which", ["shell", "clean"])
+@pytest.mark.parametrize("command", [["dagster", "definitions", "validate"], ["dg", "check", "defs"]], ids=" ".join)
+def test_definitions_are_valid(fresh: Path, command: Sequence[str], which: str) -> None:
+    done = subprocess.run(command, cwd=fresh, env=environments(fresh)[which], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    "command", [["dagster", "dev", "-h", "127.0.0.1", "-p"], ["dg", "dev", "--port"]], ids=["dagster dev", "dg dev"]
+)
+def test_the_pages_open_on_the_projects_own_instance(fresh: Path, command: Sequence[str]) -> None:
+    port = free_port()
+    log = fresh.parent / f"{command[0]}.log"
+    with log.open("w") as out:
+        server = subprocess.Popen(
+            [*command, str(port)], cwd=fresh, env=environments(fresh)["clean"], stdout=out, stderr=out
+        )
+    try:
+        until(lambda: server.poll() is not None or answers(port) is not None, 300)
+        assert answers(port) is not None, log.read_text()
+        assert str(fresh / ".dagster") in json.dumps(instance(port)), "not a temporary one"
+        assert not list(fresh.glob(".tmp_dagster_home_*"))
+    finally:
+        server.send_signal(signal.SIGTERM)
+        server.wait(120)
+
+
+def answers(port: int) -> str | None:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/server_info", timeout=5) as page:
+            return str(page.read())
+    except (urllib.error.URLError, OSError):
+        return None
+
+
+def instance(port: int) -> Mapping[str, object]:
+    """What the webserver says of its instance."""
+    asked = json.dumps({"query": "{ instance { info } }"}).encode()
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/graphql", asked, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=60) as page:
+        found: Mapping[str, object] = json.load(page)
+    return found
+
+
+def test_env_keeps_what_the_user_wrote_and_follows_a_moved_project(tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    one.mkdir()
+    (one / ".env").write_text("TOKEN=abc\n")
+    settings.name_home(one)
+    settings.name_home(one)
+    assert (one / ".env").read_text() == f'TOKEN=abc\nDAGSTER_HOME="${{DAGSTER_HOME:-{one}/.dagster}}"\n'
+    one.rename(two)
+    settings.name_home(two)
+    assert (two / ".env").read_text() == f'TOKEN=abc\nDAGSTER_HOME="${{DAGSTER_HOME:-{two}/.dagster}}"\n'
+    (two / ".env").write_text("export DAGSTER_HOME=/elsewhere\n")
+    settings.name_home(two)
+    assert (two / ".env").read_text() == "export DAGSTER_HOME=/elsewhere\n"
