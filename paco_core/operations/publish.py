@@ -53,9 +53,11 @@ class Parcel:
             f"in all {sum(size for _, size in self.files):,} bytes",
             "",
             "head of the card:",
-            redacted(self.head) or "(none)",
+            self.head or "(none)",
+            *(["", "refused:"] if self.faults else []),
+            *(f"- {why}" for why in self.reasons()),
         ]
-        return "\n".join([*lines, *(["", "refused:"] if self.faults else []), *(f"- {why}" for why in self.reasons())])
+        return redacted("\n".join(lines))
 
     def reasons(self) -> list[str]:
         """The first faults, and how many more there are."""
@@ -200,6 +202,11 @@ def push(found: Parcel, hub_id: str, *, private: bool) -> str:
         raise DataError("the hub asks for a token: set HF_TOKEN, or log in with `hf auth login`") from None
     except HfHubHTTPError as error:
         raise DataError(f"{hub_id}: the hub refuses: {redacted(str(error).splitlines()[0])}") from None
+    except DataError:
+        raise
+    except Exception as error:  # its clients of HTTP and of its store raise many types
+        why = redacted(f"{type(error).__name__}: {error}".splitlines()[0])
+        raise DataError(f"{hub_id}: the upload did not get through ({why}); push again") from None
     return str(done.commit_url)
 
 

@@ -110,6 +110,10 @@ def _table(path: Path) -> Streams:
     yield pieces_of(path)
     try:
         with pq.ParquetFile(path) as file:
+            about = file.schema_arrow.to_string(
+                truncate_metadata=False, show_field_metadata=True, show_schema_metadata=True
+            )
+            yield [about.encode()]
             for batch in file.iter_batches(ROWS):
                 for column in batch.columns:
                     yield from _cells(column)
@@ -134,8 +138,8 @@ def _cells(column: pa.Array) -> Streams:
         yield from _cells(column.flatten())
     elif pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind):
         yield (part for cell in column.to_pylist() if cell for part in (cell, b"\n", *_png_texts(cell)))
-    elif pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        yield (part for cell in column.to_pylist() if cell for part in (cell.encode(), b"\n"))
+    elif not pa.types.is_primitive(kind):
+        yield (f"{cell}\n".encode(errors="replace") for cell in column.to_pylist() if cell is not None)
 
 
 _OF_ALL = (Sort("card", (CARD,), _text), Sort("terms", ("LICENSE*", "NOTICE*", "USE_POLICY.md"), _text))

@@ -55,8 +55,18 @@ def picture(secret: str = "", *, packed: bool = True) -> bytes:
 
 
 def table(*cells: object) -> bytes:
+    return table_of(pa.array(cells))
+
+
+def table_of(column: pa.Array) -> bytes:
     buffer = io.BytesIO()
-    pq.write_table(pa.table({"a": pa.array(cells)}), buffer, compression="zstd")
+    pq.write_table(pa.table({"a": column}), buffer, compression="zstd")
+    return buffer.getvalue()
+
+
+def described(secret: str) -> bytes:
+    buffer, field = io.BytesIO(), pa.field("a", pa.string_view(), metadata={"note": secret})
+    pq.write_table(pa.table([pa.array(["x"], pa.string_view())], pa.schema([field])), buffer)
     return buffer.getvalue()
 
 
@@ -84,6 +94,8 @@ PLACES: dict[str, tuple[str, Callable[[str], bytes]]] = {
     "a table of a data set": ("a.csv", lambda s: f"a,b\n1,{s}\n".encode()),
     "a cell of Parquet": ("a.parquet", lambda s: table(PADDING, s)),
     "a picture in a cell of Parquet": ("a.parquet", lambda s: table({"bytes": picture(s)})),
+    "a view in a cell of Parquet": ("a.parquet", lambda s: table_of(pa.array([s], pa.string_view()))),
+    "metadata of a column of Parquet": ("a.parquet", described),
     "a list in a cell of Parquet": ("a.parquet", lambda s: table(["x", s])),
 }  # fmt: skip
 
@@ -123,6 +135,7 @@ FOREIGN: dict[str, bytes] = {
     "A.TXT": b"x", "run.py": b"x", "pyproject.toml": b"x", "run.sh": b"x", "a.ipynb": b"{}", "kaggle.json": b"{}",
     "model.PT": b"x", "model.joblib": b"x", "model.bin": b"x", "optimizer.Pth": b"x", "a.parquet.bak": b"x",
     "config.json": b"\x80\x04K\x01.", "model.safetensors": b"\x80\x04K\x01.", "golden/a.png": b"DB_HOST=x",
+    "empty.safetensors": b"", "golden/empty.png": b"",
     "tokenizer.json": '{"a": 1}'.encode("utf-16"), "vocab.json": b"{'a': 1}", "merges.txt": b"a\0b",
 }  # fmt: skip
 

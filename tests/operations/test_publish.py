@@ -182,6 +182,19 @@ def test_without_a_token_the_message_says_where_it_comes_from(
     assert "HF_TOKEN" in str(raised.value) + capsys.readouterr().err and hub == []
 
 
+def test_a_hub_out_of_reach_is_a_sentence(
+    adapter: Path, hub: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_args: Any, **_how: Any) -> None:
+        raise RuntimeError("no route to https://me:word@hub/x")
+
+    monkeypatch.setattr(Hub, "create_repo", fail)
+    with pytest.raises(
+        DataError, match=r"owner/name: the upload did not get through \(RuntimeError: no route to https://hub"
+    ):
+        push(parcel(Path(), str(adapter)), "owner/name", private=True)
+
+
 @pytest.mark.parametrize(("name", "hub_id"), [("nowhere", "owner/name"), ("data/policies/mine/adapter", "name")])
 def test_unknown_names_are_refused(adapter: Path, hub: list[dict[str, Any]], name: str, hub_id: str) -> None:
     with pytest.raises((DataError, SystemExit)):
