@@ -14,6 +14,7 @@ from paco_core.io import paths
 from paco_core.io.answer import Answer
 from paco_core.io.files import DataError, atomic, read_json, read_table, write_text
 from paco_core.io.model_licence import licence_of
+from paco_core.io.secrets import redacted
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,7 +50,7 @@ def export(root: Path, form: str, folder: Path, licence: str) -> Answer:
         else:
             tables.write(part, pairs, benchmark, panels.panel)
         generator = licence_of(root / params.grids.model)
-        write_text(part / "README.md", card.card(params, _figures(root), form, licence, generator))
+        write_text(part / "README.md", redacted(card.card(params, _figures(root), form, licence, generator)))
     parts = [f"{len(table)} {split} pairs" for split, table in pairs.items()] if form != "rank_bench" else []
     parts += [f"{len(benchmark)} rankings"] if form != "paco_dataset" else []
     counts = {split: len(table) for split, table in pairs.items()} if form != "rank_bench" else {}

@@ -8,7 +8,7 @@ import webbrowser
 from pathlib import Path
 
 from paco_core.config.params import PARAMS_FILE, load
-from paco_core.io import local_page
+from paco_core.io import connections, local_page
 from paco_core.operations.play.app import create_app
 from paco_core.operations.play.gallery import Gallery
 from paco_core.operations.play.jobs import Jobs
@@ -33,7 +33,7 @@ def play(root: Path, port: int, *, browser: bool) -> None:
         print(f"paco play: {address}\nCtrl-C stops.", flush=True)
         if browser and _has_display():
             webbrowser.open(address)
-        local_page.serve(create_app(studio, jobs), listener)
+        connections.serve(create_app(studio, jobs), listener)
     finally:
         listener.close()
         ended = jobs.close(PATIENCE_S)

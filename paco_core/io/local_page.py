@@ -7,7 +7,6 @@ import socket
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
-import uvicorn
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, JSONResponse, Response
@@ -103,9 +102,3 @@ def listen(port: int) -> socket.socket:
         listener.close()
         raise DataError(f"port {port} on {HOST} cannot be used ({error}); choose another with --port") from None
     return listener
-
-
-def serve(app: FastAPI, listener: socket.socket) -> None:
-    """Serve until Ctrl-C or SIGTERM."""
-    config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=3)
-    uvicorn.Server(config).run(sockets=[listener])

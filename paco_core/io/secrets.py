@@ -7,8 +7,11 @@ import re
 import sys
 import threading
 import traceback
+from collections.abc import Mapping
 from types import TracebackType
 from urllib.parse import unquote
+
+from paco_core.io.secret_shapes import tokens
 
 HIDDEN = "***"
 SHORTEST = 6  # a shorter value of a variable is a word that may stand anywhere
@@ -18,20 +21,32 @@ _QUERY = re.compile(
     r"""([?&;][\w.-]*(?:passw|pwd|token|secret|signature|credential|key|sig)[\w.-]*=)[^\s&;'"<>#]*""", re.IGNORECASE
 )
 _HEADER = re.compile(r"""(authorization\W{1,4}(?:bearer|basic)\s+)[^\s'"]+""", re.IGNORECASE)
-_VARIABLE = re.compile(r"(PASSWORD|TOKEN|SECRET|KEY|WEBHOOK)$")
+_VARIABLE = re.compile(r"(PASSWORD|PASSWD|PASSPHRASE|TOKEN|SECRET|KEY|WEBHOOK|_PASS|_PWD|_PAT)$", re.IGNORECASE)
+_REST = re.compile(r"[\w+/.=~-]*", re.ASCII)  # of a token, behind what gives it away
+_KEY_END = re.compile(r"-----END [A-Z0-9 ]*-----|\Z")
 STORES = ("MLFLOW_TRACKING_URI", "DAGSTER_POSTGRES_URL")
 _PASSWORD = re.compile(r"://[^:/]*:([^@]+)@")  # of SQLAlchemy's URLs
 
 
 def redacted(text: str) -> str:
-    """A text without secrets: user information and keys of URLs, and values of variables that hold a secret.
+    """A text without secrets: user information and keys of URLs, tokens, and values of variables that hold a secret.
 
-    Variables hold one when their name ends in PASSWORD, TOKEN, SECRET, KEY or WEBHOOK; of the URLs of MLflow's and
-    Dagster's stores the password counts.
+    Tokens are known by their shape (:mod:`.secret_shapes`). Variables hold a secret when their name ends in PASSWORD,
+    TOKEN, SECRET, KEY, WEBHOOK or the like; of the URLs of MLflow's and Dagster's stores the password counts.
     """
-    for value in _secret_values():
-        text = text.replace(value, HIDDEN)
-    return _HEADER.sub(rf"\1{HIDDEN}", bare(text))
+    for value in sorted({value for _, value in values_of(os.environ)}, key=len, reverse=True):
+        text = text.replace(value, HIDDEN)  # longest first: one may be a part of another
+    return _HEADER.sub(rf"\1{HIDDEN}", bare(_without_tokens(text)))
+
+
+def _without_tokens(text: str) -> str:
+    parts, done = [], 0
+    for shape, start, after in sorted(tokens(text), key=lambda place: place[1:]):
+        if start >= done:
+            end = _KEY_END.search(text, after) if shape.kind == "a private key" else _REST.match(text, after)
+            parts += [text[done:start], HIDDEN]
+            done = end.end() if end else after
+    return "".join([*parts, text[done:]])
 
 
 def bare(url: str) -> str:
@@ -39,13 +54,13 @@ def bare(url: str) -> str:
     return _QUERY.sub(rf"\1{HIDDEN}", _USERINFO.sub("", url))
 
 
-def _secret_values() -> list[str]:
-    """Longest first: one may be a part of another."""
-    values = [value for name, value in os.environ.items() if _VARIABLE.search(name)]
+def values_of(environ: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Names of variables, and the secrets that they hold."""
+    values = [(name, value) for name, value in environ.items() if _VARIABLE.search(name)]
     for store in STORES:
-        for password in _PASSWORD.findall(os.environ.get(store, "")):
-            values += [password, unquote(password)]
-    return sorted({value for value in values if len(value) >= SHORTEST}, key=len, reverse=True)
+        for password in _PASSWORD.findall(environ.get(store, "")):
+            values += [(store, password), (store, unquote(password))]
+    return [(name, value) for name, value in values if len(value) >= SHORTEST]
 
 
 def redact_tracebacks() -> None:

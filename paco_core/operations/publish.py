@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING
 
 from dvc_project.hashing import Workspace
 from dvc_project.lockfile import Lock
 from dvc_project.yaml import parse_yaml
 from paco_core.io.files import DataError
+from paco_core.io.secret_search import Search
 from paco_core.io.secrets import redacted
 from paco_core.operations.named import folder_of
+from paco_core.operations.publish_contents import CARD, Kind, is_pickled, sort_of, uses
 
-CARD = "README.md"
-PICKLED = {".bin", ".pt", ".pth", ".pkl", ".pickle", ".ckpt"}
+if TYPE_CHECKING:
+    from huggingface_hub import CommitOperationAdd
+
 LARGEST = 50_000_000_000  # bytes; the hub takes no larger file
-TEXT = {".md", ".json", ".jsonl", ".txt", ".yaml", ".yml", ".csv", ".jinja"}
-SHOWN = 1_000_000  # bytes of a text that is looked at for secrets
-_KEY = re.compile(r"\b(?:hf_[A-Za-z0-9]{20,}|sk-[A-Za-z0-9_-]{20,}|AKIA[0-9A-Z]{16})\b")
+IN_MEMORY = 10_000_000  # bytes; the hub takes what is smaller with the commit itself, and what is larger before it
+BULK = {".safetensors", ".parquet", ".png", ".jpg", ".jpeg", ".webp"}  # by these names the hub takes them before it
+SHOWN = 20  # reasons against a folder
 _ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 
-Kind = Literal["model", "dataset"]
+#: Size, inode, and the times of the last change of content and of anything else: another one is another file.
+Stamp = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True)
@@ -35,6 +40,7 @@ class Parcel:
     files: Sequence[tuple[str, int]]
     head: str
     faults: Sequence[str]
+    stamps: Sequence[Stamp] = field(default=(), repr=False)  # of the files, before they were looked at
 
     def text(self) -> str:
         """The files, the card's head and the faults, for people."""
@@ -48,8 +54,15 @@ class Parcel:
             "",
             "head of the card:",
             self.head or "(none)",
+            *(["", "refused:"] if self.faults else []),
+            *(f"- {why}" for why in self.reasons()),
         ]
-        return "\n".join([*lines, *(["", "refused:"] if self.faults else []), *(f"- {fault}" for fault in self.faults)])
+        return redacted("\n".join(lines))
+
+    def reasons(self) -> list[str]:
+        """The first faults, and how many more there are."""
+        more = len(self.faults) - SHOWN
+        return [*self.faults[:SHOWN], *([f"and {more} more"] if more > 0 else [])]
 
 
 def parcel(root: Path, name: str) -> Parcel:
@@ -65,27 +78,74 @@ def parcel(root: Path, name: str) -> Parcel:
     folder, out = folder_of(root, name)
     if not folder.is_dir():
         raise DataError(f"{folder}: nothing is there to push")
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    listed = [(path.relative_to(folder).as_posix(), path.stat().st_size) for path in files]
-    head, faults = _head(folder)
+    paths, faults = _files(folder)
+    head, amiss = _head(folder, root)
     kind: Kind = "dataset" if "configs" in head else "model"
     if out is not None and Workspace(root).md5(out.as_posix()) != Lock.read(root).md5_of(out.as_posix()):
-        faults.append(f"{out}: not what dvc.lock records; run `dvc repro`, or `dvc checkout {out}`")
-    for path, (shown, size) in zip(files, listed, strict=True):
-        if path.suffix in PICKLED:
-            faults.append(f"{shown}: a pickle can run code when it is loaded; write safetensors")
-        if path.is_symlink():
-            faults.append(f"{shown}: a link; copy what it names")
-        if size > LARGEST:
-            faults.append(f"{shown}: {size:,} bytes, the hub takes files up to {LARGEST:,}")
-        if path.suffix in TEXT and _secret(path):
-            faults.append(f"{shown}: holds what looks like a key or a password")
-    return Parcel(folder, kind, listed, _shown(folder), faults)
+        amiss.append(f"{out}: not what dvc.lock records; run `dvc repro`, or `dvc checkout {out}`")
+    names = [path.relative_to(folder).as_posix() for path in paths]
+    stamps = [_stamp(path) for path in paths]
+    search = Search(os.environ)
+    for path, shown in zip(paths, names, strict=True):
+        faults += [f"{shown}: {why}" for why in _against(path, shown, kind, search)]
+    files = [(shown, stamp[0]) for shown, stamp in zip(names, stamps, strict=True)]
+    return Parcel(folder, kind, files, _shown(folder), [*amiss, *faults], stamps)
 
 
-def _head(folder: Path) -> tuple[dict[str, object], list[str]]:
+def _files(folder: Path) -> tuple[list[Path], list[str]]:
+    """The plain files below a folder, and what else is there; no link is followed."""
+    files, faults = list[Path](), list[str]()
+    for place, folders, names in os.walk(folder):
+        for name in sorted([*folders, *names]):
+            path = Path(place, name)
+            shown = path.relative_to(folder).as_posix()
+            if name.startswith("."):
+                faults.append(f"{shown}: a hidden file; none is published, move it out of the folder")
+            elif path.is_symlink():
+                faults.append(f"{shown}: a link; replace it by a copy of what it names, or push a copy: `paco fetch`")
+            elif path.is_file():
+                files.append(path)
+            elif not path.is_dir():
+                faults.append(f"{shown}: neither a file nor a folder; move it out of the folder")
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+    return sorted(files), faults
+
+
+def _against(path: Path, shown: str, kind: Kind, search: Search) -> Iterator[str]:
+    """What speaks against a file."""
+    if not shown.isprintable() or search.found([shown.encode(errors="replace")]):
+        yield "its name has control characters, or what looks like a secret; rename it"
+    try:
+        if is_pickled(path):
+            yield "a pickle can run code when it is loaded; write safetensors"
+            return
+        if (size := path.stat().st_size) > LARGEST:
+            yield f"{size:,} bytes, the hub takes files up to {LARGEST:,}"
+            return
+        if (sort := sort_of(kind, shown)) is None:
+            yield (
+                f"none of what the folder of a {kind} holds ({uses(kind)}); move it out of the folder"
+                + ("; the card of a data set has `configs`" if kind == "model" else "")
+            )
+            return
+        secrets = dict[str, int]()
+        for stream in sort.read(path):
+            secrets = search.found(stream) | secrets
+        yield from (f"holds what looks like {what} (line {line}); remove it" for what, line in secrets.items())
+    except DataError as error:
+        yield f"{str(error).removeprefix(f'{path}: ')}; a file is what its name says, or it is not published"
+    except OSError as error:
+        yield f"cannot be read ({error.strerror})"
+
+
+def _stamp(path: Path) -> Stamp:
+    found = path.lstat()
+    return found.st_size, found.st_ino, found.st_mtime_ns, found.st_ctime_ns
+
+
+def _head(folder: Path, root: Path) -> tuple[dict[str, object], list[str]]:
     """The head of a folder's card, and what it lacks."""
-    if not (folder / CARD).is_file():
+    if not (folder / CARD).is_file() or (folder / CARD).is_symlink():
         return {}, [f"{CARD} is missing: a card says what this is, and under which licence"]
     try:
         head = parse_yaml(_shown(folder))
@@ -97,45 +157,73 @@ def _head(folder: Path) -> tuple[dict[str, object], list[str]]:
         return found, [f"{CARD}: its head names no license"]
     if licence == "other" and not found.get("license_name"):
         return found, [f"{CARD}: license is other, without a license_name; write under which terms this is published"]
-    base = str(found.get("base_model", ""))
-    if found.get("base_model_relation") == "adapter" and not _ID.fullmatch(base):
-        return found, [f"{CARD}: base_model {base} is a folder of this project, which others do not have"]
+    bases = found.get("base_model") or []
+    for base in map(str, bases if isinstance(bases, list) else [bases]):
+        if not _ID.fullmatch(base) or (root / base).exists() or (folder / base).exists():
+            return found, [
+                f"{CARD}: base_model {base} is a folder of this machine, which others do not have; name the model's "
+                f"id on the hub in params.yaml, or in the card of a copy (`paco fetch`)"
+            ]
     return found, []
 
 
 def _shown(folder: Path) -> str:
     card = folder / CARD
-    parts = card.read_text(encoding="utf-8").split("---", 2) if card.is_file() else []
+    if not card.is_file() or card.is_symlink():
+        return ""
+    parts = card.read_bytes().decode(errors="replace").split("---", 2)
     return parts[1].strip() if len(parts) == 3 and not parts[0].strip() else ""
 
 
-def _secret(path: Path) -> bool:
-    with path.open(encoding="utf-8", errors="replace") as stream:
-        text = stream.read(SHOWN)
-    return redacted(text) != text or _KEY.search(text) is not None
-
-
 def push(found: Parcel, hub_id: str, *, private: bool) -> str:
-    """Upload a folder; the address of what is there then. The token is the hub library's own: HF_TOKEN, or its login.
+    """Upload the files that were looked at, as they were then; the address of what is there afterwards.
+
+    The token is the hub library's own: HF_TOKEN, or its login.
 
     Raises:
-        DataError: when something speaks against it, the id is none, or the hub refuses.
+        DataError: when something speaks against it, a file has changed since, the id is none, or the hub refuses.
     """
     if found.faults:
-        raise DataError(f"{found.folder}: not pushed: " + "; ".join(found.faults))
+        raise DataError(f"{found.folder}: not pushed: " + "; ".join(found.reasons()))
     check_id(hub_id)
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError
 
     api = HfApi()
     try:
+        added = [_addition(found.folder / name, name) for name, _ in found.files]
+        _unchanged(found)
         api.create_repo(hub_id, repo_type=found.kind, private=private, exist_ok=True)
-        done = api.upload_folder(folder_path=found.folder, repo_id=hub_id, repo_type=found.kind)
+        api.preupload_lfs_files(hub_id, added, repo_type=found.kind)
+        _unchanged(found)  # nobody sees what was uploaded before the commit
+        message = f"Upload {found.folder.name} with paco"
+        done = api.create_commit(hub_id, added, commit_message=message, repo_type=found.kind)
     except LocalTokenNotFoundError:
         raise DataError("the hub asks for a token: set HF_TOKEN, or log in with `hf auth login`") from None
     except HfHubHTTPError as error:
         raise DataError(f"{hub_id}: the hub refuses: {redacted(str(error).splitlines()[0])}") from None
+    except DataError:
+        raise
+    except Exception as error:  # its clients of HTTP and of its store raise many types
+        why = redacted(f"{type(error).__name__}: {error}".splitlines()[0])
+        raise DataError(f"{hub_id}: the upload did not get through ({why}); push again") from None
     return str(done.commit_url)
+
+
+def _addition(path: Path, name: str) -> CommitOperationAdd:
+    """A file of a commit. A small text is read now: the hub's library would read it at the commit, after our check."""
+    from huggingface_hub import CommitOperationAdd
+
+    small = path.stat().st_size <= IN_MEMORY and path.suffix not in BULK
+    return CommitOperationAdd(name, path.read_bytes() if small else path)
+
+
+def _unchanged(found: Parcel) -> None:
+    """Raise DataError unless all files are those that were looked at."""
+    for (name, _), stamp in zip(found.files, found.stamps, strict=True):
+        path = found.folder / name
+        if not os.path.lexists(path) or _stamp(path) != stamp:
+            raise DataError(f"{path}: it has changed since it was looked at; nothing was published, push again")
 
 
 def check_id(hub_id: str) -> None:

@@ -38,7 +38,8 @@ def model_card(
         golden: the golden pairs with their scores.
     """
     front = {
-        "base_model": params.base,
+        # For a hub it is an id; a folder's path means nothing there. What an adapter goes onto is named in any case.
+        **({} if Path(params.base).is_dir() else {"base_model": params.base}),
         **licence,
         "library_name": "transformers",
         "pipeline_tag": "image-text-to-text",

@@ -22,6 +22,9 @@ YES_VARIANTS = frozenset({"Yes", " Yes", "yes", " yes"})
 #: The words whose probabilities the published EditReward-Bench evaluation sums.
 YES_CASES, NO_CASES = ("yes", "Yes", "YES", "y", "Y"), ("no", "No", "NO", "n", "N")
 TOP = 20  # log-probabilities that an OpenAI-style answer lists
+#: What listed probabilities may sum to. A log-probability in bf16 is off by 2^-9 of itself, which moves the sum over 20
+#: tokens by log(20) 2^-9, 0.6%, at most; the rest is for a server that sums its own in half precision.
+MOST = 1.02
 NO_VARIANTS = frozenset({"No", " No", "no", " no"})
 
 
@@ -166,8 +169,9 @@ def from_top_logprobs(entries: Any, *, variants: bool = False) -> float:
         The score; where only one of the two words is listed the other counts as improbable: 1 or 0.
 
     Raises:
-        Unscorable: when neither word is listed (the pair is unscorable, not inconsistent), a token is no text, or the
-            log-probability of one of the words is not a finite number of at most 0.
+        Unscorable: when neither word is listed, or none with a probability above 0 (the pair is unscorable, not
+            inconsistent); a token is no text; the log-probability of one of the words is not a finite number of at
+            most 0; or the listed probabilities sum to more than :data:`MOST`, which no distribution does.
     """
     yes_words, no_words = (YES_VARIANTS, NO_VARIANTS) if variants else (frozenset({YES}), frozenset({NO}))
     if not isinstance(entries, list) or not all(isinstance(entry, Mapping) for entry in entries):
@@ -179,7 +183,18 @@ def from_top_logprobs(entries: Any, *, variants: bool = False) -> float:
     no = _log_sum([_logprob(token, value) for token, value in listed if token in no_words])
     if yes == no == -math.inf:
         raise Unscorable("neither Yes nor No among the log-probabilities")
+    if math.exp(yes) + math.exp(no) == 0:  # a server's stand-ins for no probability, such as -9999
+        raise Unscorable("the probabilities of Yes and No are both 0")
+    if not sum(_probability(value) for _, value in listed) <= MOST:
+        raise Unscorable("the listed probabilities sum to more than 1")
     return 1.0 / (1.0 + math.exp(no - yes)) if no - yes < 700 else 0.0
+
+
+def _probability(value: Any) -> float:
+    """Of a listed token; 0 where its log-probability is no number, which only Yes and No have to have."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return 0.0
+    return math.exp(max(value, -1000)) if value <= 0 else math.inf if value > 0 else math.nan  # an integer may be huge
 
 
 def _logprob(token: str, value: Any) -> float:

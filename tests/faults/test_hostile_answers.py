@@ -65,6 +65,9 @@ def said(answer: Any) -> float | None:
         words = {word: [entry["logprob"] for entry in entries if entry["token"] == word] for word in (YES, NO)}
         if answer["model"] != NAME or not all(map(_logprob, words[YES] + words[NO])):
             return None
+        share = numpy.exp(numpy.maximum(words[YES] + words[NO], -1e4)).sum()
+        if share == 0 or share > 1.02:  # no distribution has these
+            return None
         if not (words[YES] and words[NO]):
             return 1.0 if words[YES] else 0.0 if words[NO] else None
         yes, no = (numpy.logaddexp.reduce(words[word]) for word in (YES, NO))
@@ -165,6 +168,20 @@ def test_answers_that_take_for_ever(server: Saying, ledger: Ledger) -> None:
         for name, answer in (("silence", silence), ("a byte now and then", drip)):
             server.answer = answer
             row.judge(name, scored(asking, None))
+
+
+IMPOSSIBLE = [0, -0.1, -9999, -1e308, float("nan"), float("inf"), 1.0]
+
+
+def test_impossible_probabilities(server: Saying, ledger: Ledger) -> None:
+    """The same for both words: a fault of the server, and not a score of 0.5."""
+    with client(server) as asking, ledger.row("impossible probabilities", "reward client", hostile=True) as row:
+        for bad in IMPOSSIBLE:
+            content = [{"top_logprobs": [{"token": YES, "logprob": bad}, {"token": NO, "logprob": bad}]}]
+            answer = {"model": NAME, "choices": [{"logprobs": {"content": content}}]}
+            server.answer = reply(200, json.dumps(answer).encode())
+            row.judge(f"{bad}", scored(asking, None))
+        assert sum(asking.counts.failures.values()) == len(IMPOSSIBLE)
 
 
 def test_a_nan_is_not_remembered(server: Saying, tmp_path: Path, ledger: Ledger) -> None:

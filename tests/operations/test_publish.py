@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
 import huggingface_hub
+import numpy
 import pytest
+from huggingface_hub import CommitOperationAdd
 from huggingface_hub.errors import LocalTokenNotFoundError
+from safetensors.numpy import save
 
 from paco_core.cli import main
 from paco_core.io.files import DataError
-from paco_core.operations.publish import parcel
+from paco_core.operations.publish import parcel, push
 
+WEIGHTS = save({"w": numpy.zeros(3, numpy.float32)})
 CARD = "---\nlicense: apache-2.0\nbase_model: owner/base\nbase_model_relation: adapter\n---\n\n# A card\n"
 
 
@@ -22,7 +28,7 @@ def adapter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "data/policies/mine/adapter"
     folder.mkdir(parents=True)
     (folder / "README.md").write_text(CARD)
-    (folder / "weights.safetensors").write_bytes(b"12345")
+    (folder / "weights.safetensors").write_bytes(WEIGHTS)
     monkeypatch.chdir(tmp_path)
     return folder
 
@@ -35,8 +41,12 @@ class Hub:
     def create_repo(self, repo_id: str, **how: Any) -> None:
         self.sent.append({"made": repo_id, **how})
 
-    def upload_folder(self, **how: Any) -> Any:
-        self.sent.append(how)
+    def preupload_lfs_files(self, repo_id: str, additions: list[CommitOperationAdd], **_how: Any) -> None:
+        self.sent.append({"before": [added.path_in_repo for added in additions]})
+
+    def create_commit(self, repo_id: str, operations: list[CommitOperationAdd], **how: Any) -> Any:
+        files = {one.path_in_repo: one.upload_info.size for one in operations}
+        self.sent.append({"to": repo_id, "files": files, "repo_type": how["repo_type"]})
         return type("Done", (), {"commit_url": "https://hub/owner/name/commit/1"})
 
 
@@ -52,7 +62,7 @@ def test_a_dry_run_prints_and_sends_nothing(
 ) -> None:
     main(["push", str(adapter), "owner/name", "--dry-run"])
     out = capsys.readouterr().out
-    assert "weights.safetensors             5 bytes" in out and "license: apache-2.0" in out and hub == []
+    assert f"weights.safetensors {len(WEIGHTS):>13} bytes" in out and "license: apache-2.0" in out and hub == []
 
 
 def test_a_model_goes_to_a_private_repository(
@@ -60,26 +70,90 @@ def test_a_model_goes_to_a_private_repository(
 ) -> None:
     main(["push", str(adapter), "owner/name"])
     assert hub[0] == {"made": "owner/name", "repo_type": "model", "private": True, "exist_ok": True}
-    assert hub[1] == {"folder_path": adapter, "repo_id": "owner/name", "repo_type": "model"}
+    assert hub[1] == {"before": ["README.md", "weights.safetensors"]}
+    sizes = {"README.md": len(CARD), "weights.safetensors": len(WEIGHTS)}
+    assert hub[2] == {"to": "owner/name", "files": sizes, "repo_type": "model"}
     assert "https://hub/owner/name/commit/1" in capsys.readouterr().out
     (adapter / "README.md").write_text(CARD.replace("---\n\n", "configs: []\n---\n\n"))
+    (adapter / "weights.safetensors").unlink()
     main(["push", str(adapter), "owner/data", "--public"])
-    assert (hub[2]["repo_type"], hub[2]["private"]) == ("dataset", False)
+    assert (hub[3]["repo_type"], hub[3]["private"]) == ("dataset", False)
+
+
+def add(folder: Path) -> None:
+    (folder / ".env").write_text("x")
+
+
+def change(folder: Path) -> None:
+    (folder / "README.md").write_text(CARD.replace("A card", "B card"))
+
+
+def replace(folder: Path) -> None:
+    (folder / "new").write_bytes(WEIGHTS)
+    (folder / "new").replace(folder / "weights.safetensors")
+
+
+@pytest.mark.parametrize("act", [change, replace])
+@pytest.mark.parametrize("when", ["before", "during"])
+def test_what_changes_after_it_was_looked_at_is_not_published(
+    adapter: Path,
+    hub: list[dict[str, Any]],
+    monkeypatch: pytest.MonkeyPatch,
+    act: Callable[[Path], None],
+    when: str,
+) -> None:
+    found = parcel(Path(), str(adapter))
+    if when == "before":
+        act(adapter)
+    else:
+        monkeypatch.setattr(Hub, "preupload_lfs_files", lambda *_a, **_h: act(adapter))
+    with pytest.raises(DataError, match="has changed since it was looked at; nothing was published"):
+        push(found, "owner/name", private=True)
+    assert not any("to" in sent for sent in hub)
+
+
+def test_what_comes_after_it_was_looked_at_is_not_published(adapter: Path, hub: list[dict[str, Any]]) -> None:
+    found = parcel(Path(), str(adapter))
+    add(adapter)
+    push(found, "owner/name", private=True)
+    assert list(hub[-1]["files"]) == ["README.md", "weights.safetensors"]
+
+
+def test_weights_are_not_read_into_memory(adapter: Path, hub: list[dict[str, Any]]) -> None:
+    """Neither to look at them nor to send them: a sparse file of 40 GB with a header that describes it."""
+    size = 4 * 10**10
+    head = json.dumps({"w": {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}}).encode()
+    with (adapter / "weights.safetensors").open("wb") as stream:
+        stream.write(len(head).to_bytes(8, "little") + head)
+        stream.truncate(8 + len(head) + size)
+    assert parcel(Path(), str(adapter)).faults == []
+    with (adapter / "weights.safetensors").open("ab") as stream:
+        stream.write(b"DB_HOST=x")
+    assert "not a file of safetensors" in parcel(Path(), str(adapter)).faults[0]
 
 
 def test_what_a_stage_made_must_be_what_is_recorded(adapter: Path) -> None:
     assert "not what dvc.lock records" in parcel(Path(), "mine").faults[0]
 
 
-DAMAGE = {
+def local_base(folder: Path) -> None:
+    """Owner and name, as it seems, and yet a folder; the model is no adapter."""
+    Path("models/base").mkdir(parents=True)
+    (folder / "README.md").write_text("---\nlicense: mit\nbase_model: models/base\n---\n")
+
+
+DAMAGE: dict[str, Callable[[Path], object]] = {
     "no card": lambda folder: (folder / "README.md").unlink(),
     "names no license": lambda folder: (folder / "README.md").write_text("# A card\n"),
     "without a license_name": lambda folder: (folder / "README.md").write_text("---\nlicense: other\n---\n"),
-    "folder of this project": lambda f: (f / "README.md").write_text(CARD.replace("owner/base", "data/zoo/flux/x")),
+    "others do not have": lambda folder: (folder / "README.md").write_text(CARD.replace("owner/base", "data/zoo/x")),
+    "folder of this machine": local_base,
+    "README.md is missing": lambda folder: (folder / "README.md").replace(folder / "LICENSE"),
+    "not UTF-8": lambda folder: (folder / "README.md").write_bytes(CARD.encode() + b"\xff"),
     "a pickle can run code": lambda folder: (folder / "weights.bin").write_bytes(b"1"),
     "a link": lambda folder: (folder / "link.json").symlink_to("/etc/hostname"),
-    "looks like a key": lambda folder: (folder / "notes.txt").write_text("hf_" + "a" * 30),
-    "looks like a key or": lambda folder: (folder / "notes.txt").write_text(f"mine is {os.environ['A_TOKEN']}"),
+    "a token of Hugging Face (line 2)": lambda f: (f / "merges.txt").write_text("a\nhf_" + "a" * 30),
+    "the variable A_TOKEN": lambda folder: (folder / "merges.txt").write_text(f"mine is {os.environ['A_TOKEN']}"),
 }
 
 
@@ -106,6 +180,19 @@ def test_without_a_token_the_message_says_where_it_comes_from(
     with pytest.raises((DataError, SystemExit)) as raised:
         main(["push", str(adapter), "owner/name"])
     assert "HF_TOKEN" in str(raised.value) + capsys.readouterr().err and hub == []
+
+
+def test_a_hub_out_of_reach_is_a_sentence(
+    adapter: Path, hub: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_args: Any, **_how: Any) -> None:
+        raise RuntimeError("no route to https://me:word@hub/x")
+
+    monkeypatch.setattr(Hub, "create_repo", fail)
+    with pytest.raises(
+        DataError, match=r"owner/name: the upload did not get through \(RuntimeError: no route to https://hub"
+    ):
+        push(parcel(Path(), str(adapter)), "owner/name", private=True)
 
 
 @pytest.mark.parametrize(("name", "hub_id"), [("nowhere", "owner/name"), ("data/policies/mine/adapter", "name")])

@@ -57,6 +57,32 @@ def test_values_of_variables_that_hold_a_secret_are_hidden(monkeypatch: pytest.M
     assert bare(f"file:///{PASSWORD}") == f"file:///{PASSWORD}", "the same in every environment"
 
 
+TOKEN = "gh" + "p_" + "aB3" * 12
+
+
+def test_tokens_are_known_by_their_shape() -> None:
+    key = "-----BEGIN " + "RSA PRIVATE KEY-----\nabc\n-----END RSA PRIVATE KEY-----"
+    assert redacted(f"refused {TOKEN}, {key}; task-{'x' * 30}") == f"refused ***, ***; task-{'x' * 30}"
+
+
+def test_what_is_tracked_holds_no_secret(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parameters, tags and texts, as they are in the journal and go to the store from there."""
+    monkeypatch.setenv("SOME_API_KEY", PASSWORD)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    monkeypatch.setattr(tracking, "PATIENCE_S", 0.0)
+    monkeypatch.setattr(
+        tracking.outbox, "start", lambda *_: subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"])
+    )
+    secrets = f"{PASSWORD} {TOKEN} https://me:pw-of-mine@host/v1"
+    with tracking.open_run(project, "paco/x", "x", {"made": secrets}, say=lambda _line: None) as tracker:
+        tracker.params({"engine": {"url": secrets}})
+        tracker.tags({"note": secrets})
+        tracker.text(secrets, "notes/said.txt")
+    data = b"".join(outputs(project / ".paco").values())
+    assert data.count(b"*** *** https://host/v1") == 4
+    assert not [secret for secret in (PASSWORD, TOKEN, "pw-of-mine") if secret.encode() in data]
+
+
 class Guarded(Quiet):
     """Notes who asks, and has nothing to say."""
 

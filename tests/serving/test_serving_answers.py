@@ -67,6 +67,38 @@ def test_a_missing_number_or_token_is_no_score() -> None:
 def test_numbers_at_the_ends_are_scores() -> None:
     assert from_top_logprobs(pair(0.0, -9999.0)) == 1.0 and from_top_logprobs(pair(-9999, 0)) == 0.0
     assert from_top_logprobs([*pair(-1.0, -1.0), {"token": "Maybe", "logprob": None}]) == 0.5
+    assert from_top_logprobs(pair(-700.0, -700.0)) == 0.5, "improbable, and a ratio of numbers that there are"
+
+
+@pytest.mark.parametrize("value", [0, 0.0, -0.1, -0.6])
+def test_probabilities_that_no_distribution_has_are_no_score(value: float) -> None:
+    """Sums of 2, 1.81 and 1.10."""
+    for entries in (pair(value, value), [*pair(value, -9999.0), {"token": "Maybe", "logprob": value}]):
+        with pytest.raises(Unscorable, match="sum to more than 1"):
+            from_top_logprobs(entries)
+
+
+@pytest.mark.parametrize("value", [0.1, INFINITE, NAN])
+def test_an_impossible_number_of_another_token_is_no_score(value: float) -> None:
+    with pytest.raises(Unscorable, match="sum to more than 1"):
+        from_top_logprobs([*pair(-1.0, -2.0), {"token": "Maybe", "logprob": value}])
+
+
+@pytest.mark.parametrize("value", [-9999.0, -1e308, -(10**300), -800])
+def test_words_without_a_probability_are_no_score(value: float) -> None:
+    for entries in (pair(value, value), pair(value, -9999), pair(value, value)[:1], pair(value, value)[1:]):
+        with pytest.raises(Unscorable, match="probabilities of Yes and No are both 0"):
+            from_top_logprobs(entries)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_what_half_precision_rounds_is_a_score(dtype: str) -> None:
+    torch = pytest.importorskip("torch")
+    logits = torch.randn(200, 20, generator=torch.Generator().manual_seed(0)) * 3
+    for row in [*torch.log_softmax(logits, -1).to(getattr(torch, dtype)).tolist(), [math.log(0.5) + 0.002] * 2]:
+        tokens = ["Yes", "No", *(f"t{n}" for n in range(len(row) - 2))]
+        score = from_top_logprobs([{"token": t, "logprob": v} for t, v in zip(tokens, row, strict=True)])
+        assert score == pytest.approx(1 / (1 + math.exp(row[1] - row[0])))
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,9 @@ from serving_fakes import NAME, FakeModel, Scripted, completion, listening, pane
 from test_serving_app import GOOD, JSON, png, post, request, url_of
 from waiting import until
 
+from paco_core.io import connections
 from paco_core.reward_model.yes_probability import PairQuery
-from paco_core.serving import connections, guard
+from paco_core.serving import guard
 from paco_core.serving.budget import Budget
 from paco_core.serving.client import RewardClient
 from paco_core.serving.engines import pictures
@@ -226,15 +227,32 @@ SLOW = [(b"",), (HEAD,), (HEAD, b"Content-Length: 1000\r\n\r\n{"), (HEAD, b"Tran
 def test_a_request_that_does_not_arrive_in_time_ends_with_its_connection(
     monkeypatch: pytest.MonkeyPatch, pieces: tuple[bytes, ...], behind_the_gateway: bool
 ) -> None:
-    monkeypatch.setattr(connections.Punctual, "arrival_s", 0.5)
+    monkeypatch.setattr(connections.Punctual, "quiet_s", 0.3)
     gateway = listening(build_app(Gateway(dict, timeout_s=60)))
     with served(FakeModel()) as (url, state), gateway as other:
         assert ends(raw(other if behind_the_gateway else url, *pieces)) == b""
         assert post(url, request([GOOD, GOOD]))[0] == 200 and state.bodies.used == 0
 
 
+def test_a_request_that_arrives_byte_by_byte_ends_with_its_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections.Punctual, "arrival_s", 0.5)
+    with served(FakeModel()) as (url, _), raw(url, HEAD, b"Content-Length: 1000000\r\n\r\n") as connection:
+        connection.settimeout(0.05)
+        for _ in range(LIMIT_S * 20):
+            try:
+                connection.sendall(b" ")
+                if connection.recv(1) == b"":
+                    return
+            except TimeoutError:
+                continue
+            except ConnectionError:
+                return
+    pytest.fail("still open")
+
+
 def test_a_connection_may_idle_between_requests_and_an_answer_may_take_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections.Punctual, "arrival_s", 0.5)
+    monkeypatch.setattr(connections.Punctual, "quiet_s", 0.5)
     model = Held()
     with served(model) as (url, _):
         timer = threading.Timer(1.5, model.go.set)

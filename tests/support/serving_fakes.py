@@ -18,8 +18,8 @@ import uvicorn
 from loopback import Loopback, Quiet
 from PIL import Image, ImageStat
 
+from paco_core.io.connections import Punctual
 from paco_core.reward_model.yes_probability import PairQuery
-from paco_core.serving.connections import Punctual
 from paco_core.serving.engines import Launch
 from paco_core.serving.engines.answering import Answer, Ask, TokenLogprob
 from paco_core.serving.engines.transformers_app import Server, build_app

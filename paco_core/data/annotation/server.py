@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from paco_core.data.annotation.queue import AnnotationQueue, Last, NotAssigned, Unknown
 from paco_core.data.annotation.store import Annotator, NotStored, StaleAnswer
-from paco_core.io import local_page
+from paco_core.io import connections
 from paco_core.io.files import DataError
 from paco_core.io.local_page import HOST, add_files, failing, guard, listen
 
@@ -112,4 +112,4 @@ def create_app(queue: AnnotationQueue, at_end: Callable[[], object] = lambda: No
 
 def serve(queue: AnnotationQueue, listener: socket.socket, at_end: Callable[[], object] = lambda: None) -> None:
     """Serve until Ctrl-C or SIGTERM, then call ``at_end``."""
-    local_page.serve(create_app(queue, at_end), listener)
+    connections.serve(create_app(queue, at_end), listener)

@@ -117,8 +117,9 @@ class Tracker:
                 )
 
     def params(self, values: Mapping[str, Any]) -> None:
-        """Log parameters, flattened to dotted keys."""
-        self._tell({"kind": "params", "values": {k: str(v)[:PARAM_CHARACTERS] for k, v in flatten(values).items()}})
+        """Log parameters, flattened to dotted keys, without secrets."""
+        shown = {key: redacted(str(value))[:PARAM_CHARACTERS] for key, value in flatten(values).items()}
+        self._tell({"kind": "params", "values": shown})
 
     def metrics(self, values: Mapping[str, float], step: int = 0, measures: str | None = None) -> None:
         """Log metrics of one step; NaN is kept as NaN.
@@ -151,8 +152,9 @@ class Tracker:
             self._tell(event)
 
     def tags(self, values: Mapping[str, str]) -> None:
+        """Set tags of the run, without secrets."""
         if values:
-            self._tell({"kind": "tags", "values": {k: str(v)[:TAG_CHARACTERS] for k, v in values.items()}})
+            self._tell({"kind": "tags", "values": {k: redacted(str(v))[:TAG_CHARACTERS] for k, v in values.items()}})
 
     def image(self, image: Image.Image, key: str, step: int = 0) -> None:
         """Log a picture of a series: same key, growing step."""
@@ -170,13 +172,13 @@ class Tracker:
             shutil.copytree(path, copy) if path.is_dir() else shutil.copyfile(path, copy)
 
     def text(self, text: str, name: str) -> None:
-        """Log a text as the artefact ``name``."""
+        """Log a text as the artefact ``name``, without secrets."""
         if self._journal is None:
             return
         folder = Path(name).parent.as_posix()
         event = {"kind": "file", "folder": None if folder == "." else folder}
         with self._dropping(), self._journal.adding(event, Path(name).name) as path:
-            path.write_text(text, encoding="utf-8")
+            path.write_text(redacted(text), encoding="utf-8")
 
     def dataset(self, name: str, path: str, md5: str, context: str = "input") -> None:
         """Log a data set with its DVC md5 as digest."""
@@ -280,7 +282,7 @@ def _begin(
         "needs_credentials": bare(uri) != uri,
         "artifacts": artifact_location(root),
         "sender": Address.of(root, os.environ).key,
-        "tags": dict(tags),
+        "tags": {key: redacted(str(value)) for key, value in tags.items()},
     }
     try:
         return Journal.begin(root, header)

@@ -214,7 +214,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = _arguments(argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     began = time.monotonic()
-    from paco_core.serving.connections import serve
+    from paco_core.io.connections import serve
     from paco_core.serving.engines.answering import Answerer
 
     folder = Path(args.model)

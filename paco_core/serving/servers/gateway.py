@@ -31,7 +31,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from paco_core.serving.connections import serve
+from paco_core.io.connections import serve
 from paco_core.serving.engines.media import Media
 from paco_core.serving.engines.pictures import head, payload
 from paco_core.serving.guard import SameSite, authorise, bodies, body_of

@@ -13,16 +13,18 @@ from typing import Any
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-ARRIVAL_S = 60.0  # from a request's first byte to its last, its wait for room (budget.py) included
+QUIET_S = 10.0  # in which nothing arrives of a request that is not whole; also of the first one of a connection
+ARRIVAL_S = 60.0  # from a request's first byte to its last, its wait for room (serving/budget.py) included
 IDLE_S = 75.0  # between two requests
 MAX_HEAD = 64 << 10  # bytes of request line and headers
 
 
 class Punctual(HttpToolsProtocol):
-    """uvicorn's protocol with a time limit for each request's arrival, and for a connection that says nothing."""
+    """uvicorn's protocol with time limits for each request's arrival, and for a connection that sends nothing."""
 
-    arrival_s = ARRIVAL_S
-    _timer: asyncio.TimerHandle | None = None
+    quiet_s, arrival_s = QUIET_S, ARRIVAL_S
+    _silence: asyncio.TimerHandle | None = None
+    _arrival: asyncio.TimerHandle | None = None
     _head: int | None = 0  # bytes of the head so far; None while a body arrives
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -37,6 +39,8 @@ class Punctual(HttpToolsProtocol):
         if self._head is not None:
             self._head += len(data)
         super().data_received(data)
+        if self._silence is not None:
+            self._listen()
         if self._head is not None and self._head > MAX_HEAD and not self.transport.is_closing():
             self.send_400_response(f"The head of the request exceeds {MAX_HEAD} bytes.")
 
@@ -53,18 +57,36 @@ class Punctual(HttpToolsProtocol):
         self._arrived()
         super().on_message_complete()
 
+    def handle_websocket_upgrade(self) -> None:
+        self._arrived()  # another protocol takes the connection over
+        super().handle_websocket_upgrade()
+
     def _await_request(self) -> None:
-        if self._timer is None:
-            self._timer = self.loop.call_later(self.arrival_s, self.transport.close)
+        if self._arrival is None:
+            self._arrival = self.loop.call_later(self.arrival_s, self.transport.close)
+            self._listen()
+
+    def _listen(self) -> None:
+        """Wait for more of the request, from now on."""
+        if self._silence is not None:
+            self._silence.cancel()
+        self._silence = self.loop.call_later(self.quiet_s, self._silent)
+
+    def _silent(self) -> None:
+        if self.flow.read_paused:  # it is this server that does not read on
+            self._listen()
+        else:
+            self.transport.close()
 
     def _arrived(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        for timer in (self._silence, self._arrival):
+            if timer is not None:
+                timer.cancel()
+        self._silence = self._arrival = None
 
 
 def serve(app: Any, bound: socket.socket) -> None:
-    """Serve an ASGI application on a listening socket until SIGTERM; requests under way have two seconds to end."""
+    """Serve an ASGI application on a listening socket until Ctrl-C or SIGTERM; requests under way get 2 s to end."""
     config = uvicorn.Config(
         app,
         http=Punctual,

@@ -1,0 +1,169 @@
+"""Secrets in a folder that is to be published, in every kind of file it may hold: `paco push` refuses each by name."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+from PIL.PngImagePlugin import PngInfo
+from safetensors.numpy import save
+from verdicts import Ledger
+
+from paco_core.io import secret_search
+from paco_core.operations.publish import parcel
+
+CARD = "---\nlicense: apache-2.0\n---\n\n# A card\n"
+DATA_CARD = CARD.replace("---\n\n", "configs: []\n---\n\n")
+OWN = "correct-horse-battery"
+HEX = "0123456789abcdef"
+#: Written in two parts each, so that no scanner takes this file for a leak.
+SECRETS = [
+    "hf_" + "aB3" * 11 + "x", "gh" + "p_" + "aB3" * 12, "github_" + "pat_" + "1A" * 11 + "_" + "b" * 59,
+    "gl" + "pat-" + "x1Y" * 7, "AKIA" + "IOSFODNN7EXAMPLE", "sk-" + "proj-" + "aB3" * 10, "AI" + "za" + "Sy0" * 12,
+    "xo" + "xb-123456789012-abcdef", "sk_" + "live_" + "a1B2" * 6, "npm" + "_" + "a1B2" * 9,
+    "py" + "pi-AgEIcHlwaS5vcmc" + "C" * 50, "123456789:A" + "A" + "x" * 33,
+    "eyJ" + "hbGciOiJIUzI1.eyJ" + "a" * 20 + "." + "b" * 40,
+    "-----BEGIN " + "OPENSSH PRIVATE KEY-----", "-----BEGIN " + "PRIVATE KEY-----",
+    "aws_secret_access_" + "key = wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", "WANDB_API_" + "KEY=" + HEX * 2 + HEX[:8],
+    "DB_PASS" + "WORD=swordfish", '"pass' + 'word": "swordfish"', "pass" + "word: hunter2x",
+    "machine h login me pass" + "word swordfish",
+    "url = https://x-access-token:" + "swordfish@github.com/a/b", "postgresql://me:" + "swordfish@db/x",
+    "https://" + HEX * 2 + "@github.com/a", "Authoriz" + "ation: Bearer abcdefgh1234",
+    "https://s3/x?X-Amz-Signa" + "ture=" + HEX * 4, OWN,
+]  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_OWN_TOKEN", OWN)
+    monkeypatch.setattr(secret_search, "CHUNK", 1000)  # so that a secret lies across two of them
+    monkeypatch.setattr(secret_search, "OVERLAP", 600)
+
+
+def picture(secret: str = "", *, packed: bool = True) -> bytes:
+    buffer, info = io.BytesIO(), PngInfo()
+    info.add_itxt("Comment", secret, zip=packed) if secret else None
+    Image.new("RGB", (4, 4)).save(buffer, "PNG", pnginfo=info)
+    return buffer.getvalue()
+
+
+def table(*cells: object) -> bytes:
+    return table_of(pa.array(cells))
+
+
+def table_of(column: pa.Array) -> bytes:
+    buffer = io.BytesIO()
+    pq.write_table(pa.table({"a": column}), buffer, compression="zstd")
+    return buffer.getvalue()
+
+
+def described(secret: str) -> bytes:
+    buffer, field = io.BytesIO(), pa.field("a", pa.string_view(), metadata={"note": secret})
+    pq.write_table(pa.table([pa.array(["x"], pa.string_view())], pa.schema([field])), buffer)
+    return buffer.getvalue()
+
+
+def weights(secret: str = "") -> bytes:
+    return save({"w": numpy.zeros(2000, numpy.float32)}, {"format": "pt", "note": secret})
+
+
+def escaped(text: str) -> str:
+    return "".join(f"\\u{ord(letter):04x}" for letter in text)
+
+
+PADDING = "Neither a key nor a password. " * 50
+PLACES: dict[str, tuple[str, Callable[[str], bytes]]] = {
+    "the card": ("README.md", lambda s: f"{CARD}{s}\n".encode()),
+    "configuration": ("config.json", lambda s: json.dumps({"a": s}).encode()),
+    "escapes of JSON": ("config.json", lambda s: f'{{"a": "{escaped(s)}"}}'.encode()),
+    "configuration, far behind": ("config.json", lambda s: json.dumps({"a": PADDING, "b": s}).encode()),
+    "vocabulary": ("merges.txt", lambda s: f"a b\n{s}\n".encode()),
+    "template of a chat": ("chat_template.jinja", lambda s: s.encode()),
+    "metadata of weights": ("model.safetensors", lambda s: weights(s)),
+    "a packed text of a picture": ("golden/a.png", picture),
+    "a text of a picture": ("golden/a.png", lambda s: picture(s, packed=False)),
+    "behind a picture": ("golden/a.png", lambda s: picture() + f"\n{s}\n".encode()),
+    "a line of JSON Lines": ("a.jsonl", lambda s: "\n".join(map(json.dumps, (PADDING, f"first\n{s}"))).encode()),
+    "a table of a data set": ("a.csv", lambda s: f"a,b\n1,{s}\n".encode()),
+    "a cell of Parquet": ("a.parquet", lambda s: table(PADDING, s)),
+    "a picture in a cell of Parquet": ("a.parquet", lambda s: table({"bytes": picture(s)})),
+    "a view in a cell of Parquet": ("a.parquet", lambda s: table_of(pa.array([s], pa.string_view()))),
+    "metadata of a column of Parquet": ("a.parquet", described),
+    "a list in a cell of Parquet": ("a.parquet", lambda s: table(["x", s])),
+}  # fmt: skip
+
+
+def folder(place: Path, name: str, data: bytes) -> Path:
+    """A folder with a card that may be published, and one more file."""
+    of_data = name.endswith((".jsonl", ".csv", ".parquet"))
+    (place / name).parent.mkdir(parents=True, exist_ok=True)
+    (place / "README.md").write_text(DATA_CARD if of_data else CARD)
+    (place / name).write_bytes(data)
+    return place
+
+
+def against(place: Path) -> Sequence[str]:
+    return parcel(place.parent, str(place)).faults
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_secret_is_found_wherever_it_is(tmp_path: Path, ledger: Ledger, place: str) -> None:
+    name, hold = PLACES[place]
+    with ledger.row("secret to be published", place) as row:
+        clean = against(folder(tmp_path / "clean", name, hold("Nothing to hide here.")))
+        row.judge("none", ("wrong", f"refused: {clean}") if clean else None)
+        for number, secret in enumerate(SECRETS):
+            faults = against(folder(tmp_path / str(number), name, hold(secret)))
+            missed = not any(fault.startswith(f"{name}: holds what looks like") for fault in faults)
+            shown = any(secret in fault for fault in faults)
+            row.judge(
+                f"secret {number}",
+                ("wrong", f"{secret!r} would be published") if missed else None,
+                ("wrong", f"the refusal repeats {secret!r}") if shown else None,
+            )
+
+
+FOREIGN: dict[str, bytes] = {
+    ".env": b"x", ".git/config": b"x", ".netrc": b"x", "golden/.png": picture(), "id_rsa": b"x", "notes": b"x",
+    "A.TXT": b"x", "run.py": b"x", "pyproject.toml": b"x", "run.sh": b"x", "a.ipynb": b"{}", "kaggle.json": b"{}",
+    "model.PT": b"x", "model.joblib": b"x", "model.bin": b"x", "optimizer.Pth": b"x", "a.parquet.bak": b"x",
+    "config.json": b"\x80\x04K\x01.", "model.safetensors": b"\x80\x04K\x01.", "golden/a.png": b"DB_HOST=x",
+    "empty.safetensors": b"", "golden/empty.png": b"",
+    "tokenizer.json": '{"a": 1}'.encode("utf-16"), "vocab.json": b"{'a': 1}", "merges.txt": b"a\0b",
+}  # fmt: skip
+
+
+def test_what_a_folder_does_not_hold_is_refused_by_name(tmp_path: Path, ledger: Ledger) -> None:
+    with ledger.row("foreign file to be published", "paco push") as row:
+        for number, (name, data) in enumerate(FOREIGN.items()):
+            faults = against(folder(tmp_path / str(number), name, data))
+            named = any(fault.split(":")[0] in (name, name.split("/")[0]) for fault in faults)
+            row.judge(name, None if named else ("wrong", f"would be published; {faults}"))
+        linked = folder(tmp_path / "linked", "config.json", b"{}")
+        (tmp_path / ".env").write_text("x")
+        (linked / "merges.txt").symlink_to(tmp_path / ".env")
+        (linked / "golden").symlink_to(tmp_path)
+        refused = [fault for fault in against(linked) if "a link" in fault]
+        row.judge("links", None if len(refused) == 2 else ("wrong", f"{refused}"))
+
+
+@pytest.mark.parametrize(
+    "harmless",
+    [
+        '{"eos_token": "<|endoftext|>", "pad_token_id": 151643, "tokenizer_class": "Qwen2TokenizerFast"}',
+        '{"password": 151643, "secret": 123456, "token": 151644, "api_key": 151645, "://": 1358, "sk-": 7}',
+        f'{{"md5": "{HEX * 2}", "sha256": "{HEX * 4}", "token_sha256": "{HEX * 4}"}}',
+        f'{{"picture": "data:image/png;base64,{"iVBORw0KGgoAAAANSUhEUg+/" * 200}"}}',
+        '{"text": "A sign with the password: open sesame. https://host:80/x@y, git@github.com:a/b, ssh://git@h/x"}',
+        '{"text": "a risk-adjusted-long-running-desk-organiser, pad_token = processor.tokenizer.eos_token2"}',
+    ],
+)
+def test_what_is_no_secret_passes(tmp_path: Path, harmless: str) -> None:
+    assert against(folder(tmp_path / "a", "config.json", harmless.encode())) == []
