@@ -104,7 +104,7 @@ def measure(params: Params, name: str) -> dict[str, float]:
             return latents
 
         def decoded(latents: torch.Tensor, side: int) -> None:
-            with torch.inference_mode():
+            with torch.no_grad():
                 for part in policy.decoded_at_once(latents, (side, side)):
                     maps = policy.pipeline._unpack_latents(part, side, side, policy.pipeline.vae_scale_factor)
                     policy._pixels(maps)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from dvc_project.hashing import settings
 from paco_core.config.params import PARAMS_FILE, ParamsError, load
-from paco_core.io import gpus
+from paco_core.io import gpus, nvidia_smi
 from paco_core.io.answer import Answer
 from paco_core.io.secrets import bare, redacted
 from paco_core.planning.preflight import memory_gb
@@ -53,7 +53,7 @@ def _all(root: Path) -> Iterator[tuple[str, str]]:
     found = [f"{name} {_version(name)}" for name in OPTIONAL if _version(name) != "missing"]
     yield "optional packages", ", ".join(found) or "none"
     yield "vLLM", f"in {PYTHON}" if (root / PYTHON).is_file() else "not built (`make vllm`)"
-    yield "GPUs", ", ".join(f"{gpu.number} ({gpu.memory_gb or '?'} GB)" for gpu in gpus.visible()) or "none visible"
+    yield "GPUs", _gpus()
     yield "torch sees", _torch()
     yield "project", f"{root}, {shutil.disk_usage(root).free / 1e9:.0f} GB free"
     yield "parameters", _parameters(root)
@@ -63,6 +63,12 @@ def _all(root: Path) -> Iterator[tuple[str, str]]:
     yield "reward servers", endpoint.status(root).replace("\n", "; ")
     named = sorted(name for name in os.environ if name.startswith(SHOWN_VARIABLES))
     yield "variables", ", ".join(f"{name}={bare(os.environ[name])}" for name in named) or "none"
+
+
+def _gpus() -> str:
+    listing = nvidia_smi.listed()
+    found = ", ".join(f"{gpu.number} ({gpu.memory_gb or '?'} GB)" for gpu in gpus.visible(listing)) or "none visible"
+    return f"{found}; nvidia-smi: {listing.trouble}" if listing.trouble else found
 
 
 def _version(package: str) -> str:

@@ -55,7 +55,7 @@ def gates(root: Path, params: Params, name: str) -> list[CheckReport]:
     recipe = params.policies.recipes[name]
     return [
         policy_checks.collapse(log, recipe.eval_sizes),
-        policy_checks.ratio_before_update(log, params.policies.of(recipe).loss, params.policies.dtype),
+        policy_checks.ratio_before_update(log, params.policies.of(recipe)),
     ]
 
 

@@ -172,7 +172,7 @@ class PoliciesParams(Section):
     lora: PolicyLora
     loss: Loss
     old_log_prob: Literal["rollout", "recomputed"] = "rollout"
-    max_ratio_gap: Annotated[float, Field(gt=0)] | None = None  # null: 1e-4 in float32, 0.05 in bfloat16
+    max_ratio_gap: Annotated[float, Field(gt=0)] | None = None  # null: 3 x clip_range
     clip_range: Annotated[float, Field(gt=0)]
     max_advantage: Annotated[float, Field(gt=0)]
     nft: NftParams = NftParams()

@@ -7,11 +7,12 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from paco_core.config.params import PoliciesParams
+from paco_core.grpo import ratio
 from paco_core.io.check_report import CheckReport
 from paco_core.io.files import DataError
 
 Row = Mapping[str, float]
-RATIO_GAP = {"float32": 1e-6, "mixed": 1e-6, "bfloat16": 1e-2}  # largest |log p - log p_old| that rounding explains
 DIVERSITY_KEPT = {"panel_diversity": 0.5, "reference_distance": 0.25}  # of the value before training
 
 
@@ -54,21 +55,29 @@ def collapse(rows: Sequence[Row], sizes: Sequence[int]) -> CheckReport:
     )
 
 
-def ratio_before_update(rows: Sequence[Row], loss: str, dtype: str) -> CheckReport:
-    """Before an update the trained pass must find the rollout's log-probabilities; ``nft`` compares none."""
+def ratio_before_update(rows: Sequence[Row], params: PoliciesParams) -> CheckReport:
+    """Before an update the trained pass must find the rollout's log-probabilities, as :mod:`.ratio` bounds it.
+
+    Args:
+        params: with the recipe's own settings in place (:meth:`PoliciesParams.of`).
+    """
     name = "ratio_is_one_before_update"
-    if loss == "nft":
-        return CheckReport(name, True, "ERROR", "loss nft compares no log-probabilities: it has no ratio")
+    if not ratio.compares(params):
+        return CheckReport(name, True, "ERROR", f"loss {params.loss} compares no log-probabilities: it has no ratio")
     gaps = [row["update/ratio_gap"] for row in rows if "update/ratio_gap" in row]
-    largest, bound = max(gaps, default=math.nan), RATIO_GAP[dtype]
-    return CheckReport(
-        name,
-        largest < bound,
-        "ERROR",
-        f"largest |log p - log p_old| before an update is {largest:.2g} over {len(gaps)} epochs; "
-        f"below {bound:g} in {dtype} is required",
-        {"largest_gap": largest, "epochs": len(gaps)},
-    )
+    shares = [row["update/first_clip_fraction"] for row in rows if "update/first_clip_fraction" in row]
+    largest, share, bound = max(gaps, default=math.nan), max(shares, default=0.0), ratio.bound(params)
+    found: dict[str, str | int | float] = {
+        "largest_gap": largest,
+        "largest_clip_share": share,
+        "epochs": len(gaps),
+    }
+    said = f"largest |ratio - 1| before an update is {largest:.2g} over {len(gaps)} epochs, {bound:g} at most"
+    if not largest <= bound:
+        return CheckReport(name, False, "ERROR", f"{said}; {ratio.REMEDY}", found)
+    if warning := ratio.clipped_early(share, params):
+        return CheckReport(name, False, "WARN", warning, found)
+    return CheckReport(name, True, "ERROR", said, found)
 
 
 def gold_gain(rows: Sequence[Row], size: int, least: float, following_loss: float = 0.05) -> CheckReport:

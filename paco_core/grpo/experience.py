@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -32,7 +32,10 @@ class Bucket:
 
 @dataclass(frozen=True)
 class Experience:
-    """One epoch's samples, group after group: prompt row, noise key and advantage of each (N,)."""
+    """One epoch's samples, group after group: prompt row, noise key and advantage of each (N,).
+
+    The advantage is NaN where a sample could not be scored: no loss learns from it.
+    """
 
     encoded: Encoded
     rows: Sequence[int]
@@ -63,21 +66,30 @@ class MicroBatch:
         return [int(sample) for sample in self.bucket.samples[self.places]]
 
 
+class Learns(Protocol):
+    """What a loss says of the samples that it learns from."""
+
+    as_sampled: bool  # whether a trained pass begins where the rollout's did
+    learns_at_zero: bool  # whether a sample of advantage 0 has a gradient
+
+
 def micro_batches(
-    experience: Experience, span: range, steps: Sequence[int], size: int, *, as_sampled: bool
+    experience: Experience, span: range, steps: Sequence[int], size: int, objective: Learns
 ) -> Iterator[MicroBatch]:
-    """Samples of ``span`` with an advantage other than 0 (the others have no gradient), at every trained step.
+    """The samples of ``span`` that have a gradient, at every trained step; equal ones need one pass between them.
 
     Args:
         size: passes of a micro-batch at most.
-        as_sampled: whether a trained pass begins where the rollout's did, so that equal samples need one between them.
     """
+    gradient = ~np.isnan(experience.advantages)
+    if not objective.learns_at_zero:
+        gradient &= experience.advantages != 0
     for bucket in experience.buckets:
         inside = (bucket.samples >= span.start) & (bucket.samples < span.stop)
-        active = np.flatnonzero(inside & (experience.advantages[bucket.samples] != 0)).tolist()
+        active = np.flatnonzero(inside & gradient[bucket.samples]).tolist()
         for step in steps:
             same = [[place] for place in active]
-            if as_sampled and bucket.sampling.is_shared(step):
+            if objective.as_sampled and bucket.sampling.is_shared(step):
                 samples = [int(bucket.samples[place]) for place in active]
                 starts = [bucket.sampling.start(experience.keys[sample]) for sample in samples]
                 groups = alike([experience.rows[sample] for sample in samples], starts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import torch
 
 from paco_core.config.params import PoliciesParams
+from paco_core.grpo import ratio
 from paco_core.grpo.experience import Experience, MicroBatch, micro_batches
 from paco_core.grpo.objectives import Terms, objective
 from paco_core.policies.base import Policy
@@ -17,27 +19,26 @@ from paco_core.training.checkpoint import pack, unpack
 from paco_core.training.ema import Ema
 from paco_core.training.processes import Processes
 
-#: Largest |log p - log p_old| before the first update that training accepts: far more than rounding explains.
-MAX_RATIO_GAP = {"float32": 1e-4, "mixed": 1e-4, "bfloat16": 0.05}
-
 
 @dataclass(frozen=True)
 class UpdateHealth:
     """What an epoch's updates looked like; NaN where a loss knows no such figure.
 
-    ``ratio_gap``: largest |log p - log p_old| before the first update, 0 but for rounding. ``ratio_mean``,
-    ``ratio_std``, ``clip_fraction``: over all trained samples. ``grad_norm``: mean over updates, before clipping.
-    ``kl``: mean distance to the policy without adapter, where it has weight.
+    ``ratio_gap``: largest |ratio - 1| before the first update, 0 but for rounding; ``first_clip_fraction``: share of
+    that update's samples outside the clip range. ``ratio_mean``, ``ratio_std``, ``clip_fraction``: over all trained
+    samples. ``grad_norm``: mean over updates, before clipping. ``kl``: mean distance to the policy without adapter,
+    where it has weight.
     """
 
     ratio_gap: float
+    first_clip_fraction: float
     ratio_mean: float
     ratio_std: float
     clip_fraction: float
     grad_norm: float
     loss: float
     kl: float
-    trained: int  # samples passed forward and backward; those of advantage 0 have no gradient and are not
+    trained: int  # samples passed forward and backward; those without a gradient are not
 
     def figures(self) -> dict[str, float]:
         """By name, without those that the loss does not know."""
@@ -51,33 +52,40 @@ class _Tally:
         flat = [batch for update in batches for batch in update]
         ends = np.cumsum([len(batch.places) for batch in flat], dtype=int)
         self.spans = [slice(end - len(batch.places), end) for end, batch in zip(ends, flat, strict=True)]
+        self.first = sum(len(batch.places) for batch in next(filter(None, batches), []))  # of the first update's passes
         self.ratio, self.kl = (torch.zeros(int(ends[-1]) if flat else 0, dtype=torch.float64) for _ in range(2))
-        self.loss, self.gap = (torch.zeros(len(flat), dtype=torch.float64) for _ in range(2))
+        self.loss = torch.zeros(len(flat), dtype=torch.float64)
         self.has_ratio = self.has_kl = False
 
-    def add(self, number: int, loss: float, terms: Terms, first_update: bool) -> None:
+    def add(self, number: int, loss: float, terms: Terms) -> None:
         self.loss[number] = loss
         if terms.ratio is not None:
             self.has_ratio = True
             self.ratio[self.spans[number]] = terms.ratio.double().cpu()
-        if terms.gap is not None and first_update:
-            self.gap[number] = terms.gap
         if terms.kl is not None:
             self.has_kl = True
             self.kl[self.spans[number]] = terms.kl.double().cpu()
 
-    def health(self, processes: Processes, norms: list[float], trained: int, clip: float) -> UpdateHealth:
-        ratio, kl, loss, gap = (processes.sum(part) for part in (self.ratio, self.kl, self.loss, self.gap))
+    def start(self, processes: Processes, clip: float) -> tuple[float, float]:
+        """Largest |ratio - 1| of the first update's samples, and the share of them outside the clip range."""
+        distance = (processes.sum(self.ratio[: self.first]) - 1.0).abs()
+        return float(distance.max()), float((distance > clip).double().mean())
+
+    def health(
+        self, processes: Processes, start: tuple[float, float], norms: list[float], trained: int, clip: float
+    ) -> UpdateHealth:
+        ratios, kl, loss = (processes.sum(part) for part in (self.ratio, self.kl, self.loss))
         known = processes.sum(torch.tensor([self.has_ratio, self.has_kl], dtype=torch.int64))
         has_ratio, has_kl = (bool(flag) for flag in known)
-        if not len(ratio):
-            return UpdateHealth(0.0, 1.0, 0.0, 0.0, 0.0, 0.0, np.nan, 0)
+        if not len(ratios):
+            return UpdateHealth(0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, np.nan, 0)
         nan = float("nan")
         return UpdateHealth(
-            ratio_gap=float(gap.max()) if has_ratio else nan,
-            ratio_mean=float(ratio.mean()) if has_ratio else nan,
-            ratio_std=float(ratio.std(unbiased=False)) if has_ratio else nan,
-            clip_fraction=float(((ratio - 1.0).abs() > clip).double().mean()) if has_ratio else nan,
+            ratio_gap=start[0],
+            first_clip_fraction=start[1],
+            ratio_mean=float(ratios.mean()) if has_ratio else nan,
+            ratio_std=float(ratios.std(unbiased=False)) if has_ratio else nan,
+            clip_fraction=float(((ratios - 1.0).abs() > clip).double().mean()) if has_ratio else nan,
             grad_norm=float(np.mean(norms)),
             loss=float(np.sum(loss.tolist())) / max(1, len(norms)),
             kl=float(kl.mean()) if has_kl else nan,
@@ -88,8 +96,14 @@ class _Tally:
 class Learner:
     """Owns the optimiser and the averaged weights of a policy's adapter."""
 
-    def __init__(self, policy: Policy, params: PoliciesParams, processes: Processes | None = None) -> None:
-        self.policy, self.params = policy, params
+    def __init__(
+        self,
+        policy: Policy,
+        params: PoliciesParams,
+        processes: Processes | None = None,
+        say: Callable[[str], None] = lambda _line: None,
+    ) -> None:
+        self.policy, self.params, self.say = policy, params, say
         self.processes = processes or Processes()
         self.parameters = policy.trainable()
         self.objective = objective(policy, params)
@@ -112,10 +126,7 @@ class Learner:
         each = len(experience.rows) // params.updates_per_epoch
         steps = objective.steps(experience.buckets[0].sampling)
         spans = [range(number * each, (number + 1) * each) for number in range(params.updates_per_epoch)]
-        batches = [
-            list(micro_batches(experience, span, steps, params.train_batch, as_sampled=objective.as_sampled))
-            for span in spans
-        ]
+        batches = [list(micro_batches(experience, span, steps, params.train_batch, objective)) for span in spans]
         own = self.processes.mine
         numbers = iter(range(sum(len(update) for update in batches)))
         numbered = [[(next(numbers), batch) for batch in update] for update in batches]
@@ -124,6 +135,7 @@ class Learner:
         mine = [batch for update in numbered for number, batch in update if own(number)]
         objective.prepare(experience, mine + fillers)
         tally, norms, trained = _Tally(batches), [], 0
+        start = None
         for number, update in enumerate(numbered):
             if not update:
                 continue
@@ -134,25 +146,30 @@ class Learner:
                 terms = objective.terms(experience, batch)
                 loss = terms.loss.sum() / (each * len(steps))
                 self.updates.backward(loss)
-                tally.add(place, float(loss.detach()), terms, number == 0)
+                tally.add(place, float(loss.detach()), terms)
             for _ in range(idle[number]):  # the others need this process in their passes
                 self.updates.backward(objective.terms(experience, update[0][1]).loss.sum(), counts=False)
             self.updates.finish()
-            if number == 0:
-                self._check_gap(tally)
+            start = start or self._start(tally)
             norms.append(self.updates.step())
             self.ema.update(self.parameters)
             trained += len({sample for _, batch in update for sample in batch.samples})
-        return tally.health(self.processes, norms, trained, params.clip_range)
+        return tally.health(self.processes, start or (0.0, 0.0), norms, trained, params.clip_range)
 
-    def _check_gap(self, tally: _Tally) -> None:
-        bound = self.params.max_ratio_gap or MAX_RATIO_GAP[self.params.dtype]
-        gap = float(self.processes.sum(tally.gap).max())
-        if gap > bound:
+    def _start(self, tally: _Tally) -> tuple[float, float]:
+        """How far ratios are from one before the first update, and how many are outside the clip; NaN without ratio."""
+        if not ratio.compares(self.params):
+            return np.nan, np.nan
+        gap, share = tally.start(self.processes, self.params.clip_range)
+        if gap > (bound := ratio.bound(self.params)):
             raise RuntimeError(
-                f"|log p - log p_old| before the first update is {gap:.3g}, more than {bound:g}: the training pass "
-                "does not match the sampling; choose policies.old_log_prob: recomputed, or raise policies.max_ratio_gap"
+                f"|ratio - 1| before the first update is {gap:.3g}, more than {bound:g}, and {share:.0%} of samples "
+                f"are outside clip_range={self.params.clip_range:g}: the training pass does not match the sampling; "
+                f"{ratio.REMEDY}, or raise policies.max_ratio_gap"
             )
+        if self.processes.main and (warning := ratio.clipped_early(share, self.params)):
+            self.say(warning)
+        return gap, share
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Weights, averaged weights, optimiser moments and the random state of each rank, for a checkpoint."""

@@ -16,7 +16,7 @@ import torch
 
 from paco_core.config.params import PoliciesParams
 from paco_core.grpo.dynamics import DYNAMICS
-from paco_core.grpo.experience import Experience, MicroBatch
+from paco_core.grpo.experience import Experience, Learns, MicroBatch
 from paco_core.grpo.losses import (
     FORWARD_LOSS,
     LOSSES,
@@ -35,20 +35,18 @@ FORWARD_NOISE = 1_000_000  # added to the step of a noise key: noise of the forw
 
 @dataclass(frozen=True)
 class Terms:
-    """Loss a sample (N,); ratio (N,) and largest |log p - log p_old| where the loss has them; KL (N,) where weighed."""
+    """Loss a sample (N,); ratio (N,) where the loss has one; KL (N,) where weighed."""
 
     loss: torch.Tensor
     ratio: torch.Tensor | None = None
-    gap: float | None = None
     kl: torch.Tensor | None = None
 
 
-class Objective(Protocol):
+class Objective(Learns, Protocol):
     """What a learner asks of a loss."""
 
     keeps: frozenset[str]  # tensors that the rollout keeps of each trained noise step
     keeps_clean: bool
-    as_sampled: bool  # whether a trained pass begins where the rollout's did
 
     def steps(self, sampling: Sampling) -> list[int]:
         """The steps that are trained."""
@@ -83,6 +81,7 @@ class TransitionObjective:
     def __init__(self, policy: Policy, params: PoliciesParams) -> None:
         self.policy, self.params = policy, params
         self.loss = LOSSES[params.loss]
+        self.learns_at_zero = params.kl.beta > 0
         self.recomputes = params.old_log_prob == "recomputed"
         self.keeps = self.loss.keeps - {"log_prob", "mean"} if self.recomputes else self.loss.keeps
         self._old: dict[int, Kept] = {}
@@ -142,7 +141,7 @@ class TransitionObjective:
                 old_mean=kept.mean,
             )
         )
-        terms = Terms(found.loss, found.ratio.detach(), float((log_prob.detach() - old).abs().max()))
+        terms = Terms(found.loss, found.ratio.detach())
         if reference is None:
             return terms
         distance = gaussian_kl(transition.mean, reference, transition, step, kl.form)
@@ -161,6 +160,9 @@ class ForwardObjective:
     keeps: frozenset[str] = frozenset()
     keeps_clean = True
     as_sampled = False
+    learns_at_zero = (
+        True  # advantage 0 asks the implicit policies to be equally near: it holds the trained one at `old`
+    )
 
     def __init__(self, policy: Policy, params: PoliciesParams) -> None:
         self.policy, self.params = policy, params

@@ -137,7 +137,7 @@ def rollout(
     same = alike(rows, starts)
     own = encoded.take(rows)
     kept: list[Kept] = []
-    with torch.inference_mode():
+    with torch.no_grad():  # not inference mode: what a model caches in its first pass, trained ones read, too
         x = policy.noise(sampling.size, [starts[places[0]] for places in same])
         condition = own if len(same) == len(rows) else encoded.take([rows[places[0]] for places in same])
         for number, step in enumerate(sampling.steps):
@@ -159,5 +159,4 @@ def rollout(
             x = after
         if condition is not own:
             x = spread(x, same)
-    # Copies made outside inference mode, which a trained pass may save for its backward.
-    return Trajectory(x.clone(), [step.map(lambda tensor: tensor.clone()) for step in kept])
+    return Trajectory(x, kept)

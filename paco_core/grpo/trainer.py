@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
 from paco_core.config.params import PoliciesParams, PolicyRecipe
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 SHEET_PICTURES = 16
+LAST_UPDATE = ("update/ratio_gap", "update/first_clip_fraction")
 BEFORE = "samples-before"  # beside the checkpoints: a run that goes on does not paint them again
 #: Settings that do not change what an epoch computes: a run may go on when they were changed.
 NOT_THE_RECIPE = {"recipes", "epochs", "checkpoint_every", "keep_checkpoints"}
@@ -87,7 +89,7 @@ class Outcome:
             key = name.replace("/", ".")
             before = begun.get(name, math.nan)
             figures |= {f"{key}.before": before, f"{key}.after": value, f"{key}.change": value - before}
-        for name in ("reward_ratio", PANEL_DIVERSITY, REFERENCE_DISTANCE, "update/ratio_gap"):
+        for name in ("reward_ratio", PANEL_DIVERSITY, REFERENCE_DISTANCE, *LAST_UPDATE):
             if name in self.rows[-1]:
                 figures[name.replace("/", ".")] = self.rows[-1][name]
         return figures
@@ -162,7 +164,7 @@ class Trainer:
             self.policy.enable_gradient_checkpointing()
         if self.processes.sharded:
             fsdp2.share_out(getattr(self.policy, "transformer", None), self.policy.device)
-        self.learner = Learner(self.policy, params, self.processes)
+        self.learner = Learner(self.policy, params, self.processes, self.reports.say)
         if self.processes.world > 1:
             self.reports.say(f"{self.processes.world} processes share the work of each epoch")
         with (
@@ -371,7 +373,7 @@ class Trainer:
         )
         given = advantages(combined, rewards.advantage_std)
         self._refuse_failures(given, len(rows))
-        flat = given.values.reshape(-1)
+        flat = np.where(np.isnan(combined.values), np.nan, given.values).reshape(-1)
         health = self.learner.learn(Experience(self.sampler.encoded, rows, keys, flat, buckets))
         self.learner.objective.after_epoch(epoch + 1)
         figures = {

@@ -8,8 +8,6 @@ file open, so the launcher that a stage turns into keeps it, and a killed one fr
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -18,20 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from paco_core.io import nvidia_smi
 from paco_core.io.file_locks import is_held, locked, try_hold
 from paco_core.io.files import DataError
+from paco_core.io.nvidia_smi import Gpu, Listing
 
 VISIBLE, STAGES, SERVERS = "CUDA_VISIBLE_DEVICES", "PACO_STAGE_GPUS", "PACO_SERVER_GPUS"
 POLL_S = 0.2
-
-
-@dataclass(frozen=True)
-class Gpu:
-    """A GPU: ``number`` is what CUDA_VISIBLE_DEVICES calls it, ``name`` tells it from every other one."""
-
-    number: str
-    name: str
-    memory_gb: float | None = None
 
 
 @dataclass(frozen=True)
@@ -42,9 +33,9 @@ class Machine:
     servers: tuple[Gpu, ...] = ()
 
 
-def visible() -> list[Gpu]:
-    """The GPUs that this process may use, by CUDA_VISIBLE_DEVICES and nvidia-smi."""
-    found = _listed()
+def visible(listing: Listing | None = None) -> list[Gpu]:
+    """The GPUs that this process may use, by CUDA_VISIBLE_DEVICES and nvidia-smi (``listing``; None = asked now)."""
+    found = (listing or nvidia_smi.listed()).gpus
     if (named := os.environ.get(VISIBLE)) is None:
         return found
     known = {gpu.number: gpu for gpu in found} | {gpu.name: gpu for gpu in found}
@@ -56,19 +47,6 @@ def visible() -> list[Gpu]:
 
 def _called(word: str, gpu: Gpu | None) -> Gpu:
     return Gpu(word, word) if gpu is None else Gpu(word, gpu.name, gpu.memory_gb)
-
-
-def _listed() -> list[Gpu]:
-    if (tool := shutil.which("nvidia-smi")) is None:
-        return []
-    asked = [tool, "--query-gpu=index,uuid,memory.total", "--format=csv,noheader,nounits"]
-    answer = subprocess.run(asked, capture_output=True, text=True, check=False)
-    rows = [[cell.strip() for cell in line.split(",")] for line in answer.stdout.splitlines()]
-    return [Gpu(number, name, _gb(mebibytes)) for number, name, mebibytes in rows]
-
-
-def _gb(mebibytes: str) -> float | None:
-    return float(mebibytes) * 2**20 / 1e9 if mebibytes.isdigit() else None  # a card in parts says [N/A]
 
 
 def divide(gpus: Sequence[Gpu], chosen: Sequence[int] | None, servers: int | None, needed: int) -> Machine:
@@ -162,7 +140,7 @@ def for_server(count: int, name: str) -> Iterator[tuple[dict[str, str], tuple[in
     if not (count and numbers):
         yield {}, ()
         return
-    known = {gpu.number: gpu for gpu in _listed()}
+    known = {gpu.number: gpu for gpu in nvidia_smi.listed().gpus}
     gpus = [_called(number, known.get(number)) for number in numbers]
     found = _try(gpus, count, name)
     with ExitStack() as held:

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from paco_core.config.params import Params
+from paco_core.io import nvidia_smi
 from paco_core.io.files import DataError
-from paco_core.io.gpus import Gpu, Machine
+from paco_core.io.gpus import Machine
+from paco_core.io.nvidia_smi import Gpu
 from paco_core.planning.costs import StageCost
 from paco_core.planning.device_memory import server_gb
 from paco_core.runtime.placement import machine_of, server_gpus
@@ -28,12 +30,13 @@ def described(params: Params, root: Path, costs: Sequence[StageCost]) -> tuple[l
     on_gpu = [cost for cost in costs if cost.device.startswith("cuda")]
     if not on_gpu and not server_gpus(params):
         return [], []
+    listing = nvidia_smi.listed()
     try:
-        machine = machine_of(params)
+        machine = machine_of(params, listing)
     except DataError as error:
         return [], [str(error)]
     memory = _memory(machine.stages, params)
-    remarks = [f"GPUs: {_shares(machine, memory)}"]
+    remarks = [f"GPUs: {_shares(machine, memory)}", *([f"nvidia-smi: {listing.trouble}"] if listing.trouble else [])]
     if memory is None:
         return [*remarks, "devices.memory_gb: set it to see whether the graph fits GPUs that are not here"], []
     shared = not machine.servers

@@ -58,7 +58,7 @@ class FluxPolicy(PipelinePolicy):
 
         def encode(row: int) -> Tensors:
             self.need_encoders()
-            with torch.inference_mode():
+            with torch.no_grad():
                 text, pooled, _ = self.pipeline.encode_prompt(
                     prompt=[prompts[row]], prompt_2=None, device=self.device, max_sequence_length=max_sequence_length
                 )

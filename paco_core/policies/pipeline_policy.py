@@ -151,7 +151,7 @@ class PipelinePolicy:
         cases = [(row, size) for row, own in enumerate(sizes) for size in dict.fromkeys(own)]
 
         def one(number: int) -> Tensors:
-            with torch.inference_mode():
+            with torch.no_grad():
                 return {"tensor": encode(*cases[number])}
 
         encoded = self.encodings.rows([key(*case) for case in cases], one)
@@ -209,7 +209,7 @@ class PipelinePolicy:
 
     def decode(self, latents: torch.Tensor, size: Size) -> list[Image]:
         pictures: list[Image] = []
-        with torch.inference_mode(), self.painting():
+        with torch.no_grad(), self.painting():
             for part in self.decoded_at_once(latents, size):
                 maps = self.pipeline._unpack_latents(part, *size, self.pipeline.vae_scale_factor)
                 pictures += self.pipeline.image_processor.postprocess(self._pixels(maps).float(), output_type="pil")

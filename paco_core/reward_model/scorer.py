@@ -193,7 +193,7 @@ class Scorer:
         tokenizer = self.network.processor.tokenizer
         rows = self._rows(queries, max_new_tokens)
         answers = [""] * len(rows)
-        with torch.inference_mode():
+        with torch.no_grad():
             for batch in by_length(rows, self.max_batch):
                 tokens = _greedy(self.network, [rows[number] for number in batch], max_new_tokens)
                 for number, ids in zip(batch, tokens, strict=True):

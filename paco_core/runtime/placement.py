@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import IO
 
 from paco_core.config.params import PARAMS_FILE, Params, load
-from paco_core.io import gpus
+from paco_core.io import gpus, nvidia_smi
+from paco_core.io.nvidia_smi import Listing
 
 #: The device that each stage computes on; the others use the processor.
 DEVICES: dict[str, Callable[[Params], str]] = {
@@ -31,13 +32,13 @@ def server_gpus(params: Params) -> int:
     return params.serving.tensor_parallel if params.serving.device.startswith("cuda") else 0
 
 
-def machine_of(params: Params) -> gpus.Machine:
-    """The GPUs that are visible here, divided between stages and reward servers.
+def machine_of(params: Params, listing: Listing | None = None) -> gpus.Machine:
+    """The GPUs that are visible here (``listing``; None = asked now), divided between stages and reward servers.
 
     Raises:
         DataError: as :func:`paco_core.io.gpus.divide`.
     """
-    return gpus.divide(gpus.visible(), params.devices.gpus, params.devices.servers, server_gpus(params))
+    return gpus.divide(gpus.visible(listing), params.devices.gpus, params.devices.servers, server_gpus(params))
 
 
 def take_gpus(
@@ -52,7 +53,10 @@ def take_gpus(
     """
     if not (device.startswith("cuda") or server_gpus(params)):
         return []
-    machine = machine_of(params)
+    listing = nvidia_smi.listed()
+    if listing.trouble:
+        say(f"nvidia-smi: {listing.trouble}; a GPU that it does not list is not reserved for this computation")
+    machine = machine_of(params, listing)
     gpus.announce(machine)
     return gpus.take(machine.stages, count, holder, say) if device == "cuda" and machine.stages else []
 

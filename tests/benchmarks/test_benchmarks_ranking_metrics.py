@@ -124,3 +124,13 @@ def test_a_missing_score_makes_every_metric_nan() -> None:
 def test_what_is_no_ranking_is_an_error(values: list[float], human: list[int]) -> None:
     with pytest.raises(ValueError):
         rank_metrics(values, human)
+
+
+@pytest.mark.parametrize(
+    ("human", "top1", "bottom1"),
+    [([1, 2, 0, 3], 0, 1), ([0, 3, 2, 1], 1, 0), ([0, 2, 1, 3], 1, 1), ([3, 1, 2, 0], 0, 0)],
+)
+def test_first_and_last_place_by_hand(human: list[int], top1: float, bottom1: float) -> None:
+    """The candidates are scored in the order 0, 1, 2, 3; whoever stands second or third changes nothing."""
+    found = rank_metrics([0.9, 0.7, 0.5, 0.3], human)
+    assert (found.top1, found.bottom1, found.t1_b1) == (top1, bottom1, (top1 + bottom1) / 2)

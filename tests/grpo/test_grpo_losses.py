@@ -33,6 +33,16 @@ def test_ppo_before_an_update_is_minus_the_advantage() -> None:
     assert torch.allclose(terms.loss, torch.tensor([-1.5, 0.5]))
 
 
+@pytest.mark.parametrize(
+    ("advantage", "ratio", "loss"),
+    [(1.0, 1.3, -1.2), (1.0, 1.1, -1.1), (1.0, 0.7, -0.7), (-1.0, 1.3, 1.3), (-1.0, 0.7, 0.8), (-1.0, 0.9, 0.9)],
+)
+def test_ppo_clips_at_one_plus_and_minus_the_range(advantage: float, ratio: float, loss: float) -> None:
+    given = replace(inputs([math.log(ratio)], [0.0], [advantage]), clip_range=0.2)
+    terms = LOSSES["ppo"].function(given)
+    assert (terms.loss.item(), terms.ratio.item()) == pytest.approx((loss, ratio))
+
+
 def test_ppo_gradient_vanishes_where_the_ratio_went_its_way_already() -> None:
     given = inputs([-0.9, -0.9, -1.1, -1.1], [-1.0] * 4, [1.0, -1.0, 1.0, -1.0])
     LOSSES["ppo"].function(given).loss.sum().backward()

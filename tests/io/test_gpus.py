@@ -11,15 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from paco_core.io import gpus
+from paco_core.io import gpus, nvidia_smi
 from paco_core.io.files import DataError
-from paco_core.io.gpus import Gpu, Machine
+from paco_core.io.gpus import Machine
+from paco_core.io.nvidia_smi import Gpu, Listing
 
 CARDS = [Gpu(str(n), f"GPU-{n}", 80.0) for n in range(4)]
 HOLD = """
 import sys, time
-from paco_core.io import gpus
-held = gpus.take([gpus.Gpu(n, f"GPU-{n}") for n in sys.argv[2].split(",")], int(sys.argv[1]), "stage b", print)
+from paco_core.io import gpus, nvidia_smi
+held = gpus.take([nvidia_smi.Gpu(n, f"GPU-{n}") for n in sys.argv[2].split(",")], int(sys.argv[1]), "stage b", print)
 print("has", __import__("os").environ["CUDA_VISIBLE_DEVICES"], flush=True)
 time.sleep(60)
 """
@@ -34,21 +35,11 @@ def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name)
 
 
-def nvidia_smi(folder: Path, monkeypatch: pytest.MonkeyPatch, rows: str) -> None:
-    """A stand-in that prints what the real one does."""
-    tool = folder / "bin" / "nvidia-smi"
-    tool.parent.mkdir()
-    tool.write_text(f"#!/bin/sh\nprintf '{rows}'\n")
-    tool.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tool.parent}:{os.environ['PATH']}")
-
-
-def test_gpus_are_those_that_cuda_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_are_those_that_cuda_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     assert gpus.visible() == []
-    nvidia_smi(tmp_path, monkeypatch, "0, GPU-a, 81559\\n1, GPU-b, 81559\\n2, GPU-c, [N/A]\\n")
-    first, second, last = gpus.visible()
-    assert (first.number, first.name, second.number) == ("0", "GPU-a", "1")
-    assert first.memory_gb == pytest.approx(85.5, 0.01) and last == Gpu("2", "GPU-c")
+    first, second, last = cards = [Gpu("0", "GPU-a", 85.5), Gpu("1", "GPU-b", 85.5), Gpu("2", "GPU-c")]
+    monkeypatch.setattr(nvidia_smi, "listed", lambda: Listing(cards))
+    assert gpus.visible() == [first, second, last]
     monkeypatch.setenv(gpus.VISIBLE, "1")
     assert gpus.visible() == [second]
     monkeypatch.setenv(gpus.VISIBLE, "GPU-b, 7")

@@ -19,6 +19,7 @@ from dvc_project.project import DvcProject
 from paco_core.config import profiles
 from paco_core.config.params import load
 from paco_core.io import gpus
+from paco_core.io.nvidia_smi import Gpu
 from paco_core.runtime.preloading import SOCKET, STAGES
 from pipelines import preloaded
 
@@ -118,7 +119,7 @@ def test_the_server_pays_where_several_stages_use_torch_on_a_processor(
     monkeypatch.setattr(preloaded.tempfile, "tempdir", str(deep))
     assert found(every) is None and not any(deep.iterdir()), "no socket has a path of that length"
     monkeypatch.setattr(preloaded.tempfile, "tempdir", None)
-    monkeypatch.setattr(gpus, "visible", lambda: [gpus.Gpu("0", "GPU-1")])
+    monkeypatch.setattr(gpus, "visible", lambda: [Gpu("0", "GPU-1")])
     assert found(every) is None, "importing may ask the driver, and CUDA does not survive a fork"
     monkeypatch.setattr(gpus, "visible", list)
     monkeypatch.setenv("PACO_LAUNCHER", "ray")

@@ -48,6 +48,20 @@ def test_weighted_sum_and_its_two_normalisations() -> None:
     assert np.allclose(advantages(combined, "global").values, centred / total.std())
 
 
+def test_the_global_deviation_is_of_the_rewards_not_of_what_is_left_in_each_group() -> None:
+    """Groups of different means: the deviation over all samples holds what is between the groups, too."""
+    apart = {"a": np.array([[0.1, 0.3], [0.6, 1.0]])}
+    centred = np.array([[-0.1, 0.1], [-0.2, 0.2]])
+    deviation = np.std([0.1, 0.3, 0.6, 1.0])
+    summed = aggregate(apart, {"a": 1.0}, "weighted_sum")
+    assert np.allclose(advantages(summed, "global").values, centred / deviation)
+    assert np.allclose(advantages(summed, "group").values, np.sign(centred))
+    each = aggregate(apart, {"a": 1.0}, "weighted_advantage_sum_global")
+    assert np.allclose(advantages(each, "group").values, centred / deviation)
+    batch = aggregate(apart, {"a": 1.0}, "gdpo")
+    assert np.allclose(advantages(batch, "group").values, np.sign(centred))
+
+
 def test_log_tame_tames_what_varies_more_than_delta() -> None:
     combined = aggregate(REWARDS, WEIGHTS, "log_tame", 0.2)
     assert combined.variation["consistency"] == pytest.approx(CONSISTENCY.std() / CONSISTENCY.mean())

@@ -24,6 +24,8 @@ from paco_core.policies.encoded import Condition, Encoded
 from paco_core.rewards.base import RewardBatch
 
 TOKEN = 16  # pixels
+#: What a pass without gradient is counted as, by its adapter.
+WITHOUT_GRADIENT = {"default": "sampled", "old": "old", None: "reference"}
 
 
 class ToyPolicy:
@@ -82,9 +84,7 @@ class ToyPolicy:
     def velocity(
         self, latents: torch.Tensor, sigma: float, condition: Condition, guidance: float, size: Size
     ) -> torch.Tensor:
-        kind = "trained" if torch.is_grad_enabled() else "sampled"
-        if not torch.is_inference_mode_enabled() and kind == "sampled":
-            kind = {"default": "recomputed", "old": "old", None: "reference"}[self.active]
+        kind = "trained" if torch.is_grad_enabled() else WITHOUT_GRADIENT[self.active]
         self.calls[kind] += 1
         self.rows[kind] += len(latents)
         text = condition.tensors["text"][:, None, :].expand(-1, latents.shape[1], -1)

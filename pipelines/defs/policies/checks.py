@@ -24,14 +24,11 @@ def no_collapse(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
     return _of_each(context, lambda log, params, name: checks.collapse(log, params.recipes[name].eval_sizes))
 
 
-@dg.asset_check(asset="policies", description="Before an update the ratio is one, up to rounding")
+@dg.asset_check(asset="policies", blocking=True, description="Before an update the ratio is one, up to rounding")
 def ratio_is_one_before_update(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
     from paco_core.grpo import checks
 
-    return _of_each(
-        context,
-        lambda log, params, name: checks.ratio_before_update(log, params.of(params.recipes[name]).loss, params.dtype),
-    )
+    return _of_each(context, lambda log, params, name: checks.ratio_before_update(log, params.of(params.recipes[name])))
 
 
 def _of_each(

@@ -1,0 +1,100 @@
+"""nvidia-smi is read as it answers: whatever it prints, and however it ends, no caller fails."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from paco_core.cli import doctor
+from paco_core.config.params import load
+from paco_core.io import nvidia_smi
+from paco_core.io.nvidia_smi import Gpu, Listing
+from paco_core.runtime import placement
+
+Tool = Callable[..., Path]
+TWO = "0, GPU-aa, 81559, Disabled\n1, GPU-bb, [N/A], [N/A]"
+BROKEN = (
+    "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that the latest NVIDIA "
+    "driver is installed and running."
+)
+MISMATCH = "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 580.95"
+LOST = "Unable to determine the device handle for GPU1: 0000:65:00.0: Unknown Error"
+IN_PARTS = """GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-aa)
+  MIG 3g.40gb     Device  0: (UUID: MIG-11)
+  MIG 1g.10gb+me  Device  1: (UUID: MIG-12)
+GPU 1: NVIDIA H100 80GB HBM3 (UUID: GPU-bb)
+GPU 2: NVIDIA H100 80GB HBM3 (UUID: GPU-cc)"""
+MIG = "0, GPU-aa, 81559, Enabled\n1, GPU-bb, 81559, Disabled\n2, GPU-cc, 81559, Enabled"
+
+
+@pytest.fixture
+def tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tool:
+    """A stand-in that answers the query, and ``-L``, and ends with a status; alone on PATH but for what runs it."""
+
+    def build(query: str = "", parts: str = "", status: int = 0, script: str = "", mode: int = 0o755) -> Path:
+        found = tmp_path / "bin" / "nvidia-smi"
+        found.parent.mkdir()
+        answers = f"case $1 in -L) cat <<'END'\n{parts}\nEND\n;; *) cat <<'END'\n{query}\nEND\n;; esac\nexit {status}\n"
+        found.write_text(script or f"#!/bin/sh\n{answers}")
+        found.chmod(mode)
+        monkeypatch.setenv("PATH", f"{found.parent}:{os.environ['PATH']}")
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        return found
+
+    return build
+
+
+CARDS = [Gpu("0", "GPU-aa", 81559 * 2**20 / 1e9), Gpu("1", "GPU-bb")]
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "gpus", "trouble"),
+    [
+        (TWO, 0, CARDS, None),
+        ("No devices were found", 0, [], "No devices were found"),
+        ("No devices were found", 6, [], "exit status 6: No devices were found"),
+        (BROKEN, 9, [], f"exit status 9: {BROKEN}"),
+        (MISMATCH, 18, [], "exit status 18: Failed to initialize NVML: Driver/library version mismatch"),
+        (f"{TWO.splitlines()[0]}\n{LOST}", 255, CARDS[:1], f"exit status 255: {LOST}"),
+        ("", 127, [], "exit status 127"),
+        ("", 0, [], None),
+    ],
+)
+def test_its_status_and_output_are_read_as_they_are(
+    tool: Tool, query: str, status: int, gpus: list[Gpu], trouble: str | None
+) -> None:
+    tool(query, status=status)
+    assert nvidia_smi.listed() == Listing(gpus, trouble)
+
+
+def test_a_card_in_mig_mode_is_its_parts(tool: Tool) -> None:
+    """CUDA does not see the card itself; one without parts cannot be computed on."""
+    tool(MIG, IN_PARTS)
+    whole = Gpu("1", "GPU-bb", CARDS[0].memory_gb)
+    assert nvidia_smi.listed() == Listing([Gpu("MIG-11", "MIG-11", 40.0), Gpu("MIG-12", "MIG-12", 10.0), whole])
+
+
+def test_one_that_cannot_be_run(tool: Tool) -> None:
+    found = tool(script="\0 no program", mode=0o755)
+    assert nvidia_smi.listed() == Listing([], "cannot be run: Exec format error")
+    found.chmod(stat.S_IRUSR)
+    assert nvidia_smi.listed() == Listing(), "for the shell, too, there is none"
+
+
+def test_one_that_hangs_is_given_up(tool: Tool, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool(script="#!/bin/sh\nexec sleep 600\n")
+    monkeypatch.setattr(nvidia_smi, "TIMEOUT_S", 0.2)
+    assert nvidia_smi.listed() == Listing([], "no answer within 0.2 s; the driver may hang")
+
+
+def test_doctor_and_stages_go_on_and_name_it(tool: Tool, project: Path) -> None:
+    tool("No devices were found", status=6)
+    assert doctor.report(project).figures["GPUs"] == "none visible; nvidia-smi: exit status 6: No devices were found"
+    lines: list[str] = []
+    assert placement.take_gpus("cuda", 1, "stage a", load(project / "params.yaml"), lines.append) == []
+    (line,) = lines
+    assert line.startswith("nvidia-smi: exit status 6: No devices were found; a GPU that it does not list")
