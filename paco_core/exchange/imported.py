@@ -34,11 +34,11 @@ def import_pairs(folder: Path, out: Path) -> dict[str, Any]:
         DataError: when the folder is no PaCo-Dataset, a line is no JSON, or no row can be used.
     """
     rejected = Rejected()
-    files, tables = PictureFiles(), dict[str, list[tuple[Any, ...]]]()
-    seen: set[str] = set()
-    rows = list(sharegpt.read(folder, rejected))
-    for row in rows:
+    files, pairs = PictureFiles(), dict[str, tuple[sharegpt.Row, tuple[Any, ...]]]()
+    contradicted: set[str] = set()
+    for row in sharegpt.read(folder, rejected):
         theme, edit = row.question.theme, row.question.instruction
+        place = f"{row.split}: {row.first.name}, {row.second.name}"
         try:
             first = files.add(row.first, "")
             prompt_id = _prompt_id(theme, edit, first)
@@ -48,22 +48,31 @@ def import_pairs(folder: Path, out: Path) -> dict[str, Any]:
             continue
         files.rows[first]["prompt_id"] = files.rows[first]["prompt_id"] or prompt_id
         asked = row.question.template
-        pair_id = digest([*sorted((first, second)), theme, edit, *([asked] if asked else [])], 16)
-        if pair_id in seen:
-            rejected.add(f"{row.split}: {row.first.name}, {row.second.name}", "duplicate: the pair occurs before")
-            continue
-        seen.add(pair_id)
-        refs = panel_ref(first, 0), panel_ref(second, 0)
-        found = (pair_id, prompt_id, theme or "", *refs, row.label, edit, row.answer, asked)
+        shown = (first, second) if edit is not None else sorted((first, second))  # an edit has a direction
+        pair_id = digest([*shown, theme, edit, *([asked] if asked else [])], 16)
+        if pair_id in contradicted or (pair_id in pairs and pairs[pair_id][0].label != row.label):
+            rejected.add(place, f"contradiction: the pair occurs with both answers, here {row.label}")
+            contradicted.add(pair_id)
+        elif pair_id in pairs:
+            rejected.add(place, "duplicate: the pair occurs before")
+        else:
+            refs = panel_ref(first, 0), panel_ref(second, 0)
+            pairs[pair_id] = row, (pair_id, prompt_id, theme or "", *refs, row.label, edit, row.answer, asked)
+    for pair_id in contradicted:
+        row, _ = pairs.pop(pair_id)
+        place = f"{row.split}: {row.first.name}, {row.second.name}"
+        rejected.add(place, f"contradiction: the pair occurs with both answers, here {row.label}")
+    tables: dict[str, list[tuple[Any, ...]]] = {}
+    for row, found in pairs.values():
         tables.setdefault(row.split, []).append(found)
-    if not seen:
+    if not pairs:
         raise DataError(f"{folder}: none of its {len(rejected)} rows can be used{rejected.example}")
     with atomic(out) as part:
         part.mkdir()
-        for split, pairs in tables.items():
-            table = pd.DataFrame(pairs, columns=[*COLUMNS, QUESTION])
+        for split, rows in tables.items():
+            table = pd.DataFrame(rows, columns=[*COLUMNS, QUESTION])
             table.to_parquet(part / f"{split}.parquet", index=False)
-        return _finish(part, files, rejected, {split: len(pairs) for split, pairs in tables.items()})
+        return _finish(part, files, rejected, {split: len(rows) for split, rows in tables.items()})
 
 
 def _prompt_id(theme: str | None, edit: str | None, first: str) -> str:
