@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +35,9 @@ def import_pairs(folder: Path, out: Path) -> dict[str, Any]:
         DataError: when the folder is no PaCo-Dataset, a line is no JSON, or no row can be used.
     """
     rejected = Rejected()
-    files, pairs = PictureFiles(), dict[str, tuple[sharegpt.Row, tuple[Any, ...]]]()
-    contradicted: set[str] = set()
+    files, pairs = PictureFiles(), _Pairs(rejected)
     for row in sharegpt.read(folder, rejected):
         theme, edit = row.question.theme, row.question.instruction
-        place = f"{row.split}: {row.first.name}, {row.second.name}"
         try:
             first = files.add(row.first, "")
             prompt_id = _prompt_id(theme, edit, first)
@@ -47,25 +46,9 @@ def import_pairs(folder: Path, out: Path) -> dict[str, Any]:
             rejected.add(str(row.first), f"picture: {error}")
             continue
         files.rows[first]["prompt_id"] = files.rows[first]["prompt_id"] or prompt_id
-        asked = row.question.template
-        shown = (first, second) if edit is not None else sorted((first, second))  # an edit has a direction
-        pair_id = digest([*shown, theme, edit, *([asked] if asked else [])], 16)
-        if pair_id in contradicted or (pair_id in pairs and pairs[pair_id][0].label != row.label):
-            rejected.add(place, f"contradiction: the pair occurs with both answers, here {row.label}")
-            contradicted.add(pair_id)
-        elif pair_id in pairs:
-            rejected.add(place, "duplicate: the pair occurs before")
-        else:
-            refs = panel_ref(first, 0), panel_ref(second, 0)
-            pairs[pair_id] = row, (pair_id, prompt_id, theme or "", *refs, row.label, edit, row.answer, asked)
-    for pair_id in contradicted:
-        row, _ = pairs.pop(pair_id)
-        place = f"{row.split}: {row.first.name}, {row.second.name}"
-        rejected.add(place, f"contradiction: the pair occurs with both answers, here {row.label}")
-    tables: dict[str, list[tuple[Any, ...]]] = {}
-    for row, found in pairs.values():
-        tables.setdefault(row.split, []).append(found)
-    if not pairs:
+        pairs.add(row, prompt_id, first, second)
+    tables = pairs.tables()
+    if not tables:
         raise DataError(f"{folder}: none of its {len(rejected)} rows can be used{rejected.example}")
     with atomic(out) as part:
         part.mkdir()
@@ -73,6 +56,47 @@ def import_pairs(folder: Path, out: Path) -> dict[str, Any]:
             table = pd.DataFrame(rows, columns=[*COLUMNS, QUESTION])
             table.to_parquet(part / f"{split}.parquet", index=False)
         return _finish(part, files, rejected, {split: len(rows) for split, rows in tables.items()})
+
+
+@dataclass
+class _Pairs:
+    """Pairs on their way into tables, each once; one that is given both answers is none."""
+
+    rejected: Rejected
+    _kept: dict[str, tuple[sharegpt.Row, tuple[Any, ...]]] = field(default_factory=dict)
+    _contradicted: set[str] = field(default_factory=set)
+
+    def add(self, row: sharegpt.Row, prompt_id: str, first: str, second: str) -> None:
+        theme, edit, asked = row.question.theme, row.question.instruction, row.question.template
+        shown = (first, second) if edit is not None else sorted((first, second))  # an edit has a direction
+        pair_id = digest([*shown, theme, edit, *([asked] if asked else [])], 16)
+        known = self._kept.get(pair_id)
+        if known is not None and known[0].label != row.label:
+            self._contradicted.add(pair_id)
+        if pair_id in self._contradicted:
+            self._contradiction(row)
+        elif known is not None:
+            self.rejected.add(_place(row), "duplicate: the pair occurs before")
+        else:
+            refs = panel_ref(first, 0), panel_ref(second, 0)
+            self._kept[pair_id] = row, (pair_id, prompt_id, theme or "", *refs, row.label, edit, row.answer, asked)
+
+    def _contradiction(self, row: sharegpt.Row) -> None:
+        self.rejected.add(_place(row), f"contradiction: the pair occurs with both answers, here {row.label}")
+
+    def tables(self) -> dict[str, list[tuple[Any, ...]]]:
+        """Rows by split; the first of each contradicting pair is rejected like the others."""
+        found: dict[str, list[tuple[Any, ...]]] = {}
+        for pair_id, (row, columns) in self._kept.items():
+            if pair_id in self._contradicted:
+                self._contradiction(row)
+            else:
+                found.setdefault(row.split, []).append(columns)
+        return found
+
+
+def _place(row: sharegpt.Row) -> str:
+    return f"{row.split}: {row.first.name}, {row.second.name}"
 
 
 def _prompt_id(theme: str | None, edit: str | None, first: str) -> str:

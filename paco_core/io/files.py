@@ -77,7 +77,12 @@ def inside(folder: Path, name: object) -> Path:
     if not isinstance(name, str) or not name:
         raise DataError(f"{_short(name)} is not a file name")
     given, path = PurePosixPath(name), folder / name
-    if given.is_absolute() or ".." in given.parts:
+    if given.is_absolute():
+        raise DataError(
+            f"{_short(name)} is an absolute path, which leads out of {folder} or breaks when it is moved; "
+            "name a path below it"
+        )
+    if ".." in given.parts:
         raise DataError(f"{_short(name)} leads out of {folder}; name a path below it")
     try:
         path.stat()
