@@ -10,24 +10,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paco_core.config.params import PARAMS_FILE, load
-from paco_core.io import paths
+from paco_core.data.records.records import parse_ref
+from paco_core.io import paths, tables
 from paco_core.io.answer import Answer
-from paco_core.io.files import DataError, atomic
+from paco_core.io.files import DataError
 from paco_core.io.progress import Progress
 from paco_core.io.shards import decode_image
-from paco_core.reward_model.instructions import render
+from paco_core.reward_model.instructions import pair_question
 from paco_core.reward_model.yes_probability import PairQuery
 from paco_core.runtime import launchers
 
 if TYPE_CHECKING:
-    import pandas as pd
     from PIL.Image import Image
 
+    from paco_core.data.records.panels import PanelStore
     from paco_core.reward_model.scorer import Scorer
 
 BATCH = 256  # pairs whose pictures are in memory at once
 Row = tuple[int, str, str, str | None]  # number, first, second, theme
-READERS = {".parquet": "read_parquet", ".csv": "read_csv", ".jsonl": "read_json"}
 
 
 def score_pair(
@@ -66,8 +66,9 @@ def score_table(
     """Score every pair of a table and write it again with the columns ``score``, ``cause`` and ``reasons``.
 
     Args:
-        table: Parquet, CSV or JSON Lines with the columns ``first`` and ``second`` (picture files relative to
+        table: Parquet, CSV, TSV or JSON Lines with the columns ``first`` and ``second`` (picture files relative to
             the table's folder, or panels of this project as ``<grid>#<number>``) and, where it has one, ``theme``.
+            All three are texts (:mod:`paco_core.io.tables`); what else stands in the table is written back as it is.
         out: where the result goes, in the table's format; beside the table as ``NAME.scored.EXT`` when None.
         theme: for all rows, where the table has no such column.
 
@@ -77,19 +78,21 @@ def score_table(
     Raises:
         DataError: naming file and row, when a column, a picture or the model is missing. Nothing is scored then.
     """
-    frame = _read(table)
-    find = _finder(root, table)
-    for row, pair in enumerate(zip(frame["first"], frame["second"], strict=True)):
-        for name in pair:
-            find(name, row, look=True)
-    themes = list(frame["theme"]) if "theme" in frame else [theme] * len(frame)
-    rows: list[Row] = [
-        (number, first, second, _words(words))
-        for number, (first, second, words) in enumerate(zip(frame["first"], frame["second"], themes, strict=True))
-    ]
+    target = out or table.with_name(f"{table.stem}.scored{table.suffix}")
+    if target.suffix.lower() != table.suffix.lower():
+        raise DataError(f"{target}: the result has the table's format; name a file that ends in {table.suffix}")
+    given = tables.read(table, ("first", "second"))
+    if not len(given):
+        raise DataError(f"{table}: holds no pair")
+    pictures = _Pictures(root, table)
+    firsts, seconds = (tables.texts(given, side, table) for side in ("first", "second"))
+    themes = tables.texts(given, "theme", table) if "theme" in given.columns else [theme] * len(given)
+    rows: list[Row] = []
+    for row, (first, second, words) in enumerate(zip(firsts, seconds, themes, strict=True)):
+        rows.append((row, pictures.checked(first, row), pictures.checked(second, row), words))
     parts = [rows[start : start + BATCH] for start in range(0, len(rows), BATCH)]
     place, made = _Place.of(root), dict[int, dict[str, list[Any]]]()
-    with Progress(len(frame), table.name, "pairs", say) as progress:
+    with Progress(len(rows), table.name, "pairs", say) as progress:
         here = launchers.chosen() != "ray"
         make = partial(_Scoring, root, table, model, reasons, progress.advance if here else None)
         gpu = place.device.startswith("cuda")
@@ -98,14 +101,13 @@ def score_table(
             if not here:
                 progress.advance(len(parts[number]))
     columns = {name: [value for n in range(len(parts)) for value in made[n][name]] for name in made[0]}
-    target = out or table.with_name(f"{table.stem}.scored{table.suffix}")
-    _write(frame.assign(**columns), target)
+    given.write(target, columns)
     values = [value for value in columns["score"] if not math.isnan(value)]
     mean = sum(values) / len(values) if values else None
-    unscored = len(frame) - len(values)
+    unscored = len(rows) - len(values)
     told = "no score" if mean is None else f"mean score {mean:.4f}"
-    figures = {"table": target, "pairs": len(frame), "without_score": unscored, "mean": mean}
-    return Answer(f"{target}: {len(frame)} pairs, {unscored} without a score, {told}", figures)
+    figures = {"table": target, "pairs": len(rows), "without_score": unscored, "mean": mean}
+    return Answer(f"{target}: {len(rows)} pairs, {unscored} without a score, {told}", figures)
 
 
 class _Scoring:
@@ -123,11 +125,12 @@ class _Scoring:
         advance: Callable[[int], None] | None,
         _: int,
     ) -> None:
-        self._find, self._scorer = _finder(root, table), _scorer(root, model)
+        self._pictures, self._scorer = _Pictures(root, table), _scorer(root, model)
         self._reasons, self._advance = reasons, advance
 
     def __call__(self, rows: Sequence[Row]) -> dict[str, list[Any]]:
-        queries = [PairQuery(self._find(a, n), self._find(b, n), question(theme)) for n, a, b, theme in rows]
+        show = self._pictures.picture
+        queries = [PairQuery(show(a, n), show(b, n), question(theme)) for n, a, b, theme in rows]
         scores = self._scorer.score(queries, None if self._reasons else self._advance)
         found: dict[str, list[Any]] = {
             "score": [score.value for score in scores],
@@ -142,11 +145,7 @@ class _Scoring:
 
 def question(theme: str | None) -> str:
     """The instruction for a pair with or without a theme."""
-    return render("theme", theme=theme) if theme else render("plain")
-
-
-def _words(theme: Any) -> str | None:
-    return theme if isinstance(theme, str) and theme else None  # a missing cell is None or NaN
+    return pair_question("theme", theme)
 
 
 @dataclass(frozen=True)
@@ -188,58 +187,54 @@ def _picture(path: Path, name: str) -> Image:
     return decode_image(path.read_bytes(), name)
 
 
-def _read(table: Path) -> pd.DataFrame:
-    import pandas as pd
+class _Pictures:
+    """The pictures that the cells of a table name."""
 
-    if not table.is_file():
-        raise DataError(f"{table}: no such file")
-    if table.suffix not in READERS:
-        raise DataError(f"{table}: unknown format {table.suffix!r}; expected {', '.join(READERS)}")
-    how: dict[str, Any] = {"lines": True} if table.suffix == ".jsonl" else {}
-    try:
-        frame: pd.DataFrame = getattr(pd, READERS[table.suffix])(table, **how)
-    except Exception as error:  # readers raise many types for broken files
-        raise DataError(f"{table}: not readable as {table.suffix[1:]} ({error})") from None
-    if missing := [name for name in ("first", "second") if name not in frame]:
-        raise DataError(f"{table}: column {', '.join(missing)} is missing; it has {', '.join(map(str, frame))}")
-    if frame.empty:
-        raise DataError(f"{table}: holds no pair")
-    return frame.reset_index(drop=True)
+    def __init__(self, root: Path, table: Path) -> None:
+        self._root, self._table = root, table
+        self._store: PanelStore | None = None  # opened by the first panel that is named
 
+    def checked(self, name: str | None, row: int) -> str:
+        """The name, if there is such a picture.
 
-def _finder(root: Path, table: Path) -> Callable[..., Any]:
-    """What gives the picture of a cell; with ``look`` it only makes sure that there is one."""
-    from paco_core.data.records.panels import PanelStore
-    from paco_core.data.records.records import parse_ref
-
-    store: list[PanelStore] = []
-
-    def find(name: Any, row: int, *, look: bool = False) -> Image | None:
-        place = f"{table}: row {row}: {name}"
-        if not isinstance(name, str) or not name:
+        Raises:
+            DataError: naming the row, when there is none.
+        """
+        place = f"{self._table}: row {row}: {name}"
+        if not name:
             raise DataError(f"{place}: no picture is named")
-        path = table.parent / name
-        if path.is_file():
-            return None if look else _picture(path, place)
-        if "#" not in name:
-            raise DataError(f"{place}: no such picture (looked for {path})")
-        if not store:
-            store.append(PanelStore.below(root / paths.GRIDS))
+        if not self._is_file(name):
+            if "#" not in name:
+                raise DataError(f"{place}: no such picture (looked for {self._table.parent / name})")
+            try:
+                if parse_ref(name)[0] not in self._panels().grids.index.index:
+                    raise DataError("no such grid in data/grids")
+            except DataError as error:
+                raise DataError(f"{place}: {error}") from None
+        return name
+
+    def picture(self, name: str, row: int) -> Image:
+        """The picture of a checked name.
+
+        Raises:
+            DataError: naming the row, when it is damaged.
+        """
+        place = f"{self._table}: row {row}: {name}"
+        if self._is_file(name):
+            return _picture(self._table.parent / name, place)
         try:
-            if look and parse_ref(name)[0] not in store[0].grids.index.index:
-                raise DataError("no such grid in data/grids")
-            return None if look else store[0].panel(name)
+            return self._panels().panel(name)
         except DataError as error:
             raise DataError(f"{place}: {error}") from None
 
-    return find
+    def _is_file(self, name: str) -> bool:
+        try:
+            return (self._table.parent / name).is_file()
+        except OSError:  # a name that is too long
+            return False
 
+    def _panels(self) -> PanelStore:
+        from paco_core.data.records.panels import PanelStore
 
-def _write(frame: pd.DataFrame, target: Path) -> None:
-    with atomic(target) as part:
-        if target.suffix == ".parquet":
-            frame.to_parquet(part, index=False)
-        elif target.suffix == ".csv":
-            frame.to_csv(part, index=False)
-        else:
-            frame.to_json(part, orient="records", lines=True)
+        self._store = self._store or PanelStore.below(self._root / paths.GRIDS)
+        return self._store

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from paco_core.data.grids.grids import shard_of
+from paco_core.data.pairs.answers import fault
 from paco_core.data.pairs.leakage import grids_of, leakage, picture_md5s
 from paco_core.data.pairs.painted_edits import read_painted
 from paco_core.data.pairs.pairs import IMBALANCE
 from paco_core.data.pairs.rankings import expected_instances
-from paco_core.data.pairs.reasons import fault
+from paco_core.data.pairs.reasons import written_fault
 from paco_core.data.records import prompt_text
 from paco_core.data.records.edit_records import of_part, read_edit_prompts
 from paco_core.data.records.records import PromptRecord, read_prompts
@@ -185,11 +186,12 @@ def annotations_order_all_candidates(data: Path) -> CheckReport:
     rows = zip(rankings["instance_id"], rankings["ranking"], strict=True)
     invalid = sum(sorted(ranking) != list(range(sizes.get(key, -1))) for key, ranking in rows)
     unranked = len(sizes.keys() - set(rankings["instance_id"]))
+    share = "" if not unranked else f" ({unranked / len(sizes):.1%})"
     return CheckReport(
         name,
         not invalid and not unranked,
         "ERROR" if invalid else "WARN",
-        f"{len(rankings)} rankings; {invalid} invalid, {unranked} of {len(sizes)} instances unranked",
+        f"{len(rankings)} rankings; {invalid} invalid, {unranked} of {len(sizes)} instances unranked{share}",
         {"rankings": len(rankings), "invalid": invalid, "unranked": unranked},
     )
 
@@ -261,7 +263,7 @@ def benchmark_is_held_out(data: Path) -> CheckReport:
 
 
 def answers_agree_with_labels(data: Path) -> CheckReport:
-    """Every answer begins with its label and gives reasons; no pair was lost on the way, and few have no answer."""
+    """Every answer begins with its label, and gives reasons unless it came so; no pair was lost, and few have none."""
     name = "answers_agree_with_labels"
     wrong = missing = answers = failed = 0
     try:
@@ -270,8 +272,8 @@ def answers_agree_with_labels(data: Path) -> CheckReport:
             rejected = read_table(data / "cot_labels" / f"{part}_failed.parquet")
             ids = set(labelled["pair_id"]) | set(rejected["pair_id"])
             missing += len(set(read_table(data / "pairs" / f"{part}.parquet")["pair_id"]) - ids)
-            rows = zip(labelled["answer"], labelled["label"], strict=True)
-            wrong += sum(fault(text, label) is not None for text, label in rows)
+            rows = zip(labelled["answer"], labelled["label"], labelled["engine"] == "given", strict=True)
+            wrong += sum((fault if given else written_fault)(text, label) is not None for text, label, given in rows)
             answers, failed = answers + len(labelled), failed + len(rejected)
     except DataError as error:
         return _failed(name, str(error))

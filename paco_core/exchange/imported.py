@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +35,8 @@ def import_pairs(folder: Path, out: Path) -> dict[str, Any]:
         DataError: when the folder is no PaCo-Dataset, a line is no JSON, or no row can be used.
     """
     rejected = Rejected()
-    files, tables = PictureFiles(), dict[str, list[tuple[Any, ...]]]()
-    seen: set[str] = set()
-    rows = list(sharegpt.read(folder, rejected))
-    for row in rows:
+    files, pairs = PictureFiles(), _Pairs(rejected)
+    for row in sharegpt.read(folder, rejected):
         theme, edit = row.question.theme, row.question.instruction
         try:
             first = files.add(row.first, "")
@@ -47,23 +46,57 @@ def import_pairs(folder: Path, out: Path) -> dict[str, Any]:
             rejected.add(str(row.first), f"picture: {error}")
             continue
         files.rows[first]["prompt_id"] = files.rows[first]["prompt_id"] or prompt_id
-        asked = row.question.template
-        pair_id = digest([*sorted((first, second)), theme, edit, *([asked] if asked else [])], 16)
-        if pair_id in seen:
-            rejected.add(f"{row.split}: {row.first.name}, {row.second.name}", "duplicate: the pair occurs before")
-            continue
-        seen.add(pair_id)
-        refs = panel_ref(first, 0), panel_ref(second, 0)
-        found = (pair_id, prompt_id, theme or "", *refs, row.label, edit, row.answer, asked)
-        tables.setdefault(row.split, []).append(found)
-    if not seen:
+        pairs.add(row, prompt_id, first, second)
+    tables = pairs.tables()
+    if not tables:
         raise DataError(f"{folder}: none of its {len(rejected)} rows can be used{rejected.example}")
     with atomic(out) as part:
         part.mkdir()
-        for split, pairs in tables.items():
-            table = pd.DataFrame(pairs, columns=[*COLUMNS, QUESTION])
+        for split, rows in tables.items():
+            table = pd.DataFrame(rows, columns=[*COLUMNS, QUESTION])
             table.to_parquet(part / f"{split}.parquet", index=False)
-        return _finish(part, files, rejected, {split: len(pairs) for split, pairs in tables.items()})
+        return _finish(part, files, rejected, {split: len(rows) for split, rows in tables.items()})
+
+
+@dataclass
+class _Pairs:
+    """Pairs on their way into tables, each once; one that is given both answers is none."""
+
+    rejected: Rejected
+    _kept: dict[str, tuple[sharegpt.Row, tuple[Any, ...]]] = field(default_factory=dict)
+    _contradicted: set[str] = field(default_factory=set)
+
+    def add(self, row: sharegpt.Row, prompt_id: str, first: str, second: str) -> None:
+        theme, edit, asked = row.question.theme, row.question.instruction, row.question.template
+        shown = (first, second) if edit is not None else sorted((first, second))  # an edit has a direction
+        pair_id = digest([*shown, theme, edit, *([asked] if asked else [])], 16)
+        known = self._kept.get(pair_id)
+        if known is not None and known[0].label != row.label:
+            self._contradicted.add(pair_id)
+        if pair_id in self._contradicted:
+            self._contradiction(row)
+        elif known is not None:
+            self.rejected.add(_place(row), "duplicate: the pair occurs before")
+        else:
+            refs = panel_ref(first, 0), panel_ref(second, 0)
+            self._kept[pair_id] = row, (pair_id, prompt_id, theme or "", *refs, row.label, edit, row.answer, asked)
+
+    def _contradiction(self, row: sharegpt.Row) -> None:
+        self.rejected.add(_place(row), f"contradiction: the pair occurs with both answers, here {row.label}")
+
+    def tables(self) -> dict[str, list[tuple[Any, ...]]]:
+        """Rows by split; the first of each contradicting pair is rejected like the others."""
+        found: dict[str, list[tuple[Any, ...]]] = {}
+        for pair_id, (row, columns) in self._kept.items():
+            if pair_id in self._contradicted:
+                self._contradiction(row)
+            else:
+                found.setdefault(row.split, []).append(columns)
+        return found
+
+
+def _place(row: sharegpt.Row) -> str:
+    return f"{row.split}: {row.first.name}, {row.second.name}"
 
 
 def _prompt_id(theme: str | None, edit: str | None, first: str) -> str:

@@ -26,6 +26,7 @@ from paco_core.io.files import DataError, Names, checked_name, digest, inside, r
 from paco_core.io.pictures import picture_digest
 from paco_core.io.rejected import Rejected
 from paco_core.io.shards import image_size, read_image
+from paco_core.io.tables import text
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -136,12 +137,11 @@ def _prompts(file: Path, rejected: Rejected) -> dict[str, dict[str, Any]]:
     """The prompts by id, which is the name of a folder of pictures."""
     found, names = dict[str, dict[str, Any]](), Names()
     for number, row in read_jsonl(file, rejected.lines_of(file)):
-        given = row.get("idx")
         try:
-            name = checked_name(str(given) if isinstance(given, int) else given)
+            name = checked_name(text(row.get("idx"), "idx"))
             names.add(name, number)
         except DataError as error:
-            rejected.add(f"{file}:{number}", f"prompt: idx {error}")
+            rejected.add(f"{file}:{number}", f"prompt: {error}")
             continue
         found[name] = row
     return found
@@ -162,7 +162,11 @@ def _row(
         raise DataError("record: comp_images and rank_images must name pictures by strings")
     if len(set(candidates)) != len(candidates) or sorted(ranked) != sorted(candidates):
         raise DataError(f"ranking: rank_images {ranked} does not order each of comp_images {candidates} once")
-    if not isinstance(name, str) or name not in prompts:
+    try:
+        name = text(name, "folder")
+    except DataError as error:
+        raise DataError(f"record: {error}") from None
+    if name not in prompts:
         raise DataError(f"prompt: {PROMPTS} has none with idx {name!r}")
     theme = prompts[name].get("theme") or prompts[name].get("prompt")
     if not isinstance(theme, str) or not theme:

@@ -5,6 +5,8 @@
 
 An entry's ``columns`` and ``tags`` say how its rows are written; without them either of LLaMA-Factory's two forms is
 read: the one above, or ``conversations`` of ``{"from": "human" or "gpt", "value": ...}``.
+
+Turns keep their order, as LLaMA-Factory demands: a question, its answer, and so on (:mod:`.turns`).
 """
 
 from __future__ import annotations
@@ -15,38 +17,29 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paco_core.data.pairs.answers import normalised, opening
 from paco_core.data.records.records import parse_ref
 from paco_core.exchange.panel_files import PanelWriter
 from paco_core.exchange.questions import Question, parse_question
-from paco_core.io.files import DataError, checked_name, inside, read_json, read_jsonl, write_json, write_jsonl
+from paco_core.exchange.turns import IMAGE, PICTURES, Form, Round, rounds
+from paco_core.io.files import DataError, checked_name, inside, read_json, write_json, write_jsonl
 from paco_core.io.rejected import Rejected
 from paco_core.io.shards import image_size
-from paco_core.reward_model.examples import opening
+from paco_core.io.tables import read_rows
 
 if TYPE_CHECKING:
     import pandas as pd
 
-IMAGE = "<image>"
 INFO = "dataset_info.json"
 RANKED = "benchmark"  # the file of an import that holds rankings, not pairs
 TAGS = {"role_tag": "role", "content_tag": "content", "user_tag": "user", "assistant_tag": "assistant"}
 COLUMNS = {"messages": "messages", "images": "images"}
 
 
-@dataclass(frozen=True)
-class Form:
-    """How the rows of a file are written: the keys of a row and of a turn, and the names of the two who speak."""
-
-    messages: str = "messages"
-    images: str = "images"
-    role_tag: str = "role"
-    content_tag: str = "content"
-    user_tag: str = "user"
-    assistant_tag: str = "assistant"
-
-
 #: LLaMA-Factory's own default, where an entry names columns or tags but not all of them.
-CONVERSATIONS = Form("conversations", "images", "from", "value", "human", "gpt")
+CONVERSATIONS = Form(
+    messages="conversations", role_tag="from", content_tag="value", user_tag="human", assistant_tag="gpt"
+)
 FORMS = (Form(), CONVERSATIONS)
 
 
@@ -60,7 +53,7 @@ class File:
 
 @dataclass(frozen=True)
 class Row:
-    """One pair as it was published."""
+    """One pair as it was published; its answer begins as it is trained."""
 
     split: str
     first: Path
@@ -110,19 +103,30 @@ def read(folder: Path, rejected: Rejected) -> Iterator[Row]:
         DataError: when ``dataset_info.json`` is missing, registers no ShareGPT file, one outside the folder, or two
             under names that become one; or a file is no list of rows.
     """
-    for split, file in _files(folder).items():
-        for place, raw in _lines(file.path, rejected):
+    for split, file in _files(folder, rejected).items():
+        for place, raw in read_rows(file.path, rejected):
             try:
-                yield _parsed(folder, split, raw, file.forms)
+                form = next((form for form in file.forms if form.messages in raw), file.forms[0])
+                found = rounds(raw, form)
             except DataError as error:
                 rejected.add(place, str(error))
+                continue
+            for number, one in enumerate(found, start=1):
+                try:
+                    yield _parsed(folder, split, one)
+                except DataError as error:
+                    rejected.add(f"{place}, round {number}" if len(found) > 1 else place, str(error))
 
 
-def _files(folder: Path) -> dict[str, File]:
-    """The registered files by split, which names a file of the import."""
+def _files(folder: Path, rejected: Rejected) -> dict[str, File]:
+    """The registered files by split, which names a file of the import; other entries go to ``rejected``."""
     info, found, named = read_json(folder / INFO), dict[str, File](), dict[str, str]()
     for name, entry in info.items() if isinstance(info, dict) else ():
         if not isinstance(entry, dict) or entry.get("formatting") != "sharegpt" or "file_name" not in entry:
+            rejected.add(f"{folder / INFO}: {name}", "entry: is no file in the ShareGPT form (formatting, file_name)")
+            continue
+        if entry.get("ranking"):
+            rejected.add(f"{folder / INFO}: {name}", "entry: holds preferences (ranking: true), expected one answer")
             continue
         split = re.sub(r"\W+", "_", name.removeprefix("paco_"), flags=re.ASCII)
         try:
@@ -147,35 +151,18 @@ def _forms(entry: Mapping[str, Any]) -> tuple[Form, ...]:
     return (replace(CONVERSATIONS, **known),) if known else FORMS
 
 
-def _lines(file: Path, rejected: Rejected) -> Iterator[tuple[str, Any]]:
-    """(place, row) of JSON Lines, or of one JSON list as LLaMA-Factory's own files are."""
-    if file.suffix == ".json":
-        rows = read_json(file)
-        if not isinstance(rows, list):
-            raise DataError(f"{file}: expected a list of rows, found {type(rows).__name__}")
-        yield from ((f"{file}[{number}]", row) for number, row in enumerate(rows))
-    else:
-        rows_of_lines = read_jsonl(file, rejected.lines_of(file))
-        yield from ((f"{file}:{number}", row) for number, row in rows_of_lines)
-
-
-def _parsed(folder: Path, split: str, row: Any, forms: tuple[Form, ...]) -> Row:
-    form = next((form for form in forms if isinstance(row, dict) and form.messages in row), forms[0])
-    try:
-        contents = {turn[form.role_tag]: turn[form.content_tag] for turn in row[form.messages]}
-        asked, answer = str(contents[form.user_tag]), str(contents[form.assistant_tag])
-        images = list(row[form.images])
-    except (KeyError, TypeError) as error:
-        raise DataError(f"record: not a row of ShareGPT messages and images ({error!r})") from None
-    if len(images) != 2 or asked.count(IMAGE) != 2:
-        raise DataError(f"record: {len(images)} images and {asked.count(IMAGE)} {IMAGE} marks, expected 2 of each")
-    question = parse_question(asked.replace(IMAGE, ""))
+def _parsed(folder: Path, split: str, one: Round) -> Row:
+    if len(one.images) != PICTURES:
+        raise DataError(f"record: its question shows {len(one.images)} pictures, expected {PICTURES} ({IMAGE} marks)")
+    question = parse_question(one.asked)
     if question is None:
-        raise DataError(f"question: its wording is not one that the reward model is trained on: {asked[:80]!r}")
-    if opening(answer) not in ("Yes", "No"):
-        raise DataError(f"answer: begins with neither Yes nor No: {answer[:40]!r}")
+        raise DataError(f"question: its wording is not one that the reward model is trained on: {one.asked[:80]!r}")
     try:
-        first, second = (inside(folder, name) for name in images)
+        answer = normalised(one.answer)
+    except DataError as error:
+        raise DataError(f"answer: {error}") from None
+    try:
+        first, second = (inside(folder, name) for name in one.images)
         for path in (first, second):
             image_size(path)
     except DataError as error:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from dvc_project import errors
 from dvc_project.yaml import parse_yaml
 from paco_core.io import paths
+from paco_core.io.text import BOM, decoded, other_encoding
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -76,7 +77,12 @@ def inside(folder: Path, name: object) -> Path:
     if not isinstance(name, str) or not name:
         raise DataError(f"{_short(name)} is not a file name")
     given, path = PurePosixPath(name), folder / name
-    if given.is_absolute() or ".." in given.parts:
+    if given.is_absolute():
+        raise DataError(
+            f"{_short(name)} is an absolute path, which leads out of {folder} or breaks when it is moved; "
+            "name a path below it"
+        )
+    if ".." in given.parts:
         raise DataError(f"{_short(name)} leads out of {folder}; name a path below it")
     try:
         path.stat()
@@ -185,13 +191,13 @@ def read_json(path: Path) -> Any:
         DataError: when the file is missing or is no JSON.
     """
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(decoded(path.read_bytes()))
     except (FileNotFoundError, IsADirectoryError) as error:
         raise DataError(f"{path}: {_no_file(error)}") from None
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from None
     except json.JSONDecodeError as error:
         raise DataError(f"{path}:{error.lineno}: not valid JSON ({error.msg})") from None
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start})") from None
     except (ValueError, RecursionError) as error:  # a number of thousands of digits; lists in lists in lists
         raise DataError(f"{path}: not valid JSON ({error})") from None
 
@@ -217,11 +223,16 @@ def read_jsonl(
             such a line is an error.
 
     Raises:
-        DataError: naming file and line when a line is no JSON object (a truncated file, say).
+        DataError: naming file and line when a line is no JSON object (a truncated file, say), or has a key twice;
+            when the file is UTF-16 text.
     """
     if not path.is_file():
         raise DataError(f"{path}: {'a folder, expected a file' if path.is_dir() else 'no such file'}")
     with path.open("rb") as lines:
+        head = lines.read(4)
+        if name := other_encoding(head):
+            raise DataError(f"{path}: {name} text, expected UTF-8; save it as UTF-8")
+        lines.seek(len(BOM) if head.startswith(BOM) else 0)
         for number, line in enumerate(lines, start=1):
             if not line.strip():
                 continue
@@ -237,16 +248,27 @@ def read_jsonl(
 
 def _json_object(line: bytes) -> dict[str, Any]:
     try:
-        row = json.loads(line.decode())
+        row = json.loads(decoded(line), object_pairs_hook=_once)
+    except DataError:
+        raise
     except json.JSONDecodeError as error:
-        raise DataError(f"not valid JSON ({error.msg}); is the file cut off?") from None
-    except UnicodeDecodeError as error:
-        raise DataError(f"not UTF-8 text ({error.reason} at byte {error.start})") from None
+        cut_off = "; is the file cut off?" if not line.endswith(b"\n") else ""
+        known = cut_off if line.lstrip().startswith(b"{") else "; expected JSON Lines, one object {...} a line"
+        raise DataError(f"not valid JSON ({error.msg}){known}") from None
     except (ValueError, RecursionError) as error:
         raise DataError(f"not valid JSON ({error})") from None
     if not isinstance(row, dict):
         raise DataError(f"expected a JSON object, found {type(row).__name__}")
     return row
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object, in which no key may be twice: which value is meant?"""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise DataError(f"key {next(name for name in found if names.count(name) > 1)!r} is there twice")
+    return found
 
 
 def read_table(

@@ -8,8 +8,9 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from paco_core.data.pairs.answers import normalised, opening
 from paco_core.io.files import DataError, read_table
-from paco_core.reward_model.instructions import render
+from paco_core.reward_model.instructions import pair_question, render
 from paco_core.reward_model.yes_probability import NO, YES, PairQuery
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ EDIT_TEMPLATES = (EDIT_TEMPLATE, "edit_following")
 
 @dataclass(frozen=True)
 class Example:
-    """One pair and its answer, which begins with "Yes" or "No"."""
+    """One pair and its answer, which begins with "Yes." or "No.": the first token that is trained is the one scored."""
 
     id: str
     images: tuple[Image.Image, Image.Image]
@@ -31,8 +32,8 @@ class Example:
     ordered: bool = False  # the pictures are an original and its edit; else the question is the same either way
 
     def __post_init__(self) -> None:
-        if opening(self.answer) not in (YES, NO):
-            raise DataError(f"pair {self.id}: its answer must begin with Yes or No, it is {self.answer[:40]!r}")
+        if not opening(self.answer) or normalised(self.answer) != self.answer.rstrip():
+            raise DataError(f"pair {self.id}: its answer must begin with Yes. or No., it is {self.answer[:40]!r}")
 
     @property
     def consistent(self) -> bool:
@@ -47,11 +48,6 @@ class Example:
         return PairQuery(self.images[1], self.images[0], self.instruction)
 
 
-def opening(answer: str) -> str:
-    """First word of an answer, without punctuation."""
-    return answer.split(maxsplit=1)[0].rstrip(".,:;!") if answer.strip() else ""
-
-
 def read_examples(
     table: Path,
     panel: Callable[[str], Image.Image],
@@ -64,7 +60,8 @@ def read_examples(
 
     Args:
         panel: gives the picture of a panel reference.
-        template: name of the instruction template; ``theme`` reads the column of that name. An editing pair,
+        template: name of the instruction template; ``theme`` reads the column of that name, and a pair whose theme is
+            empty, as imported ones may be, is asked the plain question. An editing pair,
             which has an ``instruction`` of its own, is asked what its column ``question`` names (one of
             :data:`EDIT_TEMPLATES`; the first where it names none).
         answers: "reasons" as they stand in the table, or the "decision" alone ("Yes." or "No.").
@@ -94,11 +91,11 @@ def read_examples(
             instruction = render(question, instruction=edit)
         try:
             if not isinstance(edit, str):
-                instruction = render(template, theme=theme if isinstance(theme, str) else None)
+                instruction = pair_question(template, theme) if isinstance(theme, str) else render(template)
             images = (once(first), once(second))
         except DataError as error:
             raise DataError(f"{table}: pair {pair_id}: {error}") from None
-        text = f"{label}." if answers == "decision" else answer
+        text = f"{label}." if answers == "decision" else normalised(answer)
         examples.append(Example(str(pair_id), images, instruction, text, ordered=isinstance(edit, str)))
     if not examples and not none_allowed:
         raise DataError(

@@ -82,6 +82,16 @@ def render(
     return text
 
 
+def pair_question(template: str, theme: str | None) -> str:
+    """What a pair is asked by a template; a pair without a theme, by one that quotes a theme, is asked plainly.
+
+    Raises:
+        DataError: as :func:`render`.
+    """
+    quotes = template in TEMPLATES and "theme" in _fields(TEMPLATES[template])
+    return render("plain" if quotes and not theme else template, theme=theme)
+
+
 def chat(processor: Any, rendered: str, images: int = 2) -> str:
     """The text in the processor's chat form: one user turn, up to where the answer begins.
 

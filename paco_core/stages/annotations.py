@@ -24,6 +24,12 @@ def run(ctx: StageContext) -> None:
         ctx.say(f"annotations: none of {len(instances)} instances is ranked (source {ctx.params.annotations.source!r})")
     agreed = agreement(votes.rankings, votes.habits)
     table = to_table(adjudicate(votes.rankings, votes.undecided).values())
+    if 0 < len(table) < len(instances):
+        left = len(instances) - len(table)
+        ctx.say(
+            f"annotations: {left} of {len(instances)} instances ({left / len(instances):.1%}) have no ranking, and "
+            f"make no pairs (source {ctx.params.annotations.source!r})"
+        )
     with ctx.writing(paths.ANNOTATIONS) as out:
         out.mkdir()
         table.to_parquet(out / "rankings.parquet", index=False)

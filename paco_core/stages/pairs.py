@@ -68,8 +68,8 @@ def run(ctx: StageContext) -> None:
         for part, table in parts.items():
             table.to_parquet(out / f"{part}.parquet", index=False)
         benchmark.to_parquet(out / "benchmark.parquet", index=False)
-        editing.write(out)
         imported.write(out)
+        editing.write(out, imported.md5s.keys())
         write_json(out / "summary.json", {**rules, "counts": figures})
     if leaked:
         ctx.say(f"pairs: {leaked}; pairs.leakage is 'report'")

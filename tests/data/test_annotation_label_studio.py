@@ -117,7 +117,7 @@ def test_bad_exports_are_named(exported: tuple[Path, pd.DataFrame, list[dict[str
     for content, message in (
         (json.dumps(tasks), "task 1: task: has no list of annotations; export the project as JSON"),
         (json.dumps([{"data": {"instance_id": "x"}, "annotations": []}]), "task 1: instance: there is no instance x"),
-        (json.dumps([{"annotations": []}]), "task 1: instance: there is no instance None"),
+        (json.dumps([{"annotations": []}]), "task 1: instance: its data has no instance_id"),
         (json.dumps(second(annotated(tasks[1], 5, [0, 0, 1, 2]))), r"task 2, annotation 2: ranking: \['0', '0'"),
         (json.dumps(second(annotated(tasks[1], 5, [0, 1, 2, 9]))), "does not order candidates 0 to 3"),
         (json.dumps(second(annotated(tasks[1], None, [0, 1, 2, 3]))), "completed_by None names nobody"),

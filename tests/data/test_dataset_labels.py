@@ -20,7 +20,7 @@ from paco_core.data.annotation.votes import Annotation, Task, adjudicate, to_tab
 from paco_core.data.pairs import pairs
 from paco_core.data.pairs.editing import editing_pairs
 from paco_core.data.pairs.rankings import expected_instances, instances
-from paco_core.data.pairs.reasons import explain, fault
+from paco_core.data.pairs.reasons import explain, fault, written_fault
 from paco_core.data.records.panels import PanelStore
 from paco_core.data.records.records import PromptRecord, parse_ref
 from paco_core.io.files import DataError, write_json
@@ -128,10 +128,13 @@ def test_rankings_without_difference_are_no_benchmark() -> None:
 
 
 def test_answers_begin_with_their_label_and_give_reasons() -> None:
-    assert fault("Yes. Both show a red cat.", "Yes") is None
-    assert fault("No. One. Two. Three.", "No") is None
-    assert fault("Yes. Both.", "No") == "answer_contradicts_label"
-    assert fault("Yes.", "Yes") == fault("No. 1. 2. 3. 4.", "No") == "not_one_to_three_reasons"
+    for wrong in (fault, written_fault):
+        assert wrong("Yes. Both show a red cat.", "Yes") is None
+        assert wrong("No. One. Two. Three.", "No") is None
+        assert wrong("Yes. Both.", "No") == "answer_contradicts_label"
+        assert wrong("Perhaps.", "No") == "answer_without_yes_or_no"
+    for text, label in (("Yes.", "Yes"), ("No. 1. 2. 3. 4.", "No")):
+        assert written_fault(text, label) == "not_one_to_three_reasons" and fault(text, label) is None
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from dataset_world import draw_grids, records
 from PIL import Image
 
 from paco_core.config.params import ReasonsParams
-from paco_core.data.pairs.reasons import Explained, answer_text, explain, fault
+from paco_core.data.pairs.reasons import Explained, answer_text, explain, fault, written_fault
 from paco_core.data.records.panels import PanelStore
 
 
@@ -88,5 +88,6 @@ def test_answers_at_odds_with_the_label_are_asked_again_then_counted(world: Path
 
 def test_a_reason_is_one_line_with_an_end() -> None:
     assert answer_text("Yes", ["Both\nare red", "Same hat!"]) == "Yes. Both are red. Same hat!"
-    assert fault(answer_text("No", ["One. Two.", "Three. Four."]), "No") == "not_one_to_three_reasons"
-    assert fault(answer_text("No", [""]), "No") == "not_one_to_three_reasons"
+    assert written_fault(answer_text("No", ["One. Two.", "Three. Four."]), "No") == "not_one_to_three_reasons"
+    assert written_fault(answer_text("No", [""]), "No") == "not_one_to_three_reasons"
+    assert written_fault(answer_text("No", ["颜色不同。", "风格不同！"]), "No") is None

@@ -1,4 +1,4 @@
-"""Rankings made elsewhere: JSON Lines, checked line by line, or an export of Label Studio."""
+"""Rankings made elsewhere: a table, checked line by line, or an export of Label Studio."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from typing import Any
 
 from paco_core.data.annotation.label_studio import read_export
 from paco_core.data.annotation.votes import Annotation, Task, Votes, orders
-from paco_core.io.files import DataError, read_jsonl
+from paco_core.io.files import DataError
 from paco_core.io.rejected import Rejected
+from paco_core.io.tables import numbers, read_rows, text
+
+KEYS = ("instance_id", "annotator", "ranking")
 
 
 def votes(task: Task) -> Votes:
-    """The rankings of ``annotations.file``: ``.json`` is an export of Label Studio, all else JSON Lines.
+    """The rankings of ``annotations.file``: ``.json`` is an export of Label Studio, all else a table.
 
     Rows that cannot be used are left out and counted.
 
@@ -37,50 +40,57 @@ def votes(task: Task) -> Votes:
 
 
 def read_rankings(file: Path, sizes: Mapping[str, int], rejected: Rejected) -> Iterator[Annotation]:
-    """Rows of a JSON Lines file: instance_id, annotator, ranking and, if known, scores.
+    """Rows of a table (CSV, TSV, JSON Lines, Parquet): instance_id, annotator, ranking and, if known, scores.
+
+    A cell of CSV spells a list as ``[2, 0, 1]`` or ``2 0 1``.
 
     Args:
         sizes: number of candidates of each known instance.
         rejected: takes rows with a missing key, an unknown instance, a ranking that does not name each candidate once,
             or a second ranking of one instance by one annotator.
     """
-    seen: dict[tuple[str, str], int] = {}
-    for number, row in read_jsonl(file, rejected.lines_of(file)):
+    seen: dict[tuple[str, str], str] = {}
+    for place, row in read_rows(file, rejected, KEYS):
         try:
             found = _annotation(row, sizes)
             key = found.instance_id, found.annotator
             if key in seen:
+                first = f"line {seen[key]}" if seen[key].isdecimal() else seen[key]
                 raise DataError(
-                    f"duplicate: annotator {key[1]} ranks instance {key[0]} a second time (first on line {seen[key]})"
+                    f"duplicate: annotator {key[1]} ranks instance {key[0]} a second time (first on {first})"
                 )
         except DataError as error:
-            rejected.add(f"{file}:{number}", str(error))
+            rejected.add(place, str(error))
             continue
-        seen[key] = number
+        seen[key] = place.rpartition(":")[2].strip()
         yield found
 
 
 def _annotation(row: Mapping[str, Any], sizes: Mapping[str, int]) -> Annotation:
-    if missing := [key for key in ("instance_id", "annotator", "ranking") if key not in row]:
+    if missing := [key for key in KEYS if row.get(key) in (None, "")]:
         raise DataError(f"record: key {missing[0]!r} is missing")
-    instance_id, ranking = str(row["instance_id"]), row["ranking"]
+    try:
+        instance_id, annotator = (text(row[key], key) for key in ("instance_id", "annotator"))
+    except DataError as error:
+        raise DataError(f"record: {error}") from None
     if instance_id not in sizes:
         raise DataError(f"instance: there is no instance {instance_id}; run `dvc repro rankings`")
-    count = sizes[instance_id]
-    if not orders(ranking, count):
-        raise DataError(f"ranking: {ranking!r} does not order candidates 0 to {count - 1}, each once")
+    count, ranking = sizes[instance_id], numbers(row["ranking"])
+    if not isinstance(ranking, list) or not orders(ranking, count):
+        raise DataError(f"ranking: {row['ranking']!r} does not order candidates 0 to {count - 1}, each once")
     scores = _scores(row.get("scores"), count)
     known = [score for score in scores if not math.isnan(score)]
-    return Annotation(instance_id, str(row["annotator"]), ranking, scores, len(set(known)) < len(known))
+    return Annotation(instance_id, annotator, ranking, scores, len(set(known)) < len(known))
 
 
 def _scores(given: object, count: int) -> list[float]:
     if given is None:
         return [math.nan] * count
-    numbers = given if isinstance(given, list) else []
-    if len(numbers) != count or not all(score is None or _is_score(score) for score in numbers):
+    found = numbers(given)
+    listed = found if isinstance(found, list) else []
+    if len(listed) != count or not all(score is None or _is_score(score) for score in listed):
         raise DataError(f"scores: {given!r} are not one number from 0 to 1, or null, for each of {count} candidates")
-    return [math.nan if score is None else float(score) for score in numbers]
+    return [math.nan if score is None else float(score) for score in listed]
 
 
 def _is_score(given: object) -> bool:

@@ -18,6 +18,7 @@ from paco_core.data.annotation.votes import Annotation, Votes, orders, unscored
 from paco_core.io.files import DataError, atomic, digest, read_json, write_json, write_text
 from paco_core.io.rejected import Rejected
 from paco_core.io.shards import encode_png
+from paco_core.io.tables import numbers, text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -135,13 +136,13 @@ def read_export(file: Path, sizes: Mapping[str, int], rejected: Rejected) -> Vot
     counts = Counter(skipped=0, superseded_answers=0, empty_answers=0, cannot_tell=0)
     for number, task in enumerate(tasks, start=1):
         place = f"{file}: task {number}"
-        data = task.get("data") if isinstance(task, dict) else None
-        instance_id = str(data.get("instance_id") if isinstance(data, dict) else None)
         if not isinstance(task, dict) or not isinstance(task.get("annotations"), list):
             rejected.add(place, "task: has no list of annotations; export the project as JSON, not JSON-MIN or CSV")
             continue
-        if instance_id not in sizes:
-            rejected.add(place, f"instance: there is no instance {instance_id}; run `dvc repro rankings`")
+        try:
+            instance_id = _instance(task.get("data"), sizes)
+        except DataError as error:
+            rejected.add(place, f"instance: {error}")
             continue
         for nth, annotation in enumerate(task["annotations"], start=1):
             try:
@@ -169,10 +170,21 @@ def read_export(file: Path, sizes: Mapping[str, int], rejected: Rejected) -> Vot
     )
 
 
+def _instance(data: object, sizes: Mapping[str, int]) -> str:
+    if not isinstance(data, dict) or "instance_id" not in data:
+        raise DataError("its data has no instance_id; was tasks.json changed?")
+    instance_id = text(data["instance_id"], "instance_id")
+    if instance_id not in sizes:
+        raise DataError(f"there is no instance {instance_id}; run `dvc repro rankings`")
+    return instance_id
+
+
 def _who(completed_by: object) -> str:
     """A person's name, from the ways in which exports give it."""
     if isinstance(completed_by, dict):
         completed_by = completed_by.get("email") or completed_by.get("id")
+    if isinstance(completed_by, str) and completed_by.isdecimal():
+        completed_by = int(completed_by)
     if isinstance(completed_by, int) and not isinstance(completed_by, bool):
         return f"user-{completed_by}"
     if isinstance(completed_by, str) and completed_by:
@@ -193,7 +205,7 @@ def _ranking(results: object, count: int) -> list[int] | str:
     found = rankers[-1].get(RANKER) if isinstance(rankers[-1], dict) else None
     if not isinstance(found, list):
         raise DataError(f"annotation: its ranker is not named {RANKER!r}; was config.xml changed?")
-    ranking = [int(item) if isinstance(item, str) and item.isdecimal() else item for item in found]
-    if not orders(ranking, count):
+    ranking = numbers(found)
+    if not isinstance(ranking, list) or not orders(ranking, count):
         raise DataError(f"ranking: {found!r} does not order candidates 0 to {count - 1}, each once")
     return ranking

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from paco_core.config.params import EditQuestion
-from paco_core.data.pairs.pairs import NO, YES, Pair
+from paco_core.data.pairs.answers import NO, YES, fault, normalised
+from paco_core.data.pairs.pairs import Pair
 from paco_core.data.records.records import first_fault, panel_ref
 from paco_core.io.files import DataError, digest, inside, read_jsonl
 from paco_core.io.rejected import Rejected
@@ -44,7 +45,16 @@ class TripleRecord(BaseModel):
     instruction: str = Field(min_length=1)
     question: EditQuestion = "edit_consistency"
     label: Literal["Yes", "No"] = "Yes"  # its answer
-    answer: str | None = None  # the label with one to three reasons; null: the stage `cot_labels` writes them
+    answer: str | None = None  # the label, then why; null: the stage `cot_labels` writes it
+
+    @field_validator("answer")
+    @classmethod
+    def _normalised(cls, answer: str | None, given: ValidationInfo) -> str | None:
+        if answer is None or "label" not in given.data:
+            return answer
+        if cause := fault(answer, given.data["label"]):
+            raise ValueError(f"{answer[:40]!r} does not go with the label {given.data['label']} ({cause})")
+        return normalised(answer)
 
 
 @dataclass
@@ -100,10 +110,13 @@ class EditingPairs:
             }
         return name
 
-    def write(self, out: Path) -> None:
-        """Write the pictures as a shard below ``out``; nothing where there are none."""
-        if self.pictures:
-            write_shard(out / SHARD, list(self.rows.values()), self.pictures)
+    def write(self, out: Path, elsewhere: Set[str] = frozenset()) -> None:
+        """Write the pictures as a shard below ``out``, but for those that lie in another one; nothing if none is left.
+
+        Ids are digests of content: under one id lies one picture, and it may lie in one shard only.
+        """
+        if own := [row for name, row in self.rows.items() if name not in elsewhere]:
+            write_shard(out / SHARD, own, self.pictures)
 
     @property
     def md5s(self) -> dict[str, str]:

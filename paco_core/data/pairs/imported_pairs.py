@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import re
 import shutil
 from collections.abc import Set
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+from paco_core.config.params import EditQuestion
+from paco_core.data.pairs.answers import NO, YES, fault
 from paco_core.data.pairs.leakage import picture_md5s
-from paco_core.data.pairs.pairs import COLUMNS, NO, QUESTION, YES, Pair
+from paco_core.data.pairs.pairs import COLUMNS, QUESTION, Pair
 from paco_core.data.records.records import parse_ref
 from paco_core.io.files import DataError, checked_name, read_table
 from paco_core.io.shards import GRID_COLUMNS, INDEX, TAR, ShardReader
+from paco_core.io.tables import text
 
 PICTURES, SHARD = "pictures", "imported"
 HELD = re.compile(r"(^|_)(test|validation|valid|val|eval|dev)$")  # consistency_reward_cot_test, say
@@ -57,15 +61,18 @@ def imported_pairs(folder: Path | None) -> ImportedPairs:
         again = f"remove {folder} and import it again with `paco dataset import`"
         table = read_table(file, require=COLUMNS, remedy=again)
         for number, row in enumerate(table.reindex(columns=[*COLUMNS, QUESTION]).to_dict("records")):
-            texts: dict[str, Any] = {str(n): v if isinstance(v, str) else None for n, v in row.items()}
+            texts: dict[str, Any] = dict.fromkeys(map(str, row))
             try:
+                texts |= {str(name): None if _absent(value) else text(value, str(name)) for name, value in row.items()}
                 _check(texts, found.md5s.keys())
                 if texts["pair_id"].lower() in seen:
                     raise DataError("its pair_id already occurs in an earlier row or table")
             except DataError as error:
                 raise DataError(f"{file}: row {number}, pair {texts['pair_id']}: {error}; {again}") from None
             seen.add(texts["pair_id"].lower())
-            (found.held if HELD.search(file.stem) else found.pairs).append(Pair(**texts))
+            # The theme of a pair from outside is its own: without one it is asked the plain question.
+            pair = Pair(**texts | {"theme": texts["theme"] or ""})
+            (found.held if HELD.search(file.stem) else found.pairs).append(pair)
     return found
 
 
@@ -77,3 +84,11 @@ def _check(texts: dict[str, Any], pictures: Set[str]) -> None:
             raise DataError(f"its {name} picture {texts[name]} is not in {PICTURES}/{INDEX}")
     if texts["label"] not in (YES, NO):
         raise DataError(f"label {texts['label']!r} is neither Yes nor No")
+    if texts["question"] not in (None, *get_args(EditQuestion)):
+        raise DataError(f"question {texts['question']!r} is not one of {', '.join(get_args(EditQuestion))}")
+    if texts["answer"] is not None and (cause := fault(texts["answer"], texts["label"])):
+        raise DataError(f"its answer {texts['answer'][:40]!r} does not go with its label {texts['label']} ({cause})")
+
+
+def _absent(value: Any) -> bool:
+    return value is None or (isinstance(value, float) and math.isnan(value))

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pandas as pd
 
 from paco_core.data.annotation.votes import Annotation
+from paco_core.data.pairs.answers import NO, YES
 from paco_core.data.records.records import PromptRecord
 from paco_core.io.files import DataError, digest
 
@@ -28,7 +29,6 @@ QUESTION = "question"  # a further column, which tables made elsewhere may lack
 BENCHMARK_COLUMNS = (
     "instance_id", "prompt_id", "theme", "reference", "candidates", "ranking", "scores", "tied",
 )  # fmt: skip
-YES, NO = "Yes", "No"
 IMBALANCE = 0.03  # share by which the larger class may exceed the smaller one
 
 

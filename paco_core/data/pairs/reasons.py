@@ -14,6 +14,7 @@ import pandas as pd
 from paco_core.data.annotation.recogniser import read_panels
 from paco_core.data.llm.journal import Journal
 from paco_core.data.llm.openai_chat import Chat
+from paco_core.data.pairs.answers import fault, normalised
 from paco_core.data.pairs.reason_writer import WrittenReasons, write_reasons
 from paco_core.data.records.panels import PanelStore
 from paco_core.io.files import DataError
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 JOURNAL = Path(".paco") / "cot_labels" / "journal.jsonl"  # outside the outs, which DVC deletes before a run
 MAX_REASONS = 3
-SENTENCE = re.compile(r"\S.*?[.!?](?=\s|$)", re.DOTALL)
+SENTENCE = re.compile(r"\S.*?(?:[.!?](?=\s|$)|[。！？])", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,10 @@ def explain(
     root: Path = Path(),
     advance: Callable[[int], object] = lambda _count: None,
 ) -> Explained:
-    """Write an answer for every pair; one that is at odds with the pair's label, or without reasons, counts as failed.
+    """Write an answer for every pair; one that is at odds with the pair's label counts as failed.
+
+    An answer that a pair brings is kept, with its opening as it is trained (:func:`.answers.normalised`); how many
+    reasons it gives is its publisher's matter. One that is written here gives one to three.
 
     A pair that came with an answer (a drawn edit, say) keeps it, if it is a valid one. The engine ``storybook``
     writes true reasons from what the recogniser reads in the two panels (``advance`` counts panels); of an edit it
@@ -79,7 +83,7 @@ def explain(
         written = _storybook(pairs[~given], panels, params, root, advance)
     todo = iter(written)
     outcomes = [
-        _outcome(text, label) if came else next(todo)
+        _given(text, label) if came else next(todo)
         for came, text, label in zip(given, pairs["answer"], pairs["label"], strict=True)
     ]
     answers = pd.Series([found.answer for found in outcomes], index=pairs.index, dtype="object")
@@ -94,8 +98,13 @@ def explain(
     )
 
 
-def _outcome(text: str, label: str) -> Outcome:
+def _given(text: str, label: str) -> Outcome:
     cause = fault(text, label)
+    return Outcome(None if cause else normalised(text), cause)
+
+
+def _outcome(text: str, label: str) -> Outcome:
+    cause = written_fault(text, label)
     return Outcome(None if cause else text, cause)
 
 
@@ -128,7 +137,9 @@ def _written(
     assert params.endpoint is not None  # params.py sees to it
     with Journal(root / JOURNAL) as journal:
         chat = Chat(params.endpoint, journal)
-        replies = write_reasons(pairs, panels, chat, lambda written, label: fault(text(written), label), advance)
+        replies = write_reasons(
+            pairs, panels, chat, lambda written, label: written_fault(text(written), label), advance
+        )
     figures.update(chat.counts.figures())
     figures.update({f"rejected.{cause}": count for cause, count in chat.counts.rejected.items()})
     return [
@@ -142,11 +153,9 @@ def answer_text(label: str, reasons: Sequence[str]) -> str:
     return " ".join([f"{label}.", *(reason if reason[-1:] in ".!?" else f"{reason}." for reason in plain)])
 
 
-def fault(answer: str, label: str) -> str | None:
-    """What is wrong with an answer, or None: it must begin with its label and give one to three reasons."""
-    if not answer.startswith(f"{label}."):
-        return "answer_contradicts_label"
-    reasons = SENTENCE.findall(answer.removeprefix(f"{label}."))
-    if not 1 <= len(reasons) <= MAX_REASONS:
-        return "not_one_to_three_reasons"
-    return None
+def written_fault(answer: str, label: str) -> str | None:
+    """What is wrong with an answer that was written here, or None: it must also give one to three reasons."""
+    if cause := fault(answer, label):
+        return cause
+    reasons = SENTENCE.findall(normalised(answer).removeprefix(f"{label}."))
+    return None if 1 <= len(reasons) <= MAX_REASONS else "not_one_to_three_reasons"

@@ -12,16 +12,17 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from paco_core.data.records import prompt_text
 from paco_core.io.files import DataError, Names, checked_name, read_jsonl, write_jsonl
 from paco_core.io.rejected import Rejected
+from paco_core.io.tables import text
 
 #: The public records know three dimensions, and three of 298 records a fourth, "Surroundings".
 Dimension = Literal["Style", "Identity", "Logic", "Surroundings"]
 Record = TypeVar("Record", bound=BaseModel)
-Id = Annotated[str, AfterValidator(checked_name)]
+Id = Annotated[str, BeforeValidator(lambda given: text(given, "id")), AfterValidator(checked_name)]
 Side = Annotated[int, Field(gt=0, le=16_384)]  # pixels; more is a mistake, not a picture
 
 
