@@ -22,6 +22,7 @@ from paco_core.benchmarks.t2is_bench.measures import predictor_reckoning
 from paco_core.config.params import ChatParams, Params, RewardParams, load
 from paco_core.config.params_benchmarks import PredictorParams
 from paco_core.config.references import contents
+from paco_core.data.annotation.pictures_seen import digest_of
 from paco_core.data.grids.grids import Painting, grid_jobs
 from paco_core.data.llm.chat_protocol import Question, key_of
 from paco_core.data.prompts.prompt_writer import WrittenPrompt, WrittenPrompts
@@ -173,6 +174,11 @@ def answer(
     return key_of(params, Question(id, text, form, system, images))
 
 
+def ranking(folder: Path, *, reference=RED, candidates=(RED, BLUE)) -> object:
+    """What a person ranked."""
+    return digest_of({"a": reference, "b": candidates[0], "c": candidates[1]}.__getitem__, "a", ["b", "c"])
+
+
 def reading(folder: Path, *, data=b"import a\n", package="one") -> object:
     return reading_key(data, package)
 
@@ -284,6 +290,7 @@ CACHES = {
             "form": WrittenPrompts, "images": (BLUE, RED),
         },
     ),
+    "answer of a person": Cache(ranking, {"reference": BLUE, "candidates": (BLUE, RED)}),
     "reading of a source": Cache(reading, {"data": b"import b\n", "package": "two"}),
     "cell of a sweep": Cache(
         sweep,
