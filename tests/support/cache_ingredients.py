@@ -90,10 +90,30 @@ def reward_checkpoint(
     return reward_key(params, examples, validation, base, loaded, code)
 
 
-def reward_pairs(folder: Path, *, id="p", pictures=(RED, RED), instruction="?", answer="Yes.", ordered=False) -> object:
+def reward_pair(
+    folder: Path,
+    *,
+    id="p",
+    pictures=(RED, RED),
+    instruction="?",
+    answer="Yes.",
+    ordered=False,
+) -> object:
     pairs = [*PAIRS, Example(id, pictures, instruction, answer, ordered)]
-    config = files(folder, config_json="a")
-    return reward_key(REWARD, pairs, PAIRS, config, "", ""), reward_key(REWARD, PAIRS, pairs, config, "", "")
+    return reward_key(REWARD, pairs, PAIRS, files(folder, config_json="a"), "", "")
+
+
+def validation_pair(
+    folder: Path,
+    *,
+    id="p",
+    pictures=(RED, RED),
+    instruction="?",
+    answer="Yes.",
+    ordered=False,
+) -> object:
+    pairs = [*PAIRS, Example(id, pictures, instruction, answer, ordered)]
+    return reward_key(REWARD, PAIRS, pairs, files(folder, config_json="a"), "", "")
 
 
 def policy_checkpoint(
@@ -226,6 +246,7 @@ def asked_while_training(folder: Path, *, serving=PARAMS.serving) -> object:
 
 SERVING = PARAMS.serving
 OTHER_RECORD = [RECORDS[2].model_copy(update={"prompt": "another text"}), RECORDS[3]]
+OTHER_PAIR = {"id": "q", "pictures": (RED, BLUE), "instruction": "!", "answer": "Yes. Both.", "ordered": True}
 CACHES = {
     "encoders": Cache(
         encoders,
@@ -246,10 +267,8 @@ CACHES = {
             "config_json": "b", "model_safetensors": "b", "loaded": "other", "code": "other",
         },
     ),
-    "pair of a reward checkpoint": Cache(
-        reward_pairs,
-        {"id": "q", "pictures": (RED, BLUE), "instruction": "!", "answer": "Yes. Both.", "ordered": True},
-    ),
+    "pair of a reward checkpoint": Cache(reward_pair, OTHER_PAIR),
+    "validation pair of a reward checkpoint": Cache(validation_pair, OTHER_PAIR),
     "policy checkpoint": Cache(
         policy_checkpoint,
         {
