@@ -26,15 +26,20 @@ def digest(value: Any) -> str:
 
 
 @lru_cache(maxsize=65536)
-def _file_md5(path: str, _size: int, _mtime_ns: int) -> str:
+def _file_md5(path: str, *_state: int) -> str:
     with Path(path).open("rb") as stream:
         return hashlib.file_digest(stream, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
 
 
 def file_md5(path: Path) -> str:
-    """The md5 of a file; remembered while its size and time of change stay the same."""
+    """The md5 of a file; remembered, in this process, while nobody touches it.
+
+    Depends on: the file's content. Key: its path, device, inode, size, and both times; a program that sets the time of
+    change back cannot set that of the inode.
+    """
     state = path.stat()
-    return _file_md5(str(path), state.st_size, state.st_mtime_ns)
+    touched = state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns
+    return _file_md5(str(path), *touched)
 
 
 def listing_md5(files: Mapping[str, str]) -> str:

@@ -1,4 +1,7 @@
-"""Scores on disk while a benchmark runs, so that one that was stopped goes on where it was."""
+"""Scores on disk while a benchmark runs, so that one that was stopped goes on where it was.
+
+A table lies in the stage's folder of unfinished work, which is that of its code and libraries.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paco_core.io.files import folder_digest
+from paco_core.io.content import content_of
 from paco_core.io.pictures import picture_digests
 from paco_core.reward_model.scorer import Scorer
 from paco_core.reward_model.yes_probability import Score
@@ -32,7 +35,12 @@ def remembering(path: Path) -> Iterator[ScoreCache]:
 
 
 class Remembered:
-    """A scorer that asks ``load()``'s scorer only what the table does not hold; failures are asked again."""
+    """A scorer that asks ``load()``'s scorer only what the table does not hold; failures are asked again.
+
+    Args:
+        name: who answers, by content where it can be had.
+        reckoning: how, see :func:`paco_core.serving.cache.question_key`.
+    """
 
     def __init__(self, load: Callable[[], QueryScorer], name: str, reckoning: str, scores: ScoreCache) -> None:
         self._load, self.name, self.reckoning, self.scores = load, name, reckoning, scores
@@ -66,7 +74,11 @@ def reward_scorer(model: str | Path, reward: RewardParams, scores: ScoreCache, *
         scorer.any_case = any_case
         return scorer
 
+    return Remembered(load, content_of(model), reckoning(reward, any_case=any_case), scores)
+
+
+def reckoning(reward: RewardParams, *, any_case: bool) -> str:
+    """How a reward model in this process scores: what :meth:`Scorer.configured` takes of the parameters, and
+    ``any_case``. Code and libraries are those of the table's folder."""
     bounds = f"{reward.min_pixels} to {reward.max_pixels} pixels"
-    identity = folder_digest(model) if isinstance(model, Path) else model
-    reckoning = f"{reward.dtype} {reward.device} {bounds}{' any case' if any_case else ''}"
-    return Remembered(load, identity, reckoning, scores)
+    return f"{reward.dtype} {reward.device} {bounds}{' any case' if any_case else ''}"

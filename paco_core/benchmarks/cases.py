@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from paco_core.benchmarks.painted import Painted
 from paco_core.benchmarks.painted_before import PaintedBefore
@@ -17,7 +17,7 @@ from paco_core.policies.base import load_recipe
 from paco_core.policies.encodings import cache_folder
 
 if TYPE_CHECKING:
-    from paco_core.config.params import Params, PolicyRecipe
+    from paco_core.config.params import Params, PoliciesParams, PolicyRecipe
     from paco_core.data.records.records import PromptRecord
     from paco_core.grpo.scoring import Reference
     from paco_core.policies.base import Policy
@@ -83,11 +83,7 @@ class Cases:
         """
         painted: list[Painted] = []
         for name, recipe in recipes.items():
-            grpo, by = params.policies, None
-            if kept is not None:
-                adapter = adapters[name]
-                content = model_content(root, recipe.model), folder_digest(adapter) if adapter.is_dir() else ""
-                by = kept.by(name, recipe.model_dump(mode="json"), *content, grpo.dtype, grpo.device)
+            by = None if kept is None else kept.by(*painter(name, recipe, adapters[name], params.policies, root))
             policy = load_recipe(recipe, params.policies, root, cache=cache_folder(root))
             if self.separately:
                 painted += paint_separately(
@@ -106,3 +102,12 @@ class Cases:
                 advance=advance,
             )
         return painted
+
+
+def painter(name: str, recipe: PolicyRecipe, adapter: Path, grpo: PoliciesParams, root: Path) -> list[Any]:
+    """What paints, for the key of a picture: recipe (guidance, sizes, length of texts), weights, number format, device.
+
+    Holds: the recipe whole; base and adapter by content. Threads move a pixel by rounding and are left out.
+    """
+    content = model_content(root, recipe.model), folder_digest(adapter) if adapter.is_dir() else ""
+    return [name, recipe.model_dump(mode="json"), *content, grpo.dtype, grpo.device]

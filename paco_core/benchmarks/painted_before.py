@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 class PaintedBefore:
     """Batches of pictures in ``folder``, found again by what was asked of what.
 
-    ``identity``: what paints (weights, number format, device); one folder may keep the pictures of several.
+    A batch depends on code and libraries (the folder is that of a stage's unfinished work), on what paints
+    (``identity``), and on each of its pictures: one folder may keep the pictures of several painters.
     """
 
     folder: Path
@@ -31,7 +32,7 @@ class PaintedBefore:
 
     def by(self, *identity: Any) -> PaintedBefore:
         """The same folder for another painter."""
-        return PaintedBefore(self.folder, digest(list(identity)))
+        return PaintedBefore(self.folder, digest(list(identity), 32))
 
     def batch(self, asked: Sequence[Any], paint: Callable[[], Sequence[Image]]) -> Sequence[Image]:
         """The pictures of a batch, painted unless all of them are there.
@@ -39,7 +40,7 @@ class PaintedBefore:
         Args:
             asked: one entry a picture, with all that decides it beside the painter.
         """
-        finished, key = Finished(self.folder), digest([self.identity, *asked])
+        finished, key = Finished(self.folder), self.key(asked)
         names = [f"{key}-{number}" for number in range(len(asked))]
         if all(name in finished for name in names):
             return [decode_image(finished[name], name) for name in names]
@@ -47,6 +48,10 @@ class PaintedBefore:
         for name, image in zip(names, images, strict=True):
             finished.save(name, encode_png(image))
         return images
+
+    def key(self, asked: Sequence[Any]) -> str:
+        """Holds ``identity`` and all that is ``asked``, in order: also what is painted beside a picture."""
+        return digest([self.identity, *asked], 32)
 
     def forget(self) -> None:
         """Remove all pictures, once they lie in an out."""

@@ -81,7 +81,9 @@ def paint(
         size: scale of the pictures, the side of a square one.
         reference: gives the picture that a record is about, where the policy edits.
         record_size: what a record's own height and width make of ``size`` (``grpo/sizes.py``).
-        kept: keeps each batch and gives those that an earlier run painted.
+        kept: keeps each batch and gives those that an earlier run painted; of a picture its key holds the record's id
+            (of which the noise is made), prompt, height, width, seed, steps, guidance, whether before or after
+            training, and the pixels of its reference; who paints holds the rest (:func:`.cases.painter`).
     """
     shapes = [picture_size(record, size, record_size, policy.multiple) for record in records]
     references = None if reference is None else [reference(record) for record in records]

@@ -127,17 +127,18 @@ def export(root: Path, folder: Path, address: str | None) -> str:
     Raises:
         DataError: when the folder exists, or there are no rankings to annotate.
     """
-    from paco_core.data.annotation import assignment, label_studio
+    from paco_core.data.annotation import assignment, label_studio, pictures_seen
     from paco_core.data.records.panels import PanelStore
 
     table, votes = read_table(root / paths.RANKINGS / "instances.parquet", require=COLUMNS), []
+    panels = PanelStore.below(root / paths.GRIDS)
     if answer_file.exists(root, root / load(root / PARAMS_FILE).annotations.store):
         with _store(root) as store:
             sizes = dict(zip(table["instance_id"], map(len, table["candidates"]), strict=True))
-            votes = from_answers(store.latest(), sizes).rankings
+            votes = from_answers(store.latest(), sizes, pictures_seen.present(table, panels.panel)).rankings
             table = table[table["instance_id"].isin(assignment.sample(sizes, store.setting("instances", None)))]
     where = address if address is not None else f"{label_studio.LOCAL_FILES}{folder.name}/"
-    count = label_studio.export(folder, table, PanelStore.below(root / paths.GRIDS), votes, where)
+    count = label_studio.export(folder, table, panels, votes, where)
     return (
         f"{folder}: {count} tasks (tasks.json), config.xml, images/; {len(votes)} rankings as predictions\n"
         f"pictures are expected at {where}images/"
@@ -154,13 +155,14 @@ def status(root: Path) -> Answer:
         unsaved = answer_file.unsaved(root, store.every())
         queue = open_queue(root, store, Options())
         sizes = {name: len(instance.candidates) for name, instance in queue.instances.items()}
-        found = from_answers(store.latest(), sizes)
+        found = from_answers(store.latest(), sizes, queue.pictures)
         progress = queue.progress()
     ranked, agreed = len({vote.instance_id for vote in found.rankings}), agreement(found.rankings, found.habits)
     lines = [
         f"{ranked} of {len(queue.chosen)} instances ranked, "
         f"{len(found.rankings)} rankings, {found.counts['cannot_tell']:.0f} x cannot tell, "
-        f"{found.counts['skipped']:.0f} skipped, {found.counts['stale_answers']:.0f} for instances that are gone",
+        f"{found.counts['skipped']:.0f} skipped, "
+        f"{found.counts['stale_answers']:.0f} for instances that are gone or painted anew",
         "done: " + ", ".join(f"{name} {done} of {total}" for name, (done, total) in progress.items()),
         agreed.text(),
     ]

@@ -13,7 +13,8 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import BaseModel
 
-from paco_core.io.files import DataError, folder_digest
+from paco_core.io.content import content_of
+from paco_core.io.files import DataError
 
 
 @dataclass(frozen=True)
@@ -102,5 +103,10 @@ def model_at(root: Path, model: str, key: str) -> Path | str:
 
 
 def model_content(root: Path, model: str) -> str:
-    """What a model is, for keys of what it made: the digest of its folder, or its name on a hub."""
-    return folder_digest(root / model) if (root / model).is_dir() else model
+    """What a model is, for keys of what it made; see :func:`content_of`."""
+    return content_of(root / model if (root / model).exists() else model)
+
+
+def contents(root: Path, section: BaseModel) -> dict[str, str]:
+    """What the parameters of a section name, by content, for keys of what is made from it: dotted key -> content."""
+    return {found.key: model_content(root, found.value) for found in references(section)}

@@ -6,7 +6,6 @@ this is the sweep over alpha, a grid (:mod:`.grid`) that goes on where it was st
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -27,13 +26,15 @@ from paco_core.config.references import model_at
 from paco_core.data.records.panels import PanelStore
 from paco_core.experiments.grid import Cell, Grid, OpenCell, Say, needed
 from paco_core.io import paths
-from paco_core.io.files import DataError, digest, folder_digest, write_json
+from paco_core.io.content import content_of, folder_content
+from paco_core.io.files import DataError, digest, write_json
 from paco_core.io.progress import Progress
 from paco_core.reward_model import lora
 from paco_core.reward_model.examples import read_examples
 from paco_core.reward_model.network import Network
 from paco_core.reward_model.scorer import Scorer
-from paco_core.reward_model.training import ADAPTER, NO_INFLUENCE, train
+from paco_core.reward_model.training import ADAPTER, train
+from paco_core.reward_model.training_key import NO_INFLUENCE
 from paco_core.reward_model.yes_probability import PairScorer
 from paco_core.runtime.code.stage_code import StageCodes
 from paco_core.runtime.tracking import Tracker
@@ -127,6 +128,7 @@ class Sweep:
         bounds = params.consistency_rank
         self.table = needed(root, paths.PAIRS / "benchmark.parquet")
         self.labels = needed(root, paths.COT_LABELS)
+        self.data = [folder_content(needed(root, folder)) for folder in (paths.PAIRS, paths.COT_LABELS, paths.GRIDS)]
         self.instances = bench.read_instances(self.table, bounds.max_instances, bounds.seed)
         self.panels = PanelStore.below(needed(root, paths.GRIDS), root / paths.PAIRS)
 
@@ -245,16 +247,18 @@ class Sweep:
         parent.metrics({f"{row.name}/{m}": found.mean for row in rows for m, found in row.metrics.items()})
 
     def _key(self, reward: RewardParams) -> str:
-        """What a cell depends on: its parameters, the data, the base, the code."""
-        md5 = hashlib.md5(usedforsecurity=False)
-        for path in (
-            self.table,
-            *(needed(self.root, paths.COT_LABELS / f"{p}.parquet") for p in ("train", "validation")),
-        ):
-            md5.update(path.read_bytes())
-        base = folder_digest(self.base) if isinstance(self.base, Path) else self.base
-        limit = self.params.consistency_rank.max_instances
-        return digest([reward.model_dump(exclude=NO_INFLUENCE), md5.hexdigest(), base, limit, self.code], 32)
+        bounds = self.params.consistency_rank
+        return cell_key(reward, self.data, content_of(self.base), bounds.max_instances, bounds.seed, self.code)
+
+
+def cell_key(reward: RewardParams, data: Sequence[str], base: str, limit: int | None, seed: int, code: str) -> str:
+    """Of a cell's result.
+
+    Held: the reward's parameters but for :data:`NO_INFLUENCE`; by content the pairs with their answers, the held-out
+    rankings, and the pictures of both (``data``), and the base; how many rankings are drawn, and from which seed; code
+    of training and benchmark.
+    """
+    return digest([reward.model_dump(exclude=NO_INFLUENCE), list(data), base, limit, seed, code], 32)
 
 
 def _scores(done: Mapping[str, Any]) -> list[tuple[float, ...]]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paco_core.config.references import model_at, model_content
+from paco_core.config.references import contents, model_at, model_content
 from paco_core.grpo.sizes import refuse_sizes, token_pixels
 from paco_core.grpo.trainer import Trainer
 from paco_core.io import paths
@@ -58,6 +59,17 @@ def recipe_of(params: Params, name: str) -> PolicyRecipe:
     if name not in recipes:
         raise DataError(f"no recipe {name!r} in policies.recipes; there are: {', '.join(recipes)}")
     return recipes[name]
+
+
+def identity(params: Params, root: Path, name: str, code: str, judges: Mapping[str, str]) -> dict[str, str]:
+    """What a training depends on beside parameters, records and pictures, by content.
+
+    Args:
+        judges: what answers as each judge, :attr:`paco_core.serving.client.RewardClient.answers`.
+    """
+    gold = {"gold": model_content(root, str(params.annotations.model))} if params.world == "storybook" else {}
+    named = contents(root, recipe_of(params, name))
+    return {"code": code, **named, **gold, **{f"judge {judge}": answers for judge, answers in judges.items()}}
 
 
 def train(
@@ -114,13 +126,9 @@ def train(
             registry.build_set(recipe.rewards, sources),
             split.trained,
             split.unseen,
-            identity={
-                "code": code,
-                "policy": model_content(root, recipe.model),
-                "start": model_content(root, recipe.start) if recipe.start else "",
-                "reward": judges[None].model if None in judges else "",
-                **{n: model_content(root, t.model) for s in sets for n, t in s.terms.items() if t.model},
-            },
+            identity=identity(
+                params, root, name, code, {str(judge): client.answers for judge, client in judges.items()}
+            ),
             test_rewards=registry.build_set(test, sources) if test else None,
             gold=gold,
             max_failed_share=params.serving.max_failed_share,

@@ -36,7 +36,9 @@ from paco_core.grpo.model_card import model_card
 from paco_core.grpo.sampler import Sampler
 from paco_core.grpo.scoring import PANEL_DIVERSITY, REFERENCE_DISTANCE, Reference, Scoring
 from paco_core.grpo.sizes import picture_size
-from paco_core.io.files import DataError, atomic, digest, settle_safetensors
+from paco_core.grpo.training_key import training_key
+from paco_core.io.files import DataError, atomic, settle_safetensors
+from paco_core.io.pictures import picture_digests
 from paco_core.policies.base import NoiseKey, Policy, Size
 from paco_core.policies.encoded import Encoded
 from paco_core.rewards.aggregation import aggregate
@@ -55,8 +57,6 @@ if TYPE_CHECKING:
 SHEET_PICTURES = 16
 LAST_UPDATE = ("update/ratio_gap", "update/first_clip_fraction")
 BEFORE = "samples-before"  # beside the checkpoints: a run that goes on does not paint them again
-#: Settings that do not change what an epoch computes: a run may go on when they were changed.
-NOT_THE_RECIPE = {"recipes", "epochs", "checkpoint_every", "keep_checkpoints"}
 
 
 @dataclass(frozen=True)
@@ -122,18 +122,6 @@ class Trainer:
     def __post_init__(self) -> None:
         self.params = self.params.of(self.recipe)
 
-    def digest(self) -> str:
-        """Digest of everything that an epoch's result depends on."""
-        return digest(
-            {
-                "params": self.params.model_dump(exclude=NOT_THE_RECIPE),
-                "recipe": self.recipe.model_dump(exclude={"epochs"}),
-                "train": [record.model_dump() for record in self.train],
-                "unseen": [record.idx for record in self.unseen],
-                "identity": dict(self.identity),
-            }
-        )
-
     def run(self, out: Path, checkpoints: Path) -> Outcome:
         """Train into ``out`` (adapter/, training_log.csv, samples/), going on where a run of this identity left off.
 
@@ -149,7 +137,11 @@ class Trainer:
         params, recipe = self.params, self.recipe
         allow_tf32(params.device, params.dtype)
         torch.manual_seed(params.seed)  # noise has generators of its own; this is for layers that draw, dropout say
-        encoded = self._encoded(self.train, [recipe.train_size]), self._encoded(self.unseen, recipe.eval_sizes)
+        (trained, seen), (unseen, watched) = (
+            self._encoded(self.train, [recipe.train_size]),
+            self._encoded(self.unseen, recipe.eval_sizes),
+        )
+        self.key = training_key(params, recipe, self.train, self.unseen, [seen, watched], self.identity)
         if self.policy.truncated:
             self.reports.say(
                 f"{self.policy.truncated} prompts are longer than max_sequence_length="
@@ -176,7 +168,7 @@ class Trainer:
                 params,
                 recipe,
                 self.train,
-                encoded[0],
+                trained,
                 self.learner.objective,
                 self.scoring,
                 self.processes,
@@ -185,7 +177,7 @@ class Trainer:
             self.evaluator = Evaluator(
                 self.policy,
                 self.unseen,
-                encoded[1],
+                unseen,
                 recipe.eval_sizes,
                 params.eval_steps,
                 params.eval_seeds,
@@ -199,18 +191,22 @@ class Trainer:
                 else Combined({n: t.weight for n, t in test.terms.items()}, test.aggregator, test.tame_delta),
                 self.processes,
             )
-            store = checkpoints / self.digest()
+            store = checkpoints / self.key
             with alone(store) if self.processes.main else nullcontext():
                 self.processes.wait()  # until the first one is at it, no other reads where to go on from
                 return self._epochs(out, store)
 
-    def _encoded(self, records: Sequence[PromptRecord], sides: Sequence[int]) -> Encoded:
-        """Prompts, and the reference picture of each edit at the sizes of its own pictures; one row a record."""
+    def _encoded(self, records: Sequence[PromptRecord], sides: Sequence[int]) -> tuple[Encoded, list[str]]:
+        """Prompts, and the reference picture of each edit at the sizes of its own pictures; one row a record.
+
+        Also the digests of these pictures.
+        """
         length, guidance = self.recipe.max_sequence_length, self.recipe.guidance
         prompts = [record.prompt for record in records]
         references = None if self.reference is None else [self.reference(record) for record in records]
         sizes = [self._sizes([record], sides) for record in records] if self.policy.edits else []
-        return self.policy.encode(prompts, length, references, sizes, guidance=guidance)
+        encoded = self.policy.encode(prompts, length, references, sizes, guidance=guidance)
+        return encoded, picture_digests(references or ())
 
     def _sizes(self, records: Sequence[PromptRecord], sides: Sequence[int]) -> list[Size]:
         rule, multiple = self.recipe.record_size, self.policy.multiple
@@ -233,7 +229,7 @@ class Trainer:
                 self.policy.check_size(size)
 
     def _epochs(self, out: Path, store: Path) -> Outcome:
-        found = latest(store, self.digest(), self.params.epochs)
+        found = latest(store, self.key, self.params.epochs)
         rows: list[Row] = []
         start, stopped = 0, None
         if found is None or not (store / BEFORE).is_dir():
@@ -292,7 +288,7 @@ class Trainer:
         notes = {"rows": plain, "optimizer_steps": self.learner.ema.steps, "stopped": stopped}
         tensors = self.learner.tensors()
         if self.processes.main:
-            kept = Checkpoint(self.digest(), done, tensors, notes)
+            kept = Checkpoint(self.key, done, tensors, notes)
             save(store, kept, keep=self.params.keep_checkpoints)
 
     def _finish(self, out: Path, store: Path, rows: list[Row], start: int, stopped: str | None) -> Outcome:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from huggingface_hub import constants, errors
+from huggingface_hub import constants, errors, snapshot_download
 from safetensors import SafetensorError
 
 from paco_core.io.files import DataError
@@ -29,6 +29,17 @@ def from_hub(name: str | Path) -> Iterator[None]:
         if message is None:
             raise
         raise DataError(message) from None
+
+
+def revision(name: str) -> str:
+    """The commit of a hub's repository that would be loaded now; empty where neither hub nor cache knows one.
+
+    As in loading, the hub is asked, and the cache where it is out of reach.
+    """
+    try:
+        return Path(snapshot_download(name.removeprefix("hf-hub:"), allow_patterns=["model_index.json"])).name
+    except (OSError, ValueError, errors.HfHubHTTPError):  # to load it fails, too, and says why
+        return ""
 
 
 def explained(name: str | Path, error: BaseException) -> str | None:

@@ -1,30 +1,27 @@
 """Encoded prompts and reference pictures, remembered on disk by what they were made from.
 
-One safetensors file an encoding, named by the digest of its inputs, in a folder named by the fingerprint of
-the encoders. Files are renamed into place, so that ranks which encode the same things at once do no harm.
+One safetensors file an encoding, named by :func:`row_key`, in a folder named by the fingerprint of the encoders, in one
+named by the code and libraries that encode (:func:`paco_core.policies.base.load`). Files are renamed into place, so
+that ranks which encode the same things at once do no harm.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from paco_core.io.content import file_content
 from paco_core.io.files import digest
 from paco_core.io.project import owner_root
 
-if TYPE_CHECKING:
-    import torch
-
-Tensors = dict[str, "torch.Tensor"]
+Tensors = dict[str, torch.Tensor]
 FOLDER = Path(".paco") / "encodings"  # outside the outs, which DVC deletes before a run
-READ_BYTES = 64 << 20  # larger files are distinguished by size and time
 NOT_ENCODING = {"transformer", "scheduler"}  # parts of a pipeline that no encoding depends on
 
 
@@ -34,26 +31,26 @@ def cache_folder(root: Path) -> Path:
 
 
 def fingerprint(model: Path, dtype: str, device: str) -> str:
-    """Digest of a pipeline folder's encoders by names and contents of their files.
+    """Digest of a pipeline folder's encoders.
 
-    Of files of more than :data:`READ_BYTES` size and time count, as in DVC's own state: half-precision weights of
-    10 GB are not read for it. Small ones are checked out anew, with a new time, for each experiment of DVC.
+    Depends on: weights, configurations and tokenizers, where they are computed and in which number format.
+    Holds: names and contents of all files but those of :data:`NOT_ENCODING`, those beside ``model_index.json`` included
+    (what the parts are, and any part that has no folder of its own), ``dtype``, and the kind of device ("cuda").
+    Which GPU computes, and with how many threads, moves an encoding by rounding and is left out.
     """
-    files = (path for path in sorted(model.rglob("*")) if path.is_file())
-    stats = [
-        (path.relative_to(model).as_posix(), _identity(path))
-        for path in files
-        if path.relative_to(model).parts[0] not in NOT_ENCODING and path.parent != model
-    ]
-    return digest([stats, dtype, device.partition(":")[0]], 32)
+    files = [(path.relative_to(model), path) for path in sorted(model.rglob("*")) if path.is_file()]
+    contents = [(name.as_posix(), file_content(path)) for name, path in files if name.parts[0] not in NOT_ENCODING]
+    return digest([contents, dtype, device.partition(":")[0]], 32)
 
 
-def _identity(path: Path) -> str | tuple[int, int]:
-    stat = path.stat()
-    if stat.st_size > READ_BYTES:
-        return stat.st_size, stat.st_mtime_ns
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "md5").hexdigest()
+def row_key(value: object, adapters: str, precision: str) -> str:
+    """Digest of what one encoding is made from, beside the encoders.
+
+    Depends on: the text as far as the encoders read it, the pixels of a reference and the size it is brought to
+    (``value``); the LoRA on the text encoders (``adapters``, see :mod:`.encoder_adapters`), which changes from call to
+    call; the precision of float32 products (``precision``, as torch names it), which a training may lower to TF32.
+    """
+    return digest([value, adapters, precision], 32)
 
 
 @dataclass(frozen=True)
@@ -62,16 +59,17 @@ class Encodings:
 
     folder: Path | None = None
 
-    def rows(self, inputs: Sequence[object], encode: Callable[[int], Tensors]) -> list[Tensors]:
+    def rows(self, inputs: Sequence[object], encode: Callable[[int], Tensors], adapters: str = "") -> list[Tensors]:
         """One encoding a row. ``encode`` is called with the number of each row that nobody has encoded yet.
 
         Rows are encoded one at a time: what a row becomes must not hang on which others were remembered.
 
         Args:
             inputs: everything that a row depends on, as JSON values; equal inputs are encoded once.
+            adapters: digest of the LoRA on the text encoders, "" for none.
         """
         found: dict[str, Tensors] = {}
-        keys = [digest(value, 32) for value in inputs]
+        keys = [row_key(value, adapters, torch.get_float32_matmul_precision()) for value in inputs]
         for number, key in enumerate(keys):
             if key not in found:
                 found[key] = self._read(key) or self._write(key, encode(number))

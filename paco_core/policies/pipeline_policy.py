@@ -25,6 +25,7 @@ from paco_core.io.imports import uncollected, without_bars
 from paco_core.io.precision import painting, weights_format
 from paco_core.policies import adapters
 from paco_core.policies.base import DECODE_PIXELS, NoiseKey, Size, sized
+from paco_core.policies.encoder_adapters import adapters_on
 from paco_core.policies.encodings import Encodings, Tensors, fingerprint
 from paco_core.policies.families import family_of
 
@@ -49,6 +50,7 @@ class PipelinePolicy:
         self.predictor: Any = self.transformer  # what a pass calls; an optimiser may put its engine around it
         self.encodings = encodings or Encodings()
         self.truncated = 0
+        self._adapters_at_drop = ""  # on the text encoders, when they were dropped
         for part in (self.transformer, self.vae, *(getattr(pipeline, name) for name in self.known.text_encoders)):
             if part is not None:
                 part.requires_grad_(False).eval()
@@ -154,11 +156,16 @@ class PipelinePolicy:
             with torch.no_grad():
                 return {"tensor": encode(*cases[number])}
 
-        encoded = self.encodings.rows([key(*case) for case in cases], one)
+        encoded = self.remembered([key(*case) for case in cases], one)
         found: list[Tensors] = [{} for _ in sizes]
         for (row, size), tensors in zip(cases, encoded, strict=True):
             found[row][sized(name, size)] = tensors["tensor"]
         return found
+
+    def remembered(self, inputs: Sequence[object], encode: Callable[[int], Tensors]) -> list[Tensors]:
+        """:meth:`Encodings.rows` by the text encoders as they are now, with the adapters on them."""
+        encoders = [getattr(self.pipeline, name) for name in self.known.text_encoders]
+        return self.encodings.rows(inputs, encode, adapters_on(encoders) or self._adapters_at_drop)
 
     def need_encoders(self) -> None:
         """Raise when the text encoders are gone."""
@@ -166,6 +173,7 @@ class PipelinePolicy:
             raise RuntimeError("the text encoders were dropped; encode every prompt before drop_encoders()")
 
     def drop_encoders(self) -> None:
+        self._adapters_at_drop = adapters_on(getattr(self.pipeline, name) for name in self.known.text_encoders)
         for name in self.known.text_encoders:
             setattr(self.pipeline, name, None)
 

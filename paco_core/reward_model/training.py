@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
-from paco_core.io.files import DataError, atomic, digest
+from paco_core.io.files import DataError, atomic
 from paco_core.io.progress import Progress
 from paco_core.reward_model import checkpoint, lora
 from paco_core.reward_model.batches import epoch_batches, learning_rate_at
@@ -30,6 +30,7 @@ from paco_core.reward_model.loss import shares
 from paco_core.reward_model.network import Network
 from paco_core.reward_model.passes import Passes
 from paco_core.reward_model.scorer import Scorer
+from paco_core.reward_model.training_key import training_key
 from paco_core.reward_model.yes_probability import PairQuery, Score
 from paco_core.runtime.checkpoints import alone
 from paco_core.training import fsdp2
@@ -45,8 +46,6 @@ if TYPE_CHECKING:
 
 ADAPTER = "adapter"
 METRICS_EVERY = 10  # steps
-#: Parameters that do not change what is trained: a checkpoint stays valid when they change.
-NO_INFLUENCE = {"checkpoint_every", "vision_cache_gb", "processes", "source", "weights"}
 
 
 class TrainingError(RuntimeError):
@@ -98,7 +97,8 @@ def train(
     Args:
         base: Qwen2.5-VL folder or hub id; ``params.base`` is what the adapter records as its base.
         checkpoints: where those of this training and of others like it lie, a folder an identity.
-        code: digest of the code that trains; weights that other code made are not gone on with.
+        code: digest of the code that trains; weights that other code made are not gone on with
+            (:func:`~paco_core.reward_model.training_key.training_key` names all that counts).
         progress: advanced by the number of pairs trained on; its total is ``len(examples) * epochs``.
 
     Raises:
@@ -117,6 +117,7 @@ def train(
     )
     network.features = FeatureCache(int(params.vision_cache_gb * 1e9), evict=False)
     run = _Run(
+        base,
         network,
         examples,
         validation,
@@ -138,6 +139,7 @@ class _Run:
 
     def __init__(
         self,
+        base: str | Path,
         network: Network,
         examples: Sequence[Example],
         validation: Sequence[Example],
@@ -151,14 +153,14 @@ class _Run:
         progress: Progress | None,
     ) -> None:
         self.network, self.examples, self.validation, self.params = network, examples, validation, params
-        self.processes, self.out, self.code = processes, out, code
+        self.processes, self.out = processes, out
         self.on_metrics, self.progress = on_metrics, progress
         self.trains_vision = params.vision == "lora"
         self.items = tokenise(network, examples, swap=params.swap, newline=params.label_newline)
         self.steps_per_epoch = math.ceil(math.ceil(len(examples) / params.batch_size) / params.accumulation)
         self.total_steps = self.steps_per_epoch * params.epochs
         self.base = lora.base_digest(network.model)
-        self.key = self._key()
+        self.key = training_key(params, examples, validation, base, self.base, code)
         self.kept = checkpoints / self.key
 
     def to_the_end(self, say: Callable[[str], None]) -> TrainingReport:
@@ -304,11 +306,6 @@ class _Run:
     def _tell(self, values: Mapping[str, float], step: int) -> None:
         if self.on_metrics is not None and self.processes.main:
             self.on_metrics(_defined(values), step)
-
-    def _key(self) -> str:
-        """What this run trains and how: parameters, examples, code, and the base's weights (a sample of them)."""
-        pairs = [(example.id, example.instruction, example.answer) for example in self.examples]
-        return digest([self.params.model_dump(exclude=NO_INFLUENCE), pairs, self.base, self.code], 32)
 
     def _finish(self, wrapped: Any, weights: Mapping[str, torch.Tensor], done: Progressed) -> None:
         """Write the best adapter and the log. The checkpoint stays: a kill may still come before DVC has the outs."""

@@ -33,7 +33,11 @@ class Kept:
 
 
 def unfinished(root: Path, stage: str, identity: str) -> Path:
-    """Where a stage that trains nothing keeps the parts of its out until it is whole; those of other code go."""
+    """Where a stage that trains nothing keeps the parts of its out until it is whole; those of other code go.
+
+    Args:
+        identity: digest of the stage's code and libraries; what else a part depends on is in the part's own key.
+    """
     place = root / UNFINISHED / stage / identity
     for other in place.parent.glob("*"):
         if other != place:

@@ -119,6 +119,11 @@ class RewardClient:
         return self._transport.url
 
     @property
+    def answers(self) -> str:
+        """What decides its scores of a question: the model by its fingerprint, what computes, and in which orders."""
+        return f"{self.model} {self._reckoning}{' both orders' if self.both_orders else ''}"
+
+    @property
     def retries(self) -> int:
         return self._transport.retries
 

@@ -76,8 +76,15 @@ def test_a_person_ranks_ten_instances(browser: Browser, tmp_path: Path) -> None:
         who.page.locator("#confirm").click()
         who.wait("1 of 10")
 
-        # 2, by keyboard, with keys that do nothing or take back.
-        who.press("9", "Enter", "4", "2", "Backspace", "1", "2")
+        # 2, by keyboard, with keys that do nothing, say what is missing, or take back. Naming the last one changes
+        # nothing at first, as it stands there already; it is taken away by naming it again.
+        who.press("9", "4", "2", "Backspace", "Enter")
+        who.expect("#status", re.compile("^Nothing is stored yet: 1 of 4 candidates are ranked.$"))
+        who.press("1", "2", "3")
+        assert who.badges() == ["2nd", "3rd", "4th", "1st"]
+        who.press("3")
+        assert who.badges() == ["2nd", "3rd", "", "1st"]
+        who.press("3")
         assert who.badges() == ["2nd", "3rd", "4th", "1st"]
         said[who.instance()] = (3, 0, 1, 2)
         who.press("Enter")

@@ -85,6 +85,17 @@ def test_training_makes_edits_more_like_their_references(tmp_path: Path) -> None
     assert names == sorted(f"{record.idx}.png" for record in given.unseen)
 
 
+@pytest.mark.parametrize("part", ["train", "unseen"])
+def test_other_reference_pictures_under_the_same_ids_are_another_training(tmp_path: Path, part: str) -> None:
+    short, (_, pictures) = params(epochs=1), prompts()
+    editor(params=short).run(tmp_path, tmp_path / "checkpoint")
+    assert editor(params=short).run(tmp_path, tmp_path / "checkpoint").resumed_at == 1
+    (changed, *_) = getattr(editor(), part)
+    pictures[changed.idx] = Image.new("RGB", (48, 48), "black")
+    other = editor(params=short, reference=lambda record: pictures[record.idx])
+    assert other.run(tmp_path, tmp_path / "checkpoint").resumed_at == 0
+
+
 @pytest.mark.parametrize("loss", ["ppo", "nft"])
 @pytest.mark.parametrize("version", [{}, {"zero_cond_t": True}], ids=["2509", "2511"])
 def test_a_real_pipeline_with_true_guidance_is_trained(tmp_path: Path, loss: str, version: dict[str, Any]) -> None:

@@ -142,7 +142,17 @@ def test_fewer_epochs_do_not_answer_with_a_longer_training(tmp_path: Path) -> No
     assert shorter.resumed_at == 0 and shorter.rows[-1]["epoch"] == 2
 
 
-@pytest.mark.parametrize("other", [{"params": params(epochs=2, learning_rate=0.01)}, {"identity": {"code": "other"}}])
+REWRITTEN = [record.model_copy(update={"prompt": f"{record.prompt} e"}) for record in UNSEEN]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"params": params(epochs=2, learning_rate=0.01)},
+        {"identity": {"code": "other"}},
+        {"unseen": REWRITTEN},  # the pictures before training, and the log, would be those of other prompts
+    ],
+)
 def test_checkpoints_of_other_settings_or_code_are_left_aside_and_kept(tmp_path: Path, other: dict[str, Any]) -> None:
     first = {"params": params(epochs=2), "identity": {"code": "one"}}
     trainer(**first).run(tmp_path, tmp_path / "checkpoint")

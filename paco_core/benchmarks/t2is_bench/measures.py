@@ -18,6 +18,8 @@ from paco_core.benchmarks.t2is_bench.predictor import Predictor
 from paco_core.benchmarks.t2is_bench.texts import Questions
 from paco_core.benchmarks.t2is_bench.workers import aesthetics, vqascore
 from paco_core.config.references import model_at
+from paco_core.io.content import content_of
+from paco_core.runtime.code.environment import environment_digest
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -69,7 +71,7 @@ def parts(
         def predicted(worker: ModuleType, given: PredictorParams, package: str) -> Remembered:
             predictor = Predictor(worker, given, package)
             stack.callback(predictor.close)
-            return Remembered(lambda: predictor, package, str(given), scores)
+            return Remembered(lambda: predictor, package, predictor_reckoning(given), scores)
 
         if params.aesthetics is not None:
             scorer = predicted(aesthetics, params.aesthetics, AESTHETICS)
@@ -88,9 +90,15 @@ def parts(
         yield found
 
 
+def predictor_reckoning(given: PredictorParams) -> str:
+    """What a predictor's scores depend on beside its name: parameters, and the packages of its environment."""
+    model = content_of(Path(given.model)) if given.model and Path(given.model).exists() else given.model
+    return f"{given} {model} {environment_digest(given.python)}"
+
+
 def _judge(params: JudgeParams | AlignmentParams, reward: RewardParams, root: Path, scores: ScoreCache) -> Remembered:
     if params.endpoint is not None:
-        endpoint = params.endpoint
+        endpoint = params.endpoint  # one name means the same weights wherever it is served, as in chat_protocol.key_of
         return Remembered(lambda: EndpointJudge(endpoint), _name(params), str(endpoint.options), scores)
     assert params.model is not None, "params_benchmarks.py sees to it"
     return reward_scorer(model_at(root, params.model, "model of t2is_bench"), reward, scores)

@@ -36,6 +36,7 @@ class AnswerRow(BaseModel):
     shown: list[int]
     seconds: float = Field(ge=0, allow_inf_nan=False)
     at: str
+    pictures: str = ""
 
     def answer(self) -> Answer:
         """The answer as the store has it.
@@ -53,9 +54,10 @@ class AnswerRow(BaseModel):
 
 
 def text_of(answers: Iterable[Answer]) -> str:
-    """The content of the file."""
+    """The content of the file. An answer of which it is not known what pictures were seen stands as it always did."""
     ordered = sorted(answers, key=_key)
-    return "".join(json.dumps({n: getattr(a, n) for n in AnswerRow.model_fields}) + "\n" for a in ordered)
+    rows = ({n: getattr(a, n) for n in AnswerRow.model_fields if n != "pictures" or a.pictures} for a in ordered)
+    return "".join(json.dumps(row) + "\n" for row in rows)
 
 
 def _key(answer: Answer) -> tuple[str, str, int]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from paco_core.data.annotation import answer_file
 from paco_core.data.annotation.habits import Habits, habits
+from paco_core.data.annotation.pictures_seen import is_outdated, present
 from paco_core.data.annotation.store import FINAL, Answer
 from paco_core.data.annotation.votes import Task, Votes, orders, unscored
 
@@ -14,26 +15,31 @@ from paco_core.data.annotation.votes import Task, Votes, orders, unscored
 def votes(task: Task) -> Votes:
     """The standing answers of ``data/people/answers.jsonl``.
 
-    Answers to instances that are no longer there, or that have other candidates now, are counted as
+    Answers to instances that are no longer there, or that have other candidates or pictures now, are counted as
     ``stale_answers``; "cannot tell" and skips are counted as well.
 
     Raises:
         DataError: when there is no such file; naming its line that is no answer.
     """
-    return from_answers(answer_file.latest(answer_file.read(task.root)), task.sizes())
+    pictures = present(task.instances, task.panels.panel)
+    return from_answers(answer_file.latest(answer_file.read(task.root)), task.sizes(), pictures)
 
 
-def from_answers(answers: Iterable[Answer], sizes: dict[str, int]) -> Votes:
+def from_answers(
+    answers: Iterable[Answer], sizes: dict[str, int], pictures: Callable[[str], str] = lambda _instance: ""
+) -> Votes:
     """Votes from the last revision of every answer.
 
     Args:
         sizes: number of candidates of each known instance.
+        pictures: digest of the present pictures of an instance; asked only where an answer names what was seen.
     """
     known: list[Answer] = []
     stale = 0
     for answer in answers:
         count = sizes.get(answer.instance_id, -1)
-        if sorted(answer.shown) == list(range(count)):
+        same = sorted(answer.shown) == list(range(count))
+        if same and not (answer.pictures and is_outdated(answer, pictures(answer.instance_id))):
             known.append(answer)
         else:
             stale += 1

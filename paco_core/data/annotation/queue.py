@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from paco_core.data.annotation import assignment
+from paco_core.data.annotation.pictures_seen import digest_of, is_outdated
 from paco_core.data.annotation.store import FINAL, Annotator, Answer, AnswerStore, StaleAnswer, Verdict
 from paco_core.data.records.panels import PanelStore
 from paco_core.io.files import DataError
@@ -91,10 +92,13 @@ class AnnotationQueue:
         if not self.instances:
             raise DataError("there is no instance to annotate; run `dvc repro rankings`")
         self.chosen = assignment.sample(self.instances, count)
+        self._pictures: OrderedDict[str, bytes] = OrderedDict()
+        self._seen: dict[str, str] = {}
+        self._lock = threading.Lock()
         self._by_token = {one.token: one for one in store.annotators()}
         answered: dict[str, list[str]] = {}
         for answer in store.latest():
-            if answer.verdict in FINAL:
+            if answer.verdict in FINAL and not self._outdated(answer):
                 answered.setdefault(answer.instance_id, []).append(answer.annotator)
         active = [one.name for one in self._by_token.values() if one.active]
         plan = assignment.assign(self.chosen, active, overlap, answered)
@@ -104,8 +108,6 @@ class AnnotationQueue:
         self._own = {name: set(queue) for name, queue in self._queues.items()}
         for answer in store.latest():
             self._own[answer.annotator].add(answer.instance_id)
-        self._pictures: OrderedDict[str, bytes] = OrderedDict()
-        self._lock = threading.Lock()
 
     def annotator(self, token: str) -> Annotator | None:
         """Who a link belongs to; None for an unknown one."""
@@ -118,9 +120,11 @@ class AnnotationQueue:
     def view(self, who: Annotator) -> View:
         """The present state of one annotator's page.
 
-        What was just taken back comes first, then what is new, then what was skipped, longest ago first.
+        What was just taken back comes first, then what is new, then what was skipped, longest ago first. An instance
+        that was painted anew since it was answered is new.
         """
-        latest = {answer.instance_id: answer for answer in self.store.latest(who.name)}
+        stored = {answer.instance_id: answer for answer in self.store.latest(who.name)}
+        latest = {name: answer for name, answer in stored.items() if not self._outdated(answer)}
         queued = self._queues[who.name]
         withdrawn = [n for n in queued if n in latest and latest[n].verdict == "withdrawn"]
         fresh = [n for n in queued if n not in latest]
@@ -132,7 +136,7 @@ class AnnotationQueue:
         first = todo[0] if todo else None
         return View(
             instance=first,
-            revision=latest[first].revision + 1 if first in latest else 1,
+            revision=stored[first].revision + 1 if first in stored else 1,
             candidates=len(self.instances[first].candidates) if first else 0,
             ranking=self._before(who, latest[first]) if first in withdrawn else (),
             skipped_before=first in skipped,
@@ -173,7 +177,21 @@ class AnnotationQueue:
             if sorted(chosen) != list(range(count)):
                 raise DataError(f"instance {instance_id}: {list(chosen)} does not name each of {count} places once")
             ranking = tuple(shown[place] for place in chosen)
-        self.store.record(Answer(who.name, instance_id, revision, verdict, ranking, shown, seconds))
+        seen = self.pictures(instance_id)
+        self.store.record(Answer(who.name, instance_id, revision, verdict, ranking, shown, seconds, pictures=seen))
+
+    def pictures(self, instance_id: str) -> str:
+        """Digest of what an instance shows now; "" where it is gone or damaged."""
+        instance = self.instances.get(instance_id)
+        if instance is None:
+            return ""
+        with self._lock:  # the panel store is not thread-safe
+            if instance_id not in self._seen:
+                self._seen[instance_id] = digest_of(self.panels.panel, instance.reference, instance.candidates)
+            return self._seen[instance_id]
+
+    def _outdated(self, answer: Answer) -> bool:
+        return bool(answer.pictures) and is_outdated(answer, self.pictures(answer.instance_id))
 
     def _check_own(self, who: Annotator, instance_id: str) -> None:
         if instance_id not in self._own[who.name]:

@@ -1,5 +1,6 @@
 """The annotation page over HTTP: FastAPI on the loopback, a link with a token for every annotator."""
 
+import hashlib
 import re
 import socket
 from collections.abc import AsyncIterator, Callable
@@ -8,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from fastapi import Depends, FastAPI, HTTPException
+from fastapi import Depends, FastAPI, HTTPException, Request
 from fastapi.responses import FileResponse, Response
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -101,11 +102,16 @@ def create_app(queue: AnnotationQueue, at_end: Callable[[], object] = lambda: No
         return state(annotator)
 
     @app.get("/a/{token}/pictures/{instance}/{name}.png")
-    def picture(annotator: Who, instance: str, name: str) -> Response:
+    def picture(annotator: Who, instance: str, name: str, request: Request) -> Response:
         if not re.fullmatch("reference|[0-9]{1,3}", name):
             raise HTTPException(404, "no such picture")
         data = queue.picture(annotator, instance, None if name == "reference" else int(name))
-        return Response(data, media_type="image/png", headers={"Cache-Control": "private, max-age=86400, immutable"})
+        # A browser keeps it and asks each time whether it is still this one: an instance may be painted anew.
+        mark = f'"{hashlib.sha256(data).hexdigest()[:32]}"'
+        headers = {"Cache-Control": "private, no-cache", "ETag": mark}
+        if request.headers.get("if-none-match") == mark:
+            return Response(status_code=304, headers=headers)
+        return Response(data, media_type="image/png", headers=headers)
 
     return app
 

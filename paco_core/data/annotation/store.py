@@ -51,6 +51,11 @@ CREATE TRIGGER answers_are_not_deleted BEFORE DELETE ON answers
 """
 _COLUMNS = "annotator, instance_id, revision, verdict, ranking, shown, seconds, at"
 _INSERT = f"INSERT INTO answers ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608
+#: What an answer was about; a table of its own, which programs of earlier versions pass over.
+_SEEN = (
+    "CREATE TABLE IF NOT EXISTS seen (annotator TEXT NOT NULL, instance_id TEXT NOT NULL, revision INTEGER NOT NULL,"
+    " pictures TEXT NOT NULL, PRIMARY KEY (annotator, instance_id, revision)) STRICT"
+)
 
 
 class StaleAnswer(Exception):
@@ -72,7 +77,11 @@ class Annotator:
 
 @dataclass(frozen=True)
 class Answer:
-    """One thing that an annotator said about one instance; ``seconds`` is how long the page was looked at."""
+    """One thing that an annotator said about one instance; ``seconds`` is how long the page was looked at.
+
+    ``pictures`` is the digest of what was seen (:mod:`.pictures_seen`): the same instance may be painted anew. It is
+    empty in answers of earlier versions, which are taken for answers about the present pictures.
+    """
 
     annotator: str
     instance_id: str
@@ -82,6 +91,7 @@ class Answer:
     shown: tuple[int, ...]
     seconds: float
     at: str = ""
+    pictures: str = ""
 
     @property
     def content(self) -> tuple[str, tuple[int, ...] | None]:
@@ -113,6 +123,7 @@ class AnswerStore:
                 self._create()
             if (found := self._version()) != SCHEMA:
                 raise sqlite3.DatabaseError(f"its version is {found}, this program supports {SCHEMA}")
+            self._db.execute(_SEEN)
         except sqlite3.DatabaseError as error:
             self._db.close()
             raise DataError(f"{path}: not a usable answer store: {error}") from None
@@ -219,7 +230,7 @@ class AnswerStore:
                     )
                 if answer.revision != len(stored) + 1:
                     raise StaleAnswer(f"{answer.instance_id}: revision {len(stored) + 1} is missing before this one")
-                self._db.execute(_INSERT, _row(answer))
+                self._insert(answer)
         except sqlite3.Error as error:
             raise NotStored(str(error)) from None
         self._checkpoint()
@@ -240,7 +251,14 @@ class AnswerStore:
         with self._transaction():
             for name in names:
                 self._add(name)
-            self._db.executemany(_INSERT, map(_row, ordered))
+            for answer in ordered:
+                self._insert(answer)
+
+    def _insert(self, answer: Answer) -> None:
+        self._db.execute(_INSERT, _row(answer))
+        if answer.pictures:
+            about = answer.annotator, answer.instance_id, answer.revision, answer.pictures
+            self._db.execute("INSERT INTO seen VALUES (?, ?, ?, ?)", about)
 
     def _checkpoint(self) -> None:
         """Move what is synced from the log into the file, so that a copy of the file alone holds all answers.
@@ -272,13 +290,14 @@ class AnswerStore:
     def _select(self, where: str, values: Sequence[str]) -> list[Answer]:
         with self._lock:
             try:
-                rows = self._db.execute(f"SELECT {_COLUMNS} FROM answers {where}", values).fetchall()  # noqa: S608
+                joined = "answers LEFT JOIN seen USING (annotator, instance_id, revision)"
+                rows = self._db.execute(f"SELECT {_COLUMNS}, pictures FROM {joined} {where}", values).fetchall()  # noqa: S608
             except sqlite3.DatabaseError as error:
                 raise DataError(f"{self.path}: cannot be read ({error}); replace it with a complete copy") from None
         return [
             Answer(annotator, instance_id, revision, verdict, ranking and tuple(json.loads(ranking)),
-                   tuple(json.loads(shown)), seconds, at)
-            for annotator, instance_id, revision, verdict, ranking, shown, seconds, at in rows
+                   tuple(json.loads(shown)), seconds, at, pictures or "")
+            for annotator, instance_id, revision, verdict, ranking, shown, seconds, at, pictures in rows
         ]  # fmt: skip
 
 

@@ -56,7 +56,9 @@ class Generator(Protocol):
 class Painting:
     """All that decides how a prompt and seed become a picture, up to rounding, which batch size and device decide.
 
-    The batch size is left out so that a run that goes on with less memory keeps what is painted.
+    Held: the generator by content (a hub's by commit), number format and settings; prompt, layout, size and seed are
+    part of a picture's id (:func:`grid_jobs`), code and libraries of the folder of unfinished pictures. The batch size
+    is left out so that a run that goes on with less memory keeps what is painted.
     """
 
     model: str  # content digest of the generator, or its hub id

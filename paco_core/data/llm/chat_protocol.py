@@ -103,10 +103,18 @@ class ChatLine(BaseModel):
 
 
 def key_of(params: ChatParams, question: Question[Any]) -> str:
-    """Identity of a question: all that the model sees, and its id. Not where the model is served."""
+    """Identity of a question, under which its answers lie in a journal.
+
+    Depends on, and holds: the model's name and the options of a request; whether the form of the answer is enforced or
+    asked for in the text (``structured``); the question's id, texts and form, and mode, size and pixels of its
+    pictures, in order. The address is left out, so that a run goes on where the endpoint has moved: a name is taken to
+    mean the same weights wherever they are served, which no endpoint proves. What an answer is rejected for is no
+    part either: it is looked for in each answer anew.
+    """
     pictures = [hashlib.sha256(f"{i.mode}{i.size}".encode() + i.tobytes()).hexdigest() for i in question.images]
     schema = question.answer.model_json_schema()
-    return digest([params.model, params.options, question.id, question.system, question.text, schema, pictures], 24)
+    asked = [params.model, params.structured, params.options]
+    return digest([*asked, question.id, question.system, question.text, schema, pictures], 24)
 
 
 async def messages_of(params: ChatParams, question: Question[Any]) -> list[dict[str, Any]]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from paco_core.config.params import Params
+from paco_core.config.references import contents
 from paco_core.experiments.grid import RESULT, Cell, OpenCell, needed
 from paco_core.experiments.reproduction.exam import ABOUT, Exam, read_table
 from paco_core.experiments.reproduction.variants import VARIANTS, Variant
@@ -81,8 +82,9 @@ def of_recipes(cells: Sequence[Kept]) -> dict[str, list[Kept]]:
 class Trainings:
     """Trains and examines the cells of one recipe.
 
-    ``basis`` names by content what all its cells share: settings before a variant changes them, prompts,
-    reward, models. Cells of different bases are never put into one table.
+    ``basis`` names by content what all its cells share: settings before a variant changes them, prompts, how the judge
+    is asked while it trains, the examination (:meth:`Exam.identity`), code. Cells of different bases are never put into
+    one table.
     """
 
     def __init__(self, root: Path, params: Params, recipe: str, out: Path, say: Say) -> None:
@@ -104,12 +106,13 @@ class Trainings:
         trained_on = folder_digest(needed(root, self.exam.task.prompts))
         self.code = StageCodes.present(root).of("policies", recipe).digest
         settings = {k: v for k, v in self.settings.items() if k != "threads"}
-        self.basis = digest([settings, self.examined, trained_on, self.code])
+        self.basis = digest([settings, scored_by(params), self.examined, trained_on, self.code], 32)
 
     def key(self, variant: Variant, seed: int) -> str:
-        return digest(
-            [self.basis, variant.applied(self.params, seed).policies.model_dump(exclude=NO_INFLUENCE - {"recipes"})], 32
-        )
+        """Of a cell's result. Held: the basis, the variant's parameters, and what its recipe names, by content."""
+        policies = variant.applied(self.params, seed).policies
+        named = contents(self.root, policies.recipes[self.recipe])
+        return digest([self.basis, policies.model_dump(exclude=NO_INFLUENCE - {"recipes"}), named], 32)
 
     def cell(self, variant: Variant, seed: int) -> Cell:
         """One cell of the grid."""
@@ -170,6 +173,12 @@ class Trainings:
             place = folder.relative_to(self.root)
             outcome, _ = train(params, self.root, self.recipe, folder, checkpoints, self.code, read, reports, place)
         return outcome
+
+
+def scored_by(params: Params) -> list[object]:
+    """How a served judge computes its scores, and is asked."""
+    serving = params.serving
+    return [serving.engine, serving.dtype, serving.device, serving.both_orders, serving.picture_format]
 
 
 @dataclass

@@ -11,11 +11,13 @@ from paco_core.benchmarks import gedit
 from paco_core.benchmarks.painted import AFTER, BEFORE
 from paco_core.benchmarks.unseen import measuring, unseen_cases
 from paco_core.config.params import GeditParams, Params, T2isParams
-from paco_core.config.references import model_content
+from paco_core.config.references import contents, model_content
 from paco_core.data.records.edit_records import EditRecord
 from paco_core.experiments.grid import needed
 from paco_core.io import files, paths
-from paco_core.io.files import atomic, folder_digest, write_json
+from paco_core.io.content import folder_content
+from paco_core.io.files import atomic, write_json
+from paco_core.io.pictures import picture_digest
 from paco_core.policies.base import load_recipe
 from paco_core.policies.encodings import cache_folder
 from paco_core.runtime.code.stage_code import StageCodes
@@ -55,18 +57,25 @@ class Exam:
         return self.task.numbers(self.params)
 
     def identity(self) -> dict[str, Any]:
-        """What the figures depend on beside the trained weights."""
-        rule, reward = self.rule, self.params.reward
-        clips = [term.model for term in rule.rewards.terms.values() if term.model]
-        models = [rule.model, str(self.params.annotations.model), *clips]
+        """What the figures depend on beside the trained weights.
+
+        Held: records whole, and the pixels of what is edited; seeds, steps, sizes, guidance and length of texts; number
+        format and device of painter and judge; code of the benchmark; by content the judge, all models and files that
+        the recipe names, and the annotator.
+        """
+        rule, reward, grpo = self.rule, self.params.reward, self.params.policies
         sizes = [rule.eval_sizes, rule.reference_size, rule.record_size]
+        records, reference = self.cases.records, self.cases.reference
         return {
-            "prompts": [record.model_dump() for record in self.cases.records],
+            "prompts": [record.model_dump() for record in records],
+            "references": [] if reference is None else [picture_digest(reference(record)) for record in records],
             "painting": [self.cases.seeds, self.cases.steps, *sizes, rule.guidance, rule.max_sequence_length],
+            "painter": [grpo.dtype, grpo.device],
             "measuring": [self.params.world, reward.device, reward.dtype, reward.min_pixels, reward.max_pixels],
             "code": StageCodes.present(self.root).of(self.task.benchmark, None).digest,
-            "judge": folder_digest(self.judge),
-            "models": {model: model_content(self.root, model) for model in models},
+            "judge": folder_content(self.judge),
+            "named": contents(self.root, rule),
+            "annotator": model_content(self.root, str(self.params.annotations.model)),
         }
 
     @property

@@ -158,7 +158,7 @@ class Studio:
 
     def _policy_of(self, by: Painter, job: Job) -> Policy:
         """The painter's policy: the one that is loaded, where it is of the same model and has no other adapter."""
-        model = by.recipe.model_dump_json()
+        model = f"{by.recipe.model_dump_json()} {_version(self.root / by.recipe.model)}"
         adapter = None if by.adapter is None else _version(by.adapter)
         held, worn = self._holds
         if self._policy is not None and held == model and (adapter is None or worn in (None, adapter)):
@@ -216,9 +216,16 @@ def _refuse(waiting: str) -> None:
 
 
 def _version(folder: Path) -> tuple[object, ...]:
-    """Names the bytes of a model's folder: a training may replace them while the page is open."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    return (str(folder), *((path.name, (stat := path.stat()).st_size, stat.st_mtime_ns) for path in files))
+    """Names the bytes of a model's folder, which a training may replace while the page is open.
+
+    Holds: of each file name, inode, size and both times (as :mod:`paco_core.io.content`); nothing of a hub's model,
+    which is loaded once.
+    """
+    states = [(path, path.stat()) for path in sorted(folder.rglob("*")) if path.is_file()]
+    return (
+        str(folder),
+        *((str(path), s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns) for path, s in states),
+    )
 
 
 @contextmanager

@@ -48,6 +48,13 @@ NOT_COMPUTING = frozenset(
      "requests", "rich", "ruamel", "starlette", "tqdm", "uvicorn", "yaml"}
 )  # fmt: skip
 
+#: What a library computes with where our own code imports the library alone: a pipeline's text encoders, tokenizers and
+#: image processors come with the pipeline.
+COMPUTES_WITH = {
+    "diffusers": ("PIL", "transformers"),
+    "open_clip": ("PIL", "timm", "torchvision"),
+    "transformers": ("PIL", "tokenizers", "torchvision"),
+}
 #: Names that a list of all installed packages, half a second of work, need not be asked for.
 _OTHER_NAMES = {"PIL": "pillow", "faiss": "faiss-cpu", "open_clip": "open_clip_torch", "sklearn": "scikit-learn"}
 
@@ -113,7 +120,9 @@ class Code:
             seen.add(name)
             file = self.file(name)
             if file is None:
-                libraries.add(name.partition(".")[0])
+                library = name.partition(".")[0]
+                libraries.add(library)
+                todo += [other for other in COMPUTES_WITH.get(library, ()) if self._is_library(other)]
                 continue
             source = self.sources.read(file, name if file.name == "__init__.py" else name.rpartition(".")[0])
             if source.digest:

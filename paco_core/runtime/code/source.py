@@ -10,11 +10,13 @@ import hashlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from threading import Lock
 
 from paco_core.io.files import DataError
 
 #: ``package.module`` or ``package.module:name``, as registries and command lines name code.
 _DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*(:[A-Za-z_]\w*)?")
+_PARSING = Lock()  # Python 3.11 counts the depth of trees for all threads together, and fails where two parse at once
 _FILE_NAME = re.compile(r"[\w-]+(\.[\w-]+)*")
 
 
@@ -43,7 +45,8 @@ def read(data: bytes, name: str, package: str = "") -> Source:
         DataError: when it is no Python; names the file by ``name``.
     """
     try:
-        tree = ast.parse(data)
+        with _PARSING:
+            tree = ast.parse(data)
     except (SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None)
         raise DataError(f"{name}{f':{line}' if line else ''}: not valid Python ({error})") from None

@@ -14,7 +14,7 @@ from paco_core.io.file_locks import locked
 from paco_core.runtime.code import source
 from paco_core.runtime.code.source import Source
 
-FORMAT = 2
+FORMAT = 3
 
 
 def bytes_digest(path: Path) -> str:
@@ -40,7 +40,7 @@ class SourceCache:
         """
         if file not in self._files:
             data = file.read_bytes()
-            key = f"{package} {hashlib.sha256(data).hexdigest()[:16]}"
+            key = reading_key(data, package)
             self._used[key] = self._known.get(key) or source.read(data, str(file), package)
             self._files[file] = self._used[key]
         return self._files[file]
@@ -65,6 +65,12 @@ class SourceCache:
             return {key: _source(given) for key, given in tree["sources"].items()}
         except (OSError, ValueError, KeyError, TypeError, AttributeError):  # missing, or cut off: it is made again
             return {}
+
+
+def reading_key(data: bytes, package: str) -> str:
+    """What a reading depends on: a file's bytes, and the package that its relative imports start from. The file that
+    keeps readings holds who read (:func:`_maker`); where the source lies changes no more than the text of an error."""
+    return f"{package} {hashlib.sha256(data).hexdigest()[:32]}"
 
 
 def _source(tree: dict[str, Any]) -> Source:

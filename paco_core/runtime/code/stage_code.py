@@ -191,9 +191,9 @@ def is_code(path: str) -> bool:
     return Path(path).parent == FOLDER
 
 
-def digest_of(root: Path, module: str, words: Set[str] = frozenset()) -> str:
-    """Digest of what a module runs, modules and libraries; see :meth:`Code.closure`."""
-    closure = Code(root, owner_root(root) / CACHE).closure([module], words)
+def digest_of(root: Path, *modules: str) -> str:
+    """Digest of what modules run, with libraries; see :meth:`Code.closure`."""
+    closure = Code(root, owner_root(root) / CACHE).closure(modules)
     return StageCode(closure.modules, closure.libraries).digest
 
 

@@ -21,15 +21,18 @@ FOLDER = Path(".paco") / "senders"
 LOOK_S, POLL_S = 0.25, 0.02  # between two looks at a sender; while the stage waits for one
 RESTART_S = 2.0  # between two senders of one stage
 #: Variables that lead to a store or open it: a sender has one environment, and serves the stages that share it.
-KEYS = ("MLFLOW_", "AWS_", "AZURE_", "DATABRICKS_", "GOOGLE_")
+KEYS = ("MLFLOW_", "AWS_", "AZURE_", "DATABRICKS_", "GOOGLE_", "REQUESTS_", "SSL_CERT_", "CURL_CA_")
+PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")  # in small or large letters
 
 
 @dataclass(frozen=True)
 class Address:
     """Which sender serves a project in an environment: the one that holds the lock on :attr:`file`.
 
-    It serves the same code and the same way to the store; ``key`` is a digest of both and shows no value. What
-    Python prints when a sender fails lands in the same file.
+    It serves the same code and the same way to the store; ``key`` is a digest of both and shows no value: of the
+    sources beside this one, the environment of Python, and the variables of :data:`KEYS` and :data:`PROXIES`. Which
+    events of a journal were delivered is noted beside the journal, whoever sends. What Python prints when a sender
+    fails lands in the same file.
     """
 
     root: Path
@@ -40,7 +43,8 @@ class Address:
         digest = hashlib.sha256()
         for source in sorted(Path(__file__).parent.glob("*.py")):
             digest.update(source.read_bytes())
-        for name in sorted(name for name in environment if name.startswith(KEYS)):
+        digest.update(sys.prefix.encode())
+        for name in sorted(n for n in environment if n.startswith(KEYS) or n.lower() in PROXIES):
             digest.update(b"\0" + os.fsencode(f"{name}={environment[name]}"))
         return cls(owner_root(root).resolve(), digest.hexdigest()[:16])
 

@@ -13,44 +13,47 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dvc_project.hashing import Workspace
-from dvc_project.lockfile import Lock
 from paco_core.config.params import ServingParams
 from paco_core.io.answer import Answer, plain
+from paco_core.io.content import once
+from paco_core.io.files import digest
 from paco_core.io.project import owner_root
 from paco_core.reward_model.golden import FILE as GOLDEN_FILE
 from paco_core.reward_model.golden import read_golden
 from paco_core.reward_model.margins import compare, served
 from paco_core.reward_model.yes_probability import NO, YES
+from paco_core.runtime.code.environment import environment_digest
 from paco_core.runtime.code.stage_code import digest_of
 from paco_core.runtime.placement import announce_servers
 from paco_core.serving.cache import ScoreCache
 from paco_core.serving.client import RewardClient
-from paco_core.serving.engines import launch, launch_gateway
+from paco_core.serving.engines import launch, launch_gateway, vllm
 from paco_core.serving.errors import ServingError
 from paco_core.serving.servers.process import tail
 from paco_core.serving.servers.registry import GATEWAY, Record, Registry, ServerSettings
 from paco_core.serving.transport import Patience, RequestFailed, Transport
 
-HASHED_BYTES = 2 << 30  # larger folders are taken at dvc.lock's word
 POLL_S = 0.05
 EMBEDDED = "paco_core.serving.engines.transformers_app"  # what computes scores in the engine "transformers"
+CLIENT = "paco_core.serving.client"  # what sends pictures and reads scores
 
 
 def fingerprint(folder: Path, root: Path | None = None) -> str:
-    """The md5 of a model folder, as ``dvc.lock`` records it.
+    """DVC's md5 of a model folder: names and contents of all its files.
 
-    Computed from the files, so that a folder made by hand is never taken for the recorded one; a folder of
-    more than :data:`HASHED_BYTES` below ``root`` is taken at the word of ``root/dvc.lock`` where it has one.
+    Computed from the files, so that neither a folder made by hand nor one that was changed since is taken for the
+    recorded one; large ones are read once for as long as nobody touches them (:mod:`paco_core.io.content`).
 
     Raises:
         ServingError: when the folder does not exist or is empty.
     """
     inside = root is not None and folder.is_relative_to(root)
     disk, path = (Workspace(root), folder.relative_to(root).as_posix()) if inside and root else (Workspace(folder), ".")
-    if not folder.is_dir() or not any(disk.files(path)):
+    files = sorted(disk.files(path)) if folder.is_dir() else []
+    if not files:
         raise ServingError(f"{folder}: no model there; run `dvc repro reward_merged`")
-    recorded = Lock.read(root).md5_of(path) if inside and root and disk.size(path) > HASHED_BYTES else None
-    return str(recorded or disk.md5(path)).removesuffix(".dir")
+    md5 = once(f"dvc {folder.resolve()}", [folder / name for name in files], lambda: str(disk.md5(path)))
+    return md5.removesuffix(".dir")
 
 
 def served_name(md5: str) -> str:
@@ -69,6 +72,13 @@ def answer_token_ids(folder: Path) -> tuple[int, int] | None:
     return None if yes is None or no is None else (yes, no)
 
 
+def _code(serving: ServingParams, root: Path) -> str:
+    """What computes scores: our own code and its libraries, or the packages of vLLM's environment; and what asks."""
+    if serving.engine == "transformers":
+        return digest_of(root, EMBEDDED, CLIENT)
+    return digest([environment_digest(owner_root(root) / (serving.python or vllm.PYTHON)), digest_of(root, CLIENT)])
+
+
 def recipe(folder: Path, name: str, serving: ServingParams, root: Path) -> ServerSettings:
     """How to serve a model folder under a name."""
     model = folder.resolve()
@@ -83,8 +93,10 @@ def recipe(folder: Path, name: str, serving: ServingParams, root: Path) -> Serve
         serving.dtype,
         serving.linger_s,
         lambda host, port, descriptor: launch(model, name, host, port, descriptor, serving, owner_root(root)),
-        digest_of(root, EMBEDDED) if serving.engine == "transformers" else "",
+        _code(serving, root),
         serving.tensor_parallel if on_gpu else 0,
+        serving.device.partition(":")[0],
+        digest([serving.max_model_len, serving.allowed_media]),
     )
 
 
@@ -92,7 +104,7 @@ def recipe(folder: Path, name: str, serving: ServingParams, root: Path) -> Serve
 class RewardEndpoint:
     """A server that answers as ``model`` at ``url``; ``pid`` is its supervisor's process.
 
-    ``engine``, ``dtype`` and ``code`` are those that it was started with, whatever ``serving`` says by now.
+    ``engine``, ``dtype``, ``device`` and ``code`` are those that it was started with, whatever ``serving`` says by now.
     """
 
     url: str
@@ -100,6 +112,7 @@ class RewardEndpoint:
     pid: int
     engine: str
     dtype: str
+    device: str
     code: str
     folder: Path
     serving: ServingParams
@@ -209,7 +222,7 @@ class RewardEndpoint:
             patience=Patience(wait_s=0 if plain else serving.wait_for_server_s),
             both_orders=serving.both_orders and not plain,
             picture_format="png" if plain else serving.picture_format,
-            engine=f"{self.engine} {self.dtype} {self.code}",
+            engine=" ".join([self.engine, self.dtype, self.code, *([] if self.device == "cpu" else [self.device])]),
             locate=self._locate,
         )
 
@@ -248,7 +261,7 @@ def _await_models(url: str, name: str, registry: Registry, serving: ServingParam
 
 def _endpoint(record: Record, folder: Path, serving: ServingParams, registry: Registry) -> RewardEndpoint:
     log = registry.log(record.name)
-    made = record.url, record.name, record.pid, record.engine, record.dtype, record.code
+    made = record.url, record.name, record.pid, record.engine, record.dtype, record.device, record.code
     return RewardEndpoint(*made, folder, serving, log)
 
 

@@ -43,7 +43,9 @@ class Record:
     model: str
     started: float
     dtype: str = ""  # number format that it reckons in
-    code: str = ""  # digest of the code that computes its scores; empty where that is not ours
+    code: str = ""  # digest of what computes its scores: our code, or the packages of its engine's environment
+    device: str = ""  # kind that it computes on
+    limits: str = ""  # digest of what it refuses to answer
 
 
 @dataclass(frozen=True)
@@ -62,11 +64,22 @@ class ServerSettings:
     launch: Callable[[str, int, int], Launch]
     code: str = ""
     gpus: int = 0  # that it computes on
+    device: str = ""
+    limits: str = ""
 
     def differs(self, record: Record) -> str | None:
-        """Why a living server is not the one that this would start, None where it is: its scores would be others."""
+        """Why a living server is not the one that this would start, None where it is: its answers would be others.
+
+        Depends on: weights, code, engine, number format, device, and what is refused. Holds: the name, which carries
+        the weights' fingerprint and by which the record was found, and the other five. What moves scores by rounding
+        at most (threads, batches, how many GPUs) is left out, and so is where it listens.
+        """
         if (record.engine, record.dtype) != (self.engine, self.dtype):
             return f"is {record.engine} {record.dtype}, params.yaml asks for {self.engine} {self.dtype}"
+        if record.device != self.device:
+            return f"computes on {record.device or 'an unknown device'}, params.yaml asks for {self.device}"
+        if record.limits != self.limits:
+            return "refuses other questions than serving.max_model_len and serving.allowed_media say now"
         return "runs other code than this project holds now" if record.code != self.code else None
 
 
@@ -175,7 +188,8 @@ class Registry:
             pid = spawn_supervisor(start, bound if start.inherits else None, home, self._lock, recipe.linger_s, held)
         address = f"[{host}]" if ":" in host else host
         url, now = f"http://{address}:{port}", time.time()
-        record = Record(name, url, pid, recipe.engine, recipe.model, now, recipe.dtype, recipe.code)
+        made = recipe.dtype, recipe.code, recipe.device, recipe.limits
+        record = Record(name, url, pid, recipe.engine, recipe.model, now, *made)
         write_json(home / "server.json", asdict(record))
         return record
 

@@ -4,10 +4,12 @@ const base = location.pathname.replace(/\/$/, "");
 const pendingKey = `paco:${base}`;
 const $ = (id) => document.getElementById(id);
 const ordinals = ["1st", "2nd", "3rd"];
+const INCOMPLETE = "Nothing is stored yet";
 const ordinal = (n) => ordinals[n] ?? `${n + 1}th`;
 
 let view = null; // what the server said last
 let ranking = []; // places chosen so far, best first
+let filled = null; // the last of them, where it took its place by itself
 let busy = false; // an answer is on its way
 let looked = 0; // seconds this instance was in sight
 let since = null; // when it came into sight, null while the tab is hidden
@@ -71,6 +73,7 @@ function show(next, message) {
   view = next;
   if (changed) {
     ranking = [...next.ranking];
+    filled = null;
     build();
     looked = 0;
     since = null;
@@ -142,17 +145,23 @@ function say(text, urgent = false) {
   $("status").classList.toggle("urgent", urgent);
 }
 
-// The last candidate has no choice left: it takes its place by itself, and goes again with the one before.
+// The last candidate has no choice left: it takes its place by itself, and goes again with the one before. Who names
+// it all the same says what stands there already.
 function choose(place) {
   if (busy || !view?.instance || place >= view.candidates) return;
   const full = ranking.length === view.candidates;
+  const named = place === filled;
+  filled = null;
+  if (named) return draw();
   if (ranking.includes(place)) {
     if (full && view.candidates > 1) ranking.pop();
     ranking = ranking.filter((chosen) => chosen !== place);
   } else ranking.push(place);
   if (ranking.length === view.candidates - 1 && !full) {
-    ranking.push([...Array(view.candidates).keys()].find((n) => !ranking.includes(n)));
+    filled = [...Array(view.candidates).keys()].find((n) => !ranking.includes(n));
+    ranking.push(filled);
   }
+  if ($("status").textContent.startsWith(INCOMPLETE)) say("");
   draw();
 }
 
@@ -160,12 +169,15 @@ function back() {
   if (busy || !ranking.length) return;
   if (ranking.length === view.candidates && view.candidates > 1) ranking.pop();
   ranking.pop();
+  filled = null;
   draw();
 }
 
 function say_so(verdict) {
   if (busy || !view?.instance) return;
-  if (verdict === "ranked" && ranking.length < view.candidates) return;
+  if (verdict === "ranked" && ranking.length < view.candidates) {
+    return say(`${INCOMPLETE}: ${ranking.length} of ${view.candidates} candidates are ranked.`, true);
+  }
   clock(!document.hidden);
   send("/answers", {
     instance: view.instance,

@@ -1,0 +1,54 @@
+"""What a checkpoint of the reward's training belongs to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from paco_core.io.content import content_of
+from paco_core.io.files import digest
+from paco_core.io.pictures import picture_digests
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from paco_core.config.params import RewardParams
+    from paco_core.reward_model.examples import Example
+
+#: Parameters that do not change what is trained: a checkpoint stays valid when they change.
+NO_INFLUENCE = {"checkpoint_every", "vision_cache_gb", "processes", "source", "weights"}
+
+
+def training_key(
+    params: RewardParams,
+    examples: Sequence[Example],
+    validation: Sequence[Example],
+    base: str | Path,
+    loaded: str,
+    code: str,
+) -> str:
+    """Digest of what a training computes.
+
+    Depends on, and holds: the parameters but for :data:`NO_INFLUENCE`; of each training and validation example, in
+    order, its id, question, answer, whether its pictures are ordered, and their pixels; the files of the base (a hub's
+    by commit) and a sample of the weights as loaded; code and libraries. Which device of its kind computes, how many
+    processes and threads move weights by rounding and are left out.
+
+    Validation pairs choose the epoch whose weights are kept, and those of the other epochs are gone: nothing of a
+    training can be gone on with for other validation pairs.
+
+    Args:
+        loaded: :func:`paco_core.reward_model.lora.base_digest` of the base.
+        code: digest of the code that trains.
+    """
+    trained = params.model_dump(exclude=NO_INFLUENCE)
+    trained["device"] = params.device.partition(":")[0]
+    return digest([trained, _content(examples), _content(validation), content_of(base), loaded, code], 32)
+
+
+def _content(examples: Sequence[Example]) -> list[list[object]]:
+    pictures = iter(picture_digests([picture for example in examples for picture in example.images]))
+    return [
+        [example.id, example.instruction, example.answer, example.ordered, next(pictures), next(pictures)]
+        for example in examples
+    ]

@@ -1,0 +1,330 @@
+"""Every cache of the project: what its values depend on, and the key that its code makes of that.
+
+A cache is a function whose keyword arguments are the ingredients, with values to begin with; it calls the code that
+makes the key. Beside it stands another value of each ingredient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpo_toys
+import reward_tiny
+from PIL import Image
+
+from paco_core.benchmarks.answers_cache import reckoning
+from paco_core.benchmarks.cases import painter
+from paco_core.benchmarks.painted_before import PaintedBefore
+from paco_core.benchmarks.t2is_bench.measures import predictor_reckoning
+from paco_core.config.params import ChatParams, Params, RewardParams, load
+from paco_core.config.params_benchmarks import PredictorParams
+from paco_core.config.references import contents
+from paco_core.data.annotation.pictures_seen import digest_of
+from paco_core.data.grids.grids import Painting, grid_jobs
+from paco_core.data.llm.chat_protocol import Question, key_of
+from paco_core.data.prompts.prompt_writer import WrittenPrompt, WrittenPrompts
+from paco_core.experiments.reproduction.cells import scored_by
+from paco_core.experiments.reward_sweep import cell_key
+from paco_core.grpo.training_key import training_key as policy_key
+from paco_core.io.content import content_of, folder_content
+from paco_core.io.pictures import picture_digest
+from paco_core.policies.encodings import fingerprint, row_key
+from paco_core.reward_model.examples import Example
+from paco_core.reward_model.training_key import training_key as reward_key
+from paco_core.runtime import checkpoints
+from paco_core.runtime.code.source_cache import reading_key
+from paco_core.runtime.tracking.outbox import Address
+from paco_core.serving.cache import question_key
+from paco_core.serving.client import RewardClient
+from paco_core.serving.servers.endpoint import fingerprint as served_fingerprint
+from paco_core.serving.servers.endpoint import recipe, served_name
+
+PARAMS = load(Path(__file__).parents[2] / "params.yaml")
+CHAT = ChatParams(base_url="http://127.0.0.1:1/v1", model="one", api_key_env=None)
+REWARD = RewardParams.model_validate(reward_tiny.PARAMS)
+PAIRS = reward_tiny.pairs(4)
+POLICIES, RECIPE = grpo_toys.params(), grpo_toys.recipe(model="model")
+RECORDS = [grpo_toys.record(number) for number in range(4)]
+RED, BLUE = Image.new("RGB", (4, 4), "red"), Image.new("RGB", (4, 4), "blue")
+
+
+@dataclass(frozen=True)
+class Cache:
+    """``key(folder, **ingredients)`` in an empty folder; ``others`` holds another value of each ingredient."""
+
+    key: Callable[..., object]
+    others: Mapping[str, Any]
+
+
+def of(section: Any, **changes: Any) -> Any:
+    """A section of the parameters with other values."""
+    return type(section).model_validate({**section.model_dump(), **changes})
+
+
+def files(folder: Path, **texts: str) -> Path:
+    """A folder of these files; ``__`` in a name stands for ``/``, ``_`` before its ending for a dot."""
+    for name, text in texts.items():
+        head, _, ending = name.replace("__", "/").rpartition("_")
+        (folder / f"{head}.{ending}").parent.mkdir(parents=True, exist_ok=True)
+        (folder / f"{head}.{ending}").write_text(text)
+    return folder
+
+
+def encoders(
+    folder: Path, *, model_index_json="a", text_encoder__config_json="a", text_encoder__model_safetensors="a",
+    tokenizer__vocab_json="a", vae__config_json="a", processor__preprocessor_config_json="a", dtype="float32",
+    device="cpu",
+) -> object:  # fmt: skip
+    given = {name: text for name, text in locals().items() if name not in ("folder", "dtype", "device")}
+    return fingerprint(files(folder, **given), dtype, device)
+
+
+def reward_checkpoint(
+    folder: Path, *, params=REWARD, examples=PAIRS, validation=PAIRS[:2], config_json="a", model_safetensors="a",
+    loaded="sample", code="code",
+) -> object:  # fmt: skip
+    base = files(folder, config_json=config_json, model_safetensors=model_safetensors)
+    return reward_key(params, examples, validation, base, loaded, code)
+
+
+def reward_pair(
+    folder: Path,
+    *,
+    id="p",
+    pictures=(RED, RED),
+    instruction="?",
+    answer="Yes.",
+    ordered=False,
+) -> object:
+    pairs = [*PAIRS, Example(id, pictures, instruction, answer, ordered)]
+    return reward_key(REWARD, pairs, PAIRS, files(folder, config_json="a"), "", "")
+
+
+def validation_pair(
+    folder: Path,
+    *,
+    id="p",
+    pictures=(RED, RED),
+    instruction="?",
+    answer="Yes.",
+    ordered=False,
+) -> object:
+    pairs = [*PAIRS, Example(id, pictures, instruction, answer, ordered)]
+    return reward_key(REWARD, PAIRS, pairs, files(folder, config_json="a"), "", "")
+
+
+def policy_checkpoint(
+    folder: Path, *, params=POLICIES, recipe=RECIPE, train=RECORDS[:2], unseen=RECORDS[2:],
+    pictures=(RED, RED), unseen_pictures=(RED, RED), identity="a",
+) -> object:  # fmt: skip
+    references = [[picture_digest(picture) for picture in part] for part in (pictures, unseen_pictures)]
+    return policy_key(params, recipe, train, unseen, references, {"code": identity})
+
+
+def named_models(
+    folder: Path, *, model="a", start="a", rewarded="a", tested="a", prompts="a", test_prompts="a"
+) -> object:
+    """What a recipe's parameters name, in checkpoints and cells."""
+    term = {"weight": 1.0, "reward": "clip_t"}
+    sets = {
+        key: {"terms": {"clip": {**term, "model": key}}, "aggregator": "weighted_sum", "advantage_std": "group"}
+        for key in ("rewards", "test_rewards")
+    }
+    texts = {
+        "model__x_bin": model,
+        "start_safetensors": start,
+        "rewards__x_bin": rewarded,
+        "test_rewards__x_bin": tested,
+    }
+    files(folder, **texts, train_jsonl=prompts, test_jsonl=test_prompts)
+    split = {"train": "train.jsonl", "test": "test.jsonl"}
+    return contents(folder, grpo_toys.recipe(model="model", start="start.safetensors", prompts=split, **sets))
+
+
+def grid(folder: Path, *, params=PARAMS.grids, weights="a", record=RECORDS[0], seed=1) -> object:
+    files(folder, model__x_bin=weights)
+    made = Painting.of(params.model_copy(update={"model": "model"}), folder)
+    return grid_jobs([record], [seed], made)[0].id, made.digest
+
+
+def benchmark_pictures(
+    folder: Path, *, name="a", recipe=RECIPE, weights="a", adapter="a", dtype="float32",
+    device="cpu", asked=("p1", "a prompt", "before", 4, 3.5, 32, 32, 0), beside=("p2",),
+) -> object:  # fmt: skip
+    files(folder, model__x_bin=weights, adapter__x_bin=adapter)
+    grpo = grpo_toys.params().model_copy(update={"dtype": dtype, "device": device})
+    kept = PaintedBefore(folder).by(*painter(name, recipe, folder / "adapter", grpo, folder))
+    return kept.key([list(asked), list(beside)])
+
+
+def unfinished(folder: Path, *, stage="grids@0", identity="code") -> object:
+    return checkpoints.unfinished(folder, stage, identity).relative_to(folder)
+
+
+def score(
+    folder: Path, *, model="paco-reward@1", engine="transformers float32 cpu", picture_format="png", instruction="?",
+    first=RED, second=BLUE,
+) -> object:  # fmt: skip
+    with RewardClient("http://127.0.0.1:1", model, engine=engine, picture_format=picture_format) as client:
+        pictures = picture_digest(first), picture_digest(second)
+        return question_key(model, client._reckoning, instruction, *pictures), client.answers
+
+
+def judged(folder: Path, *, reward=REWARD, any_case=False, config_json="a") -> object:
+    return question_key(content_of(files(folder, config_json=config_json)), reckoning(reward, any_case=any_case), "?")
+
+
+def predicted(folder: Path, *, device="cpu", weights="a", package="t2v_metrics-1.0") -> object:
+    python = files(folder, model__x_bin=weights) / "environment/bin/python"
+    python.parent.mkdir(parents=True)
+    python.touch(0o755)
+    (folder / f"environment/lib/python3.11/site-packages/{package}.dist-info").mkdir(parents=True)
+    found = predictor_reckoning(PredictorParams(python=str(python), model=str(folder / "model"), device=device))
+    return found.replace(str(folder), "")
+
+
+def answer(
+    folder: Path, *, model="one", structured="json_schema", options="low", id="1", text="?", system="",
+    form=WrittenPrompt, images=(RED, BLUE),
+) -> object:  # fmt: skip
+    params = of(CHAT, model=model, structured=structured, options={"effort": options})
+    return key_of(params, Question(id, text, form, system, images))
+
+
+def ranking(folder: Path, *, reference=RED, candidates=(RED, BLUE)) -> object:
+    """What a person ranked."""
+    return digest_of({"a": reference, "b": candidates[0], "c": candidates[1]}.__getitem__, "a", ["b", "c"])
+
+
+def reading(folder: Path, *, data=b"import a\n", package="one") -> object:
+    return reading_key(data, package)
+
+
+def sweep(
+    folder: Path, *, reward=REWARD, pairs="a", labels="a", grids="a", base="a", limit=8, seed=0, code="a"
+) -> object:
+    texts = {"pairs__x_parquet": pairs, "labels__x_parquet": labels, "grids__x_tar": grids, "base__x_bin": base}
+    files(folder, **texts)
+    data = [folder_content(folder / name) for name in ("pairs", "labels", "grids")]
+    return cell_key(reward, data, content_of(folder / "base"), limit, seed, code)
+
+
+def server(
+    folder: Path, *, config_json="a", model_safetensors="a", chat_template_jinja="a", serving=PARAMS.serving,
+    package="vllm-1.0",
+) -> object:  # fmt: skip
+    """A server's name, and what another one of that name must agree in."""
+    (folder / f".venv-vllm/lib/python3.11/site-packages/{package}.dist-info").mkdir(parents=True)
+    (folder / ".venv-vllm/bin").mkdir()
+    (folder / ".venv-vllm/bin/python").touch(0o755)
+    texts = {
+        "config_json": config_json,
+        "model_safetensors": model_safetensors,
+        "chat_template_jinja": chat_template_jinja,
+    }
+    model = files(folder / "model", **texts)
+    made = [recipe(model, "name", of(serving, engine=engine), folder) for engine in ("transformers", "vllm")]
+    agree = [(one.engine, one.dtype, one.device, one.code, one.limits) for one in made]
+    return served_name(served_fingerprint(model)), agree
+
+
+def sender(folder: Path, *, store="sqlite:///a", password="a", proxy="a", certificates="a") -> object:
+    environment = {
+        "MLFLOW_TRACKING_URI": store, "AWS_SECRET_ACCESS_KEY": password, "https_proxy": proxy,
+        "REQUESTS_CA_BUNDLE": certificates,
+    }  # fmt: skip
+    return Address.of(folder, environment).key
+
+
+def asked_while_training(folder: Path, *, serving=PARAMS.serving) -> object:
+    params: Params = PARAMS.model_copy(update={"serving": serving})
+    return scored_by(params)
+
+
+SERVING = PARAMS.serving
+OTHER_RECORD = [RECORDS[2].model_copy(update={"prompt": "another text"}), RECORDS[3]]
+OTHER_PAIR = {"id": "q", "pictures": (RED, BLUE), "instruction": "!", "answer": "Yes. Both.", "ordered": True}
+CACHES = {
+    "encoders": Cache(
+        encoders,
+        {
+            "model_index_json": "b", "text_encoder__config_json": "b", "text_encoder__model_safetensors": "b",
+            "tokenizer__vocab_json": "b", "vae__config_json": "b", "processor__preprocessor_config_json": "b",
+            "dtype": "bfloat16", "device": "cuda",
+        },
+    ),
+    "encoding": Cache(
+        lambda folder, *, value=("text", "a", 8), adapters="", precision="highest": row_key(value, adapters, precision),
+        {"value": ["text", "a", 9], "adapters": "lora", "precision": "high"},
+    ),
+    "reward checkpoint": Cache(
+        reward_checkpoint,
+        {
+            "params": of(REWARD, learning_rate=1.0), "examples": PAIRS[1:], "validation": PAIRS[1:2],
+            "config_json": "b", "model_safetensors": "b", "loaded": "other", "code": "other",
+        },
+    ),
+    "pair of a reward checkpoint": Cache(reward_pair, OTHER_PAIR),
+    "validation pair of a reward checkpoint": Cache(validation_pair, OTHER_PAIR),
+    "policy checkpoint": Cache(
+        policy_checkpoint,
+        {
+            "params": grpo_toys.params(seed=1), "recipe": grpo_toys.recipe(guidance=1.0), "train": OTHER_RECORD,
+            "unseen": OTHER_RECORD, "pictures": (RED, BLUE), "unseen_pictures": (RED, BLUE), "identity": "b",
+        },
+    ),
+    "what a recipe names": Cache(
+        named_models, dict.fromkeys(("model", "start", "rewarded", "tested", "prompts", "test_prompts"), "b")
+    ),
+    "grid": Cache(
+        grid, {"params": of(PARAMS.grids, steps=99), "weights": "b", "record": OTHER_RECORD[0], "seed": 2}
+    ),
+    "benchmark pictures": Cache(
+        benchmark_pictures,
+        {
+            "name": "b", "recipe": grpo_toys.recipe(model="model", max_sequence_length=9), "weights": "b",
+            "adapter": "b", "dtype": "bfloat16", "device": "cuda", "beside": ("p3",),
+            "asked": ("p1", "a prompt", "after", 4, 3.5, 32, 32, 0),
+        },
+    ),
+    "unfinished work": Cache(unfinished, {"stage": "grids@1", "identity": "other code"}),
+    "score of a server": Cache(
+        score,
+        {
+            "model": "paco-reward@2", "engine": "vllm bfloat16 cuda", "picture_format": "jpeg", "instruction": "!",
+            "first": BLUE, "second": RED,
+        },
+    ),
+    "score in a benchmark": Cache(
+        judged, {"reward": of(REWARD, max_pixels=9999), "any_case": True, "config_json": "b"}
+    ),
+    "score of a predictor": Cache(predicted, {"device": "cuda", "weights": "b", "package": "t2v_metrics-2.0"}),
+    "answer of a chat model": Cache(
+        answer,
+        {
+            "model": "two", "structured": "none", "options": "high", "id": "2", "text": "!", "system": "be brief",
+            "form": WrittenPrompts, "images": (BLUE, RED),
+        },
+    ),
+    "answer of a person": Cache(ranking, {"reference": BLUE, "candidates": (BLUE, RED)}),
+    "reading of a source": Cache(reading, {"data": b"import b\n", "package": "two"}),
+    "cell of a sweep": Cache(
+        sweep,
+        {
+            "reward": of(REWARD, alpha=0.9), "pairs": "b", "labels": "b", "grids": "b", "base": "b", "limit": None,
+            "seed": 1, "code": "b",
+        },
+    ),
+    "server": Cache(
+        server,
+        {
+            "config_json": "b", "model_safetensors": "b", "chat_template_jinja": "b", "package": "vllm-2.0",
+            "serving": of(SERVING, dtype="bfloat16"),
+        },
+    ),
+    "sender": Cache(sender, {"store": "sqlite:///b", "password": "b", "proxy": "b", "certificates": "b"}),
+    "judge of a reproduction": Cache(asked_while_training, {"serving": of(SERVING, picture_format="jpeg")}),
+}  # fmt: skip
