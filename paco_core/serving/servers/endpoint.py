@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dvc_project.hashing import Workspace
-from dvc_project.lockfile import Lock
 from paco_core.config.params import ServingParams
 from paco_core.io.answer import Answer, plain
 from paco_core.io.project import owner_root
@@ -31,7 +30,6 @@ from paco_core.serving.servers.process import tail
 from paco_core.serving.servers.registry import GATEWAY, Record, Registry, ServerSettings
 from paco_core.serving.transport import Patience, RequestFailed, Transport
 
-HASHED_BYTES = 2 << 30  # larger folders are taken at dvc.lock's word
 POLL_S = 0.05
 EMBEDDED = "paco_core.serving.engines.transformers_app"  # what computes scores in the engine "transformers"
 
@@ -39,8 +37,8 @@ EMBEDDED = "paco_core.serving.engines.transformers_app"  # what computes scores 
 def fingerprint(folder: Path, root: Path | None = None) -> str:
     """The md5 of a model folder, as ``dvc.lock`` records it.
 
-    Computed from the files, so that a folder made by hand is never taken for the recorded one; a folder of
-    more than :data:`HASHED_BYTES` below ``root`` is taken at the word of ``root/dvc.lock`` where it has one.
+    Computed from the files, so that a folder made by hand is never taken for the recorded one; below ``root`` those
+    that have not changed since are not read again.
 
     Raises:
         ServingError: when the folder does not exist or is empty.
@@ -49,8 +47,7 @@ def fingerprint(folder: Path, root: Path | None = None) -> str:
     disk, path = (Workspace(root), folder.relative_to(root).as_posix()) if inside and root else (Workspace(folder), ".")
     if not folder.is_dir() or not any(disk.files(path)):
         raise ServingError(f"{folder}: no model there; run `dvc repro reward_merged`")
-    recorded = Lock.read(root).md5_of(path) if inside and root and disk.size(path) > HASHED_BYTES else None
-    return str(recorded or disk.md5(path)).removesuffix(".dir")
+    return str(disk.md5(path)).removesuffix(".dir")
 
 
 def served_name(md5: str) -> str:
