@@ -29,7 +29,7 @@ class Placer:
         return os.path.relpath(os.path.join(self.root, self.wdir, path), self.root)
 
     def spelling(self, path: str) -> str:
-        """How DVC writes a path of ``dvc.yaml`` in its records: as it stands there, unless it is absolute and inside."""
+        """How DVC's records write a path of ``dvc.yaml``: as it stands there, unless it is absolute and inside."""
         is_absolute = "://" not in path and os.path.isabs(path) and self._is_inside(path)
         return os.path.relpath(path, os.path.join(self.root, self.wdir)) if is_absolute else path
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from dvc_project.cache import Cache
@@ -25,9 +27,31 @@ def folder_of_version(root: Path, path: str, md5: str) -> Path:
     target = root / RESTORED / Path(path).name / md5.removesuffix(".dir")
     with locked(target.with_suffix(".lock")):
         # Links may dangle once the cache was cleaned, and lead to what somebody wrote through them.
-        if not target.is_dir() or Workspace(root, heeding=False).md5(target.relative_to(root).as_posix()) != md5:
+        if not target.is_dir() or _md5(root, target) != md5:
             restore(root, md5, target)
     return target
+
+
+def copy_of_version(root: Path, path: str, md5: str, copy: Callable[[Path], Path]) -> Path | None:
+    """A folder of these bytes that something else than DVC keeps; None where that is not these bytes.
+
+    Args:
+        copy: copies it to a new folder, which is returned.
+    """
+    target = root / RESTORED / Path(path).name / f"{md5.removesuffix('.dir')}-copy"
+    with locked(target.with_suffix(".lock")):
+        if not target.is_dir() or _md5(root, target) != md5:
+            with tempfile.TemporaryDirectory(dir=target.parent) as aside:
+                found = copy(Path(aside))
+                if _md5(root, found) != md5:
+                    return None
+                with atomic(target) as part:
+                    found.replace(part)
+    return target
+
+
+def _md5(root: Path, folder: Path) -> str | None:
+    return Workspace(root, heeding=False).md5(folder.relative_to(root).as_posix())
 
 
 def restore(root: Path, md5: str, target: Path) -> None:
@@ -41,8 +65,8 @@ def restore(root: Path, md5: str, target: Path) -> None:
     lacking = ["its listing"] if listing is None else cache.missing(listing)
     if listing is None or lacking:
         raise DataError(
-            f"DVC's cache does not hold version {md5} ({lacking[0]} is missing); fetch it with "
-            "`dvc fetch --all-commits`, which needs a remote that it was pushed to and a commit that records it"
+            f"DVC's cache does not hold version {md5} ({lacking[0]} is missing, perhaps since a `dvc gc`); fetch it "
+            "with `dvc fetch --all-commits`, which needs a remote that it was pushed to and a commit that records it"
         )
     if damaged := [name for name, part in {"its listing": md5, **listing}.items() if cache.damaged(part)]:
         raise DataError(
