@@ -41,7 +41,7 @@ def tracked(workspace: Workspace, repository: Path) -> list[Tracked]:
 
 
 def _outs(root: Path, repository: Path, file: str) -> Iterator[Tracked]:
-    """The outs of one file; of a stage of DVC 0 it may have none."""
+    """The outs of one file; it may have none."""
     tree = read_data(root / file)
     outs = tree.get("outs") or []
     if not isinstance(outs, list):
