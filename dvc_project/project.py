@@ -335,14 +335,14 @@ class DvcProject:
         return digest([template, sorted(([*key], value) for key, value in inputs.items())])
 
     def _present_inputs(self, stage: Stage) -> dict[str, Any]:
-        """:meth:`own_inputs`; of a file that cannot be read its fault, which the stage's state and its run name, too."""
+        """:meth:`own_inputs`; of a file that cannot be read its fault, which the stage's state names, too."""
         try:
             return self.own_inputs(stage)
         except DvcProjectError as error:
             return {"params": {"": {"unreadable": str(error)}}, "sources": {}}
 
     def _recorded_inputs(self, stage: Stage, entry: Entry) -> dict[str, Any]:
-        """What :meth:`own_inputs` was when a stage ran; DVC 2's md5 of a text is the present one's where it is of it."""
+        """What :meth:`own_inputs` was when a stage ran; DVC 2's md5 of a text counts as DVC 3's of the same."""
         deps = {path: entry.inputs.deps.get(path) for path in self.sources(stage) if self.workspace.reaches(path)}
         for path in entry.unix_lines & set(deps):
             if self.workspace.md5(path, lines=True) == deps[path]:
