@@ -21,7 +21,7 @@ def build_in_sync_checks(
         @dg.asset_check(
             asset=chosen.get_asset_key(project.groups[name]),
             name=IN_SYNC,
-            description="The recorded run had the present code, parameters and inputs, and its outs exist",
+            description="The recorded run had the present code, parameters and inputs, and its outs are as recorded",
         )
         def in_sync_with_dvc() -> dg.AssetCheckResult:
             return in_sync(project.reload(), name)
@@ -35,14 +35,14 @@ def in_sync(project: DvcProject, group: str) -> dg.AssetCheckResult:
     """Whether all stages of an entry of ``dvc.yaml`` are up to date, and if not, why."""
     state = ProjectState(project)
     why: dict[str, str] = {}
+    unchecked: list[str] = []
     for stage in project.groups[group].stages:
         found = state.of(stage)
-        gone = [f"{out.path} is missing" for out in stage.outs if not (project.root / out.path).exists()]
-        reasons = [*found.reasons, *(f"{name} changed" for name in sorted(found.changed_upstream)), *gone]
+        reasons = [*found.reasons, *(f"{name} changed" for name in sorted(found.changed_upstream))]
         if reasons:
             why[stage.name] = "; ".join(reasons)
-    return dg.AssetCheckResult(
-        passed=not why,
-        severity=dg.AssetCheckSeverity.WARN,
-        description="; ".join(f"{name}: {text}" for name, text in why.items()) or "in step with dvc.lock",
-    )
+        unchecked += found.unchecked
+    text = "; ".join(f"{name}: {text}" for name, text in why.items()) or "in step with dvc.lock"
+    if unchecked:
+        text += f"; not asked for over the network: {', '.join(dict.fromkeys(unchecked))}"
+    return dg.AssetCheckResult(passed=not why, severity=dg.AssetCheckSeverity.WARN, description=text)

@@ -17,6 +17,7 @@ import dagster as dg
 from dagster_dvc.figures import arranged, figures
 from dvc_project.lockfile import Entry
 from dvc_project.project import DvcProject, Stage
+from dvc_project.state import differing_outs
 
 _TABLES = {".parquet", ".jsonl", ".csv"}
 _TABLES_SHOWN = 8
@@ -74,16 +75,8 @@ def describe_outs(
 
 
 def holds_recorded(project: DvcProject, stage: Stage, entry: Entry) -> bool:
-    """Whether the workspace holds the recorded version: every out is there, and its metrics files are the recorded.
-
-    Large outs are not hashed for this; metrics change with them in practice.
-    """
-    for out in stage.outs:
-        if not (project.root / out.path).exists():
-            return False
-        if out.kind == "metrics" and project.workspace.md5(out.path) != entry.outs.get(out.path):
-            return False
-    return True
+    """Whether the workspace holds the recorded version, byte for byte."""
+    return not differing_outs(project.workspace, stage, entry)
 
 
 def table_facts(file: Path) -> TableFacts | None:

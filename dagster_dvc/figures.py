@@ -16,7 +16,7 @@ import dagster as dg
 
 from dvc_project.errors import DvcProjectError
 from dvc_project.project import DvcProject, Stage
-from dvc_project.templating import read_data
+from dvc_project.reading import read_data
 
 Number = int | float
 #: Metadata with every figure unrounded, by its dotted name.

@@ -1,77 +1,67 @@
 """DVC's own files after a ``kill -9``: it writes ``dvc.lock`` and ``.dvc/tmp/rwlock`` in place, and a half stays.
 
-Every later DVC then stops ("validation failed", "JSON structure is corrupted"). Neither file holds anything that is
-nowhere else: ``rwlock`` names processes, and what ``dvc.lock`` says of a stage is in DVC's run cache, from which a
-``dvc repro`` without it restores the outs instead of running the stages again.
+Every later DVC then stops ("validation failed", "JSON structure is corrupted"). Of ``dvc.lock`` the whole records are
+kept, and what was there is put by; what was lost is in DVC's run cache, from which a ``dvc repro`` restores the outs
+instead of running the stages again. ``rwlock`` names processes, and nothing else.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Mapping
+import os
 from pathlib import Path
-from typing import Any
 
-from dvc_project.errors import DvcProjectError
-from dvc_project.hashing import locks_by_link
+from dvc_project.lockfile import LOCK_FILE
 from dvc_project.locks import held
-from dvc_project.templating import read_data
+from dvc_project.repository import locks_by_link, tmp_folder
+from dvc_project.rwlock import RWLOCK
+from dvc_project.salvage import whole_part
 
 HALF = "dvc.lock.half"  # where half a dvc.lock goes, in .dvc/tmp
-CONFLICT = ("<<<<<<<", ">>>>>>>")  # a merge's, for people to resolve
 
 
 def put_aside(root: Path) -> list[str]:
-    """Remove half an ``rwlock``, move half a ``dvc.lock`` away; what was done, for people.
+    """Remove half an ``rwlock``, take the half record out of a ``dvc.lock`` that was cut off; what was done, in words.
 
-    Nothing is touched while a DVC holds the lock of the file, nor with ``core.hardlink_lock``, whose locks are none
-    of ours to read.
+    A file that DVC refuses for another reason is left: DVC says what is wrong with it. Nothing is touched while a DVC
+    holds the lock of the file, nor with ``core.hardlink_lock``, whose locks are none of ours to read.
     """
-    folder = root / ".dvc" / "tmp"
+    folder = tmp_folder(root)
     if not folder.is_dir() or locks_by_link(root):
         return []
     said = []
     with held(folder / "rwlock.lock") as ours:
-        if ours and _is_half_json(folder / "rwlock"):
-            (folder / "rwlock").unlink()
+        if ours and _is_half_json(folder / RWLOCK):
+            (folder / RWLOCK).unlink()
             said.append("removed a half-written .dvc/tmp/rwlock that a killed DVC had left")
+    lock = root / LOCK_FILE
     with held(folder / "lock") as ours:
-        if ours and _is_half_lock(root / "dvc.lock"):
-            (root / "dvc.lock").replace(folder / HALF)
+        kept = whole_part(lock.read_bytes()) if ours and lock.is_file() else None
+        if kept is not None:
+            aside = _free_place(folder)
+            lock.replace(aside)
+            if kept:
+                part = lock.with_name(f".{LOCK_FILE}.{os.getpid()}.part")
+                part.write_bytes(kept)
+                part.replace(lock)
             said.append(
-                f"moved a half-written dvc.lock that a killed DVC had left to .dvc/tmp/{HALF}; what DVC's cache holds "
-                "is restored, not made again"
+                f"moved a half-written dvc.lock that a killed DVC had left to .dvc/tmp/{aside.name}"
+                f"{', and kept its whole records' if kept else ''}; what DVC's cache holds is restored, not made again"
             )
     return said
 
 
+def _free_place(folder: Path) -> Path:
+    """Where nothing lies yet: what an earlier kill left may be wanted, too."""
+    names = itertools.chain([HALF], (f"{HALF}.{number}" for number in itertools.count(2)))
+    return next(folder / name for name in names if not (folder / name).exists())
+
+
 def _is_half_json(path: Path) -> bool:
     try:
-        return path.is_file() and not isinstance(json.loads(path.read_bytes()), dict)
+        if path.is_file():
+            json.loads(path.read_bytes())
     except ValueError:
         return True
-
-
-def _is_half_lock(path: Path) -> bool:
-    if not path.is_file():
-        return False
-    try:
-        tree = read_data(path)
-    except (DvcProjectError, ValueError):  # the latter: cut within a character
-        return not any(mark in path.read_text(errors="replace") for mark in CONFLICT)
-    stages = tree.get("stages")
-    return "schema" not in tree or not isinstance(stages, Mapping) or not all(map(_is_whole, stages.values()))
-
-
-def _is_whole(entry: Any) -> bool:
-    """Whether DVC's schema would take an entry; what is cut off may be valid YAML, too."""
-    if not isinstance(entry, Mapping) or not entry.get("cmd"):
-        return False
-    files = entry.get("params", {})
-    paths = [entry.get(kind, []) for kind in ("deps", "outs")]
-    return (
-        isinstance(files, Mapping)
-        and all(isinstance(values, Mapping) for values in files.values())
-        and all(isinstance(listed, list) for listed in paths)
-        and all(isinstance(one, Mapping) and "path" in one for listed in paths for one in listed)
-    )
+    return False

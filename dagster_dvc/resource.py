@@ -26,6 +26,7 @@ from dagster_dvc.translator import STAGE_KEY, DagsterDvcTranslator, stage_of
 from dvc_project.lockfile import Entry
 from dvc_project.locks import alone
 from dvc_project.project import DvcProject, Stage
+from dvc_project.repository import tmp_folder
 from dvc_project.state import ProjectState, data_version
 
 FORCE_TAG = "dvc/force"
@@ -98,7 +99,7 @@ class DvcResource(dg.ConfigurableResource[Any]):
             dagster.Failure: when one failed; it is busy while a stage runs that reads what it writes.
         """
         root = Path(self.project_dir)
-        with alone(root / ".dvc" / "tmp" / "dagster-bookkeeping.lock"):
+        with alone(tmp_folder(root) / "dagster-bookkeeping.lock"):
             project = DvcProject(root, translator.get_derived)
             state = ProjectState(project)
             for kept in project.bookkeeping(project.stages[stage.name]):

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from dagster_dvc.process import Completed, began
-from dvc_project.hashing import locks_by_link
 from dvc_project.locks import held
 from dvc_project.project import DvcProject, Stage
+from dvc_project.repository import locks_by_link, tmp_folder
+from dvc_project.rwlock import RWLOCK, lives
 
 _WAIT_SECONDS = 2.0
 
@@ -62,7 +63,7 @@ def release_dead_locks(root: Path) -> list[int]:
     while a DVC edits the file, when it is not what DVC writes, or with ``core.hardlink_lock``, whose locks
     are none of ours to read.
     """
-    path = root / ".dvc" / "tmp" / "rwlock"
+    path = tmp_folder(root) / RWLOCK
     if not path.is_file() or locks_by_link(root):
         return []
     with held(path.with_name("rwlock.lock"), _WAIT_SECONDS) as ours:
@@ -70,8 +71,8 @@ def release_dead_locks(root: Path) -> list[int]:
             return []
         try:
             lock: dict[str, Any] = json.loads(path.read_text())
-            write = {p: info for p, info in lock.get("write", {}).items() if _lives(info["pid"])}
-            read = {p: [i for i in infos if _lives(i["pid"])] for p, infos in lock.get("read", {}).items()}
+            write = {p: info for p, info in lock.get("write", {}).items() if lives(info["pid"])}
+            read = {p: [i for i in infos if lives(i["pid"])] for p, infos in lock.get("read", {}).items()}
             before = _ids(lock.get("write", {}), lock.get("read", {}))
         except (ValueError, KeyError, TypeError, AttributeError):
             return []
@@ -86,13 +87,3 @@ def release_dead_locks(root: Path) -> list[int]:
 
 def _ids(write: dict[str, Any], read: dict[str, Any]) -> set[int]:
     return {info["pid"] for info in write.values()} | {info["pid"] for infos in read.values() for info in infos}
-
-
-def _lives(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

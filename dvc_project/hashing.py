@@ -6,40 +6,21 @@ the list itself lies in DVC's cache under that md5.
 
 from __future__ import annotations
 
-import configparser
 import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from pathspec import PathSpec
-
-_ALWAYS_IGNORED = (".git", ".hg", ".dvc/")
+from dvc_project.ignoring import Ignored
+from dvc_project.md5s import Md5s
+from dvc_project.repository import local_path, repository_of
 
 
 def digest(value: Any) -> str:
     """A short digest of JSON-like data, independent of the order of keys."""
     return hashlib.md5(json.dumps(value, sort_keys=True, default=str).encode(), usedforsecurity=False).hexdigest()
-
-
-@lru_cache(maxsize=65536)
-def _file_md5(path: str, *_state: int) -> str:
-    with Path(path).open("rb") as stream:
-        return hashlib.file_digest(stream, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
-
-
-def file_md5(path: Path) -> str:
-    """The md5 of a file; remembered, in this process, while nobody touches it.
-
-    Depends on: the file's content. Key: its path, device, inode, size, and both times; a program that sets the time of
-    change back cannot set that of the inode.
-    """
-    state = path.stat()
-    touched = state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns
-    return _file_md5(str(path), *touched)
 
 
 def listing_md5(files: Mapping[str, str]) -> str:
@@ -49,55 +30,64 @@ def listing_md5(files: Mapping[str, str]) -> str:
 
 
 class Workspace:
-    """Files of a DVC project as DVC sees them: ``.dvcignore`` at the root is heeded."""
+    """Files of a DVC project as DVC sees them: what ``.dvcignore`` files hide is not there.
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        ignore = root / ".dvcignore"
-        lines = ignore.read_text().splitlines() if ignore.is_file() else []
-        self._ignored = PathSpec.from_lines("gitwildmatch", [*_ALWAYS_IGNORED, *lines])
+    Args:
+        root: the folder of ``dvc.yaml``; paths are relative to it.
+        md5s: those of the repository by default, remembered across processes; ``Md5s()`` reads all bytes again.
+        heeding: whether ``.dvcignore`` counts; without, every file does.
+    """
 
-    def md5(self, path: str) -> str | None:
-        """The md5 that DVC gives a project-relative file or folder, None when there is nothing."""
-        full = self.root / path
-        try:
-            return listing_md5(self.listing(path)) if full.is_dir() else file_md5(full)
-        except FileNotFoundError:  # removed meanwhile by a stage that runs
+    def __init__(self, root: Path, md5s: Md5s | None = None, heeding: bool = True) -> None:
+        self.root, repository = root, repository_of(root)
+        self._ignored = Ignored(repository if heeding else None)
+        self._md5s = md5s or Md5s.of_repository(repository)
+
+    def md5(self, path: str, lines: bool = False) -> str | None:
+        """The md5 that DVC gives a project-relative file or folder, None when there is nothing.
+
+        Args:
+            lines: DVC 2's md5, of texts with the ends of their lines as on Unix.
+        """
+        place = local_path(self.root, path)
+        if place is None:
             return None
+        try:
+            if (self.root / place).is_dir():
+                return listing_md5(self.listing(place, lines))
+            return self._md5s(os.path.normpath(self.root / place), lines)
+        except (FileNotFoundError, NotADirectoryError):  # removed meanwhile by a stage that runs
+            return None
+        finally:
+            self._md5s.save()
 
-    def listing(self, path: str) -> dict[str, str]:
+    def reaches(self, path: str) -> bool:
+        """Whether a path lies on this machine: only DVC can ask about URLs."""
+        return local_path(self.root, path) is not None
+
+    def listing(self, path: str, lines: bool = False) -> dict[str, str]:
         """Relative path -> md5 of every file of a folder."""
-        return {name: file_md5(self.root / path / name) for name in sorted(self.files(path))}
+        base = os.path.normpath(self.root / path)
+        return {name: self._md5s(f"{base}/{name}", lines) for name in sorted(self.files(path))}
 
     def size(self, path: str) -> int:
         """Bytes of a file, or of all files of a folder."""
         full = self.root / path
         return sum((full / f).stat().st_size for f in self.files(path)) if full.is_dir() else full.stat().st_size
 
+    def is_hidden(self, path: str) -> bool:
+        """Whether a ``.dvcignore`` hides a file or folder."""
+        full = self.root / path
+        return self._ignored.hides(os.path.normpath(full), full.is_dir())
+
     def files(self, path: str) -> Iterator[str]:
         """Paths of all files below a folder, relative to it."""
-        base = self.root / path
+        base = os.path.normpath(self.root / path)
+        if self._ignored.hides(base, is_folder=True):
+            return
         for parent, folders, names in os.walk(base):
-            inside = os.path.relpath(parent, self.root)  # a folder outside has no line in .dvcignore
-            folders[:] = [f for f in folders if not self._ignored.match_file(f"{inside}/{f}/")]
+            folders[:] = [name for name in folders if not self._ignored(parent, name, is_folder=True)]
+            inside = "" if parent == base else f"{parent[len(base) + 1 :]}/"
             for name in names:
-                if not self._ignored.match_file(f"{inside}/{name}"):
-                    yield (Path(parent) / name).relative_to(base).as_posix()
-
-
-def settings(root: Path) -> configparser.ConfigParser:
-    """The project's DVC settings; ``config.local`` has the last word."""
-    settings = configparser.ConfigParser(interpolation=None)
-    settings.read([root / ".dvc" / "config", root / ".dvc" / "config.local"])
-    return settings
-
-
-def parsing_style(root: Path) -> dict[str, str]:
-    """DVC's ``parsing`` settings: how a mapping becomes flags in a command."""
-    found = settings(root)
-    return dict(found["parsing"]) if found.has_section("parsing") else {}
-
-
-def locks_by_link(root: Path) -> bool:
-    """DVC's ``core.hardlink_lock``: locks are hard links, for file systems without flock."""
-    return settings(root).getboolean("core", "hardlink_lock", fallback=False)
+                if not self._ignored(parent, name, is_folder=False):
+                    yield f"{inside}{name}"

@@ -18,9 +18,11 @@ from typing import Any
 
 from dvc_project.errors import DvcProjectError
 from dvc_project.hashing import digest
+from dvc_project.lock_schema import fault
 from dvc_project.locks import shared
 from dvc_project.paths import overlap
-from dvc_project.templating import read_data
+from dvc_project.reading import read_data
+from dvc_project.repository import tmp_folder
 
 LOCK_FILE = "dvc.lock"
 _POLL_SECONDS, _SETTLED_SECONDS = 0.05, 2.0
@@ -43,12 +45,18 @@ class Inputs:
 
 @dataclass(frozen=True)
 class Entry:
-    """What ``dvc.lock`` records of the last run of one stage (``grids@0`` for an item): md5s by path."""
+    """What ``dvc.lock`` records of the last run of one stage (``grids@0`` for an item): md5s by path.
+
+    ``unix_lines`` are paths whose md5s DVC 2 took, of texts with the ends of their lines as on Unix; ``spellings`` how
+    the file writes each path: DVC finds a record by the path that ``dvc.yaml`` writes, letter by letter.
+    """
 
     stage: str
     cmd: str | list[str]
     inputs: Inputs
     outs: Mapping[str, str]
+    unix_lines: frozenset[str] = frozenset()
+    spellings: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def command(self) -> str:
@@ -63,23 +71,39 @@ class Entry:
     @classmethod
     def of(cls, stage: str, tree: Mapping[str, Any], place: Callable[[str], str] = str) -> Entry:
         """An entry as it stands in the file; ``place`` gives the project-relative path of one in the entry."""
+        listed = {kind: {place(str(e["path"])): e for e in tree.get(kind) or []} for kind in ("deps", "outs")}
+        files = {
+            place(str(file)): (str(file), dict(values or {})) for file, values in (tree.get("params") or {}).items()
+        }
+        every = {**listed["deps"], **listed["outs"]}
+        return cls(
+            stage,
+            tree.get("cmd", ""),
+            Inputs({p: _md5(e) for p, e in listed["deps"].items()}, {p: values for p, (_, values) in files.items()}),
+            {p: _md5(e) for p, e in listed["outs"].items()},
+            frozenset(path for path, e in every.items() if "md5" in e and "hash" not in e),
+            {p: str(e["path"]) for p, e in every.items()} | {p: file for p, (file, _) in files.items()},
+        )
 
-        def md5s(key: str) -> dict[str, str]:
-            return {
-                place(str(e["path"])): str(e.get("md5") or e.get("etag") or e.get("checksum") or "")
-                for e in tree.get(key) or []
-            }
 
-        params = {place(str(file)): dict(values or {}) for file, values in (tree.get("params") or {}).items()}
-        return cls(stage, tree.get("cmd", ""), Inputs(md5s("deps"), params), md5s("outs"))
+def _md5(entry: Mapping[str, Any]) -> str:
+    if "dataset" in entry:
+        return dataset_digest(entry["dataset"])
+    return str(entry.get("md5") or entry.get("etag") or entry.get("checksum") or "")
+
+
+def dataset_digest(pinned: Mapping[str, Any] | None) -> str:
+    """What changes when a data set (``ds://NAME``) is pinned to other data; empty where it is not pinned."""
+    return digest({key: value for key, value in pinned.items() if value not in (None, "", [])}) if pinned else ""
 
 
 @dataclass(frozen=True)
 class Lock:
-    """``dvc.lock``, read once."""
+    """``dvc.lock``, read once; ``datasets`` by name, as they are pinned."""
 
     entries: Mapping[str, Entry] = field(default_factory=dict)
     root: Path | None = None
+    datasets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @classmethod
     def read(cls, root: Path, places: Mapping[str, Callable[[str], str]] | None = None) -> Lock:
@@ -90,22 +114,22 @@ class Lock:
                 None.
 
         Raises:
-            DvcProjectError: when the file is malformed.
+            DvcProjectError: when DVC would refuse the file.
         """
         path = root / LOCK_FILE
         if not path.is_file():
             return cls()
-        recorded = read_data(path, whole_text).get("stages") or {}
-        try:
-            known = dict(recorded.items())
-            wanted = dict.fromkeys(map(str, known), str) if places is None else places
-            return cls(
-                {name: Entry.of(name, known[name], place) for name, place in wanted.items() if name in known}, root
-            )
-        except (AttributeError, KeyError, TypeError, ValueError):
+        tree = read_data(path, whole_text)
+        if wrong := fault(tree):
             raise DvcProjectError(
-                f"{path}: not in DVC's format; restore it with `git checkout -- {LOCK_FILE}`"
-            ) from None
+                f"{path}: not in DVC's format; restore it with `git checkout -- {LOCK_FILE}`, or move it away and run "
+                f"`dvc repro`, which takes what it knows from the run cache (DVC: validation failed: {wrong})"
+            )
+        known = {str(name): entry for name, entry in (tree.get("stages") or {}).items()}
+        wanted = dict.fromkeys(known, str) if places is None else places
+        entries = {name: Entry.of(name, known[name], place) for name, place in wanted.items() if name in known}
+        pinned = tree.get("datasets") or []
+        return cls(entries, root, {str(d["name"]): d for d in pinned if isinstance(d, Mapping) and "name" in d})
 
     def maker(self, path: str) -> Entry | None:
         """The stage whose out is ``path`` or holds it."""
@@ -132,7 +156,7 @@ def whole_text(file: Path) -> str:
     Raises:
         FileNotFoundError: when there is no such file.
     """
-    writer = file.parent / ".dvc" / "tmp" / "lock"
+    writer = tmp_folder(file.parent) / "lock"
     seen, since = b"", time.monotonic()
     while True:
         with shared(writer) as quiet:

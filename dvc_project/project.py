@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-import itertools
-import posixpath
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -17,10 +15,13 @@ from typing import Any
 from dvc_project.artifacts import Artifact, artifacts
 from dvc_project.derived import Derived
 from dvc_project.errors import DvcProjectError
-from dvc_project.hashing import Workspace, digest, parsing_style
+from dvc_project.hashing import Workspace, digest
+from dvc_project.items import Item, foreach, matrix
 from dvc_project.lockfile import Entry, Lock
-from dvc_project.paths import overlap
-from dvc_project.templating import PARAMS_FILE, Variables, is_composite, read_data, to_text
+from dvc_project.paths import Placer, overlap
+from dvc_project.reading import read_data
+from dvc_project.repository import parsing_style, repository_of
+from dvc_project.templating import PARAMS_FILE, Variables
 from dvc_project.tracked import Tracked, tracked
 from dvc_project.yaml import select
 
@@ -59,6 +60,7 @@ class Stage:
     meta: Mapping[str, Any] = field(default_factory=dict)
     frozen: bool = False
     always_changed: bool = False
+    spellings: Mapping[str, str] = field(default_factory=dict)  # path -> how dvc.yaml writes it
 
     @property
     def data(self) -> tuple[str, ...]:
@@ -89,7 +91,7 @@ class Group:
 
 def _names(entries: Iterable[Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """``[path, {path: {flag: value}}]`` as pairs of path and flags."""
-    for entry in entries or []:
+    for entry in entries:
         if isinstance(entry, Mapping):
             for path, flags in entry.items():
                 yield str(path), flags if isinstance(flags, Mapping) else {}
@@ -104,6 +106,8 @@ def _is_asset(group: Group) -> bool:
 class DvcProject:
     """The project in ``root``: an immutable reading of ``dvc.yaml`` and the parameter files it uses.
 
+    ``.dvc`` may lie further up (``repository``).
+
     ``dvc.lock`` and the files of the workspace are read anew by each call that asks for them. To see an
     edited ``dvc.yaml`` or ``params.yaml``, make a new project (:meth:`reload`).
 
@@ -116,6 +120,7 @@ class DvcProject:
 
     def __init__(self, root: Path | str, derive: Callable[[Path], Derived] | None = None) -> None:
         self.root = Path(root).resolve()
+        self.repository = repository_of(self.root)
         self.path = self.root / GRAPH_FILE
         self._tree = read_data(self.path)
         self.workspace = Workspace(self.root)
@@ -146,7 +151,12 @@ class DvcProject:
 
     def declared(self, section: str) -> list[Any]:
         """A top-level section: ``metrics``, ``plots`` or ``params``."""
-        return list(self.variables.resolve(self._tree.get(section) or [], f"{self.path}: {section}"))
+        return list(self.variables.iterable(self._tree.get(section) or [], f"{self.path}: {section}"))
+
+    @cached_property
+    def datasets(self) -> dict[str, Mapping[str, Any]]:
+        """The top-level section ``datasets`` by name; a dep on one is ``ds://NAME``."""
+        return {str(d["name"]): d for d in self.declared("datasets") if isinstance(d, Mapping) and "name" in d}
 
     @cached_property
     def artifacts(self) -> tuple[Artifact, ...]:
@@ -156,33 +166,40 @@ class DvcProject:
             DvcProjectError: when an entry has no path.
         """
         where = f"{self.path}: artifacts"
-        return artifacts(self.variables.resolve(self._tree.get("artifacts") or {}, where), where)
+        return artifacts(self.variables.iterable(self._tree.get("artifacts") or {}, where), where)
 
     @cached_property
     def tracked(self) -> tuple[Tracked, ...]:
-        """What ``.dvc`` files track."""
-        return tuple(tracked(self.workspace))
+        """What ``.dvc`` files track: of those in the project's folder all, of others what a stage reads."""
+        read = {dep for stage in self.stages.values() for dep in stage.deps}
+        found = tracked(self.workspace, self.repository)
+        return tuple(
+            out for out in found if not out.file.startswith("../") or any(overlap(out.path, dep) for dep in read)
+        )
 
     def _group(self, name: str, definition: Any) -> Group:
         where = f"{self.path}: stages.{name}"
         if not isinstance(definition, Mapping):
             raise DvcProjectError(f"{where}: expected a mapping, got {type(definition).__name__}")
-        template = definition.get("do", definition)
-        if "foreach" not in definition and (unknown := set(template) - _STAGE_KEYS):
-            raise DvcProjectError(f"{where}: unknown key {min(unknown)!r}")
+        looped = bool({"foreach", "do"} & set(definition))
+        template = definition.get("do") if looped else definition
+        if not isinstance(template, Mapping) or (looped and set(definition) != {"foreach", "do"}):
+            raise DvcProjectError(f"{where}: expected `foreach` and `do`, a mapping, and nothing beside them")
+        if unknown := set(template) - _STAGE_KEYS:
+            raise DvcProjectError(f"{where}: unknown key {min(map(str, unknown))!r}")
         if "cmd" not in template:
             raise DvcProjectError(f"{where}: cmd is missing")
         dimensions: dict[str, tuple[str, ...]] = {}
         stages: list[Stage] = []
-        if "matrix" in definition:
-            axes = self.variables.iterable(definition["matrix"], f"{where}.matrix")
-            dimensions, items = _matrix(axes, definition["matrix"], where)
-        elif "foreach" in definition:
+        if looped:
             given = definition["foreach"]
-            items = _foreach(self.variables.iterable(given, f"{where}.foreach"), given, where)
+            items = foreach(self.variables.iterable(given, f"{where}.foreach"), given, where)
             dimensions = {"item": tuple(item.key for item in items)}
+        elif "matrix" in definition:
+            axes = self.variables.iterable(definition["matrix"], f"{where}.matrix")
+            dimensions, items = matrix(axes, definition["matrix"], where)
         else:
-            items = [_Item(None, {}, {})]
+            items = [Item(None, {}, {})]
         body = {k: v for k, v in template.items() if k != "matrix"}
         stages = [self._stage(name, item, body) for item in items]
         first = stages[0] if stages else None
@@ -190,7 +207,7 @@ class DvcProject:
         meta = first.meta if first else {}
         return Group(name, tuple(stages), dimensions, desc, meta)
 
-    def _stage(self, group: str, item: _Item, body: Mapping[str, Any]) -> Stage:
+    def _stage(self, group: str, item: Item, body: Mapping[str, Any]) -> Stage:
         name = group if item.key is None else f"{group}@{item.key}"
         where = f"{self.path}: stages.{name}"
         scope = self.variables.shadowed(item.names) if item.names else self.variables
@@ -201,19 +218,25 @@ class DvcProject:
         for key in ("deps", "params", "outs", "metrics", "plots"):
             if not isinstance(made.get(key) or [], list):
                 raise DvcProjectError(f"{where}.{key}: expected a list, got {type(made[key]).__name__}")
-        wdir = posixpath.normpath(str(made.get("wdir", ".")))
-        place = _Placer(wdir)
+        wdir = self._placer()(str(made.get("wdir", ".")))
+        place = self._placer(wdir)
+        kinds = ("outs", "metrics", "plots")
+        written = [(kind, path, flags) for kind in kinds for path, flags in _names(made.get(kind) or [])]
         outs = [
             Out(place(path), kind, bool(flags.get("cache", True)), bool(flags.get("persist", False)))
-            for kind in ("outs", "metrics", "plots")
-            for path, flags in _names(made.get(kind, []))
+            for kind, path, flags in written
         ]
+        deps, params = [str(dep) for dep in made.get("deps") or []], _params(made.get("params") or [])
         return Stage(
             name, group, item.key, item.coordinates, made["cmd"], body["cmd"], wdir,
-            tuple(place(str(d)) for d in made.get("deps") or []), _params(made.get("params") or [], place),
+            tuple(map(place, deps)), {place(file): keys for file, keys in params.items()},
             tuple(outs), made.get("desc"), made.get("meta") or {},
             bool(made.get("frozen")), bool(made.get("always_changed")),
+            {place(path): place.spelling(path) for path in [*deps, *params, *(path for _, path, _ in written)]},
         )  # fmt: skip
+
+    def _placer(self, wdir: str = ".") -> Placer:
+        return Placer(self.root, self.repository, wdir)
 
     # --- bookkeeping ---------------------------------------------------------------------------------
 
@@ -273,19 +296,22 @@ class DvcProject:
     # --- the workspace -------------------------------------------------------------------------------
 
     def params(self, stage: Stage) -> dict[str, dict[str, Any]]:
-        """The stage's slice of each of its parameter files, as ``dvc.lock`` would record it; absent keys are absent."""
-        slices: dict[str, dict[str, Any]] = {}
-        for file, keys in stage.params.items():
-            path = self.root / file
-            tree = read_data(path) if path.is_file() else {}
-            slices[file] = select(tree, keys) if keys else tree
-        return slices
+        """The stage's slice of each of its parameter files, as ``dvc.lock`` would record it.
+
+        Absent files and keys are absent.
+        """
+        trees = {file: read_data(self.root / file) for file in stage.params if (self.root / file).exists()}
+        return {file: select(tree, keys) if (keys := stage.params[file]) else tree for file, tree in trees.items()}
 
     def own_inputs(self, stage: Stage) -> dict[str, Any]:
-        """What decides a stage's result besides the data of other stages: parameters and md5s of sources."""
+        """What decides a stage's result besides the data of other stages: parameters and md5s of sources.
+
+        Raises:
+            DvcProjectError: when a file of parameters cannot be read.
+        """
         now = self.derived.md5s
-        md5s = {path: now.get(path) or self.workspace.md5(path) for path in self.sources(stage) if "://" not in path}
-        return {"params": self.params(stage), "sources": md5s}
+        paths = [path for path in self.sources(stage) if self.workspace.reaches(path)]
+        return {"params": self.params(stage), "sources": {p: now.get(p) or self.workspace.md5(p) for p in paths}}
 
     def code_version(self, group: str, recorded: Mapping[str, Entry] | None = None) -> str:
         """A digest of the unexpanded ``cmd`` and of the inputs that all items share: the same for every partition.
@@ -298,7 +324,7 @@ class DvcProject:
         inputs: dict[tuple[str, ...], Any] = {}
         for number, stage in enumerate(stages):
             entry = None if recorded is None else recorded[stage.name]
-            found = self.own_inputs(stage) if entry is None else self._recorded_inputs(stage, entry)
+            found = self._present_inputs(stage) if entry is None else self._recorded_inputs(stage, entry)
             if entry is not None and entry.cmd != stage.cmd:
                 template = entry.cmd  # what its template was is not recorded
             if stage.frozen:
@@ -308,9 +334,19 @@ class DvcProject:
             inputs = {k: v for k, v in leaves.items() if not number or (k in inputs and inputs[k] == v)}
         return digest([template, sorted(([*key], value) for key, value in inputs.items())])
 
+    def _present_inputs(self, stage: Stage) -> dict[str, Any]:
+        """:meth:`own_inputs`; of a file that cannot be read its fault, which the stage's state names, too."""
+        try:
+            return self.own_inputs(stage)
+        except DvcProjectError as error:
+            return {"params": {"": {"unreadable": str(error)}}, "sources": {}}
+
     def _recorded_inputs(self, stage: Stage, entry: Entry) -> dict[str, Any]:
-        """What :meth:`own_inputs` was when a stage ran."""
-        deps = {path: entry.inputs.deps.get(path) for path in self.sources(stage) if "://" not in path}
+        """What :meth:`own_inputs` was when a stage ran; DVC 2's md5 of a text counts as DVC 3's of the same."""
+        deps = {path: entry.inputs.deps.get(path) for path in self.sources(stage) if self.workspace.reaches(path)}
+        for path in entry.unix_lines & set(deps):
+            if self.workspace.md5(path, lines=True) == deps[path]:
+                deps[path] = self.workspace.md5(path)
         return {"params": {file: entry.inputs.params.get(file, {}) for file in stage.params}, "sources": deps}
 
     # --- dvc.lock ------------------------------------------------------------------------------------
@@ -321,80 +357,26 @@ class DvcProject:
         Raises:
             DvcProjectError: when the file is malformed.
         """
-        return dict(Lock.read(self.root, {name: _Placer(stage.wdir) for name, stage in self.stages.items()}).entries)
+        return dict(self.read_lock().entries)
+
+    def read_lock(self) -> Lock:
+        """``dvc.lock``, of the stages that exist, with paths relative to the project.
+
+        Raises:
+            DvcProjectError: when DVC would refuse the file.
+        """
+        return Lock.read(self.root, {name: self._placer(stage.wdir) for name, stage in self.stages.items()})
 
 
-@dataclass(frozen=True)
-class _Item:
-    key: Any
-    names: Mapping[str, Any]
-    coordinates: Mapping[str, str]
-
-
-def _label(value: Any, given: Any) -> str:
-    """An item's part in its stage's name. DVC writes a boolean as ``True`` when it comes from a variable."""
-    return str(value) if isinstance(given, str) and "${" in given else to_text(value)
-
-
-def _labels(axis: str, values: list[Any], given: Any) -> list[str]:
-    each = given if isinstance(given, list) else [given] * len(values)
-    return [
-        f"{axis}{i}" if is_composite(v) else _label(v, g) for i, (v, g) in enumerate(zip(values, each, strict=True))
-    ]
-
-
-def _matrix(
-    axes: Mapping[str, Any], given: Mapping[str, Any], where: str
-) -> tuple[dict[str, tuple[str, ...]], list[_Item]]:
-    for axis, values in axes.items():
-        if not isinstance(values, list):
-            raise DvcProjectError(f"{where}.matrix.{axis}: expected a list, got {type(values).__name__}")
-    labels = {axis: _labels(axis, values, given[axis]) for axis, values in axes.items()}
-    items: dict[str, _Item] = {}
-    for places in itertools.product(*(range(len(values)) for values in axes.values())):
-        chosen = dict(zip(axes, places, strict=True))
-        coordinates = {axis: labels[axis][i] for axis, i in chosen.items()}
-        key = "-".join(coordinates.values())
-        items[key] = _Item(key, {"key": key, "item": {a: axes[a][i] for a, i in chosen.items()}}, coordinates)
-    return {axis: tuple(dict.fromkeys(names)) for axis, names in labels.items()}, list(items.values())
-
-
-def _foreach(data: Any, given: Any, where: str) -> list[_Item]:
-    if isinstance(data, Mapping):
-        named = {to_text(key): {"key": to_text(key), "item": value} for key, value in data.items()}
-    elif isinstance(data, list):
-        each = given if isinstance(given, list) else [given] * len(data)
-        by_index = any(map(is_composite, data))
-        keys = [str(i) if by_index else _label(v, g) for i, (v, g) in enumerate(zip(data, each, strict=True))]
-        named = {key: {"item": value} for key, value in zip(keys, data, strict=True)}
-    else:
-        raise DvcProjectError(f"{where}.foreach: expected a list or a mapping, got {type(data).__name__}")
-    return [_Item(key, names, {"item": key}) for key, names in named.items()]
-
-
-@dataclass(frozen=True)
-class _Placer:
-    """Paths of a stage, relative to its ``wdir``, as paths relative to the project root."""
-
-    wdir: str
-
-    def __call__(self, path: str) -> str:
-        if "://" in path or posixpath.isabs(path):
-            return path
-        return posixpath.normpath(posixpath.join(self.wdir, path))
-
-
-def _params(entries: Iterable[Any], place: _Placer) -> dict[str, tuple[str, ...]]:
+def _params(entries: Iterable[Any]) -> dict[str, tuple[str, ...]]:
     """File -> keys; no keys means the whole file."""
     files: dict[str, list[str]] = {}
     whole: set[str] = set()
     for entry in entries:
-        parts = entry.items() if isinstance(entry, Mapping) else [(PARAMS_FILE, [entry])]
-        for file, keys in parts:
-            path = place(str(file))
-            files.setdefault(path, []).extend(str(key) for key in keys or [])
-            whole |= set() if keys else {path}
-    return {path: () if path in whole else tuple(dict.fromkeys(keys)) for path, keys in files.items()}
+        for file, keys in entry.items() if isinstance(entry, Mapping) else [(PARAMS_FILE, [entry])]:
+            files.setdefault(str(file), []).extend(str(key) for key in keys or [])
+            whole |= set() if keys else {str(file)}
+    return {file: () if file in whole else tuple(dict.fromkeys(keys)) for file, keys in files.items()}
 
 
 def stages_of(root: Path) -> dict[str, Stage]:

@@ -1,6 +1,7 @@
-"""Which stages are up to date, by ``dvc.lock`` and the sources in the workspace.
+"""Which stages are up to date, by ``dvc.lock`` and the bytes in the workspace.
 
-The answer of ``dvc status``, found without asking it: it refuses to answer while a stage runs.
+The answer of ``dvc status``, found without asking it: it refuses to answer while a stage runs. What a stage writes just
+now is not looked at: until it is done, its last record counts.
 """
 
 from __future__ import annotations
@@ -9,11 +10,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dvc_project.cache import cached_listing
-from dvc_project.hashing import digest, listing_md5
-from dvc_project.lockfile import Entry
+from dvc_project.cache import Cache
+from dvc_project.errors import DvcProjectError
+from dvc_project.hashing import Workspace, digest, listing_md5
+from dvc_project.lockfile import Entry, dataset_digest
 from dvc_project.paths import overlap
-from dvc_project.project import DvcProject, Stage
+from dvc_project.project import DvcProject, Out, Stage
+from dvc_project.rwlock import writing
+
+DATASET = "ds://"
 
 
 def data_version(stage: Stage, entry: Entry) -> str:
@@ -27,14 +32,40 @@ def data_version(stage: Stage, entry: Entry) -> str:
     return next(iter(md5s.values())) if len(md5s) == 1 else digest(md5s)
 
 
+def differing_outs(workspace: Workspace, stage: Stage, entry: Entry, but: Mapping[str, int] | None = None) -> list[str]:
+    """The outs of a stage whose bytes in the workspace are not those that were recorded, and how.
+
+    Args:
+        but: paths that are not looked at.
+    """
+    outs = [out for out in stage.outs if not any(overlap(out.path, path) for path in but or {})]
+    return [why for out in outs if (why := _difference(workspace, out, entry))]
+
+
+def _difference(workspace: Workspace, out: Out, entry: Entry) -> str | None:
+    recorded = entry.outs.get(out.path)
+    if recorded is None:
+        return f"{out.path} is a new out"
+    if not workspace.reaches(out.path):
+        return None
+    now = None if workspace.is_hidden(out.path) else workspace.md5(out.path, out.path in entry.unix_lines)
+    if now is None:
+        return f"{out.path} is missing"
+    return None if now == recorded else f"{out.path} is not as recorded"
+
+
 @dataclass(frozen=True)
 class StageState:
-    """How a stage's record compares with now; empty ``reasons`` and ``changed_upstream`` mean up to date."""
+    """How a stage's record compares with now; empty ``reasons`` and ``changed_upstream`` mean up to date.
+
+    ``unchecked`` are deps elsewhere, by URL: DVC would ask for them over the network, and here their record counts.
+    """
 
     stage: Stage
     entry: Entry | None
     reasons: tuple[str, ...] = ()
     changed_upstream: frozenset[str] = frozenset()
+    unchecked: tuple[str, ...] = ()
 
     @property
     def in_sync(self) -> bool:
@@ -42,10 +73,16 @@ class StageState:
 
 
 class ProjectState:
-    """A comparison of every stage's lock entry with the workspace's sources and the upstream entries."""
+    """A comparison of every stage's lock entry with the workspace.
+
+    Raises:
+        DvcProjectError: when DVC would refuse ``dvc.lock``.
+    """
 
     def __init__(self, project: DvcProject) -> None:
-        self.project, self.lock = project, project.lock()
+        read = project.read_lock()
+        self.project, self.lock, self._pinned = project, dict(read.entries), read.datasets
+        self._writing, self._cache = writing(project.root), Cache(project.root)
         self._outs = {
             out.path: self.lock[name].outs.get(out.path)
             for name, stage in project.stages.items()
@@ -59,7 +96,9 @@ class ProjectState:
             return StageState(stage, None, ("never ran",))
         if derived := self._derived(stage):
             return StageState(stage, entry, tuple(self._unwritten(stage, derived)))
-        return StageState(stage, entry, tuple(self._reasons(stage, entry)), self._changed_upstream(stage, entry))
+        elsewhere = [dep for dep in stage.deps if not self.project.workspace.reaches(dep) and not _is_dataset(dep)]
+        reasons, upstream = tuple(self._reasons(stage, entry)), self._changed_upstream(stage, entry)
+        return StageState(stage, entry, reasons, upstream, tuple(elsewhere))
 
     def all(self) -> list[StageState]:
         """Every stage's state, producers first."""
@@ -77,18 +116,55 @@ class ProjectState:
         return [f"{path} is not as recorded" for path in gone] + [f"{path} would change" for path in changed]
 
     def _reasons(self, stage: Stage, entry: Entry) -> list[str]:
-        reasons = ["always changed"] if stage.always_changed else []
+        is_callback = not (stage.deps or stage.params or stage.outs)
+        reasons = ["always changed"] if stage.always_changed or is_callback else []
         if entry.cmd != stage.cmd:
             reasons.append("command changed")
-        reasons += [f"{out.path} is a new out" for out in stage.outs if out.path not in entry.outs]
+        reasons += differing_outs(self.project.workspace, stage, entry, self._writing)
+        reasons += [f"{out.path} is not in DVC's cache" for out in stage.outs if self._is_uncached(out, entry)]
+        reasons += [
+            f"{path} is recorded as {entry.spellings[path]}"
+            for path, spelling in stage.spellings.items()
+            if entry.spellings.get(path, spelling) != spelling
+        ]
         if stage.frozen:
             return reasons
-        inputs = self.project.own_inputs(stage)
+        try:
+            inputs = self.project.own_inputs(stage)
+        except DvcProjectError as error:
+            return [*reasons, str(error)]
         reasons += _param_changes(stage, inputs["params"], entry.inputs.params)
         for path, md5 in inputs["sources"].items():
-            if entry.inputs.deps.get(path) != md5:
-                reasons += self._changes(path, entry.inputs.deps.get(path, "")) or [f"{path} changed"]
-        return reasons
+            then = entry.inputs.deps.get(path)
+            by_lines = path in entry.unix_lines and md5 is not None
+            if then != (self.project.workspace.md5(path, lines=True) if by_lines else md5):
+                gone = f"{path} is missing" if md5 is None else f"{path} changed"
+                reasons += self._changes(path, then or "") or [gone]
+        return reasons + [why for dep in stage.deps if (why := self._elsewhere(dep, entry.inputs.deps.get(dep)))]
+
+    def _is_uncached(self, out: Out, entry: Entry) -> bool:
+        """Whether the cache lacks an out that it should hold, or some of its files."""
+        md5 = entry.outs.get(out.path)
+        if not out.cache or not md5 or not self.project.workspace.reaches(out.path):
+            return False
+        if any(overlap(out.path, path) for path in self._writing):
+            return False
+        files = self._cache.listing(md5) if md5.endswith(".dir") else {"": md5}
+        return files is None or bool(self._cache.missing(files))
+
+    def _elsewhere(self, dep: str, recorded: str | None) -> str | None:
+        """What is wrong with a dep that is no path."""
+        if self.project.workspace.reaches(dep):
+            return None
+        if not _is_dataset(dep):
+            return f"{dep} is a new dep" if recorded is None else None
+        name = dep.removeprefix(DATASET)
+        declared, pinned = self.project.datasets.get(name), self._pinned.get(name)
+        if declared is None:
+            return f"{dep}: dvc.yaml has no data set {name!r}"
+        if pinned is None or any(pinned.get(key) != value for key, value in declared.items() if value):
+            return f"{dep} is not pinned as declared; run `dvc ds update {name}`"
+        return None if recorded == dataset_digest(pinned) else f"{dep} changed"
 
     def _changes(self, path: str, recorded: str) -> list[str]:
         derived = self.project.derived
@@ -98,22 +174,24 @@ class ProjectState:
         if stage.frozen:
             return frozenset()
         sources = set(self.project.sources(stage))
-        stale = {d for d in stage.deps if d not in sources and not self._is_current(d, entry.inputs.deps.get(d))}
+        made = [dep for dep in stage.deps if dep not in sources]
+        stale = {d for d in made if not self._is_current(d, entry.inputs.deps.get(d), d in entry.unix_lines)}
         return frozenset(
             name
             for name in self.project.upstream[stage.name]
             if any(overlap(out.path, dep) for out in self.project.stages[name].outs for dep in stale)
         )
 
-    def _is_current(self, dep: str, recorded: str | None) -> bool:
+    def _is_current(self, dep: str, recorded: str | None, lines: bool) -> bool:
         """Whether a dep that stages make is still what this record saw."""
         if recorded is None:
             return False
-        if self._outs.get(dep):
-            return self._outs[dep] == recorded
-        assembled = self._assembled(dep)
-        # Files beside the outs belong to a folder's md5 too: the workspace has the last word.
-        return recorded in (assembled, self.project.workspace.md5(dep))
+        if any(overlap(dep, path) for path in self._writing):
+            return recorded == (self._outs.get(dep) or self._assembled(dep))
+        workspace = self.project.workspace
+        if not workspace.reaches(dep):
+            return self._outs.get(dep) in (None, recorded)
+        return recorded == workspace.md5(dep, lines)
 
     def _assembled(self, dep: str) -> str | None:
         """The md5 of a path inside an out, or of a folder that holds outs, from the recorded listings."""
@@ -122,7 +200,7 @@ class ProjectState:
             if md5 is None or not overlap(path, dep):
                 continue
             if md5.endswith(".dir"):
-                listing = cached_listing(self.project.root, md5)
+                listing = self._cache.listing(md5)
                 if listing is None:
                     return None
                 files |= {f"{path}/{name}": value for name, value in listing.items()}
@@ -134,11 +212,18 @@ class ProjectState:
         return listing_md5(inside) if inside else None
 
 
+def _is_dataset(dep: str) -> bool:
+    return dep.startswith(DATASET)
+
+
 def _param_changes(
     stage: Stage, now: Mapping[str, Mapping[str, Any]], recorded: Mapping[str, Mapping[str, Any]]
 ) -> list[str]:
     changes = []
     for file, keys in stage.params.items():
+        if file not in now:
+            changes.append(f"{file} is missing")
+            continue
         here, there = now.get(file, {}), recorded.get(file, {})
         for key in keys or {**here, **there}:
             if key not in here:

@@ -7,50 +7,18 @@ and, inside ``matrix`` and ``foreach``, ``item`` and ``key``.
 from __future__ import annotations
 
 import copy
-import json
 import re
 import shlex
-import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from dvc_project.errors import DvcProjectError
-from dvc_project.yaml import MISSING, lookup, parse_yaml
+from dvc_project.reading import read_data
+from dvc_project.yaml import MISSING, lookup
 
 PARAMS_FILE = "params.yaml"
 _PLACE = re.compile(r"(?<!\\)\$\{(?P<inner>.*?)\}")
-
-
-def read_data(path: Path, read: Callable[[Path], str] = Path.read_text) -> dict[str, Any]:
-    """A YAML, JSON or TOML file that holds a mapping; an empty file is an empty mapping.
-
-    YAML is read with the library and the version (1.2) that DVC uses: ``1e-3`` is a number, ``on`` a word.
-
-    Raises:
-        DvcProjectError: when the file is missing, malformed, of another kind, or no mapping.
-    """
-    try:
-        text = read(path)
-    except OSError as error:
-        raise DvcProjectError(f"{path}: cannot be read ({error.strerror})") from error
-    except UnicodeDecodeError as error:
-        raise DvcProjectError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start})") from error
-    try:
-        match path.suffix:
-            case ".json":
-                data = json.loads(text)
-            case ".toml":
-                data = tomllib.loads(text)
-            case ".yaml" | ".yml" | ".lock" | ".dvc":
-                data = parse_yaml(text)
-            case kind:
-                raise DvcProjectError(f"{path}: parameters in {kind!r} files are not read; use YAML, JSON or TOML")
-    except (ValueError, RecursionError) as error:
-        raise DvcProjectError(f"{path}: {error}") from error
-    if data is not None and not isinstance(data, Mapping):
-        raise DvcProjectError(f"{path}: expected a mapping, got {type(data).__name__}")
-    return dict(data or {})
 
 
 def is_composite(value: Any) -> bool:
@@ -58,7 +26,11 @@ def is_composite(value: Any) -> bool:
 
 
 def to_text(value: Any, style: Mapping[str, str] | None = None) -> str:
-    """A value inside a longer string. A mapping becomes command-line flags, by DVC's ``parsing`` settings."""
+    """A value inside a longer string. A mapping becomes command-line flags, by DVC's ``parsing`` settings.
+
+    Raises:
+        DvcProjectError: for a list in a list, which no flag can say.
+    """
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, Mapping):
@@ -67,6 +39,7 @@ def to_text(value: Any, style: Mapping[str, str] | None = None) -> str:
 
 
 def _flags(tree: Mapping[str, Any], style: Mapping[str, str], prefix: str = "") -> Iterable[str]:
+    """An empty list or mapping is no flag."""
     for key, value in tree.items():
         flag = f"--{prefix}{key}"
         if isinstance(value, Mapping):
@@ -77,8 +50,13 @@ def _flags(tree: Mapping[str, Any], style: Mapping[str, str], prefix: str = "") 
             elif style.get("bool") == "boolean_optional":
                 yield f"--no-{prefix}{key}"
         elif is_composite(value):
+            if nested := [v for v in value if is_composite(v)]:
+                raise DvcProjectError(f"{prefix}{key}: cannot be put into a command: {nested[0]!r} lies in a list")
             words = [shlex.quote(v) if isinstance(v, str) else str(v) for v in value]
-            yield from (f"{flag} {w}" for w in words) if style.get("list") == "append" else [" ".join([flag, *words])]
+            if style.get("list") == "append":
+                yield from (f"{flag} {word}" for word in words)
+            elif words:
+                yield " ".join([flag, *words])
         else:
             yield f"{flag} {shlex.quote(value) if isinstance(value, str) else value}"
 
@@ -89,13 +67,26 @@ def merge(into: dict[str, Any], update: Mapping[str, Any], where: str) -> None:
     Raises:
         DvcProjectError: when both define the same leaf.
     """
-    for key, value in update.items():
+    for key, value in _named(update).items():
         if isinstance(into.get(key), dict) and isinstance(value, Mapping):
             merge(into[key], value, f"{where}.{key}")
         elif key in into:
             raise DvcProjectError(f"{where}: {key!r} is already defined; rename one of the two")
         else:
             into[key] = copy.deepcopy(value)
+
+
+def _whole_place(text: str) -> re.Match[str] | None:
+    """The one ``${...}`` that a text is."""
+    places = list(_PLACE.finditer(text))
+    return places[0] if len(places) == 1 and places[0][0] == text else None
+
+
+def _named(tree: Any) -> Any:
+    """Mappings without the keys that are no text: no ``${...}`` reaches them."""
+    if isinstance(tree, Mapping):
+        return {key: _named(value) for key, value in tree.items() if isinstance(key, str)}
+    return [_named(value) for value in tree] if isinstance(tree, list) else tree
 
 
 class Variables:
@@ -158,12 +149,12 @@ class Variables:
         return value
 
     def iterable(self, value: Any, where: str) -> Any:
-        """The data of a ``matrix`` or ``foreach``: here a place may hold a list or a mapping."""
+        """The data of a ``matrix`` or ``foreach``, or a top-level section: a place may hold a list or a mapping."""
         if isinstance(value, Mapping):
-            return {k: self.iterable(v, where) for k, v in value.items()}
+            return {self.resolve(k, where): self.iterable(v, where) for k, v in value.items()}
         if isinstance(value, list):
             return [self.iterable(v, where) for v in value]
-        if isinstance(value, str) and (exact := _PLACE.fullmatch(value)):
+        if isinstance(value, str) and (exact := _whole_place(value)):
             return copy.deepcopy(self.select(exact["inner"].strip(), where))
         return self.resolve(value, where)
 
@@ -176,8 +167,7 @@ class Variables:
                 )
             return value
 
-        exact = _PLACE.fullmatch(text)
-        if exact and len(_PLACE.findall(text)) == 1:
+        if exact := _whole_place(text):
             value = value_of(exact)
             return to_text(value, self._style) if isinstance(value, Mapping) else value
         filled = _PLACE.sub(lambda place: to_text(value_of(place), self._style), text)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import posixpath
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +10,8 @@ from typing import Any
 
 from dvc_project.errors import DvcProjectError
 from dvc_project.hashing import Workspace
-from dvc_project.templating import read_data
+from dvc_project.paths import Placer
+from dvc_project.reading import read_data
 
 
 @dataclass(frozen=True)
@@ -27,27 +28,31 @@ class Tracked:
     meta: Mapping[str, Any]
 
 
-def tracked(workspace: Workspace) -> list[Tracked]:
-    """All outs of the ``.dvc`` files of a workspace, by path.
+def tracked(workspace: Workspace, repository: Path) -> list[Tracked]:
+    """All outs of the ``.dvc`` files of a DVC repository, by path.
 
     Raises:
         DvcProjectError: when one is malformed.
     """
-    files = [file for file in workspace.files(".") if file.endswith(".dvc")]
-    return sorted((out for file in files for out in _outs(workspace.root, file)), key=lambda out: out.path)
+    root, top = workspace.root, os.path.relpath(repository, workspace.root)
+    place = Placer(root, repository)
+    files = [place(f"{top}/{file}") for file in workspace.files(top) if file.endswith(".dvc")]
+    return sorted((out for file in files for out in _outs(root, repository, file)), key=lambda out: out.path)
 
 
-def _outs(root: Path, file: str) -> Iterator[Tracked]:
+def _outs(root: Path, repository: Path, file: str) -> Iterator[Tracked]:
+    """The outs of one file; it may have none."""
     tree = read_data(root / file)
-    if not isinstance(tree, Mapping) or not isinstance(tree.get("outs"), list):
+    outs = tree.get("outs") or []
+    if not isinstance(outs, list):
         raise DvcProjectError(f"{root / file}: outs: expected a list")
-    folder = posixpath.join(posixpath.dirname(file), str(tree.get("wdir", ".")))
+    place = Placer(root, repository, f"{os.path.dirname(file) or '.'}/{tree.get('wdir') or '.'}")
     origin = _origin((tree.get("deps") or [None])[0])
-    for out in tree["outs"]:
+    for out in outs:
         if not isinstance(out, Mapping) or "path" not in out:
             raise DvcProjectError(f"{root / file}: outs: expected mappings with a path")
         yield Tracked(
-            posixpath.normpath(posixpath.join(folder, str(out["path"]))), file, out.get("md5"), out.get("size"),
+            place(str(out["path"])), file, out.get("md5"), out.get("size"),
             out.get("nfiles"), origin, out.get("desc") or tree.get("desc"), out.get("meta") or tree.get("meta") or {},
         )  # fmt: skip
 

@@ -78,10 +78,8 @@ def _refuse_bombs(text: str) -> None:
 
 def lookup(tree: Any, dotted: str) -> Any:
     """The value at a dotted path through mappings and lists, or :data:`MISSING`."""
-    if isinstance(tree, Mapping) and dotted in tree:
-        return tree[dotted]
     for part in dotted.split("."):
-        index = int(part) if part.isdigit() else None
+        index = int(part) if part.removeprefix("-").isdigit() else None
         if isinstance(tree, Mapping) and part in tree:
             tree = tree[part]
         elif index is not None and (index in tree if isinstance(tree, Mapping) else _has(tree, index)):
@@ -97,4 +95,4 @@ def select(tree: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
 
 
 def _has(values: Any, index: int) -> bool:
-    return isinstance(values, list) and index < len(values)
+    return isinstance(values, list) and -len(values) <= index < len(values)

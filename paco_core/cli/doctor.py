@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from dvc_project.hashing import settings
+from dvc_project.repository import settings
 from paco_core.config.params import PARAMS_FILE, ParamsError, load
 from paco_core.io import gpus, nvidia_smi
 from paco_core.io.answer import Answer

@@ -93,10 +93,9 @@ def promote(root: Path, name: str, say: Callable[[str], None] = lambda _line: No
 
 def _require_recorded(root: Path, name: str, md5: str) -> None:
     from dvc_project.hashing import Workspace
-    from paco_core.runtime.code.inputs import HASHED_BYTES
 
-    disk, path = Workspace(root), out_of(name).as_posix()
-    if not (root / path).is_dir() or (disk.size(path) <= HASHED_BYTES and disk.md5(path) != md5):
+    path = out_of(name).as_posix()
+    if Workspace(root).md5(path) != md5:
         raise DataError(f"{path} is not the version that dvc.lock records ({md5}); run `dvc checkout {path}`")
 
 

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import psutil
-
 from dvc_project.paths import overlap
 from dvc_project.project import DvcProject, Stage
+from dvc_project.rwlock import writing
 from dvc_project.state import ProjectState, StageState
 from paco_core.runtime.code.derived import present_code
 from paco_core.serving.servers import endpoint
 
-RWLOCK = Path(".dvc") / "tmp" / "rwlock"  # DVC notes here which process writes which path
 State = Literal["up to date", "running", "out of date", "never run", "waits"]
 
 
@@ -60,20 +57,20 @@ def status(root: Path) -> Status:
     project = DvcProject(root, present_code)
     behind: set[str] = set()
     lines = []
-    writing, shown = _writing(root), set(project.assets)
+    noted, shown = writing(root), set(project.assets)
     for state in ProjectState(project).all():  # producers first
         if state.stage.group not in shown:  # the stage `code`: what it would write is a reason of its readers
             continue
-        line = _line(state, sorted(behind & set(project.upstream[state.stage.name])), writing)
+        line = _line(state, sorted(behind & set(project.upstream[state.stage.name])), noted)
         if line.state != "up to date":
             behind.add(state.stage.name)
         lines.append(line)
     return Status(tuple(lines), _champions(root), endpoint.status(root))
 
 
-def _line(state: StageState, behind: list[str], writing: Mapping[str, int]) -> StageLine:
+def _line(state: StageState, behind: list[str], noted: Mapping[str, int]) -> StageLine:
     name = state.stage.name
-    if (process := _writer(state.stage, writing)) is not None:
+    if (process := _writer(state.stage, noted)) is not None:
         return StageLine(name, "running", (f"process {process}",))
     if state.entry is None:
         return StageLine(name, "never run", (f"waits for {', '.join(behind)}",) if behind else ())
@@ -86,22 +83,8 @@ def _line(state: StageState, behind: list[str], writing: Mapping[str, int]) -> S
     return StageLine(name, "up to date")
 
 
-def _writing(root: Path) -> dict[str, int]:
-    """Paths that a living process of DVC's writes, and which."""
-    try:
-        noted = json.loads((root / RWLOCK).read_text()).get("write", {})
-        found = {_relative(root, path): int(info["pid"]) for path, info in noted.items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return {}
-    return {path: process for path, process in found.items() if psutil.pid_exists(process)}
-
-
-def _relative(root: Path, path: str) -> str:
-    return Path(path).relative_to(root).as_posix() if Path(path).is_relative_to(root) else path
-
-
-def _writer(stage: Stage, writing: Mapping[str, int]) -> int | None:
-    return next((p for path, p in writing.items() if any(overlap(out.path, path) for out in stage.outs)), None)
+def _writer(stage: Stage, noted: Mapping[str, int]) -> int | None:
+    return next((p for path, p in noted.items() if any(overlap(out.path, path) for out in stage.outs)), None)
 
 
 def _champions(root: Path) -> str:

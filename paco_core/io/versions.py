@@ -1,45 +1,80 @@
-"""Earlier versions of data, laid out from DVC's cache."""
+"""Versions of data by md5: the workspace's, or laid out from DVC's cache. What is handed out was hashed."""
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
-from dvc_project.cache import cached, cached_listing
-from dvc_project.lockfile import Lock
+from dvc_project.cache import Cache
+from dvc_project.hashing import Workspace
+from paco_core.io.file_locks import locked
 from paco_core.io.files import DataError, atomic
 
 RESTORED = Path(".paco") / "versions"  # earlier versions, laid out from DVC's cache
 
 
 def folder_of_version(root: Path, path: str, md5: str) -> Path:
-    """A recorded version of an out that is a folder: the workspace's where it is that one, else from DVC's cache.
+    """A recorded version of an out that is a folder: the workspace's where its bytes are that one, else the cache's.
+
+    Files are hashed unless they are known not to have changed since (:mod:`dvc_project.md5s`).
 
     Raises:
-        DataError: when the cache lacks it.
+        DataError: when neither holds these bytes.
     """
-    if Lock.read(root).md5_of(path) == md5 and (root / path).is_dir():
+    if (root / path).is_dir() and Workspace(root).md5(path) == md5:
         return root / path
     target = root / RESTORED / Path(path).name / md5.removesuffix(".dir")
-    if not target.is_dir():
-        restore(root, md5, target)
+    with locked(target.with_suffix(".lock")):
+        # Links may dangle once the cache was cleaned, and lead to what somebody wrote through them.
+        if not target.is_dir() or _md5(root, target) != md5:
+            restore(root, md5, target)
     return target
+
+
+def copy_of_version(root: Path, path: str, md5: str, copy: Callable[[Path], Path]) -> Path | None:
+    """A folder of these bytes that something else than DVC keeps; None where that is not these bytes.
+
+    Args:
+        copy: copies it to a new folder, which is returned.
+    """
+    target = root / RESTORED / Path(path).name / f"{md5.removesuffix('.dir')}-copy"
+    with locked(target.with_suffix(".lock")):
+        if not target.is_dir() or _md5(root, target) != md5:
+            with tempfile.TemporaryDirectory(dir=target.parent) as aside:
+                found = copy(Path(aside))
+                if _md5(root, found) != md5:
+                    return None
+                with atomic(target) as part:
+                    found.replace(part)
+    return target
+
+
+def _md5(root: Path, folder: Path) -> str | None:
+    return Workspace(root, heeding=False).md5(folder.relative_to(root).as_posix())
 
 
 def restore(root: Path, md5: str, target: Path) -> None:
     """Lay a recorded version of a folder out from DVC's cache, as links: read it, do not write to it.
 
     Raises:
-        DataError: when the cache lacks it.
+        DataError: when the cache lacks it, or holds other bytes under its name.
     """
-    listing = cached_listing(root, md5)
-    lacking = [name for name, part in (listing or {}).items() if not cached(root, part).is_file()]
+    cache = Cache(root)
+    listing = cache.listing(md5)
+    lacking = ["its listing"] if listing is None else cache.missing(listing)
     if listing is None or lacking:
         raise DataError(
-            f"DVC's cache does not hold version {md5} ({lacking[0] if lacking else 'its listing'} is missing); "
-            "fetch it with `dvc fetch --all-commits`"
+            f"DVC's cache does not hold version {md5} ({lacking[0]} is missing, perhaps since a `dvc gc`); fetch it "
+            "with `dvc fetch --all-commits`, which needs a remote that it was pushed to and a commit that records it"
+        )
+    if damaged := [name for name, part in {"its listing": md5, **listing}.items() if cache.damaged(part)]:
+        raise DataError(
+            f"DVC's cache holds other bytes than those of version {md5} ({damaged[0]} was changed, perhaps through a "
+            f"link): remove {cache.path(listing.get(damaged[0], md5))} and fetch it with `dvc fetch --all-commits`"
         )
     with atomic(target) as part_path:
         for name, part in listing.items():
             place = part_path / name
             place.parent.mkdir(parents=True, exist_ok=True)
-            place.symlink_to(cached(root, part).resolve())
+            place.symlink_to(cache.path(part).resolve())

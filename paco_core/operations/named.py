@@ -7,7 +7,7 @@ from pathlib import Path
 
 from paco_core.io import paths
 from paco_core.io.files import DataError, atomic
-from paco_core.operations.promotion.champions import ALIASES, REWARD, Champions, bytes_of, out_of
+from paco_core.operations.promotion.champions import ALIASES, REWARD, Champions, adapter_of, bytes_of, out_of
 
 
 def folder_of(root: Path, name: str) -> tuple[Path, Path | None]:
@@ -18,7 +18,7 @@ def folder_of(root: Path, name: str) -> tuple[Path, Path | None]:
             ``reward`` or a recipe), or any other folder.
 
     Raises:
-        DataError: when no version has the alias, or DVC's cache lacks it.
+        DataError: when no version has the alias, or nothing holds its bytes any more.
     """
     stem, _, alias = name.partition("@")
     if alias:
@@ -27,8 +27,7 @@ def folder_of(root: Path, name: str) -> tuple[Path, Path | None]:
         version = Champions(root).at(stem, alias)
         if version is None:
             raise DataError(f"{stem} has no {alias}; `paco promote {stem}` makes one")
-        folder = bytes_of(root, version)
-        return (folder if stem == REWARD else folder / "adapter"), None
+        return (bytes_of(root, version) if stem == REWARD else adapter_of(root, version)), None
     if name == "reward_lora":
         return root / paths.REWARD_LORA / "adapter", paths.REWARD_LORA
     if name in (REWARD, "reward_merged"):

@@ -15,7 +15,7 @@ from paco_core.data.records.edit_records import EditRecord
 from paco_core.data.records.records import PromptRecord
 from paco_core.io import paths
 from paco_core.io.files import DataError, digest
-from paco_core.operations.promotion.champions import ALIASES, Champions, bytes_of
+from paco_core.operations.promotion.champions import ALIASES, Champions, adapter_of
 from paco_core.policies.base import load_recipe
 from paco_core.reward_model.scorer import Scorer
 from paco_core.rewards.base import RewardBatch
@@ -88,7 +88,7 @@ def named(root: Path, params: Params, name: str, task: Task) -> Painter:
     version = Champions(root).at(recipe, alias)
     if version is None:
         raise DataError(f"{recipe} has no {alias}; `paco promote {recipe}` makes one")
-    return Painter(name, recipes[recipe], _adapter(bytes_of(root, version)))
+    return Painter(name, recipes[recipe], adapter_of(root, version))
 
 
 def _recipes(params: Params, task: Task) -> dict[str, PolicyRecipe]:

@@ -20,6 +20,7 @@ from paco_core.io import paths
 from paco_core.io.check_report import CheckReport
 from paco_core.io.contact_sheet import contact_sheet
 from paco_core.io.files import DataError, atomic, read_table
+from paco_core.io.versions import folder_of_version
 from paco_core.operations import cases
 from paco_core.operations.promotion import measuring
 from paco_core.operations.promotion.champions import CHAMPION, REWARD, Champions, bytes_of, out_of
@@ -83,7 +84,8 @@ def subject(root: Path, name: str) -> Subject:
     champion = champions.at(name, CHAMPION)
     if champion is not None:
         return Subject(name, bytes_of(root, champion), champion.md5, champion.number)
-    return Subject(name, root / out_of(name), champions.recorded(name), "not promoted")
+    md5 = champions.recorded(name)
+    return Subject(name, folder_of_version(root, out_of(name).as_posix(), md5), md5, "not promoted")
 
 
 def reevaluate(root: Path, name: str, now: datetime | None = None) -> Reevaluation:

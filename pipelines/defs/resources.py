@@ -14,7 +14,7 @@ import dagster as dg
 
 from dagster_dvc import DvcResource
 from dvc_project.errors import DvcProjectError
-from dvc_project.templating import read_data
+from dvc_project.reading import read_data
 from pipelines.defs.graph import ROOT
 
 VARIABLE, CONFIG = "PACO_CLUSTER", "PACO_CLUSTER_CONFIG"

@@ -10,7 +10,8 @@ import pytest
 
 from dagster_dvc import DvcProject, DvcProjectError
 from dvc_project.hashing import Workspace
-from dvc_project.templating import Variables, read_data
+from dvc_project.reading import read_data
+from dvc_project.templating import Variables
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -116,12 +117,9 @@ def test_a_cycle_is_named(tmp_path: Path) -> None:
         DvcProject(graphs.make(tmp_path, graph)).order()
 
 
-def test_missing_file_and_unknown_kind(tmp_path: Path) -> None:
+def test_a_missing_file_of_parameters(tmp_path: Path) -> None:
     with pytest.raises(DvcProjectError, match="cannot be read"):
         read_data(tmp_path / "absent.yaml")
-    (tmp_path / "p.py").write_text("a = 1")
-    with pytest.raises(DvcProjectError, match="use YAML, JSON or TOML"):
-        read_data(tmp_path / "p.py")
 
 
 def test_ignored_files_do_not_count(tmp_path: Path) -> None:

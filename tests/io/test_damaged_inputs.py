@@ -15,7 +15,7 @@ import torch
 from PIL import Image
 
 from dvc_project.errors import DvcProjectError
-from dvc_project.templating import read_data
+from dvc_project.reading import read_data
 from paco_core.benchmarks.edit_cases import read_public
 from paco_core.config.params import LoraParams, ParamsError, read_text
 from paco_core.data.annotation import votes

@@ -134,7 +134,9 @@ def test_the_folder_digest_sees_names_and_contents(tmp_path: Path) -> None:
 
 def test_the_recorded_md5_comes_from_the_lock(tmp_path: Path) -> None:
     assert Lock.read(tmp_path).md5_of("data/a") is None
-    (tmp_path / "dvc.lock").write_text("stages:\n  a:\n    outs:\n    - path: data/a\n      md5: abc.dir\n")
+    (tmp_path / "dvc.lock").write_text(
+        "schema: '2.0'\nstages:\n  a:\n    cmd: x\n    outs:\n    - path: data/a\n      md5: abc.dir\n"
+    )
     assert Lock.read(tmp_path).md5_of("data/a") == "abc.dir"
 
 
@@ -245,7 +247,7 @@ def test_a_table_without_a_column_says_which(tmp_path: Path) -> None:
              "stages: {a: {params: {params.yaml: [1]}}}", "stages: x"]
 )  # fmt: skip
 def test_a_lock_that_is_none_is_said(tmp_path: Path, text: str) -> None:
-    (tmp_path / "dvc.lock").write_text(text)
+    (tmp_path / "dvc.lock").write_text(f"schema: '2.0'\n{text}")
     with pytest.raises(DataError, match=r"dvc\.lock: not in DVC's format; restore it with `git checkout"):
         Lock.read(tmp_path)
 

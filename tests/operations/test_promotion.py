@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import mlflow
 import numpy as np
-import pandas as pd
 import provenance_world as world
 import pytest
 from mlflow.exceptions import MlflowException
+from promotion_stand import NAME, PASSED, POLICY, Stand, made_stand, table
 
 from paco_core.cli import promotion as command
 from paco_core.cli import provenance
@@ -28,25 +27,7 @@ from paco_core.runtime.tracking import Adapted, open_run
 from paco_core.runtime.tracking.dvc_artifacts import DvcArtifactRepository
 from paco_core.runtime.tracking.models import registered_name
 
-NAME = "flux_t2is"
-POLICY = f"data/policies/{NAME}"
 RULE = Rule("gold_consistency", ("gold_following",))
-PASSED = CheckReport("no_collapse", True, "ERROR", "fine")
-
-
-def table(gain: float, fall: float = 0.0, *, prompts: int = 24, noise: float = 0.1, seed: int = 1) -> pd.DataFrame:
-    """Figures of one version on the same cases as every other table of this size."""
-    rng, own = np.random.default_rng(0), np.random.default_rng(seed)
-    rows = [(f"p{p}", s) for p in range(prompts) for s in (0, 1)]
-    base = rng.normal(0.5, 0.1, len(rows))
-    return pd.DataFrame(
-        {
-            "prompt_id": [p for p, _ in rows],
-            "unit": [s for _, s in rows],
-            "gold_consistency": base + gain + own.normal(0, noise, len(rows)),
-            "gold_following": 0.9 - fall + own.normal(0, 0.02, len(rows)),
-        }
-    )
 
 
 # --- the test ---------------------------------------------------------------------------------------------
@@ -106,38 +87,9 @@ def test_versions_without_a_common_case_are_not_compared() -> None:
 # --- the registry -----------------------------------------------------------------------------------------
 
 
-class Stand:
-    """A project whose policy can be retrained; how well each version paints is told, not painted."""
-
-    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.root, self.gates = root, [PASSED]
-        self.gains: dict[str, float] = {}
-        monkeypatch.setattr(command, "gates", lambda *_args: self.gates)
-        monkeypatch.setattr(command, "_measure", self._measure)
-
-    def retrain(self, weights: str, gain: float) -> None:
-        (self.root / POLICY / "adapter/weights.safetensors").write_text(weights)
-        self.gains[weights] = gain
-        world.record(self.root, {f"policies@{NAME}": [POLICY]})
-
-    def _measure(self, _root: Path, _params: Any, _name: str, folders: list[Path]) -> list[pd.DataFrame]:
-        shown = [(f / "adapter/weights.safetensors").read_text() for f in folders]
-        return [table(self.gains[text], seed=n) for n, text in enumerate(shown)]
-
-
 @pytest.fixture
 def stand(project: Path, monkeypatch: pytest.MonkeyPatch) -> Stand:
-    monkeypatch.setenv("MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING", "false")
-    params = (project / "params.yaml").read_text()
-    world.make(project)
-    (project / "params.yaml").write_text(params)
-    graph = (project / "dvc.yaml").read_text().replace("params: [prompts.count]", "params: [prompts]")
-    (project / "dvc.yaml").write_text(graph)
-    (project / "dvc.lock").unlink()
-    world.record(project)
-    made = Stand(project, monkeypatch)
-    made.gains["adapter"] = 0.0
-    return made
+    return made_stand(project, monkeypatch)
 
 
 def test_a_life_of_champions(stand: Stand) -> None:

@@ -11,6 +11,7 @@ import provenance_world as world
 import pytest
 import yaml
 
+from dvc_project.cache import Cache
 from dvc_project.hashing import Workspace
 from dvc_project.lockfile import Lock
 from paco_core.io.files import DataError
@@ -234,13 +235,14 @@ def test_an_earlier_version_is_verified_and_restored_from_the_cache(root: Path, 
     assert verify_cached(root, earlier).breaks == ()
     restore(root, str(earlier.md5), tmp_path / "old")
     assert (tmp_path / "old/adapter/weights.safetensors").read_text() == "adapter"
-    from dvc_project.cache import cached, cached_listing
-
-    listing = cached_listing(root, str(earlier.md5)) or {}
-    cached(root, listing["adapter/weights.safetensors"]).write_text("rotten")
+    cache = Cache(root)
+    listing = cache.listing(str(earlier.md5)) or {}
+    cache.path(listing["adapter/weights.safetensors"]).write_text("rotten")
     (only,) = verify_cached(root, earlier).breaks
     assert only.subject == f"{POLICY}/adapter/weights.safetensors"
-    cached(root, str(earlier.md5)).unlink()
+    with pytest.raises(DataError, match=r"other bytes than those of version .*adapter/weights.safetensors was changed"):
+        restore(root, str(earlier.md5), tmp_path / "older")
+    cache.path(str(earlier.md5)).unlink()
     with pytest.raises(DataError, match="dvc fetch"):
         restore(root, str(earlier.md5), tmp_path / "older")
 

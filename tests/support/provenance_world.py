@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from dvc_project.cache import cached
+from dvc_project.cache import Cache
 from dvc_project.hashing import Workspace
 from dvc_project.lockfile import Inputs
 from paco_core.runtime.code.inputs import present_inputs
@@ -114,7 +114,7 @@ def record(root: Path, only: Mapping[str, list[str]] = OUTS) -> None:
     for stage, outs in only.items():
         made_of = code(root, stage).text
         name = stage.partition("@")[0]
-        places = (root / f"data/code/{name}.json", cached(root, _md5(made_of)))
+        places = (root / f"data/code/{name}.json", Cache(root).path(_md5(made_of)))
         for place in places if name in CODE else ():
             place.parent.mkdir(parents=True, exist_ok=True)
             place.write_text(made_of)
@@ -138,9 +138,10 @@ def _cache(root: Path, disk: Workspace, out: str) -> None:
     if not (root / out).is_dir():
         return
     listing = disk.listing(out)
-    store = cached(root, str(disk.md5(out)))
+    cache = Cache(root)
+    store = cache.path(str(disk.md5(out)))
     store.parent.mkdir(parents=True, exist_ok=True)
     store.write_text(json.dumps([{"md5": md5, "relpath": name} for name, md5 in listing.items()]))
     for name, md5 in listing.items():
-        cached(root, md5).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(root / out / name, cached(root, md5))
+        cache.path(md5).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(root / out / name, cache.path(md5))

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dvc_project.hashing import Workspace
 from dvc_project.lockfile import Lock
 from paco_core.io import paths
 from paco_core.io.answer import Answer
 from paco_core.io.files import DataError
-from paco_core.io.versions import folder_of_version
+from paco_core.io.versions import copy_of_version, folder_of_version
 from paco_core.runtime.provenance.chain import Provenance
 from paco_core.runtime.tracking import Adapted, brief_requests, connect, models, tracking_uri
 from paco_core.runtime.tracking.database import sqlite_file
@@ -22,6 +23,7 @@ ALIASES = (CHAMPION, CHALLENGER)
 REWARD = "reward"
 PROVENANCE_FILE = "provenance.json"
 OVER_TAG, PATH_TAG, MD5_TAG = "paco.over", "dvc.path", "dvc.md5"
+ADAPTER_TAG = "dvc.md5.adapter"  # of the folder of a policy that MLflow keeps a copy of
 DECIDED_TAG = "paco.promotion_run"  # holds the provenance
 
 
@@ -41,6 +43,7 @@ class Version:
     run_id: str | None
     over: str | None  # the version that it replaced as champion
     uri: str
+    adapter_md5: str | None = None  # of a policy's adapter
 
     def provenance(self) -> Provenance:
         """The story that was recorded when the version was registered.
@@ -138,11 +141,13 @@ class Champions:
         source = f"dvc://{path}#{md5}"
         if adapted is not None and logged is not None:
             source = str(self._client.get_logged_model(logged).artifact_location)
+        adapter = None if adapted is None else Workspace(self.root).md5(f"{path}/adapter")
+        kept = {} if adapter is None else {ADAPTER_TAG: adapter}
         made = self._client.create_model_version(
             model,
             source=source,
             run_id=trained or decided,
-            tags={PATH_TAG: path, MD5_TAG: md5, **({DECIDED_TAG: decided} if decided else {})},
+            tags={PATH_TAG: path, MD5_TAG: md5, **({DECIDED_TAG: decided} if decided else {}), **kept},
             model_id=logged,
         )
         if logged is not None:
@@ -224,6 +229,7 @@ class Champions:
             tags.get(DECIDED_TAG) or found.run_id or None,
             tags.get(OVER_TAG),
             self.uri,
+            tags.get(ADAPTER_TAG),
         )
 
 
@@ -242,6 +248,43 @@ def bytes_of(root: Path, version: Version) -> Path:
     """The folder of a registered version: the workspace's when it is the recorded one, else from DVC's cache.
 
     Raises:
-        DataError: when the cache lacks it.
+        DataError: when neither holds its bytes; the text names the version.
     """
-    return folder_of_version(root, version.path, version.md5)
+    try:
+        return folder_of_version(root, version.path, version.md5)
+    except DataError as error:
+        raise DataError(f"{version.name} version {version.number}: {error}") from None
+
+
+def adapter_of(root: Path, version: Version) -> Path:
+    """The adapter of a policy's registered version: from :func:`bytes_of`, else MLflow's copy of the same bytes.
+
+    Raises:
+        DataError: when nothing holds them.
+    """
+    try:
+        return bytes_of(root, version) / "adapter"
+    except DataError:
+        kept = None if version.adapter_md5 is None else _kept_by_mlflow(root, version, version.adapter_md5)
+        if kept is None:
+            raise
+        return kept
+
+
+def _kept_by_mlflow(root: Path, version: Version, md5: str) -> Path | None:
+    """What MLflow logged with the version; None where it is gone, or other bytes."""
+    from mlflow import artifacts
+    from mlflow.exceptions import MlflowException
+
+    client = connect(version.uri)
+    model = registered_name(version.name)
+
+    def copy(aside: Path) -> Path:
+        uri = f"{client.get_model_version(model, version.number).source}/{models.ADAPTER}"
+        return Path(artifacts.download_artifacts(uri, dst_path=str(aside), tracking_uri=version.uri))
+
+    try:
+        with brief_requests():
+            return copy_of_version(root, version.path, md5, copy)
+    except (MlflowException, OSError):
+        return None

@@ -8,20 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from dvc_project.hashing import Workspace
-from dvc_project.lockfile import Inputs, Lock
+from dvc_project.lockfile import Inputs
 from dvc_project.project import stages_of
 from dvc_project.yaml import select
 from paco_core.io.files import read_yaml
 from paco_core.runtime.code.stage_code import StageCode, StageCodes, is_code
 
-HASHED_BYTES = 2 << 30  # a stage that starts takes larger inputs at dvc.lock's word
-
 
 def present_inputs(root: Path, label: str, made_of: StageCode | None = None) -> Inputs | None:
     """What a stage that starts now reads; None where ``dvc.yaml`` does not know it or an input is missing.
 
-    Code counts as it is, also where the stage ``code`` has not written it down yet. Inputs of more than
-    :data:`HASHED_BYTES` are taken at the word of ``dvc.lock``.
+    Code counts as it is, also where the stage ``code`` has not written it down yet. Data are hashed, unless they are
+    known not to have changed since (:mod:`dvc_project.md5s`).
 
     Args:
         made_of: the stage's present code, where the caller has it.
@@ -37,9 +35,7 @@ def present_inputs(root: Path, label: str, made_of: StageCode | None = None) -> 
     workspace, data = Workspace(root), [dep for dep in stage.deps if dep not in code]
     if not all((root / dep).exists() for dep in data):
         return None
-    large = {dep for dep in data if workspace.size(dep) > HASHED_BYTES}
-    lock = Lock.read(root) if large else None  # a large file by itself: read only where it is needed
-    deps = {dep: str((lock.md5_of(dep) if lock and dep in large else None) or workspace.md5(dep)) for dep in data}
+    deps = {dep: str(workspace.md5(dep)) for dep in data}
     if code:
         text = (made_of or StageCodes.present(root).of(stage.group, stage.item)).text
         deps |= {dep: hashlib.md5(text.encode(), usedforsecurity=False).hexdigest() for dep in code}

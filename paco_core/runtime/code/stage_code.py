@@ -13,8 +13,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from dvc_project.cache import cached
-from dvc_project.hashing import Workspace, file_md5
+from dvc_project.cache import Cache
+from dvc_project.hashing import Workspace
+from dvc_project.md5s import file_md5
 from dvc_project.paths import overlap
 from dvc_project.project import Stage, stages_of
 from paco_core.config.params import PARAMS_FILE, Params
@@ -205,7 +206,7 @@ def library_digest(module: str, words: Set[str], cache: Path) -> str:
 
 def recorded(root: Path, path: str, md5: str) -> StageCode:
     """What a version of a code file says; empty where neither the workspace nor DVC's cache holds that version."""
-    for place in (root / path, cached(root, md5)):
+    for place in (root / path, Cache(root).path(md5)):
         if place.is_file() and file_md5(place) == md5:
             return StageCode.of(place.read_text(encoding="utf-8"))
     return StageCode()

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from dvc_project.cache import cached, cached_listing
-from dvc_project.hashing import Workspace, file_md5, listing_md5
+from dvc_project.cache import Cache
+from dvc_project.hashing import Workspace, listing_md5
 from dvc_project.lockfile import Inputs
+from dvc_project.md5s import Md5s, file_md5
 from paco_core.io.files import read_json
 from paco_core.runtime.code.closure import Code, installed
 from paco_core.runtime.code.inputs import present_params
@@ -58,7 +59,7 @@ def verify_cached(root: Path, provenance: Provenance) -> Verdict:
 class _Verification:
     def __init__(self, root: Path, provenance: Provenance) -> None:
         self.root, self.provenance = root, provenance
-        self.disk = Workspace(root)
+        self.disk, self.cache = Workspace(root, Md5s()), Cache(root)  # everything is hashed again
         self.checked = 0
         self.breaks: list[Break] = []
         self._seen: dict[str, str | None] = {}
@@ -125,7 +126,7 @@ class _Verification:
 
     def _difference(self, path: str, md5: str) -> str:
         """Which files of a folder are not as recorded."""
-        then = cached_listing(self.root, md5)
+        then = self.cache.listing(md5)
         if then is None:
             return "the file cannot be named: DVC's cache does not hold that version's listing"
         now = self.disk.listing(path) if (self.root / path).is_dir() else {}
@@ -140,18 +141,18 @@ class _Verification:
         self._seen[f"cache:{md5}"] = md5
         parts: Mapping[str, str] = {"": md5}
         if md5.endswith(".dir"):
-            listing = cached_listing(self.root, md5)
+            listing = self.cache.listing(md5)
             if listing is None or listing_md5(listing) != md5:
                 if path in link.outs or path == self.provenance.path:
                     self.checked += 1
                     self._broken(link, path, f"version {md5} is incomplete in DVC's cache")
                 return
             parts = listing
-        elif not cached(self.root, md5).is_file():
+        elif not self.cache.path(md5).is_file():
             return  # metrics files lie in git, not in the cache
         for name, part in parts.items():
             self.checked += 1
-            file = cached(self.root, part)
+            file = self.cache.path(part)
             if not file.is_file() or file_md5(file) != part:
                 self._broken(link, f"{path}/{name}".rstrip("/"), f"DVC's cache does not hold version {part} unharmed")
 
@@ -195,7 +196,7 @@ class _Verification:
         for path, (_, md5) in made.items():
             if not path.startswith(f"{folder}/"):
                 continue
-            listing = cached_listing(self.root, md5)
+            listing = self.cache.listing(md5)
             if listing is None:
                 return self.disk.md5(folder)
             files |= {f"{path.removeprefix(folder + '/')}/{name}": part for name, part in listing.items()}

@@ -15,7 +15,6 @@ from pathlib import Path
 from dvc_project.hashing import Workspace
 from paco_core.config.params import ServingParams
 from paco_core.io.answer import Answer, plain
-from paco_core.io.content import once
 from paco_core.io.files import digest
 from paco_core.io.project import owner_root
 from paco_core.reward_model.golden import FILE as GOLDEN_FILE
@@ -41,8 +40,8 @@ CLIENT = "paco_core.serving.client"  # what sends pictures and reads scores
 def fingerprint(folder: Path, root: Path | None = None) -> str:
     """DVC's md5 of a model folder: names and contents of all its files.
 
-    Computed from the files, so that neither a folder made by hand nor one that was changed since is taken for the
-    recorded one; large ones are read once for as long as nobody touches them (:mod:`paco_core.io.content`).
+    Computed from the files, so that a folder made by hand is never taken for the recorded one; below ``root`` those
+    that have not changed since are not read again.
 
     Raises:
         ServingError: when the folder does not exist or is empty.
@@ -52,8 +51,7 @@ def fingerprint(folder: Path, root: Path | None = None) -> str:
     files = sorted(disk.files(path)) if folder.is_dir() else []
     if not files:
         raise ServingError(f"{folder}: no model there; run `dvc repro reward_merged`")
-    md5 = once(f"dvc {folder.resolve()}", [folder / name for name in files], lambda: str(disk.md5(path)))
-    return md5.removesuffix(".dir")
+    return str(disk.md5(path)).removesuffix(".dir")
 
 
 def served_name(md5: str) -> str:
