@@ -35,7 +35,7 @@ from paco_core.grpo.model_card import model_card
 from paco_core.grpo.sampler import Sampler
 from paco_core.grpo.scoring import PANEL_DIVERSITY, REFERENCE_DISTANCE, Reference, Scoring
 from paco_core.grpo.sizes import picture_size
-from paco_core.io.files import DataError, atomic, digest, settle_safetensors
+from paco_core.io.files import DataError, atomic, digest
 from paco_core.policies.base import NoiseKey, Policy, Size
 from paco_core.policies.encoded import Encoded
 from paco_core.rewards.aggregation import aggregate
@@ -47,6 +47,7 @@ from paco_core.training.log import LOG, write_log
 from paco_core.training.optimizers import NotFinite, check_optimizer
 from paco_core.training.precision import allow_tf32
 from paco_core.training.processes import Processes
+from paco_core.training.saving import try_to_save
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -163,6 +164,8 @@ class Trainer:
         if self.processes.sharded:
             fsdp2.share_out(getattr(self.policy, "transformer", None), self.policy.device)
         self.learner = Learner(self.policy, params, self.processes)
+        if self.processes.main:
+            try_to_save(self.policy.save_adapter)
         if self.processes.world > 1:
             self.reports.say(f"{self.processes.world} processes share the work of each epoch")
         with (
@@ -304,8 +307,6 @@ class Trainer:
             if self.processes.main:
                 with atomic(out / "adapter") as part:
                     self.policy.save_adapter(part)
-                    for weights in part.glob("*.safetensors"):
-                        settle_safetensors(weights)
                     card = model_card(
                         self.params,
                         self.recipe,
