@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from safetensors.torch import load_file
 from timm.models.vision_transformer import VisionTransformer
 from torchvision.transforms import InterpolationMode, functional
 
 from paco_core.io.files import DataError, read_json, write_json
+from paco_core.io.weights import read_tensors
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -77,7 +77,7 @@ class DreamSim:
     def __init__(self, folder: Path, device: str = "cpu") -> None:
         self.branches = []
         for branch in read_branches(folder):
-            tensors = load_file(folder / branch.weights)
+            tensors, _ = read_tensors(folder / branch.weights)
             projection = tensors.pop(PROJECTION, None)
             tower = _tower(branch, tensors, folder / branch.weights).to(device).eval()
             self.branches.append((branch, tower, None if projection is None else projection.to(device)))

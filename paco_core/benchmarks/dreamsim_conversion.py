@@ -17,10 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
+from paco_core.adapters.settings import Settings
 from paco_core.benchmarks.dreamsim import PROJECTION, Branch, write_branches
 from paco_core.io.files import DataError, atomic, read_json
+from paco_core.io.weights import read_tensors, refuse_not_finite
 
 HEAD_WIDTH = 64  # of every published branch
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
@@ -84,7 +86,7 @@ def _tensors(path: Path) -> dict[str, torch.Tensor]:
     if not path.is_file():
         raise DataError(f"{path}: no such file")
     if path.suffix == ".safetensors":
-        return load_file(path)
+        return read_tensors(path)[0]
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises several types; all mean that the file is not taken
@@ -93,6 +95,7 @@ def _tensors(path: Path) -> dict[str, torch.Tensor]:
     tensors = {str(name): value for name, value in content.items() if isinstance(value, torch.Tensor)}
     if not tensors:
         raise DataError(f"{path}: holds no named tensors")
+    refuse_not_finite(tensors, path)
     return tensors
 
 
@@ -118,8 +121,8 @@ def _lora(folder: Path) -> tuple[dict[tuple[int, int, str], torch.Tensor], float
     for name in ("adapter_config.json", "adapter_model"):
         if not any(folder.glob(f"{name}*")):
             raise DataError(f"{folder}: no LoRA there ({name} is missing); give a checkpoint of DreamSim 0.2")
-    config = read_json(folder / "adapter_config.json")
-    if list(config["target_modules"]) != ["qkv"] or config.get("bias", "none") != "none" or config.get("use_rslora"):
+    config = Settings(read_json(folder / "adapter_config.json"), folder / "adapter_config.json").config
+    if set(config.target_modules or ()) != {"qkv"} or config.rank_pattern or config.alpha_pattern or config.use_rslora:
         raise DataError(f"{folder}: expected a plain LoRA of the layers qkv, its config says otherwise")
     files = [folder / f"adapter_model{suffix}" for suffix in (".safetensors", ".bin")]
     tensors = _tensors(next(path for path in (*files, files[0]) if path.is_file()))
@@ -129,7 +132,7 @@ def _lora(folder: Path) -> tuple[dict[tuple[int, int, str], torch.Tensor], float
         if found is None:
             raise DataError(f"{folder}: holds {name}, which is not a LoRA of a qkv layer")
         matrices[int(found[1] or 0), int(found[2]), found[3]] = value
-    return matrices, config["lora_alpha"] / config["r"]
+    return matrices, config.lora_alpha / config.r
 
 
 def _merge(

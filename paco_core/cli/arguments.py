@@ -102,7 +102,7 @@ def _add_painting(verb: Callable[..., argparse.ArgumentParser]) -> None:
         sub.add_argument(
             "--policy",
             metavar="NAME",
-            help="a recipe, RECIPE@champion, the folder of an adapter, or base (default: the first recipe)",
+            help="a recipe, RECIPE@champion, the folder, file or hub id of a LoRA, or base (default: the first recipe)",
         )
         sub.add_argument("--seeds", type=int, default=4, metavar="N", help="seeds 0 to N-1 (default: %(default)s)")
         sub.add_argument("--size", type=int, help="pixels of a side (default: an evaluation size of the recipe)")

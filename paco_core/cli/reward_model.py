@@ -172,13 +172,16 @@ class _Place:
 
 
 def _scorer(root: Path, model: str | Path | None) -> Scorer:
+    from paco_core.reward_model.golden import ask_golden
     from paco_core.reward_model.scorer import Scorer
 
     folder = root / (model or paths.REWARD_MERGED)
     if not folder.is_dir():
         raise DataError(f"{folder}: no reward model there; run `dvc repro reward_merged`, or name one with --model")
     place = _Place.of(root)
-    return Scorer(folder, device=place.device, dtype=place.dtype, threads=place.threads)
+    scorer = Scorer(folder, device=place.device, dtype=place.dtype, threads=place.threads)
+    ask_golden(folder, scorer, place.dtype)
+    return scorer
 
 
 def _picture(path: Path, name: str) -> Image:

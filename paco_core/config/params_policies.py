@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from paco_core.config.params_base import Family, Fraction, PolicyLora, Positive, Section
-from paco_core.config.references import ModelRef, UserFile
+from paco_core.config.references import AdapterRef, ModelRef, UserFile
 from paco_core.config.registered import FUNCTION, names_of, nearest, registered
 from paco_core.io.files import checked_name
 
@@ -47,7 +47,7 @@ class RewardSet(Section):
 class PolicyRecipe(Section):
     family: Family
     model: ModelRef
-    start: ModelRef | None = None  # LoRA to go on from: folder, or hub id; null = a fresh adapter
+    start: AdapterRef | None = None  # LoRA to go on from: folder, file or hub id; null = a fresh adapter
     epochs: Annotated[int, Field(ge=0)] | None = None  # null = policies.epochs; 0 = evaluate the start only
     loss: Loss | None = None  # null = policies.loss
     learning_rate: Annotated[float, Field(gt=0)] | None = None  # null = policies.learning_rate

@@ -6,6 +6,7 @@ before a run (`paco check`), followed by the stage `code`, and resolved like all
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,11 +22,12 @@ from paco_core.io.files import DataError
 class Names:
     """Marks a parameter that names something; ``remedy`` is what to do where it is missing."""
 
-    kind: Literal["model", "file", "folder"]
+    kind: Literal["model", "adapter", "file", "folder"]
     remedy: str = "put the {kind} there or name another"
 
 
 ModelRef = Annotated[str, Names("model")]  # a folder of the project, or a model of a hub
+AdapterRef = Annotated[str, Names("adapter")]  # a folder, a safetensors file, or an adapter of a hub
 UserFile = Annotated[str, Names("file")]
 BenchmarkFolder = Annotated[str, Names("folder", "put the benchmark there or name another")]
 
@@ -41,7 +43,8 @@ class Reference:
     def fault(self, root: Path) -> str | None:
         """What is missing below the project's root and what to do; None where nothing is, as of a hub's model."""
         path, kind = root / self.value, "file" if self.names.kind == "file" else "folder"
-        if (path.is_file() if kind == "file" else path.is_dir()) or self.is_of_hub(root):
+        either = self.names.kind == "adapter" and path.exists()
+        if either or (path.is_file() if kind == "file" else path.is_dir()) or self.is_of_hub(root):
             return None
         if path.exists():
             lost = f"{self.value} is a {'folder' if path.is_dir() else 'file'}, expected a {kind}"
@@ -53,8 +56,10 @@ class Reference:
         return f"{lost}; {remedy}"
 
     def is_of_hub(self, root: Path) -> bool:
-        """Whether a model is loaded from a hub."""
-        return self.names.kind == "model" and not is_folder(root, self.value)
+        """Whether a model or an adapter is loaded from a hub."""
+        if self.names.kind == "adapter" and (root / self.value).exists():
+            return False
+        return self.names.kind in ("model", "adapter") and not is_folder(root, self.value)
 
 
 def references(section: BaseModel, prefix: str = "") -> Iterator[Reference]:

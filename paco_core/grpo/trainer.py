@@ -37,7 +37,7 @@ from paco_core.grpo.sampler import Sampler
 from paco_core.grpo.scoring import PANEL_DIVERSITY, REFERENCE_DISTANCE, Reference, Scoring
 from paco_core.grpo.sizes import picture_size
 from paco_core.grpo.training_key import training_key
-from paco_core.io.files import DataError, atomic, settle_safetensors
+from paco_core.io.files import DataError, atomic
 from paco_core.io.pictures import picture_digests
 from paco_core.policies.base import NoiseKey, Policy, Size
 from paco_core.policies.encoded import Encoded
@@ -50,6 +50,7 @@ from paco_core.training.log import LOG, write_log
 from paco_core.training.optimizers import NotFinite, check_optimizer
 from paco_core.training.precision import allow_tf32
 from paco_core.training.processes import Processes
+from paco_core.training.saving import try_to_save
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -157,6 +158,8 @@ class Trainer:
         if self.processes.sharded:
             fsdp2.share_out(getattr(self.policy, "transformer", None), self.policy.device)
         self.learner = Learner(self.policy, params, self.processes, self.reports.say)
+        if self.processes.main:
+            try_to_save(self.policy.save_adapter)
         if self.processes.world > 1:
             self.reports.say(f"{self.processes.world} processes share the work of each epoch")
         with (
@@ -302,8 +305,6 @@ class Trainer:
             if self.processes.main:
                 with atomic(out / "adapter") as part:
                     self.policy.save_adapter(part)
-                    for weights in part.glob("*.safetensors"):
-                        settle_safetensors(weights)
                     card = model_card(
                         self.params,
                         self.recipe,

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from paco_core.benchmarks.painted import AFTER, BEFORE, Painted
 from paco_core.benchmarks.painting import paint
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from paco_core.config.params import Params, PolicyRecipe
     from paco_core.policies.base import Policy
-    from paco_core.policies.pipeline_policy import PipelinePolicy
     from paco_core.reward_model.yes_probability import PairScorer
     from paco_core.tasks.base import Task
 
@@ -40,25 +39,28 @@ LAYOUTS = {4: "2x2", 6: "2x3", 8: "2x4"}  # of so many panels; others stand in o
 
 @dataclass(frozen=True)
 class Painter:
-    """A recipe, and the adapter that its training left; None is the model before training."""
+    """A recipe, and the adapter that its training left, or one from elsewhere; None is the model before training."""
 
     name: str
     recipe: PolicyRecipe
-    adapter: Path | None
+    adapter: Path | str | None  # a hub id is a str
 
 
 def painter(root: Path, params: Params, name: str | None, task: Task) -> Painter:
     """The painter that a name, or the folder of an adapter, stands for.
 
     Args:
-        name: as of :func:`named`, or the folder of an adapter; None is the first recipe of the task.
+        name: as of :func:`named`; or the folder, the file or the hub id (OWNER/NAME) of an adapter for the model of the
+            task's first recipe; None is that recipe.
 
     Raises:
         DataError: as :func:`named`.
     """
     recipes = _recipes(params, task)
-    if name is not None and name != BASE and Path(name).is_dir():
-        return Painter(Path(name).name, next(iter(recipes.values())), _adapter(Path(name)))
+    if name is not None and name != BASE and (Path(name).exists() or (name.count("/") == 1 and name[0] not in "./~")):
+        path = Path(name)
+        found = _adapter(path) if path.is_dir() else path if path.exists() else name
+        return Painter(path.name.removesuffix(".safetensors"), next(iter(recipes.values())), found)
     return named(root, params, name or next(iter(recipes)), task)
 
 
@@ -151,21 +153,6 @@ def load_policy(root: Path, params: Params, by: Painter, *, cache: Path | None =
     return policy
 
 
-@contextmanager
-def without_adapter(policy: Policy) -> Iterator[None]:
-    """Paint as before training, for the length of a block, also with a policy whose adapter is loaded.
-
-    diffusers names adapters that it loads itself, so that :meth:`Policy.using`, which knows those in training, does not
-    find them.
-    """
-    pipeline = cast("PipelinePolicy", policy).pipeline
-    pipeline.disable_lora()
-    try:
-        yield
-    finally:
-        pipeline.enable_lora()
-
-
 def pictures(
     params: Params,
     policy: Policy,
@@ -195,7 +182,7 @@ def pictures(
     for when in (BEFORE, AFTER):
         if not (compare or by.adapter is None if when == BEFORE else by.adapter is not None):
             continue
-        with without_adapter(policy) if when == BEFORE else nullcontext():
+        with policy.without_adapter() if when == BEFORE else nullcontext():
             found += paint(
                 policy,
                 [record],

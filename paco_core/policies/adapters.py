@@ -1,4 +1,4 @@
-"""LoRA adapters on diffusers transformers: attach, check, save."""
+"""LoRA adapters on diffusers transformers: the one that is trained, copies of it, and what is written beside it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from peft import LoraConfig
 
+from paco_core.adapters.attach import attach as put_on
+from paco_core.adapters.reader import Layers
 from paco_core.io.files import DataError
-from paco_core.io.hub import explained
-from paco_core.policies import peft_layout
 
 if TYPE_CHECKING:
     from paco_core.config.params import LoraParams, PolicyLora
@@ -53,34 +53,12 @@ def _to_fp32(transformer: torch.nn.Module) -> None:
             parameter.data = parameter.data.float()
 
 
-def load_trainable(pipeline: Any, source: str) -> None:
-    """Attach a published LoRA (folder, file or hub id) to a pipeline's transformer as the adapter to train.
-
-    It may have diffusers' layout or PEFT's, which the released trainer writes.
-
-    Raises:
-        DataError: when nothing can be loaded from there, or the layers are not those of the transformer.
-    """
-    transformer = pipeline.transformer
+def train(transformer: torch.nn.Module, layers: Layers) -> None:
+    """Attach an adapter that was read from elsewhere as the one to train, and freeze everything else."""
     transformer.requires_grad_(False)
-    if (folder := peft_layout.find(source)) is not None:
-        peft_layout.attach(transformer, folder, TRAINED)
-    else:
-        _load_diffusers(pipeline, source)
-    transformer.set_adapter(TRAINED)
-    for name, parameter in transformer.named_parameters():
-        parameter.requires_grad_(f".{TRAINED}." in name)
-    _to_fp32(transformer)
-
-
-def _load_diffusers(pipeline: Any, source: str) -> None:
-    try:
-        pipeline.load_lora_weights(source, adapter_name=TRAINED)
-    except (OSError, ValueError, KeyError) as error:
-        found = f"{source}: no LoRA can be loaded from there ({str(error).splitlines()[0]})"
-        raise DataError(explained(source, error) or found) from None
-    if TRAINED not in getattr(pipeline.transformer, "peft_config", {}):
-        raise peft_layout.misfit(pipeline.transformer, source, "it has none of its layers")
+    put_on(transformer, layers, TRAINED, torch.float32)
+    for parameter in tensors(transformer, TRAINED).values():
+        parameter.requires_grad_(True)
 
 
 def tensors(transformer: torch.nn.Module, name: str) -> dict[str, torch.Tensor]:

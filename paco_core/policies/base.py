@@ -117,7 +117,7 @@ class Policy(Protocol):
         """Attach a published adapter, from a folder or hub id, and go on training it.
 
         Raises:
-            DataError: when it cannot be loaded, or fits no layer.
+            DataError: naming what of it cannot be taken into account; it may change the transformer alone.
         """
 
     def copy_adapter(self, name: str) -> None:
@@ -129,8 +129,20 @@ class Policy(Protocol):
     def using(self, name: str | None) -> AbstractContextManager[None]:
         """Predict with another adapter, or with none at all, for the length of a block."""
 
-    def load_adapter(self, folder: Path) -> None:
-        """Attach an adapter that :meth:`save_adapter` (or the family's pipeline) wrote."""
+    def load_adapter(self, source: Path | str) -> None:
+        """Attach an adapter to paint with, frozen, in the place of the one before.
+
+        Args:
+            source: what :meth:`save_adapter` wrote, or an adapter from elsewhere: a folder, a safetensors file or a
+                hub id (:func:`paco_core.adapters.reader.read`). It may also change the text encoders, as long as they
+                are there.
+
+        Raises:
+            DataError: naming what of it cannot be taken into account.
+        """
+
+    def without_adapter(self) -> AbstractContextManager[None]:
+        """Paint as before training, for the length of a block, also where an adapter is loaded."""
 
     def save_adapter(self, folder: Path) -> None:
         """Write the adapter so that the family's plain pipeline loads it."""

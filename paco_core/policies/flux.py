@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from paco_core.adapters.names import Vocabulary
 from paco_core.policies.base import Size
 from paco_core.policies.encoded import Condition, Encoded
 from paco_core.policies.encodings import Encodings, Tensors
+from paco_core.policies.flux_names import original_names
 from paco_core.policies.pipeline_policy import PipelinePolicy
 
 if TYPE_CHECKING:
@@ -27,6 +29,9 @@ class FluxPolicy(PipelinePolicy):
         super().__init__(pipeline, device, reference_size=reference_size, encodings=encodings)
         self._image_ids: dict[Size, torch.Tensor] = {}
         self.vae.to(memory_format=torch.channels_last)  # a quarter less time for its convolutions
+
+    def other_names(self) -> Sequence[Vocabulary]:
+        return (original_names(self.transformer),)
 
     def example(self, size: Size, steps: int, guidance: float, max_sequence_length: int) -> str:
         return f"""image = pipeline(

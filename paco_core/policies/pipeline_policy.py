@@ -7,8 +7,8 @@ and in the pipeline's ``__call__``.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -16,13 +16,15 @@ import diffusers
 import numpy as np
 import torch
 from diffusers.pipelines.flux.pipeline_flux import calculate_shift
-from diffusers.utils import logging as diffusers_logging
-from peft.utils import get_peft_model_state_dict
 
-from paco_core.io.files import DataError
+from paco_core.adapters.attach import attach, detach, to_save, without
+from paco_core.adapters.names import Vocabulary, own_names, renamed, with_or_without
+from paco_core.adapters.reader import Part, digest, read
+from paco_core.io.files import DataError, settle_safetensors
 from paco_core.io.hub import from_hub
 from paco_core.io.imports import uncollected, without_bars
 from paco_core.io.precision import painting, weights_format
+from paco_core.io.weights import load_pipeline
 from paco_core.policies import adapters
 from paco_core.policies.base import DECODE_PIXELS, NoiseKey, Size, sized
 from paco_core.policies.encoder_adapters import adapters_on
@@ -76,7 +78,7 @@ class PipelinePolicy:
             raise DataError(f"{model}: holds a {found}, the family {cls.family} needs a {wanted}")
         with without_bars(), from_hub(model):
             folder = Path(model if Path(model).is_dir() else kind.download(model))
-            pipeline = kind.from_pretrained(folder, dtype=weights_format(dtype))
+            pipeline = load_pipeline(kind, folder, weights_format(dtype))
         pipeline.set_progress_bar_config(disable=True)
         pipeline.to(device)
         folder_of_cache = None if cache is None else cache / fingerprint(folder, str(weights_format(dtype)), device)
@@ -230,8 +232,24 @@ class PipelinePolicy:
     def add_adapter(self, lora: LoraParams | PolicyLora, seed: int) -> None:
         adapters.attach(self.transformer, lora, lora.targets or self.known.lora_targets, seed)
 
+    def other_names(self) -> Sequence[Vocabulary]:
+        """By which names, beside diffusers' own, files call the transformer's layers."""
+        return ()
+
+    def _parts(self) -> dict[str, Part]:
+        """What an adapter may change."""
+        before_26 = {n.removesuffix(".0"): n for n in own_names(self.transformer) if n.endswith(".to_out.0")}
+        others = [*self.other_names(), renamed(self.transformer, before_26)]
+        parts = {"transformer": Part(self.transformer, others)}
+        for name in self.known.text_encoders:
+            encoder = getattr(self.pipeline, name)
+            if encoder is not None:
+                parts[name] = Part(encoder, [with_or_without(encoder, "text_model.")])
+        return parts
+
     def start_from(self, source: str) -> None:
-        adapters.load_trainable(self.pipeline, source)
+        parts = {"transformer": self._parts()["transformer"]}
+        adapters.train(self.transformer, read(source, parts)["transformer"])
 
     def copy_adapter(self, name: str) -> None:
         adapters.add_copy(self.transformer, name)
@@ -242,20 +260,30 @@ class PipelinePolicy:
     def using(self, name: str | None) -> AbstractContextManager[None]:
         return adapters.using(self.transformer, name)
 
-    def load_adapter(self, folder: Path) -> None:
-        before = diffusers_logging.get_verbosity()
-        diffusers_logging.set_verbosity_error()  # else it warns of text encoders without an adapter: none of ours has
-        try:
-            self.pipeline.load_lora_weights(str(folder))
-        finally:
-            diffusers_logging.set_verbosity(before)
+    def load_adapter(self, source: Path | str) -> None:
+        parts = self._parts()
+        found = read(source, parts)
+        for name, part in parts.items():
+            if name in found:
+                attach(part.module, found[name], adapters.TRAINED)
+            else:
+                detach(part.module, adapters.TRAINED)  # of the adapter before
+
+    @contextmanager
+    def without_adapter(self) -> Iterator[None]:
+        with ExitStack() as off:
+            for part in self._parts().values():
+                off.enter_context(without(part.module))
+            yield
 
     def save_adapter(self, folder: Path) -> None:
         self.pipeline.save_lora_weights(
             str(folder),
-            transformer_lora_layers=get_peft_model_state_dict(self.transformer),
+            transformer_lora_layers=to_save(self.transformer, adapters.TRAINED),
             transformer_lora_adapter_metadata=adapters.metadata(self.transformer),
         )
+        for weights in folder.glob("*.safetensors"):
+            settle_safetensors(weights)
 
     def trainable(self) -> dict[str, torch.nn.Parameter]:
         return {name: p for name, p in self.transformer.named_parameters() if p.requires_grad}

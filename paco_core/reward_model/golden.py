@@ -12,7 +12,8 @@ from typing import Any
 
 from paco_core.io.files import DataError, read_json, write_json
 from paco_core.io.shards import encode_png, read_image
-from paco_core.reward_model.yes_probability import PairQuery, Score
+from paco_core.reward_model.margins import Agreement, compare, served
+from paco_core.reward_model.yes_probability import PairQuery, PairScorer, Score
 
 FILE, FOLDER = "golden.json", "golden"
 
@@ -53,6 +54,35 @@ def read_golden(folder: Path) -> list[Golden]:
         raise
     except (KeyError, TypeError, ValueError) as error:
         raise DataError(f"{path}: not what `dvc repro reward_merged` writes ({error!r}); run it") from None
+
+
+def agreement(golden: Sequence[Golden], scores: Sequence[Score], dtype: str) -> tuple[Agreement, str]:
+    """How far scores that a model gives now, in ``dtype``, lie from those it was written with; each pair in words."""
+    bounds = served(dtype, *{pair.dtype for pair in golden})
+    found = compare([pair.score for pair in golden], [score.value for score in scores], bounds)
+    pairs = "; ".join(
+        f"pair {number} {score.cause or f'{score.value:.4f}'}, expected {pair.score:.4f}"
+        for number, (pair, score) in enumerate(zip(golden, scores, strict=True))
+    )
+    return found, pairs
+
+
+def ask_golden(folder: Path, scorer: PairScorer, dtype: str) -> None:
+    """Ask a model that was loaded from ``folder`` about its golden pairs, where it has any.
+
+    Raises:
+        DataError: when it answers otherwise than its number format explains: its files are not those it was written
+            with.
+    """
+    if not (folder / FILE).is_file():
+        return
+    golden = read_golden(folder)
+    found, pairs = agreement(golden, scorer.score([pair.query for pair in golden]), dtype)
+    if not found.holds:
+        raise DataError(
+            f"{folder}: the model does not give the golden scores that it was written with: {pairs}; {found}; a file "
+            "of it is damaged or of another model: run `dvc repro reward_merged`, or replace it with a complete copy"
+        )
 
 
 def _golden(folder: Path, number: int, pair: Mapping[str, Any], dtype: str) -> Golden:

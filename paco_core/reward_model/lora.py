@@ -9,19 +9,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model
+from peft import LoraConfig, get_peft_model
 from safetensors import safe_open
 
+from paco_core.adapters.attach import fill, settings_of
+from paco_core.adapters.files import CONFIG, WEIGHTS
+from paco_core.adapters.names import Vocabulary, own_names, renamed
+from paco_core.adapters.reader import Part, read
 from paco_core.io.files import DataError, read_json, write_json
-from paco_core.reward_model.damaged import reading
 
 if TYPE_CHECKING:
     from paco_core.config.params import LoraParams
 
 LANGUAGE, VISION = "model.language_model.", "model.visual.blocks."
-WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
 BASE = "base.json"  # what an adapter that was trained here knows of its base
 SAMPLED_ROWS = 16
+#: transformers 5 moved the towers of Qwen2.5-VL; adapters trained before it name the old places.
+MOVED = {"model.layers.": "model.language_model.layers.", "visual.": "model.visual."}
 
 
 def target_pattern(model: torch.nn.Module, targets: Sequence[str], *, trained_vision: bool = False) -> str:
@@ -87,8 +91,16 @@ def base_digest(model: Any) -> str:
 
 
 def save(wrapped: Any, folder: Path, base: str) -> None:
-    """Write the adapter (config and safetensors) to ``folder``, and the :func:`base_digest` of its base."""
+    """Write the adapter (config and safetensors) to ``folder``, and the :func:`base_digest` of its base.
+
+    Raises:
+        RuntimeError: when the file does not hold each trained tensor.
+    """
     wrapped.save_pretrained(folder, safe_serialization=True)
+    with safe_open(folder / WEIGHTS, framework="pt") as stored:
+        written, trained = len(list(stored.keys())), len(tensors(wrapped))
+    if written != trained:
+        raise RuntimeError(f"{folder / WEIGHTS}: {written} tensors were saved of {trained} that are trained")
     write_json(folder / BASE, {"weights": base})
     (folder / "README.md").unlink(missing_ok=True)  # peft's empty model card
 
@@ -99,37 +111,36 @@ def tensors(wrapped: Any) -> dict[str, torch.Tensor]:
 
 
 def load(model: Any, adapter: Path) -> Any:
-    """Put a saved adapter onto ``model``.
+    """Put a saved adapter onto ``model``, frozen, by :func:`paco_core.adapters.reader.read`.
 
     Raises:
-        DataError: when the folder is no adapter or is damaged, or was made for another base (names or shapes differ,
-            or the weights, where the adapter knows those of its base).
+        DataError: when the folder is no adapter or is damaged, or does not belong on this model: its tensors or
+            settings name other layers or shapes, or it was made for other weights, where it knows those of its base.
     """
     for name in (CONFIG, WEIGHTS):
         if not (adapter / name).is_file():
             raise DataError(f"{adapter}: no adapter there ({name} is missing); run `dvc repro reward_lora`")
-    with reading(adapter):
-        _refuse_other_base(model, adapter)
-        return PeftModel.from_pretrained(model, str(adapter))
+    layers = read(adapter / WEIGHTS, {"model": Part(model, [_older_names(model)])})["model"]
+    _refuse_other_weights(model, adapter)
+    wrapped = get_peft_model(model, settings_of(layers))
+    fill(model, layers, "default", torch.float32)
+    return wrapped.eval()
 
 
-def _refuse_other_base(model: Any, adapter: Path) -> None:
-    linears = {name: module for name, module in model.named_modules() if hasattr(module, "in_features")}
-    owner = LoraConfig.from_pretrained(str(adapter)).base_model_name_or_path
-    with safe_open(adapter / WEIGHTS, framework="pt") as stored:
-        for key in stored.keys():  # noqa: SIM118 - no mapping
-            name = key.removeprefix("base_model.model.").rsplit(".lora_", 1)[0]
-            shape = list(stored.get_slice(key).get_shape())
-            layer = linears.get(name)
-            want = None if layer is None else layer.in_features if ".lora_A." in key else layer.out_features
-            if want != (shape[1] if ".lora_A." in key else shape[0]):
-                found = "no such layer" if layer is None else f"a layer of {layer.in_features} -> {layer.out_features}"
-                raise DataError(
-                    f"{adapter}: made for base {owner!r}, not for this model: {key} has shape {shape}, "
-                    f"the model has {found}"
-                )
+def _older_names(model: torch.nn.Module) -> Vocabulary:
+    """The layers as transformers called them before version 5, by which published adapters name them."""
+    found = {}
+    for name in own_names(model):
+        for older, place in MOVED.items():
+            if name.startswith(place):
+                found[older + name.removeprefix(place)] = name
+    return renamed(model, found)
+
+
+def _refuse_other_weights(model: Any, adapter: Path) -> None:
     if (adapter / BASE).is_file() and read_json(adapter / BASE)["weights"] != base_digest(model):
+        owner = read_json(adapter / CONFIG).get("base_model_name_or_path")
         raise DataError(
-            f"{adapter}: made for base {owner!r}, not for this model: of the same shape, but with other weights; "
-            "name that base in reward.base"
+            f"{adapter}: made for other weights than this model's, of the same shape: for those that {owner} had when "
+            "it was trained; name that base in reward.base, or train again"
         )

@@ -24,7 +24,7 @@ from transformers.utils import logging as transformers_logging
 from paco_core.io.files import DataError
 from paco_core.io.imports import uncollected
 from paco_core.io.pictures import picture_digests
-from paco_core.reward_model.damaged import reading
+from paco_core.io.weights import load_model, reading
 from paco_core.reward_model.features import FeatureCache, Visual
 from paco_core.reward_model.instructions import chat
 from paco_core.reward_model.passes import Passes, ReadPositions, embed_patches_by_product
@@ -105,14 +105,15 @@ class Network:
                 raise DataError(f"{source}: no model there ({str(error).splitlines()[0]})") from None
             if kind != "qwen2_5_vl":
                 raise DataError(f"{source}: its model type is {kind!r}, a reward model needs 'qwen2_5_vl'")
-            model = Qwen2_5_VLForConditionalGeneration.from_pretrained(
-                source, dtype=getattr(torch, dtype), use_safetensors=True, trust_remote_code=False
-            )
+        model = load_model(
+            Qwen2_5_VLForConditionalGeneration, folder, dtype=getattr(torch, dtype), trust_remote_code=False
+        )
+        with reading(folder):
             processor = AutoProcessor.from_pretrained(source)
         if pixels is not None:
             bounds = processor.image_processor.size
             processor.image_processor.size = type(bounds)(shortest_edge=pixels[0], longest_edge=pixels[1])
-        return cls(model.to(device).eval().requires_grad_(False), processor, source)
+        return cls(model.to(device).requires_grad_(False), processor, source)
 
     @property
     def device(self) -> torch.device:

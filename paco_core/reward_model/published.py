@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from huggingface_hub import snapshot_download
-from safetensors import safe_open
-from safetensors.torch import save_file
 
+from paco_core.adapters.files import CONFIG, WEIGHTS, stored
 from paco_core.config.references import model_at
-from paco_core.io.files import DataError, read_json, write_json
+from paco_core.io.files import DataError, write_json
 from paco_core.io.hub import from_hub
 from paco_core.reward_model import lora
 from paco_core.reward_model.evaluation import Evaluation, evaluate
@@ -24,9 +23,6 @@ if TYPE_CHECKING:
     from paco_core.config.params import RewardParams
 
 SOURCE = "source.json"
-#: transformers 5 moved the towers of Qwen2.5-VL; adapters trained before it name the old places.
-MOVED = {"model.layers.": "model.language_model.layers.", "visual.": "model.visual."}
-PREFIX = "base_model.model."
 
 
 def keep_adapter(root: Path, params: RewardParams, out: Path) -> Path | None:
@@ -43,20 +39,15 @@ def keep_adapter(root: Path, params: RewardParams, out: Path) -> Path | None:
     if params.source != "adapter":
         return None
     folder = _fetch(root, str(params.weights))
-    for name in (lora.CONFIG, lora.WEIGHTS):
+    for name in (CONFIG, WEIGHTS):
         if not (folder / name).is_file():
             raise DataError(f"reward.weights {params.weights!r}: no adapter there ({name} is missing)")
+    stored(folder / WEIGHTS)  # cut and broken files are refused here, the rest where its model is loaded
     kept = out / "adapter"
     kept.mkdir()
-    config = read_json(folder / lora.CONFIG)
-    tensors = _renamed(folder / lora.WEIGHTS)
-    if any(new != old for old, new in tensors.items()):
-        names = {new.removeprefix(PREFIX).rsplit(".lora_", 1)[0] for new in tensors.values()}
-        config["target_modules"] = sorted(names)
-    (kept / lora.CONFIG).write_text(json.dumps(config, indent=2) + "\n")
-    _copy_tensors(folder / lora.WEIGHTS, kept / lora.WEIGHTS, tensors)
-    if (folder / lora.BASE).is_file():
-        write_json(kept / lora.BASE, read_json(folder / lora.BASE))
+    for name in (CONFIG, WEIGHTS, lora.BASE):
+        if (folder / name).is_file():
+            shutil.copyfile(folder / name, kept / name)
     return kept
 
 
@@ -96,21 +87,4 @@ def _fetch(root: Path, weights: str) -> Path:
         return found
 
     with from_hub(found):
-        return Path(snapshot_download(found, allow_patterns=[lora.CONFIG, lora.WEIGHTS, lora.BASE]))
-
-
-def _renamed(weights: Path) -> dict[str, str]:
-    """Tensor names as stored -> as this version of transformers names them."""
-    with safe_open(weights, framework="pt") as stored:
-        names = list(stored.keys())
-    renamed = {}
-    for name in names:
-        place = name.removeprefix(PREFIX)
-        old = next((old for old in MOVED if place.startswith(old)), None)
-        renamed[name] = name if old is None else PREFIX + MOVED[old] + place.removeprefix(old)
-    return renamed
-
-
-def _copy_tensors(source_file: Path, target: Path, names: dict[str, str]) -> None:
-    with safe_open(source_file, framework="pt") as stored:
-        save_file({new: stored.get_tensor(old) for old, new in names.items()}, target, metadata={"format": "pt"})
+        return Path(snapshot_download(found, allow_patterns=[CONFIG, WEIGHTS, lora.BASE]))

@@ -38,6 +38,7 @@ from paco_core.training.log import LOG, write_log
 from paco_core.training.optimizers import NotFinite
 from paco_core.training.precision import allow_tf32
 from paco_core.training.processes import Processes
+from paco_core.training.saving import try_to_save
 from paco_core.training.updates import Updates
 from paco_core.training.updates import build as build_updates
 
@@ -178,6 +179,8 @@ class _Run:
         if self.processes.sharded:
             core = self.network.model.model.language_model
             fsdp2.share_out(core, self.network.device, kept=core.get_input_embeddings().parameters())
+        if self.processes.main:
+            try_to_save(lambda folder: lora.save(wrapped, folder, self.base))
         optimizer = torch.optim.AdamW(weights.values(), lr=params.learning_rate, weight_decay=0.0)
         module = answer_module(self.network, wrapped, params.loss, params.alpha, trained_vision=self.trains_vision)
         updates = build_updates(module, weights, optimizer, params.max_grad_norm, self.processes)

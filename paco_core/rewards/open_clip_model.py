@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-import open_clip
 import torch
 
-from paco_core.io.files import DataError
-from paco_core.io.hub import from_hub
 from paco_core.io.imports import uncollected
+from paco_core.io.weights import load_open_clip
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -23,19 +20,13 @@ class OpenClip:
     """A CLIP from a folder or an open_clip name (``hf-hub:...``); embeddings have unit length, fp32.
 
     Raises:
-        DataError: when the folder holds no open_clip model.
+        DataError: when the folder holds no open_clip model, or its weights are not whole.
     """
 
     @uncollected()
     def __init__(self, model: str, device: str) -> None:
-        folder = Path(model)
-        if not model.startswith("hf-hub:") and not (folder / "open_clip_config.json").is_file():
-            raise DataError(f"{model}: no open_clip model there (open_clip_config.json is missing)")
-        source = model if model.startswith("hf-hub:") else f"local-dir:{folder}"
-        with from_hub(model):
-            self.model, _, self.preprocess = open_clip.create_model_and_transforms(source, device=device)
-            self.tokenizer = open_clip.get_tokenizer(source)
-        self.model.eval().visual.to(memory_format=torch.channels_last)  # a third less time for a ResNet's convolutions
+        self.model, self.preprocess, self.tokenizer = load_open_clip(model, device)
+        self.model.visual.to(memory_format=torch.channels_last)  # a third less time for a ResNet's convolutions
         self._texts: dict[str, torch.Tensor] = {}
 
     @property

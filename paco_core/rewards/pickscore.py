@@ -9,7 +9,7 @@ import torch
 from transformers import AutoProcessor, CLIPModel
 
 from paco_core.io.files import DataError
-from paco_core.io.hub import explained
+from paco_core.io.weights import load_model
 from paco_core.rewards.base import RewardBatch
 
 if TYPE_CHECKING:
@@ -32,10 +32,9 @@ class PickScore:
 
     def __init__(self, model: str, device: str) -> None:
         try:
-            self.model = CLIPModel.from_pretrained(model, use_safetensors=True).to(device).eval()
-        except OSError as error:
-            found = f"{model}: no CLIP of transformers there ({str(error).splitlines()[0]})"
-            raise DataError(explained(model, error) or found) from None
+            self.model = load_model(CLIPModel, model).to(device)
+        except DataError as error:
+            raise DataError(f"no CLIP of transformers: {error}") from None
         try:
             self.processor = AutoProcessor.from_pretrained(model)
         except (OSError, ValueError):

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from PIL import Image as pil
-from safetensors.torch import load_file
 from torch import nn
 
 from paco_core.io.imports import uncollected
+from paco_core.io.weights import read_tensors, reading
 from paco_core.storybook.world import SHARED_TRAITS, VOCABULARY, Panel
 
 if TYPE_CHECKING:
@@ -138,6 +138,7 @@ class Recogniser:
         Raises:
             FileNotFoundError: when one of the two files is missing.
             ValueError: when the weights were trained on another vocabulary.
+            DataError: when a tensor is missing, unexpected or not finite, or the file is damaged.
         """
         folder = Path(folder)
         for name in ("config.json", "model.safetensors"):
@@ -153,7 +154,9 @@ class Recogniser:
                 "train again with `paco zoo build recogniser`"
             )
         network = build_network(config["width"])
-        network.load_state_dict(load_file(folder / "model.safetensors"))
+        tensors, _ = read_tensors(folder / "model.safetensors")
+        with reading(folder):
+            network.load_state_dict(tensors)
         return cls(network, config["side"], device)
 
     def read(self, images: Sequence[Image], batch_size: int = 256) -> list[Reading]:

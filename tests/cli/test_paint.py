@@ -12,7 +12,7 @@ from small_project import adapter, lay_out
 from paco_core.cli import main
 from paco_core.config.params import load
 from paco_core.io.files import DataError
-from paco_core.operations.paint import painter, set_record
+from paco_core.operations.paint import load_policy, painter, set_record
 from paco_core.tasks.edits import EDITS
 from paco_core.tasks.sets import SETS
 
@@ -116,3 +116,14 @@ def test_prompts_need_panels() -> None:
     assert (three.height, three.width) == (64, 192)
     marked = set_record(three.prompt, [], 64)
     assert marked.prompt == three.prompt and marked.theme == "a red cat"
+
+
+def test_a_lora_from_elsewhere_is_a_folder_a_file_or_of_a_hub(project: Path) -> None:
+    params, file = load(project / "params.yaml"), project / "loras" / "style.v1.safetensors"
+    file.parent.mkdir()
+    file.write_bytes(b"cut off")
+    for given, name in ((file, "style.v1"), (file.parent, "loras"), ("org/lora", "lora")):
+        by = painter(project, params, str(given), SETS)
+        assert (by.name, by.adapter) == (name, given)
+    with pytest.raises(DataError, match=r"style.v1.safetensors: cannot be read"):
+        load_policy(project, params, painter(project, params, str(file), SETS))

@@ -157,7 +157,9 @@ def _adapter(root: Path) -> Any:
     from paco_core.reward_model.network import Network
 
     network = Network.load(root / "data/zoo/qwen2_5_vl", device="cpu", dtype="float32")
-    found = lora.tensors(lora.load(network.model, root / "data/reward_lora/adapter"))
+    lora.load(network.model, root / "data/reward_lora/adapter")
+    found = {name: tensor for name, tensor in network.model.named_parameters() if "lora_" in name}
+    assert found
     return {name: tensor.detach().numpy().tobytes() for name, tensor in found.items()}
 
 

@@ -389,3 +389,16 @@ def test_published_weights_are_a_starting_point_or_only_evaluated(tmp_path: Path
     )
     assert further.before["32/brightness"] == outcome.after["32/brightness"]
     assert "continued from" in (tmp_path / "further" / "adapter" / "README.md").read_text()
+
+
+def test_what_cannot_be_saved_is_found_before_the_first_epoch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = trainer()
+
+    def save(_folder: Path) -> None:
+        raise TypeError("Object of type Tensor is not JSON serializable")
+
+    monkeypatch.setattr(given.policy, "save_adapter", save)
+    with pytest.raises(TypeError, match="not JSON serializable"):
+        given.run(tmp_path, tmp_path / "checkpoint")
+    policy: Any = given.policy
+    assert policy.rows["sampled"] == 0 and not (tmp_path / "adapter").exists()

@@ -16,6 +16,7 @@ from PIL import Image
 
 from dvc_project.errors import DvcProjectError
 from dvc_project.reading import read_data
+from paco_core.adapters.files import CONFIG, WEIGHTS
 from paco_core.benchmarks.edit_cases import read_public
 from paco_core.config.params import LoraParams, ParamsError, read_text
 from paco_core.data.annotation import votes
@@ -59,10 +60,11 @@ def test_a_model_that_is_cut_off(base: Path, tmp_path: Path, name: str, size: in
         Network.load(cut(base, tmp_path / "model", name, size))
 
 
-@pytest.mark.parametrize(("name", "size"), [(lora.WEIGHTS, 200), (lora.WEIGHTS, 0), (lora.CONFIG, 50)])
+@pytest.mark.parametrize(("name", "size"), [(WEIGHTS, 200), (WEIGHTS, 0), (CONFIG, 50)])
 def test_an_adapter_that_is_cut_off(base: Path, adapter: Path, tmp_path: Path, name: str, size: int) -> None:
     network = Network.load(base)
-    with pytest.raises(DataError, match="reward_lora/adapter: cannot be read .*run `dvc repro reward_lora`"):
+    says = "adapter_config.json:3: not valid JSON" if name == CONFIG else "cannot be read .*`dvc repro reward_lora`"
+    with pytest.raises(DataError, match=says):
         lora.load(network.model, cut(adapter, tmp_path / "data/reward_lora/adapter", name, size))
 
 

@@ -14,12 +14,13 @@ from released_lora import as_released
 from safetensors.torch import load_file, save_file
 from tiny import TEXT_LENGTH, tiny_flux
 
+from paco_core.adapters import files
 from paco_core.config.params import LoraParams
 from paco_core.grpo.dynamics import DYNAMICS
 from paco_core.grpo.rollout import Sampling, rollout
 from paco_core.io import precision
 from paco_core.io.files import DataError
-from paco_core.policies import base, peft_layout
+from paco_core.policies import base
 from paco_core.policies.base import NoiseKey
 from paco_core.policies.flux import FluxPolicy
 
@@ -202,11 +203,11 @@ def test_an_adapter_of_the_released_trainer_may_come_from_a_hub(
     train_a_little(policy)
     released = as_released(policy, tmp_path / "lora")
     asked: list[Any] = []
-    monkeypatch.setattr(peft_layout, "snapshot_download", lambda *a, **k: asked.append((a, k)) or str(released))
+    monkeypatch.setattr(files, "snapshot_download", lambda *a, **k: asked.append((a, k)) or str(released))
     other = FluxPolicy.load(str(folder), "cpu", "float32")
     other.start_from("X-GenGroup/PaCo-FLUX.1-dev-Lora")
     assert np.array_equal(sample(other, (32, 32)), sample(policy, (32, 32)))
-    both = {"allow_patterns": ["adapter_config.json", "adapter_model.safetensors"]}
+    both = {"allow_patterns": ["*.safetensors", "adapter_config.json"], "ignore_patterns": ["*/*"]}
     assert asked == [(("X-GenGroup/PaCo-FLUX.1-dev-Lora",), both)]
 
 
@@ -215,13 +216,13 @@ def test_an_adapter_of_the_released_trainer_may_come_from_a_hub(
     [
         (
             lambda state, config: ({f"x.{k}": v for k, v in state.items()}, config),
-            "does not fit FluxTransformer2DModel",
+            "does not fit this FluxTransformer2DModel",
         ),
-        (lambda state, config: (dict(list(state.items())[1:]), config), "it lacks [a-z_]*transformer_blocks"),
+        (lambda state, config: (dict(list(state.items())[1:]), config), "it lacks the A that belongs to base_model"),
         (lambda state, config: ({k: v[:, :1].clone() for k, v in state.items()}, config), "has the shape"),
-        (lambda state, config: (state, {**config, "target_modules": ["no_such"]}), "Two layouts are read: PEFT's"),
-        (lambda state, config: (state, {**config, "peft_type": "LOHA"}), "peft_type is not LORA"),
-        (lambda state, config: (state, {**config, "use_dora": True}), "use_dora: only a plain LoRA"),
+        (lambda state, config: (state, {**config, "target_modules": ["no_such"]}), "target_modules does not name"),
+        (lambda state, config: (state, {**config, "peft_type": "LOHA"}), "peft_type is 'LOHA'; only LORA"),
+        (lambda state, config: (state, {**config, "use_dora": True}), "use_dora: True: only a plain LoRA"),
     ],
 )
 def test_an_adapter_that_does_not_fit_is_refused(
@@ -229,15 +230,15 @@ def test_an_adapter_that_does_not_fit_is_refused(
 ) -> None:
     policy.add_adapter(LORA, 0)
     released = as_released(policy, tmp_path / "lora")
-    config = json.loads((released / peft_layout.CONFIG).read_text())
-    state, config = harm(load_file(released / peft_layout.WEIGHTS), config)
-    save_file(state, released / peft_layout.WEIGHTS)
-    (released / peft_layout.CONFIG).write_text(json.dumps(config))
+    config = json.loads((released / files.CONFIG).read_text())
+    state, config = harm(load_file(released / files.WEIGHTS), config)
+    save_file(state, released / files.WEIGHTS)
+    (released / files.CONFIG).write_text(json.dumps(config))
     with pytest.raises(DataError, match=says):
         FluxPolicy.load(str(folder), "cpu", "float32").start_from(str(released))
-    (released / peft_layout.WEIGHTS).write_bytes(b"cut off")
+    (released / files.WEIGHTS).write_bytes(b"cut off")
     if "LORA" not in says and "use_dora" not in says:
-        with pytest.raises(DataError, match=r"adapter_model.safetensors: no weights can be read"):
+        with pytest.raises(DataError, match=r"adapter_model.safetensors: cannot be read"):
             FluxPolicy.load(str(folder), "cpu", "float32").start_from(str(released))
 
 

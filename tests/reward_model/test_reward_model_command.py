@@ -11,10 +11,12 @@ import pytest
 import reward_tiny
 import tiny_vlm
 from reward_project import fill
+from safetensors.torch import load_file, save_file
 
 from paco_core.cli import reward_model as command
 from paco_core.io import paths
 from paco_core.io.files import DataError
+from paco_core.reward_model.golden import write_golden
 from paco_core.reward_model.scorer import Scorer
 from paco_core.reward_model.yes_probability import PairQuery
 
@@ -131,3 +133,19 @@ def test_tables_that_are_none_are_named(folder: Path) -> None:
         command.score_table(folder, folder / "half.csv", None, False)
     with pytest.raises(DataError, match="no reward model there"):
         command.score_table(folder, pairs(folder, ".csv"), "elsewhere", False)
+
+
+def test_the_golden_pairs_of_the_folder_are_asked_first(folder: Path) -> None:
+    """Weights that are whole, and yet not those that the folder was written with."""
+    model = folder / paths.REWARD_MERGED
+    asked = [example.query for example in reward_tiny.pairs(3)]
+    write_golden(model, asked, Scorer(model).score(asked), "float32")
+    first, second = (folder / "pictures" / f"{n}.png" for n in range(2))
+    assert command.score_pair(folder, first, second, None, None, False).startswith("0.")
+    tensors = load_file(model / "model.safetensors")
+    changed = {name: tensor * 1.5 if name.endswith("q_proj.weight") else tensor for name, tensor in tensors.items()}
+    save_file(changed, model / "model.safetensors", {"format": "pt"})
+    with pytest.raises(DataError, match="does not give the golden scores that it was written with: pair 0"):
+        command.score_pair(folder, first, second, None, None, False)
+    with pytest.raises(DataError, match="golden scores"):
+        command.score_table(folder, pairs(folder, ".csv"), None, False)

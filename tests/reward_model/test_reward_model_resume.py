@@ -21,8 +21,9 @@ import torch
 from ranks import FSDP2, ZERO2, together
 from safetensors.torch import load_file
 
+from paco_core.adapters.files import WEIGHTS
 from paco_core.config.params import RewardParams
-from paco_core.reward_model import checkpoint, lora, training
+from paco_core.reward_model import checkpoint, training
 from paco_core.reward_model.evaluation import Evaluation
 from paco_core.training.processes import Processes
 from paco_core.training.updates import WholeUpdates
@@ -43,7 +44,7 @@ def train(base: Path, out: Path, **changes: Any) -> training.TrainingReport:
 
 
 def weights(out: Path) -> dict[str, torch.Tensor]:
-    return load_file(out / training.ADAPTER / lora.WEIGHTS)
+    return load_file(out / training.ADAPTER / WEIGHTS)
 
 
 CHILD = f"""

@@ -81,7 +81,7 @@ def older_names(adapter: Path, target: Path) -> None:
     assert older.keys() != tensors.keys()
     save_file(older, target / "adapter_model.safetensors")
     config = json.loads((adapter / "adapter_config.json").read_text())
-    config["target_modules"] = r"model\.layers.*\.(q_proj|v_proj)"
+    config["target_modules"] = config["target_modules"].replace(r"language_model\.", r"layers\.")
     (target / "adapter_config.json").write_text(json.dumps(config))
 
 

@@ -26,6 +26,7 @@ from paco_core.io.files import DataError
 from paco_core.io.hub import from_hub
 from paco_core.io.imports import uncollected, without_bars
 from paco_core.io.precision import painting, weights_format
+from paco_core.io.weights import load_pipeline
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -60,9 +61,10 @@ class TextToImage:
         """
         try:
             with without_bars(), from_hub(model):
-                pipeline = DiffusionPipeline.from_pretrained(
-                    str(model), dtype=weights_format(params.dtype), use_safetensors=True
+                folder = Path(
+                    model if Path(model).is_dir() else DiffusionPipeline.download(model, use_safetensors=True)
                 )
+                pipeline = load_pipeline(DiffusionPipeline, folder, weights_format(params.dtype))
         except (OSError, ValueError) as error:
             raise DataError(f"{model}: no diffusers pipeline there ({str(error).splitlines()[0]})") from None
         wanted = {"prompt", "height", "width", "num_inference_steps", "generator"}

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import numpy as np
-import open_clip
 import torch
 from transformers import AutoModel, AutoTokenizer
 
@@ -16,6 +15,7 @@ from paco_core.data.records.records import PromptRecord
 from paco_core.io.files import DataError
 from paco_core.io.hub import from_hub
 from paco_core.io.imports import uncollected
+from paco_core.io.weights import load_model, load_open_clip, refuse_not_finite
 
 BATCH = 256
 
@@ -100,12 +100,8 @@ class OpenClip:
     """The text tower of an open_clip model."""
 
     def __init__(self, model: str, device: str) -> None:
-        if not model.startswith("hf-hub:"):
-            _need(model, "open_clip_config.json", "open_clip")
-            model = f"local-dir:{model}"
-        self._tower, _, _ = open_clip.create_model_and_transforms(model, device=device)
-        self._tower.eval()
-        self._tokenizer, self._device = open_clip.get_tokenizer(model), device
+        self._tower, _, self._tokenizer = load_open_clip(model, device)
+        self._device = device
         self.window = int(self._tokenizer.context_length)
 
     def lengths(self, texts: list[str]) -> list[int]:
@@ -131,6 +127,7 @@ class Sentences:
             ) from None
         _need(model, "modules.json", "sentence-transformers")
         self._model = SentenceTransformer(model, device=device)
+        refuse_not_finite(self._model.state_dict(), model)
         self.window = int(self._model.max_seq_length or 1 << 30)
 
     def lengths(self, texts: list[str]) -> list[int]:
@@ -147,7 +144,7 @@ class Pooled:
     def __init__(self, model: str, device: str) -> None:
         _need(model, "text_encoder/config.json", "pipeline's text")
         self._tokenizer = AutoTokenizer.from_pretrained(model, subfolder="tokenizer")
-        self._model = AutoModel.from_pretrained(model, subfolder="text_encoder").to(device).eval()
+        self._model = load_model(AutoModel, model, subfolder="text_encoder").to(device)
         self._device = device
         self.window = int(min(self._tokenizer.model_max_length, self._model.config.max_position_embeddings))
 

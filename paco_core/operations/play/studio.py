@@ -159,7 +159,7 @@ class Studio:
     def _policy_of(self, by: Painter, job: Job) -> Policy:
         """The painter's policy: the one that is loaded, where it is of the same model and has no other adapter."""
         model = f"{by.recipe.model_dump_json()} {_version(self.root / by.recipe.model)}"
-        adapter = None if by.adapter is None else _version(by.adapter)
+        adapter = None if by.adapter is None else _version(Path(by.adapter))
         held, worn = self._holds
         if self._policy is not None and held == model and (adapter is None or worn in (None, adapter)):
             policy, self._policy = self._policy, None  # kept only where the adapter goes on it

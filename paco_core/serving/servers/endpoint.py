@@ -18,8 +18,7 @@ from paco_core.io.answer import Answer, plain
 from paco_core.io.files import digest
 from paco_core.io.project import owner_root
 from paco_core.reward_model.golden import FILE as GOLDEN_FILE
-from paco_core.reward_model.golden import read_golden
-from paco_core.reward_model.margins import compare, served
+from paco_core.reward_model.golden import agreement, read_golden
 from paco_core.reward_model.yes_probability import NO, YES
 from paco_core.runtime.code.environment import environment_digest
 from paco_core.runtime.code.stage_code import digest_of
@@ -180,13 +179,8 @@ class RewardEndpoint:
                 return None
             golden = read_golden(self.folder)
             scores = client.score([pair.query for pair in golden])
-        bounds = served(self.dtype, *{pair.dtype for pair in golden})
-        found = compare([pair.score for pair in golden], [score.value for score in scores], bounds)
+        found, pairs = agreement(golden, scores, self.dtype)
         if not found.holds:
-            pairs = "; ".join(
-                f"pair {number} {score.cause or f'{score.value:.4f}'}, expected {pair.score:.4f}"
-                for number, (pair, score) in enumerate(zip(golden, scores, strict=True))
-            )
             raise ServingError(
                 f"server {self.model} at {self.url} does not serve {self.folder}: its golden scores are {pairs}; "
                 f"{found}; see {self.log}"

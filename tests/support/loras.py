@@ -1,0 +1,66 @@
+"""LoRA files of other tools: one adapter in many spellings, and what it adds to each layer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+
+Tensors = dict[str, torch.Tensor]
+FILE = "pytorch_lora_weights.safetensors"
+
+
+def drawn(sizes: Mapping[str, tuple[int, int]], rank: int | Mapping[str, int] = 4, seed: int = 1) -> Tensors:
+    """A and B of each layer of the size (outputs, inputs), by ``<layer>.A`` and ``<layer>.B``."""
+    draw, found = torch.Generator().manual_seed(seed), {}
+    for layer, (out, into) in sizes.items():
+        own = rank if isinstance(rank, int) else rank[layer]
+        found[f"{layer}.A"] = torch.randn(own, into, generator=draw) * 0.3
+        found[f"{layer}.B"] = torch.randn(out, own, generator=draw) * 0.3
+    return found
+
+
+def sizes_of(module: torch.nn.Module, *ends: str) -> dict[str, tuple[int, int]]:
+    """The linear layers whose names end so, or all."""
+    linear = {name: layer for name, layer in module.named_modules() if isinstance(layer, torch.nn.Linear)}
+    return {name: tuple(layer.weight.shape) for name, layer in linear.items() if not ends or name.endswith(ends)}  # type: ignore[misc]
+
+
+def spelled(tensors: Tensors, place: Callable[[str], str], a: str, b: str, alpha: float | None = None) -> Tensors:
+    """The tensors by the names that a tool gives to them."""
+    found = {}
+    for key, tensor in tensors.items():
+        layer, side = key.rsplit(".", 1)
+        found[place(layer) + (a if side == "A" else b)] = tensor
+        if alpha is not None:
+            found[f"{place(layer)}.alpha"] = torch.tensor(alpha)
+    return found
+
+
+def peft(tensors: Tensors, prefix: str = "transformer.") -> Tensors:
+    return spelled(tensors, lambda layer: prefix + layer, ".lora_A.weight", ".lora_B.weight")
+
+
+def kohya(tensors: Tensors, alpha: float | None, prefix: str = "lora_unet_") -> Tensors:
+    place = lambda layer: prefix + layer.replace(".", "_")  # noqa: E731
+    return spelled(tensors, place, ".lora_down.weight", ".lora_up.weight", alpha)
+
+
+def write(folder: Path, tensors: Tensors, name: str = FILE, metadata: dict[str, str] | None = None) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file({key: tensor.contiguous() for key, tensor in tensors.items()}, folder / name, metadata)
+    return folder
+
+
+def added(module: torch.nn.Module, name: str = "default") -> dict[str, torch.Tensor]:
+    """What the adapter of a model adds to the weight of each of its layers, as its forward pass computes it."""
+    found = {}
+    for layer, host in module.named_modules():
+        if hasattr(host, "lora_A") and name in host.lora_A:
+            own: Any = host
+            ones = torch.eye(own.in_features)
+            found[layer] = (own.lora_B[name](own.lora_A[name](ones)) * own.scaling[name]).T.detach()
+    return found
