@@ -13,8 +13,8 @@ from paco_core.config.params import PARAMS_FILE, load
 from paco_core.io import paths
 from paco_core.io.answer import Answer
 from paco_core.io.files import DataError, atomic
+from paco_core.io.pictures import decode_image
 from paco_core.io.progress import Progress
-from paco_core.io.shards import decode_image
 from paco_core.reward_model.instructions import render
 from paco_core.reward_model.yes_probability import PairQuery
 from paco_core.runtime import launchers

@@ -19,8 +19,8 @@ from paco_core.data.records.records import parse_ref
 from paco_core.exchange.panel_files import PanelWriter
 from paco_core.exchange.questions import Question, parse_question
 from paco_core.io.files import DataError, checked_name, inside, read_json, read_jsonl, write_json, write_jsonl
+from paco_core.io.pictures import image_size
 from paco_core.io.rejected import Rejected
-from paco_core.io.shards import image_size
 from paco_core.reward_model.examples import opening
 
 if TYPE_CHECKING:

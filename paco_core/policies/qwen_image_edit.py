@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from paco_core.io.pictures import picture_digest
+from paco_core.io.pictures import picture_digest, rgb
 from paco_core.policies.base import Size, sized
 from paco_core.policies.encoded import Condition, Encoded, mask_of
 from paco_core.policies.encodings import Encodings, Tensors
@@ -64,7 +64,7 @@ image = pipeline(
         guidance: float | None = None,
     ) -> Encoded:
         self.check_references(prompts, references, sizes)
-        pictures = [picture.convert("RGB") for picture in references or ()]
+        pictures = [rgb(picture) for picture in references or ()]
         names = [picture_digest(picture) for picture in pictures]
         instructions = [self._cut(prompt, max_sequence_length) for prompt in prompts]
         parts = [self._references(pictures, names, sizes)]

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from paco_core.data.records import prompt_text
+from paco_core.io.decoding import MAX_SIDE
 from paco_core.io.files import DataError, Names, checked_name, read_jsonl, write_jsonl
 from paco_core.io.rejected import Rejected
 
@@ -22,7 +23,7 @@ from paco_core.io.rejected import Rejected
 Dimension = Literal["Style", "Identity", "Logic", "Surroundings"]
 Record = TypeVar("Record", bound=BaseModel)
 Id = Annotated[str, AfterValidator(checked_name)]
-Side = Annotated[int, Field(gt=0, le=16_384)]  # pixels; more is a mistake, not a picture
+Side = Annotated[int, Field(gt=0, le=MAX_SIDE)]  # pixels
 
 
 class _Released(BaseModel):
