@@ -37,6 +37,7 @@ from paco_core.grpo.scoring import PANEL_DIVERSITY, REFERENCE_DISTANCE, Referenc
 from paco_core.grpo.sizes import picture_size
 from paco_core.io.files import DataError, atomic, digest, settle_safetensors
 from paco_core.policies.base import NoiseKey, Policy, Size
+from paco_core.policies.cuts import summary
 from paco_core.policies.encoded import Encoded
 from paco_core.rewards.aggregation import aggregate
 from paco_core.rewards.base import RewardFunction
@@ -148,11 +149,8 @@ class Trainer:
         allow_tf32(params.device, params.dtype)
         torch.manual_seed(params.seed)  # noise has generators of its own; this is for layers that draw, dropout say
         encoded = self._encoded(self.train, [recipe.train_size]), self._encoded(self.unseen, recipe.eval_sizes)
-        if self.policy.truncated:
-            self.reports.say(
-                f"{self.policy.truncated} prompts are longer than max_sequence_length="
-                f"{recipe.max_sequence_length} tokens and were truncated"
-            )
+        if self.policy.cut:
+            self.reports.say(summary(self.policy.cut))
         self.policy.drop_encoders()
         if recipe.start is None:
             self.policy.add_adapter(params.lora, params.seed)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from paco_core.policies.base import Size
+from paco_core.policies.cuts import cut_of
 from paco_core.policies.encoded import Condition, Encoded
 from paco_core.policies.encodings import Encodings, Tensors
 from paco_core.policies.pipeline_policy import PipelinePolicy
@@ -53,8 +54,8 @@ class FluxPolicy(PipelinePolicy):
 
     def _texts(self, prompts: Sequence[str], max_sequence_length: int) -> list[Tensors]:
         """T5's words (L, d) and CLIP's summary (d,) of each prompt."""
-        lengths = self.pipeline.tokenizer_2(list(prompts)).input_ids
-        self.truncated += sum(len(ids) > max_sequence_length for ids in lengths)
+        for prompt in prompts:
+            self.note(prompt, cut_of(self.pipeline.tokenizer_2, prompt, max_sequence_length, closing=True))
 
         def encode(row: int) -> Tensors:
             self.need_encoders()

@@ -25,6 +25,7 @@ from paco_core.io.imports import uncollected, without_bars
 from paco_core.io.precision import painting, weights_format
 from paco_core.policies import adapters
 from paco_core.policies.base import DECODE_PIXELS, NoiseKey, Size, sized
+from paco_core.policies.cuts import Cut
 from paco_core.policies.encodings import Encodings, Tensors, fingerprint
 from paco_core.policies.families import family_of
 
@@ -48,7 +49,7 @@ class PipelinePolicy:
         self.transformer, self.vae = pipeline.transformer, pipeline.vae
         self.predictor: Any = self.transformer  # what a pass calls; an optimiser may put its engine around it
         self.encodings = encodings or Encodings()
-        self.truncated = 0
+        self.cut: dict[str, Cut] = {}
         for part in (self.transformer, self.vae, *(getattr(pipeline, name) for name in self.known.text_encoders)):
             if part is not None:
                 part.requires_grad_(False).eval()
@@ -159,6 +160,12 @@ class PipelinePolicy:
         for (row, size), tensors in zip(cases, encoded, strict=True):
             found[row][sized(name, size)] = tensors["tensor"]
         return found
+
+    def note(self, prompt: str, cut: Cut | None) -> None:
+        """Keep what is cut off a prompt that is encoded, where anything is."""
+        self.cut.pop(prompt, None)
+        if cut is not None:
+            self.cut[prompt] = cut
 
     def need_encoders(self) -> None:
         """Raise when the text encoders are gone."""

@@ -15,6 +15,7 @@ import torch
 
 from paco_core.io.pictures import picture_digest, rgb
 from paco_core.policies.base import Size, sized
+from paco_core.policies.cuts import cut_of
 from paco_core.policies.encoded import Condition, Encoded, mask_of
 from paco_core.policies.encodings import Encodings, Tensors
 from paco_core.policies.one_frame import one_frame
@@ -82,12 +83,13 @@ image = pipeline(
         return self.pipeline.image_processor.resize(picture, *size)
 
     def _cut(self, prompt: str, length: int) -> str:
-        """The first ``length`` tokens of an instruction; counts it where there are more."""
-        ids = self.pipeline.tokenizer(prompt, add_special_tokens=False).input_ids
-        if len(ids) <= length:
+        """The first ``length`` tokens of an instruction; notes what is lost where there are more."""
+        tokenizer = self.pipeline.tokenizer
+        cut = cut_of(tokenizer, prompt, length, closing=False)
+        self.note(prompt, cut)
+        if cut is None:
             return prompt
-        self.truncated += 1
-        return str(self.pipeline.tokenizer.decode(ids[:length]))
+        return str(tokenizer.decode(tokenizer(prompt, add_special_tokens=False).input_ids[:length]))
 
     def _texts(
         self,

@@ -150,17 +150,17 @@ def write_prompts(path: Path, records: Iterable[PromptRecord]) -> None:
     write_jsonl(path, (record.model_dump() for record in records))
 
 
-def split_panels(prompt: str, panels: int | str) -> tuple[str, list[str]]:
+def split_panels(prompt: str, layout: str) -> tuple[str, list[str]]:
     """The shared opening of a T2IS prompt and the text of each panel, in reading order.
 
     Args:
         prompt: the full text, panels marked ``[TOP]-[LEFT]:``, ``PANEL-1:`` and so on.
-        panels: the record's layout, or only its number of panels.
+        layout: of the record.
 
     Raises:
-        DataError: when the text marks another number of panels than the layout has.
+        DataError: when the text marks other panels than the layout has.
     """
-    parts = prompt_text.parse(prompt, panels if isinstance(panels, str) else f"1x{panels}")
+    parts = prompt_text.parse(prompt, layout)
     return parts.opening, [panel.text for panel in parts.panels]
 
 
