@@ -13,7 +13,7 @@ from paco_core.config.params import PARAMS_FILE, load
 from paco_core.io import paths
 from paco_core.io.answer import Answer
 from paco_core.io.files import DataError, atomic
-from paco_core.io.pictures import decode_image
+from paco_core.io.pictures import read_image
 from paco_core.io.progress import Progress
 from paco_core.reward_model.instructions import render
 from paco_core.reward_model.yes_probability import PairQuery
@@ -42,7 +42,7 @@ def score_pair(
     Raises:
         DataError: when a picture or the model is missing.
     """
-    pictures = [_picture(Path(path), str(path)) for path in (first, second)]
+    pictures = [read_image(Path(path)) for path in (first, second)]
     query = PairQuery(pictures[0], pictures[1], question(theme))
     scorer = _scorer(root, model)
     (score,) = scorer.score([query])
@@ -182,12 +182,6 @@ def _scorer(root: Path, model: str | Path | None) -> Scorer:
     return Scorer(folder, device=place.device, dtype=place.dtype, threads=place.threads)
 
 
-def _picture(path: Path, name: str) -> Image:
-    if not path.is_file():
-        raise DataError(f"{name}: no such picture")
-    return decode_image(path.read_bytes(), name)
-
-
 def _read(table: Path) -> pd.DataFrame:
     import pandas as pd
 
@@ -220,7 +214,7 @@ def _finder(root: Path, table: Path) -> Callable[..., Any]:
             raise DataError(f"{place}: no picture is named")
         path = table.parent / name
         if path.is_file():
-            return None if look else _picture(path, place)
+            return None if look else read_image(path, place)
         if "#" not in name:
             raise DataError(f"{place}: no such picture (looked for {path})")
         if not store:

@@ -28,13 +28,17 @@ def decode_image(data: bytes, name: str) -> Image:
         raise DataError(f"{name}: {error}") from None
 
 
-def read_image(path: Path) -> Image:
+def read_image(path: Path, name: str | None = None) -> Image:
     """A picture of its own file, as :func:`decode_image` gives it.
+
+    Args:
+        name: in errors; the path when None.
 
     Raises:
         DataError: naming the file when it is missing, empty, too large, too narrow, truncated or no picture.
     """
-    return decode_image(_bytes(path), str(path))
+    name = name or str(path)
+    return decode_image(_bytes(path, name), name)
 
 
 def read_encoded(path: Path) -> Encoded:
@@ -44,7 +48,7 @@ def read_encoded(path: Path) -> Encoded:
         DataError: naming the file when it is missing, empty, too large, too narrow or no picture.
     """
     try:
-        return read_head(_bytes(path))
+        return read_head(_bytes(path, str(path)))
     except Undecodable as error:
         raise DataError(f"{path}: {error}") from None
 
@@ -74,12 +78,15 @@ def rgb(picture: Image) -> Image:
         raise DataError(f"{getattr(picture, 'filename', None) or 'picture'}: {error}") from None
 
 
-def _bytes(path: Path) -> bytes:
+def _bytes(path: Path, name: str) -> bytes:
     if not path.is_file():
-        raise DataError(f"{path}: no such picture")
+        raise DataError(f"{name}: no such picture")
     if (size := path.stat().st_size) > MAX_BYTES:
-        raise DataError(f"{path}: {size} bytes, at most {MAX_BYTES} are accepted")
-    return path.read_bytes()
+        raise DataError(f"{name}: {size} bytes, at most {MAX_BYTES} are accepted")
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{name}: cannot be read ({error.strerror})") from None
 
 
 def picture_digest(picture: Image) -> str:
