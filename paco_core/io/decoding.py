@@ -124,6 +124,8 @@ def rgb(image: Image.Image) -> Image.Image:
     """
     from PIL import Image, ImageOps
 
+    if not isinstance(image, Image.Image):
+        raise Undecodable(f"expected a picture that Pillow opened or made, not {type(image).__name__}")
     key = _transparent_key(image)
     _load(image)
     if image.mode == "RGB" and not image.info:  # a plain one, as this project writes them

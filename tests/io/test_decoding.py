@@ -149,6 +149,8 @@ def test_a_picture_of_the_callers_that_is_damaged_is_named(tmp_path: Path) -> No
     (tmp_path / "cut.png").write_bytes(encoded(Image.effect_noise((64, 64), 50))[:900])
     with pytest.raises(DataError, match=r"cut\.png: not a readable picture"):
         PairQuery(Image.open(tmp_path / "cut.png"), drawing(), "?")
+    with pytest.raises(DataError, match="picture: expected a picture that Pillow opened or made, not str"):
+        PairQuery(str(tmp_path / "cut.png"), drawing(), "?")  # type: ignore[arg-type]
     with pytest.raises(DataError, match="picture: its pixels go from 0 to 3"):
         rgb(Image.fromarray(np.array([[0, 3]], np.float32)))
 
