@@ -60,9 +60,9 @@ def webp(png: bytes, most: int = MOST_BYTES) -> bytes:
     Raises:
         ValueError: where none does.
     """
-    from PIL import Image
+    from paco_core.io.pictures import decode_image
 
-    image = Image.open(io.BytesIO(png)).convert("RGB")
+    image = decode_image(png, "screenshot")
     for quality in QUALITIES:
         data = io.BytesIO()
         image.save(data, format="WEBP", quality=quality, method=6)

@@ -49,7 +49,7 @@ class ClipImages:
         parts = []
         for start in range(0, len(images), BATCH):
             part = images[start : start + BATCH]
-            pixels = torch.stack([self.preprocess(image.convert("RGB")) for image in part])
+            pixels = torch.stack([self.preprocess(image) for image in part])
             with torch.inference_mode():
                 rows = self.model.encode_image(pixels.to(self.device), normalize=True)
             parts.append(rows.double().cpu().numpy())

@@ -101,7 +101,7 @@ class DreamSim:
     ) -> torch.Tensor:
         """What one branch says, (N, n): its class token, projected where it has a projection."""
         side = tower.patch_embed.img_size[0]
-        sizes = [functional.resize(image.convert("RGB"), [side, side], InterpolationMode.BICUBIC) for image in images]
+        sizes = [functional.resize(image, [side, side], InterpolationMode.BICUBIC) for image in images]
         pixels = [functional.normalize(functional.to_tensor(image), branch.mean, branch.std) for image in sizes]
         states: torch.Tensor = tower.forward_features(torch.stack(pixels).to(next(tower.parameters()).device))[:, 0]
         return states if projection is None else states @ projection

@@ -11,8 +11,8 @@ from pyarrow import parquet
 
 from paco_core.benchmarks.edit_reward import DIMENSIONS, Case
 from paco_core.io.files import DataError, digest, inside
+from paco_core.io.pictures import decode_image, read_image
 from paco_core.io.rejected import Rejected
-from paco_core.io.shards import decode_image, read_image
 from paco_core.storybook.edit_comparisons import EditComparison, edit_comparisons
 
 if TYPE_CHECKING:

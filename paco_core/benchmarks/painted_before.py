@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from paco_core.data.grids.grids import Finished
 from paco_core.io.files import digest
-from paco_core.io.shards import decode_image, encode_png
+from paco_core.io.pictures import decode_image
+from paco_core.io.shards import encode_png
 
 if TYPE_CHECKING:
     from PIL.Image import Image

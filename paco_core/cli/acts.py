@@ -281,7 +281,7 @@ def paint(args: argparse.Namespace) -> None:
     with uncollected():
         from paco_core.cli import paint as command
 
-    _show(args, command.paint_set(project_root(), args.prompt, args.panels, _painting(args)))
+    _show(args, command.paint_set(project_root(), args.prompt, args.panels, _painting(args), args.layout))
 
 
 def edit(args: argparse.Namespace) -> None:

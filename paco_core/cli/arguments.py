@@ -95,6 +95,11 @@ def _add_painting(verb: Callable[..., argparse.ArgumentParser]) -> None:
     paint = verb("paint", acts.paint, "paint sets from a prompt and print how consistent the reward model finds them")
     paint.add_argument("prompt", help="a T2IS prompt that marks its panels, or a theme with --panels")
     paint.add_argument("--panels", nargs="+", default=[], metavar="TEXT", help="what each panel shows")
+    paint.add_argument(
+        "--layout",
+        metavar="ROWSxCOLUMNS",
+        help="how the panels stand, where the prompt does not state it (default of a theme: 2x2, 2x3, 2x4 or one row)",
+    )
     edit = verb("edit", acts.edit, "edit a picture as an instruction says, and print the editing reward")
     edit.add_argument("picture", type=Path, help="a picture file")
     edit.add_argument("instruction", help="what to change")

@@ -6,18 +6,19 @@ import math
 import re
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paco_core.benchmarks.painted import BEFORE, Painted
 from paco_core.benchmarks.painting import side_by_side
 from paco_core.config.params import PARAMS_FILE, load
+from paco_core.data.records import prompt_text
 from paco_core.io.answer import Answer
 from paco_core.io.contact_sheet import contact_sheet
 from paco_core.io.files import digest
+from paco_core.io.pictures import read_image
 from paco_core.io.progress import Progress
-from paco_core.io.shards import read_image
 from paco_core.operations import paint
 from paco_core.policies.encodings import cache_folder
 from paco_core.runtime.placement import take_gpus
@@ -46,16 +47,21 @@ class Options:
     out: Path | None
 
 
-def paint_set(root: Path, prompt: str, panels: Sequence[str], options: Options) -> Answer:
+def paint_set(root: Path, prompt: str, panels: Sequence[str], options: Options, layout: str | None = None) -> Answer:
     """Paint sets of a prompt; what was written and scored.
 
+    Args:
+        layout: as of :func:`paco_core.operations.paint.set_record`.
+
     Raises:
-        DataError: when the prompt has no panels, or there is no such policy.
+        DataError: when the prompt has no panels, its layout is contradictory, or there is no such policy.
     """
     params = load(root / PARAMS_FILE)
     by = paint.painter(root, params, options.policy, SETS)
-    record = paint.set_record(prompt, panels, options.size or max(by.recipe.eval_sizes))
-    return _painted(root, by, record, options)
+    record = paint.set_record(prompt, panels, options.size or max(by.recipe.eval_sizes), layout)
+    default = panels and prompt_text.layout_of(prompt, layout) is None
+    note = f", the default of {len(panels)} panels; --layout ROWSxCOLUMNS chooses another" if default else ""
+    return _painted(root, by, record, options, [f"layout {record.layout} (rows x columns){note}"])
 
 
 def edit_picture(root: Path, file: Path, instruction: str, options: Options) -> Answer:
@@ -66,11 +72,16 @@ def edit_picture(root: Path, file: Path, instruction: str, options: Options) -> 
     """
     params, picture = load(root / PARAMS_FILE), read_image(file)
     by = paint.painter(root, params, options.policy, EDITS)
-    return _painted(root, by, paint.edit_record(instruction, picture), options, picture)
+    return _painted(root, by, paint.edit_record(instruction, picture), options, [], picture)
 
 
 def _painted(
-    root: Path, by: paint.Painter, record: PromptRecord, options: Options, reference: Image | None = None
+    root: Path,
+    by: paint.Painter,
+    record: PromptRecord,
+    options: Options,
+    notes: Sequence[str],
+    reference: Image | None = None,
 ) -> Answer:
     params = load(root / PARAMS_FILE)
     seeds = range(options.seeds)
@@ -96,10 +107,15 @@ def _painted(
         rows.append({"by": who, "seed": painted.seed, "score": score, "file": str(file)})
     _sheet(found, reference).save(folder / "sheet.png")
     measured = "consistency" if reference is None else "editing reward"
-    lines = [f"{row['by']:<12} seed {row['seed']}  {measured} {_score(row['score'])}  {row['file']}" for row in rows]
+    cut = policy.cut.get(record.prompt)
+    lines = [*notes, *([] if cut is None else [f"the prompt is cut: {cut}"])]
+    lines += [f"{row['by']:<12} seed {row['seed']}  {measured} {_score(row['score'])}  {row['file']}" for row in rows]
     if scores is None:
         lines.append("no scores: there is no reward model yet; run `dvc repro reward_merged`")
-    figures = {"prompt": record.prompt, "sheet": folder / "sheet.png", "pictures": rows}
+    figures = {
+        "prompt": record.prompt, "layout": record.layout, "cut": None if cut is None else asdict(cut),
+        "sheet": folder / "sheet.png", "pictures": rows,
+    }  # fmt: skip
     return Answer("\n".join([*lines, f"sheet: {folder / 'sheet.png'}"]), figures)
 
 

@@ -14,8 +14,8 @@ from paco_core.data.records.records import parse_ref
 from paco_core.io import paths, tables
 from paco_core.io.answer import Answer
 from paco_core.io.files import DataError
+from paco_core.io.pictures import read_image
 from paco_core.io.progress import Progress
-from paco_core.io.shards import decode_image
 from paco_core.reward_model.instructions import pair_question
 from paco_core.reward_model.yes_probability import PairQuery
 from paco_core.runtime import launchers
@@ -42,7 +42,7 @@ def score_pair(
     Raises:
         DataError: when a picture or the model is missing.
     """
-    pictures = [_picture(Path(path), str(path)) for path in (first, second)]
+    pictures = [read_image(Path(path)) for path in (first, second)]
     query = PairQuery(pictures[0], pictures[1], question(theme))
     scorer = _scorer(root, model)
     (score,) = scorer.score([query])
@@ -184,12 +184,6 @@ def _scorer(root: Path, model: str | Path | None) -> Scorer:
     return scorer
 
 
-def _picture(path: Path, name: str) -> Image:
-    if not path.is_file():
-        raise DataError(f"{name}: no such picture")
-    return decode_image(path.read_bytes(), name)
-
-
 class _Pictures:
     """The pictures that the cells of a table name."""
 
@@ -224,7 +218,7 @@ class _Pictures:
         """
         place = f"{self._table}: row {row}: {name}"
         if self._is_file(name):
-            return _picture(self._table.parent / name, place)
+            return read_image(self._table.parent / name, place)
         try:
             return self._panels().panel(name)
         except DataError as error:

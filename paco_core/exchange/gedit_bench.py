@@ -20,8 +20,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from paco_core.data.records.records import Id, first_fault
 from paco_core.io.files import DataError, Names, atomic, digest, write_json, write_jsonl
+from paco_core.io.pictures import decode_image
 from paco_core.io.rejected import Rejected
-from paco_core.io.shards import decode_image, encode_png
+from paco_core.io.shards import encode_png
 
 TASKS = (
     "background_change", "color_alter", "material_alter", "motion_change", "ps_human", "style_change", "subject-add",

@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paco_core.io.files import inside
-from paco_core.io.shards import encode_png, image_size, read_image, write_shard
+from paco_core.io.pictures import decode_image, read_encoded
+from paco_core.io.shards import encode_png, write_shard
 
 if TYPE_CHECKING:
     from PIL.Image import Image
-
-PNG = b"\x89PNG\r\n\x1a\n"
 
 
 @dataclass
@@ -54,8 +53,7 @@ class PictureFiles(Mapping[str, bytes]):
             DataError: when it is missing, empty, too large or no picture.
         """
         if path not in self._known:
-            width, height = image_size(path)
-            png = self._png(path)
+            png, (width, height) = self._png(path)
             md5 = hashlib.md5(png, usedforsecurity=False).hexdigest()
             name = md5[:16]
             self._known[path] = name
@@ -65,13 +63,17 @@ class PictureFiles(Mapping[str, bytes]):
         return self._known[path]
 
     @staticmethod
-    def _png(path: Path) -> bytes:
-        """The file as it is where it is a PNG, else encoded as one; decoded either way, to see that it is whole."""
-        image, data = read_image(path), path.read_bytes()
-        return data if data.startswith(PNG) else encode_png(image)
+    def _png(path: Path) -> tuple[bytes, tuple[int, int]]:
+        """The file as it is where it is a plain PNG, else its picture as one, and the picture's width and height.
+
+        Decoded either way, to see that it is whole.
+        """
+        encoded = read_encoded(path)
+        image = decode_image(encoded.data, str(path))
+        return encoded.data if encoded.plain else encode_png(image), image.size
 
     def __getitem__(self, name: str) -> bytes:
-        return self._png(self.paths[name])
+        return self._png(self.paths[name])[0]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.paths)

@@ -23,9 +23,8 @@ from paco_core.data.pairs.pairs import BENCHMARK_COLUMNS
 from paco_core.data.records.records import PromptRecord, parse_ref
 from paco_core.exchange.panel_files import PanelWriter
 from paco_core.io.files import DataError, Names, checked_name, digest, inside, read_jsonl, write_jsonl
-from paco_core.io.pictures import picture_digest
+from paco_core.io.pictures import image_size, picture_digest, read_image
 from paco_core.io.rejected import Rejected
-from paco_core.io.shards import image_size, read_image
 from paco_core.io.tables import text
 
 if TYPE_CHECKING:

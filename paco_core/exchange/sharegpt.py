@@ -23,8 +23,8 @@ from paco_core.exchange.panel_files import PanelWriter
 from paco_core.exchange.questions import Question, parse_question
 from paco_core.exchange.turns import IMAGE, PICTURES, Form, Round, rounds
 from paco_core.io.files import DataError, checked_name, inside, read_json, write_json, write_jsonl
+from paco_core.io.pictures import image_size
 from paco_core.io.rejected import Rejected
-from paco_core.io.shards import image_size
 from paco_core.io.tables import read_rows
 
 if TYPE_CHECKING:

@@ -112,7 +112,7 @@ class Evaluator:
         if self.processes.world == 1 and image is not None:
             return image
 
-        own = np.zeros((*size, 3), np.uint8) if image is None else np.asarray(image.convert("RGB"))
+        own = np.zeros((*size, 3), np.uint8) if image is None else np.asarray(image)
         return pil.fromarray(self.processes.sum_array(own))
 
 

@@ -51,7 +51,7 @@ class Scores:
 
 def panel_diversity(panels: Sequence[Image]) -> float:
     """Root mean square pixel difference over the unordered pairs of panels, on the scale 0 to 1."""
-    pixels = np.stack([np.asarray(panel.convert("RGB"), dtype=np.float64) for panel in panels]) / 255.0
+    pixels = np.stack([np.asarray(panel, dtype=np.float64) for panel in panels]) / 255.0
     return float(np.mean([np.sqrt(np.mean((a - b) ** 2)) for a, b in combinations(pixels, 2)]))
 
 

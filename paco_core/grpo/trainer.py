@@ -40,6 +40,7 @@ from paco_core.grpo.training_key import training_key
 from paco_core.io.files import DataError, atomic
 from paco_core.io.pictures import picture_digests
 from paco_core.policies.base import NoiseKey, Policy, Size
+from paco_core.policies.cuts import summary
 from paco_core.policies.encoded import Encoded
 from paco_core.rewards.aggregation import aggregate
 from paco_core.rewards.base import RewardFunction
@@ -143,11 +144,8 @@ class Trainer:
             self._encoded(self.unseen, recipe.eval_sizes),
         )
         self.key = training_key(params, recipe, self.train, self.unseen, [seen, watched], self.identity)
-        if self.policy.truncated:
-            self.reports.say(
-                f"{self.policy.truncated} prompts are longer than max_sequence_length="
-                f"{recipe.max_sequence_length} tokens and were truncated"
-            )
+        if self.policy.cut:
+            self.reports.say(summary(self.policy.cut))
         self.policy.drop_encoders()
         if recipe.start is None:
             self.policy.add_adapter(params.lora, params.seed)

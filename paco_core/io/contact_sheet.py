@@ -30,18 +30,17 @@ def contact_sheet(pictures: Sequence[Image], columns: int, cell: int = 128) -> I
     step = cell + GAP
     sheet = pil.new("RGB", (columns * step - GAP, rows * step - GAP), "white")
     for place, picture in enumerate(pictures):
-        fitted = ImageOps.contain(picture.convert("RGB"), (cell, cell))
+        fitted = ImageOps.contain(picture, (cell, cell))
         sheet.paste(fitted, (place % columns * step, place // columns * step))
     return sheet
 
 
 def preview_markdown(image: Image, alt: str) -> str:
     """A picture as a Markdown data URL of at most :data:`PREVIEW_BYTES`, shrunk until it fits."""
-    picture = image.convert("RGB")
     while True:
         buffer = io.BytesIO()
-        picture.save(buffer, format="WEBP", quality=80)
+        image.save(buffer, format="WEBP", quality=80)
         text = f"![{alt}](data:image/webp;base64,{base64.b64encode(buffer.getvalue()).decode()})"
         if len(text) <= PREVIEW_BYTES:
             return text
-        picture = picture.resize((max(1, picture.width * 3 // 4), max(1, picture.height * 3 // 4)))
+        image = image.resize((max(1, image.width * 3 // 4), max(1, image.height * 3 // 4)))

@@ -1,14 +1,92 @@
-"""Pictures by their content."""
+"""Pictures: read, by the rules of :mod:`paco_core.io.decoding`, and known by their content."""
 
 from __future__ import annotations
 
 import hashlib
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+from paco_core.io import decoding
+from paco_core.io.decoding import MAX_BYTES, Encoded, Undecodable, read_head
+from paco_core.io.files import DataError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from PIL.Image import Image
+
+
+def decode_image(data: bytes, name: str) -> Image:
+    """Decode an encoded picture to upright RGB, with its limits checked first.
+
+    Raises:
+        DataError: naming the picture when it is empty, too large, too narrow, truncated or no picture.
+    """
+    try:
+        return read_head(data).decode()
+    except Undecodable as error:
+        raise DataError(f"{name}: {error}") from None
+
+
+def read_image(path: Path, name: str | None = None) -> Image:
+    """A picture of its own file, as :func:`decode_image` gives it.
+
+    Args:
+        name: in errors; the path when None.
+
+    Raises:
+        DataError: naming the file when it is missing, empty, too large, too narrow, truncated or no picture.
+    """
+    name = name or str(path)
+    return decode_image(_bytes(path, name), name)
+
+
+def read_encoded(path: Path) -> Encoded:
+    """The head of a picture's file.
+
+    Raises:
+        DataError: naming the file when it is missing, empty, too large, too narrow or no picture.
+    """
+    try:
+        return read_head(_bytes(path, str(path)))
+    except Undecodable as error:
+        raise DataError(f"{path}: {error}") from None
+
+
+def image_size(path: Path) -> tuple[int, int]:
+    """(width, height) of a picture as it is seen, from its head.
+
+    Raises:
+        DataError: as :func:`read_encoded`.
+    """
+    encoded = read_encoded(path)
+    try:
+        return encoded.size
+    except Undecodable as error:
+        raise DataError(f"{path}: {error}") from None
+
+
+def rgb(picture: Image) -> Image:
+    """A picture that a caller opened with Pillow or made, as :func:`decode_image` would have read it.
+
+    Raises:
+        DataError: when its pixels cannot be read, or are out of the range that the rules state.
+    """
+    try:
+        return decoding.rgb(picture)
+    except Undecodable as error:
+        raise DataError(f"{getattr(picture, 'filename', None) or 'picture'}: {error}") from None
+
+
+def _bytes(path: Path, name: str) -> bytes:
+    if not path.is_file():
+        raise DataError(f"{name}: no such picture")
+    if (size := path.stat().st_size) > MAX_BYTES:
+        raise DataError(f"{name}: {size} bytes, at most {MAX_BYTES} are accepted")
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{name}: cannot be read ({error.strerror})") from None
 
 
 def picture_digest(picture: Image) -> str:

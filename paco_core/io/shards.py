@@ -10,13 +10,14 @@ from __future__ import annotations
 import hashlib
 import io
 import tarfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paco_core.io.decoding import MAX_BYTES
 from paco_core.io.files import DataError, checked_name, read_table
+from paco_core.io.pictures import decode_image
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,9 +27,6 @@ TAR, INDEX = "images.tar", "index.parquet"
 SHARDS = f"[!.]*/{INDEX}"
 COLUMNS = ("id", "member", "offset", "size")  # of every index
 GRID_COLUMNS = ("prompt_id", "seed", "layout")  # further ones, of an index of grids
-MAX_PIXELS = 64_000_000  # refused before decoding: no picture of ours is near it
-MAX_BYTES = 4 * MAX_PIXELS  # of an encoded picture: no PNG is larger than its pixels
-FORMATS = ("PNG", "JPEG", "WEBP", "BMP")  # others have decoders that nobody needs here
 
 
 def encode_png(image: Image.Image) -> bytes:
@@ -36,60 +34,6 @@ def encode_png(image: Image.Image) -> bytes:
     buffer = io.BytesIO()
     image.save(buffer, format="PNG", optimize=False, compress_level=6)
     return buffer.getvalue()
-
-
-def decode_image(data: bytes, name: str) -> Image.Image:
-    """Decode an encoded picture to RGB, with its size checked first.
-
-    Raises:
-        DataError: naming the picture when it is empty, too large, truncated or no picture.
-    """
-    with _opened(data, name) as image:
-        return image.convert("RGB")
-
-
-def image_size(path: Path) -> tuple[int, int]:
-    """(width, height) of a picture, from its head alone.
-
-    Raises:
-        DataError: naming the file when it is missing, empty, too large or no picture.
-    """
-    with _opened(_bytes(path), str(path)) as image:
-        return image.size
-
-
-@contextmanager
-def _opened(data: bytes, name: str) -> Iterator[Image.Image]:
-    from PIL import Image
-
-    if not data:
-        raise DataError(f"{name}: zero bytes, expected a picture")
-    try:
-        image = Image.open(io.BytesIO(data), formats=FORMATS)
-        if image.width * image.height > MAX_PIXELS:
-            raise DataError(f"{name}: {image.width} x {image.height} pixels exceed the limit of {MAX_PIXELS}")
-        yield image
-    except DataError:
-        raise
-    except Image.DecompressionBombError as error:
-        raise DataError(f"{name}: too many pixels ({error}); the limit is {MAX_PIXELS}") from None
-    except Exception as error:  # PIL raises many types for broken files; each becomes one clear error
-        raise DataError(f"{name}: not a readable picture ({error})") from None
-
-
-def _bytes(path: Path) -> bytes:
-    if not path.is_file():
-        raise DataError(f"{path}: no such picture")
-    return path.read_bytes()
-
-
-def read_image(path: Path) -> Image.Image:
-    """A picture of its own file, RGB.
-
-    Raises:
-        DataError: naming the file when it is missing, empty, too large, truncated or no picture.
-    """
-    return decode_image(_bytes(path), str(path))
 
 
 def write_shard(

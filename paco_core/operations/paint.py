@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from paco_core.tasks.base import Task
 
 BASE = "base"
-LAYOUTS = {4: "2x2", 6: "2x3", 8: "2x4"}  # of so many panels; others stand in one row
+DEFAULT_LAYOUTS = {4: "2x2", 6: "2x3", 8: "2x4"}  # of composed prompts of so many panels; others stand in one row
 
 
 @dataclass(frozen=True)
@@ -104,33 +104,43 @@ def _adapter(folder: Path) -> Path:
     return folder / "adapter" if (folder / "adapter").is_dir() else folder
 
 
-def set_record(prompt: str, panels: Sequence[str], side: int) -> PromptRecord:
+def set_record(prompt: str, panels: Sequence[str], side: int, layout: str | None = None) -> PromptRecord:
     """A set from a whole T2IS prompt, whose text marks its panels, or from a theme and the text of each panel.
 
     Args:
         side: of the picture, where it is square; where the panels stand in another shape, the picture has about as many
             pixels, so that they are square themselves.
+        layout: rows and columns, such as ``2x3``; None is what the prompt states (its marks, or its head), and of a
+            theme with panels, which states none, :func:`default_layout`.
 
     Raises:
-        DataError: when the prompt marks no panels and none are given, or both.
+        DataError: when the prompt marks no panels and none are given, or both; when its marks, its head, the panels and
+            ``layout`` contradict each other.
     """
     marks = len(prompt_text.PANEL_MARK.findall(prompt))
     if bool(marks) == bool(panels):
         raise DataError(
             "give a prompt that marks its panels ([TOP]-[LEFT]: ...), or a theme and the text of each panel (--panels)"
         )
-    count = marks or len(panels)
-    layout = LAYOUTS.get(count, f"1x{count}")
     theme = prompt.strip()
+    layout = prompt_text.layout_of(theme, layout) or default_layout(len(panels))
     if panels:
-        text = str(prompt_text.compose(theme, f"All images show {theme.removesuffix('.')}.", panels, layout))
+        theme = prompt_text.HEAD.sub("", theme).strip()
+        parts = prompt_text.from_theme(theme, panels, layout)
     else:
-        text, theme = prompt, prompt_text.parse(prompt, layout).subject or prompt
+        parts = prompt_text.parse(prompt, layout)
+    text = str(parts)
+    theme = parts.subject.removeprefix("of ") or prompt  # the judge is asked about what the set is of
     rows, columns = prompt_text.parse_layout(layout)
     return PromptRecord(
         idx=digest([text, layout]), prompt=text, height=side * rows, width=side * columns, layout=layout, theme=theme,
         category="", task_name="", criteria={},
     )  # fmt: skip
+
+
+def default_layout(panels: int) -> str:
+    """How so many panels of a composed prompt stand where nobody says it; the prompt states it from then on."""
+    return DEFAULT_LAYOUTS.get(panels, f"1x{panels}")
 
 
 def edit_record(instruction: str, picture: Image) -> EditRecord:

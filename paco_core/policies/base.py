@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
     from paco_core.config.params import LoraParams, PoliciesParams, PolicyLora, PolicyRecipe
+    from paco_core.policies.cuts import Cut
     from paco_core.policies.encoded import Condition, Encoded
 
 Size = tuple[int, int]  # height and width in pixels
@@ -60,7 +61,7 @@ class Policy(Protocol):
     known: Family
     device: str
     multiple: int  # pixels that a picture's sides are multiples of
-    truncated: int  # prompts that did not fit into the text window so far
+    cut: dict[str, Cut]  # the prompts encoded so far that did not fit into the text window, and what they lost
 
     def check_size(self, size: Size) -> None:
         """Raise DataError when the model's packing cannot hold a picture of this size."""

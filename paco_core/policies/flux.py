@@ -9,6 +9,7 @@ import torch
 
 from paco_core.adapters.names import Vocabulary
 from paco_core.policies.base import Size
+from paco_core.policies.cuts import cut_of
 from paco_core.policies.encoded import Condition, Encoded
 from paco_core.policies.encodings import Encodings, Tensors
 from paco_core.policies.flux_names import original_names
@@ -58,8 +59,8 @@ class FluxPolicy(PipelinePolicy):
 
     def _texts(self, prompts: Sequence[str], max_sequence_length: int) -> list[Tensors]:
         """T5's words (L, d) and CLIP's summary (d,) of each prompt."""
-        lengths = self.pipeline.tokenizer_2(list(prompts)).input_ids
-        self.truncated += sum(len(ids) > max_sequence_length for ids in lengths)
+        for prompt in prompts:
+            self.note(prompt, cut_of(self.pipeline.tokenizer_2, prompt, max_sequence_length, closing=True))
 
         def encode(row: int) -> Tensors:
             self.need_encoders()

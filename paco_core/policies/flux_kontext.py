@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from paco_core.io.pictures import picture_digest
+from paco_core.io.pictures import picture_digest, rgb
 from paco_core.policies.base import Size, sized
 from paco_core.policies.encoded import Condition, Encoded
 from paco_core.policies.encodings import Tensors
@@ -57,7 +57,7 @@ class FluxKontextPolicy(FluxPolicy):
     def _references(self, references: Sequence[Image], sizes: Sequence[Sequence[Size]]) -> list[Tensors]:
         """Packed latents (tokens, channels) of each picture, brought to its sizes."""
         processor, pipeline = self.pipeline.image_processor, self.pipeline
-        pictures = [picture.convert("RGB") for picture in references]
+        pictures = [rgb(picture) for picture in references]
         names = [picture_digest(picture) for picture in pictures]
 
         def encode(row: int, size: Size) -> torch.Tensor:

@@ -27,6 +27,7 @@ from paco_core.io.precision import painting, weights_format
 from paco_core.io.weights import load_pipeline
 from paco_core.policies import adapters
 from paco_core.policies.base import DECODE_PIXELS, NoiseKey, Size, sized
+from paco_core.policies.cuts import Cut
 from paco_core.policies.encoder_adapters import adapters_on
 from paco_core.policies.encodings import Encodings, Tensors, fingerprint
 from paco_core.policies.families import family_of
@@ -51,7 +52,7 @@ class PipelinePolicy:
         self.transformer, self.vae = pipeline.transformer, pipeline.vae
         self.predictor: Any = self.transformer  # what a pass calls; an optimiser may put its engine around it
         self.encodings = encodings or Encodings()
-        self.truncated = 0
+        self.cut: dict[str, Cut] = {}
         self._adapters_at_drop = ""  # on the text encoders, when they were dropped
         for part in (self.transformer, self.vae, *(getattr(pipeline, name) for name in self.known.text_encoders)):
             if part is not None:
@@ -168,6 +169,12 @@ class PipelinePolicy:
         """:meth:`Encodings.rows` by the text encoders as they are now, with the adapters on them."""
         encoders = [getattr(self.pipeline, name) for name in self.known.text_encoders]
         return self.encodings.rows(inputs, encode, adapters_on(encoders) or self._adapters_at_drop)
+
+    def note(self, prompt: str, cut: Cut | None) -> None:
+        """Keep what is cut off a prompt that is encoded, where anything is."""
+        self.cut.pop(prompt, None)
+        if cut is not None:
+            self.cut[prompt] = cut
 
     def need_encoders(self) -> None:
         """Raise when the text encoders are gone."""

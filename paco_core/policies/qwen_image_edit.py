@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from paco_core.io.pictures import picture_digest
+from paco_core.io.pictures import picture_digest, rgb
 from paco_core.policies.base import Size, sized
+from paco_core.policies.cuts import cut_of
 from paco_core.policies.encoded import Condition, Encoded, mask_of
 from paco_core.policies.encodings import Encodings, Tensors
 from paco_core.policies.one_frame import one_frame
@@ -64,7 +65,7 @@ image = pipeline(
         guidance: float | None = None,
     ) -> Encoded:
         self.check_references(prompts, references, sizes)
-        pictures = [picture.convert("RGB") for picture in references or ()]
+        pictures = [rgb(picture) for picture in references or ()]
         names = [picture_digest(picture) for picture in pictures]
         instructions = [self._cut(prompt, max_sequence_length) for prompt in prompts]
         parts = [self._references(pictures, names, sizes)]
@@ -82,12 +83,13 @@ image = pipeline(
         return self.pipeline.image_processor.resize(picture, *size)
 
     def _cut(self, prompt: str, length: int) -> str:
-        """The first ``length`` tokens of an instruction; counts it where there are more."""
-        ids = self.pipeline.tokenizer(prompt, add_special_tokens=False).input_ids
-        if len(ids) <= length:
+        """The first ``length`` tokens of an instruction; notes what is lost where there are more."""
+        tokenizer = self.pipeline.tokenizer
+        cut = cut_of(tokenizer, prompt, length, closing=False)
+        self.note(prompt, cut)
+        if cut is None:
             return prompt
-        self.truncated += 1
-        return str(self.pipeline.tokenizer.decode(ids[:length]))
+        return str(tokenizer.decode(tokenizer(prompt, add_special_tokens=False).input_ids[:length]))
 
     def _texts(
         self,

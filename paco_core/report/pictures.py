@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from paco_core.data.records.panels import PanelStore
 from paco_core.data.records.records import parse_ref
 from paco_core.io.files import read_table
-from paco_core.io.shards import GRID_COLUMNS, ShardReader, decode_image, encode_png
+from paco_core.io.shards import GRID_COLUMNS, ShardReader, encode_png
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -37,8 +37,9 @@ class Picture:
     @classmethod
     def of(cls, image: Image, alt: str) -> Picture:
         """Lossless as it is, or shrunk to :data:`LARGEST_PX` as JPEG: a page of megapixels helps nobody."""
-        image, kind, data = image.convert("RGB"), "png", io.BytesIO()
+        kind, data = "png", io.BytesIO()
         if max(image.size) > LARGEST_PX:
+            image = image.copy()
             image.thumbnail((LARGEST_PX, LARGEST_PX))
             kind = "jpeg"
             image.save(data, format="JPEG", quality=88)
@@ -49,7 +50,7 @@ class Picture:
     @classmethod
     def thumbnail(cls, image: Image, alt: str, side: int) -> Picture:
         """At most ``side`` pixels wide and high, as WebP: one of many."""
-        image, data = image.convert("RGB"), io.BytesIO()
+        image, data = image.copy(), io.BytesIO()
         image.thumbnail((side, side))
         image.save(data, format="WEBP", quality=80)
         return cls(_data_url("webp", data.getvalue()), alt, image.width, image.height)
@@ -130,7 +131,3 @@ def pair_cards(labels: Path, grids: Path, count: int) -> list[PairCard]:
         reasons = str(row["answer"]).removeprefix(f"{row['label']}.").strip()
         cards.append(PairCard(first, second, str(row["theme"]), str(row["label"]), reasons))
     return cards
-
-
-def read_png(path: Path) -> Image:
-    return decode_image(path.read_bytes(), str(path))

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from paco_core.config.params import PolicyRecipe
 from paco_core.io import paths
 from paco_core.io.files import inside, read_json
+from paco_core.io.pictures import read_image
 from paco_core.report import charts
 from paco_core.report.charts import Axis
 from paco_core.report.curves import Chart, read_log
 from paco_core.report.figures import Figures
-from paco_core.report.pictures import Picture, Sample, read_png
+from paco_core.report.pictures import Picture, Sample
 from paco_core.report.sections import Missing
 
 if TYPE_CHECKING:
@@ -164,7 +165,7 @@ def _sample(folder: Path, before: Mapping[str, Any], after: Mapping[str, Any], k
     text = before["prompt"] if edited else before["theme"]
 
     def picture(file: str, what: str) -> Picture:
-        return Picture.of(read_png(inside(folder, file)), f"{what}: {text}")
+        return Picture.of(read_image(inside(folder, file)), f"{what}: {text}")
 
     return Sample(
         title=text,

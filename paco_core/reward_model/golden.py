@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from paco_core.io.files import DataError, read_json, write_json
-from paco_core.io.shards import encode_png, read_image
+from paco_core.io.pictures import read_image
+from paco_core.io.shards import encode_png
 from paco_core.reward_model.margins import Agreement, compare, served
 from paco_core.reward_model.yes_probability import PairQuery, PairScorer, Score
 

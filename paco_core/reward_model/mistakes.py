@@ -19,7 +19,7 @@ def mistake(example: Example, score: float) -> Image.Image:
         scale = SIDE / max(image.size)
         size = (max(1, round(image.width * scale)), max(1, round(image.height * scale)))
         filter_ = Image.Resampling.NEAREST if scale > 1 else Image.Resampling.LANCZOS
-        sheet.paste(image.convert("RGB").resize(size, filter_), (GAP + number * (SIDE + GAP), GAP))
+        sheet.paste(image.resize(size, filter_), (GAP + number * (SIDE + GAP), GAP))
     label = "Yes" if example.consistent else "No"
     lines = f"label {label}, score {score:.3f}\npair {example.id}"
     draw = ImageDraw.Draw(sheet)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from paco_core.io.files import DataError, write_text
-from paco_core.io.shards import read_image
+from paco_core.io.pictures import read_image
 from paco_core.reward_model.instructions import render
 from paco_core.reward_model.yes_probability import PairQuery
 

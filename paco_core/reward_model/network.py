@@ -21,6 +21,7 @@ from transformers import AutoConfig, AutoProcessor, Qwen2_5_VLForConditionalGene
 from transformers.models.qwen2_vl.image_processing_qwen2_vl import smart_resize
 from transformers.utils import logging as transformers_logging
 
+from paco_core.io.decoding import MAX_RATIO
 from paco_core.io.files import DataError
 from paco_core.io.imports import uncollected
 from paco_core.io.pictures import picture_digests
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from PIL import Image
 
 PATCHES_AT_ONCE = 65_536  # patches through the vision tower in one pass
-NARROWEST = 200  # times the shorter side of a picture: longer ones Qwen's processor does not take
 
 
 @dataclass(frozen=True)
@@ -156,8 +156,8 @@ class Network:
         Raises:
             DataError: when the picture is too narrow.
         """
-        if max(image.size) > NARROWEST * min(image.size):
-            raise DataError(f"a picture's longer side is more than {NARROWEST} times its shorter one")
+        if max(image.size) > MAX_RATIO * min(image.size):
+            raise DataError(f"a picture's longer side is more than {MAX_RATIO} times its shorter one")
         given = self.processor.image_processor
         patch, bounds = given.patch_size, given.size
         high, wide = smart_resize(

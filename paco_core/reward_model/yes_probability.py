@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from paco_core.io.files import DataError
+from paco_core.io.pictures import rgb
 
 if TYPE_CHECKING:
     import torch
@@ -30,11 +31,21 @@ NO_VARIANTS = frozenset({"No", " No", "no", " no"})
 
 @dataclass(frozen=True)
 class PairQuery:
-    """Two pictures and the rendered instruction that is asked about them."""
+    """Two pictures and the rendered instruction that is asked about them.
+
+    Pictures that a caller opened with Pillow become upright RGB, as files do, whoever answers.
+
+    Raises:
+        DataError: when a picture cannot be read; see :func:`paco_core.io.pictures.rgb`.
+    """
 
     first: Image.Image
     second: Image.Image
     instruction: str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "first", rgb(self.first))
+        object.__setattr__(self, "second", rgb(self.second))
 
     @property
     def pictures(self) -> tuple[Image.Image, ...]:
@@ -43,10 +54,13 @@ class PairQuery:
 
 @dataclass(frozen=True)
 class PictureQuery:
-    """One picture and the rendered instruction that is asked about it."""
+    """One picture and the rendered instruction that is asked about it; see :class:`PairQuery`."""
 
     picture: Image.Image
     instruction: str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "picture", rgb(self.picture))
 
     @property
     def pictures(self) -> tuple[Image.Image, ...]:

@@ -27,7 +27,7 @@ class Jpeg:
         self.causes: dict[str, int] = {}
 
     def __call__(self, batch: RewardBatch) -> np.ndarray:
-        return np.array([_saved(picture.convert("RGB")) for picture in batch.whole])
+        return np.array([_saved(picture) for picture in batch.whole])
 
 
 def _saved(picture: Image) -> float:

@@ -61,7 +61,7 @@ class Ocr:
         self.causes: dict[str, int] = {}
 
     def _read(self, picture: Image) -> str:
-        found = self.engine(np.asarray(picture.convert("RGB"))[:, :, ::-1])
+        found = self.engine(np.asarray(picture)[:, :, ::-1])
         return _plain("".join(found.txts or ()))
 
     def __call__(self, batch: RewardBatch) -> np.ndarray:

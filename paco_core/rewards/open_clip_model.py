@@ -50,7 +50,7 @@ class OpenClip:
 
     def images(self, images: Sequence[Image]) -> torch.Tensor:
         """Embeddings (N, width)."""
-        pixels = torch.stack([self.preprocess(image.convert("RGB")) for image in images]).to(self.device)
+        pixels = torch.stack([self.preprocess(image) for image in images]).to(self.device)
         with torch.inference_mode():
             parts = [self.model.encode_image(part, normalize=True) for part in pixels.split(BATCH)]
         return torch.cat(parts).float()

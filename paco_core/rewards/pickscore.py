@@ -46,7 +46,7 @@ class PickScore:
         for start in range(0, len(batch), BATCH):
             part = batch.take(range(start, min(start + BATCH, len(batch))))
             inputs = self.processor(
-                images=[picture.convert("RGB") for picture in part.whole],
+                images=list(part.whole),
                 text=[record.prompt for record in part.records],
                 padding=True,
                 truncation=True,

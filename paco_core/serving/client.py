@@ -298,7 +298,7 @@ class _Pictures:
             if self._format == "png":
                 image.save(buffer, format="PNG", compress_level=1)
             else:
-                image.convert("RGB").save(buffer, format="JPEG", quality=JPEG_QUALITY)
+                image.save(buffer, format="JPEG", quality=JPEG_QUALITY)
             data = base64.b64encode(buffer.getvalue()).decode()
             url = f"data:image/{self._format};base64,{data}"
             self._parts[key] = f'{{"type": "image_url", "image_url": {{"url": "{url}"}}}}'

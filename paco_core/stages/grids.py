@@ -11,7 +11,7 @@ from paco_core.data.grids.grid_workers import paint_apart
 from paco_core.data.grids.text_to_image import TextToImage
 from paco_core.data.records.records import read_prompts
 from paco_core.io import paths
-from paco_core.io.shards import decode_image
+from paco_core.io.pictures import decode_image
 from paco_core.runtime import launchers
 
 if TYPE_CHECKING:

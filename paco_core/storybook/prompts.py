@@ -104,7 +104,13 @@ def _criteria(panel: Panel, task: str) -> dict[Dimension, dict[str, str]]:
 
 
 def compose(panels: list[Panel], layout: str, kind: int) -> StorybookPrompt:
-    """The prompt that asks for these panels, in the words of ``KINDS[kind]``."""
+    """The prompt that asks for these panels, in the words of ``KINDS[kind]``.
+
+    Raises:
+        ValueError: for more panels than the storybook has a word for.
+    """
+    if len(panels) not in COUNTS:
+        raise ValueError(f"the storybook counts up to {max(COUNTS)} panels, {layout} has {len(panels)}")
     rows, columns = (int(n) for n in layout.split("x"))
     category, task, opening, theme = KINDS[kind]
     who, style = character(panels[0]), panels[0].style

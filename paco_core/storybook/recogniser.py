@@ -172,7 +172,7 @@ class Recogniser:
 
 def to_pixels(images: Sequence[Image], side: int) -> torch.Tensor:
     """Pictures as uint8 (batch, 3, side, side), resized with an antialiased bicubic filter."""
-    resized = [image.convert("RGB").resize((side, side), pil.Resampling.BICUBIC) for image in images]
+    resized = [image.resize((side, side), pil.Resampling.BICUBIC) for image in images]
     return torch.from_numpy(np.stack([np.asarray(image) for image in resized])).permute(0, 3, 1, 2).contiguous()
 
 

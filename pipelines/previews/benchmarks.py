@@ -22,9 +22,8 @@ def worst_rankings(data: Path, _item: str) -> dict[str, Any]:
 
 def lost_consistency(data: Path, _item: str) -> dict[str, Any]:
     """The prompts on which training helped least, and pictures before (above) and after."""
-    from PIL import Image
-
     from paco_core.io.files import read_json
+    from paco_core.io.pictures import read_image
 
     found = read_table(data / "t2is" / "per_prompt.parquet")
     measure = "gold_consistency" if "gold_consistency" in found else "consistency"
@@ -35,7 +34,7 @@ def lost_consistency(data: Path, _item: str) -> dict[str, Any]:
     first = [s for s in samples if (s["policy"], s["size"]) == (samples[0]["policy"], samples[0]["size"])]
     files = {(s["when"], s["prompt_id"]): data / "t2is" / "samples" / s["file"] for s in first}
     prompts = list(dict.fromkeys(s["prompt_id"] for s in first))[:SHOWN_PROMPTS]
-    images = [Image.open(files[when, prompt]) for when in ("before", "after") for prompt in prompts]
+    images = [read_image(files[when, prompt]) for when in ("before", "after") for prompt in prompts]
     alt = f"{samples[0]['policy']} at {samples[0]['size']} px: before above after"
     return {**shown, "contact_sheet": pictures(images, len(prompts), alt)}
 
@@ -56,9 +55,8 @@ def judged_sets(data: Path, _item: str) -> dict[str, Any]:
 
 def lost_edits(data: Path, _item: str) -> dict[str, Any]:
     """The edits that training helped least, and pictures: references, before, after."""
-    from PIL import Image
-
     from paco_core.io.files import read_json
+    from paco_core.io.pictures import read_image
 
     if not (data / "gedit" / "samples" / "samples.json").is_file():
         return {}  # no policy edits
@@ -72,7 +70,7 @@ def lost_edits(data: Path, _item: str) -> dict[str, Any]:
     prompts = list(rows["before"])[:SHOWN_PROMPTS]
     names = [rows["before"][p]["reference"] for p in prompts]
     names += [rows[when][p]["file"] for when in ("before", "after") for p in prompts]
-    images = [Image.open(data / "gedit" / "samples" / name) for name in names]
+    images = [read_image(data / "gedit" / "samples" / name) for name in names]
     alt = f"{samples[0]['policy']} at {samples[0]['size']} px: reference, before, after"
     return {
         f"least_gain_in_{measure}": table(cases.sort_values("change", kind="stable")),

@@ -14,7 +14,8 @@ def policy(data: Path, item: str) -> dict[str, Any]:
     """Evaluations on unseen prompts, newest first, and pictures before (above) and after training; of edits, what
     they are about on top."""
     import pandas as pd
-    from PIL import Image
+
+    from paco_core.io.pictures import read_image
 
     folder = data / "policies" / item
     log = pd.read_csv(folder / "training_log.csv")
@@ -26,7 +27,7 @@ def policy(data: Path, item: str) -> dict[str, Any]:
     if before and all(path.is_file() for path in after):
         about = [folder / "samples" / "reference" / f"{path.stem.rpartition('-')[0]}.png" for path in before]
         edits = all(path.is_file() for path in about)
-        images = [Image.open(path) for path in ((*about, *before, *after) if edits else (*before, *after))]
+        images = [read_image(path) for path in ((*about, *before, *after) if edits else (*before, *after))]
         words = "reference, before, after" if edits else "before above after"
         shown["contact_sheet"] = pictures(images, len(before), f"{item}: {words}")
     return shown

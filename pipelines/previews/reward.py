@@ -24,13 +24,13 @@ def validations(data: Path, _item: str) -> dict[str, Any]:
 def golden_pairs(data: Path, _item: str) -> dict[str, Any]:
     """The pairs that every server of this model must score alike, first beside second."""
     import pandas as pd
-    from PIL import Image
 
     from paco_core.io.files import read_json
+    from paco_core.io.pictures import read_image
 
     folder = data / "reward_merged"
     pairs = read_json(folder / "golden.json")["pairs"]
-    images = [Image.open(folder / pair[side]) for pair in pairs for side in ("first", "second")]
+    images = [read_image(folder / pair[side]) for pair in pairs for side in ("first", "second")]
     return {
         "golden_pairs": table(pd.DataFrame([{"score": p["score"], "question": p["instruction"]} for p in pairs])),
         "contact_sheet": pictures(images, 2, "golden pairs, first and second"),

@@ -34,12 +34,10 @@ def pictures(images: Sequence[Image], columns: int, alt: str) -> dg.MarkdownMeta
 
 def chart(file: Path) -> dg.MarkdownMetadataValue:
     """A stored chart, at most 48 KB of it."""
-    from PIL import Image
-
     from paco_core.io.contact_sheet import preview_markdown
+    from paco_core.io.pictures import read_image
 
-    with Image.open(file) as image:
-        return dg.MetadataValue.md(preview_markdown(image, file.stem))
+    return dg.MetadataValue.md(preview_markdown(read_image(file), file.stem))
 
 
 def _plain(value: Any) -> str | int | float | bool:

@@ -112,7 +112,7 @@ def test_composed_texts_are_read_back(layout: str, data: st.DataObject) -> None:
     subject, shared = data.draw(words), "All images show " + data.draw(words) + "."
     made = prompt_text.parse(str(prompt_text.compose(subject, shared, texts, layout)), layout)
     assert (made.subject, made.shared, [panel.text for panel in made.panels]) == (subject, shared, texts)
-    assert split_panels(str(made), count) == (made.opening, texts)
+    assert split_panels(str(made), layout) == (made.opening, texts)
 
 
 def test_storybook_records_are_read(tmp_path: Path) -> None:

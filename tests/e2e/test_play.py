@@ -166,6 +166,19 @@ def test_a_person_paints_and_sees_base_and_trained_with_scores(page: Page) -> No
     assert page.locator("#score .pair .score").count() == 6 and page.locator("#tray li").count() == 4
 
 
+def test_panels_stand_as_chosen_and_what_is_not_read_is_named(page: Page) -> None:
+    write(page)
+    assert page.locator("#paint-layout option").all_inner_texts() == ["usual", "1x4", "2x2", "4x1"]
+    page.select_option("#paint-layout", "4x1")
+    page.locator("#panels textarea").last.fill("a small red cat in the city, flat style." + " It wears a scarf." * 12)
+    page.keyboard.press("Control+Enter")
+    finished(page, "paint")
+    hint = page.locator("#paint .found .hint").first
+    expect(hint).to_contain_text("tokens longer than this model reads. Not read: “")
+    expect(hint).to_contain_text("It wears a scarf.”")
+    assert page.locator("#paint .panels").first.evaluate("p => p.style.getPropertyValue('--columns')") == "1"
+
+
 def test_pictures_that_are_added_are_scored_with_reasons(page: Page) -> None:
     page.keyboard.press("2")
     page.keyboard.press("Control+Enter")

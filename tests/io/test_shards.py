@@ -73,21 +73,6 @@ def test_no_shard_says_which_stage_makes_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "said"), [(b"", "zero bytes"), (b"no picture", "not a readable picture"), (b"\x89PNG\r\n", "not a rea")]
-)
-def test_a_broken_picture_is_named(data: bytes, said: str) -> None:
-    with pytest.raises(DataError, match=f"x.png: {said}"):
-        shards.decode_image(data, "x.png")
-
-
-def test_a_pixel_bomb_is_refused_before_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
-    data = shards.encode_png(Image.new("RGB", (40, 40)))
-    monkeypatch.setattr(shards, "MAX_PIXELS", 100)
-    with pytest.raises(DataError, match="40 x 40 pixels exceed"):
-        shards.decode_image(data, "bomb.png")
-
-
-@pytest.mark.parametrize(
     ("change", "said"),
     [
         ({"offset": [-5, 512]}, "column 'offset' is damaged"),

@@ -26,6 +26,7 @@ from paco_core.tasks.sets import SETS
 
 PANELS = [f"a {size} red cat {where}, flat style." for size in ("small", "big") for where in ("at night", "in snow")]
 OPTIONS = Options("flux_t2is", 1, 64, compare=True)
+OPTIONS_BASE = Options("base", 1, 64, compare=False)
 
 
 @pytest.fixture
@@ -201,3 +202,15 @@ def test_a_gpu_is_taken_once_before_anything_is_loaded(project: Path, monkeypatc
     assert asked == ["cuda", "cuda"] and not stream.closed
     made.close()
     assert stream.closed
+
+
+def test_a_layout_that_was_chosen_is_painted_and_what_is_cut_is_named(project: Path) -> None:
+    made = studio(project)
+    options = Options("base", 1, 64, compare=False, layout="4x1")
+    found = made.paint("a red cat", PANELS, options, job())
+    (row,) = found["pictures"]
+    assert (found["layout"], found["columns"], found["cut"]) == ("4x1", 1, None) and row["height"] == 4 * row["width"]
+    longer = [f"{panel} a cat with a scarf and a hat" for panel in PANELS]
+    cut = made.paint("a red cat", longer, Options("base", 1, 64, compare=False), job())["cut"]
+    assert cut["of"] - cut["tokens"] == 40 and longer[-1].endswith(cut["lost"][-20:])
+    assert made.paint("a red cat", PANELS, OPTIONS_BASE, job())["cut"] is None, "another prompt's cut is not shown"

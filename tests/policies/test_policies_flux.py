@@ -277,9 +277,16 @@ def test_size_that_does_not_pack(policy: FluxPolicy) -> None:
         policy.check_size((70, 100))
 
 
-def test_prompts_that_were_cut_are_counted(policy: FluxPolicy) -> None:
-    policy.encode(["a red cat " * 40, "a frog"], TEXT_LENGTH)
-    assert policy.truncated == 1
+def test_prompts_that_were_cut_are_named_with_what_is_lost(policy: FluxPolicy) -> None:
+    long = " ".join(["a red cat"] * 40)
+    policy.encode([long, "a frog"], TEXT_LENGTH)
+    assert list(policy.cut) == [long]
+    cut, tokenizer = policy.cut[long], policy.pipeline.tokenizer_2
+    kept = long.removesuffix(cut.lost)
+    assert kept != long and len(tokenizer(kept.strip()).input_ids) == TEXT_LENGTH, "the closing token stays"
+    assert cut.tokens == len(tokenizer(long).input_ids) and cut.window == TEXT_LENGTH
+    policy.encode([long], 512)
+    assert not policy.cut, "a longer window reads it all"
 
 
 def test_no_text_is_encoded_once_encoders_are_gone(policy: FluxPolicy) -> None:

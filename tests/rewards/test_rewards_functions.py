@@ -154,7 +154,7 @@ def test_clip_t_is_the_mean_cosine_of_each_panel_with_its_own_text(clip_folder: 
     reward = registry.build("clip_t", RewardTerm(weight=1.0, model=str(clip_folder)))
     model, _, preprocess = open_clip.create_model_and_transforms(f"local-dir:{clip_folder}")
     tokenizer = open_clip.get_tokenizer(f"local-dir:{clip_folder}")
-    texts = split_panels(make_record().prompt, 4)[1]
+    texts = split_panels(make_record().prompt, make_record().layout)[1]
     assert texts == ["a cat", "a dog", "a cow", "a hen"]
     with torch.no_grad():
         text = torch.nn.functional.normalize(model.eval().encode_text(tokenizer(texts)), dim=-1)

@@ -57,7 +57,7 @@ def server() -> Iterator[str]:
 
 
 BAD = [
-    ("pixel bomb", request([GOOD, url_of(bomb())]), 400, "image"),
+    ("pixel bomb", request([GOOD, url_of(bomb())]), 400, "image_too_large"),
     ("slightly too large", request([GOOD, url_of(bomb(5_000))]), 400, "image_too_large"),
     ("truncated", request([GOOD, url_of(png(Image.effect_noise((64, 64), 50))[:900])]), 400, "image"),
     ("not base64", request([GOOD, "data:image/png;base64,@@@"]), 400, "image_url"),

@@ -97,7 +97,7 @@ def test_answers_are_passed_on_byte_for_byte(two: tuple[str, FakeModel, FakeMode
         (request([GOOD, GOOD], model=LOST), 503, "server_down"),
         (request([GOOD, GOOD], model=FIRST, temperature=2), 400, "invalid_request"),  # the model's own refusal
         (request([GOOD] * 3, model=FIRST), 400, "image_count"),
-        (request([GOOD, url_of(bomb())], model=FIRST), 400, "image"),
+        (request([GOOD, url_of(bomb())], model=FIRST), 400, "image_too_large"),
         (request([GOOD, url_of(bomb(5_000))], model=FIRST), 400, "image_too_large"),
         (request([GOOD, "http://127.0.0.1:1/secret.png"], model=FIRST), 400, "image_url"),
         (request([GOOD, "file:///etc/passwd"], model=FIRST), 400, "image_url"),

@@ -118,3 +118,8 @@ def test_reasons_are_true_and_at_most_three(first: Panel, second: Panel) -> None
 
 def test_shared_traits_are_part_of_the_vocabulary() -> None:
     assert set(SHARED_TRAITS) < set(VOCABULARY)
+
+
+def test_a_set_of_more_panels_than_there_are_words_for_is_refused() -> None:
+    with pytest.raises(ValueError, match="the storybook counts up to 8 panels, 3x3 has 9"):
+        storybook_prompts(1, 0, "3x3")

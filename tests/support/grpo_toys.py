@@ -20,6 +20,7 @@ from paco_core.data.records.records import PromptRecord
 from paco_core.grpo.trainer import Outcome, Trainer
 from paco_core.io.files import DataError
 from paco_core.policies.base import NoiseKey, Size, sized
+from paco_core.policies.cuts import Cut
 from paco_core.policies.encoded import Condition, Encoded
 from paco_core.rewards.base import RewardBatch
 
@@ -37,7 +38,7 @@ class ToyPolicy:
     def __init__(self) -> None:
         generator = torch.Generator().manual_seed(7)
         self.base = torch.randn(5, 4, generator=generator) * 0.3
-        self.truncated = 0
+        self.cut: dict[str, Cut] = {}
         self.calls: Counter[str] = Counter()
         self.rows: Counter[str] = Counter()
         self.encoders = True
@@ -62,7 +63,11 @@ class ToyPolicy:
     ) -> Encoded:
         assert self.encoders and references is None
         self.calls["encode"] += 1
-        self.truncated += sum(len(p.split()) > max_sequence_length for p in prompts)
+        self.cut |= {
+            p: Cut(len(p.split()), max_sequence_length, " ".join(p.split()[max_sequence_length:]))
+            for p in prompts
+            if len(p.split()) > max_sequence_length
+        }
         return Encoded([{"text": torch.tensor([len(p) % 7 / 7.0])} for p in prompts], "cpu")
 
     def drop_encoders(self) -> None:

@@ -13,8 +13,9 @@ from paco_core.benchmarks.t2is_bench.texts import case_of
 from paco_core.data.records.records import PromptRecord, read_prompts, write_prompts
 from paco_core.data.records.subfigures import cut
 from paco_core.io.files import DataError
+from paco_core.io.pictures import read_image
 from paco_core.io.rejected import Rejected
-from paco_core.io.shards import ShardReader, encode_png, read_image, write_shard
+from paco_core.io.shards import ShardReader, encode_png, write_shard
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -21,8 +21,9 @@ from paco_core.data.pairs.answers import NO, YES, fault, normalised
 from paco_core.data.pairs.pairs import Pair
 from paco_core.data.records.records import first_fault, panel_ref
 from paco_core.io.files import DataError, digest, inside, read_jsonl
+from paco_core.io.pictures import read_image
 from paco_core.io.rejected import Rejected
-from paco_core.io.shards import encode_png, read_image, write_shard
+from paco_core.io.shards import encode_png, write_shard
 from paco_core.storybook.editing import random_edit
 
 if TYPE_CHECKING:

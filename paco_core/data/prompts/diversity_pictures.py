@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import networkx as nx
 import numpy as np
-from PIL import Image
 
 from paco_core.data.prompts.diversify import Diversified
 from paco_core.data.records.categories import category
 from paco_core.data.records.records import PromptRecord
 from paco_core.io.imports import uncollected
+from paco_core.io.pictures import decode_image
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 SHOWN = 260  # nodes of the graph that a picture can hold
 STANDS_FOR = 40  # nodes shown beside one kept node
@@ -21,7 +24,7 @@ STANDS_FOR = 40  # nodes shown beside one kept node
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 
 
-def histogram(found: Diversified) -> Image.Image:
+def histogram(found: Diversified) -> Image:
     """Similarity of each prompt to its nearest other: among all prompts, and of the kept among the kept."""
     from matplotlib.figure import Figure
 
@@ -62,7 +65,7 @@ def shown_part(embeddings: np.ndarray, found: Diversified, most: int = SHOWN) ->
     return sorted(chosen)
 
 
-def graph(embeddings: np.ndarray, records: Sequence[PromptRecord], found: Diversified) -> Image.Image:
+def graph(embeddings: np.ndarray, records: Sequence[PromptRecord], found: Diversified) -> Image:
     """The similarity graph, or a part of it: filled dots are kept, hollow ones left out, lines join similar prompts."""
     with uncollected():
         from matplotlib.figure import Figure
@@ -123,8 +126,7 @@ def _side(nodes: int) -> float:
     return 1.0 if nodes == 1 else 1.5 * float(nodes) ** 0.5
 
 
-def _image(figure: Any) -> Image.Image:
+def _image(figure: Any) -> Image:
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=110)
-    buffer.seek(0)
-    return Image.open(buffer).convert("RGB")
+    return decode_image(buffer.getvalue(), "figure")

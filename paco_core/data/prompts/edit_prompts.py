@@ -16,8 +16,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from paco_core.data.records.edit_records import FILE, SHARD, EditRecord
 from paco_core.data.records.records import Id, first_fault
 from paco_core.io.files import DataError, Names, digest, inside, read_jsonl, write_jsonl
+from paco_core.io.pictures import decode_image, read_image
 from paco_core.io.rejected import Rejected
-from paco_core.io.shards import decode_image, encode_png, read_image, write_shard
+from paco_core.io.shards import encode_png, write_shard
 from paco_core.storybook.editing import random_edit
 from paco_core.storybook.world import VOCABULARY
 

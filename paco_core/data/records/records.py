@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from paco_core.data.records import prompt_text
+from paco_core.io.decoding import MAX_SIDE
 from paco_core.io.files import DataError, Names, checked_name, read_jsonl, write_jsonl
 from paco_core.io.rejected import Rejected
 from paco_core.io.tables import text
@@ -23,7 +24,7 @@ from paco_core.io.tables import text
 Dimension = Literal["Style", "Identity", "Logic", "Surroundings"]
 Record = TypeVar("Record", bound=BaseModel)
 Id = Annotated[str, BeforeValidator(lambda given: text(given, "id")), AfterValidator(checked_name)]
-Side = Annotated[int, Field(gt=0, le=16_384)]  # pixels; more is a mistake, not a picture
+Side = Annotated[int, Field(gt=0, le=MAX_SIDE)]  # pixels
 
 
 class _Released(BaseModel):
@@ -150,17 +151,17 @@ def write_prompts(path: Path, records: Iterable[PromptRecord]) -> None:
     write_jsonl(path, (record.model_dump() for record in records))
 
 
-def split_panels(prompt: str, panels: int | str) -> tuple[str, list[str]]:
+def split_panels(prompt: str, layout: str) -> tuple[str, list[str]]:
     """The shared opening of a T2IS prompt and the text of each panel, in reading order.
 
     Args:
         prompt: the full text, panels marked ``[TOP]-[LEFT]:``, ``PANEL-1:`` and so on.
-        panels: the record's layout, or only its number of panels.
+        layout: of the record.
 
     Raises:
-        DataError: when the text marks another number of panels than the layout has.
+        DataError: when the text marks other panels than the layout has.
     """
-    parts = prompt_text.parse(prompt, panels if isinstance(panels, str) else f"1x{panels}")
+    parts = prompt_text.parse(prompt, layout)
     return parts.opening, [panel.text for panel in parts.panels]
 
 

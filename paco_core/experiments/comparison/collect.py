@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from PIL import Image as pil
-
 from paco_core.io.files import DataError
+from paco_core.io.pictures import read_image
 from paco_core.io.project import EXPERIMENT_TAG
 from paco_core.io.secrets import bare
 from paco_core.runtime.provenance.chain import STAGE_TAG
@@ -173,8 +172,7 @@ class Runs:
         """A logged picture, loaded into memory."""
         with tempfile.TemporaryDirectory() as folder, brief_requests():
             path = self._client.download_artifacts(run.run_id, run.pictures[key, step], folder)
-            with pil.open(path) as image:
-                return image.convert("RGB")
+            return read_image(Path(path))
 
 
 def _quoted(text: str) -> str:

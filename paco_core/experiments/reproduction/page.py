@@ -16,9 +16,10 @@ from paco_core.experiments.reproduction.findings import signed
 from paco_core.experiments.reproduction.part import Part
 from paco_core.experiments.reproduction.summary import Summary
 from paco_core.io.files import read_json
+from paco_core.io.pictures import read_image
 from paco_core.report import charts
 from paco_core.report.charts import Axis
-from paco_core.report.pictures import Picture, read_png
+from paco_core.report.pictures import Picture
 
 TEMPLATES = Path(__file__).parent / "templates"
 PLOTTED = {
@@ -115,7 +116,7 @@ def sheets(part: Part) -> list[Sheet]:
             Strip(
                 name,
                 [
-                    Picture.of(read_png(folder / f"{idx}.png"), f"{name}, {size} px: {text}")
+                    Picture.of(read_image(folder / f"{idx}.png"), f"{name}, {size} px: {text}")
                     for idx, text in captions.items()
                 ],
             )

@@ -21,7 +21,6 @@ from paco_core.tasks.table import recipes_of
 
 if TYPE_CHECKING:
     from paco_core.config.params import Params
-    from paco_core.data.records.records import PromptRecord
     from paco_core.operations.play.gallery import Gallery
     from paco_core.tasks.base import Task
 
@@ -68,20 +67,23 @@ def _has_champion(root: Path, name: str) -> bool:
 
 
 def _sets(root: Path) -> list[dict[str, Any]]:
-    """Themes and panels of the project's own prompts; of themes that no policy was trained on, where there are any."""
+    """The project's own prompts in parts: what they are about, and the panels; of themes that no policy was trained on,
+    where there are any. Put together again each is the prompt that it was, to the letter.
+    """
     try:
         records = read_prompts(root / paths.PROMPTS / "prompts.jsonl")
         trained = {record.theme for record in read_prompts(root / paths.DIVERSE_PROMPTS / "prompts.jsonl")}
         fresh = [record for record in records if record.theme not in trained] or records
-        texts = {record.theme: _panels(record) for record in fresh}
+        parts = {record.theme: prompt_text.parse(record.prompt, record.layout) for record in fresh}
     except DataError:  # not made yet
         return []
-    several = {theme: panels for theme, panels in texts.items() if len(set(panels)) == len(panels)}
-    return [{"theme": theme, "panels": panels} for theme, panels in (several or texts).items()][:EXAMPLES]
-
-
-def _panels(record: PromptRecord) -> list[str]:
-    return [panel.text for panel in prompt_text.parse(record.prompt, record.layout).panels]
+    several = {
+        theme: one for theme, one in parts.items() if len({panel.text for panel in one.panels}) == len(one.panels)
+    }
+    return [
+        {"name": theme, "theme": f"{one.subject}. {one.shared}".strip(), "panels": [panel.text for panel in one.panels]}
+        for theme, one in list((several or parts).items())[:EXAMPLES]
+    ]
 
 
 def _edits(root: Path, gallery: Gallery) -> list[dict[str, Any]]:

@@ -1,5 +1,6 @@
 """The page of ``paco play`` over HTTP: what it is given, what it sends, and the limits of both."""
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -45,6 +46,7 @@ class PaintBody(_OptionsBody):
 
     theme: Text
     panels: Annotated[list[Text], Field(min_length=2, max_length=8)]
+    layout: Annotated[str, StringConstraints(pattern="^[1-8]x[1-8]$")] | None = None
 
 
 class EditBody(_OptionsBody):
@@ -91,7 +93,7 @@ def create_app(studio: Studio, jobs: Jobs) -> FastAPI:
 
     @app.post("/paint", status_code=202)
     def paint(body: PaintBody) -> dict[str, Any]:
-        return jobs.submit(partial(studio.paint, body.theme, body.panels, body.options()))
+        return jobs.submit(partial(studio.paint, body.theme, body.panels, replace(body.options(), layout=body.layout)))
 
     @app.post("/edit", status_code=202)
     def edit(body: EditBody) -> dict[str, Any]:

@@ -8,7 +8,8 @@ from threading import Lock
 from typing import TYPE_CHECKING
 
 from paco_core.io.files import DataError
-from paco_core.io.shards import FORMATS, decode_image, encode_png
+from paco_core.io.pictures import decode_image
+from paco_core.io.shards import encode_png
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -44,13 +45,8 @@ class Gallery:
             DataError: when it is no picture, damaged or too large.
         """
         with self._decoding:
-            try:
-                image = decode_image(data, name)
-            except DataError as error:
-                if "cannot identify" in str(error):
-                    raise DataError(f"{name} is not one of {', '.join(FORMATS)}, or is damaged") from None
-                raise
-            return self.add(image), image
+            image = decode_image(data, name)
+        return self.add(image), image
 
     def add(self, image: Image) -> str:
         """Keep a picture; its name."""

@@ -52,6 +52,7 @@ class Options:
     seeds: int
     size: int | None
     compare: bool
+    layout: str | None = None  # of a set, as :func:`paco_core.operations.paint.set_record` takes it
 
 
 class Studio:
@@ -77,7 +78,7 @@ class Studio:
             DataError: when the panels cannot be put into a prompt, or there is no such policy.
         """
         by = paint.named(self.root, self.params, options.policy, SETS)
-        record = paint.set_record(theme, panels, options.size or max(by.recipe.eval_sizes))
+        record = paint.set_record(theme, panels, options.size or max(by.recipe.eval_sizes), options.layout)
         return self._painted(by, record, options, job)
 
     def edit(self, picture: str, instruction: str, options: Options, job: Job) -> dict[str, Any]:
@@ -127,11 +128,10 @@ class Studio:
         steps = (self.params.t2is if reference is None else self.params.gedit).steps
         result: dict[str, Any] = {
             "prompt": record.prompt, "theme": record.theme, "seeds": options.seeds, "judge": judge is not None,
-            "columns": parse_layout(record.layout)[1], "pictures": [],
+            "layout": record.layout, "columns": parse_layout(record.layout)[1], "pictures": [],
             "painters": [{"name": paint.BASE, "trained": False}] * (both or by.adapter is None)
             + [{"name": by.name, "trained": True}] * (by.adapter is not None),
         }  # fmt: skip
-        cut_off = policy.truncated
         job.step("painting", options.seeds * steps * len(result["painters"]))
         with _counted(policy, job):
             # Seed by seed, so that each set is seen when it is there. Painted together they differ by rounding at most.
@@ -142,7 +142,7 @@ class Studio:
                 )  # fmt: skip
                 rows = [self._row(painted, judge, reference) for painted in found]
                 result = {
-                    **result, "cut_off": policy.truncated > cut_off, "pictures": [*result["pictures"], *rows]
+                    **result, "cut": _cut(policy, record), "pictures": [*result["pictures"], *rows]
                 }  # fmt: skip
                 job.show(result)
         return result
@@ -243,6 +243,12 @@ def _counted(policy: Policy, job: Job) -> Iterator[None]:
         yield
     finally:
         del policy.velocity
+
+
+def _cut(policy: Policy, record: PromptRecord) -> dict[str, Any] | None:
+    """What the policy did not read of a prompt that it encoded."""
+    cut = policy.cut.get(record.prompt)
+    return None if cut is None else {"tokens": cut.tokens - cut.window, "of": cut.tokens, "lost": cut.lost}
 
 
 class _Causes:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from paco_core.io.files import DataError
+from paco_core.io.pictures import read_image
 from paco_core.io.secrets import bare, redacted
 from paco_core.runtime.tracking import database, models
 from paco_core.runtime.tracking.journal import DROPPED_TAG, NOTE_TAG, Delivered, Event, Journal
@@ -234,16 +235,14 @@ class Delivery:
             self._client.log_batch(self.done.run_id, tags=tags[start : start + OTHERS_A_BATCH])
 
     def _image(self, event: Event) -> None:
-        from PIL import Image
-
         key, step = event["key"], event["step"]
         if self._attempts > 1 or self._resumed:  # it may have arrived with its answer lost
             stored = [item.path for item in self._client.list_artifacts(self.done.run_id, "images")]
             start = f"images/{key.replace('/', '~')}+step+{step}+timestamp+{event['time']}+"
             if sum(path.startswith(start) for path in stored) >= 2:  # the picture and its small version
                 return
-        with Image.open(self.journal.home / event["file"]) as image:
-            self._client.log_image(self.done.run_id, image, key=key, step=step, timestamp=event["time"])
+        image = read_image(self.journal.home / event["file"])
+        self._client.log_image(self.done.run_id, image, key=key, step=step, timestamp=event["time"])
 
     def _file(self, event: Event) -> None:
         path: Path = self.journal.home / event["file"]

@@ -6,25 +6,24 @@ import asyncio
 import base64
 import binascii
 import hashlib
-import io
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from paco_core.io.decoding import Encoded, TooLarge, Undecodable, read_head
 from paco_core.serving.budget import WAIT_S, Budget
 from paco_core.serving.engines.media import Media
 from paco_core.serving.protocol import RequestError
 
 if TYPE_CHECKING:
-    from PIL import Image
+    from PIL.Image import Image
 
 MAX_PIXELS = 16_777_216  # 4096 x 4096
 DECODED_PIXELS = 4 * MAX_PIXELS  # of all decoded pictures: 256 MiB, for Pillow has four bytes for a pixel
 #: Pictures so small, in so short a URL, take less time than a thread takes to begin: well under a millisecond.
 SMALL_PIXELS, SHORT_URL = 1 << 16, 32 << 10
-FORMATS = ("PNG", "JPEG", "WEBP")
 
 
 def payload(url: str) -> bytes:
@@ -42,38 +41,33 @@ def payload(url: str) -> bytes:
         raise RequestError(400, f"image_url.url: not base64 ({error})", "image_url") from None
 
 
-def decode(opened: Image.Image) -> Image.Image:
+def decode(encoded: Encoded) -> Image:
     """The RGB picture of which :func:`head` read the head.
 
     Raises:
         RequestError: 400 where its pixels are broken.
     """
     try:
-        return opened.convert("RGB")
-    except Exception as error:  # PIL raises many types for broken files
-        raise _unreadable(error) from None
+        return encoded.decode()
+    except Undecodable as error:
+        raise _refused(error) from None
 
 
-def head(data: bytes) -> Image.Image:
+def head(data: bytes) -> Encoded:
     """The picture in a file's bytes, of which only the head was read, not the pixels.
 
     Raises:
-        RequestError: 400 for anything but a PNG, JPEG or WebP picture of at most :data:`MAX_PIXELS`.
+        RequestError: 400 for what :func:`paco_core.io.decoding.read_head` refuses, and for more than
+            :data:`MAX_PIXELS`.
     """
-    from PIL import Image
-
     try:
-        picture = Image.open(io.BytesIO(data), formats=FORMATS)
-    except Exception as error:  # PIL has its own error for bombs
-        raise _unreadable(error) from None
-    if picture.width * picture.height > MAX_PIXELS:
-        message = f"image of {picture.width} x {picture.height} pixels, at most {MAX_PIXELS} are accepted"
-        raise RequestError(400, message, "image_too_large")
-    return picture
+        return read_head(data, MAX_PIXELS)
+    except Undecodable as error:
+        raise _refused(error) from None
 
 
-def _unreadable(error: Exception) -> RequestError:
-    return RequestError(400, f"image is not readable ({type(error).__name__}: {error})"[:300], "image")
+def _refused(error: Undecodable) -> RequestError:
+    return RequestError(400, f"image: {error}"[:400], "image_too_large" if isinstance(error, TooLarge) else "image")
 
 
 @dataclass(eq=False)
@@ -82,16 +76,14 @@ class _Held:
 
     key: bytes
     pixels: int
-    picture: asyncio.Future[Image.Image]
+    picture: asyncio.Future[Image]
     users: int = 0
 
 
 @dataclass(frozen=True)
 class _File:
     key: bytes
-    bytes: int
-    opened: Image.Image
-    pixels: int
+    encoded: Encoded
 
 
 class Pictures:
@@ -114,7 +106,7 @@ class Pictures:
         self.decoded = self.known = 0
 
     @asynccontextmanager
-    async def lend(self, urls: Sequence[str]) -> AsyncIterator[list[Image.Image]]:
+    async def lend(self, urls: Sequence[str]) -> AsyncIterator[list[Image]]:
         """The pictures at data URLs, or at addresses that are allowed, for as long as the block uses them.
 
         Raises:
@@ -138,7 +130,7 @@ class Pictures:
             files = list(map(self._open, urls, keys))
         else:
             files = await asyncio.to_thread(lambda: list(map(self._open, urls, keys)))
-        pixels = {file.key: file.pixels for file in files}
+        pixels = {file.key: file.encoded.pixels for file in files}
 
         def missing() -> int:
             return sum(many for key, many in pixels.items() if key not in self._held or not self._held[key].users)
@@ -154,15 +146,13 @@ class Pictures:
     def _open(self, url: str, key: bytes) -> _File:
         """A picture's file, and its size. Pictures of other places may change: they go by their bytes."""
         data = payload(url) if url.startswith("data:") else self._media.read(url)
-        opened = head(data)
-        key = key if url.startswith("data:") else _digest(data)
-        return _File(key, len(data), opened, opened.width * opened.height)
+        return _File(key if url.startswith("data:") else _digest(data), head(data))
 
     def _decode(self, file: _File) -> _Held:
-        while self._idle and self.pixels + file.pixels > self._room.limit:
+        while self._idle and self.pixels + file.encoded.pixels > self._room.limit:
             self._forget(self._idle.popitem(last=False)[1])
-        self.pixels += file.pixels
-        held = self._held[file.key] = _Held(file.key, file.pixels, _decoding(file))
+        self.pixels += file.encoded.pixels
+        held = self._held[file.key] = _Held(file.key, file.encoded.pixels, _decoding(file))
         self.decoded += 1
         return held
 
@@ -188,13 +178,13 @@ class Pictures:
         self.pixels -= held.pixels
 
 
-def _decoding(file: _File) -> asyncio.Future[Image.Image]:
+def _decoding(file: _File) -> asyncio.Future[Image]:
     loop = asyncio.get_running_loop()
-    if file.pixels > SMALL_PIXELS or file.bytes > SHORT_URL:
-        return loop.create_task(asyncio.to_thread(decode, file.opened))
-    decoded: asyncio.Future[Image.Image] = loop.create_future()
+    if file.encoded.pixels > SMALL_PIXELS or len(file.encoded.data) > SHORT_URL:
+        return loop.create_task(asyncio.to_thread(decode, file.encoded))
+    decoded: asyncio.Future[Image] = loop.create_future()
     try:
-        decoded.set_result(decode(file.opened))
+        decoded.set_result(decode(file.encoded))
     except RequestError as error:
         decoded.set_exception(error)
     return decoded

@@ -14,6 +14,7 @@ from paco_core.serving.transport import API_KEY
 
 NOWHERE = "nowhere.invalid"  # RFC 6761: never resolves
 PYTHON = ".venv-vllm/bin/python"
+SERVER = Path(__file__).parent / "vllm_process" / "server.py"  # run as a file: this library is not installed there
 
 
 def interpreter(serving: ServingParams, root: Path) -> Path:
@@ -30,7 +31,7 @@ def interpreter(serving: ServingParams, root: Path) -> Path:
 
 def command(model: str, name: str, host: str, port: int, serving: ServingParams, root: Path) -> list[str]:
     """The command line of the server: released settings (PaCo-RL) with what ``params.yaml`` says."""
-    line = [str(interpreter(serving, root)), "-m", "vllm.entrypoints.openai.api_server"]
+    line = [str(interpreter(serving, root)), str(SERVER)]
     line += ["--model", model, "--served-model-name", name, "--host", host, "--port", str(port)]
     line += ["--dtype", serving.dtype, "--max-model-len", str(_longest(Path(model), serving))]
     line += ["--limit-mm-per-prompt", '{"image": 2, "video": 0}', "--max-num-seqs", str(serving.max_batch)]

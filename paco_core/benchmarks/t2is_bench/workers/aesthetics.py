@@ -22,7 +22,7 @@ def main(device: str, model: str) -> None:
     predictor, prepare = convert_v2_5_from_siglip(low_cpu_mem_usage=True, **encoder)
     predictor = predictor.to(device)
     for line in sys.stdin:
-        picture = Image.open(json.loads(line)["picture"]).convert("RGB")
+        picture = Image.open(json.loads(line)["picture"])  # written by this project, as RGB
         pixels = prepare(images=picture, return_tensors="pt").pixel_values.to(device)
         with torch.inference_mode():
             found = predictor(pixels).logits.squeeze().float().item()

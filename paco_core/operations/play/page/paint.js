@@ -8,7 +8,17 @@ const MOST = 8;
 const choices = new Choices("paint");
 let usual = null; // how many panels the project's prompts have, where they all have as many
 
+// Every grid that so many panels fill; "usual" leaves it to the server.
+function layouts(count) {
+  const grids = Array.from({ length: count }, (_, n) => n + 1).filter((rows) => count % rows === 0);
+  const kept = $("paint-layout").value;
+  const options = grids.map((rows) => make("option", { textContent: `${rows}x${count / rows}` }));
+  $("paint-layout").replaceChildren(make("option", { value: "", textContent: "usual" }), ...options);
+  if ([...$("paint-layout").options].some((option) => option.value === kept)) $("paint-layout").value = kept;
+}
+
 function panels(texts) {
+  layouts(texts.length);
   const fields = texts.map((value, place) => {
     const field = make("textarea", { rows: 1, value, maxLength: 1000, ariaLabel: `Panel ${place + 1}`, placeholder: "What this panel shows" });
     field.oninput = () => section.state.querySelector(".fault") && section.state.replaceChildren();
@@ -27,7 +37,7 @@ function read() {
   const written = texts().map((text) => text.trim());
   if (!theme) throw new Error("Write a theme: what all panels are about.");
   if (written.some((text) => !text)) throw new Error("Write what each panel shows, or remove panels.");
-  return ["/paint", { theme, panels: written, ...choices.read() }];
+  return ["/paint", { theme, panels: written, layout: $("paint-layout").value || null, ...choices.read() }];
 }
 
 function actions(row, theme, judge) {
@@ -51,7 +61,7 @@ export function offer(about) {
   choices.offer(about.sets);
   section.empty("Nothing painted yet", "Write a theme and what each panel shows, or try an example, and paint.");
   const buttons = about.set_examples.map((one) => {
-    const button = make("button", { type: "button", textContent: one.theme, title: one.theme });
+    const button = make("button", { type: "button", textContent: one.name, title: one.theme });
     button.onclick = () => example(one);
     return button;
   });

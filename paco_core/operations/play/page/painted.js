@@ -22,7 +22,7 @@ export function draw(found, result, body, ended, { noun, measured, actions }) {
     if (!figures.some(Boolean)) return null;
     return make("div.seed", {}, ...original(result?.reference ?? body.picture), ...figures);
   });
-  const note = result?.cut_off ? "The prompt is longer than this model reads: its end was cut off." : "";
+  const note = result?.cut ? `The prompt is ${result.cut.tokens} tokens longer than this model reads. Not read: “${result.cut.lost}”` : "";
   found.replaceChildren(
     ...[means(rows, painters, judge, noun, measured), note && make("p.hint", { textContent: note })].filter(Boolean),
     make("div.sets", {}, ...seeds.filter(Boolean)),

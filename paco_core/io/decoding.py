@@ -1,0 +1,217 @@
+"""The one place where encoded pictures become pixels: always RGB, 8 bits, upright.
+
+The rules, which docs/reference/formats.md states for people:
+
+* the orientation in EXIF or XMP is applied; metadata that cannot be read count as none,
+* what is transparent is seen over white,
+* of 16 bits the high byte is kept, in grey as in colour; floating-point pixels are taken from 0 (black) to 1 (white),
+* of animations and of several pages the first one is taken,
+* colours are taken as they are stored: ICC profiles are not applied, and CMYK is converted without one,
+* limits of bytes, pixels and sides hold before anything is decoded; a truncated file is refused.
+
+Nothing of the project is imported here: vLLM's server, in an environment of its own, reads pictures by this file, too.
+"""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "TIFF", "BMP")
+MAX_PIXELS = 64_000_000
+MAX_BYTES = 4 * MAX_PIXELS  # no PNG is larger than its pixels
+MAX_SIDE = 16_384
+MAX_RATIO = 200  # of the longer side to the shorter one: Qwen2.5-VL takes no narrower picture
+#: A PNG may have its orientation behind its pixels, in chunks that hold one of these.
+_BEHIND = (b"eXIf", b"XML:com.adobe.xmp", b"Raw profile type exif")
+_TURNED = (5, 6, 7, 8)  # orientations that swap width and height
+_ORIENTATION = 0x0112
+_DEEP = ("I", "I;16", "I;16L", "I;16B", "I;16N", "F")
+_KEY_SCALES = {"L;2": 85, "L;4": 17}
+
+
+class Undecodable(ValueError):
+    """What was given is no picture that is taken; the text is the cause."""
+
+
+class TooLarge(Undecodable):
+    """A picture, or a file, beyond a limit."""
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """A picture whose head was read and found within the limits, and whose pixels were not decoded yet."""
+
+    data: bytes
+    opened: Image.Image
+
+    @property
+    def pixels(self) -> int:
+        return self.opened.width * self.opened.height
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """(width, height) of the upright picture.
+
+        Raises:
+            Undecodable: as :meth:`decode`, where the orientation stands behind the pixels.
+        """
+        if self.opened.format == "TIFF":  # Pillow gives the upright size already
+            return self.opened.size
+        if self.opened.format == "PNG" and any(mark in self.data for mark in _BEHIND):
+            _load(self.opened)
+        width, height = self.opened.size
+        return (height, width) if _orientation(self.opened) in _TURNED else (width, height)
+
+    @property
+    def plain(self) -> bool:
+        """Whether this is a PNG of 8-bit RGB that is upright and opaque: one whose bytes need no change."""
+        marks = (*_BEHIND, b"tRNS", b"acTL")
+        return self.opened.format == "PNG" and _stored(self.opened) == "RGB" and not any(m in self.data for m in marks)
+
+    def decode(self) -> Image.Image:
+        """The picture.
+
+        Raises:
+            Undecodable: when it is truncated or damaged.
+        """
+        return rgb(self.opened)
+
+
+def read_head(data: bytes, most: int = MAX_PIXELS) -> Encoded:
+    """The picture in a file's bytes, before its pixels are decoded.
+
+    Args:
+        most: pixels that it may have.
+
+    Raises:
+        Undecodable: when it is empty, not of one of :data:`FORMATS`, or narrower than :data:`MAX_RATIO` allows.
+        TooLarge: when it exceeds a limit.
+    """
+    from PIL import Image
+
+    if not data:
+        raise Undecodable("zero bytes, expected a picture")
+    if len(data) > MAX_BYTES:
+        raise TooLarge(f"{len(data)} bytes, at most {MAX_BYTES} are accepted")
+    try:
+        opened = Image.open(io.BytesIO(data), formats=FORMATS)
+    except Image.DecompressionBombError as error:
+        raise TooLarge(f"too many pixels ({error}); at most {most} are accepted") from None
+    except Image.UnidentifiedImageError:
+        raise Undecodable(f"not a readable picture: it is not one of {', '.join(FORMATS)}, or damaged") from None
+    except Exception as error:  # Pillow raises many types for broken files
+        raise _damaged(error) from None
+    (short, long), size = sorted(opened.size), f"{opened.width} x {opened.height} pixels"
+    if short * long > most:
+        raise TooLarge(f"{size} exceed the limit of {most}; scale it down")
+    if long > MAX_SIDE:
+        raise TooLarge(f"{size}: a side has at most {MAX_SIDE}; scale it down")
+    if long > MAX_RATIO * short:
+        raise Undecodable(f"{size}: its longer side is more than {MAX_RATIO} times its shorter one")
+    return Encoded(data, opened)
+
+
+def rgb(image: Image.Image) -> Image.Image:
+    """A picture that Pillow opened or made, as its pixels are meant to be seen; itself where nothing is to be done.
+
+    Raises:
+        Undecodable: when its file is truncated or damaged, or its pixels are out of the range that is stated above.
+    """
+    from PIL import Image, ImageOps
+
+    if not isinstance(image, Image.Image):
+        raise Undecodable(f"expected a picture that Pillow opened or made, not {type(image).__name__}")
+    key = _transparent_key(image)
+    _load(image)
+    if image.mode == "RGB" and not image.info:  # a plain one, as this project writes them
+        return image if type(image) is Image.Image else image.copy()
+    turned = _orientation(image)
+    if image.mode in _DEEP:
+        found = _from_deep(image, key)
+    elif key is not None or image.has_transparency_data:
+        found = _over_white(image, key)
+    else:
+        found = _converted(image, "RGB")
+    found.info = {}  # nothing of the file's metadata is passed on: they would be applied, or written, once more
+    if turned != 1:
+        found.getexif()[_ORIENTATION] = turned
+        ImageOps.exif_transpose(found, in_place=True)
+    return found
+
+
+def _load(image: Image.Image) -> None:
+    try:
+        image.load()
+    except Exception as error:
+        raise _damaged(error) from None
+
+
+def _damaged(error: Exception) -> Undecodable:
+    return Undecodable(f"not a readable picture ({type(error).__name__}: {error})"[:300])
+
+
+def _converted(image: Image.Image, mode: str) -> Image.Image:
+    try:
+        return image.convert(mode)
+    except ValueError:
+        raise Undecodable(f"its colour mode {image.mode} is not read; save it as RGB") from None
+
+
+def _orientation(image: Image.Image) -> int:
+    """1 to 8 as in EXIF; 1 where none is given, or none that can be read."""
+    from PIL import Image
+
+    try:  # not a PNG's own method, which decodes the picture where it finds nothing
+        value = Image.Image.getexif(image).get(_ORIENTATION)
+    except Exception:  # metadata are broken in more ways than Pillow has errors for
+        return 1
+    return value if isinstance(value, int) and 1 <= value <= 8 else 1
+
+
+def _stored(image: Image.Image) -> Any:
+    """How the pixels lie in the file, in Pillow's words ("RGB;16B"); None once they are decoded."""
+    tiles = getattr(image, "tile", None)
+    return tiles[0].args if tiles else None
+
+
+def _transparent_key(image: Image.Image) -> Any:
+    """The grey or colour that a PNG calls transparent, in the scale of its decoded pixels; None where there is none.
+
+    Pillow leaves it in the file's depth where it decodes 2, 4 or 16 bits to 8.
+    """
+    key, raw = image.info.get("transparency"), _stored(image)
+    if isinstance(key, tuple) and raw == "RGB;16B":
+        return tuple(value >> 8 for value in key)
+    return key * _KEY_SCALES[raw] if isinstance(key, int) and raw in _KEY_SCALES else key
+
+
+def _over_white(image: Image.Image, key: Any) -> Image.Image:
+    from PIL import Image
+
+    if key != image.info.get("transparency"):
+        image = image.copy()
+        image.info["transparency"] = key
+    clear = _converted(image, "RGBA")
+    white = Image.new("RGB", image.size, "white")
+    white.paste(clear, mask=clear.getchannel("A"))
+    return white
+
+
+def _from_deep(image: Image.Image, key: int | None) -> Image.Image:
+    """Grey of 16 bits (in 32, too, as Pillow gives some), or floating-point grey."""
+    import numpy as np
+    from PIL import Image
+
+    values = np.asarray(image)
+    low, high, top = float(values.min()), float(values.max()), 1.0 if image.mode == "F" else 65_535.0
+    if not (low >= 0 and high <= top):  # NaN is neither
+        raise Undecodable(f"its pixels go from {low:g} to {high:g}, expected 0 to {top:g}; scale them, or save 8 bits")
+    grey = np.rint(values * 255.0) if image.mode == "F" else values >> 8
+    if key is not None:
+        grey = np.where(values == key, 255, grey)
+    return Image.fromarray(grey.astype(np.uint8)).convert("RGB")

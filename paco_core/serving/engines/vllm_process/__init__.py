@@ -1,0 +1,1 @@
+"""What vLLM's Python runs, in vLLM's own environment, where this library is not installed."""

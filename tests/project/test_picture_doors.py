@@ -1,0 +1,53 @@
+"""Pictures from outside are opened at one place: no other file calls Pillow's `open`, or makes RGB of a picture."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+DOOR = "paco_core/io/decoding.py"
+#: Run by other environments' Pythons, on pictures that the process which started them wrote.
+OWN_PICTURES = {"paco_core/benchmarks/t2is_bench/workers/aesthetics.py": "open"}
+CODE = ("paco_core", "pipelines", "dagster_dvc", "dvc_project", "tools", "speed", "launch")
+
+
+def doors(source: str) -> list[str]:
+    """What a file does that only the one door may: "open", "convert"."""
+    tree = ast.parse(source)
+    modules, names = set[str](), set[str]()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module == "PIL":
+            modules |= {alias.asname or alias.name for alias in node.names if alias.name == "Image"}
+        if isinstance(node, ast.ImportFrom) and node.module == "PIL.Image":
+            names |= {alias.asname or alias.name for alias in node.names if alias.name == "open"}
+    found = []
+    for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+        match call.func:
+            case ast.Attribute(value=ast.Name(id=of), attr="open") if of in modules:
+                found.append("open")
+            case ast.Attribute(value=ast.Attribute(value=ast.Name(id="PIL"), attr="Image"), attr="open"):
+                found.append("open")
+            case ast.Name(id=name) if name in names:
+                found.append("open")
+            case ast.Attribute(attr="convert") if any(
+                isinstance(a, ast.Constant) and a.value == "RGB" for a in call.args
+            ):
+                found.append("convert")
+    return found
+
+
+def test_pictures_are_opened_at_one_place(repository: Path) -> None:
+    files = [path for folder in CODE for path in sorted((repository / folder).rglob("*.py"))]
+    named = {path.relative_to(repository).as_posix(): doors(path.read_text(encoding="utf-8")) for path in files}
+    others = {name: found for name, found in named.items() if found and name != DOOR and name not in OWN_PICTURES}
+    assert "open" in named[DOOR] and len(files) > 300
+    assert not others, "read pictures by paco_core.io.pictures: read_image, decode_image, or rgb for what is opened"
+    assert {name: " ".join(named[name]) for name in OWN_PICTURES} == OWN_PICTURES
+
+
+def test_every_way_to_open_a_picture_is_seen() -> None:
+    assert doors("from PIL import Image\nImage.open(x)") == ["open"]
+    assert doors("def f():\n    from PIL import Image as pil\n    pil.open(x).convert('RGB')") == ["convert", "open"]
+    assert doors("from PIL.Image import open as look\nlook(x)") == ["open"]
+    assert doors("import PIL.Image\nPIL.Image.open(x)") == ["open"]
+    assert doors("import io\nio.open(x)\nfrom PIL import Image\nImage.new('RGB', (1, 1))") == []
