@@ -20,7 +20,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from paco_core.benchmarks.dreamsim import PROJECTION, Branch, write_branches
-from paco_core.io.files import DataError, atomic, read_json
+from paco_core.io.atomic import atomic
+from paco_core.io.files import DataError, read_json
+from paco_core.io.targets import checked
 
 HEAD_WIDTH = 64  # of every published branch
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
@@ -50,6 +52,7 @@ def convert(checkpoint: Path, out: Path, kind: str, dino: Path | None = None) ->
     Raises:
         DataError: naming the file, when one is missing or holds something else.
     """
+    checked(out, "new folder")
     model = KINDS[kind]
     lora, scale = _lora(checkpoint / model.lora)
     with atomic(out) as part:

@@ -10,14 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paco_core.benchmarks.painted import BEFORE, Painted
+from paco_core.benchmarks.painted import AFTER, BEFORE, Painted
 from paco_core.benchmarks.painting import side_by_side
 from paco_core.config.params import PARAMS_FILE, load
 from paco_core.io.answer import Answer
+from paco_core.io.atomic import atomic
 from paco_core.io.contact_sheet import contact_sheet
 from paco_core.io.files import digest
 from paco_core.io.progress import Progress
 from paco_core.io.shards import read_image
+from paco_core.io.targets import checked
 from paco_core.operations import paint
 from paco_core.policies.encodings import cache_folder
 from paco_core.runtime.placement import take_gpus
@@ -64,16 +66,18 @@ def edit_picture(root: Path, file: Path, instruction: str, options: Options) -> 
     Raises:
         DataError: when there is no such picture or policy.
     """
-    params, picture = load(root / PARAMS_FILE), read_image(file)
-    by = paint.painter(root, params, options.policy, EDITS)
-    return _painted(root, by, paint.edit_record(instruction, picture), options, picture)
+    by = paint.painter(root, load(root / PARAMS_FILE), options.policy, EDITS)
+    return _painted(root, by, paint.edit_record(instruction, read_image(file)), options, file)
 
 
-def _painted(
-    root: Path, by: paint.Painter, record: PromptRecord, options: Options, reference: Image | None = None
-) -> Answer:
-    params = load(root / PARAMS_FILE)
-    seeds = range(options.seeds)
+def _painted(root: Path, by: paint.Painter, record: PromptRecord, options: Options, file: Path | None = None) -> Answer:
+    """Paint, or edit the picture in ``file``."""
+    params, reference = load(root / PARAMS_FILE), None if file is None else read_image(file)
+    seeds, who = range(options.seeds), {AFTER: by.name.replace("@", "-"), BEFORE: BASE}
+    folder = options.out or root / FOLDER / f"{_words(record.theme)}-{digest([record.idx, by.name, options.size])[:6]}"
+    checked(folder, "folder")
+    for name in ("sheet.png", *(f"{one}-{seed}.png" for one in who.values() for seed in seeds)):
+        checked(folder / name, "file", inputs=[] if file is None else [file])
     with ExitStack() as leases:
         for lease in take_gpus(params.policies.device, 1, f"paint in {root}", params):
             leases.enter_context(lease)
@@ -85,22 +89,24 @@ def _painted(
             )  # fmt: skip
         judge = paint.load_judge(root, params)
         scores = None if judge is None else paint.scored(judge, found, reference)
-    folder = options.out or root / FOLDER / f"{_words(record.theme)}-{digest([record.idx, by.name, options.size])[:6]}"
-    folder.mkdir(parents=True, exist_ok=True)
     rows = []
     for number, painted in enumerate(found):
-        who = BASE if painted.when == BEFORE else by.name.replace("@", "-")
-        file = folder / f"{who}-{painted.seed}.png"
-        painted.image.save(file)
+        place = folder / f"{who[painted.when]}-{painted.seed}.png"
+        _save(painted.image, place)
         score = None if scores is None or math.isnan(scores[number]) else round(scores[number], 4)
-        rows.append({"by": who, "seed": painted.seed, "score": score, "file": str(file)})
-    _sheet(found, reference).save(folder / "sheet.png")
+        rows.append({"by": who[painted.when], "seed": painted.seed, "score": score, "file": str(place)})
+    _save(_sheet(found, reference), folder / "sheet.png")
     measured = "consistency" if reference is None else "editing reward"
     lines = [f"{row['by']:<12} seed {row['seed']}  {measured} {_score(row['score'])}  {row['file']}" for row in rows]
     if scores is None:
         lines.append("no scores: there is no reward model yet; run `dvc repro reward_merged`")
     figures = {"prompt": record.prompt, "sheet": folder / "sheet.png", "pictures": rows}
     return Answer("\n".join([*lines, f"sheet: {folder / 'sheet.png'}"]), figures)
+
+
+def _save(picture: Image, file: Path) -> None:
+    with atomic(file) as part:
+        picture.save(part)
 
 
 def _sheet(found: Sequence[Painted], reference: Image | None) -> Image:

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 from paco_core.config.params import PARAMS_FILE, load
 from paco_core.io import paths
 from paco_core.io.answer import Answer
-from paco_core.io.files import DataError, atomic
+from paco_core.io.atomic import atomic
+from paco_core.io.files import DataError
 from paco_core.io.progress import Progress
 from paco_core.io.shards import decode_image
+from paco_core.io.targets import checked
 from paco_core.reward_model.instructions import render
 from paco_core.reward_model.yes_probability import PairQuery
 from paco_core.runtime import launchers
@@ -75,9 +77,13 @@ def score_table(
         One line on what was done.
 
     Raises:
-        DataError: naming file and row, when a column, a picture or the model is missing. Nothing is scored then.
+        DataError: naming file and row, when a column, a picture or the model is missing, or ``out`` cannot be written.
+            Nothing is scored then.
     """
     frame = _read(table)
+    target = checked(
+        out or table.with_name(f"{table.stem}.scored{table.suffix}"), "file", suffixes=list(READERS), inputs=[table]
+    )
     find = _finder(root, table)
     for row, pair in enumerate(zip(frame["first"], frame["second"], strict=True)):
         for name in pair:
@@ -98,7 +104,6 @@ def score_table(
             if not here:
                 progress.advance(len(parts[number]))
     columns = {name: [value for n in range(len(parts)) for value in made[n][name]] for name in made[0]}
-    target = out or table.with_name(f"{table.stem}.scored{table.suffix}")
     _write(frame.assign(**columns), target)
     values = [value for value in columns["score"] if not math.isnan(value)]
     mean = sum(values) / len(values) if values else None

@@ -35,7 +35,8 @@ from paco_core.grpo.model_card import model_card
 from paco_core.grpo.sampler import Sampler
 from paco_core.grpo.scoring import PANEL_DIVERSITY, REFERENCE_DISTANCE, Reference, Scoring
 from paco_core.grpo.sizes import picture_size
-from paco_core.io.files import DataError, atomic, digest, settle_safetensors
+from paco_core.io.atomic import atomic
+from paco_core.io.files import DataError, digest, settle_safetensors
 from paco_core.policies.base import NoiseKey, Policy, Size
 from paco_core.policies.encoded import Encoded
 from paco_core.rewards.aggregation import aggregate
@@ -302,7 +303,7 @@ class Trainer:
                 evaluated(rows[0]), dict(after.metrics), rows, start, tuple(self.recipe.eval_sizes), stopped
             )
             if self.processes.main:
-                with atomic(out / "adapter") as part:
+                with atomic(out / "adapter", replace=True) as part:
                     self.policy.save_adapter(part)
                     for weights in part.glob("*.safetensors"):
                         settle_safetensors(weights)
@@ -321,7 +322,7 @@ class Trainer:
         if self.processes.main:
             samples = out / "samples"
             save_pictures(samples / "after", after, self.unseen, self.params.eval_seeds)
-            with atomic(samples / "before") as part:
+            with atomic(samples / "before", replace=True) as part:
                 shutil.copytree(store / BEFORE, part)
             if self.reference is not None:
                 save_references(samples / "reference", self.unseen, self.reference)

@@ -6,7 +6,8 @@ from pathlib import Path
 
 from dvc_project.cache import cached, cached_listing
 from dvc_project.lockfile import Lock
-from paco_core.io.files import DataError, atomic
+from paco_core.io.atomic import atomic
+from paco_core.io.files import DataError
 
 RESTORED = Path(".paco") / "versions"  # earlier versions, laid out from DVC's cache
 
@@ -38,7 +39,7 @@ def restore(root: Path, md5: str, target: Path) -> None:
             f"DVC's cache does not hold version {md5} ({lacking[0] if lacking else 'its listing'} is missing); "
             "fetch it with `dvc fetch --all-commits`"
         )
-    with atomic(target) as part_path:
+    with atomic(target, replace=True) as part_path:
         for name, part in listing.items():
             place = part_path / name
             place.parent.mkdir(parents=True, exist_ok=True)

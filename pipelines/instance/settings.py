@@ -7,7 +7,7 @@ from pathlib import Path
 
 import yaml
 
-from paco_core.io.files import atomic
+from paco_core.io.atomic import atomic
 
 DATABASE = "DAGSTER_POSTGRES_URL"  # postgresql://user:password@host:5432/name
 
