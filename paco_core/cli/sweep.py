@@ -30,4 +30,4 @@ def sweep(root: Path, alphas: Sequence[str] | None, seeds: Sequence[int], change
         raise DataError(f"a setting is given twice: {', '.join(names)}")
     params = grid.begin(root, changes, seeds)
     Sweep(root, params, out, grid.say).run(settings, seeds)
-    return Answer((out / "results.md").read_text(), read_json(out / "results.json"))
+    return Answer((out / "results.md").read_text(encoding="utf-8"), read_json(out / "results.json"))

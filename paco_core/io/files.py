@@ -119,20 +119,31 @@ def write_json(target: Path, value: Any) -> None:
     write_text(target, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
+def read_text(path: Path) -> str:
+    """The text of a file.
+
+    Raises:
+        DataError: when the file is missing, a folder, or not UTF-8.
+    """
+    try:
+        return path.read_text(encoding="utf-8")
+    except (FileNotFoundError, IsADirectoryError) as error:
+        raise DataError(f"{path}: {_no_file(error)}") from None
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start})") from None
+
+
 def read_json(path: Path) -> Any:
     """Read JSON.
 
     Raises:
         DataError: when the file is missing or is no JSON.
     """
+    text = read_text(path)
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, IsADirectoryError) as error:
-        raise DataError(f"{path}: {_no_file(error)}") from None
+        return json.loads(text)
     except json.JSONDecodeError as error:
         raise DataError(f"{path}:{error.lineno}: not valid JSON ({error.msg})") from None
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start})") from None
     except (ValueError, RecursionError) as error:  # a number of thousands of digits; lists in lists in lists
         raise DataError(f"{path}: not valid JSON ({error})") from None
 

@@ -11,7 +11,7 @@ from typing import Literal
 from dvc_project.hashing import Workspace
 from dvc_project.lockfile import Lock
 from dvc_project.yaml import parse_yaml
-from paco_core.io.files import DataError
+from paco_core.io.files import DataError, read_text
 from paco_core.io.secrets import redacted
 from paco_core.operations.named import folder_of
 
@@ -105,7 +105,7 @@ def _head(folder: Path) -> tuple[dict[str, object], list[str]]:
 
 def _shown(folder: Path) -> str:
     card = folder / CARD
-    parts = card.read_text(encoding="utf-8").split("---", 2) if card.is_file() else []
+    parts = read_text(card).split("---", 2) if card.is_file() else []
     return parts[1].strip() if len(parts) == 3 and not parts[0].strip() else ""
 
 
