@@ -24,6 +24,7 @@ from dagster_dvc.tidying import release_dead_locks
 from dvc_project.errors import DvcProjectError
 from dvc_project.project import DvcProject
 from dvc_project.state import ProjectState
+from paco_core.io.messages import of_system
 from paco_core.runtime.code.derived import present_code
 from pipelines.preloaded import preloaded
 from pipelines.progress.page import PAGE, ProgressPage
@@ -204,8 +205,11 @@ def main() -> None:
     interrupt_on(signal.SIGINT, signal.SIGTERM)  # SIGINT too: a shell's background job starts with it ignored
     try:
         raise SystemExit(reproduce(Path.cwd(), arguments.jobs))
-    except DvcProjectError as error:
-        raise SystemExit(f"repro: {error}") from None
+    except (DvcProjectError, OSError) as error:
+        said = of_system(error) if isinstance(error, OSError) else str(error)
+        if said is None:
+            raise
+        raise SystemExit(f"repro: {said}") from None
     except KeyboardInterrupt:
         raise SystemExit("repro: stopped; the next run resumes from here") from None
 

@@ -21,6 +21,7 @@ from pathlib import Path
 import yaml
 
 from dagster_dvc.process import interrupt_on, search_path, start_group
+from paco_core.io.messages import of_system
 from paco_core.runtime.tracking.store import ARTIFACTS, ARTIFACTS_URI, tracking_uri
 from pipelines.instance.settings import name_home, write_settings
 from pipelines.links import links
@@ -203,7 +204,12 @@ def main() -> None:
     parser.add_argument("--dagster-port", type=int, default=3000)
     parser.add_argument("--mlflow-port", type=int, default=5000)
     arguments = parser.parse_args()
-    raise SystemExit(serve(Path(__file__).resolve().parent.parent, arguments.dagster_port, arguments.mlflow_port))
+    try:
+        raise SystemExit(serve(Path(__file__).resolve().parent.parent, arguments.dagster_port, arguments.mlflow_port))
+    except OSError as error:
+        if (said := of_system(error)) is None:
+            raise
+        raise SystemExit(f"ui: {said}") from None
 
 
 if __name__ == "__main__":

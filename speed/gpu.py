@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from paco_core.io.files import atomic
+from paco_core.io.atomic import atomic
 from paco_core.planning.footprint import H100_FLOPS
 from speed import gpu_reward
 from speed.reward_common import ROOT, in_own_process

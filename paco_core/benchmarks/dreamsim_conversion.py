@@ -21,7 +21,9 @@ from safetensors.torch import save_file
 
 from paco_core.adapters.settings import Settings
 from paco_core.benchmarks.dreamsim import PROJECTION, Branch, write_branches
-from paco_core.io.files import DataError, atomic, read_json
+from paco_core.io.atomic import atomic
+from paco_core.io.files import DataError, read_json
+from paco_core.io.targets import checked
 from paco_core.io.weights import read_tensors, refuse_not_finite
 
 HEAD_WIDTH = 64  # of every published branch
@@ -52,6 +54,7 @@ def convert(checkpoint: Path, out: Path, kind: str, dino: Path | None = None) ->
     Raises:
         DataError: naming the file, when one is missing or holds something else.
     """
+    checked(out, "new folder")
     model = KINDS[kind]
     lora, scale = _lora(checkpoint / model.lora)
     with atomic(out) as part:

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 from paco_core.io.answer import Answer, plain
 from paco_core.io.imports import uncollected
-from paco_core.io.project import found_root, project_root
+from paco_core.io.project import found_root, project_root, working_folder
 
 if TYPE_CHECKING:
     from paco_core.cli.paint import Options
 
 
 def _show(args: argparse.Namespace, found: Answer) -> None:
-    print(found.json() if args.json else found)
+    print(found.json(sys.stdout.encoding) if args.json else found)
 
 
 def init(args: argparse.Namespace) -> None:
@@ -67,9 +67,12 @@ def profile(args: argparse.Namespace) -> None:
 def params(args: argparse.Namespace) -> None:
     from paco_core.cli import reference as verbs
     from paco_core.config import reference
+    from paco_core.io.targets import checked
 
     root = project_root()
     if args.write:
+        for page in (reference.PAGE, reference.SCHEMA, verbs.PAGE):
+            checked(root / page, "file")
         print("\n".join(f"wrote {path}" for path in [*reference.write(root), verbs.write(root, args.whole)]))
     else:
         _show(args, reference.text(root, args.keys))
@@ -108,7 +111,7 @@ def score(args: argparse.Namespace) -> None:
         from paco_core.cli.reward_model import score_pair, score_table
     from paco_core.io.files import DataError
 
-    root = found_root() or Path.cwd() if args.model else project_root()
+    root = found_root() or working_folder() if args.model else project_root()
     model, reasons = args.model, args.reasons
     if (args.table is None) == (args.second is None) or (args.table and args.first):
         raise DataError("give two pictures, or --table with a table of pairs")
@@ -228,16 +231,27 @@ def provenance(args: argparse.Namespace) -> None:
 
 
 def promote(args: argparse.Namespace) -> None:
+    root = _recorded_root()
     from paco_core.cli.promotion import promote
 
-    made = promote(project_root(), args.name, say=lambda line: print(line, file=sys.stderr))
+    made = promote(root, args.name, say=lambda line: print(line, file=sys.stderr))
     _show(args, Answer(made.text(), made))
 
 
 def rollback(args: argparse.Namespace) -> None:
+    root = _recorded_root()
     from paco_core.cli.promotion import roll_back
 
-    _show(args, roll_back(project_root(), args.name))
+    _show(args, roll_back(root, args.name))
+
+
+def _recorded_root() -> Path:
+    """The project, whose runs this user may record; else an error at once, and not after all that is imported."""
+    from paco_core.runtime.tracking import require_writable
+
+    root = project_root()
+    require_writable(root)
+    return root
 
 
 def champions(args: argparse.Namespace) -> None:
@@ -264,7 +278,7 @@ def status(args: argparse.Namespace) -> None:
 def doctor(args: argparse.Namespace) -> None:
     from paco_core.cli.doctor import report
 
-    _show(args, report(found_root() or Path.cwd()))
+    _show(args, report(found_root() or working_folder()))
 
 
 def sync(args: argparse.Namespace) -> None:
@@ -310,7 +324,7 @@ def _painting(args: argparse.Namespace) -> Options:
 def push(args: argparse.Namespace) -> None:
     from paco_core.operations import publish
 
-    found = publish.parcel(found_root() or Path.cwd(), args.name)  # a folder may lie anywhere
+    found = publish.parcel(found_root() or working_folder(), args.name)  # a folder may lie anywhere
     publish.check_id(args.hub_id)
     if args.dry_run or not args.json:
         _show(args, Answer(found.text(), found))
@@ -322,15 +336,18 @@ def push(args: argparse.Namespace) -> None:
 
 
 def tables(args: argparse.Namespace) -> None:
+    from paco_core.io.targets import checked
+
     with uncollected():
         from paco_core.report import tables
 
+    if args.out is not None:
+        wrote = [checked(place, "file") for place in tables.files(checked(args.out, "folder"))]
     found = tables.sections(project_root(), detail=args.detail)
     if args.out is None:
         _show(args, Answer(tables.markdown(found), found))
     else:
         tables.write(args.out, found)
-        wrote = [args.out / "tables.md", args.out / "tables.html"]
         _show(args, Answer(f"wrote {wrote[0]} and {wrote[1]}", found))
 
 

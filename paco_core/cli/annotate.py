@@ -16,6 +16,7 @@ from paco_core.data.pairs.rankings import COLUMNS
 from paco_core.io import paths
 from paco_core.io.answer import Answer
 from paco_core.io.files import DataError, read_table
+from paco_core.io.targets import checked
 
 if TYPE_CHECKING:
     from paco_core.data.annotation.queue import AnnotationQueue
@@ -130,6 +131,7 @@ def export(root: Path, folder: Path, address: str | None) -> str:
     from paco_core.data.annotation import assignment, label_studio, pictures_seen
     from paco_core.data.records.panels import PanelStore
 
+    checked(folder, "new folder")
     table, votes = read_table(root / paths.RANKINGS / "instances.parquet", require=COLUMNS), []
     panels = PanelStore.below(root / paths.GRIDS)
     if answer_file.exists(root, root / load(root / PARAMS_FILE).annotations.store):

@@ -12,9 +12,11 @@ from paco_core.exchange import card, gedit_bench, imported, rank_bench, sharegpt
 from paco_core.exchange.panel_files import PanelWriter
 from paco_core.io import paths
 from paco_core.io.answer import Answer
-from paco_core.io.files import DataError, atomic, read_json, read_table, write_text
+from paco_core.io.atomic import atomic
+from paco_core.io.files import DataError, read_json, read_table, write_text
 from paco_core.io.model_licence import licence_of
 from paco_core.io.secrets import redacted
+from paco_core.io.targets import checked
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,8 +35,7 @@ def export(root: Path, form: str, folder: Path, licence: str) -> Answer:
     Raises:
         DataError: when the folder exists, or a stage's out is missing.
     """
-    if folder.exists():
-        raise DataError(f"{folder} exists already; name a new folder")
+    checked(folder, "new folder")
     params = load(root / PARAMS_FILE)
     panels = PanelStore.below(root / paths.GRIDS, root / paths.PAIRS)
     benchmark = read_table(root / paths.PAIRS / "benchmark.parquet")
@@ -64,8 +65,7 @@ def bring(form: str, folder: Path, out: Path) -> Answer:
     Raises:
         DataError: when ``out`` exists, or nothing can be used.
     """
-    if out.exists():
-        raise DataError(f"{out} exists already; name a new folder")
+    checked(out, "new folder")
     found = IMPORTS[form](folder, out)
     return Answer(f"{out}: " + ", ".join(f"{n} {count}" for n, count in found.items()), {"folder": out, **found})
 

@@ -8,7 +8,9 @@ import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
+from paco_core.io.atomic import atomic
 from paco_core.io.files import DataError
+from paco_core.io.targets import checked
 
 LIBRARY = Path(__file__).parents[1]
 #: What only a new project has; the wheel holds all the rest beside it.
@@ -28,11 +30,26 @@ def init(folder: Path) -> str:
     """Lay out a project in a new or empty folder, and print what to do next.
 
     Raises:
-        DataError: when something lies in the folder already; nothing is written then.
+        DataError: when something lies in the folder already, or nothing can lie there; nothing is written then.
+        OSError: when the disk is full, say; what was written is removed again.
     """
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise DataError(f"{folder} is not empty; name a new folder")
-    folder.mkdir(parents=True, exist_ok=True)
+    checked(folder, "empty folder")
+    if not folder.exists():
+        with atomic(folder) as part:
+            part.mkdir()
+            files = _lay_out(part)
+    else:  # the folder itself stays: a shell may stand in it, or a disk be mounted there
+        try:
+            files = _lay_out(folder)
+        except BaseException:
+            for one in folder.iterdir():
+                shutil.rmtree(one) if one.is_dir() else one.unlink()
+            raise
+    return NEXT.format(count=files, folder=folder)
+
+
+def _lay_out(folder: Path) -> int:
+    """Copy all files to an empty folder, and make it a repository; how many files there are."""
     files = 0
     for source, name in sorted(_files()):
         place = folder / name
@@ -40,8 +57,10 @@ def init(folder: Path) -> str:
         shutil.copyfile(source, place)
         files += 1
     if shutil.which("git") and not _in_git(folder):
-        subprocess.run(["git", "init", "--quiet"], cwd=folder, check=True)
-    return NEXT.format(count=files, folder=folder)
+        made = subprocess.run(["git", "init", "--quiet"], cwd=folder, capture_output=True, text=True)
+        if made.returncode:
+            raise DataError(f"`git init` failed, so that no project was laid out: {made.stderr.strip()}")
+    return files
 
 
 def _files() -> Iterator[tuple[Path, str]]:

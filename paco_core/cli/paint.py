@@ -10,15 +10,18 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paco_core.benchmarks.painted import BEFORE, Painted
+from paco_core.benchmarks.painted import AFTER, BEFORE, Painted
 from paco_core.benchmarks.painting import side_by_side
 from paco_core.config.params import PARAMS_FILE, load
 from paco_core.data.records import prompt_text
 from paco_core.io.answer import Answer
+from paco_core.io.atomic import atomic
 from paco_core.io.contact_sheet import contact_sheet
 from paco_core.io.files import digest
 from paco_core.io.pictures import read_image
 from paco_core.io.progress import Progress
+from paco_core.io.pictures import read_image
+from paco_core.io.targets import checked
 from paco_core.operations import paint
 from paco_core.policies.encodings import cache_folder
 from paco_core.runtime.placement import take_gpus
@@ -70,9 +73,8 @@ def edit_picture(root: Path, file: Path, instruction: str, options: Options) -> 
     Raises:
         DataError: when there is no such picture or policy.
     """
-    params, picture = load(root / PARAMS_FILE), read_image(file)
-    by = paint.painter(root, params, options.policy, EDITS)
-    return _painted(root, by, paint.edit_record(instruction, picture), options, [], picture)
+    by = paint.painter(root, load(root / PARAMS_FILE), options.policy, EDITS)
+    return _painted(root, by, paint.edit_record(instruction, read_image(file)), options, [], file)
 
 
 def _painted(
@@ -81,10 +83,15 @@ def _painted(
     record: PromptRecord,
     options: Options,
     notes: Sequence[str],
-    reference: Image | None = None,
+    file: Path | None = None,
 ) -> Answer:
-    params = load(root / PARAMS_FILE)
-    seeds = range(options.seeds)
+    """Paint, or edit the picture in ``file``."""
+    params, reference = load(root / PARAMS_FILE), None if file is None else read_image(file)
+    seeds, who = range(options.seeds), {AFTER: by.name.replace("@", "-"), BEFORE: BASE}
+    folder = options.out or root / FOLDER / f"{_words(record.theme)}-{digest([record.idx, by.name, options.size])[:6]}"
+    checked(folder, "folder")
+    for name in ("sheet.png", *(f"{one}-{seed}.png" for one in who.values() for seed in seeds)):
+        checked(folder / name, "file", inputs=[] if file is None else [file])
     with ExitStack() as leases:
         for lease in take_gpus(params.policies.device, 1, f"paint in {root}", params):
             leases.enter_context(lease)
@@ -96,16 +103,13 @@ def _painted(
             )  # fmt: skip
         judge = paint.load_judge(root, params)
         scores = None if judge is None else paint.scored(judge, found, reference)
-    folder = options.out or root / FOLDER / f"{_words(record.theme)}-{digest([record.idx, by.name, options.size])[:6]}"
-    folder.mkdir(parents=True, exist_ok=True)
     rows = []
     for number, painted in enumerate(found):
-        who = BASE if painted.when == BEFORE else by.name.replace("@", "-")
-        file = folder / f"{who}-{painted.seed}.png"
-        painted.image.save(file)
+        place = folder / f"{who[painted.when]}-{painted.seed}.png"
+        _save(painted.image, place)
         score = None if scores is None or math.isnan(scores[number]) else round(scores[number], 4)
-        rows.append({"by": who, "seed": painted.seed, "score": score, "file": str(file)})
-    _sheet(found, reference).save(folder / "sheet.png")
+        rows.append({"by": who[painted.when], "seed": painted.seed, "score": score, "file": str(place)})
+    _save(_sheet(found, reference), folder / "sheet.png")
     measured = "consistency" if reference is None else "editing reward"
     cut = policy.cut.get(record.prompt)
     lines = [*notes, *([] if cut is None else [f"the prompt is cut: {cut}"])]
@@ -117,6 +121,11 @@ def _painted(
         "sheet": folder / "sheet.png", "pictures": rows,
     }  # fmt: skip
     return Answer("\n".join([*lines, f"sheet: {folder / 'sheet.png'}"]), figures)
+
+
+def _save(picture: Image, file: Path) -> None:
+    with atomic(file) as part:
+        picture.save(part)
 
 
 def _sheet(found: Sequence[Painted], reference: Image | None) -> Image:

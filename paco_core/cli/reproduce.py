@@ -10,7 +10,7 @@ from pathlib import Path
 from paco_core.benchmarks.tables import Table
 from paco_core.config.changes import changed, changes_of
 from paco_core.config.params import PARAMS_FILE, Params, load
-from paco_core.experiments.grid import Cell, Grid, OpenCell, begin, say
+from paco_core.experiments.grid import Cell, Grid, OpenCell, begin, folder_of, say
 from paco_core.experiments.reproduction import estimates, report
 from paco_core.experiments.reproduction.cells import Kept, Trainings, kept_cells, of_recipes
 from paco_core.experiments.reproduction.variants import VARIANTS, Variant, chosen
@@ -37,7 +37,7 @@ class Options:
 def listing(root: Path, options: Options) -> Answer:
     """The variants, their recipes, the keys they change, and which seeds of each are kept."""
     recipes = load(root / PARAMS_FILE).policies.recipes
-    kept = kept_cells(root / FOLDER / options.name)
+    kept = kept_cells(folder_of(root / FOLDER, options.name))
     rows = [
         [
             variant.name,
@@ -65,7 +65,7 @@ def report_only(root: Path, options: Options) -> Answer:
         DataError: when nothing is kept, or what is kept cannot stand in one table.
     """
     params = changed(load(root / PARAMS_FILE), changes_of(options.changes))
-    out = root / FOLDER / options.name
+    out = folder_of(root / FOLDER, options.name)
     names = [variant.name for variant in _told(options, params.policies.recipes)]
     with _writing(out):
         return report.write(out, [cell for cell in kept_cells(out) if cell.variant in names], params)
@@ -104,7 +104,7 @@ class _Table:
         from paco_core.planning.plan import refuse_impossible
 
         self.root, self.params, self.variants, self.options = root, params, variants, options
-        self.out = root / FOLDER / options.name
+        self.out = folder_of(root / FOLDER, options.name)
         for variant in variants:
             refuse_impossible(variant.applied(params, 0), variant.recipe, root)
         recipes = dict.fromkeys(variant.recipe for variant in variants)

@@ -13,10 +13,12 @@ from paco_core.config.params import PARAMS_FILE, load
 from paco_core.data.records.records import parse_ref
 from paco_core.io import paths, tables
 from paco_core.io.answer import Answer
+from paco_core.io.atomic import atomic
 from paco_core.io.files import DataError
-from paco_core.io.pictures import read_image
+from paco_core.io.pictures import decode_image, read_image
 from paco_core.io.progress import Progress
-from paco_core.reward_model.instructions import pair_question
+from paco_core.io.targets import checked
+from paco_core.reward_model.instructions import pair_question, render
 from paco_core.reward_model.yes_probability import PairQuery
 from paco_core.runtime import launchers
 
@@ -76,11 +78,12 @@ def score_table(
         One line on what was done.
 
     Raises:
-        DataError: naming file and row, when a column, a picture or the model is missing. Nothing is scored then.
+        DataError: naming file and row, when a column, a picture or the model is missing, or ``out`` cannot be written.
+            Nothing is scored then.
     """
-    target = out or table.with_name(f"{table.stem}.scored{table.suffix}")
-    if target.suffix.lower() != table.suffix.lower():
-        raise DataError(f"{target}: the result has the table's format; name a file that ends in {table.suffix}")
+    target = checked(
+        out or table.with_name(f"{table.stem}.scored{table.suffix}"), "file", suffixes=[table.suffix], inputs=[table]
+    )
     given = tables.read(table, ("first", "second"))
     if not len(given):
         raise DataError(f"{table}: holds no pair")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from paco_core.experiments import grid
 from paco_core.experiments.reward_sweep import ALPHAS, Sweep, setting
+from paco_core.io import paths
 from paco_core.io.answer import Answer
 from paco_core.io.files import DataError, read_json
 
@@ -19,14 +20,14 @@ def sweep(root: Path, alphas: Sequence[str] | None, seeds: Sequence[int], change
         changes: further ``key=value`` of ``params.yaml``, dotted keys, for all cells.
 
     Raises:
-        DataError: for a setting or change that means nothing, or when the data were not made yet.
+        DataError: for a setting or change that means nothing, a name that is none, or when the data were not made yet.
         ParamsError: when the changed parameters are invalid.
     """
+    out = grid.folder_of(root / paths.DATA / "sweeps", name)
     settings = [setting(alpha) for alpha in alphas or ALPHAS]
     names = [s.name for s in settings]
     if len(set(names)) < len(names):
         raise DataError(f"a setting is given twice: {', '.join(names)}")
     params = grid.begin(root, changes, seeds)
-    out = root / "data" / "sweeps" / name
     Sweep(root, params, out, grid.say).run(settings, seeds)
-    return Answer((out / "results.md").read_text(), read_json(out / "results.json"))
+    return Answer((out / "results.md").read_text(encoding="utf-8"), read_json(out / "results.json"))

@@ -11,7 +11,7 @@ from ruamel.yaml.comments import CommentedMap
 
 from paco_core.config import params
 from paco_core.config.params import ParamsError
-from paco_core.io.files import atomic
+from paco_core.io.atomic import atomic
 
 BASE = "storybook"
 EXTENDS = "extends"  # key of a profile that changes another one than the storybook one

@@ -15,7 +15,8 @@ import yaml
 from paco_core.config import profiles
 from paco_core.config.params import Params
 from paco_core.io.answer import Answer, plain
-from paco_core.io.files import DataError, atomic
+from paco_core.io.atomic import atomic
+from paco_core.io.files import DataError
 
 DESCRIPTIONS = Path(__file__).with_name("descriptions.yaml")
 PAGE = Path("docs") / "reference" / "parameters.md"

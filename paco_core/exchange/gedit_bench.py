@@ -19,7 +19,8 @@ from pyarrow import parquet
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from paco_core.data.records.records import Id, first_fault
-from paco_core.io.files import DataError, Names, atomic, digest, write_json, write_jsonl
+from paco_core.io.atomic import atomic
+from paco_core.io.files import DataError, Names, digest, write_json, write_jsonl
 from paco_core.io.pictures import decode_image
 from paco_core.io.rejected import Rejected
 from paco_core.io.shards import encode_png

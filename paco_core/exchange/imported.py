@@ -21,7 +21,8 @@ from paco_core.data.pairs.pairs import COLUMNS, QUESTION
 from paco_core.data.records.records import panel_ref
 from paco_core.exchange import rank_bench, sharegpt
 from paco_core.exchange.panel_files import PictureFiles
-from paco_core.io.files import DataError, atomic, digest, write_json, write_jsonl
+from paco_core.io.atomic import atomic
+from paco_core.io.files import DataError, digest, write_json, write_jsonl
 from paco_core.io.rejected import Rejected
 
 PICTURES = "pictures"

@@ -19,7 +19,8 @@ from paco_core.config.changes import changed, changes_of
 from paco_core.config.params import PARAMS_FILE, Params, load
 from paco_core.io import paths
 from paco_core.io.file_locks import hold
-from paco_core.io.files import DataError, read_json, write_json
+from paco_core.io.files import DataError, checked_name, read_json, write_json
+from paco_core.io.targets import checked
 from paco_core.runtime.tracking import Tracker, open_run
 
 RESULT = "result.json"
@@ -146,6 +147,15 @@ def begin(root: Path, changes: Sequence[str], seeds: Sequence[int]) -> Params:
     if len(set(seeds)) < len(seeds):
         raise DataError(f"a seed is given twice: {list(seeds)}")
     return changed(load(root / PARAMS_FILE), changes_of(changes))
+
+
+def folder_of(place: Path, name: str) -> Path:
+    """The folder of a named grid below ``place``.
+
+    Raises:
+        DataError: when the name is none, or no folder can be there.
+    """
+    return checked(place / checked_name(name), "folder")
 
 
 def say(line: str) -> None:

@@ -12,7 +12,7 @@ from paco_core.data.records.records import PromptRecord
 from paco_core.grpo.advantages import Advantages
 from paco_core.grpo.evaluation import Evaluation
 from paco_core.grpo.scoring import Reference, Scores
-from paco_core.io.files import atomic
+from paco_core.io.atomic import atomic
 from paco_core.rewards.aggregation import Aggregate
 
 Row = dict[str, float]
@@ -63,7 +63,7 @@ def note(row: Mapping[str, float]) -> str:
 def save_pictures(folder: Path, evaluation: Evaluation, records: Sequence[PromptRecord], seeds: Sequence[int]) -> None:
     """PNG files ``<size>/<prompt id>-<seed>.png``, replacing what the folder held."""
     names = [f"{record.idx}-{seed}.png" for record in records for seed in seeds]
-    with atomic(folder) as part:
+    with atomic(folder, replace=True) as part:
         for side, pictures in evaluation.pictures.items():
             (part / str(side)).mkdir(parents=True)
             for name, picture in zip(names, pictures, strict=True):
@@ -72,7 +72,7 @@ def save_pictures(folder: Path, evaluation: Evaluation, records: Sequence[Prompt
 
 def save_references(folder: Path, records: Sequence[PromptRecord], reference: Reference) -> None:
     """PNG files ``<prompt id>.png`` of what the pictures are edits of, replacing what the folder held."""
-    with atomic(folder) as part:
+    with atomic(folder, replace=True) as part:
         part.mkdir(parents=True)
         for record in records:
             reference(record).save(part / f"{record.idx}.png")

@@ -37,7 +37,8 @@ from paco_core.grpo.sampler import Sampler
 from paco_core.grpo.scoring import PANEL_DIVERSITY, REFERENCE_DISTANCE, Reference, Scoring
 from paco_core.grpo.sizes import picture_size
 from paco_core.grpo.training_key import training_key
-from paco_core.io.files import DataError, atomic
+from paco_core.io.atomic import atomic
+from paco_core.io.files import DataError, digest, settle_safetensors
 from paco_core.io.pictures import picture_digests
 from paco_core.policies.base import NoiseKey, Policy, Size
 from paco_core.policies.cuts import summary
@@ -301,7 +302,7 @@ class Trainer:
                 evaluated(rows[0]), dict(after.metrics), rows, start, tuple(self.recipe.eval_sizes), stopped
             )
             if self.processes.main:
-                with atomic(out / "adapter") as part:
+                with atomic(out / "adapter", replace=True) as part:
                     self.policy.save_adapter(part)
                     card = model_card(
                         self.params,
@@ -318,7 +319,7 @@ class Trainer:
         if self.processes.main:
             samples = out / "samples"
             save_pictures(samples / "after", after, self.unseen, self.params.eval_seeds)
-            with atomic(samples / "before") as part:
+            with atomic(samples / "before", replace=True) as part:
                 shutil.copytree(store / BEFORE, part)
             if self.reference is not None:
                 save_references(samples / "reference", self.unseen, self.reference)

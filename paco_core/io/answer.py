@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import math
 from collections.abc import Mapping
@@ -24,9 +25,14 @@ class Answer(str):
         made.figures = figures
         return made
 
-    def json(self) -> str:
-        """The figures as JSON; what is no finite number is null, and secrets are redacted."""
-        return redacted(json.dumps(plain(self.figures), indent=2, ensure_ascii=False, allow_nan=False))
+    def json(self, encoding: str = "utf-8") -> str:
+        """The figures as JSON; what is no finite number is null, and secrets are redacted.
+
+        Args:
+            encoding: of where it is printed: characters that not every encoding has are escaped, except for UTF-8.
+        """
+        escape = codecs.lookup(encoding).name != "utf-8"
+        return redacted(json.dumps(plain(self.figures), indent=2, ensure_ascii=escape, allow_nan=False))
 
 
 def plain(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Files that are either whole or absent: atomic writing, free-space checks; JSON Lines, tables and YAML read.
+"""Text, JSON, JSON Lines, tables and YAML: written whole or not at all, read with errors that name the file.
 
 What a file of data says is checked where it is read: :func:`checked_name` for ids that become names of files,
 :func:`inside` for paths.
@@ -6,21 +6,18 @@ What a file of data says is checked where it is read: :func:`checked_name` for i
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
 import re
-import shutil
-import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from dvc_project import errors
 from dvc_project.yaml import parse_yaml
 from paco_core.io import paths
+from paco_core.io.atomic import atomic
 from paco_core.io.text import BOM, decoded, other_encoding
 
 if TYPE_CHECKING:
@@ -101,62 +98,6 @@ def _short(value: object) -> str:
     return text if len(text) <= 120 else f"{text[:100]}... ({len(text)} characters)"
 
 
-@contextmanager
-def atomic(target: Path) -> Iterator[Path]:
-    """A temporary sibling of ``target`` (file or folder, the caller decides) renamed over it on success.
-
-    On any exception, Ctrl-C included, the temporary is removed and ``target`` is left as it was. A
-    killed process leaves only the temporary, which the next writer of the same target removes. Files that a
-    library made for their owner alone, as safetensors does, get the mode of any other file.
-
-    Raises:
-        OSError: ENOSPC naming ``target`` when the disk is full, however the library that wrote reports it.
-    """
-    target.parent.mkdir(parents=True, exist_ok=True)
-    part = target.with_name(f".{target.name}.part")
-    _remove(part)
-    try:
-        yield part
-        if not part.exists():
-            raise DataError(f"{target}: nothing was written to {part.name}; the stage produced no out")
-        _share(part)
-        if part.is_dir() or target.is_dir():
-            _remove(target)  # only a file can take a file's place in one step
-        part.replace(target)
-    except BaseException as error:
-        _remove(part)
-        if _disk_is_full(error):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(target)) from error
-        raise
-
-
-def _share(part: Path) -> None:
-    """Give files that only their owner may read the mode that the umask gives new files; links are left alone."""
-    files = [part, *(part.rglob("*") if part.is_dir() else ())]
-    private = [file for file in files if stat.S_IMODE(file.lstat().st_mode) == 0o600 and not file.is_symlink()]
-    if not private:
-        return
-    probe = part.with_name(f"{part.name}.mode")  # the umask itself can only be read by changing it, for all threads
-    probe.unlink(missing_ok=True)
-    probe.touch()
-    mode = stat.S_IMODE(probe.stat().st_mode)
-    probe.unlink()
-    for file in private:
-        file.chmod(mode)
-
-
-def _disk_is_full(error: BaseException) -> bool:
-    """safetensors, unlike most, reports it in words only."""
-    return getattr(error, "errno", None) == errno.ENOSPC or "(os error 28)" in str(error)
-
-
-def _remove(path: Path) -> None:
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    elif path.exists() or path.is_symlink():
-        path.unlink()
-
-
 def write_text(target: Path, text: str) -> None:
     """Write a text file atomically."""
     with atomic(target) as part:
@@ -184,18 +125,29 @@ def write_json(target: Path, value: Any) -> None:
     write_text(target, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
+def read_text(path: Path) -> str:
+    """The text of a file.
+
+    Raises:
+        DataError: when the file is missing, a folder, or not UTF-8.
+    """
+    try:
+        return decoded(path.read_bytes())
+    except (FileNotFoundError, IsADirectoryError) as error:
+        raise DataError(f"{path}: {_no_file(error)}") from None
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from None
+
+
 def read_json(path: Path) -> Any:
     """Read JSON.
 
     Raises:
         DataError: when the file is missing or is no JSON.
     """
+    text = read_text(path)
     try:
-        return json.loads(decoded(path.read_bytes()))
-    except (FileNotFoundError, IsADirectoryError) as error:
-        raise DataError(f"{path}: {_no_file(error)}") from None
-    except DataError as error:
-        raise DataError(f"{path}: {error}") from None
+        return json.loads(text)
     except json.JSONDecodeError as error:
         raise DataError(f"{path}:{error.lineno}: not valid JSON ({error.msg})") from None
     except (ValueError, RecursionError) as error:  # a number of thousands of digits; lists in lists in lists

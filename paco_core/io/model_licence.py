@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from dvc_project.yaml import parse_yaml
-from paco_core.io.files import DataError
+from paco_core.io.files import DataError, read_text
 
 _FLUX = {
     "license": "other",
@@ -38,10 +38,10 @@ def licence_of(folder: Path) -> str:
     """The licence in the words of the card in a model's folder; ``unknown`` where there is none, as of a hub's model.
 
     Raises:
-        DataError: when the card's head is no YAML.
+        DataError: when the card is not UTF-8, or its head is no YAML.
     """
     card = folder / "README.md"
-    if card.is_file() and (parts := card.read_text(encoding="utf-8").split("---"))[0] == "" and len(parts) > 2:
+    if card.is_file() and (parts := read_text(card).split("---"))[0] == "" and len(parts) > 2:
         try:
             head = parse_yaml(parts[1])
         except DataError as error:

@@ -39,9 +39,21 @@ def experiment_tags(environment: Mapping[str, str]) -> dict[str, str]:
     return {tag: environment[name] for tag, name in wanted.items() if environment.get(name)}
 
 
+def working_folder() -> Path:
+    """Where this process runs.
+
+    Raises:
+        DataError: when that folder was removed.
+    """
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        raise DataError("the folder that this runs in was removed; change to another one") from None
+
+
 def found_root() -> Path | None:
     """The nearest folder upwards that holds ``dvc.yaml`` and ``params.yaml`` or profiles to write it from."""
-    here = Path.cwd()
+    here = working_folder()
     for folder in (here, *here.parents):
         if (folder / "dvc.yaml").is_file() and ((folder / "params.yaml").is_file() or (folder / "profiles").is_dir()):
             return folder
@@ -57,6 +69,6 @@ def project_root() -> Path:
     root = found_root()
     if root is None:
         raise DataError(
-            f"{Path.cwd()} lies in no paco project (dvc.yaml and params.yaml); change to one, or run `paco init`"
+            f"{working_folder()} lies in no paco project (dvc.yaml and params.yaml); change to one, or run `paco init`"
         )
     return root

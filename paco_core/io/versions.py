@@ -6,10 +6,12 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from dvc_project.cache import Cache
+from dvc_project.cache import Cache, cached, cached_listing
 from dvc_project.hashing import Workspace
+from dvc_project.lockfile import Lock
+from paco_core.io.atomic import atomic
 from paco_core.io.file_locks import locked
-from paco_core.io.files import DataError, atomic
+from paco_core.io.files import DataError
 
 RESTORED = Path(".paco") / "versions"  # earlier versions, laid out from DVC's cache
 
@@ -73,7 +75,7 @@ def restore(root: Path, md5: str, target: Path) -> None:
             f"DVC's cache holds other bytes than those of version {md5} ({damaged[0]} was changed, perhaps through a "
             f"link): remove {cache.path(listing.get(damaged[0], md5))} and fetch it with `dvc fetch --all-commits`"
         )
-    with atomic(target) as part_path:
+    with atomic(target, replace=True) as part_path:
         for name, part in listing.items():
             place = part_path / name
             place.parent.mkdir(parents=True, exist_ok=True)

@@ -6,8 +6,10 @@ import shutil
 from pathlib import Path
 
 from paco_core.io import paths
-from paco_core.io.files import DataError, atomic
-from paco_core.operations.promotion.champions import ALIASES, REWARD, Champions, adapter_of, bytes_of, out_of
+from paco_core.io.atomic import atomic
+from paco_core.io.files import DataError
+from paco_core.io.targets import checked
+from paco_core.operations.promotion.champions import ALIASES, Champions, REWARD, adapter_of, bytes_of, out_of
 
 
 def folder_of(root: Path, name: str) -> tuple[Path, Path | None]:
@@ -41,13 +43,13 @@ def fetch(root: Path, name: str, target: Path) -> int:
     """Copy what a name stands for to a new folder, as plain files; returns how many.
 
     Raises:
-        DataError: when there is no such thing, or something is at ``target`` already.
+        DataError: when there is no such thing, or something is at ``target`` already, or a stage, DVC or git keeps its
+            own there.
     """
+    checked(target, "new folder")
     folder, _ = folder_of(root, name)
     if not folder.is_dir():
         raise DataError(f"{name!r} is neither the reward, a trained recipe nor NAME@champion (see `paco champions`)")
-    if target.exists():
-        raise DataError(f"{target} exists already; name a new folder")
     with atomic(target) as part:
         shutil.copytree(folder, part)  # what links point at: the copy outlives DVC's cache
     return sum(path.is_file() for path in target.rglob("*"))

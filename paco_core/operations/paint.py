@@ -12,7 +12,7 @@ from paco_core.benchmarks.painted import AFTER, BEFORE, Painted
 from paco_core.benchmarks.painting import paint
 from paco_core.data.records import prompt_text
 from paco_core.data.records.edit_records import EditRecord
-from paco_core.data.records.records import PromptRecord
+from paco_core.data.records.records import PromptRecord, validated
 from paco_core.io import paths
 from paco_core.io.files import DataError, digest
 from paco_core.operations.promotion.champions import ALIASES, Champions, adapter_of
@@ -115,7 +115,7 @@ def set_record(prompt: str, panels: Sequence[str], side: int, layout: str | None
 
     Raises:
         DataError: when the prompt marks no panels and none are given, or both; when its marks, its head, the panels and
-            ``layout`` contradict each other.
+            ``layout`` contradict each other; or the picture would be too large.
     """
     marks = len(prompt_text.PANEL_MARK.findall(prompt))
     if bool(marks) == bool(panels):
@@ -132,10 +132,10 @@ def set_record(prompt: str, panels: Sequence[str], side: int, layout: str | None
     text = str(parts)
     theme = parts.subject.removeprefix("of ") or prompt  # the judge is asked about what the set is of
     rows, columns = prompt_text.parse_layout(layout)
-    return PromptRecord(
-        idx=digest([text, layout]), prompt=text, height=side * rows, width=side * columns, layout=layout, theme=theme,
-        category="", task_name="", criteria={},
-    )  # fmt: skip
+    return validated(PromptRecord, {
+        "idx": digest([text, layout]), "prompt": text, "height": side * rows, "width": side * columns, "layout": layout,
+        "theme": theme, "category": "", "task_name": "", "criteria": {},
+    }, "this set")  # fmt: skip
 
 
 def default_layout(panels: int) -> str:
@@ -144,11 +144,16 @@ def default_layout(panels: int) -> str:
 
 
 def edit_record(instruction: str, picture: Image) -> EditRecord:
-    """An instruction about a picture."""
-    return EditRecord(
-        idx=digest([instruction, picture.tobytes().hex()[:4096], picture.size]), prompt=instruction,
-        height=picture.height, width=picture.width, theme=instruction, task_name="", reference="picture", part="unseen",
-    )  # fmt: skip
+    """An instruction about a picture.
+
+    Raises:
+        DataError: when the picture is too wide or too high, or there is no instruction.
+    """
+    return validated(EditRecord, {
+        "idx": digest([instruction, picture.tobytes().hex()[:4096], picture.size]), "prompt": instruction,
+        "height": picture.height, "width": picture.width, "theme": instruction, "task_name": "",
+        "reference": "picture", "part": "unseen",
+    }, "this picture and instruction")  # fmt: skip
 
 
 def load_policy(root: Path, params: Params, by: Painter, *, cache: Path | None = None) -> Policy:

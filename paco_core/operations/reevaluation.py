@@ -17,9 +17,11 @@ import pandas as pd
 
 from paco_core.config.params import PARAMS_FILE, Params, load
 from paco_core.io import paths
+from paco_core.io.atomic import atomic
 from paco_core.io.check_report import CheckReport
 from paco_core.io.contact_sheet import contact_sheet
-from paco_core.io.files import DataError, atomic, read_table
+from paco_core.io.atomic import atomic
+from paco_core.io.files import DataError, read_table
 from paco_core.io.versions import folder_of_version
 from paco_core.operations import cases
 from paco_core.operations.promotion import measuring

@@ -7,7 +7,6 @@ that ranks which encode the same things at once do no harm.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,8 +15,10 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from paco_core.io.atomic import atomic
 from paco_core.io.content import file_content
 from paco_core.io.files import digest
+from paco_core.io.messages import kept_if_possible
 from paco_core.io.project import owner_root
 
 Tensors = dict[str, torch.Tensor]
@@ -86,11 +87,7 @@ class Encodings:
     def _write(self, key: str, tensors: Tensors) -> Tensors:
         plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
         if self.folder is not None:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            part = self.folder / f".{key}.{os.getpid()}.part"  # its own: atomic() would take another rank's
-            try:
+            kept = kept_if_possible("encodings of prompts and pictures")
+            with kept, atomic(self.folder / f"{key}.safetensors") as part:
                 save_file(plain, part)
-                part.replace(self.folder / f"{key}.safetensors")
-            finally:
-                part.unlink(missing_ok=True)
         return plain

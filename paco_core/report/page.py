@@ -215,6 +215,6 @@ def _render(view: Mapping[str, Any], figures: Figures) -> str:
     env.filters["num"] = lambda key, form=".3f": Markup(figures.show(key, form))  # noqa: S704
     env.filters["range"] = lambda key, form=".3f": Markup(figures.range(key, form))  # noqa: S704
     env.filters["raw"] = Markup
-    style = (TEMPLATES / "style.css").read_text()
+    style = (TEMPLATES / "style.css").read_text(encoding="utf-8")
     page: str = env.get_template("report.html.j2").render(**view, style=style)
     return page

@@ -68,12 +68,17 @@ def markdown(found: Sequence[Section]) -> str:
     return "\n".join(parts)
 
 
+def files(folder: Path) -> list[Path]:
+    """What :func:`write` writes to a folder."""
+    return [folder / "tables.md", folder / "tables.html"]
+
+
 def write(folder: Path, found: Sequence[Section]) -> None:
     """Write ``tables.md`` and ``tables.html`` (self-contained) to ``folder``."""
-    folder.mkdir(parents=True, exist_ok=True)
-    write_text(folder / "tables.md", markdown(found))
+    text, page = files(folder)
+    write_text(text, markdown(found))
     body = "\n".join(
         "\n".join([*(table.html() for table in section.tables), f'<p class="note">{escape(section.origin)}</p>'])
         for section in found
     )
-    write_page(folder / "tables.html", TITLE, body)
+    write_page(page, TITLE, body)

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
-from paco_core.io.files import DataError, atomic
+from paco_core.io.atomic import atomic
+from paco_core.io.files import DataError, digest
 from paco_core.io.progress import Progress
 from paco_core.reward_model import checkpoint, lora
 from paco_core.reward_model.batches import epoch_batches, learning_rate_at
@@ -317,7 +318,7 @@ class _Run:
             return
         assert done.best is not None
         done.best.put_back(weights)
-        with atomic(self.out / ADAPTER) as part:
+        with atomic(self.out / ADAPTER, replace=True) as part:
             lora.save(wrapped, part, self.base)
         write_log(self.out / LOG, done.log)
 

@@ -7,14 +7,16 @@ included. So weights that other code made are never gone on with, and a change t
 
 from __future__ import annotations
 
+import os
 import shutil
+import socket
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from paco_core.io.file_locks import is_held, locked
+from paco_core.io.file_locks import locked, try_hold
 from paco_core.io.files import DataError
 from paco_core.io.project import owner_root
 
@@ -63,12 +65,31 @@ def listing(root: Path) -> list[Kept]:
 @contextmanager
 def alone(place: Path) -> Iterator[None]:
     """Be the only training of an identity; another one of it, in an experiment say, is waited for."""
-    with locked(_lock(place)):
+    lock = _lock(place)
+    with locked(lock):
+        lock.write_text(f"process {os.getpid()} on {socket.gethostname()}")
         yield
 
 
 def _lock(place: Path) -> Path:
     return place.with_name(f"{place.name}.lock")
+
+
+@contextmanager
+def _nobody_trains(kept: Kept) -> Iterator[bool]:
+    """Keep trainings from an identity; False when one has it already."""
+    lock = try_hold(_lock(kept.folder))
+    if lock is None:
+        yield False
+        return
+    with lock:
+        yield True
+
+
+def _remove(kept: Kept) -> None:
+    """Within :func:`_nobody_trains`."""
+    shutil.rmtree(kept.folder)
+    _lock(kept.folder).unlink(missing_ok=True)
 
 
 def prune(root: Path, limit_gb: float) -> list[Kept]:
@@ -78,11 +99,11 @@ def prune(root: Path, limit_gb: float) -> list[Kept]:
     for kept in reversed(left):
         if total <= limit_gb * 1e9:
             break
-        if not is_held(_lock(kept.folder)):
-            shutil.rmtree(kept.folder)
-            _lock(kept.folder).unlink(missing_ok=True)
-            total -= kept.size
-            gone.append(kept)
+        with _nobody_trains(kept) as free:
+            if free:
+                _remove(kept)
+                total -= kept.size
+                gone.append(kept)
     return gone
 
 
@@ -90,7 +111,8 @@ def drop(root: Path, stages: Sequence[str] = ()) -> list[Kept]:
     """Remove what is kept of these stages, or of all. Returns what went.
 
     Raises:
-        DataError: when nothing is kept of a stage that was named.
+        DataError: when nothing is kept of a stage that was named, or a training goes on with some of it, naming the
+            training; nothing is removed then.
     """
     left = listing(root)
     known = {kept.stage for kept in left}
@@ -99,8 +121,15 @@ def drop(root: Path, stages: Sequence[str] = ()) -> list[Kept]:
             f"no checkpoint of {', '.join(unknown)}; there are some of: {', '.join(sorted(known)) or 'none'}"
         )
     gone = [kept for kept in left if not stages or kept.stage in stages]
-    for kept in gone:
-        shutil.rmtree(kept.folder)
+    with ExitStack() as held:
+        for kept in gone:
+            if not held.enter_context(_nobody_trains(kept)):
+                raise DataError(
+                    f"{kept.stage} is being trained by {_lock(kept.folder).read_text() or 'another process'}, which "
+                    f"resumes from {kept.folder.name[:12]}: stop it first, or wait; nothing was removed"
+                )
+        for kept in gone:
+            _remove(kept)
     return gone
 
 

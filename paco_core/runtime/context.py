@@ -21,6 +21,7 @@ from dvc_project.project import stages_of
 from paco_core.config.params import PARAMS_FILE, Params, load
 from paco_core.config.references import is_folder
 from paco_core.io import figures_text, files, paths
+from paco_core.io.atomic import atomic
 from paco_core.io.files import DataError
 from paco_core.io.progress import Progress
 from paco_core.io.secrets import redacted
@@ -105,7 +106,7 @@ class StageContext:
 
     def writing(self, path: Path) -> AbstractContextManager[Path]:
         """A temporary path that becomes the out ``path`` when the block succeeds."""
-        return files.atomic(self.root / path)
+        return atomic(self.root / path, replace=True)
 
     @property
     def unfinished(self) -> Path:

@@ -12,7 +12,7 @@ from typing import IO, Any
 
 from dvc_project.project import stages_of
 from paco_core.config.params import PARAMS_FILE, Params, ParamsError, load
-from paco_core.io import files
+from paco_core.io import files, targets
 from paco_core.io.imports import uncollected
 from paco_core.runtime import launchers
 from paco_core.runtime.context import open_stage, stage_label
@@ -42,7 +42,8 @@ def run_stage(name: str, item: str | None, root: Path) -> None:
 
     Raises:
         ParamsError: for an unknown stage, item or launcher, or invalid parameters.
-        DataError: when an input is missing or malformed, or another process runs this stage.
+        DataError: when an input is missing or malformed, or another process runs this stage, or an out
+            cannot be written.
     """
     if name not in stage_names():
         raise ParamsError(f"no stage {name!r}; stages: {', '.join(stage_names())}")
@@ -52,6 +53,9 @@ def run_stage(name: str, item: str | None, root: Path) -> None:
         _assist(name, item, root)
         return
     label = stage_label(name, item)
+    if (stage := stages_of(root).get(label)) is not None:
+        for out in stage.outs:
+            targets.writable(root / out.path)
     with ExitStack() as gpus:
         if name in DEVICES and "RANK" not in os.environ:
             for lease in _placed(name, item, root, launcher):

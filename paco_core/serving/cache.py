@@ -91,6 +91,8 @@ class ScoreCache:
         kind = code & 0xFF  # the lower byte; the others give more detail
         if kind == sqlite3.SQLITE_FULL or code == sqlite3.SQLITE_IOERR_SHMSIZE:  # the latter: for the file `-shm`
             return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
+        if kind in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
+            return PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(self.path))
         if kind in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             return DataError(f"{self.path}: in use by another process for {WAIT_S:g} s ({error}); wait and run again")
         return DataError(f"{self.path}: not a usable score cache ({error}); delete it and run again")
@@ -100,7 +102,7 @@ class ScoreCache:
 
         Raises:
             DataError: when the file is damaged, holds what is no score, or another process keeps it.
-            OSError: ENOSPC naming the file when the disk is full.
+            OSError: naming the file, when the disk is full (ENOSPC) or it is another user's.
         """
         found: dict[bytes, float] = {}
         with self._open() as connection:

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from paco_core.io.files import DataError, atomic
+from paco_core.io.atomic import atomic
+from paco_core.io.files import DataError
 
 if TYPE_CHECKING:
     import torch
@@ -63,9 +64,7 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int = 1) -> None:
     Raises:
         OSError: when the disk is full (ENOSPC), say; the checkpoints before it are still good.
     """
-    for left_over in folder.glob(".checkpoint-*.part"):
-        shutil.rmtree(left_over)
-    with atomic(folder / checkpoint.name) as part:
+    with atomic(folder / checkpoint.name, replace=True) as part:
         part.mkdir()
         save_file({n: t.detach().cpu().contiguous() for n, t in checkpoint.tensors.items()}, part / TENSORS)
         state = {"key": checkpoint.key, "done": checkpoint.done, "notes": checkpoint.notes}

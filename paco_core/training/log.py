@@ -6,7 +6,7 @@ import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from paco_core.io.files import atomic
+from paco_core.io.atomic import atomic
 
 LOG = "training_log.csv"
 

@@ -23,7 +23,8 @@ from torch.nn import functional
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from transformers.models.qwen2.tokenization_qwen2 import PRETOKENIZE_REGEX
 
-from paco_core.io.files import atomic, write_json
+from paco_core.io.atomic import atomic
+from paco_core.io.files import write_json
 from paco_core.storybook.prompts import panel_text, storybook_prompts
 from paco_core.storybook.recogniser import TRAITS, normalise, split_by_trait
 from paco_core.storybook.world import VOCABULARY
@@ -183,7 +184,7 @@ def export(model: torch.nn.Module, tokenizer: PreTrainedTokenizerFast, folder: P
         "resize_mode": "squash",
     }
     kept = {name: folder / name for name in ("README.md", "card.json") if (folder / name).is_file()}
-    with atomic(folder) as part:
+    with atomic(folder, replace=True) as part:
         part.mkdir(parents=True)
         # Half precision on disk halves the folder; loading copies it into float32 weights.
         weights = {

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 
-from paco_core.io.files import atomic
+from paco_core.io.atomic import atomic
 from paco_core.io.progress import Progress
 from paco_core.storybook.drawing import draw
 from paco_core.storybook.editing import Edit

@@ -15,7 +15,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from paco_core.io.files import atomic
+from paco_core.io.atomic import atomic
 from paco_core.io.progress import Progress
 
 CHECKPOINT = "checkpoint.safetensors"

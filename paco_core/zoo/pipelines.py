@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from safetensors.torch import load_file, save_file
 
-from paco_core.io.files import atomic, read_json, write_json
+from paco_core.io.atomic import atomic
+from paco_core.io.files import read_json, write_json
 from paco_core.zoo.fitting import Say, Schedule, fit
 from paco_core.zoo.muon import Muon
 
@@ -39,7 +40,7 @@ def fit_pipeline(
 
     def export(_steps: int) -> None:
         parts.eval()
-        with atomic(out) as folder:
+        with atomic(out, replace=True) as folder:
             pipeline().save_pretrained(folder)
             for component in halved:
                 _halve(next((folder / component).glob("*.safetensors")))

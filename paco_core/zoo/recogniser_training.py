@@ -14,7 +14,8 @@ import torch
 from safetensors.torch import save_file
 from torch.nn import functional
 
-from paco_core.io.files import atomic, write_json
+from paco_core.io.atomic import atomic
+from paco_core.io.files import write_json
 from paco_core.storybook.prompts import storybook_prompts
 from paco_core.storybook.recogniser import TRAITS, Recogniser, build_network, normalise, split_by_trait, to_pixels
 from paco_core.storybook.world import VOCABULARY
@@ -123,7 +124,7 @@ def export(recogniser: Recogniser, folder: Path) -> None:
         "width": first.out_channels,
         "vocabulary": {trait: list(words) for trait, words in VOCABULARY.items()},
     }
-    with atomic(folder) as part:
+    with atomic(folder, replace=True) as part:
         part.mkdir(parents=True)
         weights = {name: value.detach().contiguous() for name, value in recogniser.network.state_dict().items()}
         save_file(weights, part / "model.safetensors")

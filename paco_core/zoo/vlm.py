@@ -24,7 +24,8 @@ from transformers import (
 from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import apply_rotary_pos_emb_vision
 from transformers.models.qwen2_vl.video_processing_qwen2_vl import Qwen2VLVideoProcessor
 
-from paco_core.io.files import atomic, write_json, write_text
+from paco_core.io.atomic import atomic
+from paco_core.io.files import write_json, write_text
 from paco_core.zoo.byte_pairs import learn_byte_pairs
 
 if TYPE_CHECKING:
@@ -158,7 +159,7 @@ def export(model: Qwen2_5_VLForConditionalGeneration, tokenizer: Qwen2Tokenizer,
         pad_token_id=model.config.text_config.pad_token_id,
     )
     kept = {name: folder / name for name in ("README.md", "card.json") if (folder / name).is_file()}
-    with atomic(folder) as part:
+    with atomic(folder, replace=True) as part:
         model.save_pretrained(part)
         processor.save_pretrained(part)
         tokenizer.save_pretrained(part)

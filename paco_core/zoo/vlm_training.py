@@ -24,7 +24,7 @@ from torch.nn import functional
 from transformers import AttentionInterface, AutoTokenizer
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from paco_core.io.files import atomic
+from paco_core.io.atomic import atomic
 from paco_core.storybook.prompts import storybook_prompts
 from paco_core.storybook.reasons import answer, true_reasons
 from paco_core.storybook.recogniser import TRAITS, split_by_trait

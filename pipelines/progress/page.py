@@ -19,8 +19,9 @@ from typing import Any, Self
 import paco_core
 from dvc_project.project import DvcProject, Stage
 from paco_core.io import paths
+from paco_core.io.atomic import atomic
 from paco_core.io.figures_text import as_text
-from paco_core.io.files import DataError, atomic, read_json
+from paco_core.io.files import DataError, read_json
 from pipelines.previews.headlines import HEADLINES
 
 STYLE = Path(paco_core.__file__).parent / "report" / "templates" / "style.css"  # the report's, which comes at the end

@@ -94,7 +94,7 @@ def test_a_full_disk_is_said_plainly(
     monkeypatch.setattr("paco_core.runtime.launch.run_stage", full)
     with pytest.raises(SystemExit):
         cli.main(["run", "prompts"])
-    assert "no space left on the disk (data/x)" in capsys.readouterr().err
+    assert "data/x: no space left on the disk; free some space and run the same command" in capsys.readouterr().err
 
 
 def test_the_check_names_missing_models_and_little_memory(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

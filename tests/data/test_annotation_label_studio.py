@@ -73,7 +73,7 @@ def test_tasks_fit_the_configuration_and_hide_where_pictures_come_from(
     (prediction,) = [prediction for task in tasks for prediction in task["predictions"]]
     assert prediction["model_version"] == "ann"
     assert prediction["result"][0]["value"]["ranker"] == {"ranking": ["2", "0", "3", "1"]}
-    with pytest.raises(DataError, match="exists already"):
+    with pytest.raises(DataError, match="is a folder, which is kept"):
         label_studio.export(folder, table, panels)
 
 

@@ -180,7 +180,7 @@ for label, path, number in json.loads(sys.argv[1]):
             os._exit(130)
         os._exit(0)
     ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    left = [p.name for p in out.parent.iterdir() if p.name.endswith(".part")]
+    left = [p.name for p in out.parent.glob("*.part/*")]
     print(json.dumps([label, ended, out.exists(), left]), flush=True)
     aside.rename(out)
 """
@@ -203,7 +203,7 @@ def test_a_stage_struck_at_the_worst_moment_leaves_no_half_out(smoke: Path, dvc:
     found = [json.loads(line) for line in done.stdout.splitlines()]
     assert [label for label, *_ in found] == [label for label, *_ in killed + stopped]
     for number, (label, ended, exists, left) in enumerate(found):
-        part = f".{Path(outs[label]).name}.part"
+        part = Path(outs[label]).name
         assert not exists, f"{label}: half-written"
         assert (ended, part in left) == ((-signal.SIGKILL, True) if number < len(killed) else (130, False)), label
     assert changed_stages(dvc) == set(), "what is left over is no part of the data"

@@ -241,7 +241,7 @@ def test_a_benchmark_that_is_cut_off_loses_a_line_that_is_counted(tmp_path: Path
     file.write_text(json.dumps({"folder": "q"}))
     with pytest.raises(DataError, match="none of its 1 rankings can be used, e.g. .*:1: record"):
         command.bring("rank_bench", folder, tmp_path / "other")
-    assert not (tmp_path / "other").exists() and not list(tmp_path.glob(".*.part"))
+    assert not (tmp_path / "other").exists() and not list(tmp_path.glob("*.part"))
 
 
 #: An entry's columns and tags, and how a row of it is written.

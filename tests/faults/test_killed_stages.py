@@ -124,7 +124,7 @@ def ended_otherwise(
         found = GOES_ON[name].search(again.text)
         if not found or int(found[1]) < done:
             return "lost", f"a checkpoint held {done}, the second run went on at {found[1] if found else 0}"
-    left = [path for path in (root / "data").rglob(".*.part") if "zoo" not in path.parts]
+    left = [path for path in (root / "data").rglob("*.part") if "zoo" not in path.parts]
     return ("wrong", f"left behind: {left[0].name}") if left else None
 
 

@@ -1,13 +1,10 @@
 from __future__ import annotations
 
-import errno
-import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
 import pytest
-from safetensors import SafetensorError
 
 from dvc_project.lockfile import Lock
 from paco_core.config.params import ParamsError, load, parse
@@ -15,48 +12,6 @@ from paco_core.io import files
 from paco_core.io.files import DataError
 from paco_core.runtime.code.inputs import present_inputs
 from paco_core.runtime.graph import mermaid
-
-
-def test_an_interrupted_writer_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
-    target = tmp_path / "out.json"
-    files.write_json(target, {"a": 1})
-    with pytest.raises(KeyboardInterrupt), files.atomic(target) as part:
-        part.write_text("half")
-        raise KeyboardInterrupt
-    assert files.read_json(target) == {"a": 1}
-    assert [p.name for p in tmp_path.iterdir()] == ["out.json"]
-
-
-def test_what_a_killed_writer_left_is_cleared_by_the_next(tmp_path: Path) -> None:
-    (tmp_path / ".out.part").mkdir()
-    (tmp_path / ".out.part" / "stale").write_text("stale")
-    with files.atomic(tmp_path / "out") as part:
-        part.mkdir()
-        (part / "fresh").write_text("fresh")
-    assert [p.name for p in (tmp_path / "out").iterdir()] == ["fresh"]
-
-
-@pytest.mark.parametrize(
-    "told",
-    [
-        OSError(errno.ENOSPC, "Error writing bytes to file"),  # pyarrow, without a file name
-        SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)"),
-    ],
-)
-def test_a_full_disk_is_one_error_that_names_the_out(tmp_path: Path, told: Exception) -> None:
-    files.write_text(tmp_path / "out", "old")
-    with pytest.raises(OSError, match="No space left on device") as raised, files.atomic(tmp_path / "out") as part:
-        part.write_text("half")
-        raise told
-    assert (raised.value.errno, raised.value.filename) == (errno.ENOSPC, str(tmp_path / "out"))
-    assert [p.read_text() for p in tmp_path.iterdir()] == ["old"]
-    with pytest.raises(OSError, match="denied"), files.atomic(tmp_path / "out"):
-        raise OSError(errno.EACCES, "denied")
-
-
-def test_a_stage_that_writes_nothing_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="nothing was written"), files.atomic(tmp_path / "out"):
-        pass
 
 
 def test_a_cut_off_line_names_file_and_line(tmp_path: Path) -> None:
@@ -261,28 +216,3 @@ def test_a_graph_that_is_none_is_said(tmp_path: Path) -> None:
     (tmp_path / "dvc.yaml").write_text("stages: {a: {cmd: x, deps: 3}}")
     with pytest.raises(DataError, match=r"dvc\.yaml: stages\.a\.deps: expected a list"):
         present_inputs(tmp_path, "a")
-
-
-@pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o002, 0o664), (0o077, 0o600)])
-def test_weights_get_the_mode_of_any_other_file(tmp_path: Path, mask: int, mode: int) -> None:
-    """safetensors writes through a temporary file of its own, which nobody else may read."""
-    import torch
-    from safetensors.torch import save_file
-
-    (tmp_path / "cached").write_text("")
-    (tmp_path / "cached").chmod(0o600)
-    before = os.umask(mask)
-    try:
-        with files.atomic(tmp_path / "model.safetensors") as part:
-            save_file({"a": torch.ones(2)}, part)
-        with files.atomic(tmp_path / "out") as part:
-            (part / "deep").mkdir(parents=True)
-            save_file({"a": torch.ones(2)}, part / "deep/model.safetensors")
-            (part / "card.json").write_text("{}")
-            (part / "link").symlink_to(tmp_path / "cached")
-            (part / "run").touch(0o755)
-    finally:
-        os.umask(before)
-    modes = {p.name: p.lstat().st_mode & 0o777 for p in tmp_path.rglob("*") if p.is_file() and not p.is_symlink()}
-    assert modes.pop("cached") == 0o600 and modes.pop("run") == 0o755 & ~mask
-    assert modes == dict.fromkeys(("model.safetensors", "card.json"), mode)

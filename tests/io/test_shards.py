@@ -35,7 +35,7 @@ def test_pictures_come_back_by_id_from_any_shard(tmp_path: Path) -> None:
     images = pictures(4)
     shards.write_shard(tmp_path / "0", [{"id": "p0"}, {"id": "p2"}], {k: images[k] for k in ("p0", "p2")})
     shards.write_shard(tmp_path / "1", [{"id": "p1"}, {"id": "p3"}], {k: images[k] for k in ("p1", "p3")})
-    shutil.copytree(tmp_path / "1", tmp_path / ".1.part")  # as a killed run leaves it: not read
+    shutil.copytree(tmp_path / "1", tmp_path / ".paco-killed.part" / "1")  # as a killed run leaves it: not read
     reader = shards.ShardReader.below(tmp_path)
     for n in range(4):
         assert reader.read(f"p{n}").size == (4 + n, 5)

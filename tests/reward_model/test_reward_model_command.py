@@ -80,7 +80,10 @@ def test_reasons_are_added_when_asked(folder: Path) -> None:
 def test_panels_of_the_project_are_found_by_reference(project: Path) -> None:
     fill(project)
     tiny_vlm.build(project / paths.REWARD_MERGED)
-    line = command.score_table(project, project / paths.COT_LABELS / "validation.parquet", None, False)
+    table, out = project / paths.COT_LABELS / "validation.parquet", project / "scored.parquet"
+    with pytest.raises(DataError, match=r"validation.scored.parquet lies in data/cot_labels, an out of the stage"):
+        command.score_table(project, table, None, False)
+    line = command.score_table(project, table, None, False, out)
     assert ": 4 pairs, 0 without a score" in line
     frame = pd.read_parquet(project / paths.COT_LABELS / "validation.parquet").reset_index(drop=True)
     frame.loc[1, "second"] = "lost#1"

@@ -63,3 +63,18 @@ def test_they_are_listed_and_dropped_by_stage(tmp_path: Path) -> None:
     assert [kept.stage for kept in checkpoints.listing(tmp_path)] == ["policies@a"]
     checkpoints.drop(tmp_path)
     assert checkpoints.text(checkpoints.listing(tmp_path)) == "no checkpoints"
+
+
+def test_what_a_training_goes_on_with_is_not_dropped(tmp_path: Path) -> None:
+    running = keep(tmp_path, "policies@b", "0123456789abcdef", 2, 30)
+    idle = keep(tmp_path, "policies@a", "y", 2, 10)
+    with checkpoints.alone(running):
+        for stages in ([], ["policies@b"], ["policies@a", "policies@b"]):
+            with pytest.raises(
+                DataError, match=rf"policies@b is being trained by process {os.getpid()} on .*0123456789ab:"
+            ):
+                checkpoints.drop(tmp_path, stages)
+        assert running.is_dir() and idle.is_dir(), "all or nothing"
+        checkpoints.drop(tmp_path, ["policies@a"])
+    assert running.is_dir() and not idle.exists()
+    assert [kept.folder for kept in checkpoints.drop(tmp_path)] == [running]

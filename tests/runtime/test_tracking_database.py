@@ -63,8 +63,9 @@ def in_sight(root: Path) -> list[str]:
 
 def test_figures_arrive_although_the_first_builder_was_killed(root: Path) -> None:
     kill_a_builder(root, OURS)
-    assert ".mlflow.db.part" in in_sight(root) and "mlflow.db" not in in_sight(root)
-    (root / ".mlflow.db.part-wal").write_bytes(b"of the killed")
+    (left,) = root.glob(".paco-*.part/mlflow.db")
+    assert "mlflow.db" not in in_sight(root)
+    left.with_name("mlflow.db-wal").write_bytes(b"of the killed")
     (root / "mlflow.db-journal").write_bytes(b"of a store that was moved aside")
     said: list[str] = []
     with open_run(root, "paco/x", "x", {}, say=said.append) as tracker:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from paco_core.io.atomic import MARK
 from paco_core.io.files import DataError
 from paco_core.training import checkpoint
 from paco_core.training.checkpoint import Checkpoint
@@ -42,8 +43,10 @@ def test_full_disk_leaves_the_checkpoint_before(tmp_path: Path, monkeypatch: pyt
 
 def test_what_a_kill_leaves_is_no_checkpoint(tmp_path: Path) -> None:
     checkpoint.save(tmp_path, make(1))
-    (tmp_path / ".checkpoint-00002.part").mkdir()
-    (tmp_path / ".checkpoint-00002.part" / "state.json").write_text(json.dumps({"key": "r"}))
+    left = tmp_path / ".paco-killed.part" / "checkpoint-00002"
+    left.mkdir(parents=True)
+    (left.parent / MARK).touch()
+    (left / "state.json").write_text(json.dumps({"key": "r"}))
     found = checkpoint.latest(tmp_path, "r")
     assert found is not None and found.done == 1
     checkpoint.save(tmp_path, make(2))

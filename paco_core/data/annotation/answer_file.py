@@ -17,7 +17,8 @@ from paco_core.data.annotation.store import Answer, AnswerStore, Verdict
 from paco_core.data.annotation.votes import orders
 from paco_core.data.records.records import validated
 from paco_core.io import paths
-from paco_core.io.files import DataError, atomic, read_jsonl, write_text
+from paco_core.io.atomic import atomic
+from paco_core.io.files import DataError, read_jsonl, write_text
 
 FILE = paths.PEOPLE / "answers.jsonl"
 EARLIER = paths.PEOPLE / "answers.sqlite"  # where the store lay while it was a dependency itself

@@ -15,7 +15,8 @@ from urllib.parse import quote
 
 from paco_core.data.annotation.assignment import places
 from paco_core.data.annotation.votes import Annotation, Votes, orders, unscored
-from paco_core.io.files import DataError, atomic, digest, read_json, write_json, write_text
+from paco_core.io.atomic import atomic
+from paco_core.io.files import DataError, digest, read_json, write_json, write_text
 from paco_core.io.rejected import Rejected
 from paco_core.io.shards import encode_png
 from paco_core.io.tables import numbers, text
@@ -69,10 +70,8 @@ def export(
         How many tasks there are.
 
     Raises:
-        DataError: when the folder exists, or a picture cannot be read.
+        DataError: when something stands there, or a picture cannot be read.
     """
-    if folder.exists():
-        raise DataError(f"{folder}: exists already; name a new folder")
     given: dict[str, list[Annotation]] = {}
     for vote in votes:
         given.setdefault(vote.instance_id, []).append(vote)

@@ -122,7 +122,7 @@ def render(runs: Sequence[ComparedRun], get: GetPicture, made: str) -> str:
         "params": _rows([run.params for run in runs]),
         "datasets": _rows([run.datasets for run in runs]),
         "families": list(dict.fromkeys(run.experiment for run in runs)),
-        "style": (Path(pictures.__file__).parent / "templates" / "style.css").read_text(),
+        "style": (Path(pictures.__file__).parent / "templates" / "style.css").read_text(encoding="utf-8"),
     }
     env = Environment(loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True)
     env.filters["raw"] = Markup  # drawn by our own code, every text from outside escaped by it

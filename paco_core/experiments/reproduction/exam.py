@@ -15,8 +15,9 @@ from paco_core.config.references import contents, model_content
 from paco_core.data.records.edit_records import EditRecord
 from paco_core.experiments.grid import needed
 from paco_core.io import files, paths
+from paco_core.io.atomic import atomic
 from paco_core.io.content import folder_content
-from paco_core.io.files import atomic, write_json
+from paco_core.io.files import folder_digest, write_json
 from paco_core.io.pictures import picture_digest
 from paco_core.policies.base import load_recipe
 from paco_core.policies.encodings import cache_folder
@@ -96,7 +97,7 @@ class Exam:
         table = measuring(self.root, self.params, self.judge, self.cases)(painted)
         # Edits of one picture stand or fall together; a set stands alone.
         table = table.assign(group=table[self.task.group])
-        with atomic(folder / PICTURES) as part:
+        with atomic(folder / PICTURES, replace=True) as part:
             self._keep(painted, part)
         with atomic(folder / TABLE) as part:
             table.drop(columns=["policy", "when", *gedit.ABOUT], errors="ignore").to_parquet(part, index=False)

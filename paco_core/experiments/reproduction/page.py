@@ -133,7 +133,7 @@ def render(name: str, parts: Sequence[Part]) -> str:
         "parts": [PartView(part, plots(part.summary), sheets(part)) for part in parts],
         "findings": [found for part in parts for found in part.findings],
         "columns": SHOWN,
-        "style": (Path(charts.__file__).parent / "templates" / "style.css").read_text(),
+        "style": (Path(charts.__file__).parent / "templates" / "style.css").read_text(encoding="utf-8"),
     }
     env = Environment(loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True)
     env.filters["raw"] = Markup  # drawn by our own code, every text from outside escaped by it

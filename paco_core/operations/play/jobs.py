@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from paco_core.io.files import DataError
+from paco_core.io.messages import of_system
 
 log = logging.getLogger("paco.play")
 KEPT = 40  # ended jobs whose results can still be asked for
@@ -188,8 +189,10 @@ class Jobs:
             except DataError as error:
                 state, job.error = FAILED, str(error)
             except Exception as error:  # the page goes on; the terminal shows where it happened
-                log.exception("a request of the page failed")
-                state, job.error = FAILED, f"{type(error).__name__}: {error}"
+                said = of_system(error)
+                if said is None:
+                    log.exception("a request of the page failed")
+                state, job.error = FAILED, said or f"{type(error).__name__}: {error}"
             del work, found
             with self._changed:
                 job.seconds, job.work, job.state = round(time.monotonic() - begun, 1), None, state

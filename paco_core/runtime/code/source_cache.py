@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from paco_core.io import files
-from paco_core.io.file_locks import locked
+from paco_core.io.messages import kept_if_possible
 from paco_core.runtime.code import source
 from paco_core.runtime.code.source import Source
 
@@ -51,11 +51,8 @@ class SourceCache:
             return
         self._known |= self._used
         tree = {"made_by": _maker(), "sources": {key: asdict(found) for key, found in self._used.items()}}
-        try:
-            with locked(self.path.with_suffix(".lock")):  # whose writers would take each other's temporary file away
-                files.write_text(self.path, json.dumps(tree))
-        except OSError:
-            self.path = None
+        with kept_if_possible("readings of the project's code"):
+            files.write_text(self.path, json.dumps(tree))
 
     def _load(self) -> dict[str, Source]:
         try:

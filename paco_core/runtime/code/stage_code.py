@@ -21,7 +21,8 @@ from dvc_project.project import Stage, stages_of
 from paco_core.config.params import PARAMS_FILE, Params
 from paco_core.config.references import references
 from paco_core.config.registered import FUNCTION
-from paco_core.io.files import atomic, digest
+from paco_core.io.atomic import atomic
+from paco_core.io.files import digest
 from paco_core.io.project import owner_root
 from paco_core.runtime.code.closure import Code
 
@@ -218,7 +219,7 @@ def write(root: Path) -> None:
     Raises:
         ParamsError, DataError: see :meth:`StageCodes.present`.
     """
-    with atomic(root / FOLDER) as part:
+    with atomic(root / FOLDER, replace=True) as part:
         part.mkdir()
         for path, code in StageCodes.present(root).files().items():
             (part / Path(path).name).write_text(code.text, encoding="utf-8")

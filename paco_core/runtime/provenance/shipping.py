@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from dvc_project.lockfile import Inputs, Lock
-from paco_core.io.files import write_json, write_text
+from paco_core.io.files import read_text, write_json, write_text
 from paco_core.runtime.code.stage_code import StageCode
 from paco_core.runtime.provenance.chain import Provenance, Run, is_metrics, of_stage_now
 from paco_core.runtime.provenance.text import markdown
@@ -49,7 +49,7 @@ def ship(
         )
     )
     write_json(folder / SHIPPED, shipped.as_dict())
-    text = card.read_text(encoding="utf-8").partition(f"\n{HEADING}")[0].rstrip("\n")
+    text = read_text(card).partition(f"\n{HEADING}")[0].rstrip("\n")
     write_text(card, f"{text}\n\n{markdown(shipped, level=2)}")
     return None
 

@@ -19,9 +19,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paco_core.io import targets
+from paco_core.io.files import DataError
+from paco_core.io.messages import not_yours
+from paco_core.io.project import owner_root
 from paco_core.io.secrets import bare, redacted
-from paco_core.runtime.tracking.database import connect
-from paco_core.runtime.tracking.journal import DROPPED_TAG, Delivered, Event, Journal
+from paco_core.runtime.tracking.database import connect, sqlite_file
+from paco_core.runtime.tracking.journal import DROPPED_TAG, FOLDER, Delivered, Event, Journal
 from paco_core.runtime.tracking.models import Adapted
 from paco_core.runtime.tracking.outbox import Address, Outbox
 from paco_core.runtime.tracking.store import (
@@ -50,6 +54,7 @@ __all__ = [
     "flatten",
     "git_state",
     "open_run",
+    "require_writable",
     "run_url",
     "send_left_over",
     "tracking_uri",
@@ -210,6 +215,18 @@ def is_unwritable(error: OSError) -> bool:
 
 def _say(line: str) -> None:
     print(redacted(line), file=sys.stderr, flush=True)
+
+
+def require_writable(root: Path) -> None:
+    """Make sure that runs of a project can be recorded, before anything is computed for one.
+
+    Raises:
+        DataError: naming the file or folder that cannot be written, and whose it is.
+    """
+    targets.writable(owner_root(root) / FOLDER)
+    file = sqlite_file(tracking_uri(root))
+    if file is not None and file.exists() and not os.access(file, os.W_OK):
+        raise DataError(f"{file} cannot be written: {not_yours(file)}")
 
 
 @contextmanager

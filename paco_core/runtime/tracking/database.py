@@ -6,14 +6,17 @@ MLflow can use, nor mend. Here they are made in a file beside, which is renamed 
 
 from __future__ import annotations
 
+import errno
+import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paco_core.io.atomic import atomic
 from paco_core.io.file_locks import locked
-from paco_core.io.files import DataError, atomic
+from paco_core.io.files import DataError
 from paco_core.io.imports import uncollected
 from paco_core.io.secrets import bare, redacted
 from paco_core.runtime.tracking.moved import follow
@@ -25,6 +28,9 @@ COMPANIONS = ("-journal", "-wal", "-shm")  # what SQLite keeps beside a file; an
 LOCK = Path(".paco") / "store.lock"  # beside the store
 #: The tables are not those that MLflow expects, or it is no database: neither a full disk, say, nor a lock.
 DAMAGED = {sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+
+#: It is another user's, say.
+FORBIDDEN = {sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN}
 
 
 @uncollected()
@@ -54,7 +60,7 @@ def prepare(uri: str) -> None:
 
     Raises:
         DataError: when the file is damaged.
-        OSError: when it cannot be written.
+        OSError: when it cannot be read or written, naming it.
         SQLAlchemyError: when it cannot be written, in the words of SQLite.
     """
     if (file := sqlite_file(uri)) is None:
@@ -114,7 +120,10 @@ def _check(uri: str, file: Path) -> None:
             utils._safe_initialize_tables(engine)
             utils._verify_schema(engine)
     except DatabaseError as error:
-        if getattr(error.orig, "sqlite_errorcode", 0) & 0xFF not in DAMAGED:  # the lower byte is the kind
+        kind = getattr(error.orig, "sqlite_errorcode", 0) & 0xFF  # the lower byte
+        if kind in FORBIDDEN:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(file)) from None
+        if kind not in DAMAGED:
             raise
         raise _damaged(file, str(error.orig)) from None
     except MlflowException:  # tables of an earlier version: MLflow says how to bring them up to date

@@ -1,0 +1,154 @@
+"""Files and folders that are whole or absent, whatever ends the process that writes them.
+
+They are made in a temporary folder beside their place, ``.paco-RANDOM.part``, and renamed into it. The folder holds a
+file that only this module writes, locked while the writer lives: so two writers never share one, and what a killed
+writer left is known from a folder of somebody else's, whatever its name.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from dvc_project.errors import DataError
+from paco_core.io import file_locks
+
+PREFIX, SUFFIX = ".paco-", ".part"  # .gitignore and .dvcignore of a project leave out *.part
+MARK = "made-by-paco.lock"
+EARLIER = "made-by-paco.earlier"  # the folder that is being replaced, until its successor stands
+
+
+@contextmanager
+def atomic(target: Path, *, replace: bool = False) -> Iterator[Path]:
+    """A temporary path of the same name (file or folder, the caller decides), renamed to ``target`` on success.
+
+    On any exception, Ctrl-C included, the temporary is removed and ``target`` is left as it was. What a killed process
+    left is removed by the next writer in the same folder. Files that a library made for their owner alone, as
+    safetensors does, get the mode of any other file.
+
+    Args:
+        replace: a folder of the project's own, such as the out of a stage, gives way to a new one. Without it only a
+            file gives way, and only to a file.
+
+    Raises:
+        DataError: when something stands at ``target`` that may not be replaced, or nothing was written.
+        OSError: ENOSPC naming ``target`` when the disk is full, however the library that wrote reports it.
+    """
+    refuse_replacing(target, replace=replace)
+    missing = [above for above in target.parents if not above.exists()]
+    try:
+        _remove_abandoned(target.parent)
+        with _temporary(target) as folder:
+            part = folder / target.name
+            yield part
+            if not os.path.lexists(part):
+                raise DataError(f"{target}: nothing was written to {part.name}; the stage produced no out")
+            _share(part, stat.S_IMODE((folder / MARK).stat().st_mode))
+            _put(part, target, replace)
+    except BaseException as error:
+        for above in missing:
+            with suppress(OSError):  # not empty: another writer was there
+                above.rmdir()
+        if _disk_is_full(error):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(target)) from error
+        raise
+
+
+def refuse_replacing(target: Path, *, replace: bool = False) -> None:
+    """Make sure that nothing of the user's stands where something is to be written.
+
+    Raises:
+        DataError: when a folder stands there (with ``replace``, anything but a folder), a device, a pipe, or a link
+            to nothing.
+    """
+    if target.is_symlink() and not target.exists():
+        if not replace:  # an out that DVC linked goes as any other
+            raise DataError(f"{target} is a link to {target.readlink()}, where nothing is; remove it, or name another")
+    elif target.is_dir():
+        if not replace:
+            raise DataError(f"{target} is a folder, which is kept as it is; name another place")
+    elif os.path.lexists(target) and not target.is_file():
+        raise DataError(f"{target} is a device or a pipe; name a file")
+
+
+@contextmanager
+def _temporary(target: Path) -> Iterator[Path]:
+    """A new folder beside ``target`` that nobody else uses; it goes at the end, with what is still in it."""
+    while True:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            folder = Path(tempfile.mkdtemp(prefix=PREFIX, suffix=SUFFIX, dir=target.parent))
+        except FileNotFoundError:  # a writer that failed has just removed the folder that it had made
+            continue
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(target)) from None
+        try:
+            lock = file_locks.hold(folder / MARK)
+            break
+        except (BlockingIOError, FileNotFoundError):  # another writer took it for abandoned in between
+            continue
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+    with lock:
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _remove_abandoned(place: Path) -> None:
+    """Remove temporary folders of writers that are gone; what cannot be removed is in nobody's way."""
+    for folder in place.glob(f"{PREFIX}*{SUFFIX}"):
+        with suppress(OSError):
+            if not (folder / MARK).is_file():
+                folder.rmdir()  # killed before it wrote the mark: empty, or not ours
+            elif (lock := file_locks.try_hold(folder / MARK)) is not None:
+                with lock:
+                    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _put(part: Path, target: Path, replace: bool) -> None:
+    """Rename a finished file or folder to its place. The system itself refuses to put either over a folder with files.
+
+    Raises:
+        DataError: when something that may not be replaced has come there meanwhile.
+    """
+    earlier = part.with_name(EARLIER)
+    while True:
+        refuse_replacing(target, replace=replace)
+        if replace and part.is_dir() and target.is_symlink():
+            target.unlink()
+        elif replace and part.is_dir() and target.is_dir():
+            shutil.rmtree(earlier, ignore_errors=True)
+            target.rename(earlier)
+        try:
+            part.replace(target)
+            return
+        except OSError as error:
+            if replace and error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+                continue  # another writer of the same folder was faster
+            with suppress(OSError):
+                earlier.rename(target)
+            if error.errno in (errno.ENOTDIR, errno.EISDIR, errno.ENOTEMPTY, errno.EEXIST):
+                found = "a folder" if target.is_dir() else "a file"
+                raise DataError(f"{target} is {found}, which is kept as it is; name another place") from None
+            raise
+
+
+def _share(part: Path, mode: int) -> None:
+    """Give files that only their owner may read the mode that new files have; links are left alone."""
+    for file in (part, *(part.rglob("*") if part.is_dir() else ())):
+        if stat.S_IMODE(file.lstat().st_mode) == 0o600 and not file.is_symlink():
+            file.chmod(mode)
+
+
+def _disk_is_full(error: BaseException) -> bool:
+    """safetensors, unlike most, reports it in words only."""
+    return getattr(error, "errno", None) == errno.ENOSPC or "(os error 28)" in str(error)

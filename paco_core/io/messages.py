@@ -1,0 +1,106 @@
+"""Errors of the system in a sentence: which file, what is wrong, whose it is, and what to do."""
+
+from __future__ import annotations
+
+import errno
+import os
+import pwd
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+
+FULL = "free some space and run the same command again: finished outs were kept"
+_REMEDIES = {
+    errno.ENOSPC: ("no space left on the disk", FULL),
+    errno.EDQUOT: ("your share of the disk is used up", FULL),
+    errno.EROFS: ("the file system can only be read", "name a place elsewhere, or work on a copy"),
+    errno.ENAMETOOLONG: ("the name is too long", "name a shorter one"),
+    errno.ELOOP: ("links lead in a circle", "remove one of them"),
+    errno.ENOTDIR: ("a part of the path is a file, expected a folder", "name another place, or move the file away"),
+    errno.EISDIR: ("a folder, expected a file", "move it away, or name another file"),
+    errno.EEXIST: ("something stands there already", "move it away, or name another place"),
+    errno.ENOENT: ("no such file or folder", "was it moved or removed meanwhile?"),
+    errno.EMFILE: ("too many files are open", "raise the limit (`ulimit -n 4096`)"),
+    errno.EIO: ("the disk or the network behind it fails to read or write", "see the system's log"),
+    errno.ESTALE: ("the network's file system has lost it", "run again"),
+}
+
+#: They say enough without a file's name.
+_WITHOUT_NAME = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.EROFS, errno.ENAMETOOLONG)
+
+
+def sentence(error: OSError, path: Path | None = None) -> str:
+    """What the system refused, for people."""
+    place = error.filename if path is None else path
+    if isinstance(place, bytes):
+        place = os.fsdecode(place)
+    named = f"{str(place)[:200]}: " if place is not None and not isinstance(place, int) else ""
+    if error.errno in (errno.EACCES, errno.EPERM) and named:
+        return f"{named}{not_yours(Path(str(place)))}"
+    what, remedy = _REMEDIES.get(error.errno or 0, (error.strerror or str(error), ""))
+    return f"{named}{what}{f'; {remedy}' if remedy else ''}"
+
+
+def of_system(error: Exception) -> str | None:
+    """A sentence for what the system, and not this code, is the cause of; None for the rest.
+
+    Such is a file that cannot be read or written, a disk that is full, weights that are cut off, and too little memory.
+    """
+    if isinstance(error, OSError) and error.errno is None and str(error):
+        return str(error)  # a library's own words
+    if isinstance(error, OSError) and (error.filename is not None or error.errno in _WITHOUT_NAME):
+        return sentence(error)
+    if isinstance(error, UnicodeDecodeError):
+        return f"a file that it reads is not UTF-8 text ({error.reason} at byte {error.start})"
+    if type(error).__name__ == "SafetensorError":
+        return f"weights cannot be read ({error}); the file is cut off or damaged: replace it by a complete copy"
+    if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
+        return f"there is not enough memory ({str(error).splitlines()[0] if str(error) else 'MemoryError'})"
+    return None
+
+
+@contextmanager
+def kept_if_possible(what: str) -> Iterator[None]:
+    """Write to a cache within the block. One that cannot be written costs time later, and a line on standard error now.
+
+    Args:
+        what: is kept there, in the plural.
+    """
+    try:
+        yield
+    except OSError as error:
+        _say_once(f"{what} are not kept for later: {sentence(error)}")
+
+
+@cache
+def _say_once(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def not_yours(path: Path) -> str:
+    """Why a path, or the folder that it would lie in, cannot be read or written: whose it is."""
+    there = path
+    while True:
+        try:
+            owner = there.lstat().st_uid
+            break
+        except OSError:
+            if there == there.parent:
+                return "permission denied"
+            there = there.parent
+    whose = "" if there == path else f"{there} "
+    if owner == os.geteuid():
+        return f"permission denied: {whose}is yours, but its mode or its file system forbids it (`ls -ld {there}`)"
+    return (
+        f"permission denied: {whose or 'it '}belongs to {_name(owner)}, and this runs as {_name(os.geteuid())}; "
+        "work as that user, on a copy of your own, or name a place of your own"
+    )
+
+
+def _name(user: int) -> str:
+    try:
+        return pwd.getpwuid(user).pw_name
+    except KeyError:
+        return f"user {user}"

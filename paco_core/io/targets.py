@@ -1,0 +1,104 @@
+"""Where a command may write what its user asked for: checked before anything is computed.
+
+Every verb that takes an output path gives it to :func:`checked` first. What stands there stays, but for a file of the
+same kind in the place of a file; nothing is written where a stage of a project, DVC or git keeps its own.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from dvc_project.errors import DataError
+from dvc_project.project import stages_of
+from paco_core.io.atomic import refuse_replacing
+from paco_core.io.messages import not_yours, sentence
+
+Kind = Literal["file", "folder", "new folder", "empty folder"]
+#: Folders in which tools keep their own.
+KEPT = (".git", ".dvc", ".paco", ".dagster")
+
+
+def checked(path: Path, kind: Kind, *, suffixes: Sequence[str] = (), inputs: Sequence[Path] = ()) -> Path:
+    """A path that the user named to be written to; returned as it is.
+
+    Args:
+        kind: ``file``: a new one, or one that is replaced; ``folder``: new, or one that files are added to; ``new
+            folder``: nothing stands there; ``empty folder``: nothing, or a folder without anything in it.
+        suffixes: that the name of a file may end in; any, where none are given.
+        inputs: files that the command reads, which it must not replace.
+
+    Raises:
+        DataError: naming the path, what stands there, and what to do.
+    """
+    try:
+        _check_place(path, kind)
+        writable(path)
+        _check_owners(path)
+    except OSError as error:  # a name that is too long, links in a circle, a folder that may not be looked into
+        raise DataError(sentence(error, path)) from None
+    if suffixes and path.suffix.lower() not in suffixes:
+        raise DataError(f"{path}: expected a name that ends in {' or '.join(suffixes)}")
+    if path.exists() and any(given.exists() and path.samefile(given) for given in inputs):
+        raise DataError(f"{path} is what the command reads; name another file to write")
+    return path
+
+
+def _check_place(path: Path, kind: Kind) -> None:
+    """What stands at the path itself."""
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    if path.is_symlink() and (kind != "folder" or not path.exists()):
+        raise DataError(f"{path} is a link (to {path.readlink()}); name the place itself, or remove the link")
+    if kind == "file":
+        refuse_replacing(path)
+    elif kind == "new folder":
+        raise DataError(f"{path} exists already; name a new folder")
+    elif not path.is_dir():
+        raise DataError(f"{path} is a file; name a folder")
+    elif kind == "empty folder" and any(path.iterdir()):
+        raise DataError(f"{path} is not empty; name a new folder")
+
+
+def writable(path: Path) -> None:
+    """Make sure that files can be made at a path: the nearest folder that is there takes them.
+
+    Raises:
+        DataError: naming that folder and whose it is.
+    """
+    folder = path if path.is_dir() else path.parent
+    while not os.path.lexists(folder):
+        folder = folder.parent
+    if not folder.is_dir():
+        found = "a link to nothing" if folder.is_symlink() else "a file"
+        raise DataError(f"{path}: {folder} is {found}, and nothing can lie below it; name another place")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise DataError(f"{path} cannot be written: {not_yours(folder)}")
+
+
+def _check_owners(path: Path) -> None:
+    """Whether a stage, DVC, git or this library keeps its own there; a stage's own command may write its outs."""
+    place = Path(os.path.realpath(path))
+    for above in (place, *place.parents):
+        if above.name in KEPT:
+            raise DataError(f"{path} lies in {above}, whose content is not yours to change; name a place outside of it")
+        if (track := Path(f"{above}.dvc")).is_file():
+            raise DataError(f"{path} lies in {above}, which {track.name} tracks; name a place outside of it")
+        for stage in stages_of(above).values():
+            for out in stage.outs:
+                if place.is_relative_to(above / out.path) and not _runs(stage.name):
+                    raise DataError(
+                        f"{path} lies in {out.path}, an out of the stage {stage.name}: DVC would take it for a change, "
+                        "and remove it; name a place outside of it"
+                    )
+        if (above / ".dvc").is_dir():
+            return  # the project's root; it may itself lie in another project's .dvc, as experiments do
+
+
+def _runs(stage: str) -> bool:
+    """Whether this process is the command of a stage, started by DVC."""
+    return os.environ.get("DVC_STAGE", "").rpartition(":")[2] == stage

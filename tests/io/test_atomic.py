@@ -1,0 +1,227 @@
+"""Whole or absent, in the place of nothing but what may go."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import stat
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from safetensors import SafetensorError
+
+from paco_core.io import files
+from paco_core.io.atomic import MARK, atomic
+from paco_core.io.files import DataError
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_an_interrupted_writer_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
+    target = tmp_path / "out.json"
+    files.write_json(target, {"a": 1})
+    with pytest.raises(KeyboardInterrupt), atomic(target) as part:
+        part.write_text("half")
+        raise KeyboardInterrupt
+    assert files.read_json(target) == {"a": 1}
+    assert names(tmp_path) == ["out.json"]
+
+
+def kill_a_writer(target: Path) -> None:
+    if (child := os.fork()) == 0:
+        with atomic(target, replace=True) as part:
+            part.mkdir()
+            (part / "stale").write_text("stale")
+            os.kill(os.getpid(), signal.SIGKILL)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+
+
+def test_what_a_killed_writer_left_is_cleared_by_the_next_in_the_folder(tmp_path: Path) -> None:
+    kill_a_writer(tmp_path / "other")
+    (left,) = tmp_path.iterdir()
+    assert (left / "other" / "stale").is_file()
+    files.write_text(tmp_path / "out", "fresh")
+    assert names(tmp_path) == ["out"]
+
+
+def test_a_folder_that_is_named_like_ours_and_is_not_stays(tmp_path: Path) -> None:
+    for name in (".out.part", ".paco-abcdefgh.part", "out.part"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "mine").write_text("mine")
+    (tmp_path / ".paco-12345678.part").write_text("a file of mine")
+    before = names(tmp_path)
+    files.write_text(tmp_path / "out", "fresh")
+    assert names(tmp_path) == sorted([*before, "out"])
+    assert all((tmp_path / name / "mine").read_text() == "mine" for name in before[:-1] if "1234" not in name)
+
+
+def test_two_writers_at_once_do_not_share_a_temporary(tmp_path: Path) -> None:
+    target = tmp_path / "out"
+    with atomic(target) as first:
+        first.write_text("first")
+        with atomic(target) as second:
+            assert first.parent != second.parent
+            second.write_text("second")
+        assert first.read_text() == "first", "the second writer left the first one's alone"
+    assert target.read_text() == "first" and names(tmp_path) == ["out"]
+
+
+def test_many_writers_of_one_folder_leave_a_whole_one(tmp_path: Path) -> None:
+    target, faults = tmp_path / "out", list[BaseException]()
+
+    def write(name: str) -> None:
+        try:
+            for _ in range(10):
+                with atomic(target, replace=True) as part:
+                    part.mkdir()
+                    for n in range(3):
+                        (part / str(n)).write_text(name)
+        except BaseException as error:
+            faults.append(error)
+
+    threads = [threading.Thread(target=write, args=(name,)) for name in "abc"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not faults, faults[0]
+    assert len({(target / str(n)).read_text() for n in range(3)}) == 1 and names(tmp_path) == ["out"]
+
+
+def a_folder(place: Path) -> None:
+    place.mkdir()
+    (place / "mine").write_text("mine")
+
+
+def an_empty_folder(place: Path) -> None:
+    place.mkdir()
+
+
+def a_link_to_a_folder(place: Path) -> None:
+    a_folder(place.with_name("elsewhere"))
+    place.symlink_to("elsewhere")
+
+
+def a_link_to_nothing(place: Path) -> None:
+    place.symlink_to("nowhere")
+
+
+def a_pipe(place: Path) -> None:
+    os.mkfifo(place)
+
+
+def state(folder: Path) -> list[tuple[str, int, bytes]]:
+    return sorted(
+        (str(path), stat.S_IFMT(path.lstat().st_mode), path.read_bytes() if path.is_file() else b"")
+        for path in folder.rglob("*")
+    )
+
+
+@pytest.mark.parametrize("make", [a_folder, an_empty_folder, a_link_to_a_folder, a_link_to_nothing, a_pipe])
+def test_what_a_file_may_not_replace_stays(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    make(tmp_path / "out")
+    before = state(tmp_path)
+    with pytest.raises(DataError, match="out is a "), atomic(tmp_path / "out"):
+        raise AssertionError("nothing is computed first")
+    assert state(tmp_path) == before
+
+
+@pytest.mark.parametrize("replace", [False, True])
+def test_what_comes_meanwhile_stays(tmp_path: Path, replace: bool) -> None:
+    with (
+        pytest.raises(DataError, match="out is a folder, which is kept"),
+        atomic(tmp_path / "out", replace=replace) as part,
+    ):
+        part.write_text("a file")
+        a_folder(tmp_path / "out")
+    assert names(tmp_path) == ["out"] and (tmp_path / "out" / "mine").read_text() == "mine"
+    with pytest.raises(DataError, match="file, which is kept"), atomic(tmp_path / "file", replace=replace) as part:
+        part.mkdir()
+        (tmp_path / "file").write_text("mine")
+    assert (tmp_path / "file").read_text() == "mine" and names(tmp_path) == ["file", "out"]
+
+
+def test_a_folder_of_our_own_is_replaced_where_that_is_asked_for(tmp_path: Path) -> None:
+    a_folder(tmp_path / "out")
+    with atomic(tmp_path / "out", replace=True) as part:
+        part.mkdir()
+        (part / "fresh").write_text("fresh")
+    assert names(tmp_path / "out") == ["fresh"] and names(tmp_path) == ["out"]
+
+
+def test_a_folder_that_cannot_be_replaced_after_all_is_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    a_folder(tmp_path / "out")
+
+    def broken(_self: Path, _target: Path) -> Path:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with pytest.raises(OSError, match="Input/output"), atomic(tmp_path / "out", replace=True) as part:
+        part.mkdir()
+        monkeypatch.setattr(Path, "replace", broken)
+    assert names(tmp_path / "out") == ["mine"] and names(tmp_path) == ["out"]
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        OSError(errno.ENOSPC, "Error writing bytes to file"),  # pyarrow, without a file name
+        SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)"),
+    ],
+)
+def test_a_full_disk_is_one_error_that_names_the_out(tmp_path: Path, told: Exception) -> None:
+    target = tmp_path / "made" / "out"
+    files.write_text(tmp_path / "out", "old")
+    for place in (tmp_path / "out", target):
+        with pytest.raises(OSError, match="No space left on device") as raised, atomic(place) as part:
+            part.write_text("half")
+            raise told
+        assert (raised.value.errno, raised.value.filename) == (errno.ENOSPC, str(place))
+    assert [p.read_text() for p in tmp_path.iterdir()] == ["old"], "no folder is left that was made for it either"
+    with pytest.raises(OSError, match="denied"), atomic(tmp_path / "out"):
+        raise OSError(errno.EACCES, "denied")
+
+
+def test_a_stage_that_writes_nothing_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="nothing was written"), atomic(tmp_path / "out"):
+        pass
+
+
+def test_a_name_as_long_as_the_file_system_takes(tmp_path: Path) -> None:
+    files.write_text(tmp_path / ("n" * 255), "whole")
+    assert (tmp_path / ("n" * 255)).read_text() == "whole"
+
+
+def test_the_mark_is_ours_alone(tmp_path: Path) -> None:
+    with atomic(tmp_path / "out") as part:
+        part.write_text("x")
+        assert names(part.parent) == sorted([MARK, "out"])
+
+
+@pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o002, 0o664), (0o077, 0o600)])
+def test_weights_get_the_mode_of_any_other_file(tmp_path: Path, mask: int, mode: int) -> None:
+    """safetensors writes through a temporary file of its own, which nobody else may read."""
+    import torch
+    from safetensors.torch import save_file
+
+    (tmp_path / "cached").write_text("")
+    (tmp_path / "cached").chmod(0o600)
+    before = os.umask(mask)
+    try:
+        with atomic(tmp_path / "model.safetensors") as part:
+            save_file({"a": torch.ones(2)}, part)
+        with atomic(tmp_path / "out") as part:
+            (part / "deep").mkdir(parents=True)
+            save_file({"a": torch.ones(2)}, part / "deep/model.safetensors")
+            (part / "card.json").write_text("{}")
+            (part / "link").symlink_to(tmp_path / "cached")
+            (part / "run").touch(0o755)
+    finally:
+        os.umask(before)
+    modes = {p.name: p.lstat().st_mode & 0o777 for p in tmp_path.rglob("*") if p.is_file() and not p.is_symlink()}
+    assert modes.pop("cached") == 0o600 and modes.pop("run") == 0o755 & ~mask
+    assert modes == dict.fromkeys(("model.safetensors", "card.json"), mode)
