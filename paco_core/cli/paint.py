@@ -20,7 +20,6 @@ from paco_core.io.contact_sheet import contact_sheet
 from paco_core.io.files import digest
 from paco_core.io.pictures import read_image
 from paco_core.io.progress import Progress
-from paco_core.io.pictures import read_image
 from paco_core.io.targets import checked
 from paco_core.operations import paint
 from paco_core.policies.encodings import cache_folder

@@ -13,12 +13,11 @@ from paco_core.config.params import PARAMS_FILE, load
 from paco_core.data.records.records import parse_ref
 from paco_core.io import paths, tables
 from paco_core.io.answer import Answer
-from paco_core.io.atomic import atomic
 from paco_core.io.files import DataError
-from paco_core.io.pictures import decode_image, read_image
+from paco_core.io.pictures import read_image
 from paco_core.io.progress import Progress
 from paco_core.io.targets import checked
-from paco_core.reward_model.instructions import pair_question, render
+from paco_core.reward_model.instructions import pair_question
 from paco_core.reward_model.yes_probability import PairQuery
 from paco_core.runtime import launchers
 

@@ -6,7 +6,6 @@ before a run (`paco check`), followed by the stage `code`, and resolved like all
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path

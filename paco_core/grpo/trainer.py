@@ -38,7 +38,7 @@ from paco_core.grpo.scoring import PANEL_DIVERSITY, REFERENCE_DISTANCE, Referenc
 from paco_core.grpo.sizes import picture_size
 from paco_core.grpo.training_key import training_key
 from paco_core.io.atomic import atomic
-from paco_core.io.files import DataError, digest, settle_safetensors
+from paco_core.io.files import DataError
 from paco_core.io.pictures import picture_digests
 from paco_core.policies.base import NoiseKey, Policy, Size
 from paco_core.policies.cuts import summary

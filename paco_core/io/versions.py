@@ -6,9 +6,8 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from dvc_project.cache import Cache, cached, cached_listing
+from dvc_project.cache import Cache
 from dvc_project.hashing import Workspace
-from dvc_project.lockfile import Lock
 from paco_core.io.atomic import atomic
 from paco_core.io.file_locks import locked
 from paco_core.io.files import DataError

@@ -9,7 +9,7 @@ from paco_core.io import paths
 from paco_core.io.atomic import atomic
 from paco_core.io.files import DataError
 from paco_core.io.targets import checked
-from paco_core.operations.promotion.champions import ALIASES, Champions, REWARD, adapter_of, bytes_of, out_of
+from paco_core.operations.promotion.champions import ALIASES, REWARD, Champions, adapter_of, bytes_of, out_of
 
 
 def folder_of(root: Path, name: str) -> tuple[Path, Path | None]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from dvc_project.hashing import Workspace
 from dvc_project.lockfile import Lock
 from dvc_project.yaml import parse_yaml
-from paco_core.io.files import DataError, read_text
+from paco_core.io.files import DataError
 from paco_core.io.secret_search import Search
 from paco_core.io.secrets import redacted
 from paco_core.operations.named import folder_of

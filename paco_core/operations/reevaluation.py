@@ -20,7 +20,6 @@ from paco_core.io import paths
 from paco_core.io.atomic import atomic
 from paco_core.io.check_report import CheckReport
 from paco_core.io.contact_sheet import contact_sheet
-from paco_core.io.atomic import atomic
 from paco_core.io.files import DataError, read_table
 from paco_core.io.versions import folder_of_version
 from paco_core.operations import cases

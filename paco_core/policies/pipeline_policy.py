@@ -19,7 +19,7 @@ from diffusers.pipelines.flux.pipeline_flux import calculate_shift
 
 from paco_core.adapters.attach import attach, detach, to_save, without
 from paco_core.adapters.names import Vocabulary, own_names, renamed, with_or_without
-from paco_core.adapters.reader import Part, digest, read
+from paco_core.adapters.reader import Part, read
 from paco_core.io.files import DataError, settle_safetensors
 from paco_core.io.hub import from_hub
 from paco_core.io.imports import uncollected, without_bars

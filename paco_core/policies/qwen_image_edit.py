@@ -112,9 +112,7 @@ image = pipeline(
             words: torch.Tensor = tokens[0]
             return words
 
-        return self.at_sizes(
-            part, sizes, lambda row, size: ["text", texts[row], names[row], seen(size)], encode
-        )
+        return self.at_sizes(part, sizes, lambda row, size: ["text", texts[row], names[row], seen(size)], encode)
 
     def _references(
         self, pictures: Sequence[Image], names: Sequence[str], sizes: Sequence[Sequence[Size]]

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import torch
 
 from paco_core.io.atomic import atomic
-from paco_core.io.files import DataError, digest
+from paco_core.io.files import DataError
 from paco_core.io.progress import Progress
 from paco_core.reward_model import checkpoint, lora
 from paco_core.reward_model.batches import epoch_batches, learning_rate_at

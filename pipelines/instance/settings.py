@@ -10,7 +10,6 @@ from pathlib import Path
 
 import yaml
 
-from paco_core.io.atomic import atomic
 from paco_core.io.files import write_text
 from paco_core.io.project import project_root
 

@@ -17,7 +17,7 @@ from paco_core.experiments.grid import needed
 from paco_core.io import files, paths
 from paco_core.io.atomic import atomic
 from paco_core.io.content import folder_content
-from paco_core.io.files import folder_digest, write_json
+from paco_core.io.files import write_json
 from paco_core.io.pictures import picture_digest
 from paco_core.policies.base import load_recipe
 from paco_core.policies.encodings import cache_folder
