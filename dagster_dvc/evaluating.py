@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Mapping
 import dagster as dg
 from dagster._core.definitions.asset_checks.asset_check_evaluation import AssetCheckEvaluationTargetMaterializationData
 from dagster._core.storage.asset_check_execution_record import AssetCheckExecutionRecordStatus
-from dagster._utils.error import SerializableErrorInfo
+from dagster_shared.error import SerializableErrorInfo
 
 from dagster_dvc.checks import IN_SYNC, in_sync
 from dagster_dvc.describing import holds_recorded
@@ -38,7 +38,8 @@ def evaluate_mirrored(
     for key in definitions.asset_checks_defs_by_key:
         if key.name != IN_SYNC:
             asked.setdefault(key.asset_key, []).append(key)
-    lock, unanswered = project.lock(), {}
+    lock = project.lock()
+    unanswered: dict[dg.AssetCheckKey, tuple[str, AssetCheckEvaluationTargetMaterializationData]] = {}
     for group in project.groups.values():
         keys = asked.get(translator.get_asset_key(group), [])
         newest = _newest(instance, group, translator) if keys else None

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Literal
 from safetensors import SafetensorError, safe_open
 
 from paco_core.io.files import DataError, read_json
+from paco_core.io.pictures import image_size
 from paco_core.io.secret_search import pieces_of
-from paco_core.io.shards import image_size
 
 if TYPE_CHECKING:
     import pyarrow as pa
