@@ -105,6 +105,13 @@ def test_nft_by_hand() -> None:
     assert torch.allclose(nft(given), 5.0 * (share * parts[0] + (1 - share) * parts[1]) / 0.25, rtol=1e-5)
 
 
+def test_nft_is_finite_where_the_prediction_is_exact() -> None:
+    given = nft_inputs([2.0, -2.0], torch.zeros(2, 3, 4))
+    exact = torch.full((2, 3, 4), 0.5)
+    loss = nft(replace(given, clean=torch.zeros(2, 3, 4), noised=0.6 * exact, velocity=exact, old_velocity=exact))
+    assert loss.tolist() == pytest.approx([0.0, 0.0], abs=1e-6)
+
+
 def test_nft_pulls_towards_good_samples_and_away_from_bad_ones() -> None:
     """At v = v_old the gradient is that of the flow matching loss times the advantage's sign, 0 at advantage 0."""
     for advantage, sign in ((3.0, 1.0), (0.0, 0.0), (-3.0, -1.0)):

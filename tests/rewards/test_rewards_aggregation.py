@@ -75,6 +75,14 @@ def test_log_tame_delta_from_the_batch(delta: str) -> None:
     assert combined.tamed == {"consistency": True, "clip_t": False}
 
 
+def test_log_tame_tells_the_mean_from_the_median() -> None:
+    """h = 0.1, 0.2, 0.25: two vary more than their mean, one more than their median."""
+    rewards = {str(h): np.array([[1 - h, 1 + h]]) for h in (0.1, 0.2, 0.25)}
+    weights = dict.fromkeys(rewards, 1.0)
+    assert [*aggregate(rewards, weights, "log_tame", "mean").tamed.values()] == [False, True, True]
+    assert [*aggregate(rewards, weights, "log_tame", "median").tamed.values()] == [False, False, True]
+
+
 @pytest.mark.parametrize("values", [[[-1.0, 0.5]], [[-0.4, 0.1]]])
 def test_log_tame_refuses_what_it_cannot_tame(values: list[list[float]]) -> None:
     with pytest.raises(ValueError, match="pickscore"):
