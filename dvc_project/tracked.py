@@ -43,7 +43,7 @@ def tracked(workspace: Workspace, repository: Path) -> list[Tracked]:
 def _outs(root: Path, repository: Path, file: str) -> Iterator[Tracked]:
     """The outs of one file; it may have none."""
     tree = read_data(root / file)
-    outs = tree.get("outs") or []
+    outs = [] if tree.get("outs") is None else tree["outs"]
     if not isinstance(outs, list):
         raise DvcProjectError(f"{root / file}: outs: expected a list")
     place = Placer(root, repository, f"{os.path.dirname(file) or '.'}/{tree.get('wdir') or '.'}")

@@ -186,8 +186,10 @@ def test_a_version_whose_data_come_later_is_looked_at_then(tmp_path: Path) -> No
     (root / "a.out").rename(away)
     repository = checked(root, [])
     with dg.DagsterInstance.ephemeral() as instance:
-        assert mirror_lock(DvcProject(root), instance, repository) == ["a: unknown to Dagster"]
-        assert results(instance, repository) == {}
+        lines = mirror_lock(DvcProject(root), instance, repository)
+        assert lines == ["a: unknown to Dagster", "a: in_sync_with_dvc failed"]
+        (only,) = results(instance, repository).values()
+        assert only.description == "a: a.out is missing", "no check looks at what is not there"
         assert mirror_lock(DvcProject(root), instance, repository) == []
         away.rename(root / "a.out")
         assert mirror_lock(DvcProject(root), instance, repository)[0] == "a: its outs are there now"
