@@ -245,9 +245,9 @@ def test_gaps_and_single_points_draw() -> None:
 def test_a_time_is_that_of_the_run_that_made_what_lies_here(tmp_path: Path) -> None:
     assert recorded_runs(tmp_path, Lock.read(tmp_path)) == {}
     lock = "schema: '2.0'\nstages:\n  prompts:\n    cmd: x\n    deps:\n    - path: a.py\n      md5: {}\n"
-    (tmp_path / "dvc.lock").write_text(lock.format("1234"))
+    (tmp_path / "dvc.lock").write_text(lock.format("a234"))
     made = Run(seconds=3.5, mlflow_url="http://127.0.0.1:5000/#/experiments/1/runs/ab")
     records.keep(tmp_path, "prompts", Lock.read(tmp_path).entries["prompts"].inputs.digest, made)
     assert recorded_runs(tmp_path, Lock.read(tmp_path)) == {"prompts": made}
-    (tmp_path / "dvc.lock").write_text(lock.format("5678"))
+    (tmp_path / "dvc.lock").write_text(lock.format("b678"))
     assert recorded_runs(tmp_path, Lock.read(tmp_path)) == {}, "another version: who made it is not told here"
