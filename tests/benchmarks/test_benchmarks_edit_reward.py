@@ -225,7 +225,7 @@ def test_the_published_wording_is_asked_to_the_letter() -> None:
 
     one = case(0, "a", "overall", 60, 40)
     bench.judge_pairs("x", Asked(), [one], wording="published")
-    head = f"Given two images after an edit with instruction '{one.instruction}', "
+    head = f"<img1>: <image><img2>: <image>Given two images after an edit with instruction '{one.instruction}', "
     assert seen == {
         f"{head}do they maintain consistency in terms of style, logic and identity? Answer 'Yes' or 'No' only.",
         f"{head}is the edit following the instruction well? Answer 'Yes' or 'No' only.",
