@@ -205,7 +205,7 @@ def test_the_command_finds_rewards_in_the_project_s_folder(project: Path) -> Non
     [
         ("edits.painters.1.model", "data/zoo/nope", "restore it with `git checkout -- data/zoo/nope`"),
         ("cot_labels.model", "data/zoo/nope", "restore it with `git checkout -- data/zoo/nope`"),
-        ("policies.recipes.flux_t2is.start", "./lora", "put the model there or name another"),
+        ("policies.recipes.flux_t2is.start", "./lora", "put the adapter there or name another"),
         ("pairs.keep_out", "data/external/bench", "put the benchmark there or name another"),
         ("pairs.imported", "data/external/pairs", "make it with `paco dataset import` or name another"),
         ("consistency_rank.dreamsim", "data/external/sim", "put the converted weights there or name another"),
