@@ -91,7 +91,7 @@ def _temporary(target: Path) -> Iterator[Path]:
         try:
             lock = file_locks.hold(folder / MARK)
             break
-        except (BlockingIOError, FileNotFoundError):  # another writer took it for abandoned in between
+        except (BlockingIOError, FileNotFoundError, FileExistsError):  # another writer took it for abandoned in between
             continue
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
@@ -127,7 +127,8 @@ def _put(part: Path, target: Path, replace: bool) -> None:
             target.unlink()
         elif replace and part.is_dir() and target.is_dir():
             shutil.rmtree(earlier, ignore_errors=True)
-            target.rename(earlier)
+            with suppress(FileNotFoundError):  # another writer has just taken it away
+                target.rename(earlier)
         try:
             part.replace(target)
             return

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from paco_core.config import profiles
+from pipelines.instance import settings
 
 Dvc = Callable[..., subprocess.CompletedProcess[str]]
 TRACER = Path(__file__).parent / "traced"  # its sitecustomize records what stages read
@@ -41,6 +42,8 @@ def smoke(repository: Path, mlflow_template: Path, tmp_path_factory: pytest.Temp
     copy_project(repository, root)
     shutil.copy(mlflow_template, root / "mlflow.db")
     profiles.use(root, "smoke")
+    settings.name_home(root)
+    settings.write_settings(root, root / ".dagster")
     traced = {"PACO_TRACED": str(root.parent / "traced"), "PYTHONPATH": os.pathsep.join([str(TRACER), str(root)])}
     done = run_dvc(root, "repro", environment=traced)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]

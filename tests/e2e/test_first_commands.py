@@ -10,6 +10,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -57,7 +58,12 @@ def test_the_pages_open_on_the_projects_own_instance(fresh: Path, command: Seque
     log = fresh.parent / f"{command[0]}.log"
     with log.open("w") as out:
         server = subprocess.Popen(
-            [*command, str(port)], cwd=fresh, env=environments(fresh)["clean"], stdout=out, stderr=out
+            [*command, str(port)],
+            cwd=fresh,
+            env=environments(fresh)["clean"],
+            stdout=out,
+            stderr=out,
+            start_new_session=True,
         )
     try:
         until(lambda: server.poll() is not None or answers(port) is not None, 300)
@@ -65,8 +71,14 @@ def test_the_pages_open_on_the_projects_own_instance(fresh: Path, command: Seque
         assert str(fresh / ".dagster") in json.dumps(instance(port)), "not a temporary one"
         assert not list(fresh.glob(".tmp_dagster_home_*"))
     finally:
-        server.send_signal(signal.SIGTERM)
-        server.wait(120)
+        os.killpg(
+            server.pid, signal.SIGTERM
+        )  # all of them: a shell's background job ignores the SIGINT that they pass on
+        try:
+            server.wait(60)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(server.pid, signal.SIGKILL)
 
 
 def answers(port: int) -> str | None:

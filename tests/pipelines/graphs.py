@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import dagster as dg
@@ -308,23 +308,25 @@ def tick(
 
 
 def agree(root: Path, *instances: dg.DagsterInstance) -> set[str]:
-    """After a tick each instance knows `dvc status`'s changed stages; a second tick is silent.
-
-    The check ``in_sync_with_dvc`` fails for those that ran, and Dagster marks them stale or missing. Where Dagster has
-    one version for several things, the check alone knows which changed: partitions, and stages of several outs.
-    """
+    """After a tick each instance knows `dvc status`'s changed stages; a second tick is silent."""
     project = DvcProject(root)
     expected = changed(root, project)
-    groups = {project.stages[name].group for name in expected}
     for instance in instances:
-        defs, _ = tick(root, instance)
-        coarse = {
-            name for name, stage in project.stages.items() if stage.coordinates or _reads_of_several(project, name)
-        }
-        assert stale(defs, instance, project) - coarse == expected - coarse
-        assert out_of_sync(defs, instance) == {g for g in groups if is_known(instance, g)}
+        know(tick(root, instance)[0], instance, project, expected)
         assert tick(root, instance)[1] == "Dagster and dvc.lock agree"
     return expected
+
+
+def know(defs: dg.Definitions, instance: dg.DagsterInstance, project: DvcProject, expected: Collection[str]) -> None:
+    """The check ``in_sync_with_dvc`` fails for these stages that ran, and Dagster marks them stale or missing.
+
+    Where Dagster has one version for several things, the check alone knows which changed: partitions, and stages that
+    read one of several outs.
+    """
+    groups = {project.stages[name].group for name in expected}
+    coarse = {name for name, stage in project.stages.items() if stage.coordinates or _reads_of_several(project, name)}
+    assert stale(defs, instance, project) - coarse == set(expected) - coarse
+    assert out_of_sync(defs, instance) == {g for g in groups if is_known(instance, g)}
 
 
 def _reads_of_several(project: DvcProject, name: str) -> bool:

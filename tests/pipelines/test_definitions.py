@@ -131,4 +131,4 @@ def test_in_sync_says_why_not(tmp_path: Path) -> None:
     (root / "params.yaml").write_text("a: {text: other}\n")
     result = in_sync(DvcProject(root), "a")
     assert not result.passed
-    assert result.description == "a: command changed; params.yaml: a changed; a.out is missing"
+    assert result.description == "a: command changed; a.out is missing; params.yaml: a changed"

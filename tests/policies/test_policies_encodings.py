@@ -12,7 +12,6 @@ from safetensors.torch import save_file
 from tiny import TEXT_LENGTH, tiny_flux
 
 from paco_core.io import content
-from paco_core.operations.paint import without_adapter
 from paco_core.policies import base
 from paco_core.policies.encoder_adapters import adapters_on
 from paco_core.policies.encodings import fingerprint, row_key
@@ -66,7 +65,7 @@ def test_an_adapter_of_a_text_encoder_leaves_the_bases_encodings_alone(
 def test_a_policy_that_paints_as_before_training_encodes_as_before(model: Path, adapter: Path, tmp_path: Path) -> None:
     clean, policy = pooled(load(model)), load(model, tmp_path, adapter)
     changed = pooled(policy)
-    with without_adapter(policy):
+    with policy.without_adapter():
         assert torch.equal(pooled(policy), clean)
     assert torch.equal(pooled(policy), changed) and not torch.equal(clean, changed)
     policy.drop_encoders()

@@ -80,7 +80,7 @@ def test_a_number_that_is_no_integer_is_no_theme(tmp_path: Path, scorer: Recorde
 
 def test_the_result_has_the_table_s_format(tmp_path: Path, scorer: Recorder) -> None:
     (tmp_path / "a.csv").write_text("first,second\n0.png,1.png\n")
-    with pytest.raises(DataError, match="b.parquet: the result has the table's format; name a file that ends in .csv"):
+    with pytest.raises(DataError, match="b.parquet: expected a name that ends in .csv"):
         command.score_table(tmp_path, tmp_path / "a.csv", None, False, tmp_path / "b.parquet")
     (tmp_path / "a.csv").write_text("first,second\n")
     with pytest.raises(DataError, match="a.csv: holds no pair"):

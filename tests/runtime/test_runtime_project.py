@@ -80,6 +80,7 @@ def test_two_experiments_share_a_reward_server_that_outlives_the_checkout_of_the
     first, second = checkout, checkout.parents[1] / "tmpcd"
     for folder in (first, second):
         (folder / "model").mkdir(parents=True)
+        (folder / ".dvc").mkdir(exist_ok=True)  # as git checks it out
         (folder / "model/config.json").write_text("{}")
     with ExitStack() as began, ExitStack() as ends:
         starter = began.enter_context(RewardEndpoint.lease(first / "model", serving, first))

@@ -11,10 +11,10 @@ import runpy
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
-from vllm import envs
-from vllm.exceptions import VLLMValidationError
-from vllm.multimodal.media import ImageMediaIO, MediaWithBytes
+if TYPE_CHECKING:
+    from vllm.multimodal.media import ImageMediaIO, MediaWithBytes
 
 RULES = Path(__file__).parents[3] / "io" / "decoding.py"
 
@@ -27,23 +27,29 @@ def _rules() -> ModuleType:
     return module
 
 
-decoding = _rules()
+def read_by_our_rules() -> None:
+    """Put our reading in the place of vLLM's, in this process."""
+    from vllm import envs
+    from vllm.exceptions import VLLMValidationError
+    from vllm.multimodal.media import ImageMediaIO, MediaWithBytes
 
+    decoding = _rules()
 
-def load_bytes(_self: ImageMediaIO, data: bytes) -> MediaWithBytes:
-    """A picture of a request, from a data URL or from a place that is allowed.
+    def load_bytes(_self: ImageMediaIO, data: bytes) -> MediaWithBytes:
+        """A picture of a request, from a data URL or from a place that is allowed.
 
-    Raises:
-        VLLMValidationError: for what the rules refuse, which is answered with status 400.
-    """
-    try:
-        picture = decoding.read_head(data, envs.VLLM_MAX_IMAGE_PIXELS).decode()
-    except decoding.Undecodable as error:
-        raise VLLMValidationError(f"image: {error}", parameter="image_url") from None
-    return MediaWithBytes(picture, data, {"read_by": "paco"})
+        Raises:
+            VLLMValidationError: for what the rules refuse, which is answered with status 400.
+        """
+        try:
+            picture = decoding.read_head(data, envs.VLLM_MAX_IMAGE_PIXELS).decode()
+        except decoding.Undecodable as error:
+            raise VLLMValidationError(f"image: {error}", parameter="image_url") from None
+        return MediaWithBytes(picture, data, {"read_by": "paco"})
 
+    ImageMediaIO.load_bytes = load_bytes  # vLLM makes objects of this class by its name, at several places
 
-ImageMediaIO.load_bytes = load_bytes  # vLLM makes objects of this class by its name, at several places
 
 if __name__ == "__main__":
+    read_by_our_rules()
     runpy.run_module("vllm.entrypoints.openai.api_server", run_name="__main__")
