@@ -13,8 +13,30 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from dvc_project.yaml import parse_yaml
-from paco_core.config.params_base import ChatParams, Fraction, LoraParams, PolicyLora, Positive, Section, TimeZone
-from paco_core.config.params_benchmarks import T2isBenchParams, VieScoreParams
+from paco_core.config.params_base import (
+    AboveZero,
+    Area,
+    ChatParams,
+    Fraction,
+    FromZero,
+    LoraParams,
+    Natural,
+    Number,
+    PolicyLora,
+    Port,
+    Positive,
+    Section,
+    Seed,
+    Side,
+    TimeZone,
+)
+from paco_core.config.params_benchmarks import (
+    ConsistencyRankParams,
+    EditRewardParams,
+    GeditParams,
+    T2isBenchParams,
+    T2isParams,
+)
 from paco_core.config.params_edits import EditingParams, EditPromptsParams, EditQuestion, EditsParams, Painter
 from paco_core.config.params_policies import EarlyStop, PoliciesParams, PolicyRecipe, RewardSet, RewardTerm
 from paco_core.config.references import BenchmarkFolder, ModelRef, Names, UserFile
@@ -42,7 +64,6 @@ __all__ = [
 
 PARAMS_FILE = "params.yaml"
 ImportedPairs = Annotated[str, Names("folder", "make it with `paco dataset import` or name another")]
-ConvertedWeights = Annotated[str, Names("folder", "put the converted weights there or name another")]
 
 
 class ParamsError(ValueError):
@@ -53,7 +74,7 @@ class PromptsParams(Section):
     engine: Literal["storybook", "import", "openai", "none"]  # none: no prompts, where only pairs are at hand
     count: Positive | None  # null: all of the file
     layout: str = Field(pattern=r"^[1-9][0-9]?x[1-9][0-9]?$")
-    seed: int
+    seed: Seed
     source: UserFile | None = None  # JSON Lines of T2IS records, for the engine "import"
     endpoint: ChatParams | None = None  # the model that writes, for the engine "openai"
 
@@ -87,11 +108,11 @@ class GridsParams(Section):
     model: ModelRef
     device: str
     dtype: Literal["float32", "mixed", "bfloat16", "float16"]
-    seeds: list[int]  # one picture of every prompt from each; none: nothing is painted
-    height: Positive
-    width: Positive
+    seeds: list[Seed]  # one picture of every prompt from each; none: nothing is painted
+    height: Side
+    width: Side
     steps: Positive
-    guidance: float
+    guidance: Number
     max_sequence_length: Positive
     batch_size: Positive
 
@@ -131,7 +152,7 @@ class PairsParams(Section):
     imported: ImportedPairs | None = None  # a folder that `paco dataset import paco_dataset` made; its pairs are added
     identical_share: Fraction = 0.0  # a panel beside itself for so many of the pairs from rankings: always Yes
     editing: EditingParams = EditingParams(source="storybook", count=0)
-    seed: int
+    seed: Seed
 
 
 class ReasonsParams(Section):
@@ -152,10 +173,10 @@ class RewardParams(Section):
     base: ModelRef
     device: str
     dtype: Literal["float32", "bfloat16"]
-    max_pixels: Positive
-    min_pixels: Positive
+    max_pixels: Area
+    min_pixels: Area
     vision: Literal["frozen", "lora"] = "frozen"
-    vision_cache_gb: Annotated[float, Field(ge=0)] = 2.0  # features of a frozen tower kept in memory
+    vision_cache_gb: FromZero = 2.0  # features of a frozen tower kept in memory
     lora: LoraParams
     swap: bool = False  # show half of the pairs in the other order, in turns, where the order has no meaning
     answers: Literal["reasons", "decision"] = "reasons"  # decision: "Yes." or "No." alone, the paper's Fast
@@ -164,17 +185,17 @@ class RewardParams(Section):
     average: Literal["example", "token"] = "example"  # token: as released, an answer counts by its length
     label_newline: bool = False  # learn the newline behind the closing token, too, as released
     template: Literal["theme", "plain"]
-    learning_rate: Annotated[float, Field(gt=0)]
+    learning_rate: AboveZero
     warmup_share: Fraction
     epochs: Positive
     batch_size: Positive
     accumulation: Positive
-    max_grad_norm: Annotated[float, Field(gt=0)]
+    max_grad_norm: AboveZero
     gradient_checkpointing: bool = False
     best: Literal["roc_auc", "accuracy", "calibration_error", "position_spread", "last"] = "roc_auc"
     checkpoint_every: Positive = 50  # optimiser steps
     processes: Positive = 1  # of this machine; each batch is split among them
-    seed: int
+    seed: Seed
 
     @model_validator(mode="after")
     def _weights_where_not_trained(self) -> RewardParams:
@@ -189,7 +210,7 @@ MediaPlace = Annotated[str, Field(pattern=r"^(file:///|https?://[^/@]+/).*$")]
 class ServingParams(Section):
     engine: Literal["transformers", "vllm"]
     host: str
-    port: Annotated[int, Field(ge=0, le=65535)]  # 0 = any free port
+    port: Port  # 0 = any free port
     device: str
     dtype: Literal["float32", "bfloat16", "auto"]
     threads: Positive
@@ -197,13 +218,13 @@ class ServingParams(Section):
     requests_in_flight: Positive
     start_timeout_s: Positive
     request_timeout_s: Positive
-    linger_s: Annotated[float, Field(ge=0)] = 0  # a server without users waits so long for the next one
+    linger_s: FromZero = 0  # a server without users waits so long for the next one
     max_failed_share: Fraction
-    wait_for_server_s: Annotated[float, Field(ge=0)] = 0  # pause so long while the server is down; 0 = stop
+    wait_for_server_s: FromZero = 0  # pause so long while the server is down; 0 = stop
     both_orders: bool = False  # a pair's score is the mean over both orders of its pictures
     picture_format: Literal["png", "jpeg"] = "png"
     score_cache: str | None = None  # SQLite file of scores that are known
-    gateway_port: Annotated[int, Field(ge=0, le=65535)] = 0
+    gateway_port: Port = 0
     allowed_media: list[MediaPlace] = Field(
         default_factory=list
     )  # where pictures may be fetched from; nowhere = data URLs only
@@ -214,55 +235,12 @@ class ServingParams(Section):
     batch_invariant: bool = False  # vLLM on a GPU: scores that do not depend on what is scored beside them
 
 
-class ConsistencyRankParams(Section):
-    source: BenchmarkFolder | None = (
-        None  # folder in ConsistencyRank-Bench's layout; None: the project's own held-out rankings
-    )
-    template: Literal["theme", "plain", "marked"] | None = None  # None: the one that the reward was trained with
-    clip: ModelRef | None
-    dreamsim: ConvertedWeights | None = None  # of benchmarks/dreamsim_conversion.py; None: not a judge
-    scored_elsewhere: dict[str, UserFile] = Field(
-        default_factory=dict
-    )  # judge -> JSON Lines of its scores (a closed model)
-    max_instances: Positive | None
-    bootstrap: Positive
-    seed: int
-
-
-class EditRewardParams(Section):
-    source: BenchmarkFolder | None = None  # folder in EditReward-Bench's layout; None: drawn by the embedded world
-    wording: Literal["rl", "published"] = "rl"  # the questions of training and RL, or of the published figures
-    count: Positive  # comparisons drawn
-    size: Annotated[int, Field(ge=16)]  # of a drawn picture, pixels
-    clip: ModelRef | None
-    bootstrap: Positive
-    seed: int
-
-
-class T2isParams(Section):
-    prompts: Positive
-    seeds: list[int] = Field(min_length=1)
-    steps: Positive
-    separately: bool = False  # also paint each panel as a picture of its own, by the model before training
-    bootstrap: Positive
-    seed: int
-
-
-class GeditParams(Section):
-    prompts: Positive  # of the unseen editing prompts, at most
-    seeds: list[int] = Field(min_length=1)
-    steps: Positive
-    viescore: VieScoreParams | None = None  # null = not judged so
-    bootstrap: Positive
-    seed: int
-
-
 class DevicesParams(Section):
     """How the GPUs of this machine are shared out; no result depends on it."""
 
-    gpus: list[Annotated[int, Field(ge=0)]] | None = None  # numbers of those to use; null = all that are visible
-    servers: Annotated[int, Field(ge=0)] | None = None  # the last so many are for reward servers alone
-    memory_gb: Annotated[float, Field(gt=0)] | None = None  # of each, for `paco check`; null = as nvidia-smi says
+    gpus: list[Natural] | None = None  # numbers of those to use; null = all that are visible
+    servers: Natural | None = None  # the last so many are for reward servers alone
+    memory_gb: AboveZero | None = None  # of each, for `paco check`; null = as nvidia-smi says
 
 
 class Params(Section):
@@ -271,11 +249,11 @@ class Params(Section):
     threads: Positive
     time_zone: TimeZone = "UTC"
     devices: DevicesParams = Field(default_factory=DevicesParams)
-    checkpoints_gb: Annotated[float, Field(gt=0)] = 20.0  # what `paco checkpoints` lists takes at most; oldest go first
+    checkpoints_gb: AboveZero = 20.0  # what `paco checkpoints` lists takes at most; oldest go first
     prompts: PromptsParams
     diverse_prompts: DiverseParams
     grids: GridsParams
-    grid_shards: Annotated[list[int], Field(min_length=1)]
+    grid_shards: Annotated[list[Natural], Field(min_length=1)]
     annotations: AnnotationsParams
     edit_prompts: EditPromptsParams
     edits: EditsParams

@@ -9,19 +9,32 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 
 from paco_core.config.registered import registered
 
-Positive = Annotated[int, Field(gt=0)]
+# Every number has an upper bound, far above any use: a slip of the keyboard is refused by name, not computed for hours.
+Positive = Annotated[int, Field(gt=0, le=1_000_000)]
+Natural = Annotated[int, Field(ge=0, le=1_000_000)]
+Seed = Annotated[int, Field(ge=0, lt=2**32)]  # what NumPy and PyTorch both take
+Side = Annotated[int, Field(gt=0, le=2**14)]  # of a picture, pixels
+DrawnSide = Annotated[int, Field(ge=16, le=2**14)]  # of a picture in which traits can be told apart
+Area = Annotated[int, Field(gt=0, le=2**28)]  # of a picture, pixels
+MOST_DRAWN = 100_000  # pictures that the embedded world draws: a few minutes
+Drawn = Annotated[int, Field(gt=0, le=MOST_DRAWN)]
+Resamples = Annotated[int, Field(gt=0, le=100_000)]  # of a bootstrap
+Port = Annotated[int, Field(ge=0, le=65535)]  # 0 = any free one
+Number = Annotated[float, Field(ge=-1e6, le=1e6)]
+AboveZero = Annotated[float, Field(gt=0, le=1e6)]
+FromZero = Annotated[float, Field(ge=0, le=1e6)]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 Family = Annotated[str, registered("policies/families.py", "FAMILIES")]
 
 
 class Section(BaseModel):
-    """A section of the file: immutable, closed to unknown keys; params.py reads it strictly."""
+    """A section of the file: immutable, closed to unknown keys, to NaN and infinity; params.py reads it strictly."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), allow_inf_nan=False)
 
 
 class LoraShape(Section):
-    rank: Positive
+    rank: Annotated[int, Field(gt=0, le=2**14)]
     alpha: Positive
 
 
@@ -44,7 +57,7 @@ class ChatParams(Section):
     structured: Literal["json_schema", "json_object", "none"] = "json_schema"  # what the endpoint can enforce
     in_flight: Positive = 16
     timeout_s: Positive = 120
-    retries: Annotated[int, Field(ge=0)] = 6  # of a request that was not served (429, 5xx, no connection)
+    retries: Natural = 6  # of a request that was not served (429, 5xx, no connection)
     tries: Positive = 3  # of a question whose answer was rejected
     options: dict[str, Any] = Field(
         default_factory=dict

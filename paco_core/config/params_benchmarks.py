@@ -1,13 +1,15 @@
-"""Typed view of what ``params.yaml`` says about judges of painted pictures: T2IS-Bench, VIEScore."""
+"""Typed view of what ``params.yaml`` says about benchmarks and their judges."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from paco_core.config.params_base import ChatParams, Positive, Section
-from paco_core.config.references import BenchmarkFolder, ModelRef, UserFile
+from paco_core.config.params_base import ChatParams, Drawn, DrawnSide, Positive, Resamples, Section, Seed
+from paco_core.config.references import BenchmarkFolder, ModelRef, Names, UserFile
+
+ConvertedWeights = Annotated[str, Names("folder", "put the converted weights there or name another")]
 
 
 class PredictorParams(Section):
@@ -59,5 +61,48 @@ class T2isBenchParams(Section):
     alignment: AlignmentParams | None = None
     aesthetics: PredictorParams | None = None
     pictures: dict[str, BenchmarkFolder] = Field(default_factory=dict)  # name -> sets painted elsewhere
-    bootstrap: Positive
-    seed: int
+    bootstrap: Resamples
+    seed: Seed
+
+
+class ConsistencyRankParams(Section):
+    source: BenchmarkFolder | None = (
+        None  # folder in ConsistencyRank-Bench's layout; None: the project's own held-out rankings
+    )
+    template: Literal["theme", "plain", "marked"] | None = None  # None: the one that the reward was trained with
+    clip: ModelRef | None
+    dreamsim: ConvertedWeights | None = None  # of benchmarks/dreamsim_conversion.py; None: not a judge
+    scored_elsewhere: dict[str, UserFile] = Field(
+        default_factory=dict
+    )  # judge -> JSON Lines of its scores (a closed model)
+    max_instances: Positive | None
+    bootstrap: Resamples
+    seed: Seed
+
+
+class EditRewardParams(Section):
+    source: BenchmarkFolder | None = None  # folder in EditReward-Bench's layout; None: drawn by the embedded world
+    wording: Literal["rl", "published"] = "rl"  # the questions of training and RL, or of the published figures
+    count: Drawn  # comparisons drawn
+    size: DrawnSide  # of a drawn picture, pixels
+    clip: ModelRef | None
+    bootstrap: Resamples
+    seed: Seed
+
+
+class T2isParams(Section):
+    prompts: Positive
+    seeds: list[Seed] = Field(min_length=1)
+    steps: Positive
+    separately: bool = False  # also paint each panel as a picture of its own, by the model before training
+    bootstrap: Resamples
+    seed: Seed
+
+
+class GeditParams(Section):
+    prompts: Positive  # of the unseen editing prompts, at most
+    seeds: list[Seed] = Field(min_length=1)
+    steps: Positive
+    viescore: VieScoreParams | None = None  # null = not judged so
+    bootstrap: Resamples
+    seed: Seed

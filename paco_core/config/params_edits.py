@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field, model_validator
 
-from paco_core.config.params_base import Family, Fraction, Positive, Section
+from paco_core.config.params_base import (
+    MOST_DRAWN,
+    DrawnSide,
+    Family,
+    Fraction,
+    Natural,
+    Number,
+    Positive,
+    Section,
+    Seed,
+)
 from paco_core.config.references import ModelRef, UserFile
 
 EditQuestion = Literal["edit_consistency", "edit_following"]  # templates of reward_model/instructions.py
@@ -14,20 +24,22 @@ EditQuestion = Literal["edit_consistency", "edit_following"]  # templates of rew
 
 class EditingParams(Section):
     source: Literal["storybook", "import"]
-    count: Annotated[int, Field(ge=0)] | None  # null: all of the file
+    count: Natural | None  # null: all of the file
     questions: list[EditQuestion] = Field(default=["edit_consistency"], min_length=1)  # of drawn edits, in turns
     broken_share: Fraction = 0.0  # of drawn edits that change more than was asked; the paper has none
     unheeded_share: Fraction = (
         0.0  # of drawn edits in which something else than what was asked for changed; the paper has none
     )
-    size: Annotated[int, Field(ge=16)] = 32  # pixels of a drawn picture's side
+    size: DrawnSide = 32  # pixels of a drawn picture's side
     file: UserFile | None = None  # JSON Lines of original, edited, instruction, for the source "import"
-    seed: int = 0
+    seed: Seed = 0
 
     @model_validator(mode="after")
     def _count_or_file(self) -> EditingParams:
         if self.source == "storybook" and self.count is None:
             raise ValueError("source 'storybook' needs count: how many edits to draw (0 for none)")
+        if self.source == "storybook" and (self.count or 0) > MOST_DRAWN:
+            raise ValueError(f"count={self.count}: the storybook draws at most {MOST_DRAWN}")
         if self.source == "import" and not self.file:
             raise ValueError("source 'import' needs file: JSON Lines of original, edited, instruction")
         return self
@@ -39,11 +51,11 @@ class EditPromptsParams(Section):
     source: Literal["storybook", "file", "none"]  # none: no recipe edits
     count: Positive | None  # drawn edits, or rows of the file; null: all of the file
     unseen: Positive  # pictures that no policy is trained on
-    size: Annotated[int, Field(ge=16)] = 64  # pixels of a drawn picture's side
+    size: DrawnSide = 64  # pixels of a drawn picture's side
     file: UserFile | None = (
         None  # JSON Lines of instruction, input_image and, if known, key, task_type, instruction_language
     )
-    seed: int = 0
+    seed: Seed = 0
 
     @model_validator(mode="after")
     def _source_has_what_it_needs(self) -> EditPromptsParams:
@@ -52,6 +64,8 @@ class EditPromptsParams(Section):
         if self.source == "storybook":
             if self.count is None:
                 raise ValueError("source 'storybook' needs count: how many edits to draw")
+            if self.count > MOST_DRAWN:
+                raise ValueError(f"count={self.count}: the storybook draws at most {MOST_DRAWN}")
             if self.unseen >= self.count:
                 raise ValueError(f"unseen={self.unseen} holds back all of count={self.count}; choose fewer")
         return self
@@ -62,7 +76,7 @@ class Painter(Section):
 
     family: Family
     model: ModelRef
-    guidance: float
+    guidance: Number
     max_sequence_length: Positive
 
 
@@ -72,8 +86,8 @@ class EditsParams(Section):
     painters: list[Painter]  # none: nothing is painted
     device: str
     dtype: Literal["float32", "mixed", "bfloat16", "float16"]
-    seeds: list[int] = Field(min_length=1)  # one picture of every prompt from each
-    size: Annotated[int, Field(ge=16)]  # pixels of a painted picture's side
+    seeds: list[Seed] = Field(min_length=1)  # one picture of every prompt from each
+    size: DrawnSide  # pixels of a painted picture's side
     steps: Positive
 
     @model_validator(mode="after")

@@ -6,7 +6,19 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from paco_core.config.params_base import Family, Fraction, PolicyLora, Positive, Section
+from paco_core.config.params_base import (
+    AboveZero,
+    Family,
+    Fraction,
+    FromZero,
+    Natural,
+    Number,
+    PolicyLora,
+    Positive,
+    Section,
+    Seed,
+    Side,
+)
 from paco_core.config.references import AdapterRef, ModelRef, UserFile
 from paco_core.config.registered import FUNCTION, names_of, nearest, registered
 from paco_core.io.files import checked_name
@@ -17,7 +29,7 @@ Aggregator = Annotated[str, registered("rewards/aggregation.py", "AGGREGATORS", 
 
 
 class RewardTerm(Section):
-    weight: float
+    weight: Number
     reward: str | None = None  # registered name, or module:function; null = the term's own name
     model: ModelRef | None = None
     device: str = "cpu"
@@ -34,7 +46,7 @@ class PromptFiles(Section):
 class RewardSet(Section):
     terms: dict[str, RewardTerm] = Field(min_length=1)
     aggregator: Aggregator
-    tame_delta: Annotated[float, Field(gt=0)] | Literal["mean", "median"] = 0.2
+    tame_delta: AboveZero | Literal["mean", "median"] = 0.2
     advantage_std: Literal["group", "global"]
 
     @model_validator(mode="after")
@@ -48,21 +60,21 @@ class PolicyRecipe(Section):
     family: Family
     model: ModelRef
     start: AdapterRef | None = None  # LoRA to go on from: folder, file or hub id; null = a fresh adapter
-    epochs: Annotated[int, Field(ge=0)] | None = None  # null = policies.epochs; 0 = evaluate the start only
+    epochs: Natural | None = None  # null = policies.epochs; 0 = evaluate the start only
     loss: Loss | None = None  # null = policies.loss
-    learning_rate: Annotated[float, Field(gt=0)] | None = None  # null = policies.learning_rate
-    reference_size: Positive | None = None  # side that reference pictures are brought to; null = the picture's own
-    train_size: Positive
-    eval_sizes: list[Positive] = Field(min_length=1)
+    learning_rate: AboveZero | None = None  # null = policies.learning_rate
+    reference_size: Side | None = None  # side that reference pictures are brought to; null = the picture's own
+    train_size: Side
+    eval_sizes: list[Side] = Field(min_length=1)
     record_size: Literal["aspect", "exact", "ignore"] = "aspect"
     sampling_steps: Positive
-    noise_steps: list[int]
+    noise_steps: list[Natural]
     num_noise_steps: Positive | None = None  # so many of noise_steps, drawn anew each epoch; null = all
-    train_steps: list[int] | None = None  # null = every noise step (loss nft: every sampling step)
+    train_steps: list[Natural] | None = None  # null = every noise step (loss nft: every sampling step)
     dynamics: Dynamics
-    noise_level: Annotated[float, Field(gt=0)]
+    noise_level: AboveZero
     shared_noise: bool = False  # one initial noise a group: steps up to the first noisy one run once a prompt
-    guidance: float
+    guidance: Number
     max_sequence_length: Positive
     prompts: PromptFiles | None = None  # of sets; null = the graph's diverse prompts, some of them held back
     rewards: RewardSet
@@ -113,14 +125,14 @@ class NftParams(Section):
 class KlParams(Section):
     """Distance to the policy without adapter. No reference pass is run at beta 0."""
 
-    beta: Annotated[float, Field(ge=0)] = 0.0
+    beta: FromZero = 0.0
     form: Literal["exact", "paper"] = "exact"
 
 
 class EarlyStop(Section):
     """When to end a training before its last epoch; the outs are those of a finished one."""
 
-    reward_rise: Annotated[float, Field(ge=0)] = 0.05  # share of the first epochs' weighted reward
+    reward_rise: FromZero = 0.05  # share of the first epochs' weighted reward
     diversity_kept: Fraction = 0.5  # of the first epochs' panel diversity
     patience: Positive = 3  # epochs that both must hold; also how many first epochs are averaged
     nan: Literal["error", "stop"] = "error"  # a gradient that is not finite: fail, or end with the weights before it
@@ -165,21 +177,21 @@ class PoliciesParams(Section):
     recipes: Recipes
     device: str
     dtype: Literal["float32", "mixed", "bfloat16"]
-    learning_rate: Annotated[float, Field(gt=0)]
-    weight_decay: Annotated[float, Field(ge=0)]
+    learning_rate: AboveZero
+    weight_decay: FromZero
     optimizer: Literal["adamw", "adamw_8bit"] = "adamw"
-    max_grad_norm: Annotated[float, Field(gt=0)]
+    max_grad_norm: AboveZero
     lora: PolicyLora
     loss: Loss
     old_log_prob: Literal["rollout", "recomputed"] = "rollout"
-    max_ratio_gap: Annotated[float, Field(gt=0)] | None = None  # null: 3 x clip_range
-    clip_range: Annotated[float, Field(gt=0)]
-    max_advantage: Annotated[float, Field(gt=0)]
+    max_ratio_gap: AboveZero | None = None  # null: 3 x clip_range
+    clip_range: AboveZero
+    max_advantage: AboveZero
     nft: NftParams = NftParams()
     kl: KlParams = KlParams()
     epochs: Positive
     prompts_per_epoch: Positive
-    group_size: Annotated[int, Field(ge=2)]
+    group_size: Annotated[Positive, Field(ge=2)]
     updates_per_epoch: Positive
     rollout_batch: Positive
     train_batch: Positive
@@ -190,11 +202,11 @@ class PoliciesParams(Section):
     eval_batch: Positive | None = None  # pictures painted at a time; None: as in a rollout
     eval_prompts: Positive
     eval_steps: Positive
-    eval_seeds: list[int] = Field(min_length=1)
+    eval_seeds: list[Seed] = Field(min_length=1)
     checkpoint_every: Positive
     keep_checkpoints: Positive = 1
     early_stop: EarlyStop | None = None
-    seed: int
+    seed: Seed
 
     @model_validator(mode="after")
     def _even_updates(self) -> PoliciesParams:

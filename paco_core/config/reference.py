@@ -122,8 +122,12 @@ def _values(found: Tree) -> str:
         return f"list of {_values(found['items'])}{least}"
     if kind == "object":
         return f"mapping to {_values(more)}" if isinstance(more, dict) and more else "mapping"
-    bounds = ", ".join(f"{text} {found[name]:g}" for name, text in BOUNDS.items() if name in found)
+    bounds = ", ".join(f"{text} {_bound(found[name])}" for name, text in BOUNDS.items() if name in found)
     return f"{'`null`' if kind == 'null' else kind} {bounds}".strip()
+
+
+def _bound(number: float) -> str:
+    return f"{number:,}" if isinstance(number, int) or (abs(number) < 1000 and number % 1) else f"{number:,.0f}"
 
 
 def _yaml(value: Any) -> str:

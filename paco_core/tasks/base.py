@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 if TYPE_CHECKING:
     import numpy as np
 
-    from paco_core.config.params import GeditParams, Params, PolicyRecipe, T2isParams
+    from paco_core.config.params import Params, PolicyRecipe
+    from paco_core.config.params_benchmarks import GeditParams, T2isParams
     from paco_core.grpo.prompt_split import PromptSplit
     from paco_core.grpo.scoring import Reference
     from paco_core.rewards.base import RewardBatch

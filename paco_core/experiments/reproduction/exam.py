@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from paco_core.benchmarks import gedit
 from paco_core.benchmarks.painted import AFTER, BEFORE
 from paco_core.benchmarks.unseen import measuring, unseen_cases
-from paco_core.config.params import GeditParams, Params, T2isParams
+from paco_core.config.params import Params
+from paco_core.config.params_benchmarks import GeditParams, T2isParams
 from paco_core.config.references import contents, model_content
 from paco_core.data.records.edit_records import EditRecord
 from paco_core.experiments.grid import needed

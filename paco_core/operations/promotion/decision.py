@@ -15,7 +15,8 @@ from paco_core.tasks.table import task_of
 if TYPE_CHECKING:
     import pandas as pd
 
-    from paco_core.config.params import ConsistencyRankParams, GeditParams, Params, T2isParams
+    from paco_core.config.params import Params
+    from paco_core.config.params_benchmarks import ConsistencyRankParams, GeditParams, T2isParams
 
 
 @dataclass(frozen=True)
