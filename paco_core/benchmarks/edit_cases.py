@@ -65,7 +65,8 @@ def read_public(source: Path) -> tuple[list[Case], Rejected]:
             seen.add((case.id, case.dimension))
             cases.append(case)
     if not cases:
-        raise DataError(f"{source}: none of its {len(rejected)} rows can be used{rejected.example}")
+        names = ", ".join(str(file) for file in files[:3]) + (" and others" if len(files) > 3 else "")
+        raise DataError(f"{names}: none of the {len(rejected)} rows can be used{rejected.example}")
     return cases, rejected
 
 

@@ -231,7 +231,7 @@ class Trainer:
                 self.policy.check_size(size)
 
     def _epochs(self, out: Path, store: Path) -> Outcome:
-        found = latest(store, self.key, self.params.epochs)
+        found = latest(store, self.key, self.params.epochs, ("stopped", "rows", "optimizer_steps"))
         rows: list[Row] = []
         start, stopped = 0, None
         if found is None or not (store / BEFORE).is_dir():

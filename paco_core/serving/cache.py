@@ -87,6 +87,8 @@ class ScoreCache:
 
     def _told(self, error: sqlite3.DatabaseError) -> Exception:
         """The same with its remedy: what is no fault of the file must not cost the scores in it."""
+        if self.path.is_dir():
+            return DataError(f"{self.path}: a folder, expected the file of a score cache; remove it, or name another")
         code = getattr(error, "sqlite_errorcode", 0)
         kind = code & 0xFF  # the lower byte; the others give more detail
         if kind == sqlite3.SQLITE_FULL or code == sqlite3.SQLITE_IOERR_SHMSIZE:  # the latter: for the file `-shm`

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -76,8 +76,11 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int = 1) -> None:
         shutil.rmtree(old)
 
 
-def latest(folder: Path, key: str, limit: int | None = None) -> Checkpoint | None:
+def latest(folder: Path, key: str, limit: int | None = None, needed: Collection[str] = ()) -> Checkpoint | None:
     """The newest checkpoint of this key that came no further than ``limit``; None when there is none.
+
+    Args:
+        needed: names of notes that it must hold.
 
     Raises:
         DataError: when it is damaged, saying how to start afresh.
@@ -92,7 +95,10 @@ def latest(folder: Path, key: str, limit: int | None = None) -> Checkpoint | Non
                 raise ValueError(f"{STATE} is of {_name(done)}")
             if limit is not None and done > limit:
                 continue
-            return Checkpoint(key, done, load_file(place / TENSORS), dict(state["notes"]))
+            notes = state["notes"]
+            if not isinstance(notes, dict) or (lacking := [name for name in needed if name not in notes]):
+                raise ValueError(f"{STATE}: notes hold no {lacking[0] if isinstance(notes, dict) else 'mapping'}")
+            return Checkpoint(key, done, load_file(place / TENSORS), notes)
         except (OSError, KeyError, TypeError, ValueError, RecursionError, SafetensorError) as error:
             raise damaged(place, error) from None
     return None

@@ -91,7 +91,7 @@ def test_without_painters_nothing_is_asked(tmp_path: Path, prompts: EditPrompts)
 def test_an_edit_of_no_known_prompt_is_refused(tmp_path: Path, prompts: EditPrompts) -> None:
     edit = PaintedEdit.of(prompts.records[0].idx, "editor", 0, heeded(prompts.records[0]))
     folder = painted(tmp_path / "edits", prompts, edit)
-    with pytest.raises(DataError, match=rf"{edit.id} belongs to prompt {edit.prompt_id}, which is not there"):
+    with pytest.raises(DataError, match=rf"{edit.id} belongs to prompt {edit.prompt_id}, which is not in data"):
         add_painted(EditingPairs(), folder, prompts.records[1:], prompts.reference, BOTH)
 
 

@@ -173,7 +173,7 @@ def _merged(root: Path) -> Any:
 def _checkpoint(root: Path) -> Any:
     from paco_core.training.checkpoint import latest
 
-    found = latest(root / "checkpoint", "recipe", 9)
+    found = latest(root / "checkpoint", "recipe", 9, ("rows",))
     return found and (
         found.done,
         {name: tensor.numpy().tobytes() for name, tensor in found.tensors.items()},

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import index
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -111,11 +112,14 @@ def from_table(table: pd.DataFrame) -> list[Annotation]:
 
 def _annotation(row: Mapping[Hashable, Any]) -> Annotation:
     try:
+        ranking, scores = [index(position) for position in row["ranking"]], [float(score) for score in row["scores"]]
+        if not orders(ranking, len(scores)):
+            raise ValueError(f"the ranking {ranking} does not name each of {len(scores)} candidates once")
         return Annotation(
             instance_id=str(row["instance_id"]),
             annotator=str(row["annotator"]),
-            ranking=[int(position) for position in row["ranking"]],
-            scores=[float(score) for score in row["scores"]],
+            ranking=ranking,
+            scores=scores,
             tied=bool(row["tied"]),
         )
     except (TypeError, ValueError) as error:

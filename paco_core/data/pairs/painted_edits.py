@@ -99,8 +99,8 @@ def add_painted(
     for painted in edits:
         if painted.prompt_id not in known:
             raise DataError(
-                f"{folder / FILE}: {painted.id} belongs to prompt {painted.prompt_id}, which is not there; "
-                "run `dvc repro edits`"
+                f"{folder / FILE}: {painted.id} belongs to prompt {painted.prompt_id}, which is not in "
+                "data/edit_prompts; run `dvc repro edit_prompts edits`"
             )
         record = known[painted.prompt_id]
         original, picture = reference(record), pictures.read(painted.id)
