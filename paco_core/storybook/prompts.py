@@ -6,13 +6,14 @@ them to the right place. Every attribute stands in the text, so a prompt can be 
 
 from __future__ import annotations
 
+import math
 import random
 import re
 from dataclasses import dataclass
 from typing import Literal
 
-from paco_core.io.files import digest
-from paco_core.storybook.world import VOCABULARY, Panel, Size, random_panel
+from paco_core.io.files import DataError, digest
+from paco_core.storybook.world import SHARED_TRAITS, VOCABULARY, Panel, Size, random_panel
 
 Dimension = Literal["Style", "Identity", "Logic"]
 
@@ -129,8 +130,37 @@ def compose(panels: list[Panel], layout: str, kind: int) -> StorybookPrompt:
     )
 
 
+#: Different prompts of one layout. The kinds take turns, so they end with the poorest, which chooses shared traits and
+#: one scene for all panels.
+MOST = len(KINDS) * math.prod(len(VOCABULARY[trait]) for trait in (*SHARED_TRAITS, "scene"))
+
+
+def refuse_undrawable(count: int, layout: str) -> None:
+    """Find what the storybook cannot write, before it begins.
+
+    Raises:
+        DataError: for more prompts than there are, and for a layout without words.
+    """
+    if count > MOST:
+        raise DataError(f"prompts.count={count}: the storybook has {MOST} different prompts of a layout; lower it")
+    rows, columns = (int(n) for n in layout.split("x"))
+    try:
+        place_marks(rows, columns)
+    except ValueError as error:
+        raise DataError(f"prompts.layout={layout}: {error}") from None
+    if rows * columns not in COUNTS:
+        raise DataError(
+            f"prompts.layout={layout}: the storybook counts up to {max(COUNTS)} panels, {layout} has {rows * columns}"
+        )
+
+
 def storybook_prompts(count: int, seed: int, layout: str = "2x2") -> list[StorybookPrompt]:
-    """``count`` different prompts, the kinds in turn; a longer list begins with the shorter one."""
+    """``count`` different prompts, the kinds in turn; a longer list begins with the shorter one.
+
+    Raises:
+        DataError: as :func:`refuse_undrawable`.
+    """
+    refuse_undrawable(count, layout)
     rng = random.Random(f"prompts-{seed}-{layout}")
     rows, columns = (int(n) for n in layout.split("x"))
     found: dict[str, StorybookPrompt] = {}

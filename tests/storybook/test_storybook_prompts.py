@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from paco_core.io.files import DataError
 from paco_core.storybook.prompts import (
     KINDS,
     compose,
@@ -123,3 +124,8 @@ def test_shared_traits_are_part_of_the_vocabulary() -> None:
 def test_a_set_of_more_panels_than_there_are_words_for_is_refused() -> None:
     with pytest.raises(ValueError, match="the storybook counts up to 8 panels, 3x3 has 9"):
         storybook_prompts(1, 0, "3x3")
+
+
+def test_more_prompts_than_there_are_words_for_are_refused_at_once() -> None:
+    with pytest.raises(DataError, match="prompts.count=20737: the storybook has 20736 different prompts"):
+        storybook_prompts(20_737, 0)
