@@ -20,6 +20,11 @@ def utf8_text(path: Path) -> str:
     return path.read_text(encoding="utf-8")
 
 
+def _conflict(text: str) -> int | None:
+    """The line of a mark that a merge left for people to resolve."""
+    return next((n for n, line in enumerate(text.splitlines(), 1) if line.startswith(("<<<<<<< ", ">>>>>>> "))), None)
+
+
 def read_data(path: Path, read: Callable[[Path], str] = utf8_text) -> dict[str, Any]:
     """A file that holds a mapping: JSON, TOML or Python by its suffix, else YAML; an empty one is an empty mapping.
 
@@ -37,6 +42,11 @@ def read_data(path: Path, read: Callable[[Path], str] = utf8_text) -> dict[str, 
     try:
         data = _KINDS.get(path.suffix.lower(), parse_yaml)(text)
     except (ValueError, SyntaxError, RecursionError) as error:
+        if (line := _conflict(text)) is not None:
+            raise DvcProjectError(
+                f"{path}: a merge conflict stands in line {line}: resolve it, or take one side with "
+                f"`git checkout --ours {path.name}` or `--theirs`"
+            ) from None
         raise DvcProjectError(f"{path}: {error}") from error
     if data and not isinstance(data, Mapping):
         raise DvcProjectError(f"{path}: expected a mapping, got {type(data).__name__}")

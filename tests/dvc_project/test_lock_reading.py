@@ -147,3 +147,11 @@ def test_a_dep_over_the_network_is_not_asked_for_and_said(tmp_path: Path) -> Non
     assert found.passed and "not asked for over the network: https://example.com/f" in str(found.description)
     (root / "dvc.lock").write_text(lock.replace("/f", "/g"))
     assert in_sync(DvcProject(root), "a").description.startswith("a: https://example.com/f is a new dep")
+
+
+def test_a_merge_conflict_is_called_one(tmp_path: Path) -> None:
+    (tmp_path / ".dvc").mkdir()
+    (tmp_path / "dvc.yaml").write_text(GRAPH)
+    (tmp_path / "dvc.lock").write_text("schema: '2.0'\n<<<<<<< ours\nstages:\n=======\n>>>>>>> theirs\n")
+    with pytest.raises(DvcProjectError, match=r"dvc.lock: a merge conflict stands in line 2: .*git checkout --ours"):
+        DvcProject(tmp_path).lock()
