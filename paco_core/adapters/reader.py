@@ -6,7 +6,6 @@ each layer A, B and a number alpha; the layer's weight grows by ``alpha / rank *
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -90,16 +89,6 @@ def read(source: str | Path, parts: Mapping[str, Part]) -> dict[str, Layers]:
             "merge them into the model"
         )
     return {part: _layers(found, own, parts[part], settings.get(part)) for part, own in places.items()}
-
-
-def digest(layers: Layers) -> str:
-    """Names an adapter by the numbers in it."""
-    found = hashlib.sha256()
-    for name, lora in sorted(layers.items()):
-        found.update(f"{name} {lora.alpha!r} {tuple(lora.a.shape)} {tuple(lora.b.shape)}".encode())
-        for tensor in (lora.a, lora.b):
-            found.update(tensor.detach().cpu().double().numpy().tobytes())
-    return found.hexdigest()[:32]
 
 
 def _places(found: Stored, main: str) -> list[_Place]:
