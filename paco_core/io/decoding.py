@@ -103,7 +103,7 @@ def read_head(data: bytes, most: int = MAX_PIXELS) -> Encoded:
     except Image.DecompressionBombError as error:
         raise TooLarge(f"too many pixels ({error}); at most {most} are accepted") from None
     except Image.UnidentifiedImageError:
-        raise Undecodable(f"not a readable picture: it is not one of {', '.join(FORMATS)}, or damaged") from None
+        raise Undecodable(f"not a readable picture: not one of {', '.join(FORMATS)}, or damaged") from None
     except Exception as error:  # Pillow raises many types for broken files
         raise _damaged(error) from None
     (short, long), size = sorted(opened.size), f"{opened.width} x {opened.height} pixels"

@@ -215,7 +215,7 @@ def test_the_command_says_what_is_wrong(
         (["status"], "no such answer store; `paco annotate` creates one"),
         (["--port", "0"], "instances.parquet: no such file; run `dvc repro rankings`"),
         (["--port", "0", "--annotators", "2", "--overlap", "3"], "--overlap 3: each instance needs that many"),
-        (["--port", "0", "--annotators", "0"], "--annotators 0: at least 1"),
+        (["--port", "0", "--annotators", "0"], "--annotators: 0: expected a number from 1 to 1000000"),
         (["--port", "0", "--retire", "bob"], "there is no annotator 'bob'"),
     ):
         with pytest.raises(SystemExit):

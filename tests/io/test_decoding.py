@@ -91,8 +91,8 @@ def test_a_cmyk_photograph_and_one_of_several_pictures() -> None:
 
 REFUSED = [
     ("zero bytes", b"", "zero bytes, expected a picture"),
-    ("text", b"no picture", "it is not one of PNG, JPEG, WEBP, GIF, TIFF, BMP, or damaged"),
-    ("another format", encoded(drawing(), "ICO"), "it is not one of PNG, JPEG, WEBP, GIF, TIFF, BMP, or damaged"),
+    ("text", b"no picture", "not one of PNG, JPEG, WEBP, GIF, TIFF, BMP, or damaged"),
+    ("another format", encoded(drawing(), "ICO"), "not one of PNG, JPEG, WEBP, GIF, TIFF, BMP, or damaged"),
     ("a strip", encoded(Image.new("RGB", (1, 20_000))), "1 x 20000 pixels: a side has at most 16384"),
     ("a shorter strip", encoded(Image.new("L", (401, 2))), "401 x 2 pixels: its longer side is more than 200 times"),
     ("a bomb", bomb(), "too many pixels"),

@@ -123,8 +123,8 @@ def test_what_is_no_bearable_picture_is_refused_before_it_is_decoded(
     wide += (0).to_bytes(4, "big") + b"IDAT" + zlib.crc32(b"IDAT").to_bytes(4, "big")
     strip = encode_png(Image.new("RGB", (1, 20_000)))
     for data, said in (
-        (b"", "zero bytes"), (b"GIF89a" + bytes(40), "is not one of PNG, JPEG, WEBP, GIF, TIFF, BMP"),
-        (b"<svg/>", "is not one of"), (strip, "1 x 20000 pixels: a side has at most 16384"),
+        (b"", "zero bytes"), (b"GIF89a" + bytes(40), "not one of PNG, JPEG, WEBP, GIF, TIFF, BMP"),
+        (b"<svg/>", "not one of"), (strip, "1 x 20000 pixels: a side has at most 16384"),
         (picture()[:60], "not a readable picture"),
         (bomb, "this picture"), (wide, "9000 x 9000 pixels exceed"),
     ):  # fmt: skip
