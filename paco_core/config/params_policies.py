@@ -140,7 +140,7 @@ class EarlyStop(Section):
 
 def _known_rewards(recipes: dict[str, PolicyRecipe]) -> dict[str, PolicyRecipe]:
     """Every reward of every recipe is registered, or names a function of the user's own."""
-    names = names_of("rewards/registry.py", "BUILDERS")
+    names = [name for table in ("BUILDERS", "FUNCTIONS") for name in names_of("rewards/registry.py", table)]
     for recipe, key, rewards in ((n, k, s) for n, r in recipes.items() for k, s in r.reward_sets.items()):
         for name, term in rewards.terms.items():
             asked = term.reward or name

@@ -1,7 +1,8 @@
-"""Rewards and aggregators of the user's own, named ``module:function``."""
+"""Rewards that are one function, registered or the user's own, and how ``module:function`` is found."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -35,22 +36,32 @@ def find(name: str) -> Callable[..., Any]:
 
 
 class FunctionReward:
-    """A function of a :class:`RewardBatch` that returns N numbers; NaN where it has none.
+    """A function ``f(images, records)`` that returns N numbers, NaN where it has none.
 
+    ``images`` are the N whole pictures, ``records`` their prompts. A function with a single argument without a default
+    is given the :class:`RewardBatch` instead, which also holds panels and reference pictures.
     With ``function.groupwise = True`` it is given one whole group a call, all pictures of one prompt.
+
+    Args:
+        name: ``module:function``.
+
+    Raises:
+        DataError: when the function is not there, or takes other arguments.
     """
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.function = find(name)
+        self.takes_batch = _required(self.function, name) == 1
         self.groupwise = bool(getattr(self.function, "groupwise", False))
         self.causes: dict[str, int] = {}
 
     def __call__(self, batch: RewardBatch) -> np.ndarray:
         import numpy as np
 
+        given = (batch,) if self.takes_batch else (batch.whole, batch.records)
         try:
-            values = np.asarray(self.function(batch), dtype=np.float64)
+            values = np.asarray(self.function(*given), dtype=np.float64)
         except Exception as error:
             raise RuntimeError(f"reward {self.name} failed on {len(batch)} pictures: {error!r}") from error
         if values.shape != (len(batch),):
@@ -59,3 +70,22 @@ class FunctionReward:
         if failed.any():
             self.causes[NOT_A_NUMBER] = self.causes.get(NOT_A_NUMBER, 0) + int(failed.sum())
         return np.where(failed, np.nan, values)
+
+
+def _required(function: Callable[..., Any], name: str) -> int:
+    """How many arguments without a default a reward function takes: 1 or 2."""
+    kinds = inspect.Parameter
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except ValueError:
+        raise DataError(f"{name!r} does not say what arguments it takes; wrap it in a function of Python") from None
+    required = [
+        parameter
+        for parameter in parameters
+        if parameter.default is kinds.empty and parameter.kind not in (kinds.VAR_POSITIONAL, kinds.VAR_KEYWORD)
+    ]
+    if len(required) not in (1, 2) or any(parameter.kind is kinds.KEYWORD_ONLY for parameter in required):
+        raise DataError(
+            f"{name!r} takes ({', '.join(map(str, required))}); a reward takes (images, records), or one RewardBatch"
+        )
+    return len(required)

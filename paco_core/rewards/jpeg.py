@@ -3,39 +3,23 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
-
-import numpy as np
-
-from paco_core.rewards.base import RewardBatch
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-    from paco_core.config.params import RewardTerm
-    from paco_core.rewards.sources import Sources
+    from paco_core.data.records.records import PromptRecord
 
 QUALITY = 95  # as in DDPO (arXiv 2305.13301), which rewards the negative file size instead
 
 
-class Jpeg:
+def compressibility(images: Sequence[Image], records: Sequence[PromptRecord]) -> list[float]:  # noqa: ARG001
     """1 - bytes of the JPEG / bytes of the pixels: at most 1 whatever the size, higher for smoother pictures."""
-
-    name = "jpeg"
-
-    def __init__(self) -> None:
-        self.causes: dict[str, int] = {}
-
-    def __call__(self, batch: RewardBatch) -> np.ndarray:
-        return np.array([_saved(picture) for picture in batch.whole])
+    return [1.0 - _bytes_of_jpeg(image) / (3 * image.width * image.height) for image in images]
 
 
-def _saved(picture: Image) -> float:
+def _bytes_of_jpeg(image: Image) -> int:
     buffer = io.BytesIO()
-    picture.save(buffer, format="JPEG", quality=QUALITY)
-    return 1.0 - len(buffer.getvalue()) / (3 * picture.width * picture.height)
-
-
-def build(_term: RewardTerm, _sources: Sources) -> Jpeg:
-    """The reward of a term."""
-    return Jpeg()
+    image.save(buffer, format="JPEG", quality=QUALITY)
+    return len(buffer.getvalue())

@@ -1,4 +1,7 @@
-"""Rewards by name. A reward is one file and one line in :data:`BUILDERS`; any other is named ``module:function``."""
+"""Rewards by name: one file and one line in :data:`FUNCTIONS`, or in :data:`BUILDERS` where it needs a model.
+
+Any other is named ``module:function``.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,12 @@ from paco_core.rewards.base import RewardFunction
 from paco_core.rewards.function import FunctionReward, find
 from paco_core.rewards.sources import Sources
 
-#: Name -> "module:function" that builds the reward of a term; the module is imported when the reward is asked for.
+#: Name -> "module:function" of a reward that is one function of (images, records). Its module is imported when the
+#: reward is asked for.
+FUNCTIONS = {
+    "jpeg": "paco_core.rewards.jpeg:compressibility",
+}
+#: Name -> "module:function" that builds the reward of a term, from the models that it needs.
 BUILDERS = {
     "consistency": "paco_core.rewards.consistency:build",
     "editing": "paco_core.rewards.editing:build",
@@ -18,7 +26,6 @@ BUILDERS = {
     "clip_i": "paco_core.rewards.clip_i:build",
     "clip_score": "paco_core.rewards.clip_score:build",
     "pickscore": "paco_core.rewards.pickscore:build",
-    "jpeg": "paco_core.rewards.jpeg:build",
     "ocr": "paco_core.rewards.ocr:build",
 }
 #: Rewards that ask a served reward model about pairs.
@@ -55,10 +62,8 @@ def check(rewards: RewardSet, given: str = "panels") -> None:
     """
     for name, term in rewards.terms.items():
         asked = kind(name, term)
-        if ":" in asked:
-            find(asked)
-        elif asked not in BUILDERS:
-            raise DataError(f"reward {asked!r} is unknown; choose among {', '.join(BUILDERS)}, or name module:function")
+        if asked not in BUILDERS:
+            _function(asked)
         elif (needed := NEEDS.get(asked, given)) != given:
             raise DataError(f"reward {asked} does not fit this policy, which {LACKS[needed]}")
     if ":" in rewards.aggregator:
@@ -77,13 +82,19 @@ def build(name: str, term: RewardTerm, sources: Sources | None = None) -> Reward
         DataError: for an unknown name, or when the reward lacks its model or its judge.
     """
     asked = kind(name, term)
-    if ":" in asked:
-        return FunctionReward(asked)
     if asked not in BUILDERS:
-        raise DataError(f"reward {asked!r} is unknown; choose among {', '.join(BUILDERS)}, or name module:function")
+        return _function(asked)
     module, function = BUILDERS[asked].split(":")
     reward: RewardFunction = getattr(import_module(module), function)(term, sources or Sources())
     return reward
+
+
+def _function(asked: str) -> FunctionReward:
+    """The registered or named function as a reward."""
+    if asked not in FUNCTIONS and ":" not in asked:
+        names = ", ".join([*BUILDERS, *FUNCTIONS])
+        raise DataError(f"reward {asked!r} is unknown; choose among {names}, or name module:function")
+    return FunctionReward(FUNCTIONS.get(asked, asked))
 
 
 def build_set(rewards: RewardSet, sources: Sources) -> dict[str, RewardFunction]:

@@ -271,6 +271,14 @@ own_group.groupwise = True  # type: ignore[attr-defined]
 own_number = 3
 
 
+def own_width(images: Sequence[Image.Image], records: Sequence[PromptRecord], scale: float = 2.0) -> list[float]:
+    return [scale * image.width + len(record.idx) for image, record in zip(images, records, strict=True)]
+
+
+def own_three(images: object, records: object, references: object) -> list[float]:
+    return []
+
+
 def own_failure(batch: RewardBatch) -> list[float]:
     raise KeyError("theme")
 
@@ -287,9 +295,17 @@ def test_a_function_of_the_user_is_a_reward() -> None:
         failing(RewardBatch([make_record()], [panels()]))
 
 
+def test_a_function_of_images_and_records_needs_no_class() -> None:
+    reward = registry.build("width", RewardTerm(weight=1.0, reward=f"{__name__}:own_width"))
+    assert reward(whole(picture(), Image.new("RGB", (5, 9)))).tolist() == [65.0, 11.0]
+    with pytest.raises(ValueError, match="panels only"):
+        reward(RewardBatch([make_record()], [panels()]))
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [
+        (f"{__name__}:own_three", r"takes \(images.*references.*\); a reward takes \(images, records\), or one"),
         ("no_such_module_here:f", "cannot be imported"),
         (f"{__name__}:own_rewards", "has no 'own_rewards'"),
         (f"{__name__}:own_number", "is not a function but a int"),
