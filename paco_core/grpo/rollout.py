@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from paco_core.grpo.dynamics import DYNAMICS, Step, euler, steps_of
-from paco_core.policies.base import NoiseKey, Policy, Size
+from paco_core.policies.base import Flow, NoiseKey, Size
 from paco_core.policies.encoded import Encoded
 
 #: What a trained pass of a policy-gradient loss starts from; a loss that needs more, or less, says so.
@@ -32,7 +32,7 @@ class Sampling:
     @classmethod
     def of(
         cls,
-        policy: Policy,
+        policy: Flow,
         size: Size,
         steps: int,
         guidance: float,
@@ -116,7 +116,7 @@ class Trajectory:
 
 
 def rollout(
-    policy: Policy,
+    policy: Flow,
     encoded: Encoded,
     rows: Sequence[int],
     keys: Sequence[NoiseKey],
@@ -126,7 +126,7 @@ def rollout(
 
     Up to the first noisy step, passes are made once for all samples of a prompt that share their initial noise. A step
     that is trained is computed as its trained pass will be, the others as pictures are painted
-    (:meth:`Policy.painting`).
+    (:meth:`Flow.painting`).
 
     Args:
         encoded: the prompts.

@@ -53,7 +53,25 @@ def sized(name: str, size: Size) -> str:
     return f"{name} {size[0]}x{size[1]}"
 
 
-class Policy(Protocol):
+class Flow(Protocol):
+    """What sampling asks of a policy: a schedule, noise and velocities. Latents: (N, tokens, channels), fp32."""
+
+    def sigmas(self, size: Size, steps: int) -> torch.Tensor:
+        """The fp32 schedule (steps + 1,), from 1 down to 0, as the family's own pipeline makes it."""
+
+    def noise(self, size: Size, keys: Sequence[NoiseKey]) -> torch.Tensor:
+        """Standard normal latents, one row a key."""
+
+    def velocity(
+        self, latents: torch.Tensor, sigma: float, condition: Condition, guidance: float, size: Size
+    ) -> torch.Tensor:
+        """Predicted velocity in fp32, shaped like ``latents``."""
+
+    def painting(self) -> AbstractContextManager[None]:
+        """Passes of the block only paint: they may be computed in a smaller number format than trained ones."""
+
+
+class Policy(Flow, Protocol):
     """An image generator or editor under training. Latents are packed: (N, tokens, channels), fp32."""
 
     family: str
@@ -90,20 +108,6 @@ class Policy(Protocol):
 
     def drop_encoders(self) -> None:
         """Free the text encoders; :meth:`encode` is an error from here on."""
-
-    def sigmas(self, size: Size, steps: int) -> torch.Tensor:
-        """The fp32 schedule (steps + 1,), from 1 down to 0, as the family's own pipeline makes it."""
-
-    def noise(self, size: Size, keys: Sequence[NoiseKey]) -> torch.Tensor:
-        """Standard normal latents, one row a key."""
-
-    def velocity(
-        self, latents: torch.Tensor, sigma: float, condition: Condition, guidance: float, size: Size
-    ) -> torch.Tensor:
-        """Predicted velocity in fp32, shaped like ``latents``."""
-
-    def painting(self) -> AbstractContextManager[None]:
-        """Passes of the block only paint: they may be computed in a smaller number format than trained ones."""
 
     def decode(self, latents: torch.Tensor, size: Size) -> list[Image]:
         """Clean latents to pictures."""
