@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paco_core.config.params import Params, PolicyRecipe
+from paco_core.data.pairs.imported_pairs import count_to_train_on
 from paco_core.planning.device_memory import device_memory, painting_gb
 from paco_core.planning.skipped_stages import skipped_stages
 from paco_core.planning.weights import model_gb
@@ -111,7 +112,7 @@ def prompts_at_hand(params: Params, root: Path) -> int:
 def _pairs(params: Params, root: Path, instances: int) -> int:
     """Training pairs: of the rankings at most, of the edits that are asked for, and the imported ones that are here."""
     ranked = int(instances * (1 - params.pairs.benchmark_share) * PAIRS_AN_INSTANCE)
-    imported = _lines(root / params.pairs.imported / "train.jsonl") if params.pairs.imported else 0
+    imported = count_to_train_on(root / params.pairs.imported) if params.pairs.imported else 0
     return ranked + imported + (params.pairs.editing.count or 0)
 
 

@@ -14,9 +14,11 @@ from dataset_world import draw_grids, rank_grids, records
 from PIL import Image
 
 from paco_core.cli import exchange as command
+from paco_core.config.params import PARAMS_FILE, load
 from paco_core.data.records.panels import PanelStore
 from paco_core.exchange.questions import Question
 from paco_core.io.files import DataError, write_json, write_jsonl
+from paco_core.planning.costs import stage_costs
 from paco_core.reward_model.examples import read_examples
 from paco_core.runtime.launch import run_stage
 
@@ -107,6 +109,12 @@ def metrics(root: Path, stage: str) -> dict[str, Any]:
     return dict(json.loads((root / f"data/metrics/{stage}.json").read_text()))
 
 
+def at_most(root: Path) -> int:
+    """The pairs that `paco check` expects."""
+    (found,) = (cost.work for cost in stage_costs(load(root / PARAMS_FILE), root) if cost.stage == "pairs")
+    return int(found.split()[2])
+
+
 def test_all_that_an_import_takes_is_trained_on(project: Path, tmp_path: Path) -> None:
     want = public(tmp_path / "in")
     triples(tmp_path / "in")
@@ -117,6 +125,9 @@ def test_all_that_an_import_takes_is_trained_on(project: Path, tmp_path: Path) -
     kinds = [f"rejected.{kind}" for kind in ("turns", "system", "answer", "record", "entry")]
     assert [told[kind] for kind in kinds] == [3, 1, 1, 1, 1], causes
 
+    none_imported = at_most(project)
+    settle(project, pairs={"imported": str(tmp_path / "own")})
+    assert at_most(project) - none_imported == want["a_train"], "`paco check` counts what is trained on, and no more"
     editing = {"source": "import", "file": str(tmp_path / "in/triples.jsonl"), "count": None}
     shares = {"validation_share": 0.0, "balance": False, "identical_share": 0.0}
     settle(project, pairs={"imported": str(tmp_path / "own"), "editing": editing, **shares},

@@ -6,9 +6,13 @@ import math
 import re
 import shutil
 from collections.abc import Set
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from paco_core.config.params import EditQuestion
 from paco_core.data.pairs.answers import NO, YES, fault
@@ -40,6 +44,21 @@ class ImportedPairs:
                 shutil.copyfile(self.source / name, out / SHARD / name)
 
 
+def tables_of(folder: Path) -> list[Path]:
+    """The tables of pairs in a folder."""
+    return [file for file in sorted(folder.glob("*.parquet")) if file.name != "benchmark.parquet"]
+
+
+def count_to_train_on(folder: Path) -> int:
+    """Pairs of a folder that are not held out, by the heads of its tables; those of a damaged one are not counted."""
+    count = 0
+    for file in tables_of(folder):
+        if not HELD.search(file.stem):
+            with suppress(OSError, pa.ArrowInvalid):
+                count += pq.read_metadata(file).num_rows
+    return count
+
+
 def imported_pairs(folder: Path | None) -> ImportedPairs:
     """All pairs of a folder; those of tables named test or validation, as their publisher splits them, are held out.
 
@@ -49,7 +68,7 @@ def imported_pairs(folder: Path | None) -> ImportedPairs:
     """
     if folder is None:
         return ImportedPairs()
-    tables = [file for file in sorted(folder.glob("*.parquet")) if file.name != "benchmark.parquet"]
+    tables = tables_of(folder)
     if not tables:
         raise DataError(
             f"{folder}: holds no table of pairs; `paco dataset import paco_dataset FOLDER {folder}` makes one"
