@@ -28,40 +28,58 @@ Family = Annotated[str, registered("policies/families.py", "FAMILIES")]
 
 
 class Section(BaseModel):
-    """A section of the file: immutable, closed to unknown keys, to NaN and infinity; params.py reads it strictly."""
+    """A section of the file: immutable, closed to unknown keys, to NaN and infinity; params.py reads it strictly.
 
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), allow_inf_nan=False)
+    The text under a field is its description: the reference page, the JSON schema and `paco params` show it.
+    """
+
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        protected_namespaces=(),
+        allow_inf_nan=False,
+        use_attribute_docstrings=True,
+    )
 
 
 class LoraShape(Section):
     rank: Annotated[int, Field(gt=0, le=2**14)]
+    """rank of the adapter"""
     alpha: Positive
+    """scale of the adapter, divided by the rank"""
 
 
 class LoraParams(LoraShape):
     targets: list[str] = Field(min_length=1)
+    """names of the linear layers that are adapted"""
 
 
 class PolicyLora(LoraShape):
-    targets: Annotated[list[str], Field(min_length=1)] | None = None  # null = the family's own
+    targets: Annotated[list[str], Field(min_length=1)] | None = None
+    """names or endings of linear layers; null = the family's own list"""
 
 
 class ChatParams(Section):
     """A chat model behind an OpenAI-compatible endpoint. The key itself stands in the environment only."""
 
     base_url: str = Field(pattern=r"^https?://[^@\s]+$")
+    """address of an OpenAI-compatible endpoint"""
     model: str
-    api_key_env: (
-        Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")] | None
-    )  # name of a variable; null = no key is asked for
-    structured: Literal["json_schema", "json_object", "none"] = "json_schema"  # what the endpoint can enforce
+    """name of the model there"""
+    api_key_env: Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")] | None
+    """name of the environment variable that holds the key; null = no key is asked for"""
+    structured: Literal["json_schema", "json_object", "none"] = "json_schema"
+    """what form of answer the endpoint can enforce"""
     in_flight: Positive = 16
+    """questions on their way at a time"""
     timeout_s: Positive = 120
-    retries: Natural = 6  # of a request that was not served (429, 5xx, no connection)
-    tries: Positive = 3  # of a question whose answer was rejected
-    options: dict[str, Any] = Field(
-        default_factory=dict
-    )  # further keys of the request's body, as the endpoint names them
+    """seconds until a question must be answered"""
+    retries: Natural = 6
+    """repetitions of a request that was not served (429, 5xx, no connection)"""
+    tries: Positive = 3
+    """repetitions of a question whose answer was rejected"""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """further keys of the request's body, as the endpoint names them"""
 
     @model_validator(mode="after")
     def _no_reserved_option(self) -> ChatParams:

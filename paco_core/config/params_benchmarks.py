@@ -15,16 +15,21 @@ ConvertedWeights = Annotated[str, Names("folder", "put the converted weights the
 class PredictorParams(Section):
     """A published predictor, run by an environment of its own: its pins and licence need not fit ours."""
 
-    python: str = Field(min_length=1)  # the interpreter of that environment
-    model: str | None = None  # null = the predictor's own default
+    python: str = Field(min_length=1)
+    """interpreter of the environment that has it"""
+    model: str | None = None
+    """its model; null = its own default"""
     device: str = "cuda"
+    """where it runs"""
 
 
 class _Judge(Section):
     """Who answers yes or no: a model in this process, or one behind an endpoint that gives log-probabilities."""
 
-    model: ModelRef | None = None  # Qwen2.5-VL: a folder, or a hub id
+    model: ModelRef | None = None
+    """Qwen2.5-VL that answers in this process"""
     endpoint: ChatParams | None = None
+    """model behind an endpoint that gives log-probabilities"""
 
     @model_validator(mode="after")
     def _one_of_them(self) -> _Judge:
@@ -36,73 +41,107 @@ class _Judge(Section):
 
 
 class JudgeParams(_Judge):
-    wording: Literal["published", "rl"] = "published"  # the benchmark's own question, or the one that the RL knows
+    wording: Literal["published", "rl"] = "published"
+    """the benchmark's own question, or the one of the RL"""
 
 
 class AlignmentParams(_Judge):
-    wording: Literal["published", "text"] = "published"  # VQAScore's question, or each text as it is
-    vqascore: PredictorParams | None = None  # as published: t2v-metrics, clip-flant5-xxl
+    wording: Literal["published", "text"] = "published"
+    """VQAScore's question, or each text as it is"""
+    vqascore: PredictorParams | None = None
+    """t2v-metrics in an environment of its own, as published with clip-flant5-xxl"""
 
 
 class VieScoreParams(Section):
     """Edits judged as GEdit-Bench judges, by a vision language model behind an endpoint."""
 
     endpoint: ChatParams
-    prompts: str | None = None  # where the published texts are: a folder, or an installed package; null = our own words
+    """vision language model that judges"""
+    prompts: str | None = None
+    """folder or installed package of the published texts; null = our own words"""
 
 
 class T2isBenchParams(Section):
     """T2IS-Bench on the pictures that the stage ``t2is`` painted; a part that is null is not measured."""
 
-    prompts: Positive | None = None  # of those that were painted, at most
-    criteria: UserFile | None = None  # prompt_consistency.json; null = the criteria of the records
-    texts: UserFile | None = None  # prompt_alignment.json, which alignment needs
+    prompts: Positive | None = None
+    """painted prompts that are measured, at most; null = all"""
+    criteria: UserFile | None = None
+    """prompt_consistency.json of T2IS-Bench; null = the records' own"""
+    texts: UserFile | None = None
+    """prompt_alignment.json of T2IS-Bench, which alignment needs"""
     consistency: JudgeParams | None = None
     alignment: AlignmentParams | None = None
     aesthetics: PredictorParams | None = None
-    pictures: dict[str, BenchmarkFolder] = Field(default_factory=dict)  # name -> sets painted elsewhere
+    """aesthetic predictor in an environment of its own; null = not measured"""
+    pictures: dict[str, BenchmarkFolder] = Field(default_factory=dict)
+    """sets painted elsewhere, a folder by name"""
     bootstrap: Resamples
+    """resamples of the confidence intervals"""
     seed: Seed
+    """seed of the resamples"""
 
 
 class ConsistencyRankParams(Section):
-    source: BenchmarkFolder | None = (
-        None  # folder in ConsistencyRank-Bench's layout; None: the project's own held-out rankings
-    )
-    template: Literal["theme", "plain", "marked"] | None = None  # None: the one that the reward was trained with
+    source: BenchmarkFolder | None = None
+    """folder in ConsistencyRank-Bench's layout; null = the project's held-out rankings"""
+    template: Literal["theme", "plain", "marked"] | None = None
+    """question that is asked; null = the one that the reward was trained with"""
     clip: ModelRef | None
-    dreamsim: ConvertedWeights | None = None  # of benchmarks/dreamsim_conversion.py; None: not a judge
-    scored_elsewhere: dict[str, UserFile] = Field(
-        default_factory=dict
-    )  # judge -> JSON Lines of its scores (a closed model)
+    """CLIP of the judge CLIP-I; null = not a judge"""
+    dreamsim: ConvertedWeights | None = None
+    """folder of converted DreamSim weights; null = not a judge"""
+    scored_elsewhere: dict[str, UserFile] = Field(default_factory=dict)
+    """judges by name, with tables of their scores (CSV, JSON Lines, Parquet)"""
     max_instances: Positive | None
+    """rankings, drawn at random; null = all"""
     bootstrap: Resamples
+    """resamples of the confidence intervals"""
     seed: Seed
+    """seed of the draw and of the resamples"""
 
 
 class EditRewardParams(Section):
-    source: BenchmarkFolder | None = None  # folder in EditReward-Bench's layout; None: drawn by the embedded world
-    wording: Literal["rl", "published"] = "rl"  # the questions of training and RL, or of the published figures
-    count: Drawn  # comparisons drawn
-    size: DrawnSide  # of a drawn picture, pixels
+    source: BenchmarkFolder | None = None
+    """folder in EditReward-Bench's layout; null = drawn by the embedded world"""
+    wording: Literal["rl", "published"] = "rl"
+    """questions of training and RL, or of the published figures"""
+    count: Drawn
+    """comparisons that are drawn"""
+    size: DrawnSide
+    """pixels of a drawn picture's side"""
     clip: ModelRef | None
+    """CLIP of the judges by similarity; null = none"""
     bootstrap: Resamples
+    """resamples of the confidence intervals"""
     seed: Seed
+    """seed of the comparisons and of the resamples"""
 
 
 class T2isParams(Section):
     prompts: Positive
+    """unseen prompts that are painted, at most"""
     seeds: list[Seed] = Field(min_length=1)
+    """one picture of every prompt from each"""
     steps: Positive
-    separately: bool = False  # also paint each panel as a picture of its own, by the model before training
+    """sampling steps"""
+    separately: bool = False
+    """also paint each panel as a picture of its own, by the model before training"""
     bootstrap: Resamples
+    """resamples of the confidence intervals"""
     seed: Seed
+    """seed of the resamples"""
 
 
 class GeditParams(Section):
-    prompts: Positive  # of the unseen editing prompts, at most
+    prompts: Positive
+    """unseen editing prompts, at most"""
     seeds: list[Seed] = Field(min_length=1)
+    """one picture of every prompt from each"""
     steps: Positive
+    """sampling steps"""
     viescore: VieScoreParams | None = None  # null = not judged so
     bootstrap: Resamples
+    """resamples of the confidence intervals"""
     seed: Seed
+    """seed of the resamples"""

@@ -24,15 +24,21 @@ EditQuestion = Literal["edit_consistency", "edit_following"]  # templates of rew
 
 class EditingParams(Section):
     source: Literal["storybook", "import"]
-    count: Natural | None  # null: all of the file
-    questions: list[EditQuestion] = Field(default=["edit_consistency"], min_length=1)  # of drawn edits, in turns
-    broken_share: Fraction = 0.0  # of drawn edits that change more than was asked; the paper has none
-    unheeded_share: Fraction = (
-        0.0  # of drawn edits in which something else than what was asked for changed; the paper has none
-    )
-    size: DrawnSide = 32  # pixels of a drawn picture's side
-    file: UserFile | None = None  # JSON Lines of original, edited, instruction, for the source "import"
+    """where editing pairs come from"""
+    count: Natural | None
+    """how many edits are drawn, or rows of the file; null = all of the file"""
+    questions: list[EditQuestion] = Field(default=["edit_consistency"], min_length=1)
+    """what is asked about drawn edits, in turns"""
+    broken_share: Fraction = 0.0
+    """share of drawn edits that change more than was asked; the paper has none"""
+    unheeded_share: Fraction = 0.0
+    """share of drawn edits that change something else than was asked; the paper has none"""
+    size: DrawnSide = 32
+    """pixels of a drawn picture's side"""
+    file: UserFile | None = None
+    """JSON Lines of original, edited and instruction, for the source `import`"""
     seed: Seed = 0
+    """seed of drawn edits"""
 
     @model_validator(mode="after")
     def _count_or_file(self) -> EditingParams:
@@ -48,14 +54,19 @@ class EditingParams(Section):
 class EditPromptsParams(Section):
     """What editing policies are trained on and watched on."""
 
-    source: Literal["storybook", "file", "none"]  # none: no recipe edits
-    count: Positive | None  # drawn edits, or rows of the file; null: all of the file
-    unseen: Positive  # pictures that no policy is trained on
-    size: DrawnSide = 64  # pixels of a drawn picture's side
-    file: UserFile | None = (
-        None  # JSON Lines of instruction, input_image and, if known, key, task_type, instruction_language
-    )
+    source: Literal["storybook", "file", "none"]
+    """where instructions and pictures come from; `none` = no recipe edits"""
+    count: Positive | None
+    """how many drawn edits, or rows of the file; null = all of the file"""
+    unseen: Positive
+    """pictures that no policy is trained on"""
+    size: DrawnSide = 64
+    """pixels of a drawn picture's side"""
+    file: UserFile | None = None
+    """JSON Lines of instruction, input_image and, if known, key, task_type and instruction_language, for the
+    source `file`"""
     seed: Seed = 0
+    """seed of drawn edits"""
 
     @model_validator(mode="after")
     def _source_has_what_it_needs(self) -> EditPromptsParams:
@@ -75,20 +86,30 @@ class Painter(Section):
     """A base editor; ``guidance`` and text window as in the recipes of ``policies``."""
 
     family: Family
+    """an entry of `paco_core/policies/families.py`"""
     model: ModelRef
+    """editor, a folder or hub id"""
     guidance: Number
+    """guidance scale"""
     max_sequence_length: Positive
+    """tokens of an instruction that the text encoder reads"""
 
 
 class EditsParams(Section):
     """What base editors paint of the training edit prompts, for the reward model to learn from."""
 
-    painters: list[Painter]  # none: nothing is painted
+    painters: list[Painter]
+    """base editors that paint training edits for the reward model to learn from; none = nothing is painted"""
     device: str
+    """where they run"""
     dtype: Literal["float32", "mixed", "bfloat16", "float16"]
-    seeds: list[Seed] = Field(min_length=1)  # one picture of every prompt from each
-    size: DrawnSide  # pixels of a painted picture's side
+    """number format of their weights; mixed = float32, and painted in bfloat16 where the device computes it"""
+    seeds: list[Seed] = Field(min_length=1)
+    """one picture of every prompt from each"""
+    size: DrawnSide
+    """pixels of a painted picture's side"""
     steps: Positive
+    """sampling steps"""
 
     @model_validator(mode="after")
     def _each_once(self) -> EditsParams:

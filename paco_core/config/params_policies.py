@@ -30,24 +30,34 @@ Aggregator = Annotated[str, registered("rewards/aggregation.py", "AGGREGATORS", 
 
 class RewardTerm(Section):
     weight: Number
-    reward: str | None = None  # registered name, or module:function; null = the term's own name
+    """weight of the reward; 0 = only measured"""
+    reward: str | None = None
+    """registered name or `module:function`; null = the term's own name"""
     model: ModelRef | None = None
+    """model that the reward uses"""
     device: str = "cpu"
-    theme_from: Literal["theme", "opening"] = "theme"  # what `consistency` quotes: the record's theme, or its prompt's
+    """where that model runs"""
+    theme_from: Literal["theme", "opening"] = "theme"
+    """what the question quotes; the record's theme, or its prompt's opening"""
 
 
 class PromptFiles(Section):
     """T2IS records that come split, such as the released ones: to train on, and to evaluate and benchmark on."""
 
     train: UserFile
+    """JSON Lines of T2IS records to train on, instead of the graph's"""
     test: UserFile
+    """JSON Lines of T2IS records to evaluate on"""
 
 
 class RewardSet(Section):
     terms: dict[str, RewardTerm] = Field(min_length=1)
     aggregator: Aggregator
+    """how rewards become one advantage; a function of `paco_core/rewards/aggregation.py`"""
     tame_delta: AboveZero | Literal["mean", "median"] = 0.2
+    """variation above which the aggregator log_tame tames a reward, a number or a statistic of all"""
     advantage_std: Literal["group", "global"]
+    """deviation by which advantages are divided, of the group or of the batch"""
 
     @model_validator(mode="after")
     def _something_is_rewarded(self) -> RewardSet:
@@ -58,24 +68,44 @@ class RewardSet(Section):
 
 class PolicyRecipe(Section):
     family: Family
+    """an entry of `paco_core/policies/families.py`"""
     model: ModelRef
-    start: AdapterRef | None = None  # LoRA to go on from: folder, file or hub id; null = a fresh adapter
-    epochs: Natural | None = None  # null = policies.epochs; 0 = evaluate the start only
-    loss: Loss | None = None  # null = policies.loss
-    learning_rate: AboveZero | None = None  # null = policies.learning_rate
-    reference_size: Side | None = None  # side that reference pictures are brought to; null = the picture's own
+    """generator, a folder or hub id"""
+    start: AdapterRef | None = None
+    """LoRA to go on from, a folder, file or hub id; null = a fresh adapter"""
+    epochs: Natural | None = None
+    """instead of `policies.epochs`; 0 = only evaluate the start"""
+    loss: Loss | None = None
+    """instead of `policies.loss`"""
+    learning_rate: AboveZero | None = None
+    """instead of `policies.learning_rate`"""
+    reference_size: Side | None = None
+    """pixels of the square that reference pictures are brought to, in their own proportions; null = as the painted
+    picture"""
     train_size: Side
+    """pixels of a training picture's side, all panels together"""
     eval_sizes: list[Side] = Field(min_length=1)
+    """pixels of an evaluated picture's side"""
     record_size: Literal["aspect", "exact", "ignore"] = "aspect"
+    """whether a record's own height and width are proportions, sizes, or nothing"""
     sampling_steps: Positive
+    """steps of a rollout"""
     noise_steps: list[Natural]
-    num_noise_steps: Positive | None = None  # so many of noise_steps, drawn anew each epoch; null = all
-    train_steps: list[Natural] | None = None  # null = every noise step (loss nft: every sampling step)
+    """steps at which noise is injected"""
+    num_noise_steps: Positive | None = None
+    """so many of noise_steps, drawn anew each epoch; null = all"""
+    train_steps: list[Natural] | None = None
+    """noise steps that are trained (loss nft, sampling steps); null = all"""
     dynamics: Dynamics
+    """how noise enters a step; an entry of `paco_core/grpo/dynamics.py`"""
     noise_level: AboveZero
-    shared_noise: bool = False  # one initial noise a group: steps up to the first noisy one run once a prompt
+    """size of the injected noise (eta)"""
+    shared_noise: bool = False
+    """one initial noise a group: the steps up to the first noisy one run once a prompt"""
     guidance: Number
+    """guidance scale"""
     max_sequence_length: Positive
+    """tokens of a prompt that the text encoder reads"""
     prompts: PromptFiles | None = None  # of sets; null = the graph's diverse prompts, some of them held back
     rewards: RewardSet
     test_rewards: RewardSet | None = None  # what evaluation asks; null = the training's rewards
@@ -118,24 +148,32 @@ class PolicyRecipe(Section):
 class NftParams(Section):
     """Loss nft (DiffusionNFT, arXiv 2509.16117), table of its schedules in its code."""
 
-    mix: Annotated[float, Field(gt=0, le=1)] = 1.0  # b: share of the new velocity in the implicit policies
-    decay: Literal["on_policy", "slow", "late"] = "slow"  # how fast the adapter `old` follows
+    mix: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """b of the loss nft, the share of the new velocity in the implicit policies"""
+    decay: Literal["on_policy", "slow", "late"] = "slow"
+    """how fast the adapter `old` follows"""
 
 
 class KlParams(Section):
     """Distance to the policy without adapter. No reference pass is run at beta 0."""
 
     beta: FromZero = 0.0
+    """weight of the distance to the model without adapter; 0 = no such pass"""
     form: Literal["exact", "paper"] = "exact"
+    """exact, or divided by the step's deviation as in the paper"""
 
 
 class EarlyStop(Section):
     """When to end a training before its last epoch; the outs are those of a finished one."""
 
-    reward_rise: FromZero = 0.05  # share of the first epochs' weighted reward
-    diversity_kept: Fraction = 0.5  # of the first epochs' panel diversity
-    patience: Positive = 3  # epochs that both must hold; also how many first epochs are averaged
-    nan: Literal["error", "stop"] = "error"  # a gradient that is not finite: fail, or end with the weights before it
+    reward_rise: FromZero = 0.05
+    """rise of the weighted reward that a training must keep, as a share of its first epochs'"""
+    diversity_kept: Fraction = 0.5
+    """share of the first epochs' panel diversity below which a training ends"""
+    patience: Positive = 3
+    """epochs that both must hold; also how many first epochs are averaged"""
+    nan: Literal["error", "stop"] = "error"
+    """what a gradient that is not finite does"""
 
 
 def _known_rewards(recipes: dict[str, PolicyRecipe]) -> dict[str, PolicyRecipe]:
@@ -176,37 +214,67 @@ else:
 class PoliciesParams(Section):
     recipes: Recipes
     device: str
+    """where policies train"""
     dtype: Literal["float32", "mixed", "bfloat16"]
+    """number format of the generator's weights; the adapter's are float32; mixed = float32, and pictures, but no
+    trained step, in bfloat16 where the device computes it"""
     learning_rate: AboveZero
+    """learning rate of AdamW"""
     weight_decay: FromZero
+    """weight decay of AdamW"""
     optimizer: Literal["adamw", "adamw_8bit"] = "adamw"
+    """AdamW, or with 8-bit moments (bitsandbytes)"""
     max_grad_norm: AboveZero
+    """norm that gradients are clipped to"""
     lora: PolicyLora
     loss: Loss
+    """a loss of `paco_core/grpo/losses.py`"""
     old_log_prob: Literal["rollout", "recomputed"] = "rollout"
-    max_ratio_gap: AboveZero | None = None  # null: 3 x clip_range
+    """log p from the rollout, or from one more pass before the first update"""
+    max_ratio_gap: AboveZero | None = None
+    """largest |ratio - 1| before the first update that training, promotion and the check accept; null = 3 x
+    clip_range"""
     clip_range: AboveZero
+    """clipping of the probability ratio"""
     max_advantage: AboveZero
+    """advantages are clipped to this"""
     nft: NftParams = NftParams()
     kl: KlParams = KlParams()
     epochs: Positive
+    """rounds of sampling and learning"""
     prompts_per_epoch: Positive
+    """prompts of an epoch"""
     group_size: Annotated[Positive, Field(ge=2)]
+    """pictures of each prompt"""
     updates_per_epoch: Positive
+    """optimiser steps of an epoch"""
     rollout_batch: Positive
+    """pictures sampled at a time"""
     train_batch: Positive
+    """pictures of a trained pass"""
     gradient_checkpointing: bool
+    """compute blocks again in the backward pass instead of keeping them"""
     ema_decay: Fraction
+    """decay of the averaged weights"""
     ema_every: Positive
+    """optimiser steps between averages"""
     eval_every: Positive
-    eval_batch: Positive | None = None  # pictures painted at a time; None: as in a rollout
+    """epochs between evaluations"""
+    eval_batch: Positive | None = None
+    """pictures painted at a time in an evaluation; null = as in a rollout"""
     eval_prompts: Positive
+    """unseen prompts of an evaluation"""
     eval_steps: Positive
+    """sampling steps of an evaluation"""
     eval_seeds: list[Seed] = Field(min_length=1)
+    """one picture of every evaluated prompt from each"""
     checkpoint_every: Positive
+    """epochs between checkpoints"""
     keep_checkpoints: Positive = 1
+    """how many of the newest checkpoints are kept"""
     early_stop: EarlyStop | None = None
     seed: Seed
+    """seed of everything that is drawn"""
 
     @model_validator(mode="after")
     def _even_updates(self) -> PoliciesParams:

@@ -6,7 +6,6 @@ import fnmatch
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,6 @@ from paco_core.io.answer import Answer, plain
 from paco_core.io.atomic import atomic
 from paco_core.io.files import DataError
 
-DESCRIPTIONS = Path(__file__).with_name("descriptions.yaml")
 PAGE = Path("docs") / "reference" / "parameters.md"
 SCHEMA = Path("profiles") / "params.schema.json"
 MARK = "<!-- written by `paco params --write` from paco_core/config; change it there -->"
@@ -49,29 +47,15 @@ class Parameter:
         return head if dot else GENERAL
 
 
-@cache
-def _descriptions() -> dict[str, Any]:
-    found: dict[str, Any] = yaml.safe_load(DESCRIPTIONS.read_text(encoding="utf-8"))
-    return found
-
-
-def described(key: str) -> str:
-    """What a key means; empty where nobody has said it."""
-    place: Any = _descriptions()
-    for part in key.split("."):
-        place = place.get(part) if isinstance(place, dict) else None
-    return place if isinstance(place, str) else ""
-
-
 def schema() -> dict[str, Any]:
-    """The JSON schema of ``params.yaml`` and of a profile, with descriptions; no key is required, as in a profile."""
+    """The JSON schema of ``params.yaml`` and of a profile; no key is required, as in a profile."""
     whole = Params.model_json_schema()
-    for parameter, found in _walk(whole):
-        found["description"] = parameter.meaning
     for part in (whole, *whole["$defs"].values()):
         part.pop("required", None)
         for found in part.get("properties", {}).values():
             found.pop("title", None)  # pydantic repeats the key there
+            if "description" in found:
+                found["description"] = _on_one_line(found["description"])
     whole["properties"][profiles.EXTENDS] = {"type": "string", "description": "profile that this one changes"}
     whole["title"] = "params.yaml"
     return whole
@@ -79,24 +63,23 @@ def schema() -> dict[str, Any]:
 
 def parameters() -> list[Parameter]:
     """Every parameter, in the order of the file: those of no section first, those of shared sections last."""
-    found = [parameter for parameter, _ in _walk(Params.model_json_schema())]
+    whole = Params.model_json_schema()
+    defs = whole["$defs"]
+    found = [*_section(whole, "", defs), *(p for name in SHARED for p in _section(defs[name], f"{name}.", defs))]
     return sorted(found, key=lambda parameter: parameter.section != GENERAL)
 
 
-def _walk(whole: dict[str, Any]) -> Iterator[tuple[Parameter, dict[str, Any]]]:
-    defs = whole["$defs"]
-    yield from _section(whole, "", defs)
-    for name in SHARED:
-        yield from _section(defs[name], f"{name}.", defs)
+def _on_one_line(text: str) -> str:
+    return " ".join(text.split())
 
 
-def _section(section: Tree, prefix: str, defs: Tree) -> Iterator[tuple[Parameter, dict[str, Any]]]:
+def _section(section: Tree, prefix: str, defs: Tree) -> Iterator[Parameter]:
     for name, found in section["properties"].items():
         key = f"{prefix}{name}"
         inner, star = _inner(found)
         if inner is None or inner in SHARED:
             default = _yaml(found["default"]) if "default" in found else None
-            yield Parameter(key, described(key), _values(found), default), found
+            yield Parameter(key, _on_one_line(found.get("description", "")), _values(found), default)
         else:
             yield from _section(defs[inner], f"{key}.*." if star else f"{key}.", defs)
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import jsonschema
 import pytest
@@ -14,19 +12,13 @@ import yaml
 from paco_core.cli import commands as cli
 from paco_core.cli import reference as verbs
 from paco_core.config import profiles, reference
+from paco_core.config.params_reward import RewardParams
 from paco_core.io.files import DataError
 
 
-def lines(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    for name, value in tree.items():
-        yield from lines(value, f"{prefix}{name}.") if isinstance(value, dict) else [f"{prefix}{name}"]
-
-
-def test_every_key_has_a_meaning_and_every_meaning_a_key() -> None:
+def test_every_key_has_a_meaning() -> None:
     found = reference.parameters()
     assert [parameter.key for parameter in found if not parameter.meaning] == []
-    described = set(lines(yaml.safe_load(reference.DESCRIPTIONS.read_text())))
-    assert described == {parameter.key for parameter in found}
     assert len(found) > 250
 
 
@@ -42,7 +34,7 @@ def test_the_schema_takes_every_profile_and_refuses_what_the_code_refuses(reposi
     for wrong in ({"reward": {"learnin_rate": 1}}, {"grids": {"steps": 0}}, {"reward": {"alpha": 1.5}}, {"world": "x"}):
         assert not check.is_valid(wrong), wrong
     meaning = check.schema["$defs"]["RewardParams"]["properties"]["alpha"]["description"]
-    assert meaning == reference.described("reward.alpha")
+    assert meaning == RewardParams.model_fields["alpha"].description != ""
 
 
 def test_values_are_those_of_the_profiles(repository: Path) -> None:
