@@ -1,4 +1,4 @@
-"""The scripts that measure the reward and the trainer, at a tiny size: what they claim to compare is what they run."""
+"""The scripts that measure the reward and the GPU, at a tiny size: what they claim to compare is what they run."""
 
 from __future__ import annotations
 
@@ -7,9 +7,6 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-
-from paco_core.config.params import PARAMS_FILE, load
-from paco_core.reward_model.scorer import Scorer
 
 
 @pytest.fixture
@@ -70,18 +67,3 @@ def test_figures_are_put_between_the_marks_of_the_page(gpu: ModuleType, tmp_path
     page.write_text("no marks")
     with pytest.raises(SystemExit, match="the marks"):
         gpu.write(page, "")
-
-
-def test_grpo_is_measured_beside_the_straightforward_loop(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(repository))
-    grpo = importlib.import_module("speed.grpo")
-    params = load(repository / PARAMS_FILE)
-    small = params.policies.model_copy(update={"prompts_per_epoch": 2, "group_size": 2, "updates_per_epoch": 1})
-    params = params.model_copy(update={"policies": small})
-    judge = Scorer(repository / params.reward.base, min_pixels=3136, max_pixels=3136)
-    records = grpo.records_of(params, 5)
-    epochs, rows = grpo.ours(params, judge, records, 1)
-    slow, slow_rows = grpo.straightforward(params, judge, records[1:], 1)
-    assert len(epochs) == 1 and all(s.wall > 0 and s.processor > 0 for s in (*epochs, slow))
-    assert (rows["asked"], rows["decoded"], slow_rows["asked"], slow_rows["decoded"]) == (4 * 6, 4, 6, 2)
-    assert rows["encoded"] == 0 and slow_rows["encoded"] == 2
