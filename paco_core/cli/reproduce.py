@@ -124,10 +124,7 @@ class _Table:
             for recipe, trainings in self.trainings.items():
                 with locked(self.out / "before" / f".{recipe}.lock"):
                     trainings.before(OpenCell(report.before_folder(self.out, recipe), parent))
-            found = grid.run(parent, cells, on_fresh=self._report)
-            for cell, done in zip(cells, found, strict=True):
-                if done is None and not grid.is_kept(cell):
-                    say(f"{cell.name}, seed {cell.seed}: another command is training it and will rewrite the report")
+            grid.run(parent, cells, on_fresh=self._report)
             text = self._report()
             for suffix in ("md", "html", "json"):
                 parent.artifact(self.out / f"{report.NAME}.{suffix}")

@@ -93,37 +93,38 @@ class Grid:
 
     def run(
         self, parent: Tracker, cells: Sequence[Cell], on_fresh: Callable[[], object] = lambda: None
-    ) -> list[dict[str, Any] | None]:
-        """The results of all cells, in order; None for a cell that another command is training.
+    ) -> list[tuple[Cell, dict[str, Any]]]:
+        """The cells with their results, in order, but for those that another command is still training.
 
         Args:
             on_fresh: called after each cell that was trained now.
         """
-        return [
-            self._take(parent, cell, f"{place}/{len(cells)}", on_fresh) for place, cell in enumerate(cells, start=1)
-        ]
-
-    def _take(self, parent: Tracker, cell: Cell, place: str, on_fresh: Callable[[], object]) -> dict[str, Any] | None:
-        folder = self.folder(cell)
-        try:
-            held = hold(folder.with_name(f".{folder.name}.lock"))  # the kernel lets go of it when this process dies
-        except BlockingIOError:
-            return None
-        with held:
-            fresh = not self.is_kept(cell)
+        for place, cell in enumerate(cells, start=1):
+            try:  # the kernel lets go of the lock when this process dies
+                held = hold(self.folder(cell).with_name(f".{self.folder(cell).name}.lock"))
+            except BlockingIOError:
+                continue
+            with held:
+                fresh = not self.is_kept(cell)
+                if fresh:
+                    self.say(f"{self.out.name}: {cell.name}, seed {cell.seed} ({place}/{len(cells)})")
+                self._compute(parent, cell)
             if fresh:
-                self.say(f"{self.out.name}: {cell.name}, seed {cell.seed} ({place})")
-            own = {**self.tags, "mlflow.parentRunId": parent.run_id or "", "paco.setting": cell.name}
-            with open_run(
-                self.root, self.experiment, f"{cell.name}/seed-{cell.seed}", own, self.say, about=self.about
-            ) as tracker:
-                tracker.params(cell.settings)
-                opened = OpenCell(folder, tracker)
-                found = opened.once(cell.key, cell.compute)
-                cell.note(opened, found)
-        if fresh:
-            on_fresh()
-        return found
+                on_fresh()
+        found = [(cell, kept_result(self.folder(cell), cell.key)) for cell in cells]
+        for cell, result in found:
+            if result is None:
+                self.say(f"{cell.name}, seed {cell.seed}: another command is training it; it is left out here")
+        return [(cell, result) for cell, result in found if result is not None]
+
+    def _compute(self, parent: Tracker, cell: Cell) -> None:
+        """Train the cell unless it is kept; log it as a child run."""
+        own = {**self.tags, "mlflow.parentRunId": parent.run_id or "", "paco.setting": cell.name}
+        name = f"{cell.name}/seed-{cell.seed}"
+        with open_run(self.root, self.experiment, name, own, self.say, about=self.about) as tracker:
+            tracker.params(cell.settings)
+            opened = OpenCell(self.folder(cell), tracker)
+            cell.note(opened, opened.once(cell.key, cell.compute))
 
 
 def kept_result(folder: Path, key: str) -> dict[str, Any] | None:

@@ -45,6 +45,14 @@ ABOUT = "The reward trained with several values of alpha and several seeds; a pa
 VALIDATION = ("accuracy", "roc_auc", "calibration_error", "position_bias", "identical_score")
 
 
+#: Settings that have a name instead of an alpha -> what they change.
+NAMED: dict[str, dict[str, Any]] = {
+    "default": {},
+    "1/n": {"reward.loss": "plain", "reward.answers": "reasons"},
+    "fast": {"reward.loss": "plain", "reward.answers": "decision"},
+}
+
+
 @dataclass(frozen=True)
 class Setting:
     """A name, and dotted keys of ``params.yaml`` with the values that it changes them to."""
@@ -70,13 +78,8 @@ def setting(name: str) -> Setting:
     Raises:
         DataError: for anything else.
     """
-    special: dict[str, dict[str, Any]] = {
-        "default": {},
-        "1/n": {"reward.loss": "plain", "reward.answers": "reasons"},
-        "fast": {"reward.loss": "plain", "reward.answers": "decision"},
-    }
-    if name in special:
-        return Setting(name, special[name])
+    if name in NAMED:
+        return Setting(name, NAMED[name])
     try:
         alpha = float(name)
     except ValueError:
@@ -84,16 +87,6 @@ def setting(name: str) -> Setting:
     if not 0.0 <= alpha <= 1.0:
         raise DataError(f"alpha {name!r}: give a number from 0 to 1, 1/n, fast or default")
     return Setting(name, {"reward.loss": "weighted", "reward.answers": "reasons", "reward.alpha": alpha})
-
-
-@dataclass(frozen=True)
-class Trained:
-    """What one training under one setting came to."""
-
-    setting: str
-    seed: int
-    validation: Mapping[str, float | None]
-    scores: list[tuple[float, ...]]  # of each held-out instance
 
 
 @dataclass(frozen=True)
@@ -135,22 +128,14 @@ class Sweep:
     def run(self, settings: Sequence[Setting], seeds: Sequence[int]) -> list[Row]:
         """Train and judge every cell that is not done yet; write the tables; log to MLflow.
 
-        A cell that another command is training is left out of the tables, and a line says so.
+        Cells that another command is training are left out of the tables.
         """
         tags = {"profile": self.params.profile, "paco.sweep": self.out.name}
         grid = Grid(self.root, self.out, EXPERIMENT, ABOUT, tags, self.say)
         cells = [self._cell(setting, seed) for setting in settings for seed in seeds]
         with grid.parent({"settings": [s.name for s in settings], "seeds": list(seeds)}) as parent:
             judges = self._baselines()
-            trained = []
-            for cell, done in zip(cells, grid.run(parent, cells), strict=True):
-                if done is None:
-                    self.say(
-                        f"{cell.name}, seed {cell.seed}: another command is training it; run the sweep again afterwards"
-                    )
-                else:
-                    trained.append(Trained(cell.name, cell.seed, done["validation"], _scores(done)))
-            rows = self.summarise(trained, judges)
+            rows = self._rows(grid.run(parent, cells), judges)
             self._write(rows, parent)
         return rows
 
@@ -196,18 +181,17 @@ class Sweep:
         judges["random"] = bench.chance("Random order", self.instances)
         return judges
 
-    def summarise(self, cells: Sequence[Trained], judges: Mapping[str, bench.Judgement]) -> list[Row]:
+    def _rows(self, cells: Sequence[tuple[Cell, dict[str, Any]]], judges: Mapping[str, bench.Judgement]) -> list[Row]:
         """One row a setting, in the order of the cells, then one a baseline."""
         base = self._columns([judges["base"].scores])
+        by_setting: dict[str, list[dict[str, Any]]] = {}
+        for cell, done in cells:
+            by_setting.setdefault(cell.name, []).append(done)
         rows = []
-        for name in dict.fromkeys(cell.setting for cell in cells):
-            mine = [cell for cell in cells if cell.setting == name]
-            found = {key: [cell.validation.get(key) for cell in mine] for key in VALIDATION}
-            means = {
-                key: float(np.mean([np.nan if value is None else value for value in values]))
-                for key, values in found.items()
-            }
-            rows.append(self._row(name, [cell.scores for cell in mine], base, means))
+        for name, found in by_setting.items():
+            seeds = np.array([[done["validation"].get(key) for key in VALIDATION] for done in found], dtype=float)
+            validation = dict(zip(VALIDATION, seeds.mean(axis=0).tolist(), strict=True))
+            rows.append(self._row(name, [_scores(done) for done in found], base, validation))
         return rows + [
             self._row(name, [judge.scores], None if name == "base" else base, {}) for name, judge in judges.items()
         ]
@@ -225,17 +209,12 @@ class Sweep:
         base: Mapping[str, np.ndarray] | None,
         validation: Mapping[str, float],
     ) -> Row:
-        bounds = self.params.consistency_rank
-        draws: dict[str, Any] = {
-            "groups": [i.prompt_id for i in self.instances], "resamples": bounds.bootstrap, "seed": bounds.seed,
-        }  # fmt: skip
-        columns = self._columns(runs)
+        bounds, columns = self.params.consistency_rank, self._columns(runs)
+        groups = [instance.prompt_id for instance in self.instances]
+        draws: dict[str, Any] = {"groups": groups, "resamples": bounds.bootstrap, "seed": bounds.seed}
         means = {metric: values.mean(axis=0) for metric, values in columns.items()}
-        by_seed = {metric: np.nanmean(values, axis=1) for metric, values in columns.items()}
-        spread = {m: float(v.std(ddof=1)) if len(v) > 1 else float("nan") for m, v in by_seed.items()}
-        gain = None
-        if base is not None:
-            gain = {m: compare(means[m], base[m].mean(axis=0), **draws) for m in METRICS}
+        spread = {m: float(np.nanmean(v, axis=1).std(ddof=1)) if len(v) > 1 else np.nan for m, v in columns.items()}
+        gain = None if base is None else {m: compare(means[m], base[m].mean(axis=0), **draws) for m in METRICS}
         metrics = {m: estimate(values, **draws) for m, values in means.items()}
         return Row(name, len(runs), metrics, spread, gain, validation)
 

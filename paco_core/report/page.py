@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from dvc_project.lockfile import Lock
@@ -17,6 +16,7 @@ from paco_core.io import paths
 from paco_core.io.files import read_table
 from paco_core.report import charts, editors, edits, painters, pictures, runs, sections, tiles, trained
 from paco_core.report.figures import Figures
+from paco_core.report.html import TEMPLATES, render
 from paco_core.report.runs import StageRun
 from paco_core.report.sections import Missing, Skipped
 from paco_core.report.showcase import Showcase, showcase
@@ -27,7 +27,6 @@ from paco_core.tasks.sets import SETS
 from paco_core.tasks.table import recipes_of
 
 SHEET_ROWS, PAIRS = 6, 6
-TEMPLATES = Path(__file__).parent / "templates"
 STAGE_ROW_PX, GUTTER_PX = 58, 76
 #: What is shown of a policy first, by the benchmark that measured it.
 HEADLINES = {"t2is": ("consistency", "gold_consistency", "gold_following"), "gedit": ("editing", "gold_editing")}
@@ -123,7 +122,14 @@ def build(root: Path, params: Params, lock: Lock, found: Mapping[str, Run], made
         "opening": _opening(root, params, parts, figures),
         "tiles": tiles.tiles(params, parts, edited, figures),
     }
-    return Report(_render(view, figures), figures, curves, missing, left_out, _headline(params, figures))
+    # Marked as HTML here: what our own code drew.
+    html = render(
+        TEMPLATES / "report.html.j2",
+        view,
+        num=lambda key, form=".3f": Markup(figures.show(key, form)),  # noqa: S704
+        range=lambda key, form=".3f": Markup(figures.range(key, form)),  # noqa: S704
+    )
+    return Report(html, figures, curves, missing, left_out, _headline(params, figures))
 
 
 def _themes(root: Path) -> dict[str, str]:
@@ -207,14 +213,3 @@ def _headline(params: Params, figures: Figures) -> dict[str, float]:
                     wanted |= {f"{short}.change_low": f"{key}.change.low"}
     found = {short: figures.values.get(key) for short, key in wanted.items()}
     return {short: value for short, value in found.items() if value is not None}
-
-
-def _render(view: Mapping[str, Any], figures: Figures) -> str:
-    env = Environment(loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True)
-    # Marked as HTML here: what our own code drew, every text from outside escaped by it.
-    env.filters["num"] = lambda key, form=".3f": Markup(figures.show(key, form))  # noqa: S704
-    env.filters["range"] = lambda key, form=".3f": Markup(figures.range(key, form))  # noqa: S704
-    env.filters["raw"] = Markup
-    style = (TEMPLATES / "style.css").read_text(encoding="utf-8")
-    page: str = env.get_template("report.html.j2").render(**view, style=style)
-    return page

@@ -1,63 +1,18 @@
-"""Pictures inside the page: PNG bytes as data URLs, each with words for those who cannot see it."""
+"""Pictures before any training: the first grids, and the pairs that the judge learns from."""
 
 from __future__ import annotations
 
-import base64
 import hashlib
-import io
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from paco_core.data.records.panels import PanelStore
 from paco_core.data.records.records import parse_ref
 from paco_core.io.files import read_table
-from paco_core.io.shards import GRID_COLUMNS, ShardReader, encode_png
-
-if TYPE_CHECKING:
-    from PIL.Image import Image
+from paco_core.io.shards import GRID_COLUMNS, ShardReader
+from paco_core.report.html import Picture
 
 LABELS = ("Yes", "No")
-PIXELATED_PX, LARGEST_PX = 256, 512
-
-
-@dataclass(frozen=True)
-class Picture:
-    """A picture ready to stand in the page; small ones are shown enlarged, pixel by pixel."""
-
-    url: str
-    alt: str
-    width: int
-    height: int
-
-    @property
-    def pixelated(self) -> bool:
-        return max(self.width, self.height) <= PIXELATED_PX
-
-    @classmethod
-    def of(cls, image: Image, alt: str) -> Picture:
-        """Lossless as it is, or shrunk to :data:`LARGEST_PX` as JPEG: a page of megapixels helps nobody."""
-        kind, data = "png", io.BytesIO()
-        if max(image.size) > LARGEST_PX:
-            image = image.copy()
-            image.thumbnail((LARGEST_PX, LARGEST_PX))
-            kind = "jpeg"
-            image.save(data, format="JPEG", quality=88)
-        else:
-            data.write(encode_png(image))
-        return cls(_data_url(kind, data.getvalue()), alt, image.width, image.height)
-
-    @classmethod
-    def thumbnail(cls, image: Image, alt: str, side: int) -> Picture:
-        """At most ``side`` pixels wide and high, as WebP: one of many."""
-        image, data = image.copy(), io.BytesIO()
-        image.thumbnail((side, side))
-        image.save(data, format="WEBP", quality=80)
-        return cls(_data_url("webp", data.getvalue()), alt, image.width, image.height)
-
-
-def _data_url(kind: str, data: bytes) -> str:
-    return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
 
 
 @dataclass(frozen=True)

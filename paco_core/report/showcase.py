@@ -20,8 +20,8 @@ from paco_core.data.records.subfigures import cut
 from paco_core.io import paths
 from paco_core.io.files import DataError, read_table
 from paco_core.io.shards import ShardReader
+from paco_core.report.html import Picture
 from paco_core.report.painters import MEASURES
-from paco_core.report.pictures import Picture
 from paco_core.report.tiles import times
 
 if TYPE_CHECKING:

@@ -15,7 +15,8 @@ from paco_core.report import charts
 from paco_core.report.charts import Axis
 from paco_core.report.curves import Chart, read_log
 from paco_core.report.figures import Figures
-from paco_core.report.pictures import Picture, Sample
+from paco_core.report.html import Picture
+from paco_core.report.pictures import Sample
 from paco_core.report.sections import Missing
 
 if TYPE_CHECKING:

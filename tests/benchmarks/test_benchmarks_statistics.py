@@ -12,7 +12,7 @@ from scipy.stats import permutation_test, sem
 
 from paco_core.benchmarks.proportions import is_yes_no
 from paco_core.benchmarks.results import flat, jsonable
-from paco_core.benchmarks.statistics import compare, estimate, sign_flip_test
+from paco_core.benchmarks.statistics import compare, crossed_estimate, estimate, sign_flip_test
 
 numbers = st.lists(st.floats(-100, 100), min_size=2, max_size=30)
 
@@ -121,3 +121,15 @@ def test_flat_names_and_json() -> None:
     comparison = compare([1.0, 2.0], [0.0, 0.0])
     assert flat("gain", comparison).keys() == {"gain", "gain_low", "gain_high", "gain_p"}
     assert jsonable({"a": [float("nan"), 1.0], "b": (float("inf"),)}) == {"a": [None, 1.0], "b": [None]}
+
+
+def test_few_seeds_widen_the_interval() -> None:
+    """Prompts agree within a seed and seeds do not: an interval over prompts alone would be far too sure."""
+    rng = np.random.default_rng(0)
+    table = rng.normal(0, 0.01, (3, 40)) + np.array([[0.0], [0.5], [1.0]])
+    crossed, one = crossed_estimate(table), crossed_estimate(table[1])
+    assert crossed.mean == pytest.approx(table.mean()) and crossed.high - crossed.low > 0.6
+    assert one.high - one.low < 0.02 and one.groups == 40
+    table[0, 0] = np.nan
+    assert crossed_estimate(table).missing == 1 and crossed_estimate(table).count == 119
+    assert np.isnan(crossed_estimate([[np.nan]]).mean) and np.isnan(crossed_estimate([[1.0]]).low)

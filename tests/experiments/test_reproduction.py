@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 from collections.abc import Callable
@@ -11,7 +12,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pytest
 import yaml
@@ -20,7 +20,6 @@ from PIL import Image
 
 from paco_core.benchmarks.cases import Cases
 from paco_core.benchmarks.painted import BEFORE, Painted
-from paco_core.benchmarks.statistics import crossed_estimate
 from paco_core.cli import reproduce as command
 from paco_core.cli.commands import main
 from paco_core.cli.reproduce import Options, reproduce
@@ -28,14 +27,14 @@ from paco_core.config.changes import changed
 from paco_core.config.params import Params, load
 from paco_core.data.prompts.edit_prompts import drawn
 from paco_core.data.records.edit_records import EditRecord, read_edit_prompts
-from paco_core.data.records.records import PromptRecord
+from paco_core.data.records.records import write_prompts
 from paco_core.experiments.reproduction import exam
 from paco_core.experiments.reproduction.cells import EpochSeconds
-from paco_core.experiments.reproduction.findings import HELD, NOT_HELD, OPEN, Finding, findings
-from paco_core.experiments.reproduction.summary import Summary
+from paco_core.experiments.reproduction.findings import HELD, NOT_HELD, OPEN
 from paco_core.experiments.reproduction.variants import LARGEST, VARIANTS, chosen
 from paco_core.io import paths
 from paco_core.io.files import DataError
+from paco_core.runtime.tracking import flatten
 from paco_core.storybook.prompts import storybook_prompts
 
 #: Gold consistency before training, and what each variant adds at 128 px; seeds add a hundredth each.
@@ -50,33 +49,23 @@ KONTEXT = {
 }  # fmt: skip
 
 
-def write_prompts(folder: Path, records: list[PromptRecord]) -> None:
-    folder.mkdir(parents=True)
-    (folder / "prompts.jsonl").write_text("".join(record.model_dump_json() + "\n" for record in records))
-
-
 @pytest.fixture
 def made(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project whose graph made prompts and a reward, as far as names and digests go."""
     monkeypatch.setenv("PACO_TRACKING", "off")
     records = records_of(storybook_prompts(12, seed=0))
-    write_prompts(project / "data" / "prompts", records)
-    write_prompts(project / "data" / "diverse_prompts", records[:6])
+    for stage, part in (("prompts", records), ("diverse_prompts", records[:6])):
+        write_prompts(project / "data" / stage / "prompts.jsonl", part)
     for model in ("reward_merged", "zoo/clip", "zoo/recogniser"):
         (project / "data" / model).mkdir(parents=True)
         (project / "data" / model / "config.json").write_text(json.dumps({"model": model}))
     edits = drawn(30, 32, seed=0)
     edits.hold_out(16, seed=0)
     edits.write(project / paths.EDIT_PROMPTS)
-    write_recipes(project, {"kontext_edit": KONTEXT})
-    return project
-
-
-def write_recipes(project: Path, editing: dict[str, Any]) -> None:
-    """``params.yaml`` with flux_t2is and these editing recipes."""
     tree = yaml.safe_load((project / "params.yaml").read_text())
-    tree["policies"]["recipes"] = {"flux_t2is": tree["policies"]["recipes"]["flux_t2is"], **editing}
+    tree["policies"]["recipes"] = {"flux_t2is": tree["policies"]["recipes"]["flux_t2is"], "kontext_edit": KONTEXT}
     (project / "params.yaml").write_text(yaml.safe_dump(tree, sort_keys=False))
+    return project
 
 
 class World:
@@ -162,18 +151,17 @@ def options(*variants: str, seeds: tuple[int, ...] = (0, 1), changes: tuple[str,
     return Options(variants or tuple(GAIN), seeds, [*SMALL, *changes], "try")
 
 
-def told(made: Path, recipe: str) -> dict[str, Any]:
-    """What the report says of a recipe's variants."""
+def reported(made: Path, recipe: str = "flux_t2is") -> dict[str, Any]:
+    """What the report says of a recipe: its ``variants``, ``findings`` and ``published`` rows."""
     report = json.loads((made / "data" / "reproduce" / "try" / "report.json").read_text())
-    found: dict[str, Any] = report["recipes"][recipe]["variants"]
-    return found
+    return dict(report["recipes"][recipe])
 
 
 def test_the_table_says_what_the_figures_say(made: Path, world: World) -> None:
     text = reproduce(made, options())
     assert world.trained == [(v, seed) for seed in (0, 1) for v in ("full", "no_decoupling", "no_log_tame")]
     out = made / "data" / "reproduce" / "try"
-    report = json.loads((out / "report.json").read_text())["recipes"]["flux_t2is"]
+    report = reported(made)
     full, high = (report["variants"][name]["measures"]["128"]["gold_consistency"] for name in ("full", "no_decoupling"))
     expected = GAIN["full"] + 0.005 + 0.0015  # mean over two seeds and four prompts
     assert full["change"]["mean"] == pytest.approx(expected) and full["over_plain"] is None
@@ -205,7 +193,7 @@ def test_a_finished_cell_is_not_trained_again(made: Path, world: World) -> None:
     assert len(world.trained) == 4, "how often a checkpoint is written changes no result"
     reproduce(made, options("full", seeds=(0,), changes=("policies.learning_rate=0.5",)))
     assert world.trained[4:] == [("full", 0)]
-    assert list(told(made, "flux_t2is")) == ["full"], "others do not fit"
+    assert list(reported(made)["variants"]) == ["full"], "others do not fit"
     with pytest.raises(DataError, match="have different settings.*full-seed-0.*remove those.*another --name"):
         command.report_only(made, options())
 
@@ -219,7 +207,7 @@ def test_killed_and_run_again(made: Path, world: World) -> None:
         finally:
             os._exit(3)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
-    assert list(told(made, "flux_t2is")) == ["full", "no_decoupling"], "what is done is told already"
+    assert list(reported(made)["variants"]) == ["full", "no_decoupling"], "what is done is told already"
     world.kill_at = None
     reproduce(made, options())
     assert world.trained == [("no_log_tame", 0), ("full", 1), ("no_decoupling", 1), ("no_log_tame", 1)]
@@ -284,29 +272,18 @@ def test_a_killed_training_keeps_its_seconds(tmp_path: Path) -> None:
     assert EpochSeconds.of(path, "other settings").total("sample") == 0.0
 
 
-def leaves(tree: Any, path: str = "") -> dict[str, Any]:
-    if not isinstance(tree, dict):
-        return {path: tree}
-    return {key: value for name, branch in tree.items() for key, value in leaves(branch, f"{path}.{name}").items()}
-
-
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: v.name)
 def test_a_variant_changes_its_own_keys_and_no_other(repository: Path, variant: Any) -> None:
     params = load(repository / "params.yaml")
     recipe = params.policies.recipes["flux_t2is"].model_dump() if variant.recipe == "flux_t2is" else KONTEXT
     params = changed(params, {"policies.recipes": {variant.recipe: recipe}})
-    before, after = leaves(params.model_dump()), leaves(variant.applied(params, 7).model_dump())
-    differing = {key for key in before | after if before.get(key) != after.get(key)}
-    places = {
-        "." + key.replace("recipe.", f"policies.recipes.{variant.recipe}.", 1)
-        if key.startswith("recipe.")
-        else f".{key}"
-        for key, value in variant.changes.items()
-        if before["." + key.replace("recipe.", f"policies.recipes.{variant.recipe}.", 1)] != value
-    }
-    assert differing == places | {".policies.seed"}
+    before, after = flatten(params.model_dump()), flatten(variant.applied(params, 7).model_dump())
+    differing = {key for key in before | after if before.get(key) != after.get(key)} - {"policies.seed"}
+    place = f"policies.recipes.{variant.recipe}"
+    assert differing <= {re.sub("^recipe", place, key) for key in variant.changes}
+    assert bool(differing) == bool(variant.changes) and after["policies.seed"] == 7
     if LARGEST in variant.changes.values():
-        assert after[".policies.recipes.flux_t2is.train_size"] == 128
+        assert after[f"{place}.train_size"] == 128
 
 
 def test_the_default_is_every_variant_whose_recipe_is_there(made: Path, capsys: Any) -> None:
@@ -320,8 +297,6 @@ def test_the_default_is_every_variant_whose_recipe_is_there(made: Path, capsys: 
 
 
 def test_recipes_that_are_not_there_are_left_out_aloud(made: Path, world: World, capsys: Any) -> None:
-    for variant in VARIANTS:
-        SECONDS.setdefault(variant.name, 1.0)
     reproduce(made, Options(None, (0,), SMALL, "try"))
     assert "qwen is left out: params.yaml has no recipe qwen_edit" in capsys.readouterr().err
     assert len(world.trained) == len(VARIANTS) - 1 and ("kontext", 0) in world.trained
@@ -331,16 +306,15 @@ def test_recipes_that_are_not_there_are_left_out_aloud(made: Path, world: World,
 def test_an_editing_policy_has_a_part_of_its_own(made: Path, world: World) -> None:
     text = reproduce(made, options("full", "kontext"))
     assert world.trained == [("full", 0), ("kontext", 0), ("full", 1), ("kontext", 1)], "seeds go in turns"
-    report = json.loads((made / "data/reproduce/try/report.json").read_text())["recipes"]
-    assert list(report) == ["flux_t2is", "kontext_edit"]
-    found = report["kontext_edit"]["variants"]["kontext"]["measures"]["128"]["gold_editing"]
+    edits = reported(made, "kontext_edit")
+    found = edits["variants"]["kontext"]["measures"]["128"]["gold_editing"]
     assert found["before"]["mean"] == pytest.approx(BARE) and found["over_plain"] is None
     assert found["change"]["mean"] == pytest.approx(0.3 + 0.005 + 0.0015) and found["change"]["groups"] == 4
-    claims = report["kontext_edit"]["findings"]
+    claims = edits["findings"]
     lifts = [f"kontext_edit lifts gold editing at {size} px" for size in (64, 128)]
     assert [f["claim"].split(",")[0] for f in claims] == lifts
     assert [f["verdict"] for f in claims] == [HELD, HELD]
-    assert {row["model"] for row in report["kontext_edit"]["published"]} >= {"FLUX.1-Kontext-dev"}
+    assert {row["model"] for row in edits["published"]} >= {"FLUX.1-Kontext-dev"}
     table = text.split("# kontext_edit")[1]
     assert "edited as asked, all else kept" in table and "less " not in table.split("## Trainings")[0]
     assert "reward ratio |" not in table and "clip fraction |" in table, "one reward has no ratio"
@@ -364,9 +338,8 @@ def test_an_editing_policy_that_does_not_rise_is_said_so(
 ) -> None:
     world.edit_gain, world.reached_gain = gain, reached
     reproduce(made, options("kontext"))
-    report = json.loads((made / "data/reproduce/try/report.json").read_text())["recipes"]["kontext_edit"]
-    assert {f["verdict"] for f in report["findings"]} == {verdict}
-    assert all(f["evidence"].endswith(why) for f in report["findings"]), report["findings"]
+    found = reported(made, "kontext_edit")["findings"]
+    assert {f["verdict"] for f in found} == {verdict} and all(f["evidence"].endswith(why) for f in found), found
 
 
 def test_edits_of_one_picture_stand_or_fall_together(made: Path, world: World) -> None:
@@ -377,14 +350,14 @@ def test_edits_of_one_picture_stand_or_fall_together(made: Path, world: World) -
     kept = [row for row in rows if row["part"] == "train"] + held + twins
     path.write_text("".join(json.dumps(row) + "\n" for row in kept))
     reproduce(made, options("kontext"))
-    change = told(made, "kontext_edit")["kontext"]["measures"]["64"]["gold_editing"]["change"]
+    change = reported(made, "kontext_edit")["variants"]["kontext"]["measures"]["64"]["gold_editing"]["change"]
     assert (change["groups"], change["count"]) == (2, 4), "two pictures under two seeds"
 
 
 def test_recipes_asked_for_later_join_the_report(made: Path, world: World, capsys: Any) -> None:
     reproduce(made, options("kontext", seeds=(0,)))
     reproduce(made, options("full", seeds=(0,)))
-    assert list(told(made, "kontext_edit")) == ["kontext"] and list(told(made, "flux_t2is")) == ["full"]
+    assert [list(reported(made, r)["variants"]) for r in ("flux_t2is", "kontext_edit")] == [["full"], ["kontext"]]
     reproduce(made, options("kontext", seeds=(1,), changes=("policies.learning_rate=0.5",)))
     reproduce(made, options("full", seeds=(0,)))
     report = json.loads((made / "data/reproduce/try/report.json").read_text())
@@ -407,40 +380,21 @@ def test_two_commands_share_a_table(made: Path, world: World, capsys: Any) -> No
             finally:
                 os._exit(3)
         outcomes.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
-        assert {name: len(row["trainings"]) for name, row in told(made, "flux_t2is").items()} == {
+        assert {name: len(row["trainings"]) for name, row in reported(made)["variants"].items()} == {
             "full": 1, "no_decoupling": 2, "no_log_tame": 2,
         }  # fmt: skip
 
     world.meanwhile = other
     reproduce(made, options())
     assert outcomes == [0] and world.trained == [("full", 0)], "what the other trained is not trained again"
-    assert {len(row["trainings"]) for row in told(made, "flux_t2is").values()} == {2}
+    assert {len(row["trainings"]) for row in reported(made)["variants"].values()} == {2}
     assert list((made / "data/reproduce/try").glob("**/*.part")) == []
-
-
-def test_few_seeds_widen_the_interval() -> None:
-    """Prompts agree within a seed and seeds do not: an interval over prompts alone would be far too sure."""
-    rng = np.random.default_rng(0)
-    table = rng.normal(0, 0.01, (3, 40)) + np.array([[0.0], [0.5], [1.0]])
-    crossed, one = crossed_estimate(table), crossed_estimate(table[1])
-    assert crossed.mean == pytest.approx(table.mean()) and crossed.high - crossed.low > 0.6
-    assert one.high - one.low < 0.02 and one.groups == 40
-    table[0, 0] = np.nan
-    assert crossed_estimate(table).missing == 1 and crossed_estimate(table).count == 119
-    assert np.isnan(crossed_estimate([[np.nan]]).mean) and np.isnan(crossed_estimate([[1.0]]).low)
 
 
 def test_what_cannot_be_told_apart_is_said_so(made: Path, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(GAIN, "no_decoupling", GAIN["full"])
-    seen: list[Summary] = []
-
-    def watched(summary: Summary) -> list[Finding]:
-        seen.append(summary)
-        return findings(summary)
-
-    monkeypatch.setattr("paco_core.experiments.reproduction.report.findings", watched)
     reproduce(made, options("no_decoupling", seeds=(0,)))
-    assert findings(seen[-1]) == []
+    assert reported(made)["findings"] == []
     reproduce(made, options("full", seeds=(1,)))
-    apart = {f.claim[:16]: f for f in findings(seen[-1])}["Training at 64 p"]
-    assert (apart.verdict, apart.evidence) == (OPEN, "the two share no training seed")
+    (apart,) = [f for f in reported(made)["findings"] if f["claim"].startswith("Training at 64 p")]
+    assert (apart["verdict"], apart["evidence"]) == (OPEN, "the two share no training seed")

@@ -7,17 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
-
 from paco_core.experiments.comparison.collect import ComparedRun, differing
 from paco_core.experiments.comparison.table import change, number
-from paco_core.report import charts, pictures
+from paco_core.report import charts, html
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-TEMPLATES = Path(__file__).parent / "templates"
+TEMPLATE = Path(__file__).parent / "templates" / "comparison.html.j2"
 WIDEST_PX = 640  # wider pictures are scaled down: the full ones are in MLflow
 STYLES = ("s1", "s2", "s3", "s4")
 
@@ -39,7 +36,7 @@ class PictureRow:
     """One moment of training: a picture of each run, None where a run has none of it."""
 
     moment: str
-    cells: list[pictures.Picture | None]
+    cells: list[html.Picture | None]
 
 
 def columns(runs: Sequence[ComparedRun]) -> list[Column]:
@@ -94,10 +91,10 @@ def picture_rows(runs: Sequence[ComparedRun], get: GetPicture) -> dict[str, list
     return found
 
 
-def _small(image: Image, alt: str) -> pictures.Picture:
+def _small(image: Image, alt: str) -> html.Picture:
     if image.width > WIDEST_PX:
         image = image.resize((WIDEST_PX, max(1, image.height * WIDEST_PX // image.width)))
-    return pictures.Picture.of(image, alt)
+    return html.Picture.of(image, alt)
 
 
 def render(runs: Sequence[ComparedRun], get: GetPicture, made: str) -> str:
@@ -122,12 +119,8 @@ def render(runs: Sequence[ComparedRun], get: GetPicture, made: str) -> str:
         "params": _rows([run.params for run in runs]),
         "datasets": _rows([run.datasets for run in runs]),
         "families": list(dict.fromkeys(run.experiment for run in runs)),
-        "style": (Path(pictures.__file__).parent / "templates" / "style.css").read_text(encoding="utf-8"),
     }
-    env = Environment(loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True)
-    env.filters["raw"] = Markup  # drawn by our own code, every text from outside escaped by it
-    page: str = env.get_template("comparison.html.j2").render(**view)
-    return page
+    return html.render(TEMPLATE, view)
 
 
 def _rows(columns: Sequence[Any]) -> list[tuple[str, list[str]]]:
