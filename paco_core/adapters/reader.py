@@ -19,6 +19,7 @@ from paco_core.adapters import names
 from paco_core.adapters.files import METADATA, Stored, stored
 from paco_core.adapters.settings import Settings
 from paco_core.io.files import DataError
+from paco_core.io.weights import reading
 
 
 @dataclass(frozen=True)
@@ -74,8 +75,13 @@ def read(source: str | Path, parts: Mapping[str, Part]) -> dict[str, Layers]:
     Raises:
         DataError: naming the file, and the tensor, key or setting that cannot be taken into account.
     """
-    main = next(iter(parts))
     found = stored(source)
+    with reading(found.file):  # settings of any type reach PEFT's own functions
+        return _fitted(found, parts)
+
+
+def _fitted(found: Stored, parts: Mapping[str, Part]) -> dict[str, Layers]:
+    main = next(iter(parts))
     settings = _settings(found, main)
     places: dict[str, list[_Place]] = {}
     for place in _places(found, main):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,11 @@ from safetensors import SafetensorError, safe_open
 from paco_core.io import paths
 from paco_core.io.files import DataError
 from paco_core.io.hub import explained, from_hub
+from paco_core.io.messages import sentence
+from paco_core.io.model_size import refuse_larger
 
+READING = (SafetensorError, json.JSONDecodeError, UnicodeDecodeError, RecursionError, OSError)
+WITHOUT_WEIGHTS = {"load_weights": False, "pretrained_image": False, "pretrained_text": False, "device": "meta"}
 LIBRARIES = ("diffusers", "transformers")  # whose models a pipeline's folder may name
 
 
@@ -31,23 +36,31 @@ def reading(source: str | Path) -> Iterator[None]:
         source: its folder or file, or its hub id.
 
     Raises:
-        DataError: naming the source, when a file of it is missing, cut off or damaged, with what makes it anew; of a
-            hub, see :func:`paco_core.io.hub.explained`.
+        DataError: naming the source, whatever its files make the libraries raise, with what makes it anew; of a hub,
+            see :func:`paco_core.io.hub.explained`.
     """
     try:
         yield
-    except (SafetensorError, json.JSONDecodeError, UnicodeDecodeError, RecursionError, OSError) as error:
-        if message := explained(source, error):
-            raise DataError(message) from None
-        cause = " ".join(str(error).split())[:300]
-        raise DataError(
-            f"{source}: cannot be read ({cause}); is one of its files truncated? {_remedy(source)}"
-        ) from None
-    except RuntimeError as error:
-        if "loading state_dict" not in str(error):  # torch's, for tensors of other names or shapes
-            raise
-        cause = " ".join(str(error).split())[:300]
-        raise DataError(f"{source}: its weights are not those of the model ({cause}); {_remedy(source)}") from None
+    except (DataError, ModuleNotFoundError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:  # libraries raise what their own code ran into
+        raise DataError(explained(source, error) or _of_files(source, error)) from None
+
+
+def _of_files(source: str | Path, error: Exception) -> str:
+    cause = " ".join(str(error).split())[:300]
+    if isinstance(error, MemoryError) or "can't allocate memory" in cause:  # PyTorch's, on a processor
+        return f"{source}: there is not enough memory to load it ({cause or 'MemoryError'})"
+    if isinstance(error, PermissionError):
+        return sentence(error)
+    if "loading state_dict" in cause:  # PyTorch's, for tensors of other names or shapes
+        return f"{source}: its weights are not those of the model ({cause}); {_remedy(source)}"
+    if isinstance(error, READING):
+        return f"{source}: cannot be read ({cause}); is one of its files truncated? {_remedy(source)}"
+    return (
+        f"{source}: no model can be made of it ({type(error).__name__}: {cause}); is one of its files damaged, or of "
+        f"another model? {_remedy(source)}"
+    )
 
 
 def _remedy(source: str | Path) -> str:
@@ -98,8 +111,13 @@ def load_model(kind: Any, source: str | Path, **options: Any) -> Any:
         source: its folder or hub id.
 
     Raises:
-        DataError: when it cannot be read, or a tensor is missing, of another shape, unexpected or not finite.
+        DataError: when it cannot be read, its configuration is none or asks for more than the files hold, or a tensor
+            is missing, of another shape, unexpected or not finite.
     """
+    folder = Path(source) / options.get("subfolder", "")
+    if (config := folder / "config.json").is_file():
+        with reading(config):
+            refuse_larger(lambda: _built(kind, folder), folder, config)
     if kind.__module__.startswith("transformers."):  # it lists them then, and would else raise without their names
         options["ignore_mismatched_sizes"] = True
     with reading(source):
@@ -107,6 +125,17 @@ def load_model(kind: Any, source: str | Path, **options: Any) -> Any:
     _refuse_other_tensors(found, kind.__name__, source)
     refuse_not_finite(model.state_dict(), source)
     return model.eval()
+
+
+def _built(kind: Any, folder: Path) -> Any:
+    """The model of a folder's configuration, its weights as they are drawn."""
+    if hasattr(kind, "load_config"):  # diffusers
+        return kind.from_config(kind.load_config(folder))
+    if hasattr(kind, "from_config"):  # an AutoModel, which chooses the class
+        from transformers import AutoConfig
+
+        return kind.from_config(AutoConfig.from_pretrained(folder))
+    return kind(kind.config_class.from_pretrained(folder))
 
 
 def _refuse_other_tensors(found: Mapping[str, Collection[Any]], kind: str, source: str | Path) -> None:
@@ -126,18 +155,30 @@ def _some(names: list[str]) -> str:
 
 
 def load_pipeline(kind: Any, folder: Path, dtype: torch.dtype) -> Any:
-    """A diffusers pipeline from its folder: each model in it by :func:`load_model`, the rest by the pipeline's class.
+    """A diffusers pipeline from its folder: each part by its own class, models by :func:`load_model`.
 
     Raises:
         DataError: as :func:`load_model`, naming the part.
     """
-    models = {}
-    for name, entry in kind.load_config(folder).items():
-        library, named = entry if isinstance(entry, list | tuple) and len(entry) == 2 else (None, None)
-        part = getattr(import_module(library), str(named), None) if library in LIBRARIES else None
-        if isinstance(part, type) and issubclass(part, torch.nn.Module):
-            models[name] = load_model(part, folder / name, dtype=dtype)
-    return kind.from_pretrained(folder, **models, dtype=dtype)
+    parts = {}
+    with reading(folder / "model_index.json"):
+        index = kind.load_config(folder)
+        kinds = {name: _named(entry) for name, entry in index.items()}
+    for name, part in kinds.items():
+        if part is not None and issubclass(part, torch.nn.Module):
+            parts[name] = load_model(part, folder / name, dtype=dtype)
+        elif part is not None:
+            with reading(folder / name):
+                parts[name] = part.from_pretrained(folder / name)
+    with reading(folder):
+        return kind.from_pretrained(folder, **parts, dtype=dtype)
+
+
+def _named(entry: Any) -> Any:
+    """The class of a part of a pipeline, where the entry of its index names one of :data:`LIBRARIES`."""
+    library, name = entry if isinstance(entry, list | tuple) and len(entry) == 2 else (None, None)
+    part = getattr(import_module(library), str(name), None) if library in LIBRARIES else None
+    return part if isinstance(part, type) and hasattr(part, "from_pretrained") else None
 
 
 def load_open_clip(model: str, device: str) -> tuple[Any, Any, Any]:
@@ -155,8 +196,15 @@ def load_open_clip(model: str, device: str) -> tuple[Any, Any, Any]:
     if not model.startswith("hf-hub:") and not (folder / "open_clip_config.json").is_file():
         raise DataError(f"{model}: no open_clip model there (open_clip_config.json is missing)")
     name, source = (model, model) if model.startswith("hf-hub:") else (folder, f"local-dir:{folder}")
+    if name == folder:
+        if not any(folder.glob("*.safetensors")):
+            raise DataError(f"{folder}: no safetensors there; other formats can run code when they are loaded")
+        config = folder / "open_clip_config.json"
+        with reading(config):
+            refuse_larger(partial(open_clip.create_model, source, **WITHOUT_WEIGHTS), folder, config)
     with reading(name), from_hub(name):
         tower, _, preprocess = open_clip.create_model_and_transforms(source, device=device)
         tokenizer = open_clip.get_tokenizer(source)
+        tokenizer(["a"])
     refuse_not_finite(tower.state_dict(), name)
     return tower.eval(), preprocess, tokenizer

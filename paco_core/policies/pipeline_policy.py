@@ -24,7 +24,7 @@ from paco_core.io.files import DataError, settle_safetensors
 from paco_core.io.hub import from_hub
 from paco_core.io.imports import uncollected, without_bars
 from paco_core.io.precision import painting, weights_format
-from paco_core.io.weights import load_pipeline
+from paco_core.io.weights import load_pipeline, reading
 from paco_core.policies import adapters
 from paco_core.policies.base import DECODE_PIXELS, NoiseKey, Size, sized
 from paco_core.policies.cuts import Cut
@@ -70,11 +70,12 @@ class PipelinePolicy:
         """
         wanted = family_of(cls.family).pipeline
         kind = getattr(diffusers, wanted)
-        try:
-            with from_hub(model):
-                found = kind.load_config(model).get("_class_name")
-        except OSError as error:
-            raise DataError(f"{model}: no diffusers pipeline there ({str(error).splitlines()[0]})") from None
+        with reading(model):
+            try:
+                with from_hub(model):
+                    found = kind.load_config(model).get("_class_name")
+            except OSError as error:
+                raise DataError(f"{model}: no diffusers pipeline there ({str(error).splitlines()[0]})") from None
         if found != wanted:
             raise DataError(f"{model}: holds a {found}, the family {cls.family} needs a {wanted}")
         with without_bars(), from_hub(model):

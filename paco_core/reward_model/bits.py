@@ -28,6 +28,14 @@ def batches_keep_bits(network: Network, passes: Passes) -> bool:
     return torch.equal(together, alone) and torch.equal(turned, alone.flip(0))
 
 
+def answers(network: Network) -> bool:
+    """Whether a question about a small picture gets finite logits; raises whatever the model's files make of it."""
+    with torch.no_grad():
+        (visual,) = network.watch(_pictures(network, 1))
+        logits = network.first_logits([Row(network.prompt("Same?", (visual.grid,)), (visual,))])
+    return bool(logits.isfinite().all())
+
+
 def _pictures(network: Network, count: int) -> list[Image.Image]:
     """The smallest pictures that the model sees as they are, of noise."""
     given = network.processor.image_processor

@@ -21,9 +21,10 @@ from transformers import AutoConfig, AutoProcessor, Qwen2_5_VLForConditionalGene
 from transformers.models.qwen2_vl.image_processing_qwen2_vl import smart_resize
 from transformers.utils import logging as transformers_logging
 
-from paco_core.io.decoding import MAX_RATIO
+from paco_core.io.decoding import MAX_RATIO, MAX_SIDE
 from paco_core.io.files import DataError
 from paco_core.io.imports import uncollected
+from paco_core.io.model_size import refuse_many_layers
 from paco_core.io.pictures import picture_digests
 from paco_core.io.weights import load_model, reading
 from paco_core.reward_model.features import FeatureCache, Visual
@@ -35,6 +36,7 @@ from paco_core.reward_model.yes_probability import Query, answer_tokens
 if TYPE_CHECKING:
     from PIL import Image
 
+MOST_PIXELS = 2**28  # of a picture after resizing; as in params.yaml
 PATCHES_AT_ONCE = 65_536  # patches through the vision tower in one pass
 
 
@@ -98,7 +100,9 @@ class Network:
             raise DataError(
                 f"{folder}: its weights are not safetensors; other formats can run code when they are loaded"
             )
-        with reading(folder):
+        with reading(folder / "config.json" if isinstance(folder, Path) else folder):
+            if isinstance(folder, Path):
+                refuse_many_layers(folder / "config.json")
             try:
                 kind = AutoConfig.from_pretrained(source).model_type
             except ValueError as error:  # a repository without config.json, or one that names no type
@@ -110,6 +114,7 @@ class Network:
         )
         with reading(folder):
             processor = AutoProcessor.from_pretrained(source)
+            _refuse_sizes(model.config.vision_config, processor.image_processor, source)
         if pixels is not None:
             bounds = processor.image_processor.size
             processor.image_processor.size = type(bounds)(shortest_edge=pixels[0], longest_edge=pixels[1])
@@ -274,6 +279,18 @@ class Network:
         states = self.states(rows, row_at, position, length)
         logits: torch.Tensor = self.model.lm_head(states)
         return logits[: len(rows)].float()
+
+
+def _refuse_sizes(vision: Any, given: Any, source: str) -> None:
+    """Raise DataError for sizes that memory would be taken for with each picture, and that no tensor's shape shows."""
+    bounds = {
+        "window_size": (vision.window_size, MAX_SIDE), "patch_size": (given.patch_size, MAX_SIDE),
+        "merge_size": (given.merge_size, MAX_SIDE), "min_pixels": (given.size.shortest_edge, MOST_PIXELS),
+        "max_pixels": (given.size.longest_edge, MOST_PIXELS),
+    }  # fmt: skip
+    for name, (number, most) in bounds.items():
+        if not isinstance(number, int | float) or not 0 < number <= most:
+            raise DataError(f"{source}: its {name} is {number!r}, expected a number from 1 to {most:,}")
 
 
 def _quieten() -> None:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from paco_core.io.files import DataError
-from paco_core.reward_model.bits import batches_keep_bits
+from paco_core.io.weights import reading
+from paco_core.reward_model.bits import answers, batches_keep_bits
 from paco_core.reward_model.network import Network, Row
 from paco_core.reward_model.passes import Passes
 from paco_core.reward_model.shapes import by_length, chunks, of_one_length
@@ -40,7 +41,7 @@ class Scorer:
         window: tokens of a question at most, where those are fewer than the model was made for.
 
     Raises:
-        DataError: see :meth:`Network.load`.
+        DataError: see :meth:`Network.load`; when a first question cannot be computed.
     """
 
     any_case = False  # sum over yes, Yes, YES, y and Y (and no) instead of reading Yes and No
@@ -63,6 +64,9 @@ class Scorer:
         self.network = Network.load(folder, device=device, dtype=dtype, pixels=pixels)
         self.network.window = min(self.network.window, window or self.network.window)
         self.max_batch, self.passes = max_batch, Passes.on(self.network.device)
+        with reading(folder):
+            if not answers(self.network):
+                raise DataError(f"{folder}: it answers with NaN or infinity; is its configuration that of its weights?")
 
     @classmethod
     def of(cls, network: Network, max_batch: int = MAX_BATCH) -> Scorer:

@@ -9,7 +9,7 @@ import torch
 from transformers import AutoProcessor, CLIPModel
 
 from paco_core.io.files import DataError
-from paco_core.io.weights import load_model
+from paco_core.io.weights import load_model, reading
 from paco_core.rewards.base import RewardBatch
 
 if TYPE_CHECKING:
@@ -36,8 +36,9 @@ class PickScore:
         except DataError as error:
             raise DataError(f"no CLIP of transformers: {error}") from None
         try:
-            self.processor = AutoProcessor.from_pretrained(model)
-        except (OSError, ValueError):
+            with reading(model):
+                self.processor = AutoProcessor.from_pretrained(model)
+        except DataError:
             self.processor = AutoProcessor.from_pretrained(PROCESSOR)
         self.causes: dict[str, int] = {}
 

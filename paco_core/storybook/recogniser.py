@@ -7,7 +7,6 @@ that a policy which cheats its reward is found out here.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -19,7 +18,10 @@ import torch
 from PIL import Image as pil
 from torch import nn
 
+from paco_core.io.decoding import MAX_SIDE
+from paco_core.io.files import read_json
 from paco_core.io.imports import uncollected
+from paco_core.io.model_size import refuse_larger
 from paco_core.io.weights import read_tensors, reading
 from paco_core.storybook.world import SHARED_TRAITS, VOCABULARY, Panel
 
@@ -122,6 +124,13 @@ def build_network(width: int) -> torch.nn.Module:
     )
 
 
+def _whole(number: Any) -> int:
+    """A size of a configuration: a picture's side, or channels of a layer."""
+    if not isinstance(number, int) or not 1 <= number <= MAX_SIDE:
+        raise ValueError(f"{number!r} where a whole number from 1 to {MAX_SIDE} is expected")
+    return number
+
+
 class Recogniser:
     """A trained recogniser, ready to read."""
 
@@ -146,18 +155,23 @@ class Recogniser:
                 raise FileNotFoundError(
                     f"no recogniser in {folder}: {name} is missing; build it with `paco zoo build recogniser`"
                 )
-        config = json.loads((folder / "config.json").read_text())
-        trained_on = {trait: tuple(words) for trait, words in config["vocabulary"].items()}
+        file = folder / "config.json"
+        with reading(file):
+            config = read_json(file)
+            width, side = _whole(config["width"]), _whole(config["side"])
+            trained_on = {trait: tuple(words) for trait, words in config["vocabulary"].items()}
         if trained_on != VOCABULARY:
             raise ValueError(
-                f"{folder / 'config.json'}: trained on another vocabulary than this storybook's; "
+                f"{file}: trained on another vocabulary than this storybook's; "
                 "train again with `paco zoo build recogniser`"
             )
-        network = build_network(config["width"])
+        with reading(file):
+            refuse_larger(lambda: build_network(width), folder, file)
+        network = build_network(width)
         tensors, _ = read_tensors(folder / "model.safetensors")
         with reading(folder):
             network.load_state_dict(tensors)
-        return cls(network, config["side"], device)
+        return cls(network, side, device)
 
     def read(self, images: Sequence[Image], batch_size: int = 256) -> list[Reading]:
         """Read pictures of any size (made for panels of 24 to 96 px), one reading each, in order."""

@@ -59,14 +59,17 @@ class TextToImage:
         Raises:
             DataError: when no pipeline is there, or it paints no pictures from text.
         """
+        if Path(model).is_dir() and not (Path(model) / "model_index.json").is_file():
+            raise DataError(f"{model}: no diffusers pipeline there (model_index.json is missing)")
         try:
             with without_bars(), from_hub(model):
                 folder = Path(
                     model if Path(model).is_dir() else DiffusionPipeline.download(model, use_safetensors=True)
                 )
-                pipeline = load_pipeline(DiffusionPipeline, folder, weights_format(params.dtype))
         except (OSError, ValueError) as error:
             raise DataError(f"{model}: no diffusers pipeline there ({str(error).splitlines()[0]})") from None
+        with without_bars():
+            pipeline = load_pipeline(DiffusionPipeline, folder, weights_format(params.dtype))
         wanted = {"prompt", "height", "width", "num_inference_steps", "generator"}
         if lacking := wanted - set(inspect.signature(pipeline.__call__).parameters):
             raise DataError(

@@ -15,7 +15,7 @@ from paco_core.data.records.records import PromptRecord
 from paco_core.io.files import DataError
 from paco_core.io.hub import from_hub
 from paco_core.io.imports import uncollected
-from paco_core.io.weights import load_model, load_open_clip, refuse_not_finite
+from paco_core.io.weights import load_model, load_open_clip, reading, refuse_not_finite
 
 BATCH = 256
 
@@ -126,7 +126,8 @@ class Sentences:
                 "diverse_prompts.encoder 'sentence_transformers' needs the package: pip install 'paco-rl[sentences]'"
             ) from None
         _need(model, "modules.json", "sentence-transformers")
-        self._model = SentenceTransformer(model, device=device)
+        with reading(model):
+            self._model = SentenceTransformer(model, device=device)
         refuse_not_finite(self._model.state_dict(), model)
         self.window = int(self._model.max_seq_length or 1 << 30)
 
@@ -143,7 +144,8 @@ class Pooled:
 
     def __init__(self, model: str, device: str) -> None:
         _need(model, "text_encoder/config.json", "pipeline's text")
-        self._tokenizer = AutoTokenizer.from_pretrained(model, subfolder="tokenizer")
+        with reading(model):
+            self._tokenizer = AutoTokenizer.from_pretrained(model, subfolder="tokenizer")
         self._model = load_model(AutoModel, model, subfolder="text_encoder").to(device)
         self._device = device
         self.window = int(min(self._tokenizer.model_max_length, self._model.config.max_position_embeddings))

@@ -1,0 +1,176 @@
+"""Models and adapters of somebody else's making, whose files are damaged or lie: one line with the folder.
+
+Every verb that loads weights is asked: to score, to paint by the project's painter, and to paint by an adapter.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import tiny_vlm
+from tiny import tiny_flux
+from verdicts import Ledger, unclear
+
+from paco_core.cli.commands import main
+
+HUGE = 2**20
+PAINT = ("paint", "a bear", "--panels", "one", "two", "three", "four", "--size", "64", "--seeds", "1", "--steps", "1")
+Harm = Callable[[Path], object]
+
+
+def says(file: str, key: str, value: object) -> Harm:
+    """A configuration that says something else."""
+
+    def harm(folder: Path) -> None:
+        tree = place = json.loads((folder / file).read_text())
+        *above, name = key.split(".")
+        for step in above:
+            place = place[step]
+        place[name] = value
+        (folder / file).write_text(json.dumps(tree))
+
+    return harm
+
+
+def holds(file: str, data: bytes) -> Harm:
+    return lambda folder: (folder / file).write_bytes(data)
+
+
+def cut(file: str) -> Harm:
+    return lambda folder: (folder / file).write_bytes((folder / file).read_bytes()[:-9])
+
+
+def lies(file: str) -> Harm:
+    """A header with a tensor that is larger than the file."""
+
+    def harm(folder: Path) -> None:
+        data = (folder / file).read_bytes()
+        size = struct.unpack("<Q", data[:8])[0]
+        header = json.loads(data[8 : 8 + size])
+        next(entry for name, entry in header.items() if name != "__metadata__")["shape"] = [2**40]
+        text = json.dumps(header).encode()
+        (folder / file).write_bytes(struct.pack("<Q", len(text)) + text + data[8 + size :])
+
+    return harm
+
+
+WEIGHTS = "model.safetensors"
+REWARD = {
+    "hidden_size of 2^20": says("config.json", "text_config.hidden_size", HUGE),
+    "hidden_size is a word": says("config.json", "text_config.hidden_size", "x"),
+    "a million layers": says("config.json", "text_config.num_hidden_layers", HUGE),
+    "10^12 layers": says("config.json", "text_config.num_hidden_layers", 10**12),
+    "no width of a window": says("config.json", "vision_config.window_size", 0),
+    "sections that do not add up": says("config.json", "text_config.rope_parameters.mrope_section", []),
+    "pictures of 2^40 pixels": says("processor_config.json", "image_processor.size.shortest_edge", 2**40),
+    "a configuration that is a list": holds("config.json", b"[]"),
+    "a configuration in Latin-1": holds("config.json", b'{"model_type": "\xe9"}'),
+    "a configuration without end": holds("config.json", b"[" * 100_000),
+    "weights cut off": cut(WEIGHTS),
+    "weights whose header lies": lies(WEIGHTS),
+    "weights with an endless header": holds(WEIGHTS, struct.pack("<Q", 2**62)),
+    "a tokenizer that is none": holds("tokenizer.json", b"{}"),
+    "a template without end": holds("chat_template.jinja", b"{% for i in range(10**10) %}{% endfor %}"),
+    "a template that raises": holds("chat_template.jinja", b"{{ nothing.at.all }}"),
+    "a template that is none": holds("chat_template.jinja", b"{% for"),
+    "a template in Latin-1": holds("chat_template.jinja", b"\xe9\xff"),
+}
+VAE = "vae/diffusion_pytorch_model.safetensors"
+PAINTER = {
+    "heads without number": says("transformer/config.json", "num_attention_heads", HUGE),
+    "layers in a list": says("transformer/config.json", "num_layers", []),
+    "an index that is a list": holds("model_index.json", b"[]"),
+    "an unknown scheduler": says("model_index.json", "scheduler", ["diffusers", "None"]),
+    "a VAE cut off": cut(VAE),
+    "a VAE whose header lies": lies(VAE),
+    "a tokenizer that is none": holds("tokenizer/tokenizer.json", b"{}"),
+}
+LORA, SETTINGS = "adapter_model.safetensors", "adapter_config.json"
+ADAPTER = {
+    "half of it": lambda folder: (folder / LORA).unlink(),
+    "nothing but its weights' name": holds(LORA, b""),
+    "weights cut off": cut(LORA),
+    "weights whose header lies": lies(LORA),
+    "settings in Latin-1": holds(SETTINGS, b'{"r": "\xe9"}'),
+    "settings that are a list": holds(SETTINGS, b"[]"),
+    "a rank that is a word": says(SETTINGS, "r", "x"),
+    "a rank of 2^20": says(SETTINGS, "r", HUGE),
+    "no targets": says(SETTINGS, "target_modules", 3),
+}
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A reward model, a painter and an adapter of it, as they should be."""
+    import torch
+    from safetensors.torch import save_file
+
+    root = tmp_path_factory.mktemp("models")
+    tiny_vlm.build(root / "reward")
+    tiny_flux(root / "painter")
+    (root / "adapter").mkdir()
+    layer = "base_model.model.transformer_blocks.0.attn.to_q.lora_"
+    width = json.loads((root / "painter/transformer/config.json").read_text())
+    size = width["num_attention_heads"] * width["attention_head_dim"]
+    save_file(
+        {f"{layer}A.weight": torch.zeros(2, size), f"{layer}B.weight": torch.zeros(size, 2)}, root / "adapter" / LORA
+    )
+    settings = {"peft_type": "LORA", "r": 2, "lora_alpha": 2, "target_modules": ["transformer_blocks.0.attn.to_q"]}
+    (root / "adapter" / SETTINGS).write_text(json.dumps(settings))
+    return root
+
+
+@pytest.fixture
+def there(bare: Path, tmp_path: Path, models: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project that paints with the tiny painter."""
+    from PIL import Image
+
+    root = tmp_path / "project"
+    shutil.copytree(bare, root, symlinks=True)
+    Image.new("RGB", (64, 64)).save(root / "cat.png")
+    text = (root / "params.yaml").read_text().replace("data/zoo/flux\n", "painter\n")
+    (root / "params.yaml").write_text(text)
+    shutil.copytree(models, root, dirs_exist_ok=True)
+    monkeypatch.chdir(root)
+    return root
+
+
+DOORS: dict[str, tuple[str, tuple[str, ...], dict[str, Harm]]] = {
+    "paco score": ("reward", ("score", "cat.png", "cat.png", "--model", "reward"), REWARD),
+    "paco paint": ("painter", (*PAINT, "--policy", "base"), PAINTER),
+    "paco paint --policy FOLDER": ("adapter", (*PAINT, "--policy", "./adapter"), ADAPTER),
+}
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_models_that_lie(door: str, there: Path, ledger: Ledger, capsys: pytest.CaptureFixture[str]) -> None:
+    folder, command, harms = DOORS[door]
+    main(command)
+    capsys.readouterr()
+    with ledger.row("a model that lies", door, hostile=True) as row:
+        for what, harm in harms.items():
+            sound = there / f"{folder}.sound"
+            shutil.copytree(there / folder, sound)
+            harm(there / folder)
+            row.judge(what, refused(command, folder, capsys))
+            shutil.rmtree(there / folder)
+            sound.rename(there / folder)
+
+
+def refused(command: tuple[str, ...], folder: str, capsys: pytest.CaptureFixture[str]) -> tuple[str, str] | None:
+    """The breach in how a verb ended."""
+    try:
+        main(command)
+    except SystemExit as ended:
+        said = capsys.readouterr().err
+        if ended.code != 1 or "Traceback" in said:
+            return "unclear", f"ended with {ended.code}: {said[-300:]}"
+        return unclear(said.strip().splitlines()[-1], [folder])
+    except Exception as error:
+        return "unclear", f"{type(error).__name__}: {error}"
+    return "wrong", "accepted as good"
