@@ -25,6 +25,7 @@ from dvc_project.errors import DvcProjectError
 from dvc_project.project import DvcProject
 from dvc_project.state import ProjectState
 from paco_core.io.messages import of_system
+from paco_core.io.numbers import whole
 from paco_core.runtime.code.derived import present_code
 from pipelines.preloaded import preloaded
 from pipelines.progress.page import PAGE, ProgressPage
@@ -198,10 +199,8 @@ def _next(waits: Mapping[str, Set[str]], done: Set[str], running: Sequence[_Runn
 def main() -> None:
     """``python -m pipelines.repro [--jobs 2]``, from the project root."""
     parser = argparse.ArgumentParser(prog="python -m pipelines.repro", description=__doc__)
-    parser.add_argument("--jobs", type=int, default=2, help="how many stages run at a time (default: 2)")
+    parser.add_argument("--jobs", type=whole(1, 1000), default=2, help="how many stages run at a time (default: 2)")
     arguments = parser.parse_args()
-    if arguments.jobs < 1:
-        parser.error(f"--jobs {arguments.jobs}: at least 1")
     interrupt_on(signal.SIGINT, signal.SIGTERM)  # SIGINT too: a shell's background job starts with it ignored
     try:
         raise SystemExit(reproduce(Path.cwd(), arguments.jobs))

@@ -22,6 +22,7 @@ import yaml
 
 from dagster_dvc.process import interrupt_on, search_path, start_group
 from paco_core.io.messages import of_system
+from paco_core.io.numbers import whole
 from paco_core.runtime.tracking.store import ARTIFACTS, ARTIFACTS_URI, tracking_uri
 from pipelines.instance.settings import name_home, write_settings
 from pipelines.links import links
@@ -201,8 +202,8 @@ def _ended(chosen: Sequence[Server], running: Sequence[subprocess.Popen[bytes]])
 def main() -> None:
     """``python -m pipelines.ui [--dagster-port 3000] [--mlflow-port 5000]``, from the project root."""
     parser = argparse.ArgumentParser(prog="python -m pipelines.ui", description=__doc__)
-    parser.add_argument("--dagster-port", type=int, default=3000)
-    parser.add_argument("--mlflow-port", type=int, default=5000)
+    parser.add_argument("--dagster-port", type=whole(1, 65535), default=3000)
+    parser.add_argument("--mlflow-port", type=whole(1, 65535), default=5000)
     arguments = parser.parse_args()
     try:
         raise SystemExit(serve(Path(__file__).resolve().parent.parent, arguments.dagster_port, arguments.mlflow_port))

@@ -18,6 +18,8 @@ from typing import Any
 
 import numpy as np
 
+from paco_core.io.numbers import whole
+
 WIDTH = 512
 KEPT = 708 / 2000  # the paper's share
 
@@ -68,8 +70,8 @@ def measure(count: int) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--sizes", type=int, nargs="+", default=[2_000, 20_000, 200_000])
-    parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--sizes", type=whole(1), nargs="+", default=[2_000, 20_000, 200_000])
+    parser.add_argument("--one", type=whole(1), help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.one:
         print(json.dumps(measure(args.one)))

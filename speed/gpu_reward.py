@@ -16,6 +16,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from paco_core.io.numbers import whole
 from speed.reward_common import ROOT, arguments, examples, in_own_process, network, note, peak_gb
 
 PAIRS = 6  # of a grid
@@ -100,11 +101,11 @@ def measure(args: argparse.Namespace, variant: dict[str, Any]) -> dict[str, Any]
 def parser() -> argparse.ArgumentParser:
     options = arguments(__doc__ or "")
     options.set_defaults(model="7b", dtype="bfloat16", side=512, pictures=16)
-    options.add_argument("--rank", type=int, default=32)
-    options.add_argument("--pairs", type=int, default=32, help="on which the merge is compared")
+    options.add_argument("--rank", type=whole(1), default=32)
+    options.add_argument("--pairs", type=whole(1), default=32, help="on which the merge is compared")
     options.add_argument("--engine", choices=["vllm", "transformers"], default="vllm")
     options.add_argument("--python", default=str(ROOT / ".venv-vllm/bin/python"), help="of vLLM's environment")
-    options.add_argument("--grids", type=int, default=64, help="of four panels, six pairs each")
+    options.add_argument("--grids", type=whole(1), default=64, help="of four panels, six pairs each")
     return options
 
 

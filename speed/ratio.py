@@ -24,6 +24,7 @@ from paco_core.config.params import PoliciesParams, PolicyRecipe, parse
 from paco_core.grpo.experience import Bucket, Experience
 from paco_core.grpo.learner import Learner, UpdateHealth
 from paco_core.grpo.rollout import Sampling, rollout
+from paco_core.io.numbers import whole
 from paco_core.policies import base
 from paco_core.policies.base import NoiseKey, Policy
 
@@ -90,7 +91,7 @@ def learnt(policy: Any, params: PoliciesParams, found: Experience, fault: str = 
 def main() -> None:
     """``python -m speed.ratio [--sides 64 512] [--recipes flux_t2is qwen_edit]``."""
     parser = argparse.ArgumentParser(prog="python -m speed.ratio", description=__doc__)
-    parser.add_argument("--sides", type=int, nargs="+", default=[64, 512], help="pixels (default: 64 512)")
+    parser.add_argument("--sides", type=whole(1), nargs="+", default=[64, 512], help="pixels (default: 64 512)")
     parser.add_argument("--recipes", nargs="+", default=["flux_t2is", "qwen_edit"], choices=MODELS)
     given = parser.parse_args()
     print("recipe, dtype, tokens, passes: largest |ratio - 1|, share outside the clip range")

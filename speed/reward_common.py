@@ -14,6 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from paco_core.io.numbers import whole
+
 ROOT = Path(__file__).resolve().parents[1]
 ZOO = ROOT / "data" / "zoo" / "qwen2_5_vl"
 #: Qwen2.5-VL-7B-Instruct as its config.json has it; the weights are random here, which costs the same.
@@ -57,9 +59,9 @@ def arguments(description: str) -> argparse.ArgumentParser:
     parser.add_argument("--model", choices=["zoo", "7b", "tiny"], default="zoo", help="7b and tiny: random weights")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
-    parser.add_argument("--side", type=int, default=56, help="pixels of a picture's side")
-    parser.add_argument("--pictures", type=int, default=64, help="distinct pictures")
-    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--side", type=whole(1), default=56, help="pixels of a picture's side")
+    parser.add_argument("--pictures", type=whole(1), default=64, help="distinct pictures")
+    parser.add_argument("--batch", type=whole(1), default=32)
     parser.add_argument("--out", type=Path, help="write the figures here as JSON, too")
     parser.add_argument("--one", help=argparse.SUPPRESS)  # one variant, in a process of its own
     return parser

@@ -11,6 +11,7 @@ import json
 import time
 from typing import Any
 
+from paco_core.io.numbers import whole
 from speed.reward_common import arguments, examples, in_own_process, network, note, peak_gb, synchronise
 
 BATCHES = (1, 8, 64)
@@ -36,7 +37,7 @@ def measure(args: argparse.Namespace, variant: dict[str, Any]) -> dict[str, Any]
 
 def parser() -> argparse.ArgumentParser:
     options = arguments(__doc__ or "")
-    options.add_argument("--pairs", type=int, default=256)
+    options.add_argument("--pairs", type=whole(1), default=256)
     return options
 
 

@@ -16,6 +16,7 @@ import json
 import time
 from typing import Any
 
+from paco_core.io.numbers import decimal, whole
 from speed.reward_common import arguments, examples, in_own_process, network, note, peak_gb, synchronise
 
 TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
@@ -102,10 +103,12 @@ def flops_a_pair(net: Any, item: Any, cached: bool) -> float:
 
 def parser() -> argparse.ArgumentParser:
     options = arguments(__doc__ or "")
-    options.add_argument("--rank", type=int, default=16)
-    options.add_argument("--steps", type=int, default=5)
+    options.add_argument("--rank", type=whole(1), default=16)
+    options.add_argument("--steps", type=whole(1), default=5)
     options.add_argument("--checkpointing", action="store_true", help="gradient checkpointing")
-    options.add_argument("--peak-tflops", type=float, help="of the device in this dtype, for the utilisation (MFU)")
+    options.add_argument(
+        "--peak-tflops", type=decimal(0), help="of the device in this dtype, for the utilisation (MFU)"
+    )
     return options
 
 

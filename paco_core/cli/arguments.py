@@ -8,21 +8,9 @@ from importlib.metadata import version
 from pathlib import Path
 
 from paco_core.cli import acts
+from paco_core.io.numbers import PORTS, whole
 
-SEEDS, MOST = 2**32 - 1, 1_000_000
-
-
-def _whole(least: int, most: int = MOST) -> Callable[[str], int]:
-    """The type of an argument that is a whole number within bounds."""
-
-    def read(text: str) -> int:
-        number = int(text)
-        if not least <= number <= most:
-            raise argparse.ArgumentTypeError(f"{text}: expected a number from {least} to {most}")
-        return number
-
-    read.__name__ = "number"  # argparse names it where the text is none
-    return read
+SEEDS = 2**32 - 1
 
 
 def _figures(*verbs: argparse.ArgumentParser) -> None:
@@ -125,18 +113,18 @@ def _add_painting(verb: Callable[..., argparse.ArgumentParser]) -> None:
             help="a recipe, RECIPE@champion, the folder, file or hub id of a LoRA, or base (default: the first recipe)",
         )
         sub.add_argument(
-            "--seeds", type=_whole(1, 10_000), default=4, metavar="N", help="seeds 0 to N-1 (default: %(default)s)"
+            "--seeds", type=whole(1, 10_000), default=4, metavar="N", help="seeds 0 to N-1 (default: %(default)s)"
         )
         sub.add_argument(
-            "--size", type=_whole(1, 2**14), help="pixels of a side (default: an evaluation size of the recipe)"
+            "--size", type=whole(1, 2**14), help="pixels of a side (default: an evaluation size of the recipe)"
         )
-        sub.add_argument("--steps", type=_whole(1), help="sampling steps (default: those of the benchmark)")
+        sub.add_argument("--steps", type=whole(1), help="sampling steps (default: those of the benchmark)")
         sub.add_argument("--compare", action="store_true", help="also paint with the model before training")
         sub.add_argument("--out", type=Path, metavar="FOLDER", help="where pictures go (default: painted/...)")
     text = "serve a local page to paint sets, score pictures and edit them, with base and trained side by side"
     play = verb("play", acts.play, text)
     play.add_argument(
-        "--port", type=_whole(0, 65535), default=7861, help="port on 127.0.0.1 (default: 7861; 0: any free one)"
+        "--port", type=whole(*PORTS), default=7861, help="port on 127.0.0.1 (default: 7861; 0: any free one)"
     )
     play.add_argument("--no-open", action="store_true", help="print the address without opening a browser")
     _figures(paint, edit)
@@ -152,13 +140,13 @@ def _add_tables(verb: Callable[..., argparse.ArgumentParser]) -> None:
     sweep.add_argument(
         "--alpha", nargs="+", help="of 1/n, numbers, fast, default (default: 1/n 0.01 0.1 0.3 0.5 0.9 fast)"
     )
-    sweep.add_argument("--seeds", nargs="+", type=_whole(0, SEEDS), default=[0, 1, 2], help="(default: 0 1 2)")
+    sweep.add_argument("--seeds", nargs="+", type=whole(0, SEEDS), default=[0, 1, 2], help="(default: 0 1 2)")
     sweep.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="override keys of params.yaml")
     sweep.add_argument("--name", default="alpha", help="folder below data/sweeps/ (default: alpha)")
 
     reproduce = verb("reproduce", acts.reproduce, "train policies and their ablations with several seeds, and report")
     reproduce.add_argument("--variants", nargs="+", help="some of those that --list prints (default: all)")
-    reproduce.add_argument("--seeds", nargs="+", type=_whole(0, SEEDS), default=[0, 1, 2], help="(default: 0 1 2)")
+    reproduce.add_argument("--seeds", nargs="+", type=whole(0, SEEDS), default=[0, 1, 2], help="(default: 0 1 2)")
     reproduce.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="override keys of params.yaml")
     reproduce.add_argument("--name", default="ablation", help="folder below data/reproduce/ (default: ablation)")
     reproduce.add_argument("--list", action="store_true", help="list the variants and their kept results")
@@ -191,16 +179,16 @@ def _add_annotation(verb: Callable[..., argparse.ArgumentParser]) -> None:
     annotate.add_argument("--folder", type=Path, default=Path("label-studio"), help="a new folder, for export")
     annotate.add_argument("--address", help="where Label Studio will find that folder (default: its local files)")
     annotate.add_argument(
-        "--port", type=_whole(0, 65535), default=7860, help="port on 127.0.0.1 (default: 7860; 0: any free one)"
+        "--port", type=whole(*PORTS), default=7860, help="port on 127.0.0.1 (default: 7860; 0: any free one)"
     )
     annotate.add_argument(
-        "--annotators", type=_whole(1), help="how many people; each gets a link (default: as before, or 1)"
+        "--annotators", type=whole(1), help="how many people; each gets a link (default: as before, or 1)"
     )
     annotate.add_argument(
-        "--overlap", type=_whole(1), help="how many people rank each instance (default: as before, or 1)"
+        "--overlap", type=whole(1), help="how many people rank each instance (default: as before, or 1)"
     )
     annotate.add_argument(
-        "--instances", type=_whole(1), help="a random subset of this size (default: as before, or all)"
+        "--instances", type=whole(1), help="a random subset of this size (default: as before, or all)"
     )
     annotate.add_argument("--retire", metavar="NAME", help="give this annotator's open work to the others")
     annotate.add_argument("--json", action="store_true", help="JSON instead of text, for status")
@@ -209,7 +197,7 @@ def _add_annotation(verb: Callable[..., argparse.ArgumentParser]) -> None:
 def _plan_arguments(plan: argparse.ArgumentParser) -> None:
     plan.add_argument("policy", help="a recipe of policies.recipes")
     plan.add_argument("--profile", metavar="NAME", help="plan with this profile instead of params.yaml")
-    plan.add_argument("--processes", type=_whole(1), default=1, help="number of processes that will train together")
+    plan.add_argument("--processes", type=whole(1), default=1, help="number of processes that will train together")
     _figures(plan)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 from zoneinfo import ZoneInfo
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from paco_core.config.registered import registered
 
@@ -16,6 +16,8 @@ Seed = Annotated[int, Field(ge=0, lt=2**32)]  # what NumPy and PyTorch both take
 Side = Annotated[int, Field(gt=0, le=2**14)]  # of a picture, pixels
 DrawnSide = Annotated[int, Field(ge=16, le=2**14)]  # of a picture in which traits can be told apart
 Area = Annotated[int, Field(gt=0, le=2**28)]  # of a picture, pixels
+MOST_ITEMS = 1_000  # of a list or a mapping
+MOST_NUMBER = 2**63
 MOST_DRAWN = 100_000  # pictures that the embedded world draws: a few minutes
 Drawn = Annotated[int, Field(gt=0, le=MOST_DRAWN)]
 Resamples = Annotated[int, Field(gt=0, le=100_000)]  # of a bootstrap
@@ -40,6 +42,23 @@ class Section(BaseModel):
         allow_inf_nan=False,
         use_attribute_docstrings=True,
     )
+
+    @field_validator("*")
+    @classmethod
+    def _bounded(cls, value: Any) -> Any:
+        _refuse_unbounded(value)
+        return value
+
+
+def _refuse_unbounded(value: Any) -> None:
+    """What no type bounds: how long a list or a mapping is, and numbers in a mapping of anything."""
+    if isinstance(value, list | tuple | dict):
+        if len(value) > MOST_ITEMS:
+            raise ValueError(f"{len(value)} entries, expected at most {MOST_ITEMS}")
+        for inner in value.values() if isinstance(value, dict) else value:
+            _refuse_unbounded(inner)
+    elif isinstance(value, int | float) and not abs(value) <= MOST_NUMBER:
+        raise ValueError(f"{value} is no finite number below 2^63")
 
 
 class LoraShape(Section):

@@ -319,3 +319,25 @@ def test_a_number_beyond_any_use_is_refused_by_name(tree: Any, key: str, value: 
     with pytest.raises(ParamsError, match=expected) as raised:
         params.parse(tree)
     assert section in str(raised.value)
+
+
+def endpoint(**options: Any) -> dict[str, Any]:
+    return {"base_url": "http://127.0.0.1:1", "model": "one", "api_key_env": None, "options": options}
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "place", "expected"),
+    [
+        ("grids.seeds", list(range(1001)), "grids.seeds", "1001 entries, expected at most 1000"),
+        ("annotations.exclude", ["x"] * 1001, "annotations.exclude", "1001 entries"),
+        ("prompts.endpoint", endpoint(top_p=float("inf")), "prompts.endpoint.options", "inf is no finite number"),
+        ("prompts.endpoint", endpoint(a={"b": [float("nan")]}), "prompts.endpoint.options", "nan is no finite number"),
+        ("prompts.endpoint", endpoint(seed=-(10**30)), "prompts.endpoint.options", "no finite number below 2"),
+    ],
+)
+def test_what_no_type_bounds_is_bounded(tree: Any, key: str, value: Any, place: str, expected: str) -> None:
+    section, name = key.split(".")
+    tree[section][name] = value
+    with pytest.raises(ParamsError, match=expected) as raised:
+        params.parse(tree)
+    assert place in str(raised.value)

@@ -24,6 +24,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from paco_core.io.imports import uncollected
+from paco_core.io.numbers import PORTS, whole
 from paco_core.reward_model.yes_probability import PairQuery
 from paco_core.serving.cache import ScoreCache
 from paco_core.serving.description import openapi
@@ -197,13 +198,13 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--model", required=True, help="a Qwen2.5-VL folder, or a hub id")
     parser.add_argument("--served-model-name", required=True)
     parser.add_argument("--host", default="127.0.0.1", help="where it listens, by what name clients call it")
-    parser.add_argument("--port", type=int, default=0)
-    parser.add_argument("--fd", type=int, help="inherited socket that is already bound")
+    parser.add_argument("--port", type=whole(*PORTS), default=0)
+    parser.add_argument("--fd", type=whole(0), help="inherited socket that is already bound")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", default="float32")
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--max-batch", type=int, default=96)
-    parser.add_argument("--max-model-len", type=int, help="tokens of the longest question and its answer")
+    parser.add_argument("--threads", type=whole(1), default=1)
+    parser.add_argument("--max-batch", type=whole(1), default=96)
+    parser.add_argument("--max-model-len", type=whole(1, 2**30), help="tokens of the longest question and its answer")
     parser.add_argument("--allow-media", action="append", default=[], metavar="PLACE", help="see serving.allowed_media")
     parser.add_argument("--score-cache", type=Path, help="the clients' file of known scores, for its hits in /metrics")
     return parser.parse_args(argv)

@@ -32,6 +32,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from paco_core.io.connections import serve
+from paco_core.io.numbers import decimal, whole
 from paco_core.serving.engines.media import Media
 from paco_core.serving.engines.pictures import head, payload
 from paco_core.serving.guard import SameSite, authorise, bodies, body_of
@@ -278,9 +279,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Serve until SIGTERM."""
     parser = argparse.ArgumentParser(description="Several served models behind one port.")
     parser.add_argument("--root", type=Path, required=True, help="the project, whose registry holds the routes")
-    parser.add_argument("--fd", type=int, required=True, help="inherited socket that listens already")
+    parser.add_argument("--fd", type=whole(0), required=True, help="inherited socket that listens already")
     parser.add_argument("--host", default="127.0.0.1", help="where it listens, by what name clients call it")
-    parser.add_argument("--timeout", type=float, default=600.0)
+    parser.add_argument("--timeout", type=decimal(0), default=600.0)
     parser.add_argument("--allow-media", action="append", default=[], metavar="PLACE", help="see serving.allowed_media")
     args = parser.parse_args(argv)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
