@@ -85,15 +85,20 @@ class Punctual(HttpToolsProtocol):
         self._silence = self._arrival = None
 
 
-def serve(app: Any, bound: socket.socket) -> None:
-    """Serve an ASGI application on a listening socket until Ctrl-C or SIGTERM; requests under way get 2 s to end."""
+def serve(app: Any, bound: socket.socket, *, websockets: bool = False, grace_s: int = 2) -> None:
+    """Serve an ASGI application on a listening socket until Ctrl-C or SIGTERM.
+
+    Args:
+        websockets: whether a request may turn its connection into one, which has no limit of time.
+        grace_s: seconds in which requests under way may end.
+    """
     config = uvicorn.Config(
         app,
         http=Punctual,
-        ws="none",
+        ws="auto" if websockets else "none",
         log_level="warning",
         access_log=False,
         timeout_keep_alive=int(IDLE_S),
-        timeout_graceful_shutdown=2,
+        timeout_graceful_shutdown=grace_s,
     )
     uvicorn.Server(config).run(sockets=[bound])

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+import dagster as dg
 import pytest
 import uvicorn
 from annotation_world import make_world, open_study
@@ -19,6 +20,7 @@ from paco_core.io import connections, local_page
 from paco_core.serving.engines.transformers_app import build_app
 from paco_core.serving.servers.gateway import Gateway
 from paco_core.serving.servers.gateway import build_app as build_gateway
+from pipelines.webserver import __main__ as webserver
 
 LIMIT_S = 30.0
 HEAD = b"POST /x HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
@@ -48,9 +50,18 @@ def play_server(root: Path, bound: socket.socket) -> None:
         play.play(root, 0, browser=False)
 
 
-@pytest.mark.parametrize(
-    "serve", [reward_server, gateway, annotation_server, play_server], ids=lambda one: one.__name__
-)
+def dagster_webserver(root: Path, bound: socket.socket) -> None:
+    (root / "workspace.yaml").write_text("load_from: []\n")
+    with pytest.MonkeyPatch.context() as patch, dg.DagsterInstance.local_temp(str(root)) as instance:
+        patch.setattr(dg.DagsterInstance, "get", lambda: instance)
+        patch.setattr(webserver, "_listening", lambda _host, _port: bound)
+        webserver.serve(str(root / "workspace.yaml"), "127.0.0.1", 0, [], "", True)
+
+
+SERVERS = [reward_server, gateway, annotation_server, play_server, dagster_webserver]
+
+
+@pytest.mark.parametrize("serve", SERVERS, ids=lambda one: one.__name__)
 def test_half_open_connections(
     project: Path, ledger: Ledger, monkeypatch: pytest.MonkeyPatch, serve: Callable[[Path, socket.socket], None]
 ) -> None:
