@@ -21,6 +21,7 @@ from paco_core.planning.costs import StageCost, stage_costs
 from paco_core.planning.weights import model_gb
 from paco_core.rewards import registry
 from paco_core.runtime.code.stage_code import StageCodes, recorded
+from paco_core.storybook.prompts import refuse_undrawable
 from paco_core.tasks.edits import EDITS
 from paco_core.tasks.sets import SETS
 from paco_core.tasks.table import recipes_of, task_of
@@ -105,6 +106,11 @@ def _missing_inputs(params: Params, root: Path) -> list[str]:
     problems = []
     if params.prompts.engine == "import" and (root / str(params.prompts.source)).is_file():
         problems += _unusable_prompts(params, root)
+    if params.prompts.engine == "storybook" and params.prompts.count is not None:
+        try:
+            refuse_undrawable(params.prompts.count, params.prompts.layout)
+        except DataError as error:
+            problems.append(str(error))
     if params.annotations.source == "people":
         try:
             answer_file.read(root)

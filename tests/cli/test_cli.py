@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -151,6 +152,20 @@ def test_the_check_remarks_on_outs_that_are_lost(project: Path) -> None:
 def test_the_check_passes_on_this_project(repository: Path) -> None:
     problems = preflight.check_project(repository).problems
     assert not [p for p in problems if not p.startswith(("disk", "memory"))]
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"count": 1_000_000}, "prompts.count=1000000: the storybook has "),
+        ({"layout": "9x9"}, "prompts.layout=9x9: "),
+    ],
+)
+def test_the_check_knows_what_the_storybook_cannot_write(project: Path, change: dict[str, Any], expected: str) -> None:
+    tree = yaml.safe_load((project / "params.yaml").read_text())
+    tree["prompts"].update(change)
+    (project / "params.yaml").write_text(yaml.safe_dump(tree))
+    assert any(problem.startswith(expected) for problem in preflight.check_project(project).problems)
 
 
 def test_the_check_names_the_variable_of_a_missing_key(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
