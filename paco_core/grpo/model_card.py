@@ -9,6 +9,7 @@ import yaml
 from paco_core.config.params import PoliciesParams, PolicyRecipe
 from paco_core.data.records.records import PromptRecord
 from paco_core.grpo.sizes import picture_size
+from paco_core.io.model_licence import base_front
 from paco_core.io.precision import weights_format
 from paco_core.policies.base import Policy
 from paco_core.policies.families import family_of
@@ -36,8 +37,7 @@ def model_card(
     """
     family = family_of(recipe.family)
     front = {
-        "base_model": recipe.model,
-        "base_model_relation": "adapter",
+        **base_front(recipe.model, base_model_relation="adapter"),
         **licence,
         "library_name": "diffusers",
         "pipeline_tag": "image-to-image" if family.edits else "text-to-image",

@@ -1,4 +1,4 @@
-"""The licence that a model's own card states."""
+"""What a card's head says of the model that was trained from: its id, and the licence that its own card states."""
 
 from __future__ import annotations
 
@@ -21,6 +21,11 @@ HUB: dict[str, dict[str, str]] = {
     "Qwen/Qwen-Image-Edit-2511": {"license": "apache-2.0"},
     "Qwen/Qwen2.5-VL-7B-Instruct": {"license": "apache-2.0"},
 }
+
+
+def base_front(model: str, **more: str) -> dict[str, str]:
+    """The base model in a card's head, with what else is said of it; nothing for a folder, which others do not have."""
+    return {} if Path(model).is_dir() else {"base_model": model, **more}
 
 
 def licence_front(model: str, root: Path) -> dict[str, str]:

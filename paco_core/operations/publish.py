@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -157,14 +157,18 @@ def _head(folder: Path, root: Path) -> tuple[dict[str, object], list[str]]:
         return found, [f"{CARD}: its head names no license"]
     if licence == "other" and not found.get("license_name"):
         return found, [f"{CARD}: license is other, without a license_name; write under which terms this is published"]
-    bases = found.get("base_model") or []
+    return found, [f"{CARD}: {why}" for why in _against_base(found, folder, root)]
+
+
+def _against_base(head: Mapping[str, object], folder: Path, root: Path) -> Iterator[str]:
+    """What speaks against the model that a card's head names as its base, or does not name."""
+    instead = "name the model's id on the hub in params.yaml, or in the card of a copy (`paco fetch`)"
+    bases, tags = head.get("base_model") or [], head.get("tags")
+    if not bases and isinstance(tags, list) and "lora" in tags:
+        yield f"its head names no base_model, without which nobody can use an adapter; {instead}"
     for base in map(str, bases if isinstance(bases, list) else [bases]):
         if not _ID.fullmatch(base) or (root / base).exists() or (folder / base).exists():
-            return found, [
-                f"{CARD}: base_model {base} is a folder of this machine, which others do not have; name the model's "
-                f"id on the hub in params.yaml, or in the card of a copy (`paco fetch`)"
-            ]
-    return found, []
+            yield f"base_model {base} is a folder of this machine, which others do not have; {instead}"
 
 
 def _shown(folder: Path) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import yaml
 
+from paco_core.io.model_licence import base_front
 from paco_core.reward_model.examples import EDIT_TEMPLATES
 from paco_core.reward_model.golden import FOLDER
 from paco_core.reward_model.instructions import TEMPLATES
@@ -38,8 +39,7 @@ def model_card(
         golden: the golden pairs with their scores.
     """
     front = {
-        # For a hub it is an id; a folder's path means nothing there. What an adapter goes onto is named in any case.
-        **({} if Path(params.base).is_dir() else {"base_model": params.base}),
+        **base_front(params.base),
         **licence,
         "library_name": "transformers",
         "pipeline_tag": "image-text-to-text",
@@ -93,8 +93,7 @@ def adapter_card(params: RewardParams, place: str, licence: Mapping[str, str], l
         place: folder of the adapter, relative to the project.
     """
     front = {
-        "base_model": params.base,
-        "base_model_relation": "adapter",
+        **base_front(params.base, base_model_relation="adapter"),
         **licence,
         "library_name": "peft",
         "pipeline_tag": "image-text-to-text",

@@ -142,12 +142,17 @@ def local_base(folder: Path) -> None:
     (folder / "README.md").write_text("---\nlicense: mit\nbase_model: models/base\n---\n")
 
 
+def no_base(folder: Path) -> None:
+    (folder / "README.md").write_text("---\nlicense: mit\ntags:\n- lora\n---\n")
+
+
 DAMAGE: dict[str, Callable[[Path], object]] = {
     "no card": lambda folder: (folder / "README.md").unlink(),
     "names no license": lambda folder: (folder / "README.md").write_text("# A card\n"),
     "without a license_name": lambda folder: (folder / "README.md").write_text("---\nlicense: other\n---\n"),
     "others do not have": lambda folder: (folder / "README.md").write_text(CARD.replace("owner/base", "data/zoo/x")),
     "folder of this machine": local_base,
+    "names no base_model": no_base,
     "README.md is missing": lambda folder: (folder / "README.md").replace(folder / "LICENSE"),
     "not UTF-8": lambda folder: (folder / "README.md").write_bytes(CARD.encode() + b"\xff"),
     "a pickle can run code": lambda folder: (folder / "weights.bin").write_bytes(b"1"),

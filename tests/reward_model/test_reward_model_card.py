@@ -76,3 +76,15 @@ def test_the_example_of_an_adapter_gives_its_score(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=tmp_path, env={**os.environ}, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, f"{code}\n{done.stderr[-3000:]}"
     assert float(done.stdout) == pytest.approx(expected.value, abs=1e-4)
+
+
+def test_a_card_names_its_base_by_an_id_and_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_log(tmp_path / "log.csv", [{"step": 1, "epoch": 1, "validation_accuracy": 0.75}])
+
+    def head() -> dict[str, object]:
+        return yaml.safe_load(adapter_card(PARAMS, "here", {}, tmp_path / "log.csv").split("---")[1])  # type: ignore[no-any-return]
+
+    assert head()["base_model"] == PARAMS.base and head()["base_model_relation"] == "adapter"
+    (tmp_path / PARAMS.base).mkdir(parents=True)
+    assert not {"base_model", "base_model_relation"} & head().keys()
