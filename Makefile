@@ -82,7 +82,8 @@ vllm: setup
 	@.venv-vllm/bin/python -c "import vllm; print('vLLM', vllm.__version__, 'is ready: set serving.engine to vllm')"
 
 # Exact versions with hashes: to run, to develop, for GPUs, to score pictures only, and for the site. The others build on the first.
-LOCK := uv pip compile --quiet --universal --fork-strategy fewest --python-version 3.11 --generate-hashes --no-emit-index-url --no-header
+# With their extras: pip before 24 refuses hashes of `gql` where a package asks for `gql[requests]`.
+LOCK := uv pip compile --quiet --universal --no-strip-extras --fork-strategy fewest --python-version 3.11 --generate-hashes --no-emit-index-url --no-header
 lock: setup
 	@for name in requirements requirements-dev requirements-gpu requirements-scorer requirements-docs; do $(LOCK) $$name.in -o $$name.txt || exit 1; done
 

@@ -2,24 +2,22 @@
 
 from importlib.metadata import PackageNotFoundError, version
 
-import dagster as dg
-
 NEEDED = "4.13"
 
 
-def check_antlr() -> None:
-    """Refuse an environment in which every selection like ``key:a+`` fails with "ord() expected a character".
+def antlr_problem() -> str | None:
+    """What is wrong with the environment, and what to install; None where selections like ``key:a+`` work.
 
-    Raises:
-        DagsterInvariantViolationError: naming the version that is installed and what to install.
+    With another version every selection fails with "ord() expected a character".
     """
     try:
         found = version("antlr4-python3-runtime")
     except PackageNotFoundError:
         found = "no version"
-    if not found.startswith(f"{NEEDED}."):
-        raise dg.DagsterInvariantViolationError(
-            f"antlr4-python3-runtime: {found} is installed, {NEEDED} needed: hydra-core 1.3, which DVC brings, asks "
-            "for an older one, and Dagster's asset selections fail with it. Run `pip install -r requirements.txt` in "
-            "the project's folder: it holds versions of hydra-core and omegaconf that work with both"
-        )
+    if found.startswith(f"{NEEDED}."):
+        return None
+    return (
+        f"antlr4-python3-runtime: {found} is installed, {NEEDED} needed: hydra-core 1.3, which DVC brings, asks "
+        "for an older one, and Dagster's asset selections fail with it. Run `pip install -r requirements.txt` in "
+        "the project's folder: it holds versions of hydra-core and omegaconf that work with both"
+    )

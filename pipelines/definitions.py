@@ -7,7 +7,7 @@ import warnings
 import dagster as dg
 
 from dagster_dvc import build_dvc_sources, build_in_sync_checks
-from pipelines.antlr import check_antlr
+from pipelines.antlr import antlr_problem
 from pipelines.defs import schedules
 from pipelines.defs.benchmarks import checks as benchmark_checks
 from pipelines.defs.data import checks as data_checks
@@ -21,7 +21,8 @@ from pipelines.defs.serving import assets as serving
 from pipelines.defs.serving import checks as serving_checks
 from pipelines.defs.stages import ASSETS
 
-check_antlr()
+if problem := antlr_problem():
+    raise dg.DagsterInvariantViolationError(problem)
 with warnings.catch_warnings(action="ignore", category=dg.BetaWarning):  # source links: it says so once an asset
     others = dg.with_source_code_references(dg.load_assets_from_modules([serving, operations]))
 

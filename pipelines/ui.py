@@ -24,6 +24,7 @@ from dagster_dvc.process import interrupt_on, search_path, start_group
 from paco_core.io.messages import of_system
 from paco_core.io.numbers import whole
 from paco_core.runtime.tracking.store import ARTIFACTS, ARTIFACTS_URI, tracking_uri
+from pipelines.antlr import antlr_problem
 from pipelines.instance.settings import name_home, write_settings
 from pipelines.links import links
 
@@ -205,6 +206,8 @@ def main() -> None:
     parser.add_argument("--dagster-port", type=whole(1, 65535), default=3000)
     parser.add_argument("--mlflow-port", type=whole(1, 65535), default=5000)
     arguments = parser.parse_args()
+    if problem := antlr_problem():
+        raise SystemExit(f"ui: {problem}")
     try:
         raise SystemExit(serve(Path(__file__).resolve().parent.parent, arguments.dagster_port, arguments.mlflow_port))
     except OSError as error:

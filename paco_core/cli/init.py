@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -45,6 +46,7 @@ def init(folder: Path) -> str:
             for one in folder.iterdir():
                 shutil.rmtree(one) if one.is_dir() else one.unlink()
             raise
+    _name_dagsters_home(folder)
     return NEXT.format(count=files, folder=folder)
 
 
@@ -61,6 +63,18 @@ def _lay_out(folder: Path) -> int:
         if made.returncode:
             raise DataError(f"`git init` failed, so that no project was laid out: {made.stderr.strip()}")
     return files
+
+
+def _name_dagsters_home(folder: Path) -> None:
+    """Write what `dagster schedule start` and the like need before anything has run: ``.env`` and Dagster's settings.
+
+    Not among what is copied: ``.env`` holds the path of the project.
+    """
+    made = subprocess.run(
+        [sys.executable, "-m", "pipelines.instance.settings"], cwd=folder, capture_output=True, text=True
+    )
+    if made.returncode:
+        raise DataError(f"{folder}: laid out, but Dagster's settings were not written: {made.stderr.strip()[-500:]}")
 
 
 def _files() -> Iterator[tuple[Path, str]]:

@@ -252,11 +252,9 @@ class _Parquet:
     """Parquet; columns keep their types, and what the file says of them."""
 
     def __init__(self, file: Path) -> None:
-        try:
-            import pyarrow
-            from pyarrow import parquet
-        except ImportError:
-            raise DataError(f"{file}: Parquet is read with pyarrow; `pip install pyarrow`") from None
+        import pyarrow
+        from pyarrow import parquet
+
         self._file = file
         try:
             self._table = parquet.ParquetFile(file).read()

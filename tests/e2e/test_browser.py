@@ -5,12 +5,9 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -18,76 +15,15 @@ from urllib.parse import quote
 import httpx
 import pytest
 from chromium import chromium
+from dagster_page import PATIENCE, Ui, answers, until
+from ranks import free_port
 
 from dagster_dvc import DvcProject
 from pipelines.links import links
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]
 Dvc = Callable[..., subprocess.CompletedProcess[str]]
-PATIENCE = 300.0
-
-LAUNCH = """
-mutation($p: ExecutionParams!) {
-  launchPipelineExecution(executionParams: $p) { ... on LaunchRunSuccess { run { runId } } }
-}
-"""
 TERMINATE = "mutation($id: String!) { terminateRun(runId: $id) { __typename } }"
-STATUS = "query($id: ID!) { runOrError(runId: $id) { ... on Run { status } } }"
-
-
-def until(true: Callable[[], Any]) -> Any:
-    """The first truthy answer; fails after some minutes."""
-    deadline = time.monotonic() + PATIENCE
-    while not (found := true()):
-        assert time.monotonic() < deadline, true
-        time.sleep(0.1)
-    return found
-
-
-@dataclass(frozen=True)
-class Ui:
-    """Both servers over one project."""
-
-    root: Path
-    dagster: str
-    mlflow: str
-
-    def ask(self, query: str, **variables: Any) -> Any:
-        answer = httpx.post(f"{self.dagster}/graphql", json={"query": query, "variables": variables}, timeout=PATIENCE)
-        found = answer.json()
-        assert "errors" not in found, found
-        return found["data"]
-
-    def launch(self, asset: str, **tags: str) -> str:
-        """Materialise an asset, as the button does; the run's id."""
-        params = {
-            "selector": {
-                "repositoryName": "__repository__",
-                "repositoryLocationName": "paco",
-                "pipelineName": "__ASSET_JOB",
-                "assetSelection": [{"path": [asset]}],
-                "assetCheckSelection": [],
-            },
-            "mode": "default",
-            "executionMetadata": {"tags": [{"key": key, "value": value} for key, value in tags.items()]},
-        }
-        return str(self.ask(LAUNCH, p=params)["launchPipelineExecution"]["run"]["runId"])
-
-    def status(self, run: str) -> str:
-        return str(self.ask(STATUS, id=run)["runOrError"]["status"])
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def _answers(url: str) -> bool:
-    try:
-        return httpx.get(url, timeout=30).status_code == 200
-    except httpx.HTTPError:
-        return False
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +36,7 @@ def ui(smoke: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ui]:
         "PYTHONPATH": str(smoke),
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
     }
-    ports = _free_port(), _free_port()
+    ports = free_port(), free_port()
     command = ["-m", "pipelines.ui", "--dagster-port", str(ports[0]), "--mlflow-port", str(ports[1])]
     log = (home / "ui.log").open("wb")
     servers = subprocess.Popen([sys.executable, *command], cwd=smoke, env=env, stdout=log, stderr=log)
@@ -108,7 +44,7 @@ def ui(smoke: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ui]:
     try:
         until(lambda: servers.poll() is not None or "Dagster on" in (home / "ui.log").read_text())
         assert servers.poll() is None, (home / "ui.log").read_text()[-3000:]
-        assert _answers(f"{made.dagster}/server_info") and _answers(made.mlflow), "a page is announced when it answers"
+        assert answers(f"{made.dagster}/server_info") and answers(made.mlflow), "a page is announced when it answers"
         yield made
     finally:
         servers.send_signal(signal.SIGINT)

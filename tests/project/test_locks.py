@@ -1,0 +1,35 @@
+"""The locks hold what pip needs in order to take them with their hashes."""
+
+from __future__ import annotations
+
+import re
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+PIN = re.compile(r"^([A-Za-z0-9][\w.-]*)(?:\[([^]]*)\])?==", re.MULTILINE)
+LOCKS = sorted(path.name for path in REPOSITORY.glob("requirements*.txt"))
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+def test_a_pin_names_the_extras_that_others_ask_for(lock: str) -> None:
+    """pip before 24 refuses the hash of `gql` where a package asks for `gql[requests]`."""
+    pins = {
+        canonicalize_name(name): extras.split(", ") for name, extras in PIN.findall((REPOSITORY / lock).read_text())
+    }
+    assert len(pins) > 10
+    lacking = []
+    for found in metadata.distributions():
+        if canonicalize_name(found.metadata["Name"]) not in pins:
+            continue
+        for demand in map(Requirement, found.requires or []):
+            name = canonicalize_name(demand.name)
+            if name in pins and (demand.marker is None or demand.marker.evaluate({"extra": ""})):
+                lacking += [
+                    f"{found.metadata['Name']} asks for {demand}" for one in demand.extras if one not in pins[name]
+                ]
+    assert lacking == []
