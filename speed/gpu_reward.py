@@ -12,11 +12,16 @@ import json
 import sys
 import tempfile
 import time
+from itertools import combinations
 from pathlib import Path
 from random import Random
 from typing import Any
 
+from PIL import Image
+
 from paco_core.io.numbers import whole
+from paco_core.reward_model.instructions import render
+from paco_core.reward_model.yes_probability import PairQuery
 from speed.reward_common import ROOT, arguments, examples, in_own_process, network, note, peak_gb
 
 PAIRS = 6  # of a grid
@@ -63,11 +68,20 @@ def merge(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     return {"part": "merge", "seconds": seconds, **margins, "peak GB": peak_gb(args.device)}
 
 
+def grids(count: int, pixels: Random, side: int) -> list[PairQuery]:
+    """The six pairs of each of ``count`` grids of four new panels of ``side`` px, each grid with a theme of its own."""
+    queries = []
+    for number in range(count):
+        panels = [Image.frombytes("RGB", (8, 8), pixels.randbytes(192)).resize((side, side)) for _ in range(4)]
+        text = render("theme", theme=f"a red cat at the beach {number}")
+        queries += [PairQuery(first, second, text) for first, second in combinations(panels, 2)]
+    return queries
+
+
 def serve(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Start the engine, which includes the golden check; pairs a second all at once and one request at a time."""
     from paco_core.config import profiles
     from paco_core.serving.servers.endpoint import RewardEndpoint
-    from speed.serving import grids
 
     settings = {"engine": args.engine, "device": args.device.partition(":")[0], "dtype": args.dtype}
     settings |= {"score_cache": None, "linger_s": 0, "start_timeout_s": 1200, "python": args.python}
