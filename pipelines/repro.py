@@ -27,7 +27,6 @@ from dvc_project.state import ProjectState
 from paco_core.io.messages import of_system
 from paco_core.io.numbers import whole
 from paco_core.runtime.code.derived import present_code
-from pipelines.preloaded import preloaded
 from pipelines.progress.page import PAGE, ProgressPage
 
 GRACE_SECONDS, POLL_SECONDS = 8.0, 0.02
@@ -75,15 +74,13 @@ def say(line: str) -> None:
 class _Running:
     """A DVC at work on stages, one after another; their lines are printed with the stage's name before them."""
 
-    def __init__(
-        self, root: Path, names: Sequence[str], environment: Mapping[str, str], say: Say, page: ProgressPage
-    ) -> None:
+    def __init__(self, root: Path, names: Sequence[str], say: Say, page: ProgressPage) -> None:
         self.names = names
         self._say, self._page = say, page
         self._begin(names[0])
         self.child = start_group(
             [*DVC, "--wait-for-lock", "repro", "--single-item", *names],
-            cwd=root, env=environment,
+            cwd=root, env=_environment(),
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
         self._pump = threading.Thread(target=self._forward, daemon=True)
@@ -141,19 +138,14 @@ def reproduce(root: Path, jobs: int, say: Say = say) -> int:
     waits = out_of_date(project) if jobs > 1 else {}
     if waits:
         say(f"watch: {(root / PAGE).resolve().as_uri()}")
-        with (
-            ProgressPage(project, waits.keys()) as page,
-            preloaded(project, waits, _environment()) as environment,
-        ):
-            if failed := _stages(root, waits, jobs, environment, say, page):
+        with ProgressPage(project, waits.keys()) as page:
+            if failed := _stages(root, waits, jobs, say, page):
                 say(f"{', '.join(failed)} failed; what is finished is kept, and the next run resumes from there")
                 return 1
     return _plainly(root)
 
 
-def _stages(
-    root: Path, waits: Mapping[str, Set[str]], jobs: int, environment: Mapping[str, str], say: Say, page: ProgressPage
-) -> list[str]:
+def _stages(root: Path, waits: Mapping[str, Set[str]], jobs: int, say: Say, page: ProgressPage) -> list[str]:
     """Run the stages, up to ``jobs`` at a time; those that failed."""
     done: set[str] = set()
     running: list[_Running] = []
@@ -161,9 +153,7 @@ def _stages(
     try:
         while (len(done) < len(waits) and not failed) or running:
             if not failed:
-                running += [
-                    _Running(root, names, environment, say, page) for names in _next(waits, done, running, jobs)
-                ]
+                running += [_Running(root, names, say, page) for names in _next(waits, done, running, jobs)]
             for dvc in [dvc for dvc in running if dvc.ended()]:
                 running.remove(dvc)
                 failed += [dvc.name] if dvc.child.returncode else []

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 
 from paco_core.cli.arguments import parser
 from paco_core.io.messages import of_system
@@ -59,5 +58,4 @@ def _print_anything() -> None:
     """A terminal that cannot show a character gets its code in its place."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            with suppress(OSError):  # a pipe that a preloaded stage got has no position
-                stream.reconfigure(errors="backslashreplace")
+            stream.reconfigure(errors="backslashreplace")

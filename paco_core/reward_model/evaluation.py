@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 
 import numpy as np
-from scipy.stats import rankdata
 
 from paco_core.reward_model.examples import Example
 from paco_core.reward_model.yes_probability import PairQuery, PairScorer
@@ -115,6 +114,8 @@ def roc_auc(scores: np.ndarray, labels: np.ndarray) -> float:
     negatives = len(labels) - positives
     if not positives or not negatives:
         return math.nan
+    from scipy.stats import rankdata  # half a second that a process which does not evaluate need not spend
+
     ranks = rankdata(scores)[labels.astype(bool)].sum()
     return float((ranks - positives * (positives + 1) / 2) / (positives * negatives))
 

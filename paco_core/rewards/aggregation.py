@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
-from scipy.stats import rankdata
 
 from paco_core.io.files import DataError
 from paco_core.rewards.function import find
@@ -124,6 +123,8 @@ def _harmonic_mean(rewards: Rewards, weights: Mapping[str, float], _tame: Mappin
 
 
 def _rank(rewards: Rewards, weights: Mapping[str, float], _tame: Mapping[str, bool]) -> np.ndarray:
+    from scipy.stats import rankdata  # half a second that no other combination needs
+
     return _sum({n: rankdata(r, axis=1, nan_policy="omit") for n, r in rewards.items()}, weights)
 
 

@@ -13,7 +13,7 @@ from typing import IO, Any
 from dvc_project.project import stages_of
 from paco_core.config.params import PARAMS_FILE, Params, ParamsError, load
 from paco_core.io import files, targets
-from paco_core.io.imports import uncollected
+from paco_core.io.imports import uncollected, without
 from paco_core.runtime import launchers
 from paco_core.runtime.context import open_stage, stage_label
 from paco_core.runtime.launchers.rendezvous import lost_ranks
@@ -98,7 +98,7 @@ def _check_item(name: str, item: str | None, root: Path) -> None:
 
 def _stage(name: str) -> Any:
     """The module of a stage; it imports all that the stage computes with."""
-    with uncollected():
+    with uncollected(), without("sklearn"):
         return importlib.import_module(f"paco_core.stages.{name}")
 
 

@@ -21,7 +21,7 @@ HEAVY = {
     "transformers",
 }  # fmt: skip
 #: Stages that look at no picture with a model: their modules import no library that takes long.
-LIGHT = ("prompts", "edit_prompts", "rankings", "pairs")
+LIGHT = ("prompts", "edit_prompts", "rankings", "pairs", "annotations")
 #: Imports stages, then runs the one that needs no library, and says what is loaded.
 RUN = """
 import importlib, json, sys
@@ -55,6 +55,23 @@ def test_no_library_is_imported_that_a_stage_does_not_need(project: Path) -> Non
     assert (project / "data/prompts/prompts.jsonl").is_file()
     with sqlite3.connect(project / "mlflow.db") as store:
         assert store.execute("select name, status from runs").fetchall() == [("prompts/storybook/seed0", "FINISHED")]
+
+
+#: Imports the stages that painting and judging take longest to import, and then what they leave out.
+LEFT_OUT = """
+import sys
+from paco_core.runtime.launch import _stage
+for name in ("grids", "reward_lora"):
+    _stage(name)
+assert "transformers" in sys.modules and "diffusers" in sys.modules
+print([name for name in ("sklearn", "pandas") if name in sys.modules])
+import sklearn  # for a reward of the user's own, say
+"""
+
+
+def test_scikit_learn_is_left_out_of_stages_and_stays_importable() -> None:
+    done = subprocess.run([sys.executable, "-c", LEFT_OUT], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr[-2000:]
 
 
 def test_what_is_made_meanwhile_is_walked_through_neither_then_nor_as_young(walks: list[int]) -> None:

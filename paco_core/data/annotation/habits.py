@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from math import factorial, nan
 from statistics import median
 
-from scipy.stats import binom
-
 #: Chance that a careful annotator is called a creature of habit, over all orders that could be the habit.
 RARE = 1e-3
 
@@ -38,6 +36,8 @@ class Habits:
         """Whether the most frequent pattern is far too frequent for answers by merit (binomial test, Bonferroni)."""
         if not self.pattern:
             return False
+        from scipy.stats import binom  # half a second that a page which shows no habits need not spend
+
         patterns = factorial(len(self.pattern))
         return float(binom.sf(self.pattern_count - 1, self.answers, 1 / patterns)) * patterns < RARE
 

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, NoReturn
 from dvc_project.yaml import parse_yaml
 from paco_core.io.files import DataError
 from paco_core.runtime.launchers.rendezvous import bound_store
-from paco_core.runtime.preloading import serve_ranks
 
 if TYPE_CHECKING:
     from torch.distributed import Store
@@ -62,10 +61,6 @@ def processes_here(root: Path, device: str) -> int:
 def become(stage: str, item: str | None, root: Path, device: str, processes: int | None = None) -> NoReturn:
     """Start the ranks in this process's place: signals, pipes and the exit status stay those of the stage."""
     start = command(stage, item, root, device, processes)
-    if serve_ranks(stage):  # a fork that has the launcher's libraries: another program would import them anew
-        sys.argv[:] = start[2:]
-        main()
-        raise SystemExit(0)
     os.execv(start[0], start)  # noqa: S606 (no shell is wanted)
 
 

@@ -23,7 +23,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from paco_core.io.imports import uncollected
+from paco_core.io.imports import uncollected, without
 from paco_core.io.numbers import PORTS, whole
 from paco_core.reward_model.yes_probability import PairQuery
 from paco_core.serving.cache import ScoreCache
@@ -219,7 +219,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     from paco_core.serving.engines.answering import Answerer
 
     folder = Path(args.model)
-    with uncollected():
+    with uncollected(), without("sklearn"):
         from paco_core.reward_model.scorer import Scorer
 
         scorer = Scorer(
