@@ -9,13 +9,10 @@ import dagster as dg
 from dagster_dvc import build_dvc_sources, build_in_sync_checks
 from pipelines.antlr import antlr_problem
 from pipelines.defs import schedules
-from pipelines.defs.benchmarks import checks as benchmark_checks
-from pipelines.defs.data import checks as data_checks
+from pipelines.defs.checks import stage_checks
 from pipelines.defs.graph import PROJECT
 from pipelines.defs.operations import assets as operations
-from pipelines.defs.policies import checks as policy_checks
 from pipelines.defs.resources import resources
-from pipelines.defs.reward import checks as reward_checks
 from pipelines.defs.sensors import sensors
 from pipelines.defs.serving import assets as serving
 from pipelines.defs.serving import checks as serving_checks
@@ -29,9 +26,8 @@ with warnings.catch_warnings(action="ignore", category=dg.BetaWarning):  # sourc
 defs = dg.Definitions(
     assets=[*ASSETS, *others, *build_dvc_sources(PROJECT)],
     asset_checks=[
-        *dg.load_asset_checks_from_modules(
-            [data_checks, reward_checks, serving_checks, policy_checks, benchmark_checks]
-        ),
+        *stage_checks(),
+        *dg.load_asset_checks_from_modules([serving_checks]),
         *build_in_sync_checks(PROJECT),
     ],
     jobs=schedules.JOBS,

@@ -8,8 +8,8 @@ from urllib.parse import urlsplit
 from dvc_project.project import stages_of
 from paco_core.io import paths
 from paco_core.io.files import DataError, read_json
-from paco_core.runtime.context import POLICIES_VIEW
 from paco_core.runtime.tracking.views import page
+from paco_core.stages import declaration, names
 
 LINEAGE = "asset-groups?expanded="  # Dagster's page of the whole graph, and the groups that are open on it
 
@@ -20,16 +20,18 @@ def links(root: Path, dagster: str, mlflow: str) -> dict[str, str]:
         str(stage.dagster["group"]) for stage in stages_of(root).values() if "group" in stage.dagster
     )
     found = {"lineage": f"{dagster}/{LINEAGE}{','.join(f'global@global:{group}' for group in groups)}"}
-    if compared := _policies(root):
-        found["policies compared"] = page(mlflow, compared, POLICIES_VIEW)
+    for name in names():
+        if declaration(name).view and (compared := _experiment(root, name)):
+            found[f"{name} compared"] = page(mlflow, compared, name)
     if (report := root / paths.REPORT / "index.html").is_file():
         found["report"] = report.resolve().as_uri()
     return found
 
 
-def _policies(root: Path) -> str | None:
-    """The experiment of the policies that dvc.lock's present versions came from."""
-    for file in sorted((root / "data" / "runs").glob("policies@*.json")):
+def _experiment(root: Path, stage: str) -> str | None:
+    """The experiment that the present versions of a stage's outs came from."""
+    runs = root / paths.DATA / "runs"
+    for file in (runs / f"{stage}.json", *sorted(runs.glob(f"{stage}@*.json"))):
         try:
             parts = urlsplit(read_json(file)["run"]["mlflow_url"]).fragment.split("/")
             return parts[parts.index("experiments") + 1]

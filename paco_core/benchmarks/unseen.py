@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paco_core.benchmarks import gedit, t2is
+from paco_core.tasks.edits import EDITS
+from paco_core.tasks.sets import SETS
 from paco_core.tasks.table import task_of
 
 if TYPE_CHECKING:
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
     from paco_core.config.params import Params
     from paco_core.tasks.base import Read
 
-_MODULES = {"t2is": t2is, "gedit": gedit}
+_MODULES = {SETS.name: t2is, EDITS.name: gedit}
 
 
 def unseen_cases(read: Read, params: Params, name: str, trained: Collection[str]) -> Cases:
@@ -26,7 +28,7 @@ def unseen_cases(read: Read, params: Params, name: str, trained: Collection[str]
     Raises:
         DataError: when none is left, or the graph has not made the prompts yet.
     """
-    return _MODULES[task_of(params.policies.recipes[name]).benchmark].cases(read, params, trained)
+    return _MODULES[task_of(params.policies.recipes[name]).name].cases(read, params, trained)
 
 
 def measuring(root: Path, params: Params, judge: Path, cases: Cases) -> Callable[[Sequence[Painted]], pd.DataFrame]:
@@ -35,4 +37,4 @@ def measuring(root: Path, params: Params, judge: Path, cases: Cases) -> Callable
     Args:
         judge: folder of a merged reward model; it is asked in this process.
     """
-    return _MODULES[cases.task.benchmark].measuring(root, params, judge, cases)
+    return _MODULES[cases.task.name].measuring(root, params, judge, cases)

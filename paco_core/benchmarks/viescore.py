@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from paco_core.config.params import ChatParams
     from paco_core.grpo.scoring import Reference
 
-JOURNAL = Path(".paco") / "gedit" / "journal.jsonl"  # outside the outs, which DVC deletes before a run
+JOURNAL = Path(".paco/gedit/journal.jsonl")  # outside the outs, which DVC deletes before a run
 BEST = 10
 COLUMNS = {"sc": "semantic consistency", "pq": "perceptual quality", "overall": "overall"}
 LANGUAGES = {"en": "English", "cn": "Chinese"}

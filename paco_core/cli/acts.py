@@ -27,7 +27,7 @@ def init(args: argparse.Namespace) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    from paco_core.runtime.launch import run_stage
+    from paco_core.stages import run_stage
 
     run_stage(args.stage, args.item, project_root())
 
@@ -80,9 +80,12 @@ def params(args: argparse.Namespace) -> None:
 
 def check(args: argparse.Namespace) -> None:
     from paco_core.planning.preflight import check_project
+    from paco_core.stages import declared
 
-    report = check_project(project_root(), args.profile)
-    _show(args, Answer(report.text(), {**plain(report), "passed": report.passed}))
+    root = project_root()
+    report = check_project(root, declared(root), args.profile)
+    costs = [{"stage": label, **plain(cost)} for label, cost in report.costs.items()]
+    _show(args, Answer(report.text(), {**plain(report), "costs": costs, "passed": report.passed}))
     if not report.passed:
         raise SystemExit(1)
 

@@ -113,10 +113,9 @@ def _rows(table: pd.DataFrame, column: str, value: str) -> list[dict[Any, Any]]:
 
 
 def _figures(root: Path) -> card.Figures:
-    names = ("prompts", "diverse_prompts", "rankings", "annotations", "pairs", "cot_labels")
-    files = {name: root / paths.metrics_file(name) for name in names}
+    files = {path: root / paths.metrics_file(path.name) for path in card.COUNTED}
     agreement = root / paths.ANNOTATIONS / "agreement.json"
     return card.Figures(
-        {name: read_json(file) for name, file in files.items() if file.is_file()},
+        {path: read_json(file) for path, file in files.items() if file.is_file()},
         read_json(agreement) if agreement.is_file() else {},
     )

@@ -47,7 +47,7 @@ def gates(root: Path, params: Params, name: str) -> list[CheckReport]:
         return [
             data_checks.benchmark_is_held_out(data),
             data_checks.answers_agree_with_labels(data),
-            reward_checks.merged_equals_adapter(root / paths.metrics_file("reward_merged")),
+            reward_checks.merged_equals_adapter(root / paths.metrics_file(paths.REWARD_MERGED.name)),
         ]
     from paco_core.grpo import checks as policy_checks
 

@@ -27,7 +27,7 @@ def tour(root: Path) -> Answer:
     Raises:
         DataError: when the report has not been made yet.
     """
-    figures = read_json(root / paths.metrics_file("report"))
+    figures = read_json(root / paths.metrics_file(paths.REPORT.name))
     texts = figures_text.as_text(figures)
     width = max(map(len, texts), default=0)
     lines = ["the run's figures", *(f"  {key:<{width}}  {text}" for key, text in texts.items())]

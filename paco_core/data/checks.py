@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from paco_core.data.pairs.reasons import written_fault
 from paco_core.data.records import prompt_text
 from paco_core.data.records.edit_records import of_part, read_edit_prompts
 from paco_core.data.records.records import PromptRecord, read_prompts
+from paco_core.io import paths
 from paco_core.io.check_report import CheckReport
 from paco_core.io.files import DataError, read_json, read_table
 from paco_core.io.shards import TAR, ShardReader
@@ -31,7 +32,7 @@ def prompts_are_valid(data: Path) -> CheckReport:
     """Every prompt is a valid record with its panels marked, and no text occurs twice."""
     name = "prompts_are_valid"
     try:
-        records = read_prompts(data / "prompts" / "prompts.jsonl", none_allowed=True)
+        records = read_prompts(data / paths.PROMPTS.name / "prompts.jsonl", none_allowed=True)
     except DataError as error:
         return _failed(name, str(error))
     broken = [record.idx for record in records if _broken(record)]
@@ -49,8 +50,8 @@ def diverse_prompts_are_a_subset(data: Path) -> CheckReport:
     """Every diverse prompt is one of the prompts, and no subcategory was emptied."""
     name = "diverse_prompts_are_a_subset"
     try:
-        before = read_prompts(data / "prompts" / "prompts.jsonl", none_allowed=True)
-        after = read_prompts(data / "diverse_prompts" / "prompts.jsonl", none_allowed=True)
+        before = read_prompts(data / paths.PROMPTS.name / "prompts.jsonl", none_allowed=True)
+        after = read_prompts(data / paths.DIVERSE_PROMPTS.name / "prompts.jsonl", none_allowed=True)
     except DataError as error:
         return _failed(name, str(error))
     known = {record.idx: record for record in before}
@@ -70,7 +71,7 @@ def edit_prompts_are_held_apart(data: Path) -> CheckReport:
     """Both parts hold editing prompts, every reference picture is there, and none is in both parts."""
     name = "edit_prompts_are_held_apart"
     try:
-        records, references = read_edit_prompts(data / "edit_prompts", none_allowed=True)
+        records, references = read_edit_prompts(data / paths.EDIT_PROMPTS.name, none_allowed=True)
         for record in records[:SAMPLED_PICTURES]:
             references(record)
     except DataError as error:
@@ -92,8 +93,8 @@ def painted_edits_are_of_training_prompts(data: Path) -> CheckReport:
     """No painted edit is of an unseen prompt, no id comes twice, and a sample of the pictures opens."""
     name = "painted_edits_are_of_training_prompts"
     try:
-        records, _ = read_edit_prompts(data / "edit_prompts", none_allowed=True)
-        edits, pictures = read_painted(data / "edits")
+        records, _ = read_edit_prompts(data / paths.EDIT_PROMPTS.name, none_allowed=True)
+        edits, pictures = read_painted(data / paths.EDITS.name)
         for edit in edits[:SAMPLED_PICTURES]:
             pictures.read(edit.id)
     except DataError as error:
@@ -117,12 +118,12 @@ def grids_are_complete(data: Path, shard: int | None = None, shards: Sequence[in
     """
     name = "grids_are_complete"
     try:
-        prompts = read_prompts(data / "diverse_prompts" / "prompts.jsonl", none_allowed=True)
+        prompts = read_prompts(data / paths.DIVERSE_PROMPTS.name / "prompts.jsonl", none_allowed=True)
         if shard is None:
-            reader = ShardReader.below(data / "grids")
+            reader = ShardReader.below(data / paths.GRIDS.name)
         else:
             prompts = shard_of(prompts, shard, shards)
-            reader = ShardReader([data / "grids" / f"shard-{shard}"])
+            reader = ShardReader([data / paths.GRIDS.name / f"shard-{shard}"])
         index = reader.index.reset_index(drop=True)
         step = max(1, len(index) // SAMPLED_PICTURES)
         sample = index.iloc[::step]
@@ -148,8 +149,8 @@ def rankings_are_complete(data: Path) -> CheckReport:
     """Every prompt has all its instances (48 at 2x2 and four seeds), each once, of panels that exist."""
     name = "rankings_are_complete"
     try:
-        index = ShardReader.below(data / "grids").index.reset_index(drop=True)
-        table = read_table(data / "rankings" / "instances.parquet")
+        index = ShardReader.below(data / paths.GRIDS.name).index.reset_index(drop=True)
+        table = read_table(data / paths.RANKINGS.name / "instances.parquet")
     except DataError as error:
         return _failed(name, str(error))
     if index.empty and table.empty:
@@ -176,8 +177,8 @@ def annotations_order_all_candidates(data: Path) -> CheckReport:
     """Every ranking orders each candidate once (else the next stages wait), and every instance is ranked."""
     name = "annotations_order_all_candidates"
     try:
-        instances = read_table(data / "rankings" / "instances.parquet")
-        rankings = read_table(data / "annotations" / "rankings.parquet")
+        instances = read_table(data / paths.RANKINGS.name / "instances.parquet")
+        rankings = read_table(data / paths.ANNOTATIONS.name / "rankings.parquet")
     except DataError as error:
         return _failed(name, str(error))
     if instances.empty:
@@ -200,7 +201,7 @@ def annotators_agree(data: Path) -> CheckReport:
     """Nobody's rankings are doubtful: all agree with the others better than chance, and not by habit."""
     name = "annotators_agree"
     try:
-        found = read_json(data / "annotations" / "agreement.json")
+        found = read_json(data / paths.ANNOTATIONS.name / "agreement.json")
     except DataError as error:
         return _failed(name, str(error), "WARN")
     people = found["annotators"]
@@ -221,7 +222,7 @@ def labels_are_balanced(data: Path) -> CheckReport:
     """The larger class of the training pairs exceeds the smaller one by 3% at most."""
     name = "labels_are_balanced"
     try:
-        labels = Counter(read_table(data / "pairs" / "train.parquet")["label"])
+        labels = Counter(read_table(data / paths.PAIRS.name / "train.parquet")["label"])
     except DataError as error:
         return _failed(name, str(error), "WARN")
     yes, no = labels["Yes"], labels["No"]
@@ -238,13 +239,17 @@ def benchmark_is_held_out(data: Path) -> CheckReport:
 
     Where the parameters say ``pairs.leakage: report``, as a split by instance needs, it warns and blocks nothing.
     """
-    name, pairs, prompts = "benchmark_is_held_out", data / "pairs", data / "diverse_prompts" / "prompts.jsonl"
+    name, pairs, prompts = (
+        "benchmark_is_held_out",
+        data / paths.PAIRS.name,
+        data / paths.DIVERSE_PROMPTS.name / "prompts.jsonl",
+    )
     try:
         found = leakage(
             read_table(pairs / "benchmark.parquet"),
             {part: read_table(pairs / f"{part}.parquet") for part in PARTS},
             {record.idx: record.prompt for record in read_prompts(prompts, none_allowed=True)},
-            picture_md5s(ShardReader.below(data / "grids", pairs).index),
+            picture_md5s(ShardReader.below(data / paths.GRIDS.name, pairs).index),
         )
         allowed = read_json(pairs / "summary.json")["leakage"] == "report"
     except DataError as error:
@@ -268,10 +273,10 @@ def answers_agree_with_labels(data: Path) -> CheckReport:
     wrong = missing = answers = failed = 0
     try:
         for part in PARTS:
-            labelled = read_table(data / "cot_labels" / f"{part}.parquet")
-            rejected = read_table(data / "cot_labels" / f"{part}_failed.parquet")
+            labelled = read_table(data / paths.COT_LABELS.name / f"{part}.parquet")
+            rejected = read_table(data / paths.COT_LABELS.name / f"{part}_failed.parquet")
             ids = set(labelled["pair_id"]) | set(rejected["pair_id"])
-            missing += len(set(read_table(data / "pairs" / f"{part}.parquet")["pair_id"]) - ids)
+            missing += len(set(read_table(data / paths.PAIRS.name / f"{part}.parquet")["pair_id"]) - ids)
             rows = zip(labelled["answer"], labelled["label"], labelled["engine"] == "given", strict=True)
             wrong += sum((fault if given else written_fault)(text, label) is not None for text, label, given in rows)
             answers, failed = answers + len(labelled), failed + len(rejected)
@@ -287,18 +292,6 @@ def answers_agree_with_labels(data: Path) -> CheckReport:
         f"(at most {FAILED_SHARE:.0%} may be), {missing} lost",
         {"answers": answers, "wrong": wrong, "failed": failed, "lost": missing},
     )
-
-
-#: Stage -> its checks. Each takes the data folder.
-CHECKS: dict[str, tuple[Callable[[Path], CheckReport], ...]] = {
-    "prompts": (prompts_are_valid,),
-    "diverse_prompts": (diverse_prompts_are_a_subset,),
-    "grids": (grids_are_complete,),
-    "rankings": (rankings_are_complete,),
-    "annotations": (annotations_order_all_candidates, annotators_agree),
-    "pairs": (labels_are_balanced, benchmark_is_held_out),
-    "cot_labels": (answers_agree_with_labels,),
-}
 
 
 def _broken(record: PromptRecord) -> bool:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import yaml
 
 from paco_core.config.params import Params
 from paco_core.exchange.rank_bench import PROMPTS, RANKS
+from paco_core.io import paths
 
 RULES = {
     "top1_bottom1": "the candidate ranked first is consistent with the reference, the last is not",
@@ -19,30 +21,36 @@ RULES = {
 }
 
 
+#: What a card counts: how it is called, whose figure it is, and the figure.
+_COUNTS = (
+    ("prompts", paths.PROMPTS, "prompts"), ("diverse prompts", paths.DIVERSE_PROMPTS, "prompts"),
+    ("ranking instances", paths.RANKINGS, "instances"), ("votes", paths.ANNOTATIONS, "votes"),
+    ("rankings", paths.ANNOTATIONS, "rankings"),
+    ("training pairs", paths.PAIRS, "train"), ("of these consistent", paths.PAIRS, "train_yes"),
+    ("of these edits", paths.PAIRS, "train_editing"), ("validation pairs", paths.PAIRS, "validation"),
+    ("benchmark rankings", paths.PAIRS, "benchmark"), ("benchmark prompts", paths.PAIRS, "benchmark_prompts"),
+    ("training answers", paths.COT_LABELS, "train_answers"),
+)  # fmt: skip
+COUNTED = tuple(dict.fromkeys(out for _, out, _ in _COUNTS))
+
+
 @dataclass(frozen=True)
 class Figures:
-    """What the stages counted: the metrics file of each, and ``agreement.json`` of the annotations."""
+    """What the stages counted: the metrics of each by its out, and ``agreement.json`` of the annotations."""
 
-    stages: Mapping[str, Mapping[str, Any]]
+    stages: Mapping[Path, Mapping[str, Any]]
     agreement: Mapping[str, Any]
 
     def counts(self) -> list[tuple[str, Any]]:
-        wanted = (
-            ("prompts", "prompts", "prompts"), ("diverse prompts", "diverse_prompts", "prompts"),
-            ("ranking instances", "rankings", "instances"), ("votes", "annotations", "votes"),
-            ("rankings", "annotations", "rankings"),
-            ("training pairs", "pairs", "train"), ("of these consistent", "pairs", "train_yes"),
-            ("of these edits", "pairs", "train_editing"), ("validation pairs", "pairs", "validation"),
-            ("benchmark rankings", "pairs", "benchmark"), ("benchmark prompts", "pairs", "benchmark_prompts"),
-            ("training answers", "cot_labels", "train_answers"),
-        )  # fmt: skip
         return [
-            (label, value) for label, stage, key in wanted if (value := self.stages.get(stage, {}).get(key)) is not None
+            (label, value) for label, out, key in _COUNTS if (value := self.stages.get(out, {}).get(key)) is not None
         ]
 
     def dropped(self) -> list[tuple[str, Any]]:
         prefix = "dropped."
-        return [(k.removeprefix(prefix), v) for k, v in self.stages.get("pairs", {}).items() if k.startswith(prefix)]
+        return [
+            (k.removeprefix(prefix), v) for k, v in self.stages.get(paths.PAIRS, {}).items() if k.startswith(prefix)
+        ]
 
 
 def card(params: Params, figures: Figures, form: str, licence: str, generator: str) -> str:

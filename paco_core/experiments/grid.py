@@ -172,6 +172,6 @@ def needed(root: Path, path: Path) -> Path:
     """
     full = root / path
     if not full.exists():
-        stage = next((name for made, name in paths.PRODUCERS.items() if path == made or made in path.parents), None)
+        stage = paths.producer(path)
         raise DataError(f"{full}: missing" + (f"; run `dvc repro {stage}`" if stage else ""))
     return full

@@ -117,7 +117,9 @@ class Sweep:
         self.root, self.params, self.out, self.say = root, params, out, say
         self.base = model_at(root, params.reward.base, "reward.base")
         codes = StageCodes.present(root)
-        self.code = digest([codes.of(stage, None).digest for stage in ("reward_lora", "consistency_rank")])
+        self.code = digest(
+            [codes.of(stage, None).digest for stage in (paths.REWARD_LORA.name, paths.CONSISTENCY_RANK.name)]
+        )
         bounds = params.consistency_rank
         self.table = needed(root, paths.PAIRS / "benchmark.parquet")
         self.labels = needed(root, paths.COT_LABELS)

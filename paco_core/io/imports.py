@@ -55,6 +55,22 @@ def without(package: str) -> Iterator[None]:
 
 
 @contextmanager
+def rarely_collected() -> Iterator[None]:
+    """A stage, whose functions import what they need: the cyclic collector looks after 100,000 objects, not after 700.
+
+    :class:`uncollected` says why. It cannot hold here, for what a stage computes is garbage some day.
+    """
+    usual = gc.get_threshold()
+    gc.set_threshold(100_000, *usual[1:])
+    with uncollected():
+        pass  # the interpreter's farewell
+    try:
+        yield
+    finally:
+        gc.set_threshold(*usual)
+
+
+@contextmanager
 def without_bars() -> Iterator[None]:
     """No progress bars of the libraries while weights load; whatever was set before returns."""
     from diffusers.utils import logging as diffusers_logging

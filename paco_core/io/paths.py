@@ -5,41 +5,36 @@ from __future__ import annotations
 from pathlib import Path
 
 DATA = Path("data")
-PROMPTS = DATA / "prompts"
-DIVERSE_PROMPTS = DATA / "diverse_prompts"
-GRIDS = DATA / "grids"
-RANKINGS = DATA / "rankings"
-PEOPLE = DATA / "people"
-ANNOTATIONS = DATA / "annotations"
-EDIT_PROMPTS = DATA / "edit_prompts"
-EDITS = DATA / "edits"
-PAIRS = DATA / "pairs"
-COT_LABELS = DATA / "cot_labels"
-REWARD_LORA = DATA / "reward_lora"
-REWARD_MERGED = DATA / "reward_merged"
-POLICIES = DATA / "policies"
-CONSISTENCY_RANK = DATA / "consistency_rank"
-EDIT_REWARD = DATA / "edit_reward"
-T2IS = DATA / "t2is"
-T2IS_BENCH = DATA / "t2is_bench"
-GEDIT = DATA / "gedit"
-REPORT = DATA / "report"
-METRICS = DATA / "metrics"
-
-#: Which stage to run when a path is missing.
-PRODUCERS = {
-    path: path.name
-    for path in (
-        PROMPTS, DIVERSE_PROMPTS, GRIDS, RANKINGS, ANNOTATIONS, EDIT_PROMPTS, EDITS, PAIRS, COT_LABELS,
-        REWARD_LORA, REWARD_MERGED, POLICIES, CONSISTENCY_RANK, EDIT_REWARD, T2IS, T2IS_BENCH, GEDIT, REPORT,
-    )
-}  # fmt: skip
+STAGES = Path(__file__).parents[1] / "stages"
+PROMPTS = Path("data/prompts")
+DIVERSE_PROMPTS = Path("data/diverse_prompts")
+GRIDS = Path("data/grids")
+RANKINGS = Path("data/rankings")
+PEOPLE = Path("data/people")
+ANNOTATIONS = Path("data/annotations")
+EDIT_PROMPTS = Path("data/edit_prompts")
+EDITS = Path("data/edits")
+PAIRS = Path("data/pairs")
+COT_LABELS = Path("data/cot_labels")
+REWARD_LORA = Path("data/reward_lora")
+REWARD_MERGED = Path("data/reward_merged")
+POLICIES = Path("data/policies")
+CONSISTENCY_RANK = Path("data/consistency_rank")
+EDIT_REWARD = Path("data/edit_reward")
+T2IS = Path("data/t2is")
+T2IS_BENCH = Path("data/t2is_bench")
+GEDIT = Path("data/gedit")
+REPORT = Path("data/report")
+METRICS = Path("data/metrics")
 
 
 def producer(path: Path) -> str | None:
-    """The stage that makes a path, absolute or relative to the root; None for what comes from elsewhere."""
-    tails = (Path(*place.parts[-2:]) for place in (path, *path.parents))
-    return next((PRODUCERS[tail] for tail in tails if tail in PRODUCERS), None)
+    """The stage that makes a path, absolute or relative to the root; None for what comes from elsewhere.
+
+    A stage writes below ``data/NAME``, and has the file ``paco_core/stages/NAME.py``.
+    """
+    places = (place for place in (path, *path.parents) if place.parent.name == DATA.name)
+    return next((place.name for place in places if (STAGES / f"{place.name}.py").is_file()), None)
 
 
 def metrics_file(stage: str, item: str | None = None) -> Path:

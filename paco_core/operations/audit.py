@@ -18,16 +18,18 @@ from pathlib import Path
 from dvc_project.hashing import Workspace
 from dvc_project.lockfile import Entry, Lock
 from dvc_project.project import Stage, stages_of
+from paco_core.io import paths
 from paco_core.io.check_report import CheckReport
 from paco_core.io.files import DataError
 from paco_core.runtime.code.inputs import present_inputs
+from paco_core.runtime.code.stage_code import FOLDER as CODES
 from paco_core.runtime.code.stage_code import StageCodes, is_code, recorded
 from paco_core.runtime.tracking import open_run
 
 FOLDER = Path(".paco") / "audit"
 ABOUT = "Cheap stages run again, aside: whether they still give the bytes that dvc.lock records."
 #: Its page says when it was made and how long stages took.
-NEVER_EQUAL = {"report"}
+NEVER_EQUAL = {paths.REPORT.name}
 
 
 @dataclass(frozen=True)
@@ -161,7 +163,7 @@ def _lay_out(root: Path, aside: Path, entry: Entry) -> None:
             if not (aside / dep).exists():
                 (aside / dep).symlink_to(root / dep)
     # What stages further up were made of: a policy names it in its provenance.
-    for path in (root / "data" / "code", *(root / ".dvc" / name for name in ("cache", "config", "config.local"))):
+    for path in (root / CODES, *(root / ".dvc" / name for name in ("cache", "config", "config.local"))):
         place = aside / path.relative_to(root)
         place.parent.mkdir(parents=True, exist_ok=True)
         if path.exists():

@@ -30,9 +30,9 @@ def folder_of(root: Path, name: str) -> tuple[Path, Path | None]:
         if version is None:
             raise DataError(f"{stem} has no {alias}; `paco promote {stem}` makes one")
         return (bytes_of(root, version) if stem == REWARD else adapter_of(root, version)), None
-    if name == "reward_lora":
+    if name == paths.REWARD_LORA.name:
         return root / paths.REWARD_LORA / "adapter", paths.REWARD_LORA
-    if name in (REWARD, "reward_merged"):
+    if name in (REWARD, paths.REWARD_MERGED.name):
         return root / paths.REWARD_MERGED, paths.REWARD_MERGED
     if (root / paths.POLICIES / name / "adapter").is_dir():
         return root / out_of(name) / "adapter", out_of(name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from paco_core.config.params import Params
@@ -10,24 +10,16 @@ from paco_core.io import nvidia_smi
 from paco_core.io.files import DataError
 from paco_core.io.gpus import Machine
 from paco_core.io.nvidia_smi import Gpu
-from paco_core.planning.costs import StageCost
 from paco_core.planning.device_memory import server_gb
 from paco_core.runtime.placement import machine_of, server_gpus
-
-#: Stages during which a reward server answers; the others compute with models of their own.
-SERVED = ("policies", "t2is", "gedit")
-ADVICE = {
-    "policies": (
-        "lower policies.rollout_batch, policies.train_batch or the recipe's sizes, set policies.optimizer to "
-        "adamw_8bit, or shard the weights (launch/fsdp2.yaml)"
-    ),
-    "reward_lora": "lower reward.batch_size and raise reward.accumulation, or set reward.gradient_checkpointing",
-}
+from paco_core.runtime.stage import Cost, Stage
 
 
-def described(params: Params, root: Path, costs: Sequence[StageCost]) -> tuple[list[str], list[str]]:
+def described(
+    params: Params, root: Path, stages: Mapping[str, Stage], costs: Mapping[str, Cost]
+) -> tuple[list[str], list[str]]:
     """(remarks, problems) about GPUs; nothing where nothing computes on one."""
-    on_gpu = [cost for cost in costs if cost.device.startswith("cuda")]
+    on_gpu = {label: cost for label, cost in costs.items() if cost.device.startswith("cuda")}
     if not on_gpu and not server_gpus(params):
         return [], []
     listing = nvidia_smi.listed()
@@ -42,15 +34,14 @@ def described(params: Params, root: Path, costs: Sequence[StageCost]) -> tuple[l
     shared = not machine.servers
     server = server_gb(params, root, memory) if server_gpus(params) else 0.0
     problems = []
-    for cost in on_gpu:
-        group = cost.stage.partition("@")[0]
-        beside = server if shared and group in SERVED else 0.0
+    for label, cost in on_gpu.items():
+        stage = stages[label.partition("@")[0]]
+        beside = server if shared and stage.served else 0.0
         if cost.memory_gb + beside > memory:
             also = f" and {beside:.0f} GB of the reward's server" if beside else ""
-            advice = ADVICE.get(group, "it needs a GPU with more memory")
             more = "; or lower serving.gpu_share, or give the server a GPU of its own" if beside else ""
             here = f"on a GPU of {memory:.0f} GB"
-            problems.append(f"{cost.stage}: about {cost.memory_gb:.0f} GB{also} {here}; {advice}{more}")
+            problems.append(f"{label}: about {cost.memory_gb:.0f} GB{also} {here}; {stage.advice}{more}")
     if server > memory:
         problems.append(f"the reward's server: about {server:.0f} GB on {memory:.0f} GB; raise serving.tensor_parallel")
     return remarks, problems

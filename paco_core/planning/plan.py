@@ -12,7 +12,7 @@ from paco_core.config.params import Params
 from paco_core.grpo.epoch_prompts import share
 from paco_core.io.answer import Answer, plain
 from paco_core.io.files import DataError
-from paco_core.planning.costs import stage_costs
+from paco_core.planning.costs import training_cost
 from paco_core.planning.device_memory import device_memory, server_gb
 from paco_core.planning.footprint import H100_FLOPS, UTILISATION, architecture, footprint
 from paco_core.planning.workload import Workload
@@ -88,7 +88,7 @@ def _resources(
         ]
     total = done.epochs * need.flops_an_epoch
     estimates["flop"] = total
-    cost = next(cost for cost in stage_costs(params, root) if cost.stage == f"policies@{policy}")
+    cost = training_cost(params, policy, root)
     if cost.seconds is not None:
         lines.append(f"cost                 about {cost.seconds / 60:.1f} min on two cores, {total / 1e12:.3g} TFLOP")
         return lines, {**estimates, "seconds": cost.seconds}

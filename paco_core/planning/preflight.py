@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,12 +15,14 @@ from paco_core.config.params import PARAMS_FILE, ChatParams, Params, load, read_
 from paco_core.config.references import Reference, references
 from paco_core.data.annotation import answer_file
 from paco_core.data.prompts.prompts import make_prompts
+from paco_core.io import paths
 from paco_core.io.files import DataError
 from paco_core.planning import placement
-from paco_core.planning.costs import StageCost, stage_costs
+from paco_core.planning.costs import stage_costs
 from paco_core.planning.weights import model_gb
 from paco_core.rewards import registry
 from paco_core.runtime.code.stage_code import StageCodes, recorded
+from paco_core.runtime.stage import Cost, Stage
 from paco_core.storybook.prompts import refuse_undrawable
 from paco_core.tasks.edits import EDITS
 from paco_core.tasks.sets import SETS
@@ -36,7 +38,7 @@ class Preflight:
     """What was found: problems stop a run, remarks do not."""
 
     profile: str
-    costs: list[StageCost]
+    costs: dict[str, Cost]
     problems: list[str] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
 
@@ -46,15 +48,13 @@ class Preflight:
 
     def text(self) -> str:
         """The report as plain text, one stage a line."""
-        width = max(len(cost.stage) for cost in self.costs)
+        width = max(map(len, self.costs), default=0)
         lines = [f"profile {self.profile}: what each stage would do"]
-        for cost in self.costs:
+        for label, cost in self.costs.items():
             time = "time not measured" if cost.seconds is None else f"about {_duration(cost.seconds)}"
             tail = f" ({cost.note})" if cost.note else ""
-            lines.append(
-                f"  {cost.stage:<{width}}  {cost.work}; {cost.memory_gb:.1f} GB on {cost.device}, {time}{tail}"
-            )
-        known = [cost.seconds for cost in self.costs if cost.seconds is not None]
+            lines.append(f"  {label:<{width}}  {cost.work}; {cost.memory_gb:.1f} GB on {cost.device}, {time}{tail}")
+        known = [cost.seconds for cost in self.costs.values() if cost.seconds is not None]
         if len(known) == len(self.costs):
             lines.append(f"  in all about {_duration(sum(known))} one after another; `make demo` runs two at a time")
         lines += [f"remark: {remark}" for remark in self.remarks]
@@ -116,9 +116,9 @@ def _missing_inputs(params: Params, root: Path) -> list[str]:
             answer_file.read(root)
         except DataError as error:
             problems.append(f"annotations.source people: {error}")
-    readers = {"annotations": params.annotations.source == "recogniser" and not params.annotations.model}
-    readers["cot_labels"] = params.cot_labels.engine == "storybook" and not params.cot_labels.model
-    problems += [f"{stage}.model: null; name the recogniser's folder" for stage, lost in readers.items() if lost]
+    readers = {"annotations.model": params.annotations.source == "recogniser" and not params.annotations.model}
+    readers["cot_labels.model"] = params.cot_labels.engine == "storybook" and not params.cot_labels.model
+    problems += [f"{key}: null; name the recogniser's folder" for key, lost in readers.items() if lost]
     return problems + [
         f"{name}: the environment variable {endpoint.api_key_env} holds no key for {endpoint.base_url}"
         for name, endpoint in _endpoints(params).items()
@@ -170,7 +170,7 @@ def _graph_without_recipe(params: Params, declared: Set[str], root: Path) -> lis
         declared: names of the recipes, and of those that are null: the graph has these, and trains nothing.
     """
     graph = stages_of(root)
-    trained = {stage.item for stage in graph.values() if stage.group == "policies"}
+    trained = {stage.item for stage in graph.values() if stage.group == paths.POLICIES.name}
     problems = []
     for name, recipe in params.policies.recipes.items() if trained else ():
         benchmark = graph.get(task_of(recipe).benchmark)
@@ -235,14 +235,14 @@ def _lost_outs(root: Path, lock: Lock) -> list[str]:
     ]
 
 
-def check_project(root: Path, profile: str | None = None) -> Preflight:
+def check_project(root: Path, stages: Mapping[str, Stage], profile: str | None = None) -> Preflight:
     """Check a project against ``params.yaml``, or against a profile that is not in use.
 
     Raises:
         ParamsError: when the parameters are invalid, or no profile is called so (there is nothing to check then).
     """
     params = load(root / PARAMS_FILE) if profile is None else profiles.read(root, profile)
-    report = Preflight(params.profile, stage_costs(params, root))
+    report = Preflight(params.profile, stage_costs(stages, params, root))
     for found in _used(params):
         if (fault := found.fault(root)) is not None:
             report.problems.append(f"{found.key}: {fault}")
@@ -256,13 +256,13 @@ def check_project(root: Path, profile: str | None = None) -> Preflight:
     free = shutil.disk_usage(root).free / 1e9
     if free < (needed := _disk_gb(params, root)):
         report.problems.append(f"disk: {free:.1f} GB free, about {needed:.0f} GB needed")
-    on_cpu = [cost.memory_gb for cost in report.costs if cost.device == "cpu"]
+    on_cpu = [cost.memory_gb for cost in report.costs.values() if cost.device == "cpu"]
     if on_cpu and max(on_cpu) * 2 > memory_gb():
         report.problems.append(f"memory: {memory_gb():.1f} GB, about {max(on_cpu) * 2:.1f} GB needed")
-    remarks, problems = placement.described(params, root, report.costs)
+    remarks, problems = placement.described(params, root, stages, report.costs)
     report.remarks += remarks
     report.problems += problems
-    if any(cost.device.startswith("cuda") for cost in report.costs):
+    if any(cost.device.startswith("cuda") for cost in report.costs.values()):
         import torch
 
         if not torch.cuda.is_available():

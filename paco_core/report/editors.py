@@ -49,7 +49,7 @@ def _charts(log: pd.DataFrame, sizes: Sequence[int], name: str, curves: Curves) 
     ]
 
 
-EDITORS = Kind("gedit", "the edits before and after", ("prompts", "pictures"), MEASURES, _charts)
+EDITORS = Kind(paths.GEDIT.name, "the edits before and after", ("prompts", "pictures"), MEASURES, _charts)
 
 
 def published(root: Path, figures: Figures) -> list[dict[str, Any]]:

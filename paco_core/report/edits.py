@@ -51,7 +51,7 @@ def edit_judge(root: Path, figures: Figures) -> EditJudge | Missing | Skipped:
     if not path.is_file():
         return Missing("the editing benchmark", "data/edit_reward/results.json", "dvc repro edit_reward")
     results = read_json(path)
-    figures.add_all("edit_reward", {k: results[k] for k in ("cases", "methods", "comparisons")})
+    figures.add_all(paths.EDIT_REWARD.name, {k: results[k] for k in ("cases", "methods", "comparisons")})
     methods: dict[str, Any] = results["methods"]
     axis = Axis.over([0.0, 1.0])
     rows: dict[str, list[MethodRow]] = {dimension: [] for dimension in DIMENSIONS}

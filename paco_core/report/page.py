@@ -29,7 +29,10 @@ from paco_core.tasks.table import recipes_of
 SHEET_ROWS, PAIRS = 6, 6
 STAGE_ROW_PX, GUTTER_PX = 58, 76
 #: What is shown of a policy first, by the benchmark that measured it.
-HEADLINES = {"t2is": ("consistency", "gold_consistency", "gold_following"), "gedit": ("editing", "gold_editing")}
+HEADLINES = {
+    paths.T2IS.name: ("consistency", "gold_consistency", "gold_following"),
+    paths.GEDIT.name: ("editing", "gold_editing"),
+}
 
 
 @dataclass

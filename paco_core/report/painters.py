@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from paco_core.io import paths
 from paco_core.report.curves import Chart, by_size, keep, line
 from paco_core.report.trained import Curves, Kind, Measure
 
@@ -64,4 +65,4 @@ def _charts(log: pd.DataFrame, sizes: Sequence[int], name: str, curves: Curves) 
     ]
 
 
-PAINTERS = Kind("t2is", "the comparison before and after", ("prompts",), MEASURES, _charts)
+PAINTERS = Kind(paths.T2IS.name, "the comparison before and after", ("prompts",), MEASURES, _charts)

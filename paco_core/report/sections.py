@@ -68,7 +68,9 @@ def judge(root: Path, figures: Figures) -> Judge | Missing | Skipped:
     if not path.is_file():
         return Missing("the ranking benchmark", "data/consistency_rank/results.json", "dvc repro consistency_rank")
     results = read_json(path)
-    figures.add_all("consistency_rank", {k: results[k] for k in ("instances", "prompts", "methods", "comparisons")})
+    figures.add_all(
+        paths.CONSISTENCY_RANK.name, {k: results[k] for k in ("instances", "prompts", "methods", "comparisons")}
+    )
     methods: dict[str, Any] = results["methods"]
     found = [methods[name]["metrics"]["accuracy"] for name in methods]
     # Not 1 of 4: where the annotator tied candidates, a random order is right more often.

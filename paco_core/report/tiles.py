@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from paco_core.config.params import Params
+from paco_core.io import paths
 from paco_core.report.figures import Figures
 from paco_core.report.trained import PolicyPart
 
@@ -35,7 +36,7 @@ def times(size: int, train_size: int) -> str:
 def tiles(params: Params, painted: list[PolicyPart], edited: list[PolicyPart], figures: Figures) -> list[Tile]:
     """The judge, and each policy at each size."""
     found = []
-    rank = "consistency_rank"
+    rank = paths.CONSISTENCY_RANK.name
     if f"{rank}.comparisons.reward - base.accuracy.mean" in figures.values:
         chance = figures.values[f"{rank}.methods.random.metrics.accuracy.mean"]
         found.append(

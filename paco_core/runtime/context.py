@@ -32,30 +32,17 @@ from paco_core.runtime.code.stage_code import StageCode, StageCodes
 from paco_core.runtime.process import prepare
 from paco_core.runtime.provenance import records
 from paco_core.runtime.provenance.chain import RECIPE_TAG, STAGE_TAG, Run
+from paco_core.runtime.stage import Stage
 from paco_core.runtime.tracking import Tracker, dagster_url, git_state, open_run
 from paco_core.runtime.tracking.journal import NOTE_TAG
-from paco_core.runtime.tracking.views import Chart, saved_view
+from paco_core.runtime.tracking.views import saved_view
 
 if TYPE_CHECKING:
     from dagster_pipes import PipesContext
     from PIL import Image
 
-#: Saved views of the experiments of stages; `make ui` links to them.
-POLICIES_VIEW = "policies"
-VIEWS = {
-    "policies": saved_view(
-        POLICIES_VIEW,
-        "Policies compared",
-        [
-            Chart("Summary/goal"),
-            Chart("Summary/reward_ratio"),
-            Chart("Summary/goal", "BAR"),
-            Chart("Summary/goal_change", "BAR"),
-            Chart("Summary/guard"),
-            Chart("Summary/panel_diversity"),
-        ],
-    )
-}
+
+_UNDECLARED = Stage()
 
 
 @dataclass
@@ -207,7 +194,7 @@ def _dagster_pipes() -> Iterator[PipesContext | None]:
 
 
 @contextmanager
-def open_stage(name: str, item: str | None, root: Path) -> Iterator[StageContext]:
+def open_stage(name: str, item: str | None, root: Path, stage: Stage = _UNDECLARED) -> Iterator[StageContext]:
     """Everything a stage needs, opened and closed around it.
 
     Raises:
@@ -223,10 +210,11 @@ def open_stage(name: str, item: str | None, root: Path) -> Iterator[StageContext
     tags = {STAGE_TAG: label, "profile": params.profile, "mlflow.source.name": label}
     if inputs is not None:
         tags[RECIPE_TAG] = inputs.digest
+    views = saved_view(name, stage.view) if stage.view else None
     with (
         _dagster_pipes() as pipes,
         open_run(
-            root, experiment(name), run_name(params, name, item), tags, about=about, views=VIEWS.get(name)
+            root, experiment(name), run_name(params, name, item, stage.section), tags, about=about, views=views
         ) as tracker,
     ):
         if pipes is not None:
@@ -258,9 +246,8 @@ def stage_label(name: str, item: str | None) -> str:
     return f"{name}@{item}" if item else name
 
 
-def run_name(params: Params, name: str, item: str | None) -> str:
+def run_name(params: Params, name: str, item: str | None, section: str | None = None) -> str:
     """``policies/flux_t2is/storybook/seed0``: what ran, at which scale, with which seed; never a date."""
-    section = getattr(params, {"reward_lora": "reward"}.get(name, name), None)
-    seed = getattr(section, "seed", None)
+    seed = getattr(getattr(params, section or name, None), "seed", None)
     parts = [name, item, params.profile, None if seed is None else f"seed{seed}"]
     return "/".join(part for part in parts if part)

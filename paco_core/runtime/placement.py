@@ -11,21 +11,6 @@ from paco_core.config.params import PARAMS_FILE, Params, load
 from paco_core.io import gpus, nvidia_smi
 from paco_core.io.nvidia_smi import Listing
 
-#: The device that each stage computes on; the others use the processor.
-DEVICES: dict[str, Callable[[Params], str]] = {
-    "diverse_prompts": lambda params: params.diverse_prompts.device,
-    "grids": lambda params: params.grids.device,
-    "edits": lambda params: params.edits.device,
-    "reward_lora": lambda params: params.reward.device,
-    "reward_merged": lambda params: params.reward.device,
-    "policies": lambda params: params.policies.device,
-    "consistency_rank": lambda params: params.reward.device,
-    "edit_reward": lambda params: params.reward.device,
-    "t2is": lambda params: params.policies.device,
-    "t2is_bench": lambda params: params.reward.device,
-    "gedit": lambda params: params.policies.device,
-}
-
 
 def server_gpus(params: Params) -> int:
     """GPUs that one reward server computes on."""

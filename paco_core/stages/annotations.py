@@ -4,18 +4,80 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from paco_core.data.annotation.agreement import agreement
-from paco_core.data.annotation.sources import annotate, workload
-from paco_core.data.annotation.votes import Task, adjudicate, to_table
-from paco_core.data.pairs.rankings import COLUMNS
-from paco_core.data.records.panels import PanelStore
-from paco_core.io import files, paths
+from paco_core.io import paths
+from paco_core.runtime.preview import Table
+from paco_core.runtime.stage import Check, Cost, Stage
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from paco_core.config.params import Params
+    from paco_core.io.check_report import CheckReport
     from paco_core.runtime.context import StageContext
+    from paco_core.runtime.preview import Preview
+
+
+def _skipped(params: Params) -> str | None:
+    return None if params.grids.seeds and params.prompts.engine != "none" else "there is nothing to rank"
+
+
+def _cost(params: Params, root: Path) -> Cost:
+    from paco_core.planning import amounts
+
+    rankings = amounts.instances(params, root)
+    return Cost(f"{rankings} rankings", seconds=amounts.seconds(params, rankings / 400))
+
+
+def _order_all_candidates(root: Path, _item: str | None) -> CheckReport:
+    from paco_core.data import checks
+
+    return checks.annotations_order_all_candidates(root / paths.DATA)
+
+
+def _agree(root: Path, _item: str | None) -> CheckReport:
+    from paco_core.data import checks
+
+    return checks.annotators_agree(root / paths.DATA)
+
+
+def _preview(data: Path, _item: str) -> dict[str, Preview]:
+    """Rankings whose best and worst candidate lie closest: the annotator could hardly tell them apart."""
+    from paco_core.io.files import read_table
+
+    found = read_table(data / paths.ANNOTATIONS.name / "rankings.parquet")
+    if found.empty:
+        return {}
+    if "scores" not in found or found["scores"].map(lambda scores: scores is None or len(scores) == 0).any():
+        return {"rankings": Table(found)}
+    spread = found["scores"].map(lambda scores: float(max(scores) - min(scores)))
+    return {"least_certain_rankings": Table(found.assign(spread=spread).sort_values("spread", kind="stable"))}
+
+
+STAGE = Stage(
+    skipped=_skipped,
+    cost=_cost,
+    headline=(("rankings",), ("kendall_w",)),
+    preview=_preview,
+    checks=(
+        Check(
+            "annotations_order_all_candidates",
+            _order_all_candidates,
+            "Every ranking orders all candidates",
+            blocking=True,
+        ),
+        Check("annotators_agree", _agree, "No annotator's rankings are doubtful"),
+    ),
+)
 
 
 def run(ctx: StageContext) -> None:
+    from paco_core.data.annotation.agreement import agreement
+    from paco_core.data.annotation.sources import annotate, workload
+    from paco_core.data.annotation.votes import Task, adjudicate, to_table
+    from paco_core.data.pairs.rankings import COLUMNS
+    from paco_core.data.records.panels import PanelStore
+    from paco_core.io import files
+
     instances = files.read_table(ctx.read(paths.RANKINGS) / "instances.parquet", require=COLUMNS)
     panels = PanelStore.below(ctx.read(paths.GRIDS))
     with ctx.progress(*workload(instances, ctx.params.annotations)) as progress:

@@ -5,25 +5,90 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paco_core.benchmarks import consistency_rank as bench
-from paco_core.benchmarks.answers_cache import remembering, reward_scorer
-from paco_core.benchmarks.clip_images import ClipImages
-from paco_core.benchmarks.dreamsim import DreamSim
-from paco_core.benchmarks.public_rankings import judge_from_file, read_public
-from paco_core.benchmarks.published import CONSISTENCY_RANK
-from paco_core.benchmarks.ranking_tables import tables
-from paco_core.benchmarks.tables import write_tables
-from paco_core.config.references import model_at
-from paco_core.data.records.panels import PanelStore
 from paco_core.io import paths
-from paco_core.io.files import read_table, write_json
-from paco_core.io.rejected import Rejected
+from paco_core.runtime.preview import Table
+from paco_core.runtime.stage import BASE_GB, Check, Cost, Stage
 
 if TYPE_CHECKING:
+    from paco_core.benchmarks import consistency_rank as bench
+    from paco_core.config.params import Params
+    from paco_core.io.check_report import CheckReport
+    from paco_core.io.rejected import Rejected
     from paco_core.runtime.context import StageContext
+    from paco_core.runtime.preview import Preview
+
+
+def _skipped(params: Params) -> str | None:
+    ranked = params.grids.seeds and params.prompts.engine != "none"
+    if ranked or params.consistency_rank.source is not None:
+        return None
+    return "no ranking is held out, and consistency_rank.source is null"
+
+
+def _cost(params: Params, root: Path) -> Cost:
+    from paco_core.planning import amounts
+    from paco_core.planning.weights import model_gb
+
+    most = params.consistency_rank.max_instances or amounts.instances(params, root)
+    return Cost(
+        f"at most {most} instances, {most * 4} pairs by each model",
+        BASE_GB + 2 * model_gb(root, params.reward.base),
+        amounts.seconds(params, most * 4 * 2 * amounts.CPU_SECONDS["score_pair"]),
+        params.reward.device,
+    )
+
+
+def _beats_base(root: Path, _item: str | None) -> CheckReport:
+    from paco_core.benchmarks import checks
+
+    return checks.reward_ranks_better_than_base(root / paths.metrics_file(paths.CONSISTENCY_RANK.name))
+
+
+def _every_ranking_was_scored(root: Path, _item: str | None) -> CheckReport:
+    from paco_core.benchmarks import checks
+
+    return checks.every_ranking_was_scored(root / paths.metrics_file(paths.CONSISTENCY_RANK.name))
+
+
+def _preview(data: Path, _item: str) -> dict[str, Preview]:
+    """The instances that the trained reward ordered worst."""
+    from paco_core.io.files import read_table
+
+    found = read_table(data / paths.CONSISTENCY_RANK.name / "per_instance.parquet")
+    found = found[found["method"] == "reward"].sort_values(["accuracy", "tau"], kind="stable")
+    return {"worst_rankings": Table(found[["instance_id", "prompt_id", "accuracy", "tau", "scores", "ranking"]])}
+
+
+STAGE = Stage(
+    device=lambda params: params.reward.device,
+    skipped=_skipped,
+    cost=_cost,
+    headline=(("reward.accuracy",), ("base.accuracy",), ("reward_minus_base.accuracy",), ("instances",)),
+    preview=_preview,
+    checks=(
+        Check(
+            "reward_ranks_better_than_base",
+            _beats_base,
+            "The trained reward beats its base on held-out rankings",
+        ),
+        Check("every_ranking_was_scored", _every_ranking_was_scored, "No judge failed on any instance"),
+    ),
+    compared=True,
+)
 
 
 def run(ctx: StageContext) -> None:
+    from paco_core.benchmarks import consistency_rank as bench
+    from paco_core.benchmarks.answers_cache import remembering, reward_scorer
+    from paco_core.benchmarks.clip_images import ClipImages
+    from paco_core.benchmarks.dreamsim import DreamSim
+    from paco_core.benchmarks.public_rankings import judge_from_file
+    from paco_core.benchmarks.published import CONSISTENCY_RANK
+    from paco_core.benchmarks.ranking_tables import tables
+    from paco_core.benchmarks.tables import write_tables
+    from paco_core.config.references import model_at
+    from paco_core.io.files import write_json
+
     params, reward = ctx.params.consistency_rank, ctx.params.reward
     template = params.template or reward.template
     if params.source is None and _none_held_out(ctx):
@@ -65,6 +130,11 @@ def run(ctx: StageContext) -> None:
 
 def _given(ctx: StageContext) -> tuple[list[bench.Instance], bench.Panels, Rejected]:
     """The rankings, where their pictures are, and what is left out: the project's own, or a folder's, as published."""
+    from paco_core.benchmarks import consistency_rank as bench
+    from paco_core.benchmarks.public_rankings import read_public
+    from paco_core.data.records.panels import PanelStore
+    from paco_core.io.rejected import Rejected
+
     params = ctx.params.consistency_rank
     if params.source is not None:
         instances, found = read_public(ctx.read(Path(params.source)), params.max_instances, params.seed)
@@ -75,4 +145,7 @@ def _given(ctx: StageContext) -> tuple[list[bench.Instance], bench.Panels, Rejec
 
 
 def _none_held_out(ctx: StageContext) -> bool:
+    from paco_core.benchmarks import consistency_rank as bench
+    from paco_core.io.files import read_table
+
     return read_table(ctx.read(paths.PAIRS) / "benchmark.parquet", require=bench.COLUMNS).empty

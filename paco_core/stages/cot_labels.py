@@ -5,17 +5,71 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from paco_core.data.pairs.pairs import COLUMNS
-from paco_core.data.pairs.reasons import explain
-from paco_core.data.records.panels import PanelStore
 from paco_core.io import paths
-from paco_core.io.files import read_table
+from paco_core.runtime.preview import Table
+from paco_core.runtime.stage import Check, Cost, Stage
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from paco_core.config.params import Params
+    from paco_core.io.check_report import CheckReport
     from paco_core.runtime.context import StageContext
+    from paco_core.runtime.preview import Preview
+
+PARTS = ("train", "validation")
+
+
+def _cost(params: Params, root: Path) -> Cost:
+    from paco_core.planning import amounts
+
+    answers = amounts.pairs(params, root)
+    return Cost(f"at most {answers} answers", seconds=amounts.writing_seconds(params.cot_labels.engine))
+
+
+def _agree_with_labels(root: Path, _item: str | None) -> CheckReport:
+    from paco_core.data import checks
+
+    return checks.answers_agree_with_labels(root / paths.DATA)
+
+
+def _preview(data: Path, _item: str) -> dict[str, Preview]:
+    """A few answers as the model will learn them, and the pairs that got none, with the cause."""
+    import pandas as pd
+
+    from paco_core.io.files import read_table
+
+    folder = data / paths.COT_LABELS.name
+    failed = pd.concat([read_table(folder / f"{part}_failed.parquet").assign(part=part) for part in PARTS])
+    shown: dict[str, Preview] = {
+        "answers": Table(read_table(folder / "train.parquet")[["theme", "label", "answer"]], rows=5)
+    }
+    if len(failed):
+        shown["without_answer"] = Table(failed[["part", "pair_id", "label", "cause"]])
+    return shown
+
+
+STAGE = Stage(
+    cost=_cost,
+    headline=(("train_answers",), ("train_failed",)),
+    preview=_preview,
+    checks=(
+        Check(
+            "answers_agree_with_labels",
+            _agree_with_labels,
+            "Every answer starts with its pair's label",
+            blocking=True,
+        ),
+    ),
+)
 
 
 def run(ctx: StageContext) -> None:
+    from paco_core.data.pairs.pairs import COLUMNS
+    from paco_core.data.pairs.reasons import explain
+    from paco_core.data.records.panels import PanelStore
+    from paco_core.io.files import read_table
+
     source = ctx.read(paths.PAIRS)
     tables = {part: read_table(source / f"{part}.parquet", require=COLUMNS) for part in ("train", "validation")}
     panels, params = PanelStore.below(ctx.read(paths.GRIDS), source), ctx.params.cot_labels

@@ -5,21 +5,86 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-import pandas as pd
-
-from paco_core.data.prompts import diversity_pictures
-from paco_core.data.prompts.diversify import diversify
-from paco_core.data.prompts.embeddings import embed_prompts, load_encoder
-from paco_core.data.records.records import read_prompts, write_prompts
 from paco_core.io import paths
+from paco_core.runtime.preview import Chart, Table
+from paco_core.runtime.stage import BASE_GB, Check, Cost, Stage
 
 if TYPE_CHECKING:
+    from paco_core.config.params import Params
     from paco_core.data.records.records import PromptRecord
+    from paco_core.io.check_report import CheckReport
     from paco_core.runtime.context import StageContext
+    from paco_core.runtime.preview import Preview
+
+
+def _is_chosen(params: Params) -> bool:
+    return params.diverse_prompts.target is not None or params.diverse_prompts.threshold is not None
+
+
+def _skipped(params: Params) -> str | None:
+    return "there are no prompts" if params.prompts.engine == "none" else None
+
+
+def _cost(params: Params, root: Path) -> Cost:
+    from paco_core.planning import amounts
+    from paco_core.planning.weights import model_gb
+
+    work = f"{amounts.prompts(params, root)} -> {amounts.diverse_prompts(params, root)} prompts"
+    if not _is_chosen(params):
+        return Cost(work)
+    model = model_gb(root, params.diverse_prompts.model)
+    return Cost(work, BASE_GB + model, amounts.seconds(params, 2), params.diverse_prompts.device)
+
+
+def _are_a_subset(root: Path, _item: str | None) -> CheckReport:
+    from paco_core.data import checks
+
+    return checks.diverse_prompts_are_a_subset(root / paths.DATA)
+
+
+def _preview(data: Path, _item: str) -> dict[str, Preview]:
+    """Both charts, and the kept prompts with the nearest neighbour among the kept: the least diverse of the subset."""
+    from paco_core.data.records.records import read_prompts
+    from paco_core.io.files import read_table
+
+    folder = data / paths.DIVERSE_PROMPTS.name
+    if not (folder / "neighbours.parquet").is_file():
+        return {}  # every prompt was kept, without a look
+    themes = {record.idx: record.theme for record in read_prompts(folder / "prompts.jsonl")}
+    found = read_table(folder / "neighbours.parquet")
+    found = found[found["idx"].isin(themes)].sort_values("nearest_after", ascending=False, kind="stable")
+    return {
+        **{name: Chart(folder / f"{name}.png") for name in ("nearest_similarity", "graph")},
+        "closest_prompts": Table(found.assign(theme=found["idx"].map(themes))),
+    }
+
+
+STAGE = Stage(
+    device=lambda params: params.diverse_prompts.device,
+    skipped=_skipped,
+    cost=_cost,
+    headline=(("prompts",), ("nearest_similarity_after",)),
+    preview=_preview,
+    checks=(
+        Check(
+            "diverse_prompts_are_a_subset",
+            _are_a_subset,
+            "Every diverse prompt is one of the prompts; no subcategory is emptied",
+            blocking=True,
+        ),
+    ),
+)
 
 
 def run(ctx: StageContext) -> None:
+    import numpy as np
+    import pandas as pd
+
+    from paco_core.data.prompts import diversity_pictures
+    from paco_core.data.prompts.diversify import diversify
+    from paco_core.data.prompts.embeddings import embed_prompts, load_encoder
+    from paco_core.data.records.records import read_prompts, write_prompts
+
     params = ctx.params.diverse_prompts
     records = read_prompts(ctx.read(paths.PROMPTS) / "prompts.jsonl", none_allowed=True)
     if not records or (params.target is None and params.threshold is None):
@@ -62,6 +127,8 @@ def run(ctx: StageContext) -> None:
 
 def _keep_all(ctx: StageContext, records: list[PromptRecord]) -> None:
     """Every prompt, without a look at how similar they are."""
+    from paco_core.data.records.records import write_prompts
+
     ctx.say("diverse_prompts: neither target nor threshold: every prompt is kept, none is embedded")
     with ctx.writing(paths.DIVERSE_PROMPTS) as out:
         write_prompts(out / "prompts.jsonl", records)

@@ -5,15 +5,54 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from paco_core.data.prompts.edit_prompts import edit_prompts
-from paco_core.data.records.edit_records import of_part
 from paco_core.io import paths
+from paco_core.runtime.stage import Check, Cost, Stage
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from paco_core.config.params import Params
+    from paco_core.io.check_report import CheckReport
     from paco_core.runtime.context import StageContext
 
 
+def _skipped(params: Params) -> str | None:
+    return "edit_prompts.source is 'none'" if params.edit_prompts.source == "none" else None
+
+
+def _cost(params: Params, _root: Path) -> Cost:
+    return Cost(f"{params.edit_prompts.count or 'all'} editing prompts")
+
+
+def _are_held_apart(root: Path, _item: str | None) -> CheckReport:
+    from paco_core.data import checks
+
+    return checks.edit_prompts_are_held_apart(root / paths.DATA)
+
+
+STAGE = Stage(
+    skipped=_skipped,
+    cost=_cost,
+    headline=(("train",), ("unseen",)),
+    columns={
+        "prompt": "the instruction: what to do with the picture",
+        "reference": "id of the picture that it is about",
+    },
+    checks=(
+        Check(
+            "edit_prompts_are_held_apart",
+            _are_held_apart,
+            "Every edit has its picture; none is both trained on and unseen",
+            blocking=True,
+        ),
+    ),
+)
+
+
 def run(ctx: StageContext) -> None:
+    from paco_core.data.prompts.edit_prompts import edit_prompts
+    from paco_core.data.records.edit_records import of_part
+
     found = edit_prompts(ctx.params.edit_prompts, ctx.root)
     if ctx.params.edit_prompts.source == "none":
         ctx.say("edit_prompts.source is 'none': there are no editing prompts")

@@ -5,22 +5,50 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paco_core.benchmarks import edit_reward as bench
-from paco_core.benchmarks.answers_cache import remembering, reward_scorer
-from paco_core.benchmarks.clip_images import ClipImages
-from paco_core.benchmarks.edit_cases import drawn_cases, read_public
-from paco_core.benchmarks.published import EDIT_REWARD
-from paco_core.benchmarks.tables import write_tables
-from paco_core.config.references import model_at
 from paco_core.io import paths
-from paco_core.io.files import write_json
-from paco_core.io.rejected import Rejected
+from paco_core.runtime.stage import BASE_GB, Cost, Stage
 
 if TYPE_CHECKING:
+    from paco_core.config.params import Params
     from paco_core.runtime.context import StageContext
 
 
+def _skipped(params: Params) -> str | None:
+    drawn = params.world == "storybook"
+    return None if drawn or params.edit_reward.source is not None else "edit_reward.source is null"
+
+
+def _cost(params: Params, root: Path) -> Cost:
+    from paco_core.planning import amounts
+    from paco_core.planning.weights import model_gb
+
+    asked, memory = params.edit_reward, BASE_GB + 2 * model_gb(root, params.reward.base)
+    if asked.source:
+        return Cost("the public comparisons", memory, None, params.reward.device)
+    seconds = amounts.seconds(params, asked.count * 8 / 3 * 2 * amounts.CPU_SECONDS["score_pair"])
+    return Cost(f"{asked.count} comparisons", memory, seconds, params.reward.device)
+
+
+STAGE = Stage(
+    device=lambda params: params.reward.device,
+    skipped=_skipped,
+    cost=_cost,
+    headline=(("reward.overall",), ("base.overall",), ("reward_minus_base.overall",), ("cases",)),
+    compared=True,
+)
+
+
 def run(ctx: StageContext) -> None:
+    from paco_core.benchmarks import edit_reward as bench
+    from paco_core.benchmarks.answers_cache import remembering, reward_scorer
+    from paco_core.benchmarks.clip_images import ClipImages
+    from paco_core.benchmarks.edit_cases import drawn_cases, read_public
+    from paco_core.benchmarks.published import EDIT_REWARD
+    from paco_core.benchmarks.tables import write_tables
+    from paco_core.config.references import model_at
+    from paco_core.io.files import write_json
+    from paco_core.io.rejected import Rejected
+
     params, reward = ctx.params.edit_reward, ctx.params.reward
     if params.source is not None:
         cases, rejected = read_public(ctx.read(Path(params.source)))

@@ -5,28 +5,91 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paco_core.benchmarks import painting
-from paco_core.benchmarks.painted import BEFORE
-from paco_core.data.pairs.painted_edits import PaintedEdit, write_painted
-from paco_core.data.records.edit_records import of_part, read_edit_prompts
 from paco_core.io import paths
-from paco_core.io.contact_sheet import contact_sheet
-from paco_core.policies import base
-from paco_core.policies.encodings import cache_folder
-from paco_core.storybook.recogniser import Recogniser
-from paco_core.storybook.world import VOCABULARY
+from paco_core.runtime.preview import Pictures
+from paco_core.runtime.stage import BASE_GB, Check, Cost, Stage
 
 if TYPE_CHECKING:
     from paco_core.benchmarks.painted import Painted
+    from paco_core.config.params import Params
+    from paco_core.data.pairs.painted_edits import PaintedEdit
     from paco_core.data.records.edit_records import EditRecord
     from paco_core.grpo.scoring import Reference
+    from paco_core.io.check_report import CheckReport
     from paco_core.runtime.context import StageContext
+    from paco_core.runtime.preview import Preview
 
+SHEET, COLUMNS = 12, 6
 SHOWN = 8
+
+
+def _skipped(params: Params) -> str | None:
+    return None if params.edits.painters else "edits.painters is empty"
+
+
+def _cost(params: Params, root: Path) -> Cost:
+    """The base editors' pictures of the training edit prompts."""
+    from paco_core.planning import amounts
+    from paco_core.planning.weights import model_gb
+    from paco_core.policies.families import family_of
+
+    asked, count = params.edits, params.edit_prompts.count or 0
+    painted = max(0, count - params.edit_prompts.unseen) * len(asked.seeds)
+    passes = sum(family_of(p.family).passes_a_step(p.guidance) for p in asked.painters) * painted * asked.steps
+    work = passes * amounts.CPU_SECONDS["rollout_step"]
+    return Cost(
+        f"{len(asked.painters) * painted} pictures of {asked.size} x {asked.size}, {asked.steps} steps",
+        BASE_GB + max((model_gb(root, painter.model) for painter in asked.painters), default=0.0),
+        amounts.START_UP_S + work if asked.device == "cpu" else None,
+        asked.device,
+    )
+
+
+def _are_of_training_prompts(root: Path, _item: str | None) -> CheckReport:
+    from paco_core.data import checks
+
+    return checks.painted_edits_are_of_training_prompts(root / paths.DATA)
+
+
+def _preview(data: Path, _item: str) -> dict[str, Preview]:
+    """References, each beside what a base editor made of it."""
+    from paco_core.data.pairs.painted_edits import read_painted
+    from paco_core.data.records.edit_records import read_edit_prompts
+
+    records, reference = read_edit_prompts(data / paths.EDIT_PROMPTS.name, none_allowed=True)
+    known = {record.idx: record for record in records}
+    painted, reader = read_painted(data / paths.EDITS.name)
+    if not painted:
+        return {}
+    chosen = painted[:: max(1, len(painted) // SHEET)][:SHEET]
+    shown = [picture for edit in chosen for picture in (reference(known[edit.prompt_id]), reader.read(edit.id))]
+    return {"reference_and_painted": Pictures(shown, COLUMNS, "reference and painted edit, alternating")}
+
+
+STAGE = Stage(
+    device=lambda params: params.edits.device,
+    skipped=_skipped,
+    cost=_cost,
+    headline=(("pictures",),),
+    preview=_preview,
+    checks=(
+        Check(
+            "painted_edits_are_of_training_prompts",
+            _are_of_training_prompts,
+            "Every painted edit is of a training prompt; pictures open",
+            blocking=True,
+        ),
+    ),
+)
 
 
 def _paint(ctx: StageContext, trained: list[EditRecord], reference: Reference) -> list[Painted]:
     """Every training prompt by every painter, from every seed."""
+    from paco_core.benchmarks import painting
+    from paco_core.benchmarks.painted import BEFORE
+    from paco_core.policies import base
+    from paco_core.policies.encodings import cache_folder
+
     params = ctx.params.edits
     painted: list[Painted] = []
     with ctx.progress(len(params.painters) * len(trained) * len(params.seeds), "pictures") as progress:
@@ -50,6 +113,10 @@ def _paint(ctx: StageContext, trained: list[EditRecord], reference: Reference) -
 
 
 def _read(ctx: StageContext, painted: list[Painted]) -> list[PaintedEdit]:
+    from paco_core.data.pairs.painted_edits import PaintedEdit
+    from paco_core.storybook.recogniser import Recogniser
+    from paco_core.storybook.world import VOCABULARY
+
     recogniser = Recogniser.from_pretrained(ctx.read(Path(str(ctx.params.annotations.model))))
     readings = recogniser.read([p.image for p in painted])
     return [
@@ -60,6 +127,8 @@ def _read(ctx: StageContext, painted: list[Painted]) -> list[PaintedEdit]:
 
 def _show(ctx: StageContext, painted: list[Painted], reference: Reference) -> None:
     """Some prompts, each reference beside what every painter made of it."""
+    from paco_core.io.contact_sheet import contact_sheet
+
     by_prompt: dict[str, list[Painted]] = {}
     for p in painted:
         by_prompt.setdefault(p.record.idx, []).append(p)
@@ -68,6 +137,9 @@ def _show(ctx: StageContext, painted: list[Painted], reference: Reference) -> No
 
 
 def run(ctx: StageContext) -> None:
+    from paco_core.data.pairs.painted_edits import write_painted
+    from paco_core.data.records.edit_records import of_part, read_edit_prompts
+
     records, reference = read_edit_prompts(ctx.read(paths.EDIT_PROMPTS), none_allowed=True)
     painted = _paint(ctx, of_part(records, "train"), reference) if ctx.params.edits.painters else []
     edits = _read(ctx, painted) if painted else []

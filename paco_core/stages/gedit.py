@@ -4,30 +4,107 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pandas as pd
-
-from paco_core.benchmarks import gedit, painting, viescore
-from paco_core.benchmarks.painted_before import PaintedBefore
-from paco_core.benchmarks.published import GEDIT
-from paco_core.benchmarks.results import jsonable
-from paco_core.benchmarks.tables import write_tables
-from paco_core.benchmarks.viescore_prompts import wording
 from paco_core.io import paths
-from paco_core.io.files import write_json, write_jsonl
-from paco_core.tasks.edits import EDITS
-from paco_core.tasks.table import recipes_of
+from paco_core.runtime.preview import Pictures, Table
+from paco_core.runtime.stage import Check, Cost, Stage
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pandas as pd
+
+    from paco_core.benchmarks import viescore
     from paco_core.benchmarks.cases import Cases
     from paco_core.benchmarks.painted import Painted
+    from paco_core.benchmarks.painted_before import PaintedBefore
+    from paco_core.config.params import Params
     from paco_core.config.params_benchmarks import VieScoreParams
+    from paco_core.io.check_report import CheckReport
     from paco_core.runtime.context import StageContext
+    from paco_core.runtime.preview import Preview
 
+SHOWN_PROMPTS = 6
 SAMPLES, SHEET = 8, 12
+
+
+def _skipped(params: Params) -> str | None:
+    from paco_core.tasks.edits import EDITS
+    from paco_core.tasks.table import recipes_of
+
+    return None if recipes_of(EDITS, params.policies) else "no recipe edits"
+
+
+def _cost(params: Params, root: Path) -> Cost:
+    from paco_core.planning.costs import benchmark_cost
+    from paco_core.tasks.edits import EDITS
+
+    return benchmark_cost(params, EDITS, root, "at most ")
+
+
+def _gain_edits(root: Path, _item: str | None) -> list[CheckReport]:
+    from paco_core.benchmarks import checks
+    from paco_core.config.params import PARAMS_FILE, load
+    from paco_core.tasks.edits import EDITS
+    from paco_core.tasks.table import recipes_of
+
+    file = root / paths.metrics_file(paths.GEDIT.name)
+    return [
+        checks.policy_gains_edits(file, name, size)
+        for name, recipe in recipes_of(EDITS, load(root / PARAMS_FILE).policies).items()
+        for size in recipe.eval_sizes
+    ]
+
+
+def _preview(data: Path, _item: str) -> dict[str, Preview]:
+    """The edits that training helped least, and pictures: references, before, after."""
+    from paco_core.io.files import read_json, read_table
+    from paco_core.io.pictures import read_image
+
+    folder = data / paths.GEDIT.name
+    if not (folder / "samples" / "samples.json").is_file():
+        return {}  # no policy edits
+    found = read_table(folder / "per_prompt.parquet")
+    measure = "gold_editing" if "gold_editing" in found else "editing"
+    cases = found.pivot_table(measure, ["policy", "size", "task_type", "prompt_id", "seed"], "when").reset_index()
+    cases["change"] = cases["after"] - cases["before"]
+    samples = read_json(folder / "samples" / "samples.json")
+    first = [s for s in samples if (s["policy"], s["size"]) == (samples[0]["policy"], samples[0]["size"])]
+    rows = {when: {s["prompt_id"]: s for s in first if s["when"] == when} for when in ("before", "after")}
+    shown = list(rows["before"])[:SHOWN_PROMPTS]
+    names = [rows["before"][p]["reference"] for p in shown]
+    names += [rows[when][p]["file"] for when in ("before", "after") for p in shown]
+    images = [read_image(folder / "samples" / name) for name in names]
+    alt = f"{samples[0]['policy']} at {samples[0]['size']} px: reference, before, after"
+    return {
+        f"least_gain_in_{measure}": Table(cases.sort_values("change", kind="stable")),
+        "contact_sheet": Pictures(images, len(shown), alt),
+    }
+
+
+STAGE = Stage(
+    device=lambda params: params.policies.device,
+    served=True,
+    skipped=_skipped,
+    cost=_cost,
+    headline=(("*.gold_editing.change", "*.editing.change"), ("*.gold_kept.change",)),
+    preview=_preview,
+    checks=(
+        Check(
+            "policies_gain_edits",
+            _gain_edits,
+            "Training raised the share of right edits on unseen pictures, by the gold metric",
+        ),
+    ),
+    compared=True,
+)
 
 
 def _measure(ctx: StageContext) -> tuple[Cases, list[Painted], pd.DataFrame]:
     """Every editing recipe, before and after training, on editing prompts that were held back."""
+    from paco_core.benchmarks import gedit
+    from paco_core.tasks.edits import EDITS
+    from paco_core.tasks.table import recipes_of
+
     recipes = recipes_of(EDITS, ctx.params.policies)
     cases = gedit.cases(ctx.read, ctx.params, set())
     adapters = {name: ctx.read(paths.POLICIES / name) / "adapter" for name in recipes}
@@ -37,11 +114,16 @@ def _measure(ctx: StageContext) -> tuple[Cases, list[Painted], pd.DataFrame]:
 
 
 def _kept(ctx: StageContext) -> PaintedBefore:
+    from paco_core.benchmarks.painted_before import PaintedBefore
+
     return PaintedBefore(ctx.unfinished / "pictures")
 
 
 def _judge(ctx: StageContext, params: VieScoreParams, cases: Cases, painted: list[Painted]) -> viescore.Judged:
     """What a judge behind an endpoint says of each edit."""
+    from paco_core.benchmarks import viescore
+    from paco_core.benchmarks.viescore_prompts import wording
+
     assert cases.reference is not None, "cases of edits have reference pictures"
     words = wording(params.prompts, ctx.root)
     ctx.say(f"{viescore.estimate(painted, words)}, to {params.endpoint.model}, asked in {words.name}")
@@ -50,6 +132,17 @@ def _judge(ctx: StageContext, params: VieScoreParams, cases: Cases, painted: lis
 
 
 def run(ctx: StageContext) -> None:
+    import pandas as pd
+
+    from paco_core.benchmarks import gedit, painting, viescore
+    from paco_core.benchmarks.published import GEDIT
+    from paco_core.benchmarks.results import jsonable
+    from paco_core.benchmarks.tables import write_tables
+    from paco_core.benchmarks.viescore_prompts import wording
+    from paco_core.io.files import write_json, write_jsonl
+    from paco_core.tasks.edits import EDITS
+    from paco_core.tasks.table import recipes_of
+
     params = ctx.params.gedit
     painted: list[Painted] = []
     table, reference, judged = pd.DataFrame(), None, None

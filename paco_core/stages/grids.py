@@ -5,22 +5,86 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from paco_core.config.references import model_at
-from paco_core.data.grids import grids
-from paco_core.data.grids.grid_workers import paint_apart
-from paco_core.data.grids.text_to_image import TextToImage
-from paco_core.data.records.records import read_prompts
 from paco_core.io import paths
-from paco_core.io.pictures import decode_image
-from paco_core.runtime import launchers
+from paco_core.runtime.preview import Pictures
+from paco_core.runtime.stage import BASE_GB, Check, Cost, Stage
 
 if TYPE_CHECKING:
-    from paco_core.runtime.context import StageContext
+    from pathlib import Path
 
+    from paco_core.config.params import Params
+    from paco_core.io.check_report import CheckReport
+    from paco_core.runtime.context import StageContext
+    from paco_core.runtime.preview import Preview
+
+SHEET, COLUMNS = 12, 6
 SHOWN = 4
 
 
+def _skipped(params: Params) -> str | None:
+    if params.prompts.engine == "none":
+        return "prompts.engine is 'none'"
+    return None if params.grids.seeds else "grids.seeds is empty"
+
+
+def _cost(params: Params, root: Path) -> Cost:
+    from paco_core.planning import amounts
+    from paco_core.planning.weights import model_gb
+
+    asked, pictures = params.grids, amounts.pictures(params, root)
+    return Cost(
+        f"{pictures} pictures of {asked.height} x {asked.width}, {asked.steps} steps",
+        BASE_GB + model_gb(root, asked.model),
+        amounts.seconds(params, pictures * asked.steps * amounts.CPU_SECONDS["grid_step"]),
+        asked.device,
+        f"{len(params.grid_shards)} shards",
+    )
+
+
+def _are_complete(root: Path, item: str | None) -> CheckReport:
+    """In the run of one shard that shard: the others may not be painted yet. By itself all of them."""
+    from paco_core.config.params import PARAMS_FILE, load
+    from paco_core.data import checks
+
+    if item is None:
+        return checks.grids_are_complete(root / paths.DATA)
+    return checks.grids_are_complete(root / paths.DATA, int(item), load(root / PARAMS_FILE).grid_shards)
+
+
+def _preview(data: Path, item: str) -> dict[str, Preview]:
+    """Pictures of this shard at even distances."""
+    from paco_core.io.shards import ShardReader
+
+    reader = ShardReader([data / paths.GRIDS.name / f"shard-{item}"])
+    ids = list(reader.index["id"])
+    if not ids:
+        return {}
+    chosen = ids[:: max(1, len(ids) // SHEET)][:SHEET]
+    return {"contact_sheet": Pictures([reader.read(name) for name in chosen], COLUMNS, f"shard {item}")}
+
+
+STAGE = Stage(
+    device=lambda params: params.grids.device,
+    skipped=_skipped,
+    cost=_cost,
+    headline=(("pictures",),),
+    columns={"size": "bytes of the PNG"},
+    preview=_preview,
+    checks=(
+        Check("grids_are_complete", _are_complete, "Every prompt has its grids, and pictures open", blocking=True),
+    ),
+)
+
+
 def run(ctx: StageContext) -> None:
+    from paco_core.config.references import model_at
+    from paco_core.data.grids import grids
+    from paco_core.data.grids.grid_workers import paint_apart
+    from paco_core.data.grids.text_to_image import TextToImage
+    from paco_core.data.records.records import read_prompts
+    from paco_core.io.pictures import decode_image
+    from paco_core.runtime import launchers
+
     params = ctx.params.grids
     prompts = read_prompts(ctx.read(paths.DIVERSE_PROMPTS) / "prompts.jsonl", none_allowed=True)
     recipe = grids.Painting.of(params, ctx.root)

@@ -5,29 +5,82 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from paco_core.data.annotation import votes
-from paco_core.data.pairs import pairs, rankings
-from paco_core.data.pairs.editing import editing_pairs
-from paco_core.data.pairs.imported_pairs import ImportedPairs, imported_pairs
-from paco_core.data.pairs.leakage import Held, leakage, picture_md5s
-from paco_core.data.pairs.painted_edits import add_painted
-from paco_core.data.records.edit_records import read_edit_prompts
-from paco_core.data.records.panels import PanelStore
-from paco_core.data.records.records import parse_ref, read_prompts
-from paco_core.exchange.rank_bench import read
 from paco_core.io import paths
-from paco_core.io.files import DataError, read_table, write_json
-from paco_core.io.pictures import picture_digest
-from paco_core.io.shards import ShardReader
+from paco_core.runtime.preview import Table
+from paco_core.runtime.stage import Check, Cost, Stage
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import pandas as pd
 
-    from paco_core.config.params import PairsParams
+    from paco_core.config.params import PairsParams, Params
+    from paco_core.data.pairs.imported_pairs import ImportedPairs
+    from paco_core.data.pairs.leakage import Held
+    from paco_core.io.check_report import CheckReport
     from paco_core.runtime.context import StageContext
+    from paco_core.runtime.preview import Preview
+
+
+def _cost(params: Params, root: Path) -> Cost:
+    from paco_core.planning import amounts
+
+    return Cost(f"at most {amounts.pairs(params, root)} pairs")
+
+
+def _are_balanced(root: Path, _item: str | None) -> CheckReport:
+    from paco_core.data import checks
+
+    return checks.labels_are_balanced(root / paths.DATA)
+
+
+def _benchmark_is_held_out(root: Path, _item: str | None) -> CheckReport:
+    from paco_core.data import checks
+
+    return checks.benchmark_is_held_out(root / paths.DATA)
+
+
+def _preview(data: Path, _item: str) -> dict[str, Preview]:
+    """The training prompts whose pairs are most one-sided."""
+    import pandas as pd
+
+    from paco_core.io.files import read_table
+
+    found = read_table(data / paths.PAIRS.name / "train.parquet")
+    if found.empty:
+        return {}
+    counts = pd.crosstab([found["prompt_id"], found["theme"]], found["label"]).reset_index()
+    yes = found["label"].eq("Yes").groupby(found["prompt_id"]).mean()
+    counts["yes_share"] = counts["prompt_id"].map(yes)
+    order = (counts["yes_share"] - 0.5).abs().sort_values(ascending=False, kind="stable").index
+    return {"one_sided_prompts": Table(counts.loc[order])}
+
+
+STAGE = Stage(
+    cost=_cost,
+    headline=(("train",), ("train_yes",), ("validation",), ("benchmark",)),
+    preview=_preview,
+    checks=(
+        Check("labels_are_balanced", _are_balanced, "As many Yes as No"),
+        Check(
+            "benchmark_is_held_out", _benchmark_is_held_out, "No prompt of the benchmark is trained on", blocking=True
+        ),
+    ),
+)
 
 
 def run(ctx: StageContext) -> None:
+    from paco_core.data.annotation import votes
+    from paco_core.data.pairs import pairs, rankings
+    from paco_core.data.pairs.editing import editing_pairs
+    from paco_core.data.pairs.imported_pairs import imported_pairs
+    from paco_core.data.pairs.leakage import leakage, picture_md5s
+    from paco_core.data.pairs.painted_edits import add_painted
+    from paco_core.data.records.edit_records import read_edit_prompts
+    from paco_core.data.records.records import read_prompts
+    from paco_core.io.files import DataError, read_table, write_json
+    from paco_core.io.shards import ShardReader
+
     params = ctx.params.pairs
     instances = read_table(ctx.read(paths.RANKINGS) / "instances.parquet", require=rankings.COLUMNS)
     annotations = votes.from_table(read_table(ctx.read(paths.ANNOTATIONS) / "rankings.parquet", require=votes.COLUMNS))
@@ -83,6 +136,12 @@ def _held(
 
     The own benchmark's grids are known by their ids; only what comes from elsewhere needs a look at the pixels.
     """
+    from paco_core.data.pairs.leakage import Held
+    from paco_core.data.records.panels import PanelStore
+    from paco_core.data.records.records import parse_ref
+    from paco_core.exchange.rank_bench import read
+    from paco_core.io.pictures import picture_digest
+
     if params.keep_out is None and imported.source is None:
         return ()
 

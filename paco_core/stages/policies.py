@@ -5,26 +5,128 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paco_core.experiments.training import recipe_of, train
-from paco_core.grpo.trainer import Reports
 from paco_core.io import paths
-from paco_core.io.files import folder_digest
-from paco_core.policies.adapted import adapted
-from paco_core.runtime import checkpoints
-from paco_core.runtime.code.stage_code import StageCodes
-from paco_core.runtime.provenance.chain import ENDPOINT_TAG
-from paco_core.runtime.provenance.shipping import ship
-from paco_core.runtime.tracking.models import registered_name
-from paco_core.tasks.summary import Summary
-from paco_core.tasks.table import task_of
+from paco_core.runtime.preview import Pictures, Table
+from paco_core.runtime.stage import Check, Cost, Stage, View
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from paco_core.config.params import Params
+    from paco_core.config.params_policies import PoliciesParams
+    from paco_core.grpo.checks import Row
+    from paco_core.io.check_report import CheckReport
     from paco_core.runtime.context import StageContext
+    from paco_core.runtime.preview import Preview
+
+SHOWN_PROMPTS = 6
+
+
+def _cost(params: Params, root: Path) -> dict[str, Cost]:
+    from paco_core.planning.costs import training_cost
+
+    return {name: training_cost(params, name, root) for name in params.policies.recipes}
+
+
+def _check_each(
+    root: Path, item: str | None, check: Callable[[Sequence[Row], PoliciesParams, str], CheckReport]
+) -> list[CheckReport]:
+    """In the run of one recipe that recipe: the others may not be trained yet. By itself all of them."""
+    from paco_core.config.params import PARAMS_FILE, load
+    from paco_core.grpo.checks import read_log
+    from paco_core.io.check_report import CheckReport
+
+    params = load(root / PARAMS_FILE).policies
+    names = list(params.recipes) if item is None else [item]
+    if untrained := [name for name in names if name not in params.recipes]:
+        return [CheckReport.skipped(untrained[0], "ERROR", f"policies.recipes.{untrained[0]} is null")]
+    return [check(read_log(root / paths.POLICIES / name / "training_log.csv"), params, name) for name in names]
+
+
+def _no_collapse(root: Path, item: str | None) -> list[CheckReport]:
+    from paco_core.grpo import checks
+
+    return _check_each(root, item, lambda log, params, name: checks.collapse(log, params.recipes[name].eval_sizes))
+
+
+def _ratio_is_one(root: Path, item: str | None) -> list[CheckReport]:
+    from paco_core.grpo import checks
+
+    return _check_each(
+        root, item, lambda log, params, name: checks.ratio_before_update(log, params.of(params.recipes[name]))
+    )
+
+
+def _preview(data: Path, item: str) -> dict[str, Preview]:
+    """Evaluations on unseen prompts, newest first, and pictures before (above) and after training; of edits, what
+    they are about on top."""
+    import pandas as pd
+
+    from paco_core.io.pictures import read_image
+
+    folder = data / paths.POLICIES.name / item
+    log = pd.read_csv(folder / "training_log.csv")
+    measured = [name for name in log.columns if name.startswith("eval/")]
+    rows = log.dropna(subset=measured, how="all")[["epoch", *measured]]
+    shown: dict[str, Preview] = {"evaluations": Table(rows.iloc[::-1])}
+    before = sorted((folder / "samples" / "before").rglob("*.png"))[:SHOWN_PROMPTS]
+    after = [folder / "samples" / "after" / path.relative_to(folder / "samples" / "before") for path in before]
+    if before and all(path.is_file() for path in after):
+        about = [folder / "samples" / "reference" / f"{path.stem.rpartition('-')[0]}.png" for path in before]
+        edits = all(path.is_file() for path in about)
+        images = [read_image(path) for path in ((*about, *before, *after) if edits else (*before, *after))]
+        words = "reference, before, after" if edits else "before above after"
+        shown["contact_sheet"] = Pictures(images, len(before), f"{item}: {words}")
+    return shown
+
+
+STAGE = Stage(
+    device=lambda params: params.policies.device,
+    processes=lambda _params: 1,  # more with PACO_LAUNCHER=accelerate
+    served=True,
+    advice=(
+        "lower policies.rollout_batch, policies.train_batch or the recipe's sizes, set policies.optimizer to "
+        "adamw_8bit, or shard the weights (launch/fsdp2.yaml)"
+    ),
+    cost=_cost,
+    headline=(
+        # ``64.consistency.change``, and none of the gaps between the sizes. The gold metrics are the embedded world's;
+        # the real world has none, and there the reward counts.
+        tuple(f"[0-9]*.{measure}.change" for measure in ("gold_consistency", "gold_editing", "consistency", "editing")),
+        tuple(f"[0-9]*.{measure}.change" for measure in ("gold_following", "gold_kept", "clip_t")),
+        ("epochs",),
+    ),
+    preview=_preview,
+    view=View(
+        "Policies compared",
+        (
+            ("Summary/goal", "LINE"),
+            ("Summary/reward_ratio", "LINE"),
+            ("Summary/goal", "BAR"),
+            ("Summary/goal_change", "BAR"),
+            ("Summary/guard", "LINE"),
+            ("Summary/panel_diversity", "LINE"),
+        ),
+    ),
+    checks=(
+        Check("no_collapse", _no_collapse, "The panels of a set did not become one picture", blocking=True),
+        Check(
+            "ratio_is_one_before_update",
+            _ratio_is_one,
+            "Before an update the ratio is one, up to rounding",
+            blocking=True,
+        ),
+    ),
+)
 
 
 def assist(params: Params, item: str | None, root: Path) -> None:
     """Run training on ranks other than the first, without reporting."""
+    from paco_core.experiments.training import train
+    from paco_core.grpo.trainer import Reports
+    from paco_core.runtime import checkpoints
+    from paco_core.runtime.code.stage_code import StageCodes
+
     code = StageCodes.present(root).of("policies", item).digest
     train(
         params,
@@ -39,6 +141,17 @@ def assist(params: Params, item: str | None, root: Path) -> None:
 
 
 def run(ctx: StageContext) -> None:
+    from paco_core.experiments.training import recipe_of, train
+    from paco_core.grpo.trainer import Reports
+    from paco_core.io.files import folder_digest
+    from paco_core.policies.adapted import adapted
+    from paco_core.runtime import checkpoints
+    from paco_core.runtime.provenance.chain import ENDPOINT_TAG
+    from paco_core.runtime.provenance.shipping import ship
+    from paco_core.runtime.tracking.models import registered_name
+    from paco_core.tasks.summary import Summary
+    from paco_core.tasks.table import task_of
+
     name = str(ctx.item)
     if name not in ctx.params.policies.recipes:
         return ctx.skip(paths.POLICIES / name, f"policies.recipes.{name} is null")

@@ -5,15 +5,46 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from paco_core.data.prompts.prompts import make_prompts
-from paco_core.data.records.records import write_prompts
 from paco_core.io import paths
+from paco_core.runtime.stage import Check, Cost, Stage
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from paco_core.config.params import Params
+    from paco_core.io.check_report import CheckReport
     from paco_core.runtime.context import StageContext
 
 
+def _skipped(params: Params) -> str | None:
+    return "prompts.engine is 'none'" if params.prompts.engine == "none" else None
+
+
+def _cost(params: Params, root: Path) -> Cost:
+    from paco_core.planning import amounts
+
+    return Cost(f"{amounts.prompts(params, root)} prompts", seconds=amounts.writing_seconds(params.prompts.engine))
+
+
+def _are_valid(root: Path, _item: str | None) -> CheckReport:
+    from paco_core.data import checks
+
+    return checks.prompts_are_valid(root / paths.DATA)
+
+
+STAGE = Stage(
+    skipped=_skipped,
+    cost=_cost,
+    headline=(("prompts",),),
+    columns={"prompt": "the text that is painted: what all panels share, and each panel's own part"},
+    checks=(Check("prompts_are_valid", _are_valid, "Every prompt is valid, and none occurs twice", blocking=True),),
+)
+
+
 def run(ctx: StageContext) -> None:
+    from paco_core.data.prompts.prompts import make_prompts
+    from paco_core.data.records.records import write_prompts
+
     params, grids = ctx.params.prompts, ctx.params.grids
     with ctx.progress(params.count or 0, "prompts") as progress:
         made = make_prompts(params, (grids.height, grids.width), ctx.root, progress.advance)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dvc_project.lockfile import Lock
 from paco_core.io import paths
-from paco_core.io.files import write_json
-from paco_core.report import page, runs
+from paco_core.runtime.preview import Page
+from paco_core.runtime.stage import Check, Cost, Stage
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from paco_core.config.params import Params
+    from paco_core.io.check_report import CheckReport
     from paco_core.runtime.context import StageContext
 
 INPUTS = (
@@ -24,7 +27,29 @@ INPUTS = (
 )
 
 
+def _cost(_params: Params, _root: Path) -> Cost:
+    return Cost("1 page")
+
+
+def _is_complete(root: Path, _item: str | None) -> CheckReport:
+    from paco_core.benchmarks import checks
+
+    return checks.report_is_complete(root / paths.REPORT / "metrics.json")
+
+
+STAGE = Stage(
+    cost=_cost,
+    headline=(("rank_accuracy",), ("rank_accuracy_gain",), ("seconds",), ("missing_parts",)),
+    preview=lambda data, _item: {"page": Page(data / paths.REPORT.name / "index.html")},
+    checks=(Check("report_is_complete", _is_complete, "Nothing is missing from the page"),),
+)
+
+
 def run(ctx: StageContext) -> None:
+    from dvc_project.lockfile import Lock
+    from paco_core.io.files import write_json
+    from paco_core.report import page, runs
+
     for path in INPUTS:  # the page says itself what is missing
         if (ctx.root / path).exists():
             ctx.read(path)

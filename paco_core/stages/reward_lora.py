@@ -6,30 +6,83 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paco_core.config.references import model_at
-from paco_core.data.records.panels import PanelStore
 from paco_core.io import paths
-from paco_core.io.files import write_text
-from paco_core.io.model_licence import licence_front
-from paco_core.reward_model.evaluation import most_wrong
-from paco_core.reward_model.examples import read_examples
-from paco_core.reward_model.mistakes import contact_sheet, mistake
-from paco_core.reward_model.model_card import adapter_card
-from paco_core.reward_model.published import evaluate_published, keep_adapter
-from paco_core.reward_model.training import train
-from paco_core.runtime import checkpoints
-from paco_core.runtime.code.stage_code import StageCodes
-from paco_core.training.log import LOG
+from paco_core.runtime.preview import Table
+from paco_core.runtime.stage import BASE_GB, Check, Cost, Stage
 
 if TYPE_CHECKING:
     from paco_core.config.params import Params, RewardParams
+    from paco_core.io.check_report import CheckReport
     from paco_core.reward_model.evaluation import Evaluation
     from paco_core.reward_model.examples import Example
     from paco_core.runtime.context import StageContext
+    from paco_core.runtime.preview import Preview
+
+
+def _cost(params: Params, root: Path) -> Cost:
+    from paco_core.planning import amounts
+    from paco_core.planning.weights import model_gb
+
+    reward = params.reward
+    if reward.source != "train":
+        return Cost(f"published weights, {reward.source}", seconds=None)
+    a_step = reward.batch_size * reward.accumulation
+    steps = reward.epochs * max(1, amounts.pairs(params, root) // a_step)
+    seconds = amounts.seconds(params, steps * reward.batch_size * amounts.CPU_SECONDS["reward_pair"])
+    return Cost(
+        f"about {steps} optimiser steps of {a_step} pairs",
+        BASE_GB + 2.5 * model_gb(root, reward.base),
+        seconds,
+        reward.device,
+        "published: 16 h on 2 x A100" if seconds is None else "",
+    )
+
+
+def _beats_base(root: Path, _item: str | None) -> CheckReport:
+    from paco_core.reward_model import checks
+
+    return checks.reward_beats_base(root / paths.metrics_file(paths.REWARD_LORA.name))
+
+
+def _preview(data: Path, _item: str) -> dict[str, Preview]:
+    """The rows of the training log that measured the held-out pairs, newest first."""
+    import pandas as pd
+
+    file = data / paths.REWARD_LORA.name / "training_log.csv"
+    if not file.is_file():
+        return {}  # published weights
+    log = pd.read_csv(file)
+    measured = [name for name in log.columns if name.startswith("validation_")]
+    rows = log.dropna(subset=measured, how="all")[["step", "epoch", *measured]]
+    return {"validations": Table(rows.iloc[::-1])}
+
+
+STAGE = Stage(
+    section="reward",
+    device=lambda params: params.reward.device,
+    processes=lambda params: params.reward.processes if params.reward.source == "train" else 1,
+    advice="lower reward.batch_size and raise reward.accumulation, or set reward.gradient_checkpointing",
+    cost=_cost,
+    headline=(("accuracy",), ("base.accuracy",), ("roc_auc",), ("calibration_error",)),
+    preview=_preview,
+    checks=(
+        Check(
+            "reward_beats_base",
+            _beats_base,
+            "Training lifted held-out accuracy by more than its error; blocks only where it lowered it",
+            blocking=True,
+        ),
+    ),
+)
 
 
 def assist(params: Params, _item: str | None, root: Path) -> None:
     """Run training on ranks other than the first, without reporting."""
+    from paco_core.config.references import model_at
+    from paco_core.reward_model.training import train
+    from paco_core.runtime import checkpoints
+    from paco_core.runtime.code.stage_code import StageCodes
+
     if params.reward.source != "train":
         return
     examples, validation = _examples(lambda path: root / path, params.reward, "train", "validation")
@@ -52,6 +105,9 @@ def run(ctx: StageContext) -> None:
 
 
 def _examples(read: Callable[[Path], Path], params: RewardParams, *parts: str) -> list[list[Example]]:
+    from paco_core.data.records.panels import PanelStore
+    from paco_core.reward_model.examples import read_examples
+
     labels = read(paths.COT_LABELS)
     panel = PanelStore.below(read(paths.GRIDS), read(paths.PAIRS)).panel
     needed = params.source == "train"
@@ -62,6 +118,14 @@ def _examples(read: Callable[[Path], Path], params: RewardParams, *parts: str) -
 
 
 def _train(ctx: StageContext, examples: list[Example], validation: list[Example]) -> None:
+    from paco_core.config.references import model_at
+    from paco_core.io.files import write_text
+    from paco_core.io.model_licence import licence_front
+    from paco_core.reward_model.model_card import adapter_card
+    from paco_core.reward_model.training import train
+    from paco_core.runtime import checkpoints
+    from paco_core.training.log import LOG
+
     params = ctx.params.reward
     total = len(examples) * params.epochs
     with ctx.writing(paths.REWARD_LORA) as out, ctx.progress(total, "pairs") as progress:
@@ -94,6 +158,9 @@ def _published(ctx: StageContext, validation: list[Example]) -> None:
 
     Where there are no such pairs, nothing is loaded and no figure of theirs is reported.
     """
+    from paco_core.reward_model.evaluation import most_wrong
+    from paco_core.reward_model.published import evaluate_published, keep_adapter
+
     params = ctx.params.reward
     ctx.say(f"{params.source} {params.weights}, nothing is trained")
     with ctx.writing(paths.REWARD_LORA) as part:
@@ -109,6 +176,8 @@ def _published(ctx: StageContext, validation: list[Example]) -> None:
 
 def _show(ctx: StageContext, seen: Evaluation, mistakes: list[tuple[Example, float]]) -> None:
     """The confusion table and the most wrong pairs, for people."""
+    from paco_core.reward_model.mistakes import contact_sheet, mistake
+
     ctx.tracker.text(seen.confusion(), "validation/confusion.md")
     pictures = [mistake(example, score) for example, score in mistakes]
     for place, picture in enumerate(pictures):

@@ -5,25 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paco_core.config.references import model_at
-from paco_core.data.records.panels import PanelStore
 from paco_core.io import paths
-from paco_core.io.files import write_text
-from paco_core.io.model_licence import licence_front
-from paco_core.reward_model import mlflow_model
-from paco_core.reward_model.examples import read_examples
-from paco_core.reward_model.golden import write_golden
-from paco_core.reward_model.instructions import render
-from paco_core.reward_model.merging import merge
-from paco_core.reward_model.model_card import model_card
-from paco_core.reward_model.yes_probability import PairQuery
-from paco_core.runtime.provenance.chain import RECIPE_TAG
-from paco_core.runtime.tracking.models import registered_name
-from paco_core.storybook.drawn_pairs import drawn_pairs
-from paco_core.training.log import LOG
+from paco_core.runtime.preview import Pictures, Table
+from paco_core.runtime.stage import BASE_GB, Check, Cost, Stage
 
 if TYPE_CHECKING:
+    from paco_core.config.params import Params
+    from paco_core.io.check_report import CheckReport
     from paco_core.runtime.context import StageContext
+    from paco_core.runtime.preview import Preview
 
 COMPARED, GOLDEN = 32, 4
 #: Pairs that are drawn where none were held out, and pixels of their sides. They have no label, and need none: a merge
@@ -31,7 +21,69 @@ COMPARED, GOLDEN = 32, 4
 DRAWN, DRAWN_PX = 8, 256
 
 
+def _cost(params: Params, root: Path) -> Cost:
+    from paco_core.planning import amounts
+    from paco_core.planning.weights import model_gb
+
+    memory = BASE_GB + 2 * model_gb(root, params.reward.base)
+    return Cost("1 merge", memory, amounts.seconds(params, 3), params.reward.device)
+
+
+def _equals_adapter(root: Path, _item: str | None) -> CheckReport:
+    from paco_core.reward_model import checks
+
+    return checks.merged_equals_adapter(root / paths.metrics_file(paths.REWARD_MERGED.name))
+
+
+def _preview(data: Path, _item: str) -> dict[str, Preview]:
+    """The pairs that every server of this model must score alike, first beside second."""
+    import pandas as pd
+
+    from paco_core.io.files import read_json
+    from paco_core.io.pictures import read_image
+
+    folder = data / paths.REWARD_MERGED.name
+    pairs = read_json(folder / "golden.json")["pairs"]
+    images = [read_image(folder / pair[side]) for pair in pairs for side in ("first", "second")]
+    return {
+        "golden_pairs": Table(pd.DataFrame([{"score": p["score"], "question": p["instruction"]} for p in pairs])),
+        "contact_sheet": Pictures(images, 2, "golden pairs, first and second"),
+    }
+
+
+STAGE = Stage(
+    device=lambda params: params.reward.device,
+    cost=_cost,
+    headline=(("margin.worst",),),
+    preview=_preview,
+    checks=(
+        Check(
+            "merged_equals_adapter",
+            _equals_adapter,
+            "Base and adapter give the logits of the merged folder",
+            blocking=True,
+        ),
+    ),
+)
+
+
 def run(ctx: StageContext) -> None:
+    from paco_core.config.references import model_at
+    from paco_core.data.records.panels import PanelStore
+    from paco_core.io.files import write_text
+    from paco_core.io.model_licence import licence_front
+    from paco_core.reward_model import mlflow_model
+    from paco_core.reward_model.examples import read_examples
+    from paco_core.reward_model.golden import write_golden
+    from paco_core.reward_model.instructions import render
+    from paco_core.reward_model.merging import merge
+    from paco_core.reward_model.model_card import model_card
+    from paco_core.reward_model.yes_probability import PairQuery
+    from paco_core.runtime.provenance.chain import RECIPE_TAG
+    from paco_core.runtime.tracking.models import registered_name
+    from paco_core.storybook.drawn_pairs import drawn_pairs
+    from paco_core.training.log import LOG
+
     params = ctx.params.reward
     panels = PanelStore.below(ctx.read(paths.GRIDS), ctx.read(paths.PAIRS))
     table = ctx.read(paths.COT_LABELS) / "validation.parquet"

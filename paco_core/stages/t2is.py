@@ -4,23 +4,117 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from paco_core.benchmarks import painting, paired_changes, t2is
-from paco_core.benchmarks.painted import SEPARATELY
-from paco_core.benchmarks.painted_before import PaintedBefore
-from paco_core.benchmarks.t2is_bench.sets import write_painted
-from paco_core.grpo.prompt_split import trained_ids
 from paco_core.io import paths
-from paco_core.io.files import write_json
-from paco_core.tasks.sets import SETS
-from paco_core.tasks.table import recipes_of
+from paco_core.runtime.preview import Pictures, Table
+from paco_core.runtime.stage import Check, Cost, Stage
 
 if TYPE_CHECKING:
-    from paco_core.runtime.context import StageContext
+    from pathlib import Path
 
+    from paco_core.config.params import Params
+    from paco_core.io.check_report import CheckReport
+    from paco_core.runtime.context import StageContext
+    from paco_core.runtime.preview import Preview
+
+SHOWN_PROMPTS = 6
 SAMPLES, SHEET = 8, 12
 
 
+def _skipped(params: Params) -> str | None:
+    from paco_core.tasks.sets import SETS
+    from paco_core.tasks.table import recipes_of
+
+    return None if recipes_of(SETS, params.policies) else "no recipe paints sets"
+
+
+def _cost(params: Params, root: Path) -> Cost:
+    from paco_core.planning.costs import benchmark_cost
+    from paco_core.tasks.sets import SETS
+
+    return benchmark_cost(params, SETS, root, "")
+
+
+def _gain_consistency(root: Path, _item: str | None) -> list[CheckReport]:
+    from paco_core.benchmarks import checks
+    from paco_core.config.params import PARAMS_FILE, load
+    from paco_core.tasks.sets import SETS
+    from paco_core.tasks.table import recipes_of
+
+    file = root / paths.metrics_file(paths.T2IS.name)
+    return [
+        checks.policy_gains_consistency(file, name, recipe.train_size, size)
+        for name, recipe in recipes_of(SETS, load(root / PARAMS_FILE).policies).items()
+        for size in recipe.eval_sizes
+    ]
+
+
+def _still_follow_prompts(root: Path, _item: str | None) -> list[CheckReport]:
+    from paco_core.benchmarks import checks
+    from paco_core.config.params import PARAMS_FILE, load
+    from paco_core.tasks.sets import SETS
+    from paco_core.tasks.table import recipes_of
+
+    file = root / paths.metrics_file(paths.T2IS.name)
+    return [
+        checks.policy_still_follows_prompts(file, name, size)
+        for name, recipe in recipes_of(SETS, load(root / PARAMS_FILE).policies).items()
+        for size in recipe.eval_sizes
+    ]
+
+
+def _preview(data: Path, _item: str) -> dict[str, Preview]:
+    """The prompts on which training helped least, and pictures before (above) and after."""
+    from paco_core.io.files import read_json, read_table
+    from paco_core.io.pictures import read_image
+
+    folder = data / paths.T2IS.name
+    found = read_table(folder / "per_prompt.parquet")
+    measure = "gold_consistency" if "gold_consistency" in found else "consistency"
+    cases = found.pivot_table(measure, ["policy", "size", "prompt_id", "seed"], "when").reset_index()
+    cases["change"] = cases["after"] - cases["before"]
+    samples = read_json(folder / "samples" / "samples.json")
+    first = [s for s in samples if (s["policy"], s["size"]) == (samples[0]["policy"], samples[0]["size"])]
+    files = {(s["when"], s["prompt_id"]): folder / "samples" / s["file"] for s in first}
+    shown = list(dict.fromkeys(s["prompt_id"] for s in first))[:SHOWN_PROMPTS]
+    images = [read_image(files[when, prompt]) for when in ("before", "after") for prompt in shown]
+    alt = f"{samples[0]['policy']} at {samples[0]['size']} px: before above after"
+    return {
+        f"least_gain_in_{measure}": Table(cases.sort_values("change", kind="stable")),
+        "contact_sheet": Pictures(images, len(shown), alt),
+    }
+
+
+STAGE = Stage(
+    device=lambda params: params.policies.device,
+    served=True,
+    skipped=_skipped,
+    cost=_cost,
+    headline=(("*.gold_consistency.change", "*.consistency.change"), ("*.gold_following.change", "*.clip_t.change")),
+    preview=_preview,
+    checks=(
+        Check(
+            "policies_gain_consistency",
+            _gain_consistency,
+            "Training lifted consistency on unseen prompts, by the gold metric",
+        ),
+        Check(
+            "policies_still_follow_prompts", _still_follow_prompts, "Prompt following did not fall, by the gold metric"
+        ),
+    ),
+    compared=True,
+)
+
+
 def run(ctx: StageContext) -> None:
+    from paco_core.benchmarks import painting, paired_changes, t2is
+    from paco_core.benchmarks.painted import SEPARATELY
+    from paco_core.benchmarks.painted_before import PaintedBefore
+    from paco_core.benchmarks.t2is_bench.sets import write_painted
+    from paco_core.grpo.prompt_split import trained_ids
+    from paco_core.io.files import write_json
+    from paco_core.tasks.sets import SETS
+    from paco_core.tasks.table import recipes_of
+
     params, recipes = ctx.params.t2is, recipes_of(SETS, ctx.params.policies)
     if not recipes:
         return ctx.skip(paths.T2IS, "no recipe of policies.recipes paints sets")

@@ -6,36 +6,107 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pandas as pd
-
-from paco_core.benchmarks.answers_cache import remembering
-from paco_core.benchmarks.published import T2IS_BENCH
-from paco_core.benchmarks.results import flat, jsonable
-from paco_core.benchmarks.t2is_bench.measures import parts
-from paco_core.benchmarks.t2is_bench.sets import painted_sets, read_records, sets_elsewhere
-from paco_core.benchmarks.t2is_bench.summary import figures
-from paco_core.benchmarks.t2is_bench.tables import tables
-from paco_core.benchmarks.t2is_bench.texts import Questions, read_criteria, read_panels
-from paco_core.benchmarks.tables import write_tables
 from paco_core.io import paths
-from paco_core.io.files import write_json
-from paco_core.io.rejected import Rejected
-from paco_core.io.skipped import skipped
-from paco_core.reward_model.shapes import chunks
-from paco_core.rewards.base import RewardBatch
+from paco_core.runtime.preview import Table
+from paco_core.runtime.stage import BASE_GB, Check, Cost, Stage
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    import pandas as pd
+
     from paco_core.benchmarks.t2is_bench.measures import Part
     from paco_core.benchmarks.t2is_bench.sets import PaintedSet
+    from paco_core.benchmarks.t2is_bench.texts import Questions
+    from paco_core.config.params import Params
+    from paco_core.io.check_report import CheckReport
     from paco_core.io.progress import Progress
+    from paco_core.io.rejected import Rejected
     from paco_core.runtime.context import StageContext
+    from paco_core.runtime.preview import Preview
 
+CRITERIA, TEXTS = 10, 6  # of a record and of a panel: the mean of 298 public records; one a trait of the storybook
 AT_ONCE = 16  # sets whose pictures are in memory
 
 
+def _skipped(params: Params) -> str | None:
+    from paco_core.tasks.sets import SETS
+    from paco_core.tasks.table import recipes_of
+
+    bench = params.t2is_bench
+    if not (bench.consistency or bench.alignment or bench.aesthetics):
+        return "t2is_bench names no judge"
+    return None if recipes_of(SETS, params.policies) else "no recipe paints sets"
+
+
+def _cost(params: Params, root: Path) -> Cost:
+    """Questions about what ``t2is`` paints; the stage itself counts those of the records at hand."""
+    from paco_core.planning import amounts
+    from paco_core.planning.weights import model_gb
+    from paco_core.storybook import bench_texts
+    from paco_core.tasks.sets import SETS
+    from paco_core.tasks.table import recipes_of
+
+    bench, painted, panels = params.t2is_bench, params.t2is, amounts.panels(params)
+    criteria = sum(map(len, bench_texts.criteria().values())) if params.world == "storybook" else CRITERIA
+    a_set = (criteria * panels * (panels - 1) // 2 if bench.consistency else 0) + (
+        panels * TEXTS if bench.alignment else 0
+    )
+    states = 3 if painted.separately else 2
+    sizes = sum(len(recipe.eval_sizes) for recipe in recipes_of(SETS, params.policies).values())
+    sets = min(painted.prompts, bench.prompts or painted.prompts) * len(painted.seeds) * states * sizes
+    judge = bench.consistency
+    return Cost(
+        f"about {sets * a_set} questions",
+        BASE_GB + model_gb(root, judge.model if judge else None),
+        amounts.seconds(params, sets * a_set * amounts.CPU_SECONDS["bench_question"]),
+        params.reward.device,
+    )
+
+
+def _every_question_was_answered(root: Path, _item: str | None) -> CheckReport:
+    from paco_core.benchmarks import checks
+
+    return checks.every_question_was_answered(root / paths.metrics_file(paths.T2IS_BENCH.name))
+
+
+def _preview(data: Path, _item: str) -> dict[str, Preview]:
+    """The figures of each method, as the benchmark's table has them."""
+    import pandas as pd
+
+    from paco_core.io.files import read_json
+
+    result = read_json(data / paths.T2IS_BENCH.name / "results.json")
+    rows = [
+        {"method": label, **{name: value["mean"] for name, value in result["figures"][method].items()}}
+        for method, label in result["methods"].items()
+    ]
+    return {"judged_sets": Table(pd.DataFrame(rows))}
+
+
+STAGE = Stage(
+    device=lambda params: params.reward.device,
+    skipped=_skipped,
+    cost=_cost,
+    headline=(("*.after.average", "*.after.consistency"), ("*.after.alignment",)),
+    preview=_preview,
+    checks=(Check("every_question_was_answered", _every_question_was_answered, "No question of T2IS-Bench failed"),),
+)
+
+
 def run(ctx: StageContext) -> None:
+    from paco_core.benchmarks.answers_cache import remembering
+    from paco_core.benchmarks.published import T2IS_BENCH
+    from paco_core.benchmarks.results import flat, jsonable
+    from paco_core.benchmarks.t2is_bench.measures import parts
+    from paco_core.benchmarks.t2is_bench.summary import figures
+    from paco_core.benchmarks.t2is_bench.tables import tables
+    from paco_core.benchmarks.t2is_bench.texts import Questions, read_criteria, read_panels
+    from paco_core.benchmarks.tables import write_tables
+    from paco_core.io.files import write_json
+    from paco_core.io.rejected import Rejected
+    from paco_core.io.skipped import skipped
+
     params = ctx.params.t2is_bench
     if reason := skipped(ctx.read(paths.T2IS)):
         return ctx.skip(paths.T2IS_BENCH, f"t2is was skipped: {reason}")
@@ -82,6 +153,8 @@ def run(ctx: StageContext) -> None:
 
 def _sets(ctx: StageContext, questions: Questions, rejected: Rejected) -> list[PaintedSet]:
     """What ``t2is`` painted, and what others painted for the same prompts."""
+    from paco_core.benchmarks.t2is_bench.sets import painted_sets, read_records, sets_elsewhere
+
     params, folder = ctx.params.t2is_bench, ctx.read(paths.T2IS)
     records = questions.known(read_records(folder, params.prompts), rejected)
     sets = painted_sets(folder, records)
@@ -94,6 +167,11 @@ def _measured(
     sets: Sequence[PaintedSet], asked: Mapping[str, Part], counts: Mapping[str, Sequence[int]], progress: Progress
 ) -> pd.DataFrame:
     """One row a set: method, prompt_id, seed, panels, and the columns of each part (NaN = not measured)."""
+    import pandas as pd
+
+    from paco_core.reward_model.shapes import chunks
+    from paco_core.rewards.base import RewardBatch
+
     frames = []
     for numbers in chunks(range(len(sets)), AT_ONCE):
         some = [sets[number] for number in numbers]

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from paco_core.storybook.recogniser import Recogniser
 
 Read = Callable[[Path], Path]  # an input of the caller: its place, after a look whether it is there
-Benchmark = Literal["t2is", "gedit"]
 Given = Literal["panels", "reference"]
 
 
@@ -54,7 +53,7 @@ class Task(ABC):
 
     Attributes:
         name: ``sets`` or ``edits``.
-        benchmark: the stage that measures trained policies, and its section of ``params.yaml``.
+        results: out of the stage that measures trained policies.
         prompts: folder of the prompts that policies are trained on.
         given: what a reward finds beside each picture: the panels of a set, or the picture that was edited.
         gold, judged: measures of success by the embedded world's truth, and by the trained judge.
@@ -64,7 +63,7 @@ class Task(ABC):
     """
 
     name: ClassVar[str]
-    benchmark: ClassVar[Benchmark]
+    results: ClassVar[Path]
     prompts: ClassVar[Path]
     given: ClassVar[Given]
     gold: ClassVar[Success]
@@ -72,6 +71,11 @@ class Task(ABC):
     group: ClassVar[str]
     cases: ClassVar[str]
     drawn: ClassVar[str]
+
+    @property
+    def benchmark(self) -> str:
+        """The stage that measures trained policies, and its section of ``params.yaml``."""
+        return self.results.name
 
     @abstractmethod
     def layout(self, params: Params) -> str:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class Edits(Task):
     """Instructions about reference pictures, rewarded for edits that were made and left the rest as it was."""
 
-    name, benchmark, prompts, given = "edits", "gedit", paths.EDIT_PROMPTS, "reference"
+    name, results, prompts, given = "edits", paths.GEDIT, paths.EDIT_PROMPTS, "reference"
     gold = Success("gold_editing", guard="gold_kept", follows="gold_reached")
     judged = Success("editing", follows="edit_following")
     group, cases, drawn = "picture", "edits", "source pictures"

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class Sets(Task):
     """Prompts of T2IS kind, rewarded for the consistency of their panels."""
 
-    name, benchmark, prompts, given = "sets", "t2is", paths.DIVERSE_PROMPTS, "panels"
+    name, results, prompts, given = "sets", paths.T2IS, paths.DIVERSE_PROMPTS, "panels"
     gold = Success("gold_consistency", guard="gold_following", follows="gold_following")
     judged = Success("consistency", guard="clip_t")
     group, cases, drawn = "prompt_id", "prompts", "prompts"

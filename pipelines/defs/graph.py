@@ -5,10 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from dagster_dvc import DvcProject
+from paco_core.io import paths
 from pipelines.defs.translator import PacoTranslator
 
 ROOT = Path(__file__).resolve().parents[2]
-DATA = ROOT / "data"
-METRICS = DATA / "metrics"
 TRANSLATOR = PacoTranslator()
 PROJECT = DvcProject(ROOT, TRANSLATOR.get_derived)
+
+
+def maker(out: Path) -> str:
+    """The asset of the stage that writes an out."""
+    return str(paths.producer(out))

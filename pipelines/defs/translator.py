@@ -13,8 +13,8 @@ from dagster_dvc import DagsterDvcTranslator, DvcProject
 from dvc_project.derived import Derived
 from dvc_project.project import Group, Stage
 from paco_core.runtime.code.derived import present_code
+from paco_core.stages import declaration
 from pipelines.previews.columns import described
-from pipelines.previews.headlines import HEADLINES
 from pipelines.previews.stages import shown
 
 
@@ -41,7 +41,7 @@ class PacoTranslator(DagsterDvcTranslator):
         return present_code(root)
 
     def get_headline(self, stage: Stage) -> Sequence[Sequence[str]]:
-        return HEADLINES.get(stage.group, ())
+        return declaration(stage.group).headline
 
     def get_column_description(self, stage: Stage, column: str) -> str | None:
         return described(stage.group, column)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from paco_core.stages import declaration
+
 #: What a measure says of a picture, a set, an edit or a ranking; the long form is in docs/reference.
 MEASURES: Mapping[str, str] = {
     "accuracy": "share of positions filled as the annotator filled them",
@@ -106,13 +108,6 @@ COLUMNS: Mapping[str, str] = {
     "word": "what the trait should become",
     "worse": "score of the worse of two edits",
 }
-#: Columns whose meaning depends on the stage.
-OF_STAGE: Mapping[tuple[str, str], str] = {
-    ("grids", "size"): "bytes of the PNG",
-    ("edit_prompts", "prompt"): "the instruction: what to do with the picture",
-    ("edit_prompts", "reference"): "id of the picture that it is about",
-    ("prompts", "prompt"): "the text that is painted: what all panels share, and each panel's own part",
-}
 #: Columns of training logs: what stands before the last slash says where a measure was taken.
 _PREFIXES = (
     (re.compile(r"eval/(\d+)/(.+)"), "unseen prompts at {0} px: {1}"),
@@ -145,7 +140,7 @@ _LOGGED: Mapping[str, str] = {
 
 def described(stage: str, column: str) -> str | None:
     """What a column of a stage's table holds; None where nobody wrote it down."""
-    for found in (OF_STAGE.get((stage, column)), _LOGGED.get(column), COLUMNS.get(column)):
+    for found in (declaration(stage).columns.get(column), _LOGGED.get(column), COLUMNS.get(column)):
         if found is not None:
             return found
     for pattern, text in _PREFIXES:

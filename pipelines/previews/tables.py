@@ -3,41 +3,40 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
+from paco_core.runtime.preview import Chart, Page, Pictures, Preview, Table
+
 if TYPE_CHECKING:
     import pandas as pd
-    from PIL.Image import Image
 
-ROWS, CHARACTERS = 10, 160
-
-
-def table(frame: pd.DataFrame, rows: int = ROWS) -> dg.TableMetadataValue:
-    """The first ``rows`` of a frame: numbers to four digits, long texts and lists cut, NaN as a dash."""
-    records = [
-        dg.TableRecord({str(k): _plain(v) for k, v in row.items()}) for row in frame.head(rows).to_dict("records")
-    ]
-    columns = [dg.TableColumn(str(name), str(frame[name].dtype)) for name in frame.columns]
-    return dg.MetadataValue.table(records, dg.TableSchema(columns))
+CHARACTERS = 160  # of a text
 
 
-def pictures(images: Sequence[Image], columns: int, alt: str) -> dg.MarkdownMetadataValue:
-    """One contact sheet of at most 48 KB."""
+def drawn(shown: Preview) -> dg.MetadataValue[Any]:
+    """What a stage previews, as metadata of its asset."""
     from paco_core.io.contact_sheet import contact_sheet, preview_markdown
 
-    return dg.MetadataValue.md(preview_markdown(contact_sheet(images, columns), alt))
+    match shown:
+        case Table():
+            return _table(shown.frame.head(shown.rows))
+        case Pictures():
+            return dg.MetadataValue.md(preview_markdown(contact_sheet(shown.images, shown.columns), shown.alt))
+        case Chart():
+            from paco_core.io.pictures import read_image
+
+            return dg.MetadataValue.md(preview_markdown(read_image(shown.file), shown.file.stem))
+        case Page():
+            return dg.MetadataValue.path(str(shown.file))
 
 
-def chart(file: Path) -> dg.MarkdownMetadataValue:
-    """A stored chart, at most 48 KB of it."""
-    from paco_core.io.contact_sheet import preview_markdown
-    from paco_core.io.pictures import read_image
-
-    return dg.MetadataValue.md(preview_markdown(read_image(file), file.stem))
+def _table(frame: pd.DataFrame) -> dg.TableMetadataValue:
+    """Numbers to four digits, long texts and lists cut, NaN as a dash."""
+    records = [dg.TableRecord({str(k): _plain(v) for k, v in row.items()}) for row in frame.to_dict("records")]
+    columns = [dg.TableColumn(str(name), str(frame[name].dtype)) for name in frame.columns]
+    return dg.MetadataValue.table(records, dg.TableSchema(columns))
 
 
 def _plain(value: Any) -> str | int | float | bool:

@@ -22,7 +22,7 @@ from paco_core.io import paths
 from paco_core.io.atomic import atomic
 from paco_core.io.figures_text import as_text
 from paco_core.io.files import DataError, read_json
-from pipelines.previews.headlines import HEADLINES
+from paco_core.stages import declaration
 
 STYLE = Path(paco_core.__file__).parent / "report" / "templates" / "style.css"  # the report's, which comes at the end
 PAGE = Path(".paco") / "progress" / "index.html"
@@ -150,7 +150,7 @@ def figures_of(root: Path, stage: Stage) -> str:
         return ""
     texts = as_text({key: value for key, value in read_json(file).items() if value is not None})
     found: dict[str, str] = {}
-    for patterns in HEADLINES.get(stage.group, ()):
+    for patterns in declaration(stage.group).headline:
         found |= next(filter(None, (_matching(texts, pattern) for pattern in patterns)), {})
     return ", ".join(f"{key} {text}" for key, text in found.items())
 

@@ -18,6 +18,7 @@ from paco_core.config.params import ParamsError
 from paco_core.io import figures_text, paths
 from paco_core.io.files import write_json, write_jsonl
 from paco_core.planning import preflight
+from paco_core.stages import declared
 
 
 def paco(*args: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -92,7 +93,7 @@ def test_a_full_disk_is_said_plainly(
     def full(*_args: object) -> None:
         raise OSError(28, "No space left on device", "data/x")
 
-    monkeypatch.setattr("paco_core.runtime.launch.run_stage", full)
+    monkeypatch.setattr("paco_core.stages.run_stage", full)
     with pytest.raises(SystemExit):
         cli.main(["run", "prompts"])
     assert "data/x: no space left on the disk; free some space and run the same command" in capsys.readouterr().err
@@ -100,7 +101,7 @@ def test_a_full_disk_is_said_plainly(
 
 def test_the_check_names_missing_models_and_little_memory(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preflight, "memory_gb", lambda: 0.5)
-    report = preflight.check_project(project)
+    report = preflight.check_project(project, declared(project))
     assert not report.passed
     assert any("grids.model: folder data/zoo/flux is missing" in problem for problem in report.problems)
     assert any(problem.startswith("memory: 0.5 GB") for problem in report.problems)
@@ -127,7 +128,7 @@ def test_a_line_tells_the_first_figures_and_where_the_others_stand() -> None:
 
 
 def test_the_check_prices_every_stage(project: Path) -> None:
-    text = preflight.check_project(project).text()
+    text = preflight.check_project(project, declared(project)).text()
     for stage in ("prompts", "grids", "reward_lora", "policies@flux_t2is", "policies@kontext_edit", "report"):
         assert f"  {stage}" in text
     assert "optimiser steps" in text and "in all about" in text
@@ -145,12 +146,12 @@ def test_the_check_looks_at_a_profile_that_is_not_in_use(project: Path) -> None:
 def test_the_check_remarks_on_outs_that_are_lost(project: Path) -> None:
     lost = {"cmd": "python -m paco_core run pairs", "outs": [{"path": "data/pairs", "hash": "md5", "md5": "0.dir"}]}
     (project / "dvc.lock").write_text(json.dumps({"schema": "2.0", "stages": {"pairs": lost}}))
-    (told,) = [r for r in preflight.check_project(project).remarks if r.startswith("data/pairs: ")]
+    (told,) = [r for r in preflight.check_project(project, declared(project)).remarks if r.startswith("data/pairs: ")]
     assert "recorded in dvc.lock, but not here; `dvc checkout data/pairs`" in told and "`dvc repro pairs`" in told
 
 
 def test_the_check_passes_on_this_project(repository: Path) -> None:
-    problems = preflight.check_project(repository).problems
+    problems = preflight.check_project(repository, declared(repository)).problems
     assert not [p for p in problems if not p.startswith(("disk", "memory"))]
 
 
@@ -165,18 +166,18 @@ def test_the_check_knows_what_the_storybook_cannot_write(project: Path, change: 
     tree = yaml.safe_load((project / "params.yaml").read_text())
     tree["prompts"].update(change)
     (project / "params.yaml").write_text(yaml.safe_dump(tree))
-    assert any(problem.startswith(expected) for problem in preflight.check_project(project).problems)
+    assert any(problem.startswith(expected) for problem in preflight.check_project(project, declared(project)).problems)
 
 
 def test_the_check_names_the_variable_of_a_missing_key(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     profiles.use(project, "paper")
     monkeypatch.delenv("DEEPSEEK_API_KEY", raising=False)
     told = "prompts.endpoint: the environment variable DEEPSEEK_API_KEY holds no key for https://api.deepseek.com"
-    assert told in preflight.check_project(project).problems
+    assert told in preflight.check_project(project, declared(project)).problems
     lost = "edit_prompts.file: data/external/edit_prompts.jsonl is missing; put the file there or name another"
-    assert lost in preflight.check_project(project).problems
+    assert lost in preflight.check_project(project, declared(project)).problems
     monkeypatch.setenv("DEEPSEEK_API_KEY", "k")
-    assert told not in preflight.check_project(project).problems
+    assert told not in preflight.check_project(project, declared(project)).problems
 
 
 def changed(project: Path, key: str, value: object) -> list[str]:
@@ -188,7 +189,7 @@ def changed(project: Path, key: str, value: object) -> list[str]:
         section = section[part]
     section[last] = value
     (project / "params.yaml").write_text(yaml.safe_dump(tree))
-    return preflight.check_project(project).problems
+    return preflight.check_project(project, declared(project)).problems
 
 
 def test_the_check_refuses_a_misspelt_reward_before_anything_is_trained(project: Path) -> None:
@@ -229,7 +230,11 @@ def test_the_command_finds_rewards_in_the_project_s_folder(project: Path) -> Non
 def test_the_check_names_every_folder_that_is_missing(project: Path, key: str, value: str, remedy: str) -> None:
     assert f"{key}: folder {value} is missing; {remedy}" in changed(project, key, value)
     (project / value).mkdir(parents=True)
-    assert not [problem for problem in preflight.check_project(project).problems if problem.startswith(f"{key}:")]
+    assert not [
+        problem
+        for problem in preflight.check_project(project, declared(project)).problems
+        if problem.startswith(f"{key}:")
+    ]
 
 
 def test_the_check_says_what_is_a_file_and_what_a_folder(project: Path) -> None:
@@ -262,7 +267,9 @@ def test_the_check_loads_no_heavy_library(project: Path) -> None:
 import sys
 from pathlib import Path
 from paco_core.planning.preflight import check_project
-check_project(Path.cwd())
+from paco_core.stages import declared
+from paco_core.stages import declared
+check_project(Path.cwd(), declared(Path.cwd()))
 heavy = {"torch", "mlflow", "diffusers", "transformers", "pandas"} & set(sys.modules)
 assert not heavy, heavy
 """

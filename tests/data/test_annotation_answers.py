@@ -23,6 +23,7 @@ from paco_core.data.annotation import answer_file
 from paco_core.data.annotation.store import Answer, AnswerStore
 from paco_core.io.files import DataError
 from paco_core.planning import preflight
+from paco_core.stages import declared
 
 WHO = ("annotator-1", "annotator-2", "annotator-10")
 
@@ -195,11 +196,19 @@ def test_the_commands_save_and_name_what_is_not_saved(
     assert "1 answers are not in data/people/answers.jsonl yet; `paco annotate save`" in capsys.readouterr().out
     params = (tmp_path / "params.yaml").read_text()
     (tmp_path / "params.yaml").write_text(params.replace("source: recogniser", "source: people", 1))
-    lost = [one for one in preflight.check_project(tmp_path).problems if one.startswith("annotations.source people")]
+    lost = [
+        one
+        for one in preflight.check_project(tmp_path, declared(tmp_path)).problems
+        if one.startswith("annotations.source people")
+    ]
     assert len(lost) == 1 and "answers.jsonl: no such file; `paco annotate` writes it" in lost[0]
     cli.main(["annotate", "save"])
     assert capsys.readouterr().out == "1 answers in data/people/answers.jsonl\n"
-    assert not [p for p in preflight.check_project(tmp_path).problems if p.startswith("annotations.source people")]
+    assert not [
+        p
+        for p in preflight.check_project(tmp_path, declared(tmp_path)).problems
+        if p.startswith("annotations.source people")
+    ]
     cli.main(["annotate", "status"])
     assert "not in data/people" not in capsys.readouterr().out
 

@@ -16,7 +16,7 @@ from paco_core.data.prompts.edit_prompts import EditPrompts, drawn, edit_prompts
 from paco_core.data.records.edit_records import of_part, read_edit_prompts
 from paco_core.data.records.records import PromptRecord
 from paco_core.io.files import DataError
-from paco_core.runtime.launch import run_stage
+from paco_core.stages import run_stage
 from paco_core.storybook.editing import Edit
 from paco_core.storybook.world import Panel
 

@@ -26,7 +26,7 @@ from paco_core.data.records.records import PromptRecord, panel_ref, write_prompt
 from paco_core.data.records.subfigures import cut
 from paco_core.io.files import DataError
 from paco_core.io.shards import INDEX, TAR, ShardReader
-from paco_core.runtime.launch import run_stage
+from paco_core.stages import run_stage
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ from test_dataset_prompt_writer import writer
 from test_dataset_reason_writer import honest
 
 from paco_core.io.files import folder_digest
-from paco_core.runtime.launch import run_stage
+from paco_core.stages import run_stage
 
 DEADLINE_S = 240
 

@@ -25,6 +25,7 @@ from paco_core.data.records.panels import PanelStore
 from paco_core.data.records.records import PromptRecord, parse_ref
 from paco_core.io.files import DataError, write_json
 from paco_core.io.shards import ShardReader
+from paco_core.stages import declaration, names
 
 
 def grid_table(prompts: int, seeds: int, layout: str) -> pd.DataFrame:
@@ -178,8 +179,11 @@ def test_labels_and_answers_are_true(world: tuple[Path, list[PromptRecord]]) -> 
 
 
 def test_every_check_passes_on_good_data(world: tuple[Path, list[PromptRecord]]) -> None:
-    reports = [check(world[0]) for stage in checks.CHECKS.values() for check in stage]
-    assert [report.name for report in reports if not report.passed] == []
+    made = [name for name in names() if (world[0] / name).is_dir()]
+    reports = [
+        report for name in made for check in declaration(name).checks for report in check.reports(world[0].parent)
+    ]
+    assert len(reports) == 9 and [report.name for report in reports if not report.passed] == []
 
 
 def test_checks_see_broken_data(world: tuple[Path, list[PromptRecord]], tmp_path: Path) -> None:

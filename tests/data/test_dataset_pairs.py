@@ -22,7 +22,8 @@ from paco_core.data.records.panels import PanelStore
 from paco_core.data.records.records import PromptRecord, parse_ref
 from paco_core.io.files import DataError
 from paco_core.reward_model.examples import read_examples
-from paco_core.runtime.launch import run_stage
+from paco_core.stages import pairs as pairs_stage
+from paco_core.stages import run_stage
 from paco_core.storybook.editing import Edit, random_edit
 from paco_core.storybook.world import Panel
 
@@ -66,7 +67,8 @@ def test_drawn_edits_are_pairs_with_their_own_question(ranked: tuple[Path, list[
         edited = isinstance(row["instruction"], str)
         wording = f"Instruction: '{row['instruction']}'" if edited else f'theme: "{row["theme"]}"'
         assert wording in examples[row["pair_id"]].instruction
-    assert [report.name for check in checks.CHECKS["pairs"] if not (report := check(project / "data")).passed] == []
+    reports = [report for check in pairs_stage.STAGE.checks for report in check.reports(project)]
+    assert reports and [report.name for report in reports if not report.passed] == []
 
 
 def test_some_panels_stand_beside_themselves_and_are_consistent(ranked: tuple[Path, list[PromptRecord]]) -> None:

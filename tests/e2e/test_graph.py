@@ -159,7 +159,7 @@ STRIKE = """
 import json, os, signal, sys
 from pathlib import Path
 import diffusers, torch, transformers  # once for all: a fork spares the imports
-from paco_core.runtime.launch import run_stage
+from paco_core.stages import run_stage
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job is started deaf to it
 replace, root = Path.replace, Path.cwd()

@@ -21,7 +21,7 @@ from paco_core.exchange import rank_bench
 from paco_core.exchange.questions import Question, parse_question
 from paco_core.io.files import DataError, write_json
 from paco_core.reward_model.examples import read_examples
-from paco_core.runtime.launch import run_stage
+from paco_core.stages import run_stage
 
 
 @pytest.fixture(scope="module")

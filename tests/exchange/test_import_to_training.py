@@ -20,7 +20,7 @@ from paco_core.exchange.questions import Question
 from paco_core.io.files import DataError, write_json, write_jsonl
 from paco_core.planning.costs import stage_costs
 from paco_core.reward_model.examples import read_examples
-from paco_core.runtime.launch import run_stage
+from paco_core.stages import run_stage
 
 Row = dict[str, Any]
 ANSWERS = (

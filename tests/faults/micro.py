@@ -14,7 +14,7 @@ from ruamel.yaml import YAML
 from paco_core.cli.commands import main
 from paco_core.config import profiles
 from paco_core.io.files import folder_digest
-from paco_core.io.paths import DATA, METRICS, PRODUCERS
+from paco_core.io.paths import DATA, METRICS
 from paco_core.runtime import tracking
 
 #: Below the profile ``smoke``: half a second to a few seconds a stage on one core.
@@ -94,7 +94,7 @@ def run(
 def out(stage: str) -> Path:
     """The out of a stage, relative to the root."""
     name, _, item = stage.partition("@")
-    folder = next(path for path, producer in PRODUCERS.items() if producer == name)
+    folder = DATA / name
     return folder / (f"shard-{item}" if name == "grids" else item)
 
 
@@ -127,7 +127,7 @@ def preload() -> None:
     del matplotlib, open_clip, peft
     import importlib
 
-    from paco_core.runtime.launch import stage_names
+    from paco_core.stages import names as stage_names
 
     for name in stage_names():
         importlib.import_module(f"paco_core.stages.{name}")

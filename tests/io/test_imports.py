@@ -26,7 +26,7 @@ LIGHT = ("prompts", "edit_prompts", "rankings", "pairs", "annotations")
 RUN = """
 import importlib, json, sys
 from pathlib import Path
-from paco_core.runtime.launch import run_stage
+from paco_core.stages import run_stage
 for name in sys.argv[1:]:
     importlib.import_module(f"paco_core.stages.{name}")
 run_stage("prompts", None, Path.cwd())
@@ -55,23 +55,6 @@ def test_no_library_is_imported_that_a_stage_does_not_need(project: Path) -> Non
     assert (project / "data/prompts/prompts.jsonl").is_file()
     with sqlite3.connect(project / "mlflow.db") as store:
         assert store.execute("select name, status from runs").fetchall() == [("prompts/storybook/seed0", "FINISHED")]
-
-
-#: Imports the stages that painting and judging take longest to import, and then what they leave out.
-LEFT_OUT = """
-import sys
-from paco_core.runtime.launch import _stage
-for name in ("grids", "reward_lora"):
-    _stage(name)
-assert "transformers" in sys.modules and "diffusers" in sys.modules
-print([name for name in ("sklearn", "pandas") if name in sys.modules])
-import sklearn  # for a reward of the user's own, say
-"""
-
-
-def test_scikit_learn_is_left_out_of_stages_and_stays_importable() -> None:
-    done = subprocess.run([sys.executable, "-c", LEFT_OUT], capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (0, "[]\n"), done.stderr[-2000:]
 
 
 def test_what_is_made_meanwhile_is_walked_through_neither_then_nor_as_young(walks: list[int]) -> None:

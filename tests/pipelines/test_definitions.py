@@ -12,7 +12,7 @@ from dagster._core.definitions.assets.graph.base_asset_graph import BaseAssetGra
 from dagster_dvc import DvcProject
 from dagster_dvc.checks import in_sync
 from pipelines.definitions import defs
-from pipelines.defs.asset_checks import as_result
+from pipelines.defs.checks import as_result
 from pipelines.defs.graph import PROJECT
 
 ROOM_OF_GROUP = {"data", "reward", "serving", "policies", "benchmarks", "operations"}
@@ -103,7 +103,7 @@ def test_in_the_run_of_a_partition_its_check_looks_at_no_other(monkeypatch: pyte
     """On a fresh project the first shard would fail for want of the second."""
     from paco_core.data import checks as library
     from paco_core.io.check_report import CheckReport
-    from pipelines.defs.data import checks
+    from pipelines.defs.checks import stage_checks
 
     asked: list[tuple[object, ...]] = []
 
@@ -113,7 +113,8 @@ def test_in_the_run_of_a_partition_its_check_looks_at_no_other(monkeypatch: pyte
 
     monkeypatch.setattr(library, "grids_are_complete", passes)
     partitions = dg.StaticPartitionsDefinition(["0", "1"])
-    assets = [dg.asset(name="grids", partitions_def=partitions)(lambda: None), checks.grids_are_complete]
+    (check,) = [check for check in stage_checks() if {key.name for key in check.check_keys} == {"grids_are_complete"}]
+    assets = [dg.asset(name="grids", partitions_def=partitions)(lambda: None), check]
     with dg.DagsterInstance.ephemeral() as instance:
         dg.materialize(assets, partition_key="1", instance=instance)
         job = dg.Definitions(assets=assets[:1], asset_checks=assets[1:]).get_implicit_global_asset_job_def()

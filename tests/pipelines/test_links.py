@@ -7,7 +7,6 @@ import shutil
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
-from paco_core.runtime.context import POLICIES_VIEW
 from pipelines.links import links
 
 DAGSTER, MLFLOW = "http://127.0.0.1:3100", "http://127.0.0.1:5100"
@@ -43,6 +42,6 @@ def test_policies_are_compared_and_the_report_is_named(tmp_path: Path) -> None:
     page = urlsplit(urlsplit(found["policies compared"]).fragment)
     asked = parse_qs(page.query)
     assert page.path == "/experiments/12/runs" and found["policies compared"].startswith(MLFLOW)
-    view = {"viewStateShareKey": [POLICIES_VIEW], "compareRunsMode": ["CHART"]}
+    view = {"viewStateShareKey": ["policies"], "compareRunsMode": ["CHART"]}
     assert asked == {**view, "workflowType": ["machine_learning"]}
     assert found["report"] == report.as_uri()

@@ -15,6 +15,7 @@ from paco_core.config.params import Params, parse
 from paco_core.io import gpus
 from paco_core.planning import placement
 from paco_core.planning.costs import stage_costs
+from paco_core.stages import declared
 
 Told = tuple[list[str], list[str]]
 
@@ -28,7 +29,8 @@ def told(repository: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Tol
             section, _, name = key.partition("__")
             tree.setdefault(section, {})[name] = value
         params = parse(tree)
-        return placement.described(params, repository, stage_costs(params, repository))
+        stages = declared(repository)
+        return placement.described(params, repository, stages, stage_costs(stages, params, repository))
 
     return tell
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from paco_core.planning import preflight
+from paco_core.stages import declared
 
 PACKAGES = Path(sysconfig.get_path("purelib"))
 pytestmark = pytest.mark.skipif(
@@ -103,8 +104,8 @@ def test_paco_check_reports_an_environment_without_cuda(
     assert preflight.NO_CUDA == stubs.HOLDER
     monkeypatch.setattr(torch, "__file__", str(tmp_path / "torch/__init__.py"))
     said = "device cuda: this environment was made without CUDA; `make setup GPU=1` adds it"
-    assert said not in preflight.check_project(project, "paper").problems
+    assert said not in preflight.check_project(project, declared(project), "paper").problems
     (tmp_path / "torch/lib").mkdir(parents=True)
     (tmp_path / "torch/lib" / stubs.HOLDER).write_bytes(b"")
-    assert said in preflight.check_project(project, "paper").problems
-    assert said not in preflight.check_project(project, "storybook").problems
+    assert said in preflight.check_project(project, declared(project), "paper").problems
+    assert said not in preflight.check_project(project, declared(project), "storybook").problems

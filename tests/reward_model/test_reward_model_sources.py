@@ -14,14 +14,13 @@ import tiny_vlm
 from small_profiles import use
 
 from paco_core.cli import exchange
-from paco_core.data.checks import CHECKS
 from paco_core.io import paths
 from paco_core.io.files import DataError, write_json
 from paco_core.reward_model.checks import merged_equals_adapter, reward_beats_base
 from paco_core.reward_model.golden import read_golden
 from paco_core.reward_model.instructions import render
 from paco_core.reward_model.scorer import Scorer
-from paco_core.runtime.launch import run_stage
+from paco_core.stages import declaration, run_stage
 from paco_core.storybook.drawn_pairs import drawn_pairs
 
 BASE = "data/zoo/qwen2_5_vl"
@@ -92,8 +91,8 @@ def test_paco_dataset_alone_trains_a_reward_and_validates_it_on_its_own_split(pr
     assert trained["pairs"] == 4 and trained["steps"] == 3
     assert metrics(project, "reward_merged")["pairs"] == 4
     assert Scorer(project / paths.REWARD_MERGED).score([p.query for p in read_golden(project / paths.REWARD_MERGED)])
-    failed = [c(project / "data") for checks in CHECKS.values() for c in checks]
-    assert [report.description for report in failed if not report.passed] == []
+    reports = [r for name in BEFORE for check in declaration(name).checks for r in check.reports(project)]
+    assert len(reports) >= 8 and [report.description for report in reports if not report.passed] == []
 
 
 def test_published_weights_need_no_pair(project: Path) -> None:

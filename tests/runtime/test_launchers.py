@@ -11,9 +11,10 @@ import children
 import pytest
 from launcher_workers import Square
 
+from paco_core import stages
 from paco_core.config.params import ParamsError
 from paco_core.io.files import DataError
-from paco_core.runtime import launch, launchers
+from paco_core.runtime import launchers
 from paco_core.runtime.launchers import accelerated, ray_data
 
 
@@ -28,7 +29,7 @@ def test_local_is_the_default_and_keeps_the_order(monkeypatch: pytest.MonkeyPatc
 def test_an_unknown_launcher_is_refused_with_the_valid_ones(monkeypatch: pytest.MonkeyPatch, project: Path) -> None:
     monkeypatch.setenv(launchers.VARIABLE, "rays")
     with pytest.raises(ParamsError, match="PACO_LAUNCHER=rays: no such launcher; valid ones: local, accelerate, ray"):
-        launch.run_stage("prompts", None, project)
+        stages.run_stage("prompts", None, project)
     assert not (project / "data").exists()
 
 
@@ -36,7 +37,8 @@ def test_ray_is_not_imported_unless_it_is_chosen(repository: Path) -> None:
     code = """
 import sys
 from launcher_workers import Square
-from paco_core.runtime import launch, launchers
+from paco_core import stages
+from paco_core.runtime import launchers
 from paco_core.stages import annotations, cot_labels, grids
 from paco_core.cli import reward_model
 from paco_core.data.grids import grid_workers
@@ -102,21 +104,21 @@ def test_accelerate_takes_the_place_of_a_training_and_of_nothing_else(
     monkeypatch.setenv(launchers.VARIABLE, "accelerate")
     monkeypatch.delenv("RANK", raising=False)
     with pytest.raises(DataError, match=r"launch/cpu.yaml: no such file; PACO_ACCELERATE_CONFIG names"):
-        launch.run_stage("policies", "flux_t2is", project)
+        stages.run_stage("policies", "flux_t2is", project)
     monkeypatch.setenv(accelerated.CONFIG, str(repository / "launch/cpu.yaml"))
     with pytest.raises(Replaced):
-        launch.run_stage("policies", "flux_t2is", project)
+        stages.run_stage("policies", "flux_t2is", project)
     config = str(repository / "launch/cpu.yaml")
     head = [sys.executable, "-m", "paco_core.runtime.launchers.accelerated", "--config_file", config]
     assert started == [[*head, "-m", "paco_core", "run", "policies", "--item", "flux_t2is"]]
     with pytest.raises(Replaced):
-        launch.run_stage("reward_lora", None, project)
+        stages.run_stage("reward_lora", None, project)
     assert started.pop() == [*head, "-m", "paco_core", "run", "reward_lora"]
-    launch.run_stage("prompts", None, project)  # runs here
+    stages.run_stage("prompts", None, project)  # runs here
     assert (project / "data/prompts/prompts.jsonl").is_file() and len(started) == 1
     monkeypatch.setenv("RANK", "0")  # a rank that accelerate started trains itself: it lacks its inputs here
     with pytest.raises(DataError, match="is missing"):
-        launch.run_stage("policies", "flux_t2is", project)
+        stages.run_stage("policies", "flux_t2is", project)
     assert len(started) == 1
     monkeypatch.delenv(accelerated.CONFIG)
     assert accelerated.command("policies", None, repository, "cuda")[4] == str(repository / "launch/ddp.yaml")

@@ -19,9 +19,9 @@ from paco_core.config.params import load
 from paco_core.policies import base
 from paco_core.policies.adapted import adapted
 from paco_core.runtime import tracking
-from paco_core.runtime.context import POLICIES_VIEW, VIEWS
 from paco_core.runtime.tracking import models, open_run, views
 from paco_core.runtime.tracking.models import Adapted
+from paco_core.stages import policies
 
 NAME = "flux_t2is"
 MODEL = "paco-policy-flux_t2is"
@@ -154,8 +154,10 @@ def test_figures_of_the_machine_come_behind_the_stages_own(project: Path, monkey
 
 
 def test_a_saved_view_reaches_the_experiment_and_follows_its_changes(project: Path) -> None:
-    view = VIEWS["policies"]
-    for shown in ({f"{views.TAG}{POLICIES_VIEW}": "{}"}, view):
+    declared = policies.STAGE.view
+    assert declared is not None
+    view = views.saved_view("policies", declared)
+    for shown in ({f"{views.TAG}policies": "{}"}, view):
         with open_run(project, "paco/policies", "x", {}, views=shown):
             pass
         experiment = mlflow.MlflowClient().get_experiment_by_name("paco/policies")

@@ -19,13 +19,15 @@ from paco_core.runtime import launch, placement
 from paco_core.runtime.launchers import accelerated
 from paco_core.serving.engines import Launch
 from paco_core.serving.servers.registry import Registry, ServerSettings
+from paco_core.stages import declaration
 
 RUN = """
 import os, sys, time
 from pathlib import Path
 from types import SimpleNamespace
 from paco_core.runtime import launch
-held = launch._placed(sys.argv[1], sys.argv[2] or None, Path("."), "local")
+from paco_core.stages import declaration
+held = launch._placed(sys.argv[1], declaration(sys.argv[1]), sys.argv[2] or None, Path("."), "local")
 print("has", os.environ["CUDA_VISIBLE_DEVICES"], "servers", os.environ["PACO_SERVER_GPUS"], flush=True)
 sys.stdin.read()
 """
@@ -92,31 +94,34 @@ def test_a_training_takes_a_gpu_for_each_process(project: Path, monkeypatch: pyt
 
     monkeypatch.setattr(accelerated, "become", become)
     for stage, item, launcher in (("reward_lora", None, "local"), ("policies", "qwen_edit", "accelerate")):
-        for lease in launch._placed(stage, item, project, launcher):  # type: ignore[arg-type]
+        for lease in launch._placed(stage, declaration(stage), item, project, launcher):  # type: ignore[arg-type]
             assert os.get_inheritable(lease.fileno())
             lease.close()
         monkeypatch.setenv(gpus.VISIBLE, "0,1,2")
     assert became == [("reward_lora", "0,1", True), ("policies", "0,1", True)]
     (project / "launch" / "ddp.yaml").write_text("num_processes: 7\n")
     with pytest.raises(DataError, match=r"policies@qwen_edit of .* needs 7 GPUs, and stages have 2 here \(0, ?1\)"):
-        launch._placed("policies", "qwen_edit", project, "accelerate")
+        launch._placed("policies", declaration("policies"), "qwen_edit", project, "accelerate")
     (project / "launch" / "ddp.yaml").write_text("num_machines: 1\n")
     with pytest.raises(DataError, match="needs num_processes"):
-        launch._placed("policies", "qwen_edit", project, "accelerate")
+        launch._placed("policies", declaration("policies"), "qwen_edit", project, "accelerate")
 
 
 def test_numbered_devices_processors_and_ray_take_no_lease(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     on_gpus(project, grids={"device": "cuda:1"})
-    assert launch._placed("grids", "0", project, "local") == [] and os.environ[gpus.VISIBLE] == "0,1,2"
-    assert launch._placed("policies", "flux_t2is", project, "ray") == []
+    assert (
+        launch._placed("grids", declaration("grids"), "0", project, "local") == []
+        and os.environ[gpus.VISIBLE] == "0,1,2"
+    )
+    assert launch._placed("policies", declaration("policies"), "flux_t2is", project, "ray") == []
     monkeypatch.delenv(gpus.SERVERS)
     on_gpus(project, grids={"device": "cpu"}, serving={"device": "cpu"})
-    assert launch._placed("grids", "0", project, "local") == [] and gpus.SERVERS not in os.environ
+    assert launch._placed("grids", declaration("grids"), "0", project, "local") == [] and gpus.SERVERS not in os.environ
 
 
 def test_a_server_computes_on_its_own_gpu_and_holds_it_while_it_lives(project: Path) -> None:
     on_gpus(project)
-    leases = launch._placed("policies", "flux_t2is", project, "local")
+    leases = launch._placed("policies", declaration("policies"), "flux_t2is", project, "local")
     assert os.environ[gpus.VISIBLE] == "0"
     told = project / "told"
     code = f"import os, time; open({str(told)!r}, 'w').write(os.environ['CUDA_VISIBLE_DEVICES']); time.sleep(60)"

@@ -13,8 +13,8 @@ import pytest
 
 from paco_core.io.file_locks import is_held
 from paco_core.io.files import DataError
-from paco_core.runtime.launch import run_stage
 from paco_core.runtime.stage_lock import lock_file, only_run
+from paco_core.stages import run_stage
 
 HOLD = """
 import sys

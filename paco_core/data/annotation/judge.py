@@ -29,7 +29,7 @@ from paco_core.data.llm.openai_chat import Chat
 if TYPE_CHECKING:
     import pandas as pd
 
-JOURNAL = Path(".paco") / "annotations" / "journal.jsonl"  # outside the outs, which DVC deletes before a run
+JOURNAL = Path(".paco/annotations/journal.jsonl")  # outside the outs, which DVC deletes before a run
 BEST = 10
 SYSTEM = """\
 You judge whether pictures could belong to one set. Weigh together: identity (the same subject with the same \

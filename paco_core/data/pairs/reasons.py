@@ -23,7 +23,7 @@ from paco_core.storybook.reasons import answer, true_reasons
 if TYPE_CHECKING:
     from paco_core.config.params import ReasonsParams
 
-JOURNAL = Path(".paco") / "cot_labels" / "journal.jsonl"  # outside the outs, which DVC deletes before a run
+JOURNAL = Path(".paco/cot_labels/journal.jsonl")  # outside the outs, which DVC deletes before a run
 MAX_REASONS = 3
 SENTENCE = re.compile(r"\S.*?(?:[.!?](?=\s|$)|[。！？])", re.DOTALL)
 

@@ -22,7 +22,7 @@ from paco_core.storybook.prompts import storybook_prompts
 if TYPE_CHECKING:
     from paco_core.config.params import ChatParams, PromptsParams
 
-JOURNAL = Path(".paco") / "prompts" / "journal.jsonl"  # outside the outs, which DVC deletes before a run
+JOURNAL = Path(".paco/prompts/journal.jsonl")  # outside the outs, which DVC deletes before a run
 
 
 @dataclass

@@ -7,7 +7,8 @@ from pathlib import Path
 from paco_core.config.params import Params
 from paco_core.experiments.reproduction.exam import Exam
 from paco_core.experiments.reproduction.variants import Variant
-from paco_core.planning.costs import CPU_SECONDS, START_UP_S, training_seconds
+from paco_core.planning.amounts import CPU_SECONDS, START_UP_S
+from paco_core.planning.costs import training_seconds
 from paco_core.planning.footprint import architecture
 from paco_core.planning.workload import Workload
 from paco_core.policies.families import family_of

@@ -103,7 +103,7 @@ class Champions:
         """
         md5 = Lock.read(self.root).md5_of(out_of(name).as_posix())
         if md5 is None:
-            stage = "reward_merged" if name == REWARD else f"policies@{name}"
+            stage = paths.REWARD_MERGED.name if name == REWARD else f"{paths.POLICIES.name}@{name}"
             raise DataError(f"{out_of(name)}: dvc.lock records no version of it; run `dvc repro {stage}`")
         return md5
 

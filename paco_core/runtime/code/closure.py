@@ -39,6 +39,7 @@ PLUMBING = frozenset(
         "paco_core.serving.servers.process",
         "paco_core.serving.servers.registry",
         "paco_core.serving.servers.supervisor",
+        "paco_core.stages",
     }
 )
 PLUMBING_ROOMS = ("paco_core.cli.", "paco_core.config.", "paco_core.runtime.", "dvc_project.")

@@ -1,6 +1,7 @@
 """What one Python file says, apart from how it is written down: a digest of its code, and the modules it needs.
 
-Comments, docstrings and layout change nothing that a program computes, so they are no part of the digest.
+Comments, docstrings and layout change nothing that a program computes, so they are no part of the digest; nor is what a
+stage's file declares of the stage.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from paco_core.io.files import DataError
 
 #: ``package.module`` or ``package.module:name``, as registries and command lines name code.
 _DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*(:[A-Za-z_]\w*)?")
+DECLARATION = "STAGE"  # paco_core/runtime/stage.py
 _PARSING = Lock()  # Python 3.11 counts the depth of trees for all threads together, and fails where two parse at once
 _FILE_NAME = re.compile(r"[\w-]+(\.[\w-]+)*")
 
@@ -50,6 +52,7 @@ def read(data: bytes, name: str, package: str = "") -> Source:
     except (SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None)
         raise DataError(f"{name}{f':{line}' if line else ''}: not valid Python ({error})") from None
+    tree.body = _without_declaration(tree.body)
     reader = _Reader(package)
     reader.visit(tree)
     text = " ".join(_canonical(tree.body))
@@ -60,6 +63,41 @@ def read(data: bytes, name: str, package: str = "") -> Source:
         tuple(reader.registries),
         tuple(sorted(reader.beside)),
     )
+
+
+def _without_declaration(body: list[ast.stmt]) -> list[ast.stmt]:
+    """A stage's file without what it says of itself (``STAGE = ...``) and what only that needs: a new headline, or
+    another estimate, changes nothing that the stage computes."""
+    declaration = next((node for node in body if _binds(node) == {DECLARATION}), None)
+    if declaration is None:
+        return body
+    others = [node for node in body if node is not declaration]
+    said = _needed_by([declaration], others)
+    counted = _needed_by([node for node in others if node not in said], others)
+    return [node for node in others if node not in said or node in counted]
+
+
+def _needed_by(roots: list[ast.stmt], body: list[ast.stmt]) -> list[ast.stmt]:
+    """Statements of a file that bind what the roots name, and what these name in turn."""
+    found: list[ast.stmt] = []
+    todo = list(roots)
+    while todo:
+        names = {part.id for part in ast.walk(todo.pop()) if isinstance(part, ast.Name)}
+        new = [node for node in body if node not in found and node not in roots and names & _binds(node)]
+        found += new
+        todo += new
+    return found
+
+
+def _binds(node: ast.stmt) -> set[str]:
+    """Names that a statement of a file's top level gives a meaning."""
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        return {node.name}
+    if isinstance(node, (ast.Import, ast.ImportFrom)):
+        return {alias.asname or alias.name.partition(".")[0] for alias in node.names}
+    targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", node)]
+    parts = (part for target in targets for part in ast.walk(target))
+    return {part.id for part in parts if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store)}
 
 
 class _Reader(ast.NodeVisitor):

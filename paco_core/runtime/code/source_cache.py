@@ -14,7 +14,7 @@ from paco_core.io.messages import kept_if_possible
 from paco_core.runtime.code import source
 from paco_core.runtime.code.source import Source
 
-FORMAT = 3
+FORMAT = 4
 
 
 def bytes_digest(path: Path) -> str:

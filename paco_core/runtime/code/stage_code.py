@@ -26,7 +26,7 @@ from paco_core.io.files import digest
 from paco_core.io.project import owner_root
 from paco_core.runtime.code.closure import Code
 
-FOLDER = Path("data") / "code"
+FOLDER = Path("data/code")
 CACHE = Path(".paco") / "code.json"
 _MISSING = object()
 

@@ -7,9 +7,10 @@ MLflow stores a shared view as a tag of the experiment, JSON in the terms of its
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
+
+from paco_core.runtime.stage import View
 
 TAG = "mlflow.sharedViewState."
 SAMPLES = "samples_seen"
@@ -48,12 +49,13 @@ class Chart:
         }
 
 
-def saved_view(key: str, title: str, charts: Sequence[Chart]) -> dict[str, str]:
+def saved_view(key: str, view: View) -> dict[str, str]:
     """The tag that holds a view: the charts in a section of their own, before those that MLflow makes; and columns."""
+    charts = [Chart(*chart) for chart in view.charts]
     metrics = list(dict.fromkeys(chart.metric for chart in charts))
     state = {
         "compareRunCharts": [chart.card(key) for chart in charts],
-        "compareRunSections": [{"uuid": key, "name": title, "display": True, "isReordered": True, "columns": 2}],
+        "compareRunSections": [{"uuid": key, "name": view.title, "display": True, "isReordered": True, "columns": 2}],
         "isAccordionReordered": True,
         "selectedColumns": [
             *(f"metrics.`{metric}`" for metric in metrics),

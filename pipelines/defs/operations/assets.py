@@ -4,10 +4,11 @@ from typing import Any
 
 import dagster as dg
 
-from pipelines.defs.asset_checks import as_result
-from pipelines.defs.graph import PROJECT, ROOT, TRANSLATOR
+from paco_core.io import paths
+from pipelines.defs.checks import as_result
+from pipelines.defs.graph import PROJECT, ROOT, TRANSLATOR, maker
 
-POLICIES = TRANSLATOR.get_partitions_def(PROJECT.groups["policies"])
+POLICIES = TRANSLATOR.get_partitions_def(PROJECT.groups[maker(paths.POLICIES)])
 
 
 def _decided(context: dg.AssetExecutionContext, name: str) -> dg.MaterializeResult[Any]:
@@ -41,7 +42,7 @@ def _decided(context: dg.AssetExecutionContext, name: str) -> dg.MaterializeResu
 
 @dg.asset(
     key=["champion", "reward"],
-    deps=["reward_merged", "consistency_rank"],
+    deps=[maker(paths.REWARD_MERGED), maker(paths.CONSISTENCY_RANK)],
     group_name="operations",
     kinds={"mlflow"},
     owners=["team:reward"],
@@ -58,7 +59,11 @@ def champion_reward(context: dg.AssetExecutionContext) -> dg.MaterializeResult[A
 
 @dg.asset(
     key=["champion", "policies"],
-    deps=[dg.AssetDep("policies", partition_mapping=dg.IdentityPartitionMapping()), "t2is", "gedit"],
+    deps=[
+        dg.AssetDep(maker(paths.POLICIES), partition_mapping=dg.IdentityPartitionMapping()),
+        maker(paths.T2IS),
+        maker(paths.GEDIT),
+    ],
     partitions_def=POLICIES,
     group_name="operations",
     kinds={"mlflow"},

@@ -4,10 +4,11 @@ from typing import Any
 
 import dagster as dg
 
-from pipelines.defs.graph import DATA, ROOT
+from paco_core.io import paths
+from pipelines.defs.graph import ROOT, maker
 
 
-@dg.asset(deps=["reward_merged"], group_name="serving", kinds={"http"}, owners=["team:reward"])
+@dg.asset(deps=[maker(paths.REWARD_MERGED)], group_name="serving", kinds={"http"}, owners=["team:reward"])
 def reward_endpoint(context: dg.AssetExecutionContext) -> dg.MaterializeResult[Any]:
     """A server of the merged reward, under a name that carries its md5; it stays until `paco serve down`.
 
@@ -18,7 +19,7 @@ def reward_endpoint(context: dg.AssetExecutionContext) -> dg.MaterializeResult[A
     from paco_core.serving.servers.endpoint import RewardEndpoint, up
     from paco_core.serving.servers.measure import measure
 
-    folder, serving = DATA / "reward_merged", load(ROOT / PARAMS_FILE).serving
+    folder, serving = ROOT / paths.REWARD_MERGED, load(ROOT / PARAMS_FILE).serving
     context.log.info(up(folder, serving, ROOT))
     endpoint = RewardEndpoint.living(folder, serving, ROOT)
     if endpoint is None:

@@ -2,8 +2,9 @@
 
 import dagster as dg
 
-from pipelines.defs.asset_checks import as_result
-from pipelines.defs.graph import DATA, ROOT
+from paco_core.io import paths
+from pipelines.defs.checks import as_result
+from pipelines.defs.graph import ROOT
 
 
 @dg.asset_check(asset="reward_endpoint", description="The server answers under its name, with its golden scores")
@@ -11,4 +12,4 @@ def reward_endpoint_healthy() -> dg.AssetCheckResult:
     from paco_core.config.params import PARAMS_FILE, load
     from paco_core.serving.servers.checks import check_served
 
-    return as_result(check_served(DATA / "reward_merged", ROOT, load(ROOT / PARAMS_FILE).serving))
+    return as_result(check_served(ROOT / paths.REWARD_MERGED, ROOT, load(ROOT / PARAMS_FILE).serving))

@@ -1,0 +1,74 @@
+"""How much of each kind of data the parameters ask for, before anything is made, and how long work on it takes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from paco_core.config.params import Params
+from paco_core.data.pairs.imported_pairs import count_to_train_on
+from paco_core.runtime.stage import LIGHT_S
+
+#: Seconds for one unit of work on two cores with the small models, measured by `make demo`.
+CPU_SECONDS = {
+    "grid_step": 0.008,
+    "reward_pair": 0.0125,
+    "rollout_step": 0.006,
+    "score_pair": 0.007,
+    "train_sample": 0.01,
+    "bench_question": 0.002,
+}
+START_UP_S = 5.0  # a stage's imports, MLflow and the loading of models
+PAIRS_AN_INSTANCE = 1.05  # rule top1_bottom1: two, less duplicates, contradictions and what is left to balance
+
+
+def prompts(params: Params, root: Path) -> int:
+    """Prompts of the parameters; of a file whose records are all asked for, its lines, 0 where it is missing."""
+    if params.prompts.engine == "none":
+        return 0
+    return _lines(root / str(params.prompts.source)) if params.prompts.count is None else params.prompts.count
+
+
+def diverse_prompts(params: Params, root: Path) -> int:
+    """Prompts that are kept, at most."""
+    return params.diverse_prompts.target or prompts(params, root)
+
+
+def panels(params: Params) -> int:
+    """Panels of a set."""
+    rows, columns = (int(n) for n in params.prompts.layout.split("x"))
+    return rows * columns
+
+
+def pictures(params: Params, root: Path) -> int:
+    """Painted grids."""
+    return diverse_prompts(params, root) * len(params.grids.seeds)
+
+
+def instances(params: Params, root: Path) -> int:
+    """Ranking instances: each panel, and each other grid of its prompt."""
+    return pictures(params, root) * panels(params) * (len(params.grids.seeds) - 1)
+
+
+def pairs(params: Params, root: Path) -> int:
+    """Training pairs: of the rankings at most, of the edits that are asked for, and the imported ones that are here."""
+    ranked = int(instances(params, root) * (1 - params.pairs.benchmark_share) * PAIRS_AN_INSTANCE)
+    imported = count_to_train_on(root / params.pairs.imported) if params.pairs.imported else 0
+    return ranked + imported + (params.pairs.editing.count or 0)
+
+
+def seconds(params: Params, work: float) -> float | None:
+    """Seconds of a stage whose work takes so long with the small models; None on GPUs, where nobody measured."""
+    return START_UP_S + work if params.grids.device == "cpu" else None
+
+
+def writing_seconds(engine: str) -> float | None:
+    """Seconds of a stage that writes texts: an endpoint takes the time it takes."""
+    return None if engine == "openai" else LIGHT_S
+
+
+def _lines(file: Path) -> int:
+    """Records of a JSON Lines file; 0 where it is missing, which `paco check` reports."""
+    if not file.is_file():
+        return 0
+    with file.open("rb") as lines:
+        return sum(1 for line in lines if line.strip())

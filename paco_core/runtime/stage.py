@@ -1,0 +1,106 @@
+"""What a stage says of itself: ``STAGE`` at the top of its file in ``paco_core/stages``.
+
+A declaration is read by `paco check`, the launcher, MLflow, Dagster and the page of a run. So a stage's file imports
+no library that computes: its functions import what they need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from paco_core.config.params import Params
+    from paco_core.io.check_report import CheckReport
+    from paco_core.runtime.preview import Preview
+
+
+BASE_GB = 1.2  # Python with torch, diffusers and transformers
+LIGHT_S = 2.0  # a stage without models
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a stage, or one item of it, would do and need. The defaults are those of a stage without models.
+
+    ``memory_gb`` is of the processor's memory or a GPU's; ``seconds`` are None where nobody measured.
+    """
+
+    work: str
+    memory_gb: float = BASE_GB
+    seconds: float | None = LIGHT_S
+    device: str = "cpu"
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Check:
+    """A check of a stage's outs, for Dagster.
+
+    Attributes:
+        name: of the asset check.
+        run: gets the project's root and the item that was made (None = all of them); returns one report, or one for
+            each recipe and size.
+        says: what holds when it passes.
+        blocking: whether an ERROR stops what follows.
+    """
+
+    name: str
+    run: Callable[[Path, str | None], CheckReport | Sequence[CheckReport]]
+    says: str
+    blocking: bool = False
+
+    def reports(self, root: Path, item: str | None = None) -> list[CheckReport]:
+        """What it finds; no report where no recipe is of the kind that it looks at."""
+        found = self.run(root, item)
+        return list(found) if isinstance(found, Sequence) else [found]
+
+
+@dataclass(frozen=True)
+class View:
+    """Charts that compare all runs of a stage: of each figure its course as a line, or its last value as bars."""
+
+    title: str
+    charts: Sequence[tuple[str, Literal["LINE", "BAR"]]]
+
+
+def _never(_params: Params) -> str | None:
+    return None
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stage, apart from its edges, which ``dvc.yaml`` declares. Everything has a default.
+
+    Attributes:
+        section: of ``params.yaml``, whose seed names the MLflow run; None = the stage's name.
+        device: what it computes on; None = the processor.
+        processes: how many train together; the stage's file has ``assist(params, item, root)`` for ranks other than the
+            first. None = always one. ``PACO_LAUNCHER=accelerate`` takes the number from accelerate's configuration.
+        served: whether a reward server answers meanwhile.
+        advice: what needs less memory of a GPU.
+        skipped: why there is nothing to do with these parameters; None = there is.
+        cost: one of the whole stage, or one of each item, by parameters and the project's root.
+        headline: name patterns of the figures that come first; of each entry the first pattern that fits counts.
+        columns: column of its tables -> what it holds, where that differs from the column's usual meaning.
+        preview: what the asset's page shows beside figures, by the data folder and the item ("" = none).
+        view: a saved page of the stage's MLflow experiment.
+        checks: of its outs.
+        compared: whether Dagster compares the figures with those of the version before.
+    """
+
+    section: str | None = None
+    device: Callable[[Params], str] | None = None
+    processes: Callable[[Params], int] | None = None
+    served: bool = False
+    advice: str = "it needs a GPU with more memory"
+    skipped: Callable[[Params], str | None] = _never
+    cost: Callable[[Params, Path], Cost | Mapping[str, Cost]] | None = None
+    headline: Sequence[Sequence[str]] = ()
+    columns: Mapping[str, str] = field(default_factory=dict)
+    preview: Callable[[Path, str], Mapping[str, Preview]] | None = None
+    view: View | None = None
+    checks: Sequence[Check] = ()
+    compared: bool = False
