@@ -9,6 +9,7 @@ import pytest
 import torch
 from grpo_toys import Brightness, ToyPolicy, params, recipe, record
 from PIL import Image
+from pipelines.defs.policies.checks import ratio_is_one_before_update
 from tiny import TEXT_LENGTH
 from tiny_pipelines import qwen_image_edit
 
@@ -23,7 +24,6 @@ from paco_core.grpo.trainer import Outcome, Reports, Trainer
 from paco_core.io.check_report import CheckReport
 from paco_core.policies import base
 from paco_core.policies.base import NoiseKey
-from pipelines.defs.policies.checks import ratio_is_one_before_update
 
 TRAIN, UNSEEN = [record(n) for n in range(4)], [record(20)]
 LARGE = {"train_size": 512, "eval_sizes": [32]}  # 1,024 tokens
