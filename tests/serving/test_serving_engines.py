@@ -26,6 +26,7 @@ from paco_core.reward_model.instructions import render
 from paco_core.reward_model.scorer import Scorer
 from paco_core.reward_model.yes_probability import PairQuery, Score
 from paco_core.serving.client import RewardClient
+from paco_core.serving.engines import transformers_app
 from paco_core.serving.engines.vllm import PYTHON
 from paco_core.serving.errors import ServingError
 from paco_core.serving.servers.checks import check_served
@@ -208,3 +209,8 @@ def test_health_and_metrics(served: RewardEndpoint) -> None:
     assert all(name in text for name in names[served.serving.engine])
     with urllib.request.urlopen(f"{served.url}/v1/models", timeout=60) as answer:
         assert [card["id"] for card in json.load(answer)["data"]] == [served.model]
+
+
+def test_what_is_wrong_with_a_model_is_the_last_line_of_its_servers_log(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match=r"no model there \(config.json is missing\)"):
+        transformers_app.main(["--model", str(tmp_path), "--served-model-name", "reward"])

@@ -172,7 +172,7 @@ class Runs:
         """A logged picture, loaded into memory."""
         with tempfile.TemporaryDirectory() as folder, brief_requests():
             path = self._client.download_artifacts(run.run_id, run.pictures[key, step], folder)
-            return read_image(Path(path))
+            return read_image(Path(path), f"{run.pictures[key, step]} of run {run.run_id}")
 
 
 def _quoted(text: str) -> str:

@@ -23,6 +23,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from paco_core.io.files import DataError
 from paco_core.io.imports import uncollected, without
 from paco_core.io.numbers import PORTS, whole
 from paco_core.reward_model.yes_probability import PairQuery
@@ -211,9 +212,20 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Load the model and serve until SIGTERM."""
+    """Load the model and serve until SIGTERM.
+
+    Raises:
+        SystemExit: with what is wrong with the model, the last line of the server's log.
+    """
     args = _arguments(argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    try:
+        _serve(args)
+    except DataError as error:
+        raise SystemExit(str(error)) from None
+
+
+def _serve(args: argparse.Namespace) -> None:
     began = time.monotonic()
     from paco_core.io.connections import serve
     from paco_core.serving.engines.answering import Answerer
