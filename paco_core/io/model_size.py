@@ -26,27 +26,30 @@ MOST_LAYERS = 10_000
 _LAYERS = re.compile("layer|depth|block")
 
 
-def refuse_larger(build: Callable[[], Any], folder: Path, config: Path) -> None:
-    """Build a model without content, and compare it with the safetensors of a folder.
+def refuse_larger(build: Callable[[], Any], held: int, config: Path) -> None:
+    """Build a model without content, and compare it with what the files beside it hold.
 
     Args:
         build: makes the model by its configuration; whatever it raises passes through.
+        held: numbers in the files, see :func:`numbers_in`; nothing is compared where there are none.
         config: file of the configuration.
 
     Raises:
         DataError: naming the configuration, when its model has more than twice the numbers that the files hold (and
             more than 50 million), or more than 10,000 layers.
-        SafetensorError: when one of the files is cut off or its header does not agree with it.
     """
     refuse_many_layers(config)
-    held = sum(_numbers(file) for file in folder.glob("*.safetensors"))
     if held:
-        with _at_most(max(SLACK * held, FEW), f"{config}: its model has more numbers than the {held:,} of {folder}"):
+        with _at_most(max(SLACK * held, FEW), f"{config}: its model has more numbers than the {held:,} of its weights"):
             build()
 
 
-def _numbers(file: Path) -> int:
-    """How many numbers a safetensors file holds, by its header, which is checked against the file's length."""
+def numbers_in(file: Path) -> int:
+    """How many numbers a safetensors file holds, by its header.
+
+    Raises:
+        SafetensorError: when the file is cut off, or its header does not agree with its length.
+    """
     with safe_open(file, framework="pt") as stored:
         return sum(
             torch.Size(stored.get_slice(name).get_shape()).numel()

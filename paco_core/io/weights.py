@@ -21,7 +21,7 @@ from paco_core.io import paths
 from paco_core.io.files import DataError
 from paco_core.io.hub import explained, from_hub
 from paco_core.io.messages import sentence
-from paco_core.io.model_size import refuse_larger
+from paco_core.io.model_size import numbers_in, refuse_larger
 
 READING = (SafetensorError, json.JSONDecodeError, UnicodeDecodeError, RecursionError, OSError)
 WITHOUT_WEIGHTS = {"load_weights": False, "pretrained_image": False, "pretrained_text": False, "device": "meta"}
@@ -104,6 +104,19 @@ def _finite(tensor: torch.Tensor) -> bool:
     return bool(torch.isfinite(numbers.sum())) or bool(torch.isfinite(numbers).all())
 
 
+def numbers_below(folder: Path) -> int:
+    """How many numbers the safetensors files of a folder hold, by their headers.
+
+    Raises:
+        DataError: naming the file that is damaged.
+    """
+    held = 0
+    for file in sorted(folder.glob("*.safetensors")):
+        with reading(file):
+            held += numbers_in(file)
+    return held
+
+
 def load_model(kind: Any, source: str | Path, **options: Any) -> Any:
     """A model of transformers or diffusers by its class's ``from_pretrained``, in evaluation mode.
 
@@ -116,8 +129,9 @@ def load_model(kind: Any, source: str | Path, **options: Any) -> Any:
     """
     folder = Path(source) / options.get("subfolder", "")
     if (config := folder / "config.json").is_file():
+        held = numbers_below(folder)
         with reading(config):
-            refuse_larger(lambda: _built(kind, folder), folder, config)
+            refuse_larger(lambda: _built(kind, folder), held, config)
     if kind.__module__.startswith("transformers."):  # it lists them then, and would else raise without their names
         options["ignore_mismatched_sizes"] = True
     with reading(source):
@@ -200,8 +214,9 @@ def load_open_clip(model: str, device: str) -> tuple[Any, Any, Any]:
         if not any(folder.glob("*.safetensors")):
             raise DataError(f"{folder}: no safetensors there; other formats can run code when they are loaded")
         config = folder / "open_clip_config.json"
+        held = numbers_below(folder)
         with reading(config):
-            refuse_larger(partial(open_clip.create_model, source, **WITHOUT_WEIGHTS), folder, config)
+            refuse_larger(partial(open_clip.create_model, source, **WITHOUT_WEIGHTS), held, config)
     with reading(name), from_hub(name):
         tower, _, preprocess = open_clip.create_model_and_transforms(source, device=device)
         tokenizer = open_clip.get_tokenizer(source)

@@ -22,7 +22,7 @@ from paco_core.io.decoding import MAX_SIDE
 from paco_core.io.files import read_json
 from paco_core.io.imports import uncollected
 from paco_core.io.model_size import refuse_larger
-from paco_core.io.weights import read_tensors, reading
+from paco_core.io.weights import numbers_below, read_tensors, reading
 from paco_core.storybook.world import SHARED_TRAITS, VOCABULARY, Panel
 
 if TYPE_CHECKING:
@@ -165,8 +165,9 @@ class Recogniser:
                 f"{file}: trained on another vocabulary than this storybook's; "
                 "train again with `paco zoo build recogniser`"
             )
+        held = numbers_below(folder)
         with reading(file):
-            refuse_larger(lambda: build_network(width), folder, file)
+            refuse_larger(lambda: build_network(width), held, file)
         network = build_network(width)
         tensors, _ = read_tensors(folder / "model.safetensors")
         with reading(folder):

@@ -54,9 +54,15 @@ def cut(source: Path, target: Path, name: str, size: int) -> Path:
     return target
 
 
+CUT = {
+    "model.safetensors": "model/model.safetensors: cannot be read .*replace it with a complete copy",
+    "config.json": "model/config.json:3: not valid JSON",
+}
+
+
 @pytest.mark.parametrize(("name", "size"), [("model.safetensors", 900), ("model.safetensors", 0), ("config.json", 40)])
 def test_a_model_that_is_cut_off(base: Path, tmp_path: Path, name: str, size: int) -> None:
-    with pytest.raises(DataError, match="model: cannot be read .*replace it with a complete copy"):
+    with pytest.raises(DataError, match=CUT[name]):
         Network.load(cut(base, tmp_path / "model", name, size))
 
 
