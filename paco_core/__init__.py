@@ -1,1 +1,27 @@
-"""The library behind the pipeline: it imports neither Dagster nor DVC."""
+"""The library behind the pipeline: it imports neither Dagster nor DVC.
+
+What programs use is loaded when it is first named, so that ``import paco_core`` costs nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from paco_core.api.judge import Judge as Judge
+    from paco_core.api.painter import Painter as Painter
+
+_FROM = {"Judge": "paco_core.api.judge", "Painter": "paco_core.api.painter"}
+__all__ = ["Judge", "Painter"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _FROM:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = getattr(import_module(_FROM[name]), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_FROM])

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
     from paco_core.data.records.records import PromptRecord
+    from paco_core.policies.cuts import Cut
 
 BEFORE, AFTER = "before", "after"
 SEPARATELY = "separately"  # before training, each panel as a picture of its own
@@ -25,7 +26,11 @@ def pictures_a_pass(size: tuple[int, int], *, edits: bool, words: int) -> int:
 
 @dataclass(frozen=True)
 class Painted:
-    """One picture: which policy state painted it (``when``), for which prompt, from which noise."""
+    """One picture: which policy state painted it (``when``), for which prompt, from which noise.
+
+    Attributes:
+        lost: what the policy did not read of the prompt; None where it read all.
+    """
 
     policy: str
     size: int
@@ -33,6 +38,7 @@ class Painted:
     record: PromptRecord
     seed: int
     image: Image
+    lost: Cut | None = None
 
     @property
     def panels(self) -> list[Image]:

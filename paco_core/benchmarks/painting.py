@@ -108,7 +108,7 @@ def paint(
             now = partial(_paint, policy, encoded, [row for row, _ in part], keys, sampling)
             images = now() if kept is None else kept.batch([[*asked[row], *shape, seed] for row, seed in part], now)
             for (row, seed), image in zip(part, images, strict=True):
-                yield Painted(name, size, when, records[row], seed, image)
+                yield Painted(name, size, when, records[row], seed, image, policy.cut.get(records[row].prompt))
             advance(len(part))
 
 

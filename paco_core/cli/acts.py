@@ -110,22 +110,26 @@ def serve(args: argparse.Namespace) -> None:
 
 
 def score(args: argparse.Namespace) -> None:
+    root = found_root() if args.model else project_root()
+    if root is not None and (root / "params.yaml").is_file():
+        _prepare(root, [])
     with uncollected():
-        from paco_core.cli.reward_model import score_pair, score_table
+        from paco_core.cli import score as command
     from paco_core.io.files import DataError
 
-    root = found_root() or working_folder() if args.model else project_root()
-    model, reasons = args.model, args.reasons
-    if (args.table is None) == (args.second is None) or (args.table and args.first):
-        raise DataError("give two pictures, or --table with a table of pairs")
+    options = command.Options(args.model, args.theme, args.reasons)
     if args.table is None:
-        _show(args, score_pair(root, args.first, args.second, args.theme, model, reasons))
+        _show(args, command.score_pictures(root, args.pictures, options, args.out, _say))
         return
+    if args.pictures:
+        raise DataError("give pictures, or --table with a table of them, not both")
+    from paco_core.cli.score_table import score_table
 
-    def say(line: str) -> None:
-        print(line, file=sys.stderr, flush=True)
+    _show(args, score_table(root, args.table, options, args.out, _say))
 
-    _show(args, score_table(root, args.table, model, reasons, args.out, theme=args.theme, say=say))
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 def sweep(args: argparse.Namespace) -> None:

@@ -82,13 +82,16 @@ def _add_reward(verb: Callable[..., argparse.ArgumentParser]) -> None:
     down = actions.add_parser("down", help="stop one server, or all")
     down.add_argument("name", nargs="?", help="name of a server, or a part of it (default: all)")
 
-    score = verb("score", acts.score, "score how consistent two pictures are, from 0 to 1")
-    score.add_argument("first", type=Path, nargs="?", help="a picture")
-    score.add_argument("second", type=Path, nargs="?", help="another picture")
-    score.add_argument("--table", type=Path, help="Parquet, CSV, TSV or JSON Lines with columns first, second, theme")
-    score.add_argument("--out", type=Path, help="where it goes, scored, in its own format (default: NAME.scored.EXT)")
-    score.add_argument("--theme", help="the theme both were made for; without it the plain question is asked")
-    score.add_argument("--model", type=Path, help="model folder (default: data/reward_merged)")
+    score = verb("score", acts.score, "score how consistent pictures are, pair by pair, from 0 to 1")
+    text = "two pictures; several, or a folder of them, are compared each with each"
+    score.add_argument("pictures", type=Path, nargs="*", metavar="PICTURE", help=text)
+    text = "Parquet, CSV, TSV or JSON Lines with columns first, second (pairs) or pictures (sets), and theme"
+    score.add_argument("--table", type=Path, help=text)
+    text = "a scored table, in its own format (default: NAME.scored.EXT), or the CSV of a matrix"
+    score.add_argument("--out", type=Path, help=text)
+    score.add_argument("--theme", help="what they were made for; without it the plain question is asked")
+    text = "folder, name on the hub, or address of a server (default: data/reward_merged)"
+    score.add_argument("--model", help=text)
     score.add_argument("--reasons", action="store_true", help="also print the model's reasons")
     _figures(servers, score)
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from paco_core.api.judge import Judge
+from paco_core.api.painter import Painter
 from paco_core.benchmarks.painted import AFTER, BEFORE, Painted
 from paco_core.benchmarks.painting import side_by_side
-from paco_core.config.params import PARAMS_FILE, load
 from paco_core.data.records import prompt_text
+from paco_core.io import paths
 from paco_core.io.answer import Answer
 from paco_core.io.atomic import atomic
 from paco_core.io.contact_sheet import contact_sheet
@@ -22,8 +24,6 @@ from paco_core.io.pictures import read_image
 from paco_core.io.progress import Progress
 from paco_core.io.targets import checked
 from paco_core.operations import paint
-from paco_core.policies.encodings import cache_folder
-from paco_core.runtime.placement import take_gpus
 from paco_core.tasks.edits import EDITS
 from paco_core.tasks.sets import SETS
 
@@ -58,12 +58,13 @@ def paint_set(root: Path, prompt: str, panels: Sequence[str], options: Options, 
     Raises:
         DataError: when the prompt has no panels, its layout is contradictory, or there is no such policy.
     """
-    params = load(root / PARAMS_FILE)
-    by = paint.painter(root, params, options.policy, SETS)
-    record = paint.set_record(prompt, panels, options.size or max(by.recipe.eval_sizes), layout)
+    painter = Painter(options.policy, project=root)
+    record = painter.set_record(prompt, panels, layout=layout, size=options.size)
     default = panels and prompt_text.layout_of(prompt, layout) is None
     note = f", the default of {len(panels)} panels; --layout ROWSxCOLUMNS chooses another" if default else ""
-    return _painted(root, by, record, options, [f"layout {record.layout} (rows x columns){note}"])
+    work = partial(painter.paint, prompt, panels, layout=layout)
+    notes = [f"layout {record.layout} (rows x columns){note}"]
+    return _painted(root, painter, painter.named(SETS), record, work, options, notes)
 
 
 def edit_picture(root: Path, file: Path, instruction: str, options: Options) -> Answer:
@@ -72,45 +73,44 @@ def edit_picture(root: Path, file: Path, instruction: str, options: Options) -> 
     Raises:
         DataError: when there is no such picture or policy.
     """
-    by = paint.painter(root, load(root / PARAMS_FILE), options.policy, EDITS)
-    return _painted(root, by, paint.edit_record(instruction, read_image(file)), options, [], file)
+    painter, picture = Painter(options.policy, project=root), read_image(file)
+    work, record = partial(painter.edit, picture, instruction), paint.edit_record(instruction, picture)
+    return _painted(root, painter, painter.named(EDITS), record, work, options, [], file)
 
 
 def _painted(
     root: Path,
-    by: paint.Painter,
+    painter: Painter,
+    by: paint.NamedPolicy,
     record: PromptRecord,
+    work: Callable[..., list[Painted]],
     options: Options,
     notes: Sequence[str],
     file: Path | None = None,
 ) -> Answer:
     """Paint, or edit the picture in ``file``."""
-    params, reference = load(root / PARAMS_FILE), None if file is None else read_image(file)
+    reference = None if file is None else read_image(file)
     seeds, who = range(options.seeds), {AFTER: by.name.replace("@", "-"), BEFORE: BASE}
     folder = options.out or root / FOLDER / f"{_words(record.theme)}-{digest([record.idx, by.name, options.size])[:6]}"
     checked(folder, "folder")
     for name in ("sheet.png", *(f"{one}-{seed}.png" for one in who.values() for seed in seeds)):
         checked(folder / name, "file", inputs=[] if file is None else [file])
-    with ExitStack() as leases:
-        for lease in take_gpus(params.policies.device, 1, f"paint in {root}", params):
-            leases.enter_context(lease)
-        with Progress(len(seeds) * (2 if options.compare and by.adapter else 1), "paint", "pictures") as progress:
-            policy = paint.load_policy(root, params, by, cache=cache_folder(root))
-            found = paint.pictures(
-                params, policy, by, record, seeds=seeds, side=options.size, steps=options.steps, reference=reference,
-                compare=options.compare, advance=progress.advance,
-            )  # fmt: skip
-        judge = paint.load_judge(root, params)
-        scores = None if judge is None else paint.scored(judge, found, reference)
+    count = len(seeds) * (2 if options.compare and by.adapter else 1)
+    with painter, Progress(count, "paint", "pictures") as progress:
+        found = work(
+            seeds=seeds, size=options.size, steps=options.steps, compare=options.compare, advance=progress.advance
+        )
+        judge = Judge(project=root) if (root / paths.REWARD_MERGED).is_dir() else None
+        scores = None if judge is None else judge.painted(found, reference)
     rows = []
     for number, painted in enumerate(found):
         place = folder / f"{who[painted.when]}-{painted.seed}.png"
         _save(painted.image, place)
-        score = None if scores is None or math.isnan(scores[number]) else round(scores[number], 4)
+        score = None if scores is None or math.isnan(scores[number]) else round(float(scores[number]), 4)
         rows.append({"by": who[painted.when], "seed": painted.seed, "score": score, "file": str(place)})
     _save(_sheet(found, reference), folder / "sheet.png")
     measured = "consistency" if reference is None else "editing reward"
-    cut = policy.cut.get(record.prompt)
+    cut = found[0].lost
     lines = [*notes, *([] if cut is None else [f"the prompt is cut: {cut}"])]
     lines += [f"{row['by']:<12} seed {row['seed']}  {measured} {_score(row['score'])}  {row['file']}" for row in rows]
     if scores is None:

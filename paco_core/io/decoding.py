@@ -7,7 +7,8 @@ The rules, which docs/reference/formats.md states for people:
 * of 16 bits the high byte is kept, in grey as in colour; floating-point pixels are taken from 0 (black) to 1 (white),
 * of animations and of several pages the first one is taken,
 * colours are taken as they are stored: ICC profiles are not applied, and CMYK is converted without one,
-* limits of bytes, pixels and sides hold before anything is decoded; a truncated file is refused.
+* limits of bytes, pixels and sides hold before anything is decoded; a truncated file is refused,
+* an array is (height, width) or (height, width, channels), of 8 bits, or floating-point from 0 to 1.
 
 Nothing of the project is imported here: vLLM's server, in an environment of its own, reads pictures by this file, too.
 """
@@ -19,9 +20,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    import numpy as np
     from PIL import Image
 
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "TIFF", "BMP")
+SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".gif", ".tif", ".tiff", ".bmp")  # of their files in a folder
 MAX_PIXELS = 64_000_000
 MAX_BYTES = 4 * MAX_PIXELS  # no PNG is larger than its pixels
 MAX_SIDE = 16_384
@@ -106,14 +109,45 @@ def read_head(data: bytes, most: int = MAX_PIXELS) -> Encoded:
         raise Undecodable(f"not a readable picture: not one of {', '.join(FORMATS)}, or damaged") from None
     except Exception as error:  # Pillow raises many types for broken files
         raise _damaged(error) from None
-    (short, long), size = sorted(opened.size), f"{opened.width} x {opened.height} pixels"
+    _check_size(opened.width, opened.height, most)
+    return Encoded(data, opened)
+
+
+def from_array(array: np.ndarray) -> Image.Image:
+    """The picture in an array: uint8, or floating-point from 0 (black) to 1 (white).
+
+    Args:
+        array: (height, width), or (height, width, channels) with 1 channel (grey), 3 (RGB) or 4 (RGB and alpha).
+
+    Raises:
+        Undecodable: when it has another shape or type, or values outside of that range.
+        TooLarge: when it exceeds a limit.
+    """
+    import numpy as np
+    from PIL import Image
+
+    shape = array.shape
+    if not (len(shape) == 2 or (len(shape) == 3 and shape[2] in (1, 3, 4))) or 0 in shape:
+        raise Undecodable(f"an array of shape {shape}, expected (height, width) or (height, width, 1, 3 or 4 channels)")
+    _check_size(shape[1], shape[0], MAX_PIXELS)
+    if array.dtype.kind == "f":
+        low, high = float(array.min()), float(array.max())
+        if not (low >= 0 and high <= 1):  # NaN is neither
+            raise Undecodable(f"an array of {array.dtype} from {low:g} to {high:g}, expected 0 to 1; scale it")
+        array = np.rint(array * 255.0).astype(np.uint8)
+    elif array.dtype != np.uint8:
+        raise Undecodable(f"an array of {array.dtype}, expected uint8, or floating-point from 0 to 1")
+    return rgb(Image.fromarray(np.ascontiguousarray(array[..., 0] if array.shape[2:] == (1,) else array)))
+
+
+def _check_size(width: int, height: int, most: int) -> None:
+    (short, long), size = sorted((width, height)), f"{width} x {height} pixels"
     if short * long > most:
         raise TooLarge(f"{size} exceed the limit of {most}; scale it down")
     if long > MAX_SIDE:
         raise TooLarge(f"{size}: a side has at most {MAX_SIDE}; scale it down")
     if long > MAX_RATIO * short:
         raise Undecodable(f"{size}: its longer side is more than {MAX_RATIO} times its shorter one")
-    return Encoded(data, opened)
 
 
 def rgb(image: Image.Image) -> Image.Image:

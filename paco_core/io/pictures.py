@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias, Union
 
 from paco_core.io import decoding
 from paco_core.io.decoding import MAX_BYTES, Encoded, Undecodable, read_head
@@ -13,7 +14,33 @@ from paco_core.io.files import DataError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import numpy as np
     from PIL.Image import Image
+
+#: What a caller may give as a picture: a file, its encoded bytes, a picture of Pillow, or an array of pixels.
+Picture: TypeAlias = Union[str, "os.PathLike[str]", bytes, "Image", "np.ndarray"]
+
+
+def picture_of(given: Picture) -> Image:
+    """A picture in any of its forms, as :func:`decode_image` would have read it.
+
+    Args:
+        given: path of a file, the bytes of one, a picture that Pillow opened or made, or an array (see
+            :func:`paco_core.io.decoding.from_array`).
+
+    Raises:
+        DataError: naming the file or what was given, when it is missing, too large, damaged or no picture.
+    """
+    if isinstance(given, str | os.PathLike):
+        return read_image(Path(given))
+    if isinstance(given, bytes):
+        return decode_image(given, "picture")
+    if type(given).__module__ == "numpy":
+        try:
+            return decoding.from_array(given)  # type: ignore[arg-type]
+        except Undecodable as error:
+            raise DataError(f"picture: {error}") from None
+    return rgb(given)  # type: ignore[arg-type]
 
 
 def decode_image(data: bytes, name: str) -> Image:

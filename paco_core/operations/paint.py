@@ -38,7 +38,7 @@ DEFAULT_LAYOUTS = {4: "2x2", 6: "2x3", 8: "2x4"}  # of composed prompts of so ma
 
 
 @dataclass(frozen=True)
-class Painter:
+class NamedPolicy:
     """A recipe, and the adapter that its training left, or one from elsewhere; None is the model before training."""
 
     name: str
@@ -46,7 +46,7 @@ class Painter:
     adapter: Path | str | None  # a hub id is a str
 
 
-def painter(root: Path, params: Params, name: str | None, task: Task) -> Painter:
+def painter(root: Path, params: Params, name: str | None, task: Task) -> NamedPolicy:
     """The painter that a name, or the folder of an adapter, stands for.
 
     Args:
@@ -60,11 +60,11 @@ def painter(root: Path, params: Params, name: str | None, task: Task) -> Painter
     if name is not None and name != BASE and (Path(name).exists() or (name.count("/") == 1 and name[0] not in "./~")):
         path = Path(name)
         found = _adapter(path) if path.is_dir() else path if path.exists() else name
-        return Painter(path.name.removesuffix(".safetensors"), next(iter(recipes.values())), found)
+        return NamedPolicy(path.name.removesuffix(".safetensors"), next(iter(recipes.values())), found)
     return named(root, params, name or next(iter(recipes)), task)
 
 
-def named(root: Path, params: Params, name: str, task: Task) -> Painter:
+def named(root: Path, params: Params, name: str, task: Task) -> NamedPolicy:
     """The painter of a name; no name leads to another file.
 
     Args:
@@ -76,7 +76,7 @@ def named(root: Path, params: Params, name: str, task: Task) -> Painter:
     recipes = _recipes(params, task)
     if name == BASE:
         first = next(iter(recipes))
-        return Painter(first, recipes[first], None)
+        return NamedPolicy(first, recipes[first], None)
     recipe, _, alias = name.partition("@")
     if recipe not in recipes:
         raise DataError(f"{name!r} is no policy for {task.name}: choose {BASE}, {', '.join(recipes)}, or a folder")
@@ -84,13 +84,13 @@ def named(root: Path, params: Params, name: str, task: Task) -> Painter:
         folder = root / paths.POLICIES / recipe
         if not folder.is_dir():
             raise DataError(f"{folder}: not trained yet; run `dvc repro policies@{recipe}`, or choose {BASE}")
-        return Painter(name, recipes[recipe], _adapter(folder))
+        return NamedPolicy(name, recipes[recipe], _adapter(folder))
     if alias not in ALIASES:
         raise DataError(f"{name!r}: the aliases are {', '.join(ALIASES)}")
     version = Champions(root).at(recipe, alias)
     if version is None:
         raise DataError(f"{recipe} has no {alias}; `paco promote {recipe}` makes one")
-    return Painter(name, recipes[recipe], adapter_of(root, version))
+    return NamedPolicy(name, recipes[recipe], adapter_of(root, version))
 
 
 def _recipes(params: Params, task: Task) -> dict[str, PolicyRecipe]:
@@ -156,7 +156,7 @@ def edit_record(instruction: str, picture: Image) -> EditRecord:
     }, "this picture and instruction")  # fmt: skip
 
 
-def load_policy(root: Path, params: Params, by: Painter, *, cache: Path | None = None) -> Policy:
+def load_policy(root: Path, params: Params, by: NamedPolicy, *, cache: Path | None = None) -> Policy:
     """The policy of a painter, with its adapter.
 
     Args:
@@ -171,7 +171,7 @@ def load_policy(root: Path, params: Params, by: Painter, *, cache: Path | None =
 def pictures(
     params: Params,
     policy: Policy,
-    by: Painter,
+    by: NamedPolicy,
     record: PromptRecord,
     *,
     seeds: Sequence[int],

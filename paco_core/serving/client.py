@@ -27,7 +27,7 @@ from paco_core.io.pictures import picture_digest
 from paco_core.reward_model.yes_probability import PairQuery, Score, Unscorable, from_top_logprobs, in_both_orders
 from paco_core.serving.cache import ScoreCache, question_key
 from paco_core.serving.errors import ServingError
-from paco_core.serving.protocol import ServedModels
+from paco_core.serving.protocol import ServedModel, ServedModels
 from paco_core.serving.transport import API_KEY, Patience, RequestFailed, Transport
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 PictureFormat = Literal["png", "jpeg"]
 TOP_LOGPROBS = 20
 JPEG_QUALITY = 95
+LISTING_TIMEOUT_S = 60.0
 CHAT = "/v1/chat/completions"
 
 
@@ -133,16 +134,7 @@ class RewardClient:
         Raises:
             ServingError: when no server answers, or it serves another model; names both ids.
         """
-        try:
-            served = ServedModels.model_validate(self._transport.call("GET", "/v1/models")).data
-        except RequestFailed as error:
-            raise ServingError(f"{self.url}: no reward model answers there ({error.cause})") from None
-        except ValidationError as error:
-            fault = error.errors(include_input=False)[0]
-            place = ".".join(map(str, fault["loc"]))
-            raise ServingError(
-                f"{self.url}: its list of models is not that of an OpenAI-compatible server ({place}: {fault['msg']})"
-            ) from None
+        served = _served(self._transport)
         cards = {card.id: card for card in served}
         if self.model not in cards:
             raise ServingError(
@@ -154,8 +146,11 @@ class RewardClient:
             self._token_ids = (tokens.yes, tokens.no)
         self._checked = True
 
-    def score(self, queries: Sequence[PairQuery]) -> list[Score]:
+    def score(self, queries: Sequence[PairQuery], on_batch: Callable[[int], None] | None = None) -> list[Score]:
         """P(Yes) of each query, in order; NaN with a cause where it could not be had.
+
+        Args:
+            on_batch: is called with the number of pairs once they are done, as that of a scorer in this process.
 
         Raises:
             ServingError: when the server serves another model, refuses the API key, or more than
@@ -165,7 +160,31 @@ class RewardClient:
             return []
         if not self._checked:
             self.check()
-        return in_both_orders(self._score, queries) if self.both_orders else self._score(queries)
+        scores = in_both_orders(self._score, queries) if self.both_orders else self._score(queries)
+        if on_batch is not None:
+            on_batch(len(queries))
+        return scores
+
+    def generate_reasons(self, queries: Sequence[PairQuery], max_new_tokens: int = 128) -> list[str]:
+        """The whole answers, decoded greedily: "Yes." or "No." and the reasons.
+
+        Raises:
+            ServingError: when the server does not answer, serves another model, or refuses a question.
+        """
+        if not self._checked:
+            self.check()
+        pictures = _Pictures(self.picture_format)
+        asked = f'"max_tokens": {max_new_tokens}'
+        return list(self._pool.map(self._text, [self._body(query, pictures, asked) for query in queries]))
+
+    def _text(self, body: bytes) -> str:
+        try:
+            answer = self._transport.call("POST", CHAT, body)
+            return str(answer["choices"][0]["message"]["content"]).strip()
+        except RequestFailed as error:
+            raise ServingError(f"{self.url}: {error.cause}") from None
+        except (KeyError, IndexError, TypeError):
+            raise ServingError(f"{self.url}: the answer holds no text") from None
 
     def _score(self, queries: Sequence[PairQuery]) -> list[Score]:
         pictures = _Pictures(self.picture_format)
@@ -194,7 +213,10 @@ class RewardClient:
         if not questions:
             return {}
         this = _Round(self.max_failed_share * total)
-        bodies = [self._body(query, pictures) for query in questions.values()]
+        ids = f', "logprob_token_ids": [{self._token_ids[0]}, {self._token_ids[1]}]' if self._token_ids else ""
+        top = 0 if self._token_ids else TOP_LOGPROBS
+        asked = f'"max_tokens": 1, "logprobs": true, "top_logprobs": {top}{ids}'
+        bodies = [self._body(query, pictures, asked) for query in questions.values()]
         answers = list(self._pool.map(lambda body: self._ask(body, this), bodies))
         scores = {key: score for key, score in zip(questions, answers, strict=True) if score is not None}
         good = {key: score.value for key, score in scores.items() if not score.failed}
@@ -214,13 +236,12 @@ class RewardClient:
             )
         return scores
 
-    def _body(self, query: PairQuery, pictures: _Pictures) -> bytes:
+    def _body(self, query: PairQuery, pictures: _Pictures, asked: str) -> bytes:
+        """A request; ``asked``: the fields of its JSON that say what is to be answered."""
         parts = [pictures.part(query.first), pictures.part(query.second)]
         text = json.dumps({"type": "text", "text": query.instruction})
-        ids = f', "logprob_token_ids": [{self._token_ids[0]}, {self._token_ids[1]}]' if self._token_ids else ""
         return (
-            f'{{"model": {json.dumps(self.model)}, "max_tokens": 1, "temperature": 0, "logprobs": true, '
-            f'"top_logprobs": {0 if self._token_ids else TOP_LOGPROBS}{ids}, "messages": [{{"role": "user", '
+            f'{{"model": {json.dumps(self.model)}, "temperature": 0, {asked}, "messages": [{{"role": "user", '
             f'"content": [{parts[0]}, {parts[1]}, {text}]}}]}}'
         ).encode()
 
@@ -258,6 +279,32 @@ class RewardClient:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def served_models(url: str) -> list[str]:
+    """Ids of the models that a server serves.
+
+    Raises:
+        ServingError: when no OpenAI-compatible server answers there.
+    """
+    transport = Transport(url, LISTING_TIMEOUT_S, Patience(), os.environ.get(API_KEY))
+    try:
+        return [card.id for card in _served(transport)]
+    finally:
+        transport.close()
+
+
+def _served(transport: Transport) -> list[ServedModel]:
+    try:
+        return ServedModels.model_validate(transport.call("GET", "/v1/models")).data
+    except RequestFailed as error:
+        raise ServingError(f"{transport.url}: no reward model answers there ({error.cause})") from None
+    except ValidationError as error:
+        fault = error.errors(include_input=False)[0]
+        place = ".".join(map(str, fault["loc"]))
+        raise ServingError(
+            f"{transport.url}: its list of models is not that of an OpenAI-compatible server ({place}: {fault['msg']})"
+        ) from None
 
 
 def _read(answer: Mapping[str, Any]) -> Score:

@@ -13,7 +13,9 @@ import tiny_vlm
 from reward_project import fill
 from safetensors.torch import load_file, save_file
 
-from paco_core.cli import reward_model as command
+from paco_core.api.judge import question
+from paco_core.cli import score_table as command
+from paco_core.cli.score import Options, score_pictures
 from paco_core.io import paths
 from paco_core.io.files import DataError
 from paco_core.reward_model.golden import write_golden
@@ -53,25 +55,25 @@ def pairs(folder: Path, suffix: str, **changes: Any) -> Path:
 
 
 def test_a_table_is_scored_in_batches_with_progress(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "BATCH", 4)
+    monkeypatch.setattr(command, "PAIRS", 4)
     told: list[str] = []
     tables: list[tuple[str, Callable[..., pd.DataFrame]]] = [
         (".parquet", pd.read_parquet), (".csv", pd.read_csv), (".jsonl", lambda path: pd.read_json(path, lines=True)),
     ]  # fmt: skip
     scorer = Scorer(folder / paths.REWARD_MERGED)
     for suffix, read in tables:
-        line = command.score_table(folder, pairs(folder, suffix), None, False, say=told.append)
+        line = command.score_table(folder, pairs(folder, suffix), Options(), say=told.append)
         assert line.startswith(f"{folder / 'pairs.scored'}{suffix}: 6 pairs, 0 without a score, mean score ")
         found = read(folder / f"pairs.scored{suffix}")
         for row in found.itertuples():
-            text = command.question("the same style" if row.id % 2 == 0 else None)
+            text = question("the same style" if row.id % 2 == 0 else None)
             images = [reward_tiny.picture(int(Path(name).stem)) for name in (row.first, row.second)]
             assert row.score == pytest.approx(scorer.score([PairQuery(*images, text)])[0].value, abs=1e-5)
     assert any("6/6 pairs" in line for line in told)
 
 
 def test_reasons_are_added_when_asked(folder: Path) -> None:
-    command.score_table(folder, pairs(folder, ".parquet"), None, True, folder / "out.parquet")
+    command.score_table(folder, pairs(folder, ".parquet"), Options(reasons=True), folder / "out.parquet")
     found = pd.read_parquet(folder / "out.parquet")
     assert list(found.columns) == ["id", "first", "second", "theme", "score", "cause", "reasons"]
     assert found["reasons"].str.len().min() > 0
@@ -82,14 +84,14 @@ def test_panels_of_the_project_are_found_by_reference(project: Path) -> None:
     tiny_vlm.build(project / paths.REWARD_MERGED)
     table, out = project / paths.COT_LABELS / "validation.parquet", project / "scored.parquet"
     with pytest.raises(DataError, match=r"validation.scored.parquet lies in data/cot_labels, an out of the stage"):
-        command.score_table(project, table, None, False)
-    line = command.score_table(project, table, None, False, out)
+        command.score_table(project, table, Options())
+    line = command.score_table(project, table, Options(), out)
     assert ": 4 pairs, 0 without a score" in line
     frame = pd.read_parquet(project / paths.COT_LABELS / "validation.parquet").reset_index(drop=True)
     frame.loc[1, "second"] = "lost#1"
     frame.to_parquet(project / "lost.parquet")
     with pytest.raises(DataError, match=r"lost.parquet: row 1: lost#1: no such grid"):
-        command.score_table(project, project / "lost.parquet", None, False)
+        command.score_table(project, project / "lost.parquet", Options())
 
 
 @pytest.mark.parametrize(
@@ -102,9 +104,9 @@ def test_panels_of_the_project_are_found_by_reference(project: Path) -> None:
 def test_a_missing_picture_names_its_row_before_anything_is_scored(
     folder: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], message: str
 ) -> None:
-    monkeypatch.setattr(command, "_scorer", lambda *_args: pytest.fail("the model was loaded"))
+    monkeypatch.setattr(command, "Judge", lambda *_args, **_named: pytest.fail("the model was loaded"))
     with pytest.raises(DataError, match=message):
-        command.score_table(folder, pairs(folder, ".parquet", **changes), None, False)
+        command.score_table(folder, pairs(folder, ".parquet", **changes), Options())
     assert not (folder / "pairs.scored.parquet").exists()
 
 
@@ -116,26 +118,32 @@ def test_the_command_line_takes_pictures_or_a_table(folder: Path, capsys: pytest
     assert 0.0 <= float(capsys.readouterr().out) <= 1.0
     cli.main(["score", "--table", str(pairs(folder, ".csv")), "--out", str(folder / "x.csv")])
     assert "x.csv: 6 pairs" in capsys.readouterr().out and (folder / "x.csv").is_file()
-    for wrong in (["score", picture], ["score"], ["score", picture, "--table", "x.csv"]):
+    for wrong, message in (
+        (["score", picture], "give two pictures, several, a folder of pictures, or --table"),
+        (["score"], "give two pictures, several, a folder of pictures, or --table"),
+        (["score", picture, "--table", "x.csv"], "give pictures, or --table with a table of them, not both"),
+        (["score", picture, picture, "--out", "x.csv"], "--out goes with --table, or with more than two pictures"),
+        (["score", picture, picture, picture, "--reasons"], "--reasons goes with two pictures, or with --table"),
+    ):
         with pytest.raises(SystemExit):
             cli.main(wrong)
-        assert "give two pictures, or --table" in capsys.readouterr().err
+        assert message in capsys.readouterr().err
 
 
 def test_tables_that_are_none_are_named(folder: Path) -> None:
     with pytest.raises(DataError, match="no such file"):
-        command.score_table(folder, folder / "none.parquet", None, False)
+        command.score_table(folder, folder / "none.parquet", Options())
     (folder / "pairs.xlsx").touch()
     with pytest.raises(DataError, match="unknown format '.xlsx'; expected .parquet, .csv, .jsonl"):
-        command.score_table(folder, folder / "pairs.xlsx", None, False)
+        command.score_table(folder, folder / "pairs.xlsx", Options())
     (folder / "broken.parquet").write_bytes(b"no table")
     with pytest.raises(DataError, match="broken.parquet: not readable as parquet"):
-        command.score_table(folder, folder / "broken.parquet", None, False)
+        command.score_table(folder, folder / "broken.parquet", Options())
     pd.DataFrame({"first": ["a"]}).to_csv(folder / "half.csv")
     with pytest.raises(DataError, match="column second is missing"):
-        command.score_table(folder, folder / "half.csv", None, False)
-    with pytest.raises(DataError, match="no reward model there"):
-        command.score_table(folder, pairs(folder, ".csv"), "elsewhere", False)
+        command.score_table(folder, folder / "half.csv", Options())
+    with pytest.raises(DataError, match="model './elsewhere': no such folder"):
+        command.score_table(folder, pairs(folder, ".csv"), Options("./elsewhere"))
 
 
 def test_the_golden_pairs_of_the_folder_are_asked_first(folder: Path) -> None:
@@ -144,11 +152,11 @@ def test_the_golden_pairs_of_the_folder_are_asked_first(folder: Path) -> None:
     asked = [example.query for example in reward_tiny.pairs(3)]
     write_golden(model, asked, Scorer(model).score(asked), "float32")
     first, second = (folder / "pictures" / f"{n}.png" for n in range(2))
-    assert command.score_pair(folder, first, second, None, None, False).startswith("0.")
+    assert score_pictures(folder, [first, second], Options()).startswith("0.")
     tensors = load_file(model / "model.safetensors")
     changed = {name: tensor * 1.5 if name.endswith("q_proj.weight") else tensor for name, tensor in tensors.items()}
     save_file(changed, model / "model.safetensors", {"format": "pt"})
     with pytest.raises(DataError, match="does not give the golden scores that it was written with: pair 0"):
-        command.score_pair(folder, first, second, None, None, False)
+        score_pictures(folder, [first, second], Options())
     with pytest.raises(DataError, match="golden scores"):
-        command.score_table(folder, pairs(folder, ".csv"), None, False)
+        command.score_table(folder, pairs(folder, ".csv"), Options())

@@ -12,7 +12,7 @@ from reward_project import fill, fill_benchmark
 from test_benchmarks_dreamsim import little
 
 from dvc_project.project import stages_of
-from paco_core.cli.reward_model import score_pair
+from paco_core.cli.score import Options, score_pictures
 from paco_core.config.params import ParamsError
 from paco_core.io import paths
 from paco_core.io.files import DataError, write_jsonl
@@ -54,7 +54,7 @@ def test_the_reward_is_trained_merged_and_scored(project: Path) -> None:
     assert all(abs(score.value - pair.score) < 1e-5 for score, pair in zip(scores, golden, strict=True))
 
     first, second = (folder / "golden" / f"0-{side}.png" for side in ("first", "second"))
-    text = score_pair(project, first, second, "the same style", None, reasons=True)
+    text = score_pictures(project, [first, second], Options(theme="the same style", reasons=True))
     assert abs(float(text.splitlines()[0]) - golden[0].score) < 1e-4
 
 

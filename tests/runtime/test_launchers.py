@@ -40,7 +40,7 @@ from launcher_workers import Square
 from paco_core import stages
 from paco_core.runtime import launchers
 from paco_core.stages import annotations, cot_labels, grids
-from paco_core.cli import reward_model
+from paco_core.cli import score_table
 from paco_core.data.grids import grid_workers
 from paco_core.data.llm import chat_workers
 list(launchers.spread([1], Square))

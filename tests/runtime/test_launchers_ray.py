@@ -25,7 +25,8 @@ from test_annotation_judge import alike, colours, run
 from test_dataset_grids import params
 from tiny import tiny_flux
 
-from paco_core.cli import reward_model as command
+from paco_core.cli import score_table as command
+from paco_core.cli.score import Options
 from paco_core.data.grids import grids
 from paco_core.data.grids.grid_workers import paint_apart
 from paco_core.data.grids.text_to_image import TextToImage
@@ -162,10 +163,10 @@ def test_a_table_is_scored_to_the_byte(on_ray: None, project: Path, monkeypatch:
     table = project / "pairs.parquet"
     rows = [{"first": f"{n % 5}.png", "second": f"{(n + 2) % 5}.png", "theme": None} for n in range(9)]
     pd.DataFrame(rows).to_parquet(table)
-    monkeypatch.setattr(command, "BATCH", 4)
+    monkeypatch.setattr(command, "PAIRS", 4)
     lines: list[str] = []
     for launcher in ("local", "ray"):
         monkeypatch.setenv(launchers.VARIABLE, launcher)
-        command.score_table(project, table, None, False, project / f"{launcher}.parquet", say=lines.append)
+        command.score_table(project, table, Options(), project / f"{launcher}.parquet", say=lines.append)
     assert (project / "local.parquet").read_bytes() == (project / "ray.parquet").read_bytes()
     assert sum("9/9 pairs" in line for line in lines) == 2

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from paco_core.config.params import Params
     from paco_core.data.records.records import PromptRecord
-    from paco_core.operations.paint import Painter
+    from paco_core.operations.paint import NamedPolicy
     from paco_core.policies.base import Policy
     from paco_core.reward_model.scorer import Scorer
 
@@ -121,7 +121,7 @@ class Studio:
         return {"pictures": list(names), "theme": theme, "pairs": rows, "mean": mean}
 
     def _painted(
-        self, by: Painter, record: PromptRecord, options: Options, job: Job, reference: Image | None = None
+        self, by: NamedPolicy, record: PromptRecord, options: Options, job: Job, reference: Image | None = None
     ) -> dict[str, Any]:
         policy, judge = self._policy_of(by, job), self._judge_of(job)
         both = options.compare and by.adapter is not None
@@ -156,7 +156,7 @@ class Studio:
             "panels": panels, "width": painted.image.width, "height": painted.image.height, **score,
         }  # fmt: skip
 
-    def _policy_of(self, by: Painter, job: Job) -> Policy:
+    def _policy_of(self, by: NamedPolicy, job: Job) -> Policy:
         """The painter's policy: the one that is loaded, where it is of the same model and has no other adapter."""
         model = f"{by.recipe.model_dump_json()} {_version(self.root / by.recipe.model)}"
         adapter = None if by.adapter is None else _version(Path(by.adapter))

@@ -1,0 +1,1 @@
+"""What programs import: ``from paco_core import Judge, Painter``. The verbs of ``paco`` call the same."""

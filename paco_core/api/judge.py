@@ -1,0 +1,277 @@
+"""A reward model to ask from a program: how consistent are these pictures, which is nearest, and why?"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from itertools import combinations
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, overload
+
+import numpy as np
+
+from paco_core.api.judge_model import Dtype, PairModel, judge_model
+from paco_core.io.files import DataError
+from paco_core.io.pictures import Picture, picture_of
+from paco_core.reward_model.instructions import pair_question
+from paco_core.reward_model.yes_probability import PairQuery, Score
+from paco_core.serving.client import RewardClient
+
+if TYPE_CHECKING:
+    from paco_core.benchmarks.painted import Painted
+
+log = logging.getLogger("paco.judge")
+PAIRS = 256  # whose pictures are in memory at once
+TEMPLATE = "theme"  # asked without its theme, and plainly, where a pair has none
+#: One theme for all pairs, or one for each; None where a pair has none.
+Themes: TypeAlias = "str | Sequence[str | None] | None"
+
+
+class Ranked(NamedTuple):
+    """A candidate: its number in the order in which it was given, and its score."""
+
+    candidate: int
+    score: float
+
+
+class Judge:
+    """A reward model that is ready to be asked about pictures.
+
+    A score is the probability, 0 to 1, that the model answers "Yes" to whether two pictures are consistent (PaCo-RL,
+    arXiv 2512.04784, section 3). A pair that it cannot score is NaN, and a warning says why. Pictures are paths, bytes
+    of a file, pictures of Pillow, or arrays (:func:`paco_core.io.pictures.picture_of`).
+
+    In a project the model is loaded as ``reward`` in ``params.yaml`` says, so that scores are those of the stages;
+    elsewhere on a GPU where there is one, with the pixel bounds of the model's folder.
+
+    Args:
+        model: a folder, a name on the hub (``OWNER/NAME``), or the address of a server (``http://host:port``), whose
+            key, where it wants one, is in ``PACO_API_KEY``. None: the reward that this project trained.
+        device: ``cpu``, ``cuda`` or ``cuda:1``; None as said above. A server has its own.
+        dtype: None: as said above; on a GPU outside a project bfloat16, on a processor float32.
+        served: the id of the model to ask, where a server has several.
+        project: root of the project; None: the one that the working folder lies in, if any.
+
+    Raises:
+        DataError: when the model is missing, damaged, of another kind, or does not give the golden scores that were
+            written with it; when there is no such device.
+        ServingError: when no server answers at the address, or it has several models and ``served`` names none.
+    """
+
+    def __init__(
+        self,
+        model: str | Path | None = None,
+        *,
+        device: str | None = None,
+        dtype: Dtype | None = None,
+        served: str | None = None,
+        project: Path | None = None,
+    ) -> None:
+        self.scorer: PairModel = judge_model(model, device=device, dtype=dtype, served=served, project=project).load()
+
+    @overload
+    def score(self, first: Picture, second: Picture, *, theme: str | None = None) -> float: ...
+
+    @overload
+    def score(
+        self,
+        first: list[Picture] | tuple[Picture, ...],
+        second: list[Picture] | tuple[Picture, ...],
+        *,
+        theme: Themes = None,
+    ) -> np.ndarray: ...
+
+    def score(
+        self,
+        first: Picture | list[Picture] | tuple[Picture, ...],
+        second: Picture | list[Picture] | tuple[Picture, ...],
+        *,
+        theme: Themes = None,
+    ) -> float | np.ndarray:
+        """How consistent two pictures are, 0 to 1; of two lists of pictures, each pair: (pairs,) float64.
+
+        Args:
+            theme: what both were made for; without it the model is asked plainly. For lists one, or one a pair.
+
+        Raises:
+            DataError: when a picture cannot be read, or the lists differ in length.
+        """
+        found = self._told(self.scores(_pairs(first, second), theme=theme))
+        return found if isinstance(first, list | tuple) else float(found[0])
+
+    def matrix(self, pictures: Sequence[Picture], *, theme: str | None = None) -> np.ndarray:
+        """Scores of all pairs of pictures: (pictures, pictures) float64, symmetric, with NaN on the diagonal.
+
+        Each pair is asked once, the earlier picture first, as the reward ``consistency`` asks about panels of a set.
+
+        Raises:
+            DataError: when there are fewer than two pictures, or one cannot be read.
+        """
+        return square(self._told(self.set_scores(pictures, theme=theme)), len(pictures))
+
+    def consistency(self, pictures: Sequence[Picture], *, theme: str | None = None) -> float:
+        """How consistent a set of pictures is: the mean over its pairs; NaN where one of them has no score.
+
+        It is the reward ``consistency`` of the trainings, for a set's panels and theme.
+
+        Raises:
+            DataError: as :meth:`matrix`.
+        """
+        return float(self._told(self.set_scores(pictures, theme=theme)).mean())
+
+    def rank(self, reference: Picture, candidates: Sequence[Picture], *, theme: str | None = None) -> list[Ranked]:
+        """Candidates by how consistent they are with a reference, best first; those without a score last.
+
+        The reference is asked as the first picture, as in the benchmark ConsistencyRank. Equal scores keep their order.
+
+        Raises:
+            DataError: when a picture cannot be read.
+        """
+        first = picture_of(reference)
+        found = self._told(self.scores([(first, candidate) for candidate in candidates], theme=theme))
+        ranked = [Ranked(number, float(score)) for number, score in enumerate(found)]
+        return sorted(ranked, key=lambda one: math.inf if math.isnan(one.score) else -one.score)
+
+    @overload
+    def explain(self, first: Picture, second: Picture, *, theme: str | None = None) -> str: ...
+
+    @overload
+    def explain(
+        self,
+        first: list[Picture] | tuple[Picture, ...],
+        second: list[Picture] | tuple[Picture, ...],
+        *,
+        theme: Themes = None,
+    ) -> list[str]: ...
+
+    def explain(
+        self,
+        first: Picture | list[Picture] | tuple[Picture, ...],
+        second: Picture | list[Picture] | tuple[Picture, ...],
+        *,
+        theme: Themes = None,
+    ) -> str | list[str]:
+        """The model's answer in words, "Yes." or "No." and its reasons; of two lists of pictures, one a pair.
+
+        Raises:
+            DataError: when a picture cannot be read, or the model cannot answer about one.
+        """
+        found = self.reasons(_pairs(first, second), theme=theme)
+        return found if isinstance(first, list | tuple) else found[0]
+
+    def painted(self, pictures: Sequence[Painted], reference: Picture | None = None) -> np.ndarray:
+        """What :class:`paco_core.Painter` painted: the consistency of each set, or the editing reward of each edit.
+
+        Args:
+            reference: the picture that was edited; None for sets.
+
+        Returns:
+            (pictures,) float64, as the rewards ``consistency`` and ``editing`` give them; NaN where there is none.
+        """
+        from paco_core.operations import paint
+
+        original = None if reference is None else picture_of(reference)
+        return np.array(paint.scored(self.scorer, pictures, original), dtype=np.float64)
+
+    def scores(
+        self,
+        pairs: Sequence[tuple[Picture, Picture]],
+        *,
+        theme: Themes = None,
+        on_batch: Callable[[int], None] | None = None,
+    ) -> list[Score]:
+        """The score of each pair, in order; where it has none, NaN with the cause.
+
+        Args:
+            on_batch: is called with the number of pairs just done.
+
+        Raises:
+            DataError: when a picture cannot be read.
+        """
+        return [score for queries in _queries(pairs, theme) for score in self.scorer.score(queries, on_batch)]
+
+    def set_scores(
+        self,
+        pictures: Sequence[Picture],
+        *,
+        theme: str | None = None,
+        on_batch: Callable[[int], None] | None = None,
+    ) -> list[Score]:
+        """:meth:`scores` of the pairs of a set: first with second, first with third, and so on.
+
+        Raises:
+            DataError: as :meth:`matrix`.
+        """
+        if len(pictures) < 2:
+            raise DataError(f"{len(pictures)} picture: consistency needs two or more")
+        return self.scores(list(combinations(pictures, 2)), theme=theme, on_batch=on_batch)
+
+    def reasons(self, pairs: Sequence[tuple[Picture, Picture]], *, theme: Themes = None) -> list[str]:
+        """The model's answer in words for each pair, in order.
+
+        Raises:
+            DataError: as :meth:`explain`.
+        """
+        return [text for queries in _queries(pairs, theme) for text in self.scorer.generate_reasons(queries)]
+
+    def close(self) -> None:
+        """End the connections to a server; of a model in this process nothing is open."""
+        if isinstance(self.scorer, RewardClient):
+            self.scorer.close()
+
+    def __enter__(self) -> Judge:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _told(self, scores: Sequence[Score]) -> np.ndarray:
+        """The values, after a warning that counts those that are missing by their cause."""
+        for cause, count in Counter(score.cause for score in scores if score.failed).items():
+            log.warning("%d of %d pairs have no score: %s", count, len(scores), cause)
+        return np.array([score.value for score in scores], dtype=np.float64)
+
+
+def question(theme: str | None) -> str:
+    """The instruction for a pair with or without a theme."""
+    return pair_question(TEMPLATE, theme)
+
+
+def square(values: Sequence[float] | np.ndarray, count: int) -> np.ndarray:
+    """Scores of the pairs of ``count`` pictures, (pairs,), as a symmetric matrix (count, count) without a diagonal."""
+    found = np.full((count, count), math.nan)
+    upper = np.triu_indices(count, 1)
+    found[upper] = values
+    found.T[upper] = values
+    return found
+
+
+def _pairs(
+    first: Picture | list[Picture] | tuple[Picture, ...], second: Picture | list[Picture] | tuple[Picture, ...]
+) -> list[tuple[Picture, Picture]]:
+    if isinstance(first, list | tuple) and isinstance(second, list | tuple):
+        if len(first) != len(second):
+            raise DataError(f"{len(first)} first and {len(second)} second pictures; expected as many")
+        return list(zip(first, second, strict=True))
+    if isinstance(first, list | tuple) or isinstance(second, list | tuple):
+        raise DataError("expected two pictures, or two lists of pictures; rank() compares one with several")
+    return [(first, second)]
+
+
+def _queries(pairs: Sequence[tuple[Picture, Picture]], theme: Themes) -> Iterator[list[PairQuery]]:
+    """Questions, so many at a time that their pictures fit into memory; each picture is read once among them."""
+    themes = [theme] * len(pairs) if theme is None or isinstance(theme, str) else list(theme)
+    if len(themes) != len(pairs):
+        raise DataError(f"{len(themes)} themes for {len(pairs)} pairs; expected one, or one a pair")
+    for start in range(0, len(pairs), PAIRS):
+        part = pairs[start : start + PAIRS]
+        read = {id(picture): picture_of(picture) for picture in {id(p): p for pair in part for p in pair}.values()}
+        yield [
+            PairQuery(read[id(first)], read[id(second)], question(words))
+            for (first, second), words in zip(part, themes[start : start + PAIRS], strict=True)
+        ]

@@ -1,0 +1,171 @@
+"""Which model a judge asks: one that is loaded into this process, or one that a server has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from paco_core.config.params import PARAMS_FILE, load
+from paco_core.config.references import model_at
+from paco_core.io import paths
+from paco_core.io.content import content_of
+from paco_core.io.files import DataError
+from paco_core.io.imports import uncollected
+from paco_core.io.project import found_root, working_folder
+
+if TYPE_CHECKING:
+    from paco_core.reward_model.scorer import Scorer
+    from paco_core.reward_model.yes_probability import PairQuery, Score
+    from paco_core.serving.client import RewardClient
+
+Dtype = Literal["float32", "bfloat16"]
+COMPUTES = ("paco-rl", "torch", "transformers")  # packages whose versions may move a score
+
+
+class PairModel(Protocol):
+    """What a judge asks: a scorer in this process, or the client of a server."""
+
+    def score(self, queries: Sequence[PairQuery], on_batch: Callable[[int], None] | None = None) -> list[Score]: ...
+
+    def generate_reasons(self, queries: Sequence[PairQuery], max_new_tokens: int = 128) -> list[str]: ...
+
+
+@dataclass(frozen=True)
+class LocalModel:
+    """A model for this process, not loaded yet.
+
+    Attributes:
+        source: its folder, or its name on the hub.
+        pixels: least and most pixels of a picture after resizing; the folder's own bounds where None.
+    """
+
+    source: Path | str
+    device: str
+    dtype: Dtype
+    pixels: tuple[int, int] | None
+
+    @classmethod
+    def of(cls, root: Path | None, model: str | Path | None, device: str | None, dtype: Dtype | None) -> LocalModel:
+        """As a project's parameters say, where there is one, else on a GPU, where there is one."""
+        source, pixels = _source(root, model), None
+        if root is not None and (root / PARAMS_FILE).is_file():
+            reward = load(root / PARAMS_FILE).reward
+            device, dtype = device or reward.device, dtype or reward.dtype
+            pixels = reward.min_pixels, reward.max_pixels
+        elif device is None:
+            import torch
+
+            device = "cuda" if torch.cuda.is_available() else "cpu"
+        return cls(source, device, dtype or ("bfloat16" if device.startswith("cuda") else "float32"), pixels)
+
+    @property
+    def identity(self) -> str:
+        """What decides its scores of a question: the model by its content, where and with what it is computed."""
+        packages = " ".join(f"{name} {version(name)}" for name in COMPUTES)
+        return f"{content_of(self.source)} {self.device} {self.dtype} {self.pixels} {packages}"
+
+    def load(self) -> Scorer:
+        """The model, after its golden pairs, where its folder has any, got the scores that they were written with.
+
+        Raises:
+            DataError: when it is damaged, of another kind or answers otherwise; when there is no such device.
+        """
+        with uncollected():
+            import torch
+
+            from paco_core.reward_model.golden import ask_golden
+            from paco_core.reward_model.scorer import Scorer
+
+        if self.device.startswith("cuda") and not torch.cuda.is_available():
+            raise DataError(f"device {self.device!r}: PyTorch finds no GPU here; choose the device 'cpu'")
+        low, high = self.pixels or (None, None)
+        scorer = Scorer(self.source, self.device, self.dtype, min_pixels=low, max_pixels=high)
+        if isinstance(self.source, Path):
+            ask_golden(self.source, scorer, self.dtype)
+        return scorer
+
+
+@dataclass(frozen=True)
+class RemoteModel:
+    """A model of a server."""
+
+    address: str
+    name: str
+
+    @classmethod
+    def of(cls, address: str, name: str | None) -> RemoteModel:
+        """The model of this name, or the only one.
+
+        Raises:
+            ServingError: when no server answers there, or it has several models and none is named.
+        """
+        from paco_core.serving.client import served_models
+        from paco_core.serving.errors import ServingError
+
+        if name is None:
+            names = served_models(address)
+            if len(names) != 1:
+                raise ServingError(f"{address} serves {', '.join(names) or 'no model'}; choose one with served=")
+            name = names[0]
+        return cls(address, name)
+
+    @property
+    def identity(self) -> str:
+        """What decides its scores of a question: the id carries the fingerprint of its weights."""
+        return f"{self.address} {self.name}"
+
+    def load(self) -> RewardClient:
+        """A client that was answered.
+
+        Raises:
+            ServingError: when no server answers, or it serves another model.
+        """
+        from paco_core.serving.client import RewardClient
+        from paco_core.serving.errors import ServingError
+
+        client = RewardClient(self.address, self.name, max_failed_share=1.0)
+        try:
+            client.check()
+        except ServingError:
+            client.close()
+            raise
+        return client
+
+
+def judge_model(
+    model: str | Path | None,
+    *,
+    device: str | None = None,
+    dtype: Dtype | None = None,
+    served: str | None = None,
+    project: Path | None = None,
+) -> LocalModel | RemoteModel:
+    """The model that the arguments of :class:`paco_core.Judge` name; nothing is loaded."""
+    if isinstance(model, str) and model.startswith(("http://", "https://")):
+        if device or dtype:
+            raise DataError(f"{model}: a server has a device and a number format of its own; leave yours out")
+        return RemoteModel.of(model, served)
+    if served:
+        raise DataError(f"served={served!r} chooses a model of a server; give its address instead of {model!r}")
+    return LocalModel.of(project or found_root(), model, device, dtype)
+
+
+def _source(root: Path | None, model: str | Path | None) -> Path | str:
+    """The model's folder, or its name on the hub."""
+    if model is None:
+        if root is None:
+            raise DataError(f"{working_folder()} lies in no paco project, whose reward could be taken; name a model")
+        folder = root / paths.REWARD_MERGED
+        if not folder.is_dir():
+            raise DataError(f"{folder}: no reward model there; run `dvc repro reward_merged`, or name a model")
+        return folder
+    here = working_folder()
+    place = root if root is not None and not (here / model).is_dir() else here
+    if isinstance(model, Path):
+        if not (place / model).is_dir():
+            raise DataError(f"{model}: no model there; give its folder, or as a string its name on the hub")
+        return place / model
+    return model_at(place, model, "model")

@@ -1,0 +1,185 @@
+"""A policy to paint with from a program: sets of consistent pictures from a prompt, edits of a picture."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from paco_core.benchmarks.painted import Painted
+from paco_core.config.params import PARAMS_FILE, load
+from paco_core.io.files import DataError
+from paco_core.io.pictures import Picture, picture_of
+from paco_core.io.project import project_root
+from paco_core.operations import paint
+from paco_core.policies.encodings import cache_folder
+from paco_core.runtime.placement import take_gpus
+from paco_core.tasks.edits import EDITS
+from paco_core.tasks.sets import SETS
+from paco_core.tasks.table import TASKS, recipes_of
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+    from paco_core.data.records.records import PromptRecord
+    from paco_core.operations.paint import NamedPolicy
+    from paco_core.policies.base import Policy
+    from paco_core.tasks.base import Task
+
+log = logging.getLogger("paco.painter")
+
+
+class Painter:
+    """A policy of a project that is ready to paint sets, or to edit pictures.
+
+    Its model is loaded by the first picture. On ``cuda`` it then holds a GPU until it is closed (``with Painter(...) as
+    painter:``) or the process ends, so that no stage of the project takes it.
+
+    Args:
+        name: a recipe of ``policies.recipes`` (``flux_t2is``), ``RECIPE@champion`` or ``@challenger``, ``base`` (the
+            model before training), or an adapter for the first recipe's model: its folder, file or hub id. None: the
+            first recipe of what it is asked to do.
+        device: ``cpu``, ``cuda`` or ``cuda:1``; None: ``policies.device`` of ``params.yaml``.
+        project: root of the project; None: the one that the working folder lies in.
+
+    Raises:
+        DataError: when there is no project, no such policy, or it was not trained yet.
+    """
+
+    def __init__(self, name: str | None = None, *, device: str | None = None, project: Path | None = None) -> None:
+        self._root = project or project_root()
+        params = load(self._root / PARAMS_FILE)
+        if device is not None:
+            params = params.model_copy(update={"policies": params.policies.model_copy(update={"device": device})})
+        self._params, self._name = params, name
+        self._loaded: dict[str, tuple[NamedPolicy, Policy]] = {}  # by task
+        self._leases = ExitStack()
+        self.named(self._task)  # a name that is none is an error now
+
+    @property
+    def _task(self) -> Task:
+        """What the policy is for, as far as its name says so; else sets."""
+        recipe = (self._name or "").partition("@")[0]
+        return next((task for task in TASKS if recipe in recipes_of(task, self._params.policies)), SETS)
+
+    def named(self, task: Task) -> NamedPolicy:
+        """The recipe and the adapter that paint sets, or edit.
+
+        Raises:
+            DataError: when the name is none of a policy for that.
+        """
+        return paint.painter(self._root, self._params, self._name, task)
+
+    def paint(
+        self,
+        prompt: str,
+        panels: Sequence[str] = (),
+        *,
+        layout: str | None = None,
+        seeds: int | Sequence[int] = 4,
+        size: int | None = None,
+        steps: int | None = None,
+        compare: bool = False,
+        advance: Callable[[int], object] = lambda _count: None,
+    ) -> list[Painted]:
+        """Sets of panels, one a seed: ``image`` is the whole set, ``panels`` its parts in reading order.
+
+        Args:
+            prompt: a whole T2IS prompt, which marks its panels, or a theme together with ``panels``.
+            panels: what each panel shows.
+            layout: rows and columns, such as ``2x3``; see :func:`paco_core.operations.paint.set_record`.
+            seeds: how many, 0 to ``seeds`` - 1; or which ones. Equal seeds give equal noise to every policy.
+            size: pixels of a side of the whole picture; None: the largest evaluation size of the recipe.
+            steps: of sampling; None: those of the benchmark.
+            compare: also by the model before training; those come first (``when`` is "before" or "after").
+            advance: is called with the number of pictures just painted.
+
+        What the policy did not read of a prompt that is too long is ``lost`` of each picture.
+
+        Raises:
+            DataError: when the prompt has no panels, its parts contradict each other, or the policy is none for sets.
+        """
+        record = self.set_record(prompt, panels, layout=layout, size=size)
+        return self._painted(SETS, record, seeds, size, steps, compare, advance, None)
+
+    def set_record(
+        self, prompt: str, panels: Sequence[str] = (), *, layout: str | None = None, size: int | None = None
+    ) -> PromptRecord:
+        """The prompt as it is painted, put together as those of the trainings; nothing is loaded.
+
+        Raises:
+            DataError: as :meth:`paint`.
+        """
+        return paint.set_record(prompt, panels, size or max(self.named(SETS).recipe.eval_sizes), layout)
+
+    def edit(
+        self,
+        picture: Picture,
+        instruction: str,
+        *,
+        seeds: int | Sequence[int] = 4,
+        size: int | None = None,
+        steps: int | None = None,
+        compare: bool = False,
+        advance: Callable[[int], object] = lambda _count: None,
+    ) -> list[Painted]:
+        """Edits of a picture as an instruction says, one a seed.
+
+        Args:
+            picture: a path, bytes of a file, a picture of Pillow, or an array.
+            size: pixels of a side; None: the evaluation size of the recipe that is nearest to the picture.
+            seeds, steps, compare, advance: as of :meth:`paint`.
+
+        Raises:
+            DataError: when the picture cannot be read, there is no instruction, or the policy is none for edits.
+        """
+        reference = picture_of(picture)
+        record = paint.edit_record(instruction, reference)
+        return self._painted(EDITS, record, seeds, size, steps, compare, advance, reference)
+
+    def _painted(
+        self,
+        task: Task,
+        record: PromptRecord,
+        seeds: int | Sequence[int],
+        size: int | None,
+        steps: int | None,
+        compare: bool,
+        advance: Callable[[int], object],
+        reference: Image | None,
+    ) -> list[Painted]:
+        chosen = range(seeds) if isinstance(seeds, int) else seeds
+        if not chosen:
+            raise DataError(f"seeds={seeds!r}: expected one or more")
+        by, policy = self._policy(task)
+        return paint.pictures(
+            self._params, policy, by, record, seeds=chosen, side=size, steps=steps, reference=reference,
+            compare=compare, advance=advance,
+        )  # fmt: skip
+
+    def _policy(self, task: Task) -> tuple[NamedPolicy, Policy]:
+        """The policy for a task, loaded once."""
+        if task.name not in self._loaded:
+            by = self.named(task)
+            device, holder = self._params.policies.device, f"paint in {self._root}"
+            for lease in take_gpus(device, 1, holder, self._params, log.warning):
+                self._leases.enter_context(lease)
+            policy = paint.load_policy(self._root, self._params, by, cache=cache_folder(self._root))
+            self._loaded[task.name] = by, policy
+        return self._loaded[task.name]
+
+    def close(self) -> None:
+        """Give the GPU back."""
+        self._loaded.clear()
+        self._leases.close()
+
+    def __enter__(self) -> Painter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

@@ -1,0 +1,148 @@
+"""`paco score`: two pictures, or several compared with each other; tables are scored in :mod:`.score_table`."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from paco_core.api.judge import Judge, square
+from paco_core.io.answer import Answer
+from paco_core.io.atomic import atomic
+from paco_core.io.decoding import SUFFIXES
+from paco_core.io.files import DataError
+from paco_core.io.pictures import read_image
+from paco_core.io.progress import Progress
+from paco_core.io.targets import checked
+from paco_core.io.text_table import text_table
+
+
+@dataclass(frozen=True)
+class Options:
+    """What every form of the verb takes: who is asked, about what, and whether to say why."""
+
+    model: str | None = None
+    theme: str | None = None
+    reasons: bool = False
+
+
+def score_pictures(
+    root: Path | None,
+    given: Sequence[Path],
+    options: Options,
+    out: Path | None = None,
+    say: Callable[[str], None] | None = None,
+) -> Answer:
+    """The score of two picture files; of more, or of a folder's, every pair as a matrix.
+
+    Args:
+        root: of the project, where there is one.
+        given: files of pictures, and folders: all pictures in them.
+        out: CSV file that a matrix is written to.
+
+    Raises:
+        DataError: when a picture or the model is missing, or something is asked for that goes with the other form.
+    """
+    files = [file for path in given for file in (pictures_in(path) if path.is_dir() else [path])]
+    if len(files) < 2:
+        raise DataError("give two pictures, several, a folder of pictures, or --table with a table of them")
+    if len(files) == 2 and len(given) == 2:
+        if out is not None:
+            raise DataError("--out goes with --table, or with more than two pictures")
+        return _pair(root, files, options)
+    if options.reasons:
+        raise DataError("--reasons goes with two pictures, or with --table")
+    return _matrix(root, files, options, out, say)
+
+
+def pictures_in(folder: Path) -> list[Path]:
+    """The pictures of a folder, by name, with numbers in their order (``2.png`` before ``10.png``).
+
+    Raises:
+        DataError: when there is none.
+    """
+    found = [path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES and not path.name.startswith(".")]
+    if not found:
+        raise DataError(f"{folder}: holds no picture ({', '.join(SUFFIXES)})")
+    return sorted(found, key=lambda path: [int(part) if part.isdigit() else part for part in _parts(path.name)])
+
+
+def _parts(name: str) -> list[str]:
+    return re.split(r"(\d+)", name)
+
+
+def _pair(root: Path | None, files: Sequence[Path], options: Options) -> Answer:
+    pair = read_image(files[0]), read_image(files[1])  # before a model is loaded
+    with Judge(options.model, project=root) as judge:
+        (score,) = judge.scores([pair], theme=options.theme)
+        why = judge.explain(*pair, theme=options.theme) if options.reasons else None
+    lines = [f"{score.value:.4f}" + (f" ({score.cause})" if score.failed else ""), *([] if why is None else [why])]
+    return Answer("\n".join(lines), {"score": score.value, "cause": score.cause, "reasons": why})
+
+
+def _matrix(
+    root: Path | None,
+    files: Sequence[Path],
+    options: Options,
+    out: Path | None,
+    say: Callable[[str], None] | None,
+) -> Answer:
+    if out is not None:
+        checked(out, "file", suffixes=[".csv"], inputs=files)
+    pictures = [read_image(file) for file in files]
+    with Judge(options.model, project=root) as judge, Progress(_count(files), "score", "pairs", say) as progress:
+        scores = judge.set_scores(pictures, theme=options.theme, on_batch=progress.advance)
+    values = square([score.value for score in scores], len(files))
+    names = _short_names(files)
+    causes = Counter(str(score.cause) for score in scores if score.failed)
+    mean = float(np.mean([score.value for score in scores]))
+    if out is not None:
+        with atomic(out) as part:
+            part.write_text(_csv(names, values), encoding="utf-8")
+    return Answer(
+        _shown(names, values, causes, mean, out),
+        {"pictures": list(files), "scores": values.tolist(), "mean": mean, "without_score": causes, "table": out},
+    )
+
+
+def _count(files: Sequence[Path] | Sequence[str]) -> int:
+    return len(files) * (len(files) - 1) // 2
+
+
+def _short_names(files: Sequence[Path]) -> list[str]:
+    """Names of files, which stand in for their paths where no two are equal."""
+    names = [file.name for file in files]
+    return names if len(set(names)) == len(names) else [str(file) for file in files]
+
+
+def _shown(names: Sequence[str], values: np.ndarray, causes: Counter[str], mean: float, out: Path | None) -> str:
+    """Numbered rows, so that the columns stay narrow; every pair once, above the diagonal."""
+    numbers = [str(number) for number in range(1, len(names) + 1)]
+    rows = [
+        [number, name, *(_cell(values[row, column]) if column > row else "" for column in range(1, len(names)))]
+        for row, (number, name) in enumerate(zip(numbers, names, strict=True))
+    ]
+    lines = text_table(rows, ["", "", *numbers[1:]], right=range(2, len(names) + 1))
+    lines += [f"{count} of {_count(names)} pairs have no score: {cause}" for cause, count in causes.items()]
+    lines.append("no mean: not every pair has a score" if causes else f"mean of {_count(names)} pairs: {mean:.4f}")
+    return "\n".join([*lines, *([] if out is None else [f"wrote {out}"])])
+
+
+def _cell(value: float) -> str:
+    return "–" if math.isnan(value) else f"{value:.4f}"
+
+
+def _csv(names: Sequence[str], values: np.ndarray) -> str:
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["", *names])
+    for name, row in zip(names, values, strict=True):
+        writer.writerow([name, *("" if math.isnan(value) else repr(float(value)) for value in row)])
+    return text.getvalue()

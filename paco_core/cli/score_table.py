@@ -1,0 +1,291 @@
+"""`paco score --table`: every pair, or every set, of a table; what was scored before a kill is not scored again."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from itertools import combinations
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paco_core.api.judge import Judge
+from paco_core.api.judge_model import judge_model
+from paco_core.cli.score import Options, pictures_in
+from paco_core.config.params import PARAMS_FILE, load
+from paco_core.data.llm.journal import Journal
+from paco_core.data.records.records import parse_ref
+from paco_core.io import paths, tables
+from paco_core.io.answer import Answer
+from paco_core.io.files import DataError, digest
+from paco_core.io.pictures import read_image
+from paco_core.io.progress import Progress
+from paco_core.io.targets import checked
+from paco_core.runtime import launchers
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+    from paco_core.data.records.panels import PanelStore
+
+PAIRS = 64  # scored between two times that results are kept; their pictures are in memory at once
+PAIR, SET = ("first", "second"), "pictures"
+SEPARATOR = ";"  # between the pictures of a set in a cell of CSV
+UNFINISHED = ".unfinished"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of the table: its number, the names of its pictures (two of a pair), and its theme."""
+
+    number: int
+    names: tuple[str, ...]
+    theme: str | None
+
+    @property
+    def pairs(self) -> int:
+        return len(self.names) * (len(self.names) - 1) // 2
+
+
+def score_table(
+    root: Path | None,
+    table: Path,
+    options: Options,
+    out: Path | None = None,
+    say: Callable[[str], None] | None = None,
+) -> Answer:
+    """Score every row of a table and write it again with the columns ``score``, ``cause`` and ``reasons``.
+
+    What is done is kept beside the result, in a file that is removed at the end: after a kill the same command goes on
+    behind it, where the model, the row's pictures (by size and time) and its theme are still the same.
+
+    Args:
+        root: of the project, where there is one.
+        table: Parquet, CSV, TSV or JSON Lines. Of pairs: the columns ``first`` and ``second``. Of sets: the column
+            ``pictures``, a list, or in CSV and TSV a cell with semicolons between names; or the name of a folder. Names
+            are files relative to the table's folder, or panels of this project as ``<grid>#<number>``. The column
+            ``theme`` may be there. What else stands in the table is written back as it is.
+        options: its ``theme`` is that of all rows, where the table has no such column.
+        out: where the result goes, in the table's format; beside the table as ``NAME.scored.EXT`` when None.
+
+    Returns:
+        One line on what was done.
+
+    Raises:
+        DataError: naming file and row, when a column, a picture or the model is missing, or ``out`` cannot be written.
+            Nothing is scored then.
+    """
+    target = checked(
+        out or table.with_name(f"{table.stem}.scored{table.suffix}"), "file", suffixes=[table.suffix], inputs=[table]
+    )
+    given = tables.read(table, ())
+    rows = _rows(given, table, _Pictures(root, table), options.theme)
+    sets = SET in given.columns
+    if sets and options.reasons:
+        raise DataError("--reasons goes with pairs; a set of pictures has a score, and no answer in words")
+    device, threads = _place(root)
+    judge = judge_model(options.model, project=root)
+    with _kept(target) as journal:
+        keys = _keys(rows, judge.identity, options.reasons, _Pictures(root, table))
+        known = {entry["key"]: entry["found"] for entry in journal.rows}
+        made = {row.number: known[key] for row, key in zip(rows, keys, strict=True) if key in known}
+        left = [row for row in rows if row.number not in made]
+        if made and say is not None:
+            say(f"{table.name}: {len(made)} of {len(rows)} rows were scored before, and are not scored again")
+        parts = _parts(left)
+        make = partial(_Scoring, root, table, options)
+        total = sum(row.pairs for row in left)
+        with Progress(total, table.name, "pairs", say) as progress:
+            for number, found in launchers.spread(parts, make, gpu=device.startswith("cuda"), threads=threads):
+                for row, one in zip(parts[number], found, strict=True):
+                    made[row.number] = one
+                    if one["cause"] is None:  # a failure may be the server's, and is asked again
+                        journal.append({"key": keys[row.number], "found": one})
+                progress.advance(sum(row.pairs for row in parts[number]))
+        names = ["score", "cause", *(["reasons"] if options.reasons else [])]
+        columns = {name: [made[row.number][name] for row in rows] for name in names}
+        columns["score"] = [math.nan if value is None else value for value in columns["score"]]
+        given.write(target, columns)
+    return _told(target, columns["score"], "sets" if sets else "pairs")
+
+
+def _told(target: Path, scores: Sequence[float], noun: str) -> Answer:
+    values = [value for value in scores if not math.isnan(value)]
+    mean = sum(values) / len(values) if values else None
+    unscored = len(scores) - len(values)
+    told = "no score" if mean is None else f"mean score {mean:.4f}"
+    figures = {"table": target, noun: len(scores), "without_score": unscored, "mean": mean}
+    return Answer(f"{target}: {len(scores)} {noun}, {unscored} without a score, {told}", figures)
+
+
+@contextmanager
+def _kept(target: Path) -> Iterator[Journal]:
+    """What is done of a table, beside its result; removed once the block has succeeded."""
+    place = target.with_name(f"{target.name}{UNFINISHED}")
+    with Journal(checked(place, "file")) as journal:
+        yield journal
+        place.unlink()
+
+
+def _rows(given: tables.Table, table: Path, pictures: _Pictures, theme: str | None) -> list[Row]:
+    """The rows, each picture looked for.
+
+    Raises:
+        DataError: as :func:`score_table`.
+    """
+    if missing := [name for name in PAIR if name not in given.columns and SET not in given.columns]:
+        has = ", ".join(given.columns)
+        raise DataError(
+            f"{table}: column {', '.join(missing)} is missing; a table of pairs has first and second, one of sets has "
+            f"pictures, this one has {has}"
+        )
+    if SET in given.columns and (both := [name for name in PAIR if name in given.columns]):
+        raise DataError(f"{table}: has the columns {SET} and {both[0]}; pairs and sets are two tables")
+    if not len(given):
+        raise DataError(f"{table}: holds no row")
+    if SET in given.columns:
+        listed = [pictures.of_set(value, row) for row, value in enumerate(given.values(SET))]
+    else:
+        columns = [tables.texts(given, side, table) for side in PAIR]
+        listed = [list(names) for names in zip(*columns, strict=True)]
+    themes = tables.texts(given, "theme", table) if "theme" in given.columns else [theme] * len(given)
+    return [
+        Row(number, tuple(pictures.checked(name, number) for name in names), words)
+        for number, (names, words) in enumerate(zip(listed, themes, strict=True))
+    ]
+
+
+def _keys(rows: Sequence[Row], judge: str, reasons: bool, pictures: _Pictures) -> list[str]:
+    """What a row's result depends on."""
+    states = {name: pictures.state(name) for name in {name for row in rows for name in row.names}}
+    return [digest([judge, reasons, row.theme, [states[name] for name in row.names]], 32) for row in rows]
+
+
+def _parts(rows: Sequence[Row]) -> list[list[Row]]:
+    """Rows of about :data:`PAIRS` pairs together; a larger set stands alone."""
+    parts: list[list[Row]] = []
+    room = 0
+    for row in rows:
+        if not parts or row.pairs > room:
+            parts.append([])
+            room = PAIRS
+        parts[-1].append(row)
+        room -= row.pairs
+    return parts
+
+
+def _place(root: Path | None) -> tuple[str, int]:
+    """Device and threads of a worker on a cluster."""
+    if root is None or not (root / PARAMS_FILE).is_file():
+        return "cpu", 1
+    params = load(root / PARAMS_FILE)
+    return params.reward.device, params.threads
+
+
+class _Scoring:
+    """Scores parts of a table, here or in a worker elsewhere; its judge loads once."""
+
+    def __init__(self, root: Path | None, table: Path, options: Options, _: int) -> None:
+        self._pictures, self._reasons = _Pictures(root, table), options.reasons
+        self._judge = Judge(options.model, project=root)
+
+    def __call__(self, rows: Sequence[Row]) -> list[dict[str, Any]]:
+        """``score``, ``cause`` and, where they are asked for, ``reasons`` of each row; a set's score is its mean."""
+        named = {name: row.number for row in rows for name in row.names}
+        shown = {name: self._pictures.picture(name, row) for name, row in named.items()}
+        pairs = [(shown[first], shown[second]) for row in rows for first, second in combinations(row.names, 2)]
+        themes = [row.theme for row in rows for _ in range(row.pairs)]
+        scores = iter(self._judge.scores(pairs, theme=themes))
+        why = self._judge.reasons(pairs, theme=themes) if self._reasons else None
+        found: list[dict[str, Any]] = []
+        for number, row in enumerate(rows):
+            mine = [next(scores) for _ in range(row.pairs)]
+            cause = next((score.cause for score in mine if score.failed), None)
+            mean = None if cause is not None else sum(score.value for score in mine) / len(mine)
+            found.append({"score": mean, "cause": cause, **({} if why is None else {"reasons": why[number]})})
+        return found
+
+
+class _Pictures:
+    """The pictures that the cells of a table name."""
+
+    def __init__(self, root: Path | None, table: Path) -> None:
+        self._root, self._table = root, table
+        self._store: PanelStore | None = None  # opened by the first panel that is named
+
+    def of_set(self, value: object, row: int) -> list[str]:
+        """The names in a cell of a set.
+
+        Raises:
+            DataError: naming the row, when there are fewer than two, or the cell holds something else.
+        """
+        place = f"{self._table}: row {row}"
+        if isinstance(value, str):
+            folder = self._table.parent / value
+            if folder.is_dir():
+                names = [str(file.relative_to(self._table.parent)) for file in pictures_in(folder)]
+            else:
+                names = [name.strip() for name in value.split(SEPARATOR) if name.strip()]
+        elif isinstance(value, list) and all(isinstance(name, str) for name in value):
+            names = value
+        else:
+            raise DataError(f"{place}: {SET} is {str(value)[:60]!r}, expected names of pictures, or of a folder")
+        if len(names) < 2:
+            raise DataError(f"{place}: {SET} names {len(names)} picture, a set has two or more")
+        return names
+
+    def checked(self, name: str | None, row: int) -> str:
+        """The name, if there is such a picture.
+
+        Raises:
+            DataError: naming the row, when there is none.
+        """
+        place = f"{self._table}: row {row}: {name}"
+        if not name:
+            raise DataError(f"{place}: no picture is named")
+        if not self._is_file(name):
+            if "#" not in name or self._root is None:
+                raise DataError(f"{place}: no such picture (looked for {self._table.parent / name})")
+            try:
+                if parse_ref(name)[0] not in self._panels().grids.index.index:
+                    raise DataError("no such grid in data/grids")
+            except DataError as error:
+                raise DataError(f"{place}: {error}") from None
+        return name
+
+    def picture(self, name: str, row: int) -> Image:
+        """The picture of a checked name.
+
+        Raises:
+            DataError: naming the row, when it is damaged.
+        """
+        place = f"{self._table}: row {row}: {name}"
+        if self._is_file(name):
+            return read_image(self._table.parent / name, place)
+        try:
+            return self._panels().panel(name)
+        except DataError as error:
+            raise DataError(f"{place}: {error}") from None
+
+    def state(self, name: str) -> list[Any]:
+        """What tells one state of a picture's file from another, without reading it; of a panel its grid's shard."""
+        file = self._table.parent / name
+        if not self._is_file(name):
+            file = Path(str(self._panels().grids.index.loc[parse_ref(name)[0], "folder"]))
+        found = file.stat()
+        return [name, found.st_size, found.st_mtime_ns]
+
+    def _is_file(self, name: str) -> bool:
+        try:
+            return (self._table.parent / name).is_file()
+        except OSError:  # a name that is too long
+            return False
+
+    def _panels(self) -> PanelStore:
+        from paco_core.data.records.panels import PanelStore
+
+        assert self._root is not None
+        self._store = self._store or PanelStore.below(self._root / paths.GRIDS)
+        return self._store
