@@ -16,7 +16,7 @@ import numpy as np
 from paco_core.api.judge_model import Dtype, PairModel, judge_model
 from paco_core.io.files import DataError
 from paco_core.io.pictures import Picture, picture_of
-from paco_core.reward_model.instructions import pair_question
+from paco_core.reward_model.instructions import question
 from paco_core.reward_model.yes_probability import PairQuery, Score
 from paco_core.serving.client import RewardClient
 
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("paco.judge")
 PAIRS = 256  # whose pictures are in memory at once
-TEMPLATE = "theme"  # asked without its theme, and plainly, where a pair has none
 #: One theme for all pairs, or one for each; None where a pair has none.
 Themes: TypeAlias = "str | Sequence[str | None] | None"
 
@@ -235,11 +234,6 @@ class Judge:
         for cause, count in Counter(score.cause for score in scores if score.failed).items():
             log.warning("%d of %d pairs have no score: %s", count, len(scores), cause)
         return np.array([score.value for score in scores], dtype=np.float64)
-
-
-def question(theme: str | None) -> str:
-    """The instruction for a pair with or without a theme."""
-    return pair_question(TEMPLATE, theme)
 
 
 def square(values: Sequence[float] | np.ndarray, count: int) -> np.ndarray:

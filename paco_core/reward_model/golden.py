@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from paco_core.reward_model.margins import Agreement, compare, served
 from paco_core.reward_model.yes_probability import PairQuery, PairScorer, Score
 
 FILE, FOLDER = "golden.json", "golden"
+CLEAR = 0.95  # score of a match that nobody doubts
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,26 @@ class Golden:
     query: PairQuery
     score: float
     dtype: str  # in which the score was computed
+
+
+def choose_golden(
+    queries: Sequence[PairQuery], scores: Sequence[Score], consistent: Sequence[bool | None], count: int
+) -> list[int]:
+    """Numbers of the pairs to keep as golden ones: in turns a clear match and a clear mismatch.
+
+    Clear is a score near :data:`CLEAR`, and no more extreme one: half precision rounds large log-odds coarsely, and
+    servers in such a format are checked, too.
+
+    Args:
+        consistent: the label of each pair; None where it has none, and its score says on which side it is.
+    """
+    read = [number for number, score in enumerate(scores) if not score.failed]
+    sides: list[list[int]] = []
+    for yes, target in ((True, CLEAR), (False, 1 - CLEAR)):
+        mine = [n for n in read if (scores[n].value >= 0.5 if consistent[n] is None else consistent[n]) == yes]
+        sides.append(sorted(mine, key=lambda n, target=target: abs(scores[n].value - target)))  # type: ignore[misc]
+    turns = [number for pair in zip_longest(*sides) for number in pair if number is not None]
+    return turns[: min(count, len(queries))]
 
 
 def write_golden(folder: Path, queries: Sequence[PairQuery], scores: Sequence[Score], dtype: str) -> None:

@@ -87,6 +87,11 @@ def render(
     return text
 
 
+def question(theme: str | None) -> str:
+    """What a person's pair is asked, with or without a theme: by `paco score` and :class:`paco_core.Judge`."""
+    return pair_question("theme", theme)
+
+
 def pair_question(template: str, theme: str | None) -> str:
     """What a pair is asked by a template; a pair without a theme, by one that quotes a theme, is asked plainly.
 

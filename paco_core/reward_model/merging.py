@@ -32,15 +32,14 @@ class MergeReport:
     rank_agreement: float
     scores: list[Score]  # of the merged folder, in the order of the queries
 
-    def metrics(self, compared: str = "pairs") -> dict[str, float]:
-        """Figures of the merge; ``compared`` is the key of how many pairs it was compared on."""
+    def metrics(self) -> dict[str, float]:
+        """Figures of the merge."""
         return {
             "margin.worst": self.margins.worst,
             "margin.worst_allowed": self.margins.bounds.worst,
             "margin.mean": self.margins.mean,
             "margin.mean_allowed": self.margins.bounds.mean,
             "rank_agreement": self.rank_agreement,
-            compared: float(len(self.scores)),
         }
 
 

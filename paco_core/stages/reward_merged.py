@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -74,8 +75,8 @@ def run(ctx: StageContext) -> None:
     from paco_core.io.model_licence import licence_front
     from paco_core.reward_model import mlflow_model
     from paco_core.reward_model.examples import read_examples
-    from paco_core.reward_model.golden import write_golden
-    from paco_core.reward_model.instructions import render
+    from paco_core.reward_model.golden import choose_golden, write_golden
+    from paco_core.reward_model.instructions import question, render
     from paco_core.reward_model.merging import merge
     from paco_core.reward_model.model_card import model_card
     from paco_core.reward_model.yes_probability import PairQuery
@@ -88,11 +89,18 @@ def run(ctx: StageContext) -> None:
     panels = PanelStore.below(ctx.read(paths.GRIDS), ctx.read(paths.PAIRS))
     table = ctx.read(paths.COT_LABELS) / "validation.parquet"
     held_out = read_examples(table, panels.panel, params.template, none_allowed=params.source != "train")
-    queries = [example.query for example in held_out[:COMPARED]]
+    compared = held_out[:COMPARED]
+    queries = [example.query for example in compared]
+    # Golden pairs are asked as `paco score` asks where it is given two pictures and no more.
+    plain = [replace(example.query, instruction=question(None)) for example in compared if not example.ordered]
+    labels: list[bool | None] = [example.consistent for example in compared if not example.ordered]
     if not queries:
         ctx.say(f"reward_merged: there are no validation pairs; {DRAWN} drawn ones take their place")
         drawn = drawn_pairs(DRAWN, DRAWN_PX)
         queries = [PairQuery(first, second, render(params.template, theme=theme)) for first, second, theme in drawn]
+    if not plain:
+        plain = [replace(query, instruction=question(None)) for query in queries]
+        labels = [None] * len(plain)
     adapter: Path | None = ctx.read(paths.REWARD_LORA) / "adapter"
     base = model_at(ctx.root, params.base, "reward.base")
     if params.source == "merged":
@@ -102,12 +110,14 @@ def run(ctx: StageContext) -> None:
             base,
             adapter,
             out,
-            queries,
+            [*queries, *plain],
             device=params.device,
             dtype=params.dtype,
             pixels=(params.min_pixels, params.max_pixels),
         )
-        golden = queries[:GOLDEN], report.scores[:GOLDEN]
+        scores = report.scores[len(queries) :]
+        chosen = choose_golden(plain, scores, labels, GOLDEN)
+        golden = [plain[number] for number in chosen], [scores[number] for number in chosen]
         write_golden(out, *golden, params.dtype)
         mlflow_model.write(out)
         log = ctx.root / paths.REWARD_LORA / LOG if params.source == "train" else None
@@ -115,4 +125,5 @@ def run(ctx: StageContext) -> None:
         write_text(out / "README.md", model_card(params, paths.REWARD_MERGED.as_posix(), licence, log, pairs))
     recipe = {RECIPE_TAG: ctx.inputs.digest} if ctx.inputs else {}
     ctx.tracker.external_model(registered_name("reward"), paths.REWARD_MERGED, recipe)
-    ctx.report(report.metrics("pairs" if held_out else "drawn_pairs"), {"": paths.REWARD_MERGED})
+    asked = "pairs" if held_out else "drawn_pairs"
+    ctx.report({**report.metrics(), asked: float(len(queries))}, {"": paths.REWARD_MERGED})

@@ -13,12 +13,12 @@ import tiny_vlm
 from reward_project import fill
 from safetensors.torch import load_file, save_file
 
-from paco_core.api.judge import question
 from paco_core.cli import score_table as command
 from paco_core.cli.score import Options, score_pictures
 from paco_core.io import paths
 from paco_core.io.files import DataError
 from paco_core.reward_model.golden import write_golden
+from paco_core.reward_model.instructions import question
 from paco_core.reward_model.scorer import Scorer
 from paco_core.reward_model.yes_probability import PairQuery
 

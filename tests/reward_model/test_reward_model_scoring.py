@@ -15,7 +15,7 @@ from PIL import Image
 
 from paco_core.io.files import DataError
 from paco_core.reward_model.features import FeatureCache, Visual
-from paco_core.reward_model.golden import read_golden, write_golden
+from paco_core.reward_model.golden import choose_golden, read_golden, write_golden
 from paco_core.reward_model.instructions import chat, render
 from paco_core.reward_model.passes import Passes
 from paco_core.reward_model.scorer import Scorer
@@ -277,3 +277,12 @@ def test_any_case_sums_the_words_among_the_top_20() -> None:
         variants=True,
     )
     assert float(from_top_logits(logits, yes, no)) == pytest.approx(reference)
+
+
+def test_golden_pairs_are_a_clear_match_a_clear_mismatch_and_so_on() -> None:
+    scores = [Score(value) for value in (0.5, 0.99999, 0.93, 0.4, 0.06, 0.0)] + [Score(math.nan, "not finite")]
+    labels: list[bool | None] = [True, True, True, False, False, True, True]
+    asked = [query for _ in range(7) for query in queries()[:1]]
+    assert choose_golden(asked, scores, labels, 4) == [2, 4, 1, 3]
+    assert choose_golden(asked, scores, [None] * 7, 3) == [2, 4, 1], "without labels a score says on which side it is"
+    assert choose_golden(asked[:2], scores[:2], [True, True], 4) == [1, 0]

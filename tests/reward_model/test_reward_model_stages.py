@@ -17,6 +17,7 @@ from paco_core.config.params import ParamsError
 from paco_core.io import paths
 from paco_core.io.files import DataError, write_jsonl
 from paco_core.reward_model.golden import read_golden
+from paco_core.reward_model.instructions import TEMPLATES
 from paco_core.reward_model.scorer import Scorer
 from paco_core.runtime.context import open_stage
 from paco_core.stages import consistency_rank, edit_reward, reward_lora, reward_merged
@@ -50,11 +51,11 @@ def test_the_reward_is_trained_merged_and_scored(project: Path) -> None:
     folder = project / paths.REWARD_MERGED
     golden = read_golden(folder)
     scores = Scorer(folder).score([pair.query for pair in golden])
-    assert len(golden) == 4
+    assert len(golden) == 4 and {pair.query.instruction for pair in golden} == {TEMPLATES["plain"]}
     assert all(abs(score.value - pair.score) < 1e-5 for score, pair in zip(scores, golden, strict=True))
 
     first, second = (folder / "golden" / f"0-{side}.png" for side in ("first", "second"))
-    text = score_pictures(project, [first, second], Options(theme="the same style", reasons=True))
+    text = score_pictures(project, [first, second], Options(reasons=True))  # as it was asked
     assert abs(float(text.splitlines()[0]) - golden[0].score) < 1e-4
 
 
