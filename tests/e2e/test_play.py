@@ -73,7 +73,7 @@ def page(browser: Browser, play: Play) -> Iterator[Page]:
         tab.on("pageerror", lambda error: errors.append(str(error)))
         tab.on("console", lambda line: errors.append(line.text) if line.type == "error" else None)
         tab.goto(play.address)
-        tab.wait_for_selector("#paint-policy option", state="attached")
+        tab.wait_for_selector("#paint-policy:not([disabled])")
         yield tab
         assert [error for error in errors if "status of 422" not in error] == []
 
@@ -262,7 +262,7 @@ def test_a_page_that_lost_its_server_says_so_and_goes_on(browser: Browser, smoke
     tab = browser.new_page()
     tab.set_default_timeout(PATIENCE_S * 1000)
     tab.goto(made.address)
-    tab.wait_for_selector("#paint-policy option", state="attached")
+    tab.wait_for_selector("#paint-policy:not([disabled])")
     made.process.kill()
     made.process.wait()
     write(tab)

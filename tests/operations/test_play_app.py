@@ -166,7 +166,7 @@ def test_work_is_queued_watched_and_cancelled(client: TestClient, models: Models
     name = upload(client, picture()).json()["picture"]
     first = client.post("/paint", json=PAINT)
     assert first.status_code == 202 and first.json()["state"] in ("waiting", "running")
-    edit = {"picture": name, "instruction": "Make it blue.", "policy": "base", "seeds": 2, "compare": False}
+    edit = {"picture": name, "instruction": "Make it blue.", "policy": "base", "seeds": 2, "beside": None}
     edited = client.post("/edit", json=edit).json()["job"]
     scored = client.post("/score", json={"pictures": [name, name], "reasons": False}).json()["job"]
     assert client.post(f"/jobs/{scored}/cancel").json()["state"] == "cancelled"

@@ -14,7 +14,7 @@ from paco_core.io import paths
 from paco_core.io.files import DataError
 from paco_core.io.secrets import redacted
 from paco_core.operations.paint import BASE
-from paco_core.operations.promotion.champions import CHAMPION, Champions
+from paco_core.operations.promotion.champions import ALIASES, Champions
 from paco_core.tasks.edits import EDITS
 from paco_core.tasks.sets import SETS
 from paco_core.tasks.table import recipes_of
@@ -42,28 +42,28 @@ def about(root: Path, params: Params, gallery: Gallery) -> dict[str, Any]:
 
 
 def painters(root: Path, params: Params, task: Task) -> list[dict[str, Any]]:
-    """The policies of a task that were trained, their champions, and the model before training; best first."""
+    """The policies of a task that were trained, their champions and challengers, and the model before training."""
     recipes = recipes_of(task, params.policies)
     found = []
     for name, recipe in recipes.items():
         sizes = sorted(recipe.eval_sizes)
         if (root / paths.POLICIES / name).is_dir():
             found.append({"name": name, "trained": True, "sizes": sizes})
-        if _has_champion(root, name):
-            found.append({"name": f"{name}@{CHAMPION}", "trained": True, "sizes": sizes})
+        found += [{"name": f"{name}@{alias}", "trained": True, "sizes": sizes} for alias in _aliases(root, name)]
     if recipes:
         sizes = sorted(next(iter(recipes.values())).eval_sizes)
         found.append({"name": BASE, "trained": False, "sizes": sizes})
     return found
 
 
-def _has_champion(root: Path, name: str) -> bool:
+def _aliases(root: Path, name: str) -> list[str]:
+    """The aliases that a policy's versions have."""
     try:
         registry = Champions.of_store(root)
-        return registry is not None and registry.at(name, CHAMPION) is not None
+        return [] if registry is None else [alias for alias in ALIASES if registry.at(name, alias) is not None]
     except Exception as error:  # MLflow raises much, and the page does without its champions
         log.warning("the registry does not answer (%s)", redacted(str(error).splitlines()[0]))
-        return False
+        return []
 
 
 def _sets(root: Path) -> list[dict[str, Any]]:

@@ -24,6 +24,7 @@ MAX_SEEDS, MAX_SIDE = 8, 2048
 
 
 Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=1000)]
+PolicyName = Annotated[str, StringConstraints(pattern=r"^[\w.-]{1,100}(@[a-z]{1,20})?$")]
 Name = Annotated[str, StringConstraints(pattern="^[0-9a-f]{20}$")]
 
 
@@ -32,13 +33,13 @@ class _Body(BaseModel):
 
 
 class _OptionsBody(_Body):
-    policy: Annotated[str, StringConstraints(pattern=r"^[\w.-]{1,100}(@[a-z]{1,20})?$")]
+    policy: PolicyName
     seeds: Annotated[int, Field(ge=1, le=MAX_SEEDS)]
     size: Annotated[int, Field(ge=16, le=MAX_SIDE)] | None = None
-    compare: bool = True
+    beside: PolicyName | None = None
 
     def options(self) -> Options:
-        return Options(self.policy, self.seeds, self.size, self.compare)
+        return Options(self.policy, self.seeds, self.size, self.beside)
 
 
 class PaintBody(_OptionsBody):

@@ -6,7 +6,7 @@ import gc
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
 from statistics import fmean
@@ -19,7 +19,7 @@ from paco_core.io.files import DataError
 from paco_core.operations import paint
 from paco_core.operations.play.gallery import Gallery
 from paco_core.operations.play.jobs import Job
-from paco_core.reward_model.instructions import render
+from paco_core.reward_model.instructions import question
 from paco_core.reward_model.yes_probability import PairQuery, Score
 from paco_core.runtime.placement import take_gpus
 from paco_core.tasks.edits import EDITS
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from paco_core.operations.paint import NamedPolicy
     from paco_core.policies.base import Policy
     from paco_core.reward_model.scorer import Scorer
+    from paco_core.tasks.base import Task
 
 MOST_PICTURES = 8  # compared at once: 28 pairs
 
@@ -45,13 +46,13 @@ class Options:
         policy: as :func:`paco_core.operations.paint.named` takes it.
         seeds: how many pictures, of the seeds 0 to ``seeds`` - 1.
         size: side of a picture; None as in :func:`paco_core.operations.paint.pictures`.
-        compare: also by the model before training.
+        beside: who paints the same from equal noise, to compare with; named like ``policy``, or None for nobody.
     """
 
     policy: str
     seeds: int
     size: int | None
-    compare: bool
+    beside: str | None
     layout: str | None = None  # of a set, as :func:`paco_core.operations.paint.set_record` takes it
 
 
@@ -77,9 +78,9 @@ class Studio:
         Raises:
             DataError: when the panels cannot be put into a prompt, or there is no such policy.
         """
-        by = paint.named(self.root, self.params, options.policy, SETS)
-        record = paint.set_record(theme, panels, options.size or max(by.recipe.eval_sizes), options.layout)
-        return self._painted(by, record, options, job)
+        painters = self._painters(options, SETS)
+        record = paint.set_record(theme, panels, options.size or max(painters[-1].recipe.eval_sizes), options.layout)
+        return self._painted(painters, record, options, job)
 
     def edit(self, picture: str, instruction: str, options: Options, job: Job) -> dict[str, Any]:
         """Edits of a picture of the gallery, each with its editing reward.
@@ -88,8 +89,8 @@ class Studio:
             DataError: when there is no such policy, or the picture is no longer kept.
         """
         reference = self.gallery.image(picture)
-        by = paint.named(self.root, self.params, options.policy, EDITS)
-        found = self._painted(by, paint.edit_record(instruction, reference), options, job, reference)
+        painters = self._painters(options, EDITS)
+        found = self._painted(painters, paint.edit_record(instruction, reference), options, job, reference)
         return {**found, "reference": picture}
 
     def score(self, names: Sequence[str], theme: str | None, reasons: bool, job: Job) -> dict[str, Any]:
@@ -103,11 +104,10 @@ class Studio:
         if judge is None:
             raise DataError("there is no reward model yet: run `dvc repro reward_merged` first")
         pairs = list(combinations(range(len(pictures)), 2))
-        question = render("theme", theme=theme) if theme else render("plain")
         job.step("comparing the pictures", len(pairs) * (2 if reasons else 1))
         rows: list[dict[str, Any]] = []
         for first, second in pairs:
-            query = PairQuery(pictures[first], pictures[second], question)
+            query = PairQuery(pictures[first], pictures[second], question(theme))
             (score,) = judge.score([query])
             job.advance()
             why = None
@@ -120,31 +120,46 @@ class Studio:
         mean = fmean(known) if len(known) == len(rows) else None  # of the rest it would depend on which pairs failed
         return {"pictures": list(names), "theme": theme, "pairs": rows, "mean": mean}
 
+    def _painters(self, options: Options, task: Task) -> list[NamedPolicy]:
+        """Who paints: the one to compare with, where there is one, then the chosen one."""
+        names = dict.fromkeys(name for name in (options.beside, options.policy) if name is not None)
+        return [self._named(name, options.policy, task) for name in names]
+
+    def _named(self, name: str, chosen: str, task: Task) -> NamedPolicy:
+        """The painter of a name; ``base`` is the model of the recipe that was chosen beside it."""
+        by = paint.named(self.root, self.params, name, task)
+        if name != paint.BASE:
+            return by
+        return replace(by, name=paint.BASE, recipe=paint.named(self.root, self.params, chosen, task).recipe)
+
     def _painted(
-        self, by: NamedPolicy, record: PromptRecord, options: Options, job: Job, reference: Image | None = None
+        self,
+        painters: Sequence[NamedPolicy],
+        record: PromptRecord,
+        options: Options,
+        job: Job,
+        reference: Image | None = None,
     ) -> dict[str, Any]:
-        policy, judge = self._policy_of(by, job), self._judge_of(job)
-        both = options.compare and by.adapter is not None
         steps = (self.params.t2is if reference is None else self.params.gedit).steps
         result: dict[str, Any] = {
-            "prompt": record.prompt, "theme": record.theme, "seeds": options.seeds, "judge": judge is not None,
-            "layout": record.layout, "columns": parse_layout(record.layout)[1], "pictures": [],
-            "painters": [{"name": paint.BASE, "trained": False}] * (both or by.adapter is None)
-            + [{"name": by.name, "trained": True}] * (by.adapter is not None),
+            "prompt": record.prompt, "theme": record.theme, "seeds": options.seeds, "layout": record.layout,
+            "columns": parse_layout(record.layout)[1], "pictures": [], "cut": None,
+            "painters": [{"name": by.name, "trained": by.adapter is not None} for by in painters],
         }  # fmt: skip
-        job.step("painting", options.seeds * steps * len(result["painters"]))
-        with _counted(policy, job):
-            # Seed by seed, so that each set is seen when it is there. Painted together they differ by rounding at most.
-            for seed in range(options.seeds):
-                found = paint.pictures(
-                    self.params, policy, by, record, seeds=[seed], side=options.size, steps=steps, reference=reference,
-                    compare=both,
-                )  # fmt: skip
-                rows = [self._row(painted, judge, reference) for painted in found]
-                result = {
-                    **result, "cut": _cut(policy, record), "pictures": [*result["pictures"], *rows]
-                }  # fmt: skip
-                job.show(result)
+        for by in painters:
+            policy, judge = self._policy_of(by, job), self._judge_of(job)
+            result["judge"] = judge is not None
+            job.step(f"painting by {by.name}", options.seeds * steps)
+            with _counted(policy, job):
+                # Seed by seed, so that each is seen when it is there. Painted together they differ by rounding at most.
+                for seed in range(options.seeds):
+                    (painted,) = paint.pictures(
+                        self.params, policy, by, record, seeds=[seed], side=options.size, steps=steps,
+                        reference=reference,
+                    )  # fmt: skip
+                    row = {"by": by.name, **self._row(painted, judge, reference)}
+                    result = {**result, "cut": _cut(painted), "pictures": [*result["pictures"], row]}
+                    job.show(result)
         return result
 
     def _row(self, painted: Painted, judge: Scorer | None, reference: Image | None) -> dict[str, Any]:
@@ -245,9 +260,9 @@ def _counted(policy: Policy, job: Job) -> Iterator[None]:
         del policy.velocity
 
 
-def _cut(policy: Policy, record: PromptRecord) -> dict[str, Any] | None:
-    """What the policy did not read of a prompt that it encoded."""
-    cut = policy.cut.get(record.prompt)
+def _cut(painted: Painted) -> dict[str, Any] | None:
+    """What the policy did not read of a prompt."""
+    cut = painted.lost
     return None if cut is None else {"tokens": cut.tokens - cut.window, "of": cut.tokens, "lost": cut.lost}
 
 

@@ -59,6 +59,8 @@ function example({ theme, panels: texts }) {
 export function offer(about) {
   usual = about.usual_panels;
   choices.offer(about.sets);
+  section.closed = !about.sets.length;
+  section.settle();
   section.empty("Nothing painted yet", "Write a theme and what each panel shows, or try an example, and paint.");
   const buttons = about.set_examples.map((one) => {
     const button = make("button", { type: "button", textContent: one.name, title: one.theme });

@@ -1,11 +1,11 @@
-// Painted pictures: one row a seed, the model before training and the trained policy side by side.
+// Painted pictures: one row a seed, the policy and who was chosen beside it.
 import { bar, make, number, scored } from "./dom.js";
 import { button } from "./pictures.js";
 
 // The painters that a request will have, before the server says so.
 export function expected(body) {
-  const base = { name: "base", trained: false };
-  return body.policy === "base" ? [base] : [...(body.compare ? [base] : []), { name: body.policy, trained: true }];
+  const names = [...new Set([body.beside, body.policy])].filter(Boolean);
+  return names.map((name) => ({ name, trained: name !== "base" }));
 }
 
 // actions(row): buttons below a picture; noun: what a picture is called; measured: what its score is.
@@ -16,7 +16,7 @@ export function draw(found, result, body, ended, { noun, measured, actions }) {
   if (ended && !rows.length) return found.replaceChildren();
   const seeds = Array.from({ length: body.seeds }, (_, seed) => {
     const figures = painters.map((painter) => {
-      const row = rows.find((one) => one.seed === seed && one.trained === painter.trained);
+      const row = rows.find((one) => one.seed === seed && one.by === painter.name);
       return row ? figure(row, painter, result, { noun, judge, actions }) : ended ? null : waits(painter, result);
     });
     if (!figures.some(Boolean)) return null;
@@ -39,7 +39,7 @@ function original(picture) {
 function means(rows, painters, judge, noun, measured) {
   if (!rows.length) return null;
   const title = judge ? `Mean ${measured}` : "Not scored: there is no reward model yet";
-  const lines = judge ? painters.map((painter) => mean(rows.filter((row) => row.trained === painter.trained), painter, noun)) : [];
+  const lines = judge ? painters.map((painter) => mean(rows.filter((row) => row.by === painter.name), painter, noun)) : [];
   return make("div.means", {}, make("h2", { textContent: title }), ...lines);
 }
 

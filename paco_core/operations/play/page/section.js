@@ -10,10 +10,13 @@ function left(seconds) {
 export class Section {
   // read() gives [path, body], or throws an Error that says what is missing; draw(result, body, ended) shows it.
   constructor(name, read, draw) {
-    Object.assign(this, { name, read, draw, job: null });
+    Object.assign(this, { name, read, draw, job: null, closed: true }); // until the page knows what there is
     this.form = $(name).querySelector("form");
     this.found = $(name).querySelector(".found");
     this.state = this.form.querySelector(".state");
+    this.form.querySelector("button.main").disabled = true;
+    const bar = make("div.track.unknown", {}, make("i"));
+    this.found.replaceChildren(make("div.empty", { role: "status" }, make("b", { textContent: "One moment" }), "The page asks what this project has trained.", bar));
     this.form.onsubmit = (event) => {
       event.preventDefault();
       this.start();
@@ -33,7 +36,7 @@ export class Section {
   }
 
   async start() {
-    if (this.busy) return;
+    if (this.busy || this.closed) return;
     let asked;
     try {
       asked = this.read();
@@ -132,18 +135,19 @@ export class Section {
   }
 }
 
-// The choices that painting and editing share: a policy, its sizes, and whether the base stands beside it.
+// The choices that painting and editing share: a policy, its sizes, and who stands beside it.
 export class Choices {
   // unsized: what no chosen size is called, where the server can choose one; else the largest is the first choice.
   constructor(section, unsized = null) {
     this.unsized = unsized;
-    [this.policy, this.seeds, this.size, this.compare] = ["policy", "seeds", "size", "compare"].map((part) => $(`${section}-${part}`));
+    [this.policy, this.seeds, this.size, this.beside] = ["policy", "seeds", "size", "beside"].map((part) => $(`${section}-${part}`));
     this.policy.onchange = () => this.follow();
   }
 
   offer(painters) {
     this.painters = painters;
     this.policy.replaceChildren(...painters.map((one) => new Option(one.name, one.name)));
+    this.policy.disabled = this.size.disabled = !painters.length;
     this.follow();
   }
 
@@ -156,7 +160,12 @@ export class Choices {
     const free = this.unsized === null ? [] : [new Option(this.unsized, "")];
     this.size.replaceChildren(...free, ...sizes.map((side) => new Option(`${side} px`, side)));
     this.size.selectedIndex = free.length ? 0 : sizes.length - 1;
-    this.compare.disabled = !trained;
+    // Beside a trained policy: the model before training first, then other versions and recipes.
+    const others = this.painters.filter((one) => one !== this.painter).sort((one, other) => one.trained - other.trained);
+    const options = others.map((one) => new Option(one.trained ? one.name : "base, before training", one.name));
+    this.beside.replaceChildren(...options, new Option("nothing", ""));
+    this.beside.selectedIndex = trained ? 0 : options.length;
+    this.beside.disabled = !options.length;
   }
 
   read() {
@@ -165,7 +174,7 @@ export class Choices {
       policy: this.painter.name,
       seeds: Number(this.seeds.value),
       size: Number(this.size.value) || null,
-      compare: this.compare.checked && this.painter.trained,
+      beside: this.beside.value || null,
     };
   }
 }
