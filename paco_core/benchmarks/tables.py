@@ -11,6 +11,7 @@ from pathlib import Path
 
 from paco_core.benchmarks.statistics import Comparison, Estimate
 from paco_core.io.files import DataError, read_json, write_json, write_text
+from paco_core.io.text_table import text_table
 
 TABLES = "tables.json"
 INTERVAL = re.compile(r"(\S+) (\([^)]* to [^)]*\).*)")
@@ -41,6 +42,12 @@ class Table:
     def markdown(self) -> str:
         lines = [f"## {self.title}", "", _row(self.head), "|---" + "|---:" * (len(self.head) - 1) + "|"]
         lines += [_row(row) for row in self.rows]
+        return "\n".join([*lines, *(line for note in self.notes for line in ("", note))]) + "\n"
+
+    def text(self) -> str:
+        """The table for a terminal."""
+        rows = [[" ".join(cell.split()) for cell in row] for row in self.rows]
+        lines = [self.title, "", *text_table(rows, self.head, right=range(1, len(self.head)))]
         return "\n".join([*lines, *(line for note in self.notes for line in ("", note))]) + "\n"
 
     def html(self) -> str:

@@ -55,11 +55,12 @@ def checkpoints(args: argparse.Namespace) -> None:
 
 def profile(args: argparse.Namespace) -> None:
     from paco_core.config import profiles
+    from paco_core.io.text_table import text_table
 
     root = project_root()
     if args.action == "list":
-        for name in profiles.available(root):
-            print(name)
+        found = {name: profiles.description(root, name) for name in profiles.available(root)}
+        _show(args, Answer("\n".join(text_table(list(found.items()))), found))
     else:
         print(profiles.use(root, args.name))
 
@@ -352,7 +353,7 @@ def tables(args: argparse.Namespace) -> None:
         wrote = [checked(place, "file") for place in tables.files(checked(args.out, "folder"))]
     found = tables.sections(project_root(), detail=args.detail)
     if args.out is None:
-        _show(args, Answer(tables.markdown(found), found))
+        _show(args, Answer(tables.text(found), found))
     else:
         tables.write(args.out, found)
         _show(args, Answer(f"wrote {wrote[0]} and {wrote[1]}", found))

@@ -17,6 +17,7 @@ from paco_core.io import paths
 from paco_core.io.answer import Answer
 from paco_core.io.files import DataError, read_table
 from paco_core.io.targets import checked
+from paco_core.io.text_table import text_table
 
 if TYPE_CHECKING:
     from paco_core.data.annotation.queue import AnnotationQueue
@@ -116,7 +117,7 @@ def _welcome(queue: AnnotationQueue, path: Path, address: str) -> str:
     lines = [
         f"{len(queue.chosen)} of {len(queue.instances)} instances, each for {queue.overlap} of {len(active)} "
         f"annotators; answers in {path}",
-        *(f"  {one.name:<14} {address}/a/{one.token}   {progress[one.name]}" for one in active),
+        *text_table([(one.name, f"{address}/a/{one.token}", progress[one.name]) for one in active], indent="  "),
         "Ctrl-C stops; the same command resumes where everybody was.",
     ]
     return "\n".join(lines)

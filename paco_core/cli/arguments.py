@@ -233,7 +233,7 @@ def parser() -> argparse.ArgumentParser:
 
     profile = verb("profile", acts.profile, "list the profiles, or write params.yaml from one")
     actions = profile.add_subparsers(dest="action", required=True)
-    actions.add_parser("list", help="names of the profiles")
+    listed = actions.add_parser("list", help="the profiles, and what each is for")
     use = actions.add_parser("use", help="write params.yaml from a profile")
     use.add_argument("name", help="one that the list names")
 
@@ -249,7 +249,7 @@ def parser() -> argparse.ArgumentParser:
         "--profile", metavar="NAME", help="check this profile instead of params.yaml, which stays as it is"
     )
 
-    _figures(status, doctor, params, check)
+    _figures(status, doctor, params, check, listed)
     _add_reward(verb)
     _add_painting(verb)
     _add_tables(verb)

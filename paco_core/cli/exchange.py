@@ -17,6 +17,7 @@ from paco_core.io.files import DataError, read_json, read_table, write_text
 from paco_core.io.model_licence import licence_of
 from paco_core.io.secrets import redacted
 from paco_core.io.targets import checked
+from paco_core.io.text_table import text_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -79,7 +80,7 @@ def trace(root: Path, wanted: str) -> Answer:
     refs = _refs(root, wanted)
     index = PanelStore.below(root / paths.GRIDS, root / paths.PAIRS).grids.index
     prompts = {record.idx: record for record in read_prompts(root / paths.DIVERSE_PROMPTS / "prompts.jsonl")}
-    lines, panels = [wanted], []
+    rows, panels = [], []
     for role, ref in refs:
         grid_id, panel = parse_ref(ref)
         grid: Any = index.loc[grid_id]
@@ -87,7 +88,8 @@ def trace(root: Path, wanted: str) -> Answer:
         panels.append(
             {"role": role, "grid": grid_id, "panel": panel, **{k: str(grid[k]) for k in ("seed", "prompt_id")}}
         )
-        lines.append(f"  {role:<10} {where}, prompt {grid['prompt_id']}")
+        rows.append((role, f"{where}, prompt {grid['prompt_id']}"))
+    lines = [wanted, *text_table(rows, indent="  ")]
     for prompt_id in dict.fromkeys(str(index.loc[parse_ref(ref)[0], "prompt_id"]) for _, ref in refs):
         if prompt_id in prompts:
             lines.append(f"  prompt {prompt_id}: {prompts[prompt_id].prompt}")

@@ -23,6 +23,7 @@ from paco_core.io.files import digest
 from paco_core.io.pictures import read_image
 from paco_core.io.progress import Progress
 from paco_core.io.targets import checked
+from paco_core.io.text_table import text_table
 from paco_core.operations import paint
 from paco_core.tasks.edits import EDITS
 from paco_core.tasks.sets import SETS
@@ -112,7 +113,8 @@ def _painted(
     measured = "consistency" if reference is None else "editing reward"
     cut = found[0].lost
     lines = [*notes, *([] if cut is None else [f"the prompt is cut: {cut}"])]
-    lines += [f"{row['by']:<12} seed {row['seed']}  {measured} {_score(row['score'])}  {row['file']}" for row in rows]
+    cells = [(row["by"], f"seed {row['seed']}", f"{measured} {_score(row['score'])}", row["file"]) for row in rows]
+    lines += text_table(cells)
     if scores is None:
         lines.append("no scores: there is no reward model yet; run `dvc repro reward_merged`")
     figures = {

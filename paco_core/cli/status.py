@@ -11,6 +11,7 @@ from dvc_project.paths import overlap
 from dvc_project.project import DvcProject, Stage
 from dvc_project.rwlock import writing
 from dvc_project.state import ProjectState, StageState
+from paco_core.io.text_table import text_table
 from paco_core.runtime.code.derived import present_code
 from paco_core.serving.servers import endpoint
 
@@ -25,8 +26,9 @@ class StageLine:
     state: State
     why: tuple[str, ...] = ()
 
-    def text(self, width: int) -> str:
-        return f"{self.stage:<{width}}  {self.state}{': ' if self.why else ''}{'; '.join(self.why)}"
+    @property
+    def cells(self) -> tuple[str, str]:
+        return self.stage, f"{self.state}{': ' if self.why else ''}{'; '.join(self.why)}"
 
 
 @dataclass(frozen=True)
@@ -42,8 +44,7 @@ class Status:
         return sum(line.state == "up to date" for line in self.stages)
 
     def text(self) -> str:
-        width = max((len(line.stage) for line in self.stages), default=0)
-        lines = [line.text(width) for line in self.stages]
+        lines = text_table([line.cells for line in self.stages])
         lines += [f"{self.current} of {len(self.stages)} stages are up to date"]
         return "\n".join([*lines, "", "champions", self.champions, "", "reward servers", self.servers])
 

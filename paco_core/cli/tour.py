@@ -7,6 +7,7 @@ from pathlib import Path
 from paco_core.io import figures_text, paths
 from paco_core.io.answer import Answer
 from paco_core.io.files import read_json
+from paco_core.io.text_table import text_table
 
 NEXT = """
 look at
@@ -29,7 +30,6 @@ def tour(root: Path) -> Answer:
     """
     figures = read_json(root / paths.metrics_file(paths.REPORT.name))
     texts = figures_text.as_text(figures)
-    width = max(map(len, texts), default=0)
-    lines = ["the run's figures", *(f"  {key:<{width}}  {text}" for key, text in texts.items())]
+    lines = ["the run's figures", *text_table(list(texts.items()), indent="  ")]
     report = (root / paths.REPORT / "index.html").resolve().as_uri()
     return Answer("\n".join(lines) + "\n" + NEXT.format(report=report), {"figures": figures, "report": report})

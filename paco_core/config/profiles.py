@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import re
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,13 @@ EXTENDS = "extends"  # key of a profile that changes another one than the storyb
 def available(root: Path) -> list[str]:
     """Names of the profiles in ``profiles/``."""
     return sorted(path.stem for path in (root / "profiles").glob("*.yaml"))
+
+
+def description(root: Path, name: str) -> str:
+    """What a profile is for: the first sentence of the comment at the head of its file; empty where it has none."""
+    lines = params.read_text(root / "profiles" / f"{name}.yaml").splitlines()
+    head = " ".join(line.lstrip("# ").strip() for line in takewhile(lambda line: line.startswith("#"), lines))
+    return re.split(r"(?<=[^.]\.)\s", head, maxsplit=1)[0]
 
 
 def _overlay(base: Any, changes: Any, where: str) -> None:

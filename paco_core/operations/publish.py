@@ -15,6 +15,7 @@ from dvc_project.yaml import parse_yaml
 from paco_core.io.files import DataError
 from paco_core.io.secret_search import Search
 from paco_core.io.secrets import redacted
+from paco_core.io.text_table import text_table
 from paco_core.operations.named import folder_of
 from paco_core.operations.publish_contents import CARD, Kind, is_pickled, sort_of, uses
 
@@ -44,11 +45,8 @@ class Parcel:
 
     def text(self) -> str:
         """The files, the card's head and the faults, for people."""
-        width = max((len(name) for name, _ in self.files), default=0)
-        lines = [
-            f"{self.folder} ({self.kind})",
-            *(f"  {name:<{width}}  {size:>12,} bytes" for name, size in self.files),
-        ]
+        files = [(name, f"{size:,} bytes") for name, size in self.files]
+        lines = [f"{self.folder} ({self.kind})", *text_table(files, right=[1], indent="  ")]
         lines += [
             f"in all {sum(size for _, size in self.files):,} bytes",
             "",

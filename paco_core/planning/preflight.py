@@ -17,6 +17,7 @@ from paco_core.data.annotation import answer_file
 from paco_core.data.prompts.prompts import make_prompts
 from paco_core.io import paths
 from paco_core.io.files import DataError
+from paco_core.io.text_table import text_table
 from paco_core.planning import placement
 from paco_core.planning.costs import stage_costs
 from paco_core.planning.weights import model_gb
@@ -48,12 +49,13 @@ class Preflight:
 
     def text(self) -> str:
         """The report as plain text, one stage a line."""
-        width = max(map(len, self.costs), default=0)
+        rows = []
         lines = [f"profile {self.profile}: what each stage would do"]
         for label, cost in self.costs.items():
             time = "time not measured" if cost.seconds is None else f"about {_duration(cost.seconds)}"
             tail = f" ({cost.note})" if cost.note else ""
-            lines.append(f"  {label:<{width}}  {cost.work}; {cost.memory_gb:.1f} GB on {cost.device}, {time}{tail}")
+            rows.append((label, f"{cost.work}; {cost.memory_gb:.1f} GB on {cost.device}, {time}{tail}"))
+        lines += text_table(rows, indent="  ")
         known = [cost.seconds for cost in self.costs.values() if cost.seconds is not None]
         if len(known) == len(self.costs):
             lines.append(f"  in all about {_duration(sum(known))} one after another; `make demo` runs two at a time")

@@ -68,6 +68,12 @@ def markdown(found: Sequence[Section]) -> str:
     return "\n".join(parts)
 
 
+def text(found: Sequence[Section]) -> str:
+    """All tables for a terminal."""
+    parts = [part for section in found for part in (*(table.text() for table in section.tables), f"{section.origin}\n")]
+    return "\n".join(parts)
+
+
 def files(folder: Path) -> list[Path]:
     """What :func:`write` writes to a folder."""
     return [folder / "tables.md", folder / "tables.html"]
@@ -75,8 +81,8 @@ def files(folder: Path) -> list[Path]:
 
 def write(folder: Path, found: Sequence[Section]) -> None:
     """Write ``tables.md`` and ``tables.html`` (self-contained) to ``folder``."""
-    text, page = files(folder)
-    write_text(text, markdown(found))
+    plain, page = files(folder)
+    write_text(plain, markdown(found))
     body = "\n".join(
         "\n".join([*(table.html() for table in section.tables), f'<p class="note">{escape(section.origin)}</p>'])
         for section in found

@@ -19,6 +19,7 @@ from pathlib import Path
 from paco_core.io.file_locks import locked, try_hold
 from paco_core.io.files import DataError
 from paco_core.io.project import owner_root
+from paco_core.io.text_table import text_table
 
 FOLDER = Path(".paco") / "checkpoints"
 UNFINISHED = Path(".paco") / "unfinished"
@@ -137,10 +138,13 @@ def text(found: Sequence[Kept]) -> str:
     """A table for the terminal."""
     if not found:
         return "no checkpoints"
-    width = max(len(kept.stage) for kept in found)
     rows = [
-        f"{kept.stage:<{width}}  {kept.folder.name[:12]:<12}  {kept.size / 1e6:10.1f} MB  "
-        f"{datetime.fromtimestamp(kept.modified, UTC):%Y-%m-%d %H:%M} UTC"
+        (
+            kept.stage,
+            kept.folder.name[:12],
+            f"{kept.size / 1e6:.1f} MB",
+            f"{datetime.fromtimestamp(kept.modified, UTC):%Y-%m-%d %H:%M} UTC",
+        )
         for kept in found
     ]
-    return "\n".join([*rows, f"in all {sum(kept.size for kept in found) / 1e6:.1f} MB"])
+    return "\n".join([*text_table(rows, right=[2]), f"in all {sum(kept.size for kept in found) / 1e6:.1f} MB"])

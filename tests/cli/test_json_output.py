@@ -120,7 +120,7 @@ def test_the_tour_and_the_tables(made: Path, capsys: pytest.CaptureFixture[str])
     write_tables(made / paths.CONSISTENCY_RANK, "x", [Table("Ranks", ["judge", "accuracy"], [["ours", "0.815"]])])
     text, found = both(capsys, "tables")
     (table,) = found[0]["tables"]
-    assert table["rows"] == [["ours", "0.815"]] and "| ours | 0.815 |" in text
+    assert table["rows"] == [["ours", "0.815"]] and "ours      0.815" in text
     assert [one["benchmark"] for one in found if not one["tables"]] == ["edit_reward", "t2is_bench", "gedit"]
 
 

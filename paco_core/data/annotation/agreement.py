@@ -16,6 +16,7 @@ from typing import Any
 
 from paco_core.data.annotation.habits import Habits
 from paco_core.data.annotation.votes import Annotation
+from paco_core.io.text_table import text_table
 
 ENOUGH = 20  # shared instances below which nobody is judged
 ONE_SIDED = 1.645  # standard errors of a one-sided 95% bound
@@ -84,7 +85,8 @@ class Agreement:
             f"{self.shared_instances} instances ranked by two or more: Kendall's W {_show(self.kendall_w)}, "
             f"pairwise agreement {_show(self.pairwise)} (chance 0.50), Kendall's tau {_show(self.kendall_tau)}"
         )
-        rows = [("annotator", "rankings", "shared", "pairwise", "tau", "cannot tell", "s/answer", "")]
+        columns = ("annotator", "rankings", "shared", "pairwise", "tau", "cannot tell", "s/answer", "")
+        rows: list[tuple[str, ...]] = []
         for one in self.annotators:
             spread = "" if math.isnan(one.tau_error) else f" ± {ONE_SIDED * one.tau_error:.2f}"
             rows.append(
@@ -94,9 +96,7 @@ class Agreement:
                     "DOUBTFUL: " + "; ".join(one.doubts) if one.doubts else "",
                 )
             )  # fmt: skip
-        widths = [max(len(row[n]) for row in rows) for n in range(len(rows[0]) - 1)]
-        lines = ["  ".join([*(cell.ljust(w) for cell, w in zip(row, widths, strict=False)), row[-1]]) for row in rows]
-        return "\n".join([head, *(line.rstrip() for line in lines)])
+        return "\n".join([head, *text_table([columns, *rows], right=(1, 2, 3, 5, 6))])
 
 
 def kendall_w(rankings: Sequence[Sequence[int]]) -> float:

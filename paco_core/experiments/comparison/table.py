@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from paco_core.experiments.comparison.collect import ComparedRun, differing
+from paco_core.io.text_table import text_table
 
 WIDTH = 46  # of a value cell; longer values are cut, the page shows them whole
 
@@ -37,18 +38,11 @@ def text(runs: Sequence[ComparedRun], first: int = 0) -> str:
         cells = [number(values[0])]
         cells += [f"{number(v)} {change(v, values[0])}".rstrip() for v in values[1:]]
         rows.append([key, *cells])
-    lines += ["", *_aligned(["figure", *heads], rows)]
+    lines += ["", *text_table(rows, ["figure", *heads], most=WIDTH)]
     for title, columns in (
         ("parameters that differ", [run.params for run in runs]),
         ("data that differ", [run.datasets for run in runs]),
     ):
         rows = [[key, *(str(column.get(key, "-")) for column in columns)] for key in differing(columns)]
-        lines += ["", *(_aligned([title, *heads], rows) if rows else [f"{title}: none"])]
+        lines += ["", *(text_table(rows, [title, *heads], most=WIDTH) if rows else [f"{title}: none"])]
     return "\n".join(lines)
-
-
-def _aligned(head: list[str], rows: list[list[str]]) -> list[str]:
-    cells = [[cell if len(cell) <= WIDTH else f"{cell[: WIDTH - 1]}…" for cell in row] for row in [head, *rows]]
-    widths = [max(len(row[n]) for row in cells) for n in range(len(head))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]
-    return [lines[0], "  ".join("-" * width for width in widths), *lines[1:]]

@@ -17,6 +17,7 @@ from paco_core.config.params import ServingParams
 from paco_core.io.answer import Answer, plain
 from paco_core.io.files import digest
 from paco_core.io.project import owner_root
+from paco_core.io.text_table import text_table
 from paco_core.reward_model.golden import FILE as GOLDEN_FILE
 from paco_core.reward_model.golden import agreement, read_golden
 from paco_core.reward_model.yes_probability import NO, YES
@@ -305,10 +306,9 @@ def status(root: Path) -> Answer:
         kept = "until `paco serve down`" if registry.is_kept(record.name) else "until nobody leases it"
         age, leases = int(time.time() - record.started), registry.leases(record.name)
         rows.append({**plain(record), "age_s": age, "leases": leases, "kept": registry.is_kept(record.name)})
-        lines.append(
-            f"{record.name}  {record.url}  {record.engine}  process {record.pid}  up {age} s  {leases} leases  {kept}"
-        )
-    return Answer("\n".join(lines) or "no reward model is served; `paco serve up` starts one", rows)
+        cells = f"process {record.pid}", f"up {age} s", f"{leases} leases", kept
+        lines.append((record.name, record.url, record.engine, *cells))
+    return Answer("\n".join(text_table(lines)) or "no reward model is served; `paco serve up` starts one", rows)
 
 
 def _chosen(registry: Registry, name: str | None, names: list[str]) -> str:
