@@ -14,6 +14,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from dagster_dvc.half_written import put_aside
 from dagster_dvc.process import Completed, began
 from dvc_project.locks import held
 from dvc_project.project import DvcProject, Stage
@@ -30,6 +31,7 @@ def tidy_up(project: DvcProject, stage: Stage, done: Completed) -> list[str]:
     """
     removed = remove_half_written(project, stage) if began(done) else []
     lines = [f"{stage.name} was stopped: removed the half-written {path}" for path in removed]
+    lines += put_aside(project.root)
     released = release_dead_locks(project.root)
     return lines + [f"{stage.name} was stopped: released DVC's lock of the ended process {gone}" for gone in released]
 

@@ -142,7 +142,7 @@ def reproduce(root: Path, jobs: int, say: Say = say) -> int:
             if failed := _stages(root, waits, jobs, say, page):
                 say(f"{', '.join(failed)} failed; what is finished is kept, and the next run resumes from there")
                 return 1
-    return _plainly(root)
+    return _plainly(root, say)
 
 
 def _stages(root: Path, waits: Mapping[str, Set[str]], jobs: int, say: Say, page: ProgressPage) -> list[str]:
@@ -162,17 +162,26 @@ def _stages(root: Path, waits: Mapping[str, Set[str]], jobs: int, say: Say, page
     finally:
         for dvc in running:
             end_group(dvc.child, GRACE_SECONDS)
-            release_dead_locks(root)  # those of a DVC that had to be killed
+        if running:
+            _repair(root, say)
     return failed
 
 
-def _plainly(root: Path) -> int:
+def _repair(root: Path, say: Say) -> None:
+    """After DVCs were stopped: they may leave half a file of their own, and locks of processes that are gone."""
+    for line in put_aside(root):
+        say(line)
+    release_dead_locks(root)
+
+
+def _plainly(root: Path, say: Say) -> int:
     """``dvc repro``; its exit status."""
     dvc = start_group([*DVC, "repro"], cwd=root, env=_environment())
     try:
         return dvc.wait()
     except BaseException:
         end_group(dvc, GRACE_SECONDS)
+        _repair(root, say)
         raise
     finally:
         forget_group(dvc)

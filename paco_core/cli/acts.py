@@ -143,7 +143,11 @@ def sweep(args: argparse.Namespace) -> None:
 
 
 def reproduce(args: argparse.Namespace) -> None:
+    from paco_core.config.params import PARAMS_FILE, load
+    from paco_core.experiments.reproduction.variants import chosen
+
     root = project_root()
+    chosen(args.variants, load(root / PARAMS_FILE).policies.recipes)  # before more is imported
     _prepare(root, args.set)
     with uncollected():
         from paco_core.cli import reproduce as command
@@ -230,7 +234,7 @@ def provenance(args: argparse.Namespace) -> None:
     if story.problem:
         print(f"runs are unknown: {story.problem}", file=sys.stderr)
     if not args.verify:
-        print(story.text("json" if args.json else "markdown"))
+        _show(args, story.text())
         return
     verdict = command.check(root, story)
     _show(args, Answer(verdict.text(), verdict))
@@ -239,7 +243,7 @@ def provenance(args: argparse.Namespace) -> None:
 
 
 def promote(args: argparse.Namespace) -> None:
-    root = _recorded_root()
+    root = _recorded_root(args.name)
     from paco_core.cli.promotion import promote
 
     made = promote(root, args.name, say=lambda line: print(line, file=sys.stderr))
@@ -247,17 +251,19 @@ def promote(args: argparse.Namespace) -> None:
 
 
 def rollback(args: argparse.Namespace) -> None:
-    root = _recorded_root()
+    root = _recorded_root(args.name)
     from paco_core.cli.promotion import roll_back
 
     _show(args, roll_back(root, args.name))
 
 
-def _recorded_root() -> Path:
-    """The project, whose runs this user may record; else an error at once, and not after all that is imported."""
+def _recorded_root(name: str) -> Path:
+    """The project, whose runs this user may record about ``name``; else an error, before more is imported."""
+    from paco_core.operations.named import check_name
     from paco_core.runtime.tracking import require_writable
 
     root = project_root()
+    check_name(root, name)
     require_writable(root)
     return root
 
@@ -307,6 +313,9 @@ def paint(args: argparse.Namespace) -> None:
 
 
 def edit(args: argparse.Namespace) -> None:
+    from paco_core.io.pictures import read_image
+
+    read_image(args.picture)  # before more is imported
     _prepare(project_root(), [])
     with uncollected():
         from paco_core.cli import paint as command

@@ -8,6 +8,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from paco_core.cli import acts
+from paco_core.cli.parser import Parser
 from paco_core.io.numbers import PORTS, whole
 
 SEEDS = 2**32 - 1
@@ -27,7 +28,9 @@ def _add_tracking(verb: Callable[..., argparse.ArgumentParser]) -> None:
     compare.add_argument("--out", type=Path, default=Path("comparison.html"), help="the page (default: %(default)s)")
 
     provenance = verb("provenance", acts.provenance, "print what a path or alias was made from, back to the prompts")
-    provenance.add_argument("subject", help="a path, a stage (grids@0), or an alias (flux_t2is@champion)")
+    provenance.add_argument(
+        "subject", help="a path, a stage (grids@0), a policy (flux_t2is), or an alias (flux_t2is@champion)"
+    )
     provenance.add_argument("--verify", action="store_true", help="hash everything again and name broken links")
 
     text = "make the present version champion if its checks pass and it beats the incumbent in a paired test"
@@ -211,9 +214,7 @@ def _print_completion(args: argparse.Namespace) -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="paco", description="Consistent image generation by reinforcement learning, as a pipeline."
-    )
+    parser = Parser(prog="paco", description="Consistent image generation by reinforcement learning, as a pipeline.")
     parser.add_argument("--version", action="version", version=f"%(prog)s {version('paco-rl')}")
     verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
 

@@ -14,6 +14,7 @@ from paco_core.io import paths
 from paco_core.io.answer import Answer
 from paco_core.io.check_report import CheckReport
 from paco_core.io.files import DataError
+from paco_core.operations.named import check_name
 from paco_core.operations.promotion import decision as decisions
 from paco_core.operations.promotion.champions import (
     CHAMPION,
@@ -65,11 +66,8 @@ def promote(root: Path, name: str, say: Callable[[str], None] = lambda _line: No
     Raises:
         DataError: for an unknown name, an out that is not the recorded one, or an incumbent whose bytes are gone.
     """
-    params = load(root / PARAMS_FILE)
-    known = [REWARD, *params.policies.recipes]
-    if name not in known:
-        raise DataError(f"nothing is called {name!r}; choose one of: {', '.join(known)}")
-    champions = Champions(root)
+    check_name(root, name)
+    params, champions = load(root / PARAMS_FILE), Champions(root)
     md5, incumbent = champions.recorded(name), champions.at(name, CHAMPION)
     _require_recorded(root, name, md5)
     with open_run(

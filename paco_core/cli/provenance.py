@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from dvc_project.lockfile import Lock
+from paco_core.io.answer import Answer
 from paco_core.io.files import DataError
-from paco_core.operations.promotion.champions import ALIASES, Champions
+from paco_core.operations.promotion.champions import ALIASES, Champions, out_of
 from paco_core.runtime.provenance.chain import Provenance, of_path, project_path
 from paco_core.runtime.provenance.runs import RunFinder
-from paco_core.runtime.provenance.text import markdown
+from paco_core.runtime.provenance.text import plain
 from paco_core.runtime.provenance.verify import Verdict, verify, verify_cached
 
 
@@ -24,14 +23,12 @@ class Story:
     present: bool
     problem: str | None
 
-    def text(self, form: Literal["markdown", "json"]) -> str:
-        if form == "json":
-            return json.dumps(self.provenance.as_dict(), indent=2, ensure_ascii=False)
-        return markdown(self.provenance)
+    def text(self) -> Answer:
+        return Answer(plain(self.provenance), self.provenance.as_dict())
 
 
 def story_of(root: Path, subject: str) -> Story:
-    """The story of a path, a stage (``grids@0``) or an alias (``flux_t2is@champion``).
+    """The story of a path, a stage (``grids@0``), a policy or an alias (``flux_t2is``, ``flux_t2is@champion``).
 
     Raises:
         DataError: when nothing is known of it.
@@ -48,7 +45,11 @@ def story_of(root: Path, subject: str) -> Story:
         if lock.md5_of(version.path) == version.md5:
             return Story(of_path(version.path, lock, finder), True, finder.failure)
         return Story(version.provenance(), False, None)
-    return Story(of_path(project_path(root, subject), lock, finder), True, finder.failure)
+    path = project_path(root, subject)
+    named = out_of(subject).as_posix()  # of a policy, or `reward`
+    return Story(
+        of_path(path if lock.maker(path) else named if lock.maker(named) else path, lock, finder), True, finder.failure
+    )
 
 
 def check(root: Path, story: Story) -> Verdict:

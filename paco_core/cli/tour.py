@@ -16,7 +16,7 @@ look at
   make ui                       the asset graph on http://127.0.0.1:3000, the runs on http://127.0.0.1:5000
   paco tables                   the benchmarks' tables beside the published ones
   dvc dag                       the graph in the terminal
-  git add dvc.lock data/metrics data/runs && git commit -m "First run"     keep it: later runs are compared with it
+  git add . && git commit -m "First run"     keep it: later runs are compared with it
   dvc metrics diff              every metric of every stage, compared with the committed run
   dvc exp run -S policies.recipes.flux_t2is.noise_level=0.9     change a parameter: only what depends on it runs again
 """.rstrip()

@@ -5,11 +5,19 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from paco_core.config.params import PARAMS_FILE, load
 from paco_core.io import paths
 from paco_core.io.atomic import atomic
 from paco_core.io.files import DataError
 from paco_core.io.targets import checked
 from paco_core.operations.promotion.champions import ALIASES, REWARD, Champions, adapter_of, bytes_of, out_of
+
+
+def check_name(root: Path, name: str) -> None:
+    """Raise DataError unless a name can have versions: ``reward``, or a recipe of ``params.yaml``."""
+    known = [REWARD, *load(root / PARAMS_FILE).policies.recipes]
+    if name not in known:
+        raise DataError(f"nothing is called {name!r}; choose one of: {', '.join(known)}")
 
 
 def folder_of(root: Path, name: str) -> tuple[Path, Path | None]:

@@ -10,6 +10,9 @@ import pytest
 
 from dagster_dvc import DvcProject
 from dagster_dvc.half_written import HALF, put_aside
+from dagster_dvc.process import Completed
+from dagster_dvc.tidying import tidy_up
+from pipelines import repro
 from pipelines.repro import reproduce
 
 
@@ -86,3 +89,16 @@ def test_nothing_is_touched_that_dvc_writes_just_now(finished: Path) -> None:
     with (finished / ".dvc/tmp/lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert put_aside(finished) == [] and (finished / "dvc.lock").exists()
+
+
+def test_a_stop_leaves_no_half_of_dvcs_own_files(finished: Path) -> None:
+    """A DVC that is interrupted while it writes empties its file first; the next plain `dvc repro` would refuse it."""
+    (finished / ".dvc/tmp/rwlock").write_text("")
+    said: list[str] = []
+    repro._repair(finished, said.append)
+    assert not (finished / ".dvc/tmp/rwlock").exists() and "half-written .dvc/tmp/rwlock" in said[0]
+
+    (finished / ".dvc/tmp/rwlock").write_text('{"write": {')
+    project = DvcProject(finished)
+    stage = next(iter(project.stages.values()))
+    assert "half-written .dvc/tmp/rwlock" in tidy_up(project, stage, Completed(-2, "", "", 0.0))[0]

@@ -14,13 +14,14 @@ import yaml
 from dvc_project.cache import Cache
 from dvc_project.hashing import Workspace
 from dvc_project.lockfile import Lock
+from paco_core.cli.provenance import story_of
 from paco_core.io.files import DataError
 from paco_core.io.versions import restore
 from paco_core.runtime.provenance import records
 from paco_core.runtime.provenance.chain import Link, Provenance, Run, of_path, of_stage_now, project_path
 from paco_core.runtime.provenance.runs import RunFinder
 from paco_core.runtime.provenance.shipping import ship
-from paco_core.runtime.provenance.text import markdown
+from paco_core.runtime.provenance.text import markdown, plain
 from paco_core.runtime.provenance.verify import verify, verify_cached
 
 POLICY = "data/policies/flux_t2is"
@@ -54,6 +55,18 @@ def test_a_file_inside_an_out_belongs_to_it_and_unmade_paths_say_so(root: Path) 
         of_path("data/zoo/flux", Lock.read(root))
     with pytest.raises(DataError, match="outside the project"):
         project_path(root, "/etc/passwd")
+
+
+def test_a_terminal_shows_a_line_for_each_stage_and_no_markup(root: Path) -> None:
+    lines = plain(story(root)).splitlines()
+    assert lines[2].split() == ["stage", "made", "reads", "MLflow", "run", "git", "commit"]
+    assert [line.split()[0] for line in lines[3:8]] == ["policies@flux_t2is", "pairs", "grids@1", "grids@0", "prompts"]
+    assert "made by no stage: data/zoo/flux" in lines and not set("<>|`") & set("".join(lines))
+
+
+@pytest.mark.parametrize("subject", [POLICY, "flux_t2is", "policies@flux_t2is"])
+def test_a_policy_is_known_by_path_name_and_stage(root: Path, subject: str) -> None:
+    assert story_of(root, subject).provenance.path == POLICY
 
 
 def test_runs_are_found_by_recipe(root: Path) -> None:

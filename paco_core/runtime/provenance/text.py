@@ -1,4 +1,4 @@
-"""A provenance as Markdown: a table of the way up, then each stage's parameters and code."""
+"""A provenance for a card (Markdown, with each stage's parameters and code) and for a terminal (a line a stage)."""
 
 from __future__ import annotations
 
@@ -6,6 +6,35 @@ from dataclasses import replace
 
 from paco_core.runtime.provenance.chain import Link, Provenance, Run
 from paco_core.runtime.tracking import flatten
+
+
+def plain(provenance: Provenance) -> str:
+    """A line for each stage: what it made, from what, by which run and commit; then what no stage made."""
+    head = ["stage", "made", "reads", "MLflow run", "git commit"]
+    rows = [_plain_row(link) for link in provenance.links]
+    widths = [max(len(row[n]) for row in [head, *rows]) for n in range(len(head))]
+    given = {path for link in provenance.links for path in {**link.given, **link.made_of.files}}
+    version = f", version {provenance.md5[:12]}" if provenance.md5 else ""
+    return "\n".join(
+        [
+            f"{provenance.path}{version}: each line was made from the lines that it reads",
+            "",
+            *(
+                "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+                for row in [head, *rows]
+            ),
+            *(["", f"made by no stage: {', '.join(sorted(given))}"] if given else []),
+            "",
+            "with --json: whole md5s, parameters, code and the page of each run",
+        ]
+    )
+
+
+def _plain_row(link: Link) -> list[str]:
+    outs = [f"{path} {md5[:8]}" for path, md5 in link.outs.items() if "/metrics/" not in path]
+    run = link.run or Run()
+    commit = (run.git_commit or "")[:8] + ("+" if run.git_dirty else "")
+    return [link.stage, ", ".join(outs) or "this folder", ", ".join(link.reads), (run.mlflow_run or "")[:8], commit]
 
 
 def markdown(provenance: Provenance, level: int = 1) -> str:

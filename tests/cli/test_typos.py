@@ -1,0 +1,56 @@
+"""What is misspelt is found before anything heavy is imported, and answered with what was probably meant."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from paco_core.cli.arguments import parser
+
+TYPOS = {
+    "promote flux_t2si": "nothing is called 'flux_t2si'; choose one of: reward, flux_t2is",
+    "rollback flux_t2si": "nothing is called 'flux_t2si'",
+    "edit nowhere.png words": "nowhere.png: no such picture",
+    "reproduce --variants ful": "no variant 'ful'; there are: full",
+    "fetch flux_t2si folder": "'flux_t2si' is neither the reward, a trained recipe nor NAME@champion",
+}
+ASK = """
+import sys
+from paco_core.cli.commands import main
+for line in sys.argv[1:]:
+    try:
+        main(line.split())
+    except SystemExit as end:
+        assert end.code == 1, line
+assert "torch" not in sys.modules
+"""
+
+
+def test_a_misspelt_name_costs_no_import_of_torch(repository: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", ASK, *TYPOS], cwd=repository, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    for line, message in TYPOS.items():
+        assert f"paco {line.split()[0]}: {message}" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "near"), [(["statu"], "status"), (["provenence", "x"], "provenance"), (["dataset", "exprt"], "export")]
+)
+def test_an_unknown_verb_is_answered_with_the_nearest(
+    words: list[str], near: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        parser().parse_args(words)
+    assert f"invalid choice: '{words[-1] if words[0] == 'dataset' else words[0]}', did you mean '{near}'?" in (
+        capsys.readouterr().err
+    )
+
+
+def test_what_resembles_nothing_is_answered_with_all(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parser().parse_args(["frobnicate"])
+    said = capsys.readouterr().err
+    assert "did you mean" not in said and "choose from 'init', 'status'" in said
