@@ -84,12 +84,15 @@ class Outcome:
     stopped: str | None = None  # why training ended before its last epoch
 
     def metrics(self) -> Row:
-        """Flat figures: each evaluation and gap before and after, its change, and the last epoch's health."""
+        """Flat figures: each evaluation and gap before and after, its change, and the last epoch's health.
+
+        ``eval.64.x`` is ``x`` on the few prompts of an evaluation, without an interval; the benchmarks measure it on more.
+        """
         figures: Row = {"epochs": self.rows[-1]["epoch"], "stopped_early": float(self.stopped is not None)}
         after = self.after | {f"gap/{name}": value for name, value in gaps(self.after, self.sizes).items()}
         begun = self.before | {f"gap/{name}": value for name, value in gaps(self.before, self.sizes).items()}
         for name, value in after.items():
-            key = name.replace("/", ".")
+            key = f"{'' if name.startswith('gap/') else 'eval.'}{name.replace('/', '.')}"
             before = begun.get(name, math.nan)
             figures |= {f"{key}.before": before, f"{key}.after": value, f"{key}.change": value - before}
         for name in ("reward_ratio", PANEL_DIVERSITY, REFERENCE_DISTANCE, *LAST_UPDATE):

@@ -90,10 +90,13 @@ STAGE = Stage(
     ),
     cost=_cost,
     headline=(
-        # ``64.consistency.change``, and none of the gaps between the sizes. The gold metrics are the embedded world's;
+        # ``eval.64.consistency.change``, and no gap between the sizes. The gold metrics are the embedded world's;
         # the real world has none, and there the reward counts.
-        tuple(f"[0-9]*.{measure}.change" for measure in ("gold_consistency", "gold_editing", "consistency", "editing")),
-        tuple(f"[0-9]*.{measure}.change" for measure in ("gold_following", "gold_kept", "clip_t")),
+        tuple(
+            f"eval.[0-9]*.{measure}.change"
+            for measure in ("gold_consistency", "gold_editing", "consistency", "editing")
+        ),
+        tuple(f"eval.[0-9]*.{measure}.change" for measure in ("gold_following", "gold_kept", "clip_t")),
         ("epochs",),
     ),
     preview=_preview,

@@ -56,6 +56,19 @@ def test_pictures_meet_at_equal_samples_though_their_steps_differ(project: Path,
     assert "[0]: 0 at 0, 0.3 at 288; [1]: 0 at 0, 0.6 at 288" in drawn["svg"]
 
 
+def test_an_interval_stands_with_its_figure(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING", "false")
+    for name, change in (("t2is/a", 0.2), ("t2is/b", 0.25)):
+        with open_run(project, "paco/t2is", name, {}) as tracker:
+            ends = {"x.change_low": change - 0.1, "x.change_high": change + 0.1, "x.change_p": 0.01}
+            tracker.metrics({"x.change": change, **ends, "y_low": 1.0})
+    text = compare(project, ["t2is/a", "t2is/b"], project / "out.html")
+    (line,) = [line for line in text.splitlines() if line.startswith("x.change")]
+    assert re.split(r"  +", line) == ["x.change", "0.2 (0.1 to 0.3)", "0.25 (0.15 to 0.35) +0.05"]
+    assert "y_low" in text and "95% interval" in text
+    assert "0.25 (0.15 to 0.35)" in (project / "out.html").read_text()
+
+
 def test_runs_that_are_not_there_or_are_meant_twice(project: Path, runs: list[str]) -> None:
     with pytest.raises(DataError, match=r"no run or experiment is called 'policies/c'.*policies/b/smoke/seed0"):
         compare(project, ["policies/c"], project / "out.html")

@@ -313,6 +313,9 @@ def test_the_gap_between_sizes_is_told(tmp_path: Path) -> None:
     outcome = trainer(params=params(epochs=1)).run(tmp_path, tmp_path / "checkpoint")
     gap = outcome.after["64/brightness"] - outcome.after["32/brightness"]
     assert outcome.rows[-1]["gap/brightness"] == gap and outcome.metrics()["gap.brightness.after"] == gap
+    assert outcome.metrics()["eval.64.brightness.after"] == outcome.after["64/brightness"], (
+        "named apart from a benchmark's"
+    )
 
 
 def test_a_groupwise_reward_sees_groups_that_batches_tear_apart(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paco_core.experiments.comparison.collect import ComparedRun, differing
-from paco_core.experiments.comparison.table import change, number
+from paco_core.experiments.comparison.table import figures
 from paco_core.report import charts, html
 
 if TYPE_CHECKING:
@@ -100,22 +100,12 @@ def _small(image: Image, alt: str) -> html.Picture:
 def render(runs: Sequence[ComparedRun], get: GetPicture, made: str) -> str:
     """The page."""
     heads = columns(runs)
-    metrics = sorted({key for run in runs for key in run.metrics})
     view: dict[str, Any] = {
         "made": made,
         "heads": heads,
         "pictures": picture_rows(runs, get),
         "charts": curve_charts(heads),
-        "metrics": [
-            (
-                key,
-                [
-                    (number(run.metrics.get(key)), change(run.metrics.get(key), runs[0].metrics.get(key)) if n else "")
-                    for n, run in enumerate(runs)
-                ],
-            )
-            for key in metrics
-        ],
+        "metrics": figures(runs),
         "params": _rows([run.params for run in runs]),
         "datasets": _rows([run.datasets for run in runs]),
         "families": list(dict.fromkeys(run.experiment for run in runs)),

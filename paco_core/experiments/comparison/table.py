@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from paco_core.experiments.comparison.collect import ComparedRun, differing
 from paco_core.io.text_table import text_table
 
+INTERVAL = ("_low", "_high", "_p")
 WIDTH = 46  # of a value cell; longer values are cut, the page shows them whole
 
 
@@ -24,6 +25,26 @@ def change(value: float | None, first: float | None) -> str:
     return f"{value - first:+.3g}"
 
 
+def figures(runs: Sequence[ComparedRun]) -> list[tuple[str, list[tuple[str, str]]]]:
+    """Each figure with a value of every run, its 95% interval where it has one, and the difference to the first run's.
+
+    The ends of an interval and the p of its test (``x_low``, ``x_high``, ``x_p``) stand with ``x``.
+    """
+    keys = {key for run in runs for key in run.metrics}
+    ends = {f"{key}{end}" for key in keys if {f"{key}_low", f"{key}_high"} <= keys for end in INTERVAL}
+    return [
+        (key, [(_value(run.metrics, key), change(run.metrics.get(key), runs[0].metrics.get(key)) if n else "")
+               for n, run in enumerate(runs)])
+        for key in sorted(keys - ends)
+    ]  # fmt: skip
+
+
+def _value(metrics: Mapping[str, float], key: str) -> str:
+    low, high = metrics.get(f"{key}_low"), metrics.get(f"{key}_high")
+    interval = "" if low is None or high is None else f" ({number(low)} to {number(high)})"
+    return f"{number(metrics.get(key))}{interval}"
+
+
 def text(runs: Sequence[ComparedRun], first: int = 0) -> str:
     """All figures of all runs, numbered from ``first``; parameters and data sets only where they differ."""
     heads = [f"[{n}] {run.title}" for n, run in enumerate(runs, first)]
@@ -31,14 +52,9 @@ def text(runs: Sequence[ComparedRun], first: int = 0) -> str:
     if len({run.experiment for run in runs}) > 1:
         found = ", ".join(dict.fromkeys(run.experiment for run in runs))
         lines.append(f"of different families ({found}): only figures of the same name can be compared")
-    metrics = sorted({key for run in runs for key in run.metrics})
-    rows = []
-    for key in metrics:
-        values = [run.metrics.get(key) for run in runs]
-        cells = [number(values[0])]
-        cells += [f"{number(v)} {change(v, values[0])}".rstrip() for v in values[1:]]
-        rows.append([key, *cells])
-    lines += ["", *text_table(rows, ["figure", *heads], most=WIDTH)]
+    found = figures(runs)
+    rows = [[key, *(f"{value} {delta}".rstrip() for value, delta in cells)] for key, cells in found]
+    lines += ["", *text_table(rows, ["figure (95% interval)", *heads], most=WIDTH)]
     for title, columns in (
         ("parameters that differ", [run.params for run in runs]),
         ("data that differ", [run.datasets for run in runs]),
