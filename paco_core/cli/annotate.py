@@ -69,7 +69,13 @@ def _shown(root: Path, path: Path) -> Path:
 def _saved(root: Path, store: AnswerStore) -> str:
     """Save the answers; what became of it, in words. They are safe in the store whatever happens here."""
     try:
-        return f"{answer_file.save(root, store)} answers in {answer_file.FILE}"
+        source = load(root / PARAMS_FILE).annotations.source
+        read = (
+            ""
+            if source == "people"
+            else f"; annotations.source is {source!r}, the graph reads them when it is 'people'"
+        )
+        return f"{answer_file.save(root, store)} answers in {answer_file.FILE}{read}"
     except (DataError, OSError) as error:
         return f"not saved in {answer_file.FILE} ({error}); the answers are in {_shown(root, store.path)}: " + (
             "run `paco annotate save` when that is fixed"

@@ -1,4 +1,4 @@
-"""What is watched. Sensors that act are off until they are switched on; the mirror of ``dvc.lock`` only reads."""
+"""What is watched. Sensors that act are off until they are switched on; the mirrors, of runs and champions, only read."""
 
 # No `from __future__ import annotations`: Dagster reads the sensor functions' annotations.
 
@@ -29,6 +29,28 @@ def housekeeping(context: dg.SensorEvaluationContext) -> dg.SkipReason:
     return dg.SkipReason("; ".join(lines) or "nothing to clean up")
 
 
+@dg.sensor(
+    minimum_interval_seconds=60,
+    default_status=dg.DefaultSensorStatus.RUNNING,
+    description="Mirrors MLflow's alias champion: what `paco promote` and `paco rollback` decided in a terminal",
+)
+def champions(context: dg.SensorEvaluationContext) -> dg.SkipReason:
+    """Starts no run: it only reads, and only where MLflow's file has changed."""
+    from paco_core.operations.promotion.champions import Champions
+    from paco_core.runtime.tracking import tracking_uri
+    from paco_core.runtime.tracking.database import sqlite_file
+    from pipelines.defs.operations.promoted import mirror_champions
+
+    file = sqlite_file(tracking_uri(ROOT))
+    changed = None if file is None or not file.is_file() else str(file.stat().st_mtime_ns)
+    if changed is not None and changed == context.cursor:
+        return dg.SkipReason("MLflow recorded nothing since the last tick")
+    lines = mirror_champions(context.instance, Champions.of_store(ROOT))
+    if changed is not None:
+        context.update_cursor(changed)
+    return dg.SkipReason("; ".join(lines) or "Dagster and the registry agree")
+
+
 @dg.run_failure_sensor(
     name="alert_on_failure",
     monitored_jobs=[whole_graph, reevaluation, reproducibility_audit, endpoint_health],
@@ -55,5 +77,5 @@ def _words(context: dg.RunFailureSensorContext) -> str:
 
 
 def sensors() -> list[dg.SensorDefinition]:
-    """Runs from a terminal, or pulled with git, show up in Dagster: `dvc.lock` is mirrored."""
-    return [build_dvc_lock_sensor(PROJECT, translator=TRANSLATOR), housekeeping, alert_on_failure]
+    """Runs and promotions from a terminal, or pulled with git, show up in Dagster: they are mirrored."""
+    return [build_dvc_lock_sensor(PROJECT, translator=TRANSLATOR), champions, housekeeping, alert_on_failure]

@@ -75,6 +75,16 @@ def test_a_store_without_answers_writes_no_file(tmp_path: Path) -> None:
     assert not (tmp_path / answer_file.FILE).exists()
 
 
+def test_skips_alone_write_no_file_and_go_with_the_first_answer(tmp_path: Path) -> None:
+    """A page that was opened and looked at makes nothing stale."""
+    skipped = replace(answers()[0], verdict="skipped", ranking=None)
+    store = filled(tmp_path / STORE, [skipped])
+    assert answer_file.save(tmp_path, store) == 0 and answer_file.unsaved(tmp_path, store.every()) == 0
+    assert not (tmp_path / answer_file.FILE).exists()
+    store.record(replace(answers()[0], revision=2))
+    assert answer_file.save(tmp_path, store) == 2 and set(answer_file.read(tmp_path)) == set(store.every())
+
+
 def test_answers_that_only_the_file_has_are_not_overwritten(tmp_path: Path) -> None:
     answer_file.save(tmp_path, filled(tmp_path / "one.sqlite", answers(9)))
     text = (tmp_path / answer_file.FILE).read_text()

@@ -58,10 +58,10 @@ def test_what_spends_is_off_and_what_only_reads_is_on() -> None:
         "weekly_audit",
         "endpoint_health_every_5_minutes",
     }
-    assert {s.name for s in repository.sensor_defs} == {"dvc_lock", "housekeeping", "alert_on_failure"}
+    assert {s.name for s in repository.sensor_defs} == {"dvc_lock", "champions", "housekeeping", "alert_on_failure"}
     assert all(s.default_status is dg.DefaultScheduleStatus.STOPPED for s in repository.schedule_defs)
     on = {s.name for s in repository.sensor_defs if s.default_status is dg.DefaultSensorStatus.RUNNING}
-    assert on == {"dvc_lock"}
+    assert on == {"dvc_lock", "champions"}
 
 
 def test_loading_imports_no_framework() -> None:

@@ -66,12 +66,15 @@ def _key(answer: Answer) -> tuple[str, str, int]:
 
 
 def save(root: Path, store: AnswerStore) -> int:
-    """Write the file if its bytes would change; how many answers it holds. Without answers there is none.
+    """Write the file if its bytes would change; how many answers it holds.
+
+    Where nobody has said anything yet that counts (no answers, or skipped ones only) there is none: it would make the
+    stage ``annotations`` stale, for nothing.
 
     Raises:
         DataError: when the file holds answers that the store does not have; nothing is written then.
     """
-    file, answers = root / FILE, store.every()
+    file, answers = root / FILE, _counting(store.every())
     if lost := unsaved(root, answers, back=True):
         raise DataError(
             f"{file}: holds {lost} answers that {store.path} does not have, so it was kept: move the file away "
@@ -83,10 +86,15 @@ def save(root: Path, store: AnswerStore) -> int:
     return len(answers)
 
 
+def _counting(answers: Sequence[Answer]) -> Sequence[Answer]:
+    """All answers, as soon as one of them is more than a skip."""
+    return answers if any(answer.verdict != "skipped" for answer in answers) else []
+
+
 def unsaved(root: Path, answers: Sequence[Answer], *, back: bool = False) -> int:
     """How many of these answers the file does not hold; with ``back``, how many of the file's are not among these."""
     there = set(read(root)) if (root / FILE).is_file() else set[Answer]()
-    return len(there - set(answers) if back else set(answers) - there)
+    return len(there - set(answers) if back else set(_counting(answers)) - there)
 
 
 def read(root: Path) -> list[Answer]:
