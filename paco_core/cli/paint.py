@@ -113,7 +113,9 @@ def _painted(
     measured = "consistency" if reference is None else "editing reward"
     cut = found[0].lost
     lines = [*notes, *([] if cut is None else [f"the prompt is cut: {cut}"])]
-    cells = [(row["by"], f"seed {row['seed']}", f"{measured} {_score(row['score'])}", row["file"]) for row in rows]
+    cells = [
+        (str(row["by"]), f"seed {row['seed']}", f"{measured} {_score(row['score'])}", str(row["file"])) for row in rows
+    ]
     lines += text_table(cells)
     if scores is None:
         lines.append("no scores: there is no reward model yet; run `dvc repro reward_merged`")

@@ -86,7 +86,7 @@ class Outcome:
     def metrics(self) -> Row:
         """Flat figures: each evaluation and gap before and after, its change, and the last epoch's health.
 
-        ``eval.64.x`` is ``x`` on the few prompts of an evaluation, without an interval; the benchmarks measure it on more.
+        ``eval.64.x`` is ``x`` on the few prompts of an evaluation, without an interval; benchmarks measure it on more.
         """
         figures: Row = {"epochs": self.rows[-1]["epoch"], "stopped_early": float(self.stopped is not None)}
         after = self.after | {f"gap/{name}": value for name, value in gaps(self.after, self.sizes).items()}

@@ -50,10 +50,9 @@ def text(runs: Sequence[ComparedRun], first: int = 0) -> str:
     heads = [f"[{n}] {run.title}" for n, run in enumerate(runs, first)]
     lines = [f"[{n}] {run.run_id}  {run.title}  {run.status}  {run.url}" for n, run in enumerate(runs, first)]
     if len({run.experiment for run in runs}) > 1:
-        found = ", ".join(dict.fromkeys(run.experiment for run in runs))
-        lines.append(f"of different families ({found}): only figures of the same name can be compared")
-    found = figures(runs)
-    rows = [[key, *(f"{value} {delta}".rstrip() for value, delta in cells)] for key, cells in found]
+        families = ", ".join(dict.fromkeys(run.experiment for run in runs))
+        lines.append(f"of different families ({families}): only figures of the same name can be compared")
+    rows = [[key, *(f"{value} {delta}".rstrip() for value, delta in cells)] for key, cells in figures(runs)]
     lines += ["", *text_table(rows, ["figure (95% interval)", *heads], most=WIDTH)]
     for title, columns in (
         ("parameters that differ", [run.params for run in runs]),
