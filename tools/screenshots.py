@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from dagster_dvc.process import interrupt_on
+from paco_core.io import paths
 
 ROOT = Path(__file__).resolve().parent.parent
 IMAGES = ROOT / "docs" / "images"
@@ -159,7 +160,8 @@ def report(camera: Camera, url: str) -> None:
 
 
 def dagster(camera: Camera, lineage: str) -> None:
-    with camera.page(lineage, 1600, 1090, "cot_labels", "reward_merged", before=DAGSTER_SEEN, scale=2) as page:
+    wanted = (paths.COT_LABELS.name, paths.REWARD_MERGED.name)
+    with camera.page(lineage, 1600, 1090, *wanted, before=DAGSTER_SEEN, scale=2) as page:
         page.get_by_label("panel_show_right").first.click()  # the list of groups: the graph is what is looked at
         page.wait_for_function(ALL_GREEN)
         page.set_viewport_size({"width": 1340, "height": 1090})  # the graph stays where it was

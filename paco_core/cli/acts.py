@@ -354,13 +354,16 @@ def push(args: argparse.Namespace) -> None:
 
 def tables(args: argparse.Namespace) -> None:
     from paco_core.io.targets import checked
+    from paco_core.stages import declared
 
     with uncollected():
         from paco_core.report import tables
 
     if args.out is not None:
         wrote = [checked(place, "file") for place in tables.files(checked(args.out, "folder"))]
-    found = tables.sections(project_root(), detail=args.detail)
+    root = project_root()
+    benchmarks = [name for name, stage in declared(root).items() if stage.tables]
+    found = tables.sections(root, benchmarks, detail=args.detail)
     if args.out is None:
         _show(args, Answer(tables.text(found), found))
     else:

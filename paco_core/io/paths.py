@@ -33,8 +33,8 @@ def producer(path: Path) -> str | None:
 
     A stage writes below ``data/NAME``, and has the file ``paco_core/stages/NAME.py``.
     """
-    places = (place for place in (path, *path.parents) if place.parent.name == DATA.name)
-    return next((place.name for place in places if (STAGES / f"{place.name}.py").is_file()), None)
+    names = (place.name for place in (path, *path.parents) if place.parent.name == DATA.name)
+    return next((name for name in names if (STAGES / f"{name}.py").is_file() and name != "__init__"), None)
 
 
 def metrics_file(stage: str, item: str | None = None) -> Path:

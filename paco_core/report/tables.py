@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from paco_core.runtime.provenance.chain import Run
 
 TITLE = "Benchmarks"
-BENCHMARKS = (paths.CONSISTENCY_RANK, paths.EDIT_REWARD, paths.T2IS_BENCH, paths.GEDIT)
 
 
 @dataclass(frozen=True)
@@ -42,10 +41,11 @@ class Section:
         return f"{self.benchmark}: {', '.join(parts)}"
 
 
-def sections(root: Path, *, detail: bool = False) -> list[Section]:
-    """Every benchmark of the paper, those that did not run without tables.
+def sections(root: Path, benchmarks: Iterable[str], *, detail: bool = False) -> list[Section]:
+    """Of each benchmark its tables, none where it did not run.
 
     Args:
+        benchmarks: stages whose outs hold tables.
         detail: also what the paper does not have: paired differences, figures by task type.
 
     Raises:
@@ -53,10 +53,11 @@ def sections(root: Path, *, detail: bool = False) -> list[Section]:
     """
     runs = recorded_runs(root, Lock.read(root))
     found = []
-    for path in BENCHMARKS:
-        tables = read_tables(root / path) if (root / path).is_dir() else []
+    for name in benchmarks:
+        out = root / paths.DATA / name
+        tables = read_tables(out) if out.is_dir() else []
         shown = [table for table in tables if detail or not table.detail]
-        found.append(Section(path.name, shown, runs.get(path.name)))
+        found.append(Section(name, shown, runs.get(name)))
     return found
 
 

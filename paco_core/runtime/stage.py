@@ -89,6 +89,7 @@ class Stage:
         view: a saved page of the stage's MLflow experiment.
         checks: of its outs.
         compared: whether Dagster compares the figures with those of the version before.
+        tables: whether its out holds tables for `paco tables` (:func:`paco_core.benchmarks.tables.write_tables`).
     """
 
     section: str | None = None
@@ -104,3 +105,4 @@ class Stage:
     view: View | None = None
     checks: Sequence[Check] = ()
     compared: bool = False
+    tables: bool = False

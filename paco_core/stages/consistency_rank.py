@@ -74,6 +74,7 @@ STAGE = Stage(
         Check("every_ranking_was_scored", _every_ranking_was_scored, "No judge failed on any instance"),
     ),
     compared=True,
+    tables=True,
 )
 
 

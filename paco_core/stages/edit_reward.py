@@ -35,6 +35,7 @@ STAGE = Stage(
     cost=_cost,
     headline=(("reward.overall",), ("base.overall",), ("reward_minus_base.overall",), ("cases",)),
     compared=True,
+    tables=True,
 )
 
 

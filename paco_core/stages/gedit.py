@@ -96,6 +96,7 @@ STAGE = Stage(
         ),
     ),
     compared=True,
+    tables=True,
 )
 
 

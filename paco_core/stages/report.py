@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paco_core.io import paths
@@ -9,22 +10,9 @@ from paco_core.runtime.preview import Page
 from paco_core.runtime.stage import Check, Cost, Stage
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from paco_core.config.params import Params
     from paco_core.io.check_report import CheckReport
     from paco_core.runtime.context import StageContext
-
-INPUTS = (
-    paths.GRIDS,
-    paths.COT_LABELS,
-    paths.REWARD_LORA,
-    paths.POLICIES,
-    paths.CONSISTENCY_RANK,
-    paths.EDIT_REWARD,
-    paths.T2IS,
-    paths.GEDIT,
-)
 
 
 def _cost(_params: Params, _root: Path) -> Cost:
@@ -47,12 +35,14 @@ STAGE = Stage(
 
 def run(ctx: StageContext) -> None:
     from dvc_project.lockfile import Lock
+    from dvc_project.project import stages_of
     from paco_core.io.files import write_json
     from paco_core.report import page, runs
+    from paco_core.runtime.code.stage_code import is_code
 
-    for path in INPUTS:  # the page says itself what is missing
-        if (ctx.root / path).exists():
-            ctx.read(path)
+    for dep in stages_of(ctx.root)[ctx.label].deps:  # the page says itself what is missing
+        if not is_code(dep) and (ctx.root / dep).exists():
+            ctx.read(Path(dep))
     lock = Lock.read(ctx.root)
     report = page.build(ctx.root, ctx.params, lock, runs.recorded_runs(ctx.root, lock))
     with ctx.writing(paths.REPORT) as out:

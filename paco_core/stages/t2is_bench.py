@@ -91,6 +91,7 @@ STAGE = Stage(
     headline=(("*.after.average", "*.after.consistency"), ("*.after.alignment",)),
     preview=_preview,
     checks=(Check("every_question_was_answered", _every_question_was_answered, "No question of T2IS-Bench failed"),),
+    tables=True,
 )
 
 

@@ -27,12 +27,6 @@ def test_every_stage_has_its_file_and_every_file_its_stage() -> None:
     assert files == set(STAGES) - {"code"}  # bookkeeping: paco_core/runtime/code/stage_code.py
 
 
-def test_the_report_logs_every_out_that_it_depends_on() -> None:
-    from paco_core.stages.report import INPUTS
-
-    assert [path.as_posix() for path in INPUTS] == [dep for dep in deps("report") if not dep.startswith("data/code/")]
-
-
 def test_every_recipe_is_trained_and_benchmarked() -> None:
     from paco_core.config import params
     from paco_core.tasks.table import measured_by, recipes_of

@@ -12,6 +12,7 @@ from paco_core.io import paths
 from paco_core.io.files import DataError
 from paco_core.report import tables
 
+BENCHMARKS = ("consistency_rank", "gedit")
 MEASURED = Table(
     "ConsistencyRank", ["judge", "accuracy"], [["ours | <b>", "0.815 (0.771 to 0.860)"]], ["230 rankings."]
 )
@@ -29,11 +30,11 @@ def test_tables_come_back_as_they_were_written(tmp_path: Path) -> None:
 def test_details_are_printed_on_demand_and_what_is_missing_is_named(tmp_path: Path) -> None:
     (tmp_path / paths.CONSISTENCY_RANK).mkdir(parents=True)
     write_tables(tmp_path / paths.CONSISTENCY_RANK, "ConsistencyRank", [MEASURED, DETAIL])
-    text = tables.markdown(tables.sections(tmp_path))
+    text = tables.markdown(tables.sections(tmp_path, BENCHMARKS))
     assert "| ours \\| <b> | 0.815 (0.771 to 0.860) |" in text and "Paired differences" not in text
     assert "_gedit: not measured; run `dvc repro gedit`_" in text
     assert "consistency_rank: the run that dvc.lock names is not recorded here" in text
-    assert "Paired differences" in tables.markdown(tables.sections(tmp_path, detail=True))
+    assert "Paired differences" in tables.markdown(tables.sections(tmp_path, BENCHMARKS, detail=True))
 
 
 def test_the_command_writes_a_page(project: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,111 @@
+"""What stages declare of themselves, how it is found, and what it does not cost."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dvc_project.project import stages_of
+from paco_core import stages
+from paco_core.config.params import PARAMS_FILE, ParamsError, load
+from paco_core.io import paths
+from paco_core.io.files import DataError
+from paco_core.planning.costs import stage_costs
+from paco_core.runtime.code import source
+from paco_core.runtime.stage import Cost, Stage
+
+HEAVY = {"PIL", "dagster", "diffusers", "mlflow", "numpy", "pandas", "pydantic", "torch", "transformers"}
+FILE = """
+from paco_core.grpo import losses
+from paco_core.planning import footprint
+from paco_core.runtime.stage import Cost, Stage
+BOTH, OWN = 3, 4
+def _estimate():
+    return footprint.of(BOTH, OWN)
+def _cost(params, root):
+    from paco_core.planning import amounts
+    return _estimate()
+STAGE = Stage(cost=_cost, headline=tuple((name,) for name in ("loss",)))
+def run(ctx):
+    losses.do(BOTH)
+"""
+
+
+def test_a_declaration_is_read_without_a_library_that_computes() -> None:
+    code = (
+        "import sys; from importlib import import_module; from paco_core import stages\n"
+        "for name in stages.names(): import_module(f'paco_core.stages.{name}').STAGE\n"
+        "print(*sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert HEAVY & set(done.stdout.split()) == set()
+
+
+def test_every_stage_of_the_graph_declares_its_cost_and_checks_what_it_makes(repository: Path) -> None:
+    found = stages.declared(repository)
+    assert set(found) == set(stages.names())
+    assert list(found) == [
+        name for name in dict.fromkeys(s.group for s in stages_of(repository).values()) if name in found
+    ]
+    for name, stage in found.items():
+        assert stage.cost is not None, name
+        assert stage.checks or stage.compared, name
+        assert (stage.processes is None) == (not hasattr(stages.stage_file(name), "assist")), name
+    assert stages.declaration("code") == Stage(), "an entry of dvc.yaml without a file here"
+
+
+def test_a_name_without_a_file_or_a_declaration_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ParamsError, match=r"no stage 'gird'; stages: annotations, .*, t2is_bench"):
+        stages.stage_file("gird")
+    (tmp_path / "silent.py").write_text("def run(ctx): ...\n")
+    monkeypatch.setattr(stages, "FOLDER", tmp_path)
+    monkeypatch.setattr(stages, "__path__", [str(tmp_path)])
+    with pytest.raises(DataError, match=r"silent.py: declares no stage; write STAGE = Stage\(...\)"):
+        stages.stage_file("silent")
+
+
+def test_what_is_skipped_and_what_has_no_estimate_says_so(repository: Path) -> None:
+    given = {
+        "a": Stage(skipped=lambda _params: "nothing to paint", cost=lambda *_: Cost("much")),
+        "b": Stage(),
+        "c": Stage(cost=lambda _params, _root: {"x": Cost("one"), "y": Cost("two", 3.0, None, "cuda")}),
+    }
+    costs = stage_costs(given, load(repository / PARAMS_FILE), repository)
+    assert costs == {
+        "a": Cost("nothing: nothing to paint"),
+        "b": Cost("no estimate", seconds=None),
+        "c@x": Cost("one"),
+        "c@y": Cost("two", 3.0, None, "cuda"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"loss"', '"accuracy"'),
+        ("return _estimate()", "return 2 * _estimate()"),
+        ("footprint.of(BOTH, OWN)", "footprint.of(BOTH)"),
+        ("BOTH, OWN = 3, 4\n", "BOTH, OWN = 3, 4\nSHOWN = 6\n"),
+    ],
+)
+def test_what_a_stage_says_of_itself_is_no_part_of_its_code(old: str, new: str) -> None:
+    changed = FILE.replace(old, new)
+    same = source.read(changed.encode(), "x.py").digest == source.read(FILE.encode(), "x.py").digest
+    assert changed != FILE and same == ("SHOWN" not in new), "a constant that nothing names counts as the file's own"
+
+
+def test_what_it_computes_is_and_so_is_what_both_need() -> None:
+    read = source.read(FILE.encode(), "x.py")
+    for old, new in (("losses.do(BOTH)", "losses.do(2 * BOTH)"), ("BOTH, OWN = 3", "BOTH, OWN = 5")):
+        assert source.read(FILE.replace(old, new).encode(), "x.py").digest != read.digest
+    assert "paco_core.grpo.losses" in read.imports and not any("planning" in name for name in read.imports)
+
+
+def test_the_stage_that_makes_a_path_is_known_by_its_place() -> None:
+    assert paths.producer(Path("/x/data/grids/shard-0/index.parquet")) == paths.GRIDS.name
+    assert paths.producer(paths.REWARD_MERGED) == "reward_merged"
+    outside = ("data/people/answers.jsonl", "data/external/x", "data/metrics/grids-0.json", "grids/a", "data/__init__")
+    assert [paths.producer(Path(path)) for path in outside] == [None, None, None, None, None]
