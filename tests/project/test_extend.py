@@ -48,6 +48,40 @@ print(*(key.to_user_string() for key in defs.resolve_asset_graph().get_all_asset
 """
 
 
+DECLARED = """
+import json, os
+from pathlib import Path
+os.environ["CUDA_VISIBLE_DEVICES"] = "5,6"
+from dataclasses import replace
+from paco_core.config.params import load
+from paco_core.planning.costs import stage_costs
+from paco_core.runtime import launch
+from paco_core.stages import declared
+from pipelines.definitions import defs
+from pipelines.defs.graph import PROJECT, TRANSLATOR
+from pipelines.progress.page import figures_of
+
+root, name = Path.cwd(), "colour_rank"
+params, stages = load(root / "params.yaml"), declared(root)
+one = {name: stages[name]}
+cost = stage_costs(one, params, root)[name]
+none = params.model_copy(update={"grids": params.grids.model_copy(update={"seeds": []})})
+graph = defs.resolve_asset_graph()
+said = {
+    "cost": f"{cost.work}; about {cost.seconds:.0f} s on {cost.device}",
+    "skipped": stage_costs(one, none, root)[name].work,
+    "headline": [pattern for patterns in TRANSLATOR.get_headline(PROJECT.stages[name]) for pattern in patterns],
+    "checks": sorted(key.name for key in graph.asset_check_keys if key.asset_key.to_user_string() == name),
+    "progress": figures_of(root, PROJECT.stages[name]),
+}
+page = TRANSLATOR.get_materialization_metadata(PROJECT, PROJECT.stages[name])
+said["page"] = [shown for shown in (*said["headline"], "worst_rankings") if shown in page]
+held = launch._placed(name, replace(stages[name], device=lambda _params: "cuda"), None, root, "local")
+said["gpus"] = os.environ["CUDA_VISIBLE_DEVICES"]
+print(json.dumps(said))
+"""
+
+
 def follow(page: str, root: Path) -> list[str]:
     """Do what the page says; the tables and files that it named."""
     did = []
@@ -117,6 +151,23 @@ def test_the_benchmark_of_the_page_runs_and_is_an_asset(repository: Path, copy: 
         figures["instances"] == 6 and 0 <= figures["colour.accuracy"] <= 1 and figures["colour.unscorable_share"] == 0
     )
     assert "colour_rank" in python(copy, "-c", ASSETS).split()
+    said = json.loads(python(copy, "-c", DECLARED))
+    assert said == {
+        "cost": "at most 400 instances; about 2 s on cpu",
+        "skipped": "nothing: no ranking is held out",
+        "gpus": "5",
+        "headline": ["colour.accuracy", "instances"],
+        "page": ["colour.accuracy", "instances", "worst_rankings"],
+        "checks": ["every_panel_has_a_colour", "figures_hold", "in_sync_with_dvc"],
+        "progress": f"colour.accuracy {figures['colour.accuracy']:.3f}, instances 6",
+    }, said
+    tables = python(copy, "-m", "paco_core", "tables")
+    assert "Mean colours" in tables and "| Random order |" in tables and "_colour_rank: " in tables
+    before = json.loads((copy / "data/code/colour_rank.json").read_text())["modules"]
+    file = copy / "paco_core/stages/colour_rank.py"
+    file.write_text(file.read_text().replace('("instances",)', '("cases",)').replace("rows=5", "rows=7"))
+    python(copy, "-m", "paco_core", "code")
+    assert json.loads((copy / "data/code/colour_rank.json").read_text())["modules"] == before, "nothing runs again"
 
 
 def test_without_the_page_the_names_are_refused(copy: Path) -> None:
