@@ -145,6 +145,8 @@ CHANGES = [
     line("paco_core/stages/rankings.py", "rankings"),
     text("paco_core/report/templates/report.html.j2", "</body>", "<p>new</p></body>", "report"),
     line("paco_core/stages/prompts.py", "prompts"),
+    text("paco_core/stages/reward_lora.py", '("roc_auc",)', '("loss",)'),  # of its headline
+    line("paco_core/planning/amounts.py"),
     line("paco_core/cli/commands.py"),
     text("paco_core/rewards/registry.py", "BUILDERS = {", "BUILDERS = {'another': 'paco_core.rewards.jpeg:build',"),
     text(

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import forked
 from ruamel.yaml import YAML
+from stage_modules import imported_by
 
+from paco_core import stages
 from paco_core.cli.commands import main
 from paco_core.config import profiles
 from paco_core.io.files import folder_digest
@@ -127,7 +129,5 @@ def preload() -> None:
     del matplotlib, open_clip, peft
     import importlib
 
-    from paco_core.stages import names as stage_names
-
-    for name in stage_names():
-        importlib.import_module(f"paco_core.stages.{name}")
+    for module in imported_by(*stages.names()):
+        importlib.import_module(module)

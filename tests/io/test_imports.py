@@ -12,9 +12,10 @@ from pathlib import Path
 
 import cloudpickle
 import pytest
+from stage_modules import imported_by
 
 from paco_core.data.grids.text_to_image import TextToImage
-from paco_core.io.imports import uncollected
+from paco_core.io.imports import rarely_collected, uncollected
 
 HEAVY = {
     "accelerate", "diffusers", "matplotlib", "mlflow", "open_clip", "peft", "scipy", "sqlalchemy", "torch",
@@ -28,7 +29,7 @@ import importlib, json, sys
 from pathlib import Path
 from paco_core.stages import run_stage
 for name in sys.argv[1:]:
-    importlib.import_module(f"paco_core.stages.{name}")
+    importlib.import_module(name)
 run_stage("prompts", None, Path.cwd())
 print(json.dumps(sorted({name.partition(".")[0] for name in sys.modules})))
 """
@@ -49,7 +50,7 @@ def walks() -> Iterator[list[int]]:
 
 
 def test_no_library_is_imported_that_a_stage_does_not_need(project: Path) -> None:
-    done = subprocess.run([sys.executable, "-c", RUN, *LIGHT], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", RUN, *imported_by(*LIGHT)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
     assert set(json.loads(done.stdout.splitlines()[-1])) & HEAVY == set()
     assert (project / "data/prompts/prompts.jsonl").is_file()
@@ -86,7 +87,7 @@ def test_a_process_ends_without_a_walk_through_what_it_imported() -> None:
     ending = """
 import atexit, gc
 atexit.register(lambda: print(gc.get_freeze_count() > len(made)))
-from paco_core.io.imports import uncollected
+from paco_core.io.imports import rarely_collected, uncollected
 with uncollected():
     made = [[number] for number in range(1000)]
 """
@@ -96,3 +97,14 @@ with uncollected():
 
 def test_a_loader_can_be_sent_to_another_process() -> None:
     assert cloudpickle.loads(cloudpickle.dumps(TextToImage.load)).__qualname__ == "TextToImage.load"
+
+
+def test_a_stage_is_looked_through_rarely_and_what_follows_as_usual(walks: list[int]) -> None:
+    usual = gc.get_threshold()
+    with rarely_collected():
+        walks.clear()
+        kept = [[] for _ in range(50_000)]  # type: ignore[var-annotated]
+        assert walks == [] and gc.isenabled() and len(kept) == 50_000
+        kept += [[] for _ in range(200_000)]
+        assert walks != [], "what a stage computes is garbage some day"
+    assert gc.get_threshold() == usual
