@@ -19,7 +19,7 @@ RECORDS = ".jsonl"  # beside the table: one line a verdict
 
 def _target(config: pytest.Config) -> Path | None:
     given = config.getoption("--faults")
-    return Path(given) if given else None
+    return config.invocation_params.dir / given if given else None  # tests work in folders of their own
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
