@@ -191,7 +191,7 @@ def annotation(camera: Camera) -> None:
     with tempfile.TemporaryDirectory(prefix="paco-screenshots-") as folder:
         project = Path(folder)
         (project / "data").mkdir()
-        for name in ("params.yaml", "dvc.yaml", ".dvc", "data/rankings", "data/grids"):
+        for name in ("params.yaml", "dvc.yaml", ".dvc", paths.RANKINGS, paths.GRIDS):
             (project / name).symlink_to(ROOT / name)
         command = [*PYTHON, "paco_core", "annotate", "--port", "0"]
         with serving(command, r"http://\S+/a/\S+", project) as log:

@@ -180,7 +180,7 @@ def _graph_without_recipe(params: Params, declared: Set[str], root: Path) -> lis
             problems.append(
                 f"policies.recipes.{name}: not in dvc.yaml; add it to `foreach` of policies, with its prompts' folder"
             )
-        elif benchmark and not {f"data/policies/{name}", "data/policies"} & set(benchmark.deps):
+        elif benchmark and not {(paths.POLICIES / name).as_posix(), paths.POLICIES.as_posix()} & set(benchmark.deps):
             problems.append(
                 f"policies.recipes.{name}: {benchmark.name} in dvc.yaml does not read it; add data/policies/{name} to "
                 f"its deps and policies.recipes.{name} to its params"

@@ -49,7 +49,7 @@ def edit_judge(root: Path, figures: Figures) -> EditJudge | Missing | Skipped:
         return reason
     path = root / paths.EDIT_REWARD / "results.json"
     if not path.is_file():
-        return Missing("the editing benchmark", "data/edit_reward/results.json", "dvc repro edit_reward")
+        return Missing("the editing benchmark", paths.EDIT_REWARD / "results.json")
     results = read_json(path)
     figures.add_all(paths.EDIT_REWARD.name, {k: results[k] for k in ("cases", "methods", "comparisons")})
     methods: dict[str, Any] = results["methods"]

@@ -145,7 +145,7 @@ def _themes(root: Path) -> dict[str, str]:
 
 def _sheet(root: Path, themes: dict[str, str]) -> list[pictures.SheetRow] | Missing | Skipped:
     if not list((root / paths.GRIDS).glob("*/index.parquet")):
-        return Missing("the painted grids", "data/grids", "dvc repro grids")
+        return Missing("the painted grids", paths.GRIDS)
     return pictures.contact_sheet(root / paths.GRIDS, themes, SHEET_ROWS) or Skipped("grids", "none was painted")
 
 
@@ -158,7 +158,7 @@ def _untrained(root: Path) -> list[Skipped]:
 def _cards(root: Path) -> list[pictures.PairCard] | Missing | Skipped:
     labels = root / paths.COT_LABELS / "train.parquet"
     if not labels.is_file() or not list((root / paths.GRIDS).glob("*/index.parquet")):
-        return Missing("the labelled pairs", "data/cot_labels/train.parquet", "dvc repro cot_labels")
+        return Missing("the labelled pairs", paths.COT_LABELS / "train.parquet")
     return pictures.pair_cards(labels, root / paths.GRIDS, PAIRS) or Skipped("pairs of panels", "none was ranked here")
 
 

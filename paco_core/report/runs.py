@@ -10,6 +10,7 @@ from pathlib import Path
 
 from dvc_project.lockfile import Lock
 from dvc_project.project import GRAPH_FILE, stages_of
+from paco_core.io import paths
 from paco_core.io.files import DataError
 from paco_core.runtime import graph
 from paco_core.runtime.provenance import records
@@ -81,7 +82,7 @@ def stage_runs(root: Path, lock: Lock, found: Mapping[str, Run]) -> list[StageRu
 def recorded_outs(lock: Lock) -> list[tuple[str, str]]:
     """(path, md5) of every out that ``dvc.lock`` records: the exact data behind the page."""
     outs = [out for entry in lock.entries.values() for out in entry.outs.items()]
-    return sorted((path, md5) for path, md5 in outs if path != "data/report" and md5)
+    return sorted((path, md5) for path, md5 in outs if path != paths.REPORT.as_posix() and md5)
 
 
 def versions() -> dict[str, str]:

@@ -18,11 +18,20 @@ from paco_core.report.figures import Figures
 
 @dataclass(frozen=True)
 class Missing:
-    """A part that cannot be shown, and the command that makes it."""
+    """A part that cannot be shown for want of ``out``, which a stage makes, or an item of one."""
 
     what: str
-    path: str
-    make: str
+    out: Path
+    item: str | None = None
+
+    @property
+    def path(self) -> str:
+        return self.out.as_posix()
+
+    @property
+    def make(self) -> str:
+        """The command that makes it."""
+        return f"dvc repro {paths.producer(self.out)}{f'@{self.item}' if self.item else ''}"
 
 
 @dataclass(frozen=True)
@@ -66,7 +75,7 @@ def judge(root: Path, figures: Figures) -> Judge | Missing | Skipped:
         return reason
     path = root / paths.CONSISTENCY_RANK / "results.json"
     if not path.is_file():
-        return Missing("the ranking benchmark", "data/consistency_rank/results.json", "dvc repro consistency_rank")
+        return Missing("the ranking benchmark", paths.CONSISTENCY_RANK / "results.json")
     results = read_json(path)
     figures.add_all(
         paths.CONSISTENCY_RANK.name, {k: results[k] for k in ("instances", "prompts", "methods", "comparisons")}
@@ -98,7 +107,7 @@ def reward_charts(root: Path, curves: dict[str, Any]) -> list[Chart] | Missing:
     if log is None and (root / paths.REWARD_LORA / "source.json").is_file():
         return []  # published weights: there was no training
     if log is None:
-        return Missing("the judge's training log", "data/reward_lora/training_log.csv", "dvc repro reward_lora")
+        return Missing("the judge's training log", paths.REWARD_LORA / "training_log.csv")
     loss = [line(log, "step", "loss", "loss")]
     seen = [
         line(log, "step", "validation_accuracy", "right decisions", dots=True),

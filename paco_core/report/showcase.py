@@ -119,7 +119,7 @@ class _Painted:
         found = self._ids.get((when, pair.prompt_id, pair.seed))
         if found is None:
             raise DataError(
-                f"data/t2is/{PICTURES}: no picture of prompt {pair.prompt_id}, seed {pair.seed}, {when} training, "
+                f"{paths.T2IS / PICTURES}: no picture of prompt {pair.prompt_id}, seed {pair.seed}, {when} training, "
                 "which per_prompt.parquet lists; run `dvc repro -f -s t2is`"
             )
         return self._reader.read(found)

@@ -93,13 +93,13 @@ def parts(
     missing = list[Missing]()
     results = _results(kind, root, figures)
     if results is None:
-        missing.append(Missing(kind.compared, f"data/{kind.stage}/results.json", f"dvc repro {kind.stage}"))
+        missing.append(Missing(kind.compared, paths.DATA / kind.stage / "results.json"))
     found = []
     for name, recipe in recipes.items():
-        log = read_log(root / paths.POLICIES / name / "training_log.csv")
+        file = paths.POLICIES / name / "training_log.csv"
+        log = read_log(root / file)
         if log is None:
-            path = f"data/policies/{name}/training_log.csv"
-            missing.append(Missing(f"the training log of {name}", path, f"dvc repro policies@{name}"))
+            missing.append(Missing(f"the training log of {name}", file, name))
         sizes = results["policies"].get(name) if results else None
         found.append(
             PolicyPart(

@@ -8,6 +8,7 @@ of ``params.yaml``) a word is no stage; where it stands elsewhere, DIFFERENT say
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,8 +19,10 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 NAMES = set(yaml.safe_load((REPOSITORY / "dvc.yaml").read_text())["stages"])
 WORDS = {"annotations", "code", "edits", "grids", "pairs", "policies", "prompts", "rankings", "report"}
 ROOMS = ("paco_core", "pipelines", "dvc_project", "dagster_dvc", "speed", "tools", "examples")
-HOMES = ("paco_core/stages/", "tools/docs/")  # the second draws the pictures of docs/
+HOMES = ("paco_core/stages/", "paco_core/io/paths.py", "tools/docs/")  # the last draws the pictures of docs/
 COLUMN, UNIT, PART = "a column of a table", "what is counted", "a subset of a public data set"
+#: What a person reads, a sentence with "run `dvc repro rankings`", is no text that a program looks up.
+TEXT = re.compile(r"(\w+)(?:@\S*)?|data/(\w+)(?:/\S*)?")
 #: Different things of the same name, by file.
 DIFFERENT = {
     "paco_core/benchmarks/gedit.py": {"edits": COLUMN},
@@ -41,6 +44,7 @@ DIFFERENT = {
     "paco_core/report/trained.py": {"policies": "a key of a benchmark's results"},
     "paco_core/reward_model/checks.py": {"pairs": "a figure"},
     "paco_core/reward_model/merging.py": {"pairs": "a figure"},
+    "paco_core/runtime/code/stage_code.py": {"code": "the stage itself, which is bookkeeping"},
     "paco_core/tasks/edits.py": {"edits": "a task"},
     "paco_core/tasks/sets.py": {"prompts": UNIT},
     "pipelines/defs/operations/assets.py": {"policies": "part of the keys champion/policies and nightly/policies"},
@@ -51,7 +55,7 @@ DIFFERENT = {
 
 
 def named(source: str) -> Iterator[tuple[int, str]]:
-    """Line and name of each text that is a stage's name, or an item's: ``policies@flux_t2is``."""
+    """Line and name of each text that is a stage's name, an item's (``policies@flux_t2is``) or a path of its out."""
     tree = ast.parse(source)
     left_out: set[int] = set()
     for node in ast.walk(tree):
@@ -65,8 +69,8 @@ def named(source: str) -> Iterator[tuple[int, str]]:
             left_out.add(id(node.slice))
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in left_out:
-            name, at, _ = node.value.partition("@")
-            if node.value in NAMES or (at and name in NAMES):
+            found = TEXT.fullmatch(node.value)
+            if found and (name := found[1] or found[2]) in NAMES:
                 yield node.lineno, name
 
 
@@ -103,6 +107,9 @@ def test_the_words_are_names_of_stages() -> None:
         ('SERVED = ("policies", "t2is")', ["policies", "t2is"]),
         ('if stage == "report":\n    pass', ["report"]),
         ('label = "policies@flux_t2is"', ["policies"]),
+        ('path = f"data/policies/{name}"', ["policies"]),
+        ('path = "data/cot_labels/train.parquet"', ["cot_labels"]),
+        ('raise DataError("no ranking; run `dvc repro rankings`")', []),
         ('metrics = {"prompts": 3}\nmetrics["pairs"]', []),
         ('"""prompts"""\n# grids', []),
     ],
