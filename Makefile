@@ -27,7 +27,7 @@ GPU ?= $(wildcard /dev/nvidiactl /proc/driver/nvidia/version /usr/lib/wsl/lib/li
 READY := .venv/.ready$(if $(GPU),-gpu)
 setup: $(READY)
 
-$(READY): requirements-dev.txt pyproject.toml wheels/dvc-project/pyproject.toml wheels/dagster-dvc/pyproject.toml $(wildcard tools/*)
+$(READY): locks/dev.txt pyproject.toml wheels/dvc-project/pyproject.toml wheels/dagster-dvc/pyproject.toml $(wildcard tools/*)
 	@$(PYTHON) tools/bootstrap.py $(if $(GPU),--gpu)
 
 demo: setup
@@ -50,8 +50,8 @@ gpu: setup
 	@python -m speed.gpu
 
 # Its packages join .venv when they are first needed, or when their lock has changed.
-.venv/.docs: requirements-docs.txt .venv/.ready
-	@uv pip install --quiet --python .venv/bin/python --require-hashes -r requirements-docs.txt
+.venv/.docs: locks/docs.txt .venv/.ready
+	@uv pip install --quiet --python .venv/bin/python --require-hashes -r locks/docs.txt
 	@touch .venv/.docs
 
 docs: setup .venv/.docs
@@ -81,11 +81,17 @@ vllm: setup
 	@uv pip install --python .venv-vllm/bin/python --compile-bytecode --overrides .venv-vllm/overrides.txt $(VLLM)==0.32.0
 	@.venv-vllm/bin/python -c "import vllm; print('vLLM', vllm.__version__, 'is ready: set serving.engine to vllm')"
 
-# Exact versions with hashes: to run, to develop, for GPUs, to score pictures only, and for the site. The others build on the first.
-# With their extras: pip before 24 refuses hashes of `gql` where a package asks for `gql[requests]`.
-LOCK := uv pip compile --quiet --universal --no-strip-extras --fork-strategy fewest --python-version 3.11 --generate-hashes --no-emit-index-url --no-header
+# Exact versions with hashes, from the extras of pyproject.toml: to run the graph, to develop, for GPUs, to score pictures
+# only, and for the site. The others keep the versions of the first. With their extras: pip before 24 refuses hashes of
+# `gql` where a package asks for `gql[requests]`.
+LOCK := uv pip compile --quiet --universal --no-strip-extras --fork-strategy fewest --python-version 3.11 --generate-hashes --no-emit-index-url --no-header --no-emit-package dagster-dvc --no-emit-package dvc-project
+RUN := pyproject.toml --extra pipeline --extra kubernetes --extra ocr --extra ray --extra sentences --extra team
 lock: setup
-	@for name in requirements requirements-dev requirements-gpu requirements-scorer requirements-docs; do $(LOCK) $$name.in -o $$name.txt || exit 1; done
+	@$(LOCK) $(RUN) -o locks/run.txt
+	@$(LOCK) $(RUN) --group dev -c locks/run.txt -o locks/dev.txt
+	@$(LOCK) $(RUN) --extra deepspeed --extra eight-bit -c locks/run.txt -o locks/gpu.txt
+	@$(LOCK) pyproject.toml -c locks/run.txt -o locks/score.txt
+	@$(LOCK) --group docs -c locks/dev.txt -o locks/docs.txt
 
 # What would be published: dist/*.whl.
 wheels: setup

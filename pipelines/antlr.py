@@ -18,6 +18,6 @@ def antlr_problem() -> str | None:
         return None
     return (
         f"antlr4-python3-runtime: {found} is installed, {NEEDED} needed: hydra-core 1.3, which DVC brings, asks "
-        "for an older one, and Dagster's asset selections fail with it. Run `pip install -r requirements.txt` in "
+        "for an older one, and Dagster's asset selections fail with it. Run `pip install -r locks/run.txt` in "
         "the project's folder: it holds versions of hydra-core and omegaconf that work with both"
     )

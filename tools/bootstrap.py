@@ -1,4 +1,4 @@
-"""Make ``.venv`` from requirements-dev.txt: says what is in the way before it downloads anything.
+"""Make ``.venv`` from locks/dev.txt: says what is in the way before it downloads anything.
 
 With ``--gpu`` it holds CUDA, too. Without, the packages of tools/cuda-only.txt are left out, and tools/cuda_stubs.py
 writes what PyTorch asks for when it is loaded. An environment that has CUDA keeps it.
@@ -19,7 +19,7 @@ ROOM_GB = 1.3  # to unpack
 VENV = ".venv"
 PYTHON = os.path.join(VENV, "bin", "python")
 UV = os.path.join(VENV, "bin", "uv")
-LOCK = "requirements-dev.txt"  # what the graph needs, and what its tests need
+LOCK = "locks/dev.txt"  # what the graph needs, and what its tests need
 CUDA_ONLY, STUBS = os.path.join("tools", "cuda-only.txt"), os.path.join("tools", "cuda_stubs.py")
 #: Of these few processes import anything; compiled, they would take 0.2 GB more.
 NOT_COMPILED = r"/site-packages/([^/]*/)*(tests|kubernetes|moto)/"

@@ -22,7 +22,7 @@ RENAMED = {"gitignore": ".gitignore"}
 NEXT = """laid out {count} files in {folder}
 next:
   cd {folder}
-  pip install -r requirements.txt     # versions that were tried together; skip it where they are installed
+  pip install -r locks/run.txt        # versions that were tried together; skip it where they are installed
   pip install 'paco-rl[pipeline]'
   make demo                           # the whole graph, in small, on this machine; `make ui` shows it"""
 

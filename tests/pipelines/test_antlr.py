@@ -17,7 +17,7 @@ def test_selections_work_in_this_environment() -> None:
 def test_another_version_is_refused_with_the_remedy(monkeypatch: pytest.MonkeyPatch, found: str) -> None:
     monkeypatch.setattr(antlr, "version", lambda _name: found)
     problem = antlr.antlr_problem()
-    assert problem is not None and f"{found} is installed" in problem and "requirements.txt" in problem
+    assert problem is not None and f"{found} is installed" in problem and "locks/run.txt" in problem
 
 
 def test_the_pages_are_not_started_with_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 PREREQUISITES = (
-    "requirements-dev.txt", "pyproject.toml", "wheels/dvc-project/pyproject.toml", "wheels/dagster-dvc/pyproject.toml",
+    "locks/dev.txt", "pyproject.toml", "wheels/dvc-project/pyproject.toml", "wheels/dagster-dvc/pyproject.toml",
     "tools/bootstrap.py", "tools/cuda-only.txt", "tools/cuda_stubs.py",
 )  # fmt: skip
 
@@ -93,12 +93,10 @@ def test_an_environment_without_pip_is_made_anew_and_a_whole_one_is_kept(
     bootstrap.main(gpu=False)
     assert (f"{sys.executable} -m venv --clear .venv" in started) is made
     assert (tmp_path / ".venv/.ready").is_file()
-    assert any(
-        "uv pip install" in command and "--require-hashes -r requirements-dev.txt" in command for command in started
-    )
+    assert any("uv pip install" in command and "--require-hashes -r locks/dev.txt" in command for command in started)
 
 
-EXCLUDING = "--require-hashes -r requirements-dev.txt --excludes tools/cuda-only.txt"
+EXCLUDING = "--require-hashes -r locks/dev.txt --excludes tools/cuda-only.txt"
 
 
 @pytest.mark.parametrize(
@@ -198,9 +196,9 @@ def test_make_runs_nothing_when_nothing_changed(repository: Path, tmp_path: Path
     assert up_to_date(gpu="1")
 
 
-@pytest.mark.parametrize("lock", ["requirements", "requirements-dev", "requirements-gpu", "requirements-scorer"])
+@pytest.mark.parametrize("lock", ["run", "dev", "gpu", "score"])
 def test_every_package_is_pinned_once_by_version_and_hash(repository: Path, lock: str) -> None:
-    text = (repository / f"{lock}.txt").read_text()
+    text = (repository / f"locks/{lock}.txt").read_text()
     assert not re.search(r"^\s*(-i|--(extra-)?index-url|--find-links|-f)\b", text, re.MULTILINE), (
         "an index is a machine's"
     )

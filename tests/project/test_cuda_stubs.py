@@ -49,9 +49,9 @@ def packages(tmp_path: Path) -> Path:
 def test_what_only_a_gpu_needs_is_all_of_cuda_but_the_runtime(repository: Path) -> None:
     lines = (repository / "tools/cuda-only.txt").read_text().splitlines()
     named = [line for line in lines if not line.startswith("#")]
-    for lock in ("requirements", "requirements-dev"):
-        text = (repository / f"{lock}.txt").read_text()
-        found = re.findall(r"^((?:nvidia|cuda|triton)[a-z0-9-]*)==", text, re.MULTILINE)
+    for lock in ("run", "dev"):
+        text = (repository / f"locks/{lock}.txt").read_text()
+        found = re.findall(r"^((?:nvidia|cuda|triton)[a-z0-9-]*)(?:\[[^]]*\])?==", text, re.MULTILINE)
         assert named == sorted(set(found) - {"nvidia-cuda-runtime"}), lock
 
 

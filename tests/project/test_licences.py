@@ -34,7 +34,7 @@ def licence(name: str) -> str:
 
 def test_the_page_names_the_packages_with_far_reaching_terms() -> None:
     installed = {normal(found.metadata["Name"]) for found in metadata.distributions()}
-    pins = pinned("requirements-dev.txt") & installed
+    pins = pinned("locks/dev.txt") & installed
     assert len(pins) > 200, "the locks are read, and installed here"
     expected = {name: terms for name in pins if COPYLEFT.search(terms := licence(name))}
     rows = re.findall(
@@ -46,6 +46,6 @@ def test_the_page_names_the_packages_with_far_reaching_terms() -> None:
 
 def test_scoring_needs_no_package_under_the_gpl_or_lgpl() -> None:
     installed = {normal(found.metadata["Name"]) for found in metadata.distributions()}
-    scorer = pinned("requirements-scorer.txt")
+    scorer = pinned("locks/score.txt")
     assert {"numpy", "torch"} <= scorer
     assert [name for name in scorer & installed if re.search("GPL|GNU ", licence(name))] == []
