@@ -12,7 +12,7 @@ from paco_core.benchmarks.painted_before import PaintedBefore
 from paco_core.benchmarks.painting import before_and_after, paint_sizes
 from paco_core.benchmarks.separate_panels import paint_separately
 from paco_core.config.references import model_content
-from paco_core.io.files import folder_digest
+from paco_core.io.content import folder_content
 from paco_core.policies.base import load_recipe
 from paco_core.policies.encodings import cache_folder
 
@@ -109,5 +109,5 @@ def painter(name: str, recipe: PolicyRecipe, adapter: Path, grpo: PoliciesParams
 
     Holds: the recipe whole; base and adapter by content. Threads move a pixel by rounding and are left out.
     """
-    content = model_content(root, recipe.model), folder_digest(adapter) if adapter.is_dir() else ""
+    content = model_content(root, recipe.model), folder_content(adapter) if adapter.is_dir() else ""
     return [name, recipe.model_dump(mode="json"), *content, grpo.dtype, grpo.device]

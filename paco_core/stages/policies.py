@@ -146,7 +146,7 @@ def assist(params: Params, item: str | None, root: Path) -> None:
 def run(ctx: StageContext) -> None:
     from paco_core.experiments.training import recipe_of, train
     from paco_core.grpo.trainer import Reports
-    from paco_core.io.files import folder_digest
+    from paco_core.io.content import folder_content
     from paco_core.policies.adapted import adapted
     from paco_core.runtime import checkpoints
     from paco_core.runtime.provenance.chain import ENDPOINT_TAG
@@ -184,7 +184,7 @@ def run(ctx: StageContext) -> None:
             ctx.say(problem)
     adapter = ctx.root / place / "adapter"
     ctx.tracker.adapter(
-        registered_name(name), place, adapter, adapted(ctx.root, params, name), {"dvc.md5": folder_digest(adapter)}
+        registered_name(name), place, adapter, adapted(ctx.root, params, name), {"dvc.md5": folder_content(adapter)}
     )
     ctx.tracker.metrics(summary.last, params.epochs * updates, measures="")
     ctx.report(outcome.metrics(), {"": place})
