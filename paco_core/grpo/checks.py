@@ -78,19 +78,3 @@ def ratio_before_update(rows: Sequence[Row], params: PoliciesParams) -> CheckRep
     if warning := ratio.clipped_early(share, params):
         return CheckReport(name, False, "WARN", warning, found)
     return CheckReport(name, True, "ERROR", said, found)
-
-
-def gold_gain(rows: Sequence[Row], size: int, least: float, following_loss: float = 0.05) -> CheckReport:
-    """Consistency must rise by the gold metric too, and prompt following must not pay for it."""
-    gain, following = (
-        _last(rows, f"eval/{size}/{name}") - _first(rows, f"eval/{size}/{name}")
-        for name in ("gold_consistency", "gold_following")
-    )
-    return CheckReport(
-        f"gold_gain_{size}px",
-        gain >= least and following >= -following_loss,
-        "WARN",
-        f"gold consistency on unseen prompts at {size} px changed by {gain:+.3f} (at least {least:+.2f} is "
-        f"required), gold following by {following:+.3f} (at least {-following_loss:+.2f})",
-        {"gold_consistency_gain": gain, "gold_following_gain": following},
-    )

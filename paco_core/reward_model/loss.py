@@ -41,22 +41,6 @@ class Answers:
     count: torch.Tensor  # n of its example
 
 
-def locate(labels: torch.Tensor) -> Answers:
-    """Answer tokens from labels (batch, length) with -100 outside the answer; padding may be on either side.
-
-    Raises:
-        ValueError: when a row has no answer token, or its answer begins at position 0.
-    """
-    wanted = labels != -100
-    count = wanted.sum(1)
-    if bool((count == 0).any()) or bool(wanted[:, 0].any()):
-        raise ValueError("every row needs an answer token, and a token before it")
-    row, own = wanted.nonzero(as_tuple=True)
-    first = torch.ones_like(row, dtype=torch.bool)
-    first[1:] = row[1:] != row[:-1]
-    return Answers(row, own - 1, labels[row, own], first, count[row])
-
-
 def token_weights(first: torch.Tensor, count: torch.Tensor, kind: LossKind, alpha: float) -> torch.Tensor:
     """Weight of each answer token within its example (float32, shape of ``first``)."""
     n = count.float()

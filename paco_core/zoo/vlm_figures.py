@@ -8,18 +8,16 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
-from peft import LoraConfig, get_peft_model
 from transformers import AutoTokenizer, Qwen2_5_VLForConditionalGeneration
 
 from paco_core.storybook.editing import changed
 from paco_core.storybook.prompts import storybook_prompts
 from paco_core.storybook.world import SHARED_TRAITS, VOCABULARY, Panel, differing_traits, random_panel
 from paco_core.zoo import vlm
-from paco_core.zoo.dialogues import COMPARISONS, NOUNS, OVERALL, Dialogue, Turn, second_panel
-from paco_core.zoo.fitting import Say, Schedule, fit
+from paco_core.zoo.dialogues import COMPARISONS, NOUNS, OVERALL, second_panel
 from paco_core.zoo.views import Views, drawn_views, paint, read_views
 from paco_core.zoo.vlm_batches import PanelBank, Renderer, language_states
-from paco_core.zoo.vlm_training import answer_loss, bank_of_everything, themes
+from paco_core.zoo.vlm_training import themes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -173,38 +171,3 @@ def _share_right(
     views = picture([panel for pair in pairs for panel in pair])
     said = (yes_probability(model, tokenizer, views, question) > 0.5).tolist()
     return sum(s == t for s, t in zip(said, truth, strict=True)) / len(truth)
-
-
-def adapter_lift(
-    folder: Path,
-    vae: Path | None,
-    work_dir: Path,
-    *,
-    steps: int = 250,
-    batch: int = 32,
-    say: Say | None = print,
-) -> tuple[float, float]:
-    """Accuracy on the overall question before and after a LoRA of rank 16 learns it from true labels.
-
-    This is the acceptance test of a base: it must not know the answer, and an adapter must be able to
-    learn it. The held-out pairs are drawn from another seed than the training pairs.
-    """
-    model = Qwen2_5_VLForConditionalGeneration.from_pretrained(folder).eval()
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    picture = partial(drawn_views, side=vlm.PANEL_SIDE, seed=9_300, sizes=(32,), vae=vae)
-    before = overall_accuracy(model, tokenizer, picture, 600, 9_301)
-    layers = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
-    targets = rf".*language_model.*\.({'|'.join(layers)})"
-    adapted = get_peft_model(model, LoraConfig(r=16, lora_alpha=32, target_modules=targets))
-    render, bank, known = Renderer(tokenizer, 1.0), bank_of_everything(1, 9_302, vae), themes()
-
-    def loss_at(step: int) -> torch.Tensor:
-        rng, generator = random.Random(step), torch.Generator().manual_seed(step)
-        dialogues = []
-        for pair in overall_pairs(batch, rng):
-            question = OVERALL.replace("{theme}", rng.choice(known))
-            dialogues.append(Dialogue(pair, (Turn(question, "No." if differing_traits(*pair) else "Yes."),)))
-        return answer_loss(model, bank, render, dialogues, rng=rng, generator=generator)
-
-    fit(adapted, loss_at, Schedule(steps, 1e-3, warmup=25), work_dir, "vlm (adapter test)", say)
-    return before, overall_accuracy(model, tokenizer, picture, 600, 9_301)

@@ -187,7 +187,7 @@ def test_a_change_concerns_what_it_must_and_nothing_else(
     smoke: Path, dvc: Dvc, marked: dg.DagsterInstance, change: Change, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(str(smoke))
-    closure.forget_versions()
+    forget_versions()
     kept = subprocess.run(["git", "stash", "create"], cwd=smoke, capture_output=True, text=True).stdout
     files = {name: (smoke / name).read_bytes() for name in ("params.yaml", "dvc.yaml", "dvc.lock")}
     try:
@@ -199,7 +199,13 @@ def test_a_change_concerns_what_it_must_and_nothing_else(
         assert changed_stages(dvc) == change.stages, "as dvc status sees it"
     finally:
         _take_back(smoke, kept.strip(), files)
-        closure.forget_versions()
+        forget_versions()
+
+
+def forget_versions() -> None:
+    """Look at what is installed anew."""
+    for known in (closure._version, closure._distributions, closure._installed):
+        known.cache_clear()
 
 
 def _take_back(root: Path, stash: str, files: dict[str, bytes]) -> None:

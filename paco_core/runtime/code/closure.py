@@ -217,13 +217,6 @@ def _versions(names: Iterable[str]) -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
-def forget_versions() -> None:
-    """Look at what is installed anew."""
-    _version.cache_clear()
-    _distributions.cache_clear()
-    _installed.cache_clear()
-
-
 def installed(distribution: str) -> str | None:
     """The version of a distribution, None where it is not installed."""
     try:
