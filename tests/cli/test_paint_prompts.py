@@ -63,11 +63,14 @@ def test_a_prompt_that_is_cut_is_named_with_what_is_lost(project: Path, capsys: 
 
 
 def test_prompts_of_the_project_fit_when_they_are_put_together_again(repository: Path, tmp_path: Path) -> None:
-    """From theme and panels none is cut; from the page's examples each is the prompt that it was, to the letter."""
+    """From its parts each is the prompt that it was, to the letter; from the record's theme and panels none is cut."""
     tokenizer = AutoTokenizer.from_pretrained(repository / "data/zoo/flux/tokenizer_2")
     made = storybook_prompts(200, 0)
     parts = [prompt_text.parse(one.prompt, one.layout) for one in made]
     texts = [[panel.text for panel in part.panels] for part in parts]
+    for one, part, panels in zip(made, parts, texts, strict=True):
+        assert set_record(part.theme, panels, 64).prompt == one.prompt, "to the letter"
+    assert max(len(ids) for ids in tokenizer([one.prompt for one in made]).input_ids) <= 40
     composed = [set_record(one.theme, panels, 64).prompt for one, panels in zip(made, texts, strict=True)]
     assert max(len(ids) for ids in tokenizer(composed).input_ids) <= 40
     records = [

@@ -76,6 +76,11 @@ class PromptText:
         """The traits that all panels share; empty where the prompt names none."""
         return self.raw_shared.strip()
 
+    @property
+    def theme(self) -> str:
+        """Subject and shared traits: :func:`from_theme` makes this very text of it and the panels' texts."""
+        return f"{self.subject}. {self.shared}".strip()
+
     def __str__(self) -> str:
         panels = (panel.mark + panel.raw for panel in self.panels)
         return "".join([self.head, self.raw_subject, self.raw_shared, *panels])

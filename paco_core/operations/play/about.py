@@ -81,7 +81,7 @@ def _sets(root: Path) -> list[dict[str, Any]]:
         theme: one for theme, one in parts.items() if len({panel.text for panel in one.panels}) == len(one.panels)
     }
     return [
-        {"name": theme, "theme": f"{one.subject}. {one.shared}".strip(), "panels": [panel.text for panel in one.panels]}
+        {"name": theme, "theme": one.theme, "panels": [panel.text for panel in one.panels]}
         for theme, one in list((several or parts).items())[:EXAMPLES]
     ]
 

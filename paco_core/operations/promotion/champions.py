@@ -149,6 +149,7 @@ class Champions:
             run_id=trained or decided,
             tags={PATH_TAG: path, MD5_TAG: md5, **({DECIDED_TAG: decided} if decided else {}), **kept},
             model_id=logged,
+            description=_version_of(path, md5, trained, decided),
         )
         if logged is not None:
             models.name_version(self._client, logged, model, int(made.version))
@@ -231,6 +232,12 @@ class Champions:
             self.uri,
             tags.get(ADAPTER_TAG),
         )
+
+
+def _version_of(path: str, md5: str, trained: str | None, decided: str | None) -> str:
+    """What a version is, for its row on the model's page."""
+    runs = [f"{verb} by run {run}" for verb, run in (("trained", trained), ("decided about", decided)) if run]
+    return "; ".join([f"`{path}`, md5 {md5.removesuffix('.dir')[:12]}", *runs])
 
 
 def _loading(name: str, adapted: Adapted | None) -> str:
