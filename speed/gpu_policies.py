@@ -67,7 +67,6 @@ def measure(
 ) -> Iterator[dict[str, Any]]:
     """Rows of one picture size: rollout, trained pass, decoding, evaluation."""
     recipe = params.policies.recipes[name]
-    grpo = learner.params
     side, gauge = recipe.train_size, Gauge(policy.device)
     size = (side, side)
     planned = device_memory(params, name, root)
@@ -80,9 +79,9 @@ def measure(
         keys = [NoiseKey("p", number, 0) for number in range(batch)]
         return rollout(policy, prompt, [0] * batch, keys, sampling)
 
-    done = sampled(grpo.train_batch)
+    done = sampled(recipe.train_batch)
     kept, step, dynamics = done.kept[0], sampling.steps[1], DYNAMICS["flow_sde"]
-    condition = prompt.take([0] * grpo.train_batch)
+    condition = prompt.take([0] * recipe.train_batch)
 
     def trained() -> None:
         learner.updates.begin(2, alone=False)  # several passes an update: gradients are summed in float64
@@ -93,7 +92,7 @@ def measure(
         learner.ema.update(learner.parameters)
 
     flops = found.pass_flops(*found.tokens(recipe, side)) * family_of(recipe.family).passes_a_step(recipe.guidance)
-    sampling_batch, batch, few = grpo.rollout_batch, grpo.train_batch, grpo.eval_batch or grpo.rollout_batch
+    sampling_batch, batch, few = recipe.rollout_batch, recipe.train_batch, recipe.eval_batch or recipe.rollout_batch
 
     seconds, peak = gauge.measure(lambda: sampled(sampling_batch))
     speed = sampling_batch * MEASURED_STEPS / seconds  # passes of a picture a second
@@ -124,9 +123,8 @@ def rows_of(name: str, profile: str, sides: Sequence[int], device: str, root: Pa
     found = architecture(root, recipe.model)
     if found is None:
         raise SystemExit(f"{recipe.model}: neither a folder nor a model whose sizes are known")
-    grpo = params.policies.of(recipe)
-    policy = build(recipe, found, grpo, device, root)
-    learner, rows = Learner(policy, grpo), []
+    policy = build(recipe, found, device, root)
+    learner, rows = Learner(policy, recipe), []
     for side in sides:
         try:
             rows += measure(policy, learner, found, at_side(params, name, side), name, root)

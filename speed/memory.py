@@ -83,9 +83,8 @@ def peak(allocated: Allocated, found: dict[str, float], phase: str) -> Iterator[
 def measure(params: Params, name: str) -> dict[str, float]:
     """GB at the peak of each phase that `paco plan` names, but for the encoding of prompts."""
     recipe = params.policies.recipes[name]
-    grpo = params.policies.of(recipe)
     found, peaks = KNOWN[recipe.model], dict[str, float]()
-    policy = build(recipe, found, grpo, "meta", Path.cwd())
+    policy = build(recipe, found, "meta", Path.cwd())
     with FakeTensorMode(allow_non_fake_inputs=True), Allocated() as allocated:
         allocate(policy.transformer)
         allocate(policy.vae)
@@ -113,11 +112,11 @@ def measure(params: Params, name: str) -> dict[str, float]:
         for weight in weights:
             weight.grad = torch.empty(weight.shape)
         with peak(allocated, peaks, "training"):
-            passed(recipe.train_size, grpo.train_batch, train=True)
-            decoded(passed(recipe.train_size, grpo.rollout_batch), recipe.train_size)
+            passed(recipe.train_size, recipe.train_batch, train=True)
+            decoded(passed(recipe.train_size, recipe.rollout_batch), recipe.train_size)
         side = max(recipe.eval_sizes)
         with peak(allocated, peaks, f"evaluation at {side} px"):
-            decoded(passed(side, grpo.eval_batch or grpo.rollout_batch), side)
+            decoded(passed(side, recipe.eval_batch or recipe.rollout_batch), side)
         del kept
     return peaks
 

@@ -12,7 +12,7 @@ from typing import Any
 import diffusers
 import torch
 
-from paco_core.config.params import PoliciesParams, PolicyRecipe
+from paco_core.config.params import PolicyRecipe
 from paco_core.io.precision import weights_format
 from paco_core.planning.footprint import Architecture
 from paco_core.policies.base import sized
@@ -41,7 +41,7 @@ PUBLISHED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 VAES = {"FluxTransformer2DModel": "AutoencoderKL", "QwenImageTransformer2DModel": "AutoencoderKLQwenImage"}
 
 
-def build(recipe: PolicyRecipe, found: Architecture, grpo: PoliciesParams, device: str, root: Path) -> PipelinePolicy:
+def build(recipe: PolicyRecipe, found: Architecture, device: str, root: Path) -> PipelinePolicy:
     """A policy with its adapter, drawn on ``device`` ("meta": without contents), without text encoders."""
     known, folder = family_of(recipe.family), root / recipe.model
     transformer, vae = getattr(diffusers, found.kind), getattr(diffusers, VAES[found.kind])
@@ -49,7 +49,7 @@ def build(recipe: PolicyRecipe, found: Architecture, grpo: PoliciesParams, devic
     if folder.is_dir():
         settings = transformer.load_config(folder / "transformer"), vae.load_config(folder / "vae")
     before = torch.get_default_dtype()
-    torch.set_default_dtype(weights_format(grpo.dtype))
+    torch.set_default_dtype(weights_format(recipe.dtype))
     try:
         torch.manual_seed(0)
         with torch.device(device):
@@ -60,8 +60,8 @@ def build(recipe: PolicyRecipe, found: Architecture, grpo: PoliciesParams, devic
     kind = getattr(diffusers, known.pipeline)
     none = dict.fromkeys(name for name in inspect.signature(kind.__init__).parameters if name != "self")
     policy: PipelinePolicy = known.load_class()(kind(**{**none, **parts}), "cpu" if device == "meta" else device)
-    policy.dtype = grpo.dtype
-    policy.add_adapter(grpo.lora, 0)
+    policy.dtype = recipe.dtype
+    policy.add_adapter(recipe.lora, 0)
     policy.enable_gradient_checkpointing()
     policy.transformer.train()  # diffusers checkpoints in training only
     return policy

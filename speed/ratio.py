@@ -20,7 +20,7 @@ from diffusers import FlowMatchEulerDiscreteScheduler
 from PIL import Image
 
 from paco_core.config import profiles
-from paco_core.config.params import PoliciesParams, PolicyRecipe, parse
+from paco_core.config.params import PolicyRecipe, parse
 from paco_core.grpo.experience import Bucket, Experience
 from paco_core.grpo.learner import Learner, UpdateHealth
 from paco_core.grpo.rollout import Sampling, rollout
@@ -35,16 +35,16 @@ SCHEDULE = {"use_dynamic_shifting": True, "base_shift": 0.5, "base_image_seq_len
 SHIFT = {"flux": (1.15, 4096), "flux_kontext": (1.15, 4096), "qwen_image_edit": (0.9, 8192)}
 
 
-def paper(dtype: str, **changes: Any) -> PoliciesParams:
-    """The profile's settings for one update on a processor that nothing stops."""
-    params = parse(profiles.resolve(ROOT, "paper")).policies
+def paper(name: str, dtype: str, **changes: Any) -> PolicyRecipe:
+    """The profile's recipe for one update on a processor that nothing stops."""
+    recipe = parse(profiles.resolve(ROOT, "paper")).policies.recipes[name]
     given = {"dtype": dtype, "device": "cpu", "updates_per_epoch": 1, "max_ratio_gap": 1e9, **changes}
-    return params.model_copy(update=given)
+    return recipe.model_copy(update=given)
 
 
-def experience(policy: Policy, recipe: PolicyRecipe, params: PoliciesParams, side: int) -> Experience:
+def experience(policy: Policy, recipe: PolicyRecipe, side: int) -> Experience:
     """A rollout of two batches, up to the first noisy step."""
-    size, count = (side, side), params.rollout_batch * 2
+    size, count = (side, side), recipe.rollout_batch * 2
     picture = Image.fromarray(np.random.default_rng(0).integers(0, 255, (*size, 3), dtype=np.uint8))
     given = ([picture] * len(PROMPTS), [[size]] * len(PROMPTS)) if policy.edits else (None, ())
     encoded = policy.encode(PROMPTS, recipe.max_sequence_length, *given, guidance=recipe.guidance)
@@ -54,13 +54,13 @@ def experience(policy: Policy, recipe: PolicyRecipe, params: PoliciesParams, sid
         dynamics=recipe.dynamics,
     )  # fmt: skip
     sampling = replace(whole, steps=whole.steps[: noisy + 1])
-    each = params.train_batch  # so that a rollout batch has several prompts, and a trained one has one
+    each = recipe.train_batch  # so that a rollout batch has several prompts, and a trained one has one
     rows = [place // each % len(PROMPTS) for place in range(count)]
     keys = [NoiseKey(f"p{row}", place, 0) for place, row in enumerate(rows)]
     parts = [
         rollout(policy, encoded, rows[start:end], keys[start:end], sampling).kept[0]
-        for start in range(0, count, params.rollout_batch)
-        for end in (start + params.rollout_batch,)
+        for start in range(0, count, recipe.rollout_batch)
+        for end in (start + recipe.rollout_batch,)
     ]
     kept = replace(
         parts[0],
@@ -71,7 +71,7 @@ def experience(policy: Policy, recipe: PolicyRecipe, params: PoliciesParams, sid
     return Experience(encoded, rows, keys, np.ones(count), [Bucket(sampling, np.arange(count), {noisy: kept})])
 
 
-def learnt(policy: Any, params: PoliciesParams, found: Experience, fault: str = "") -> UpdateHealth:
+def learnt(policy: Any, recipe: PolicyRecipe, found: Experience, fault: str = "") -> UpdateHealth:
     """The health of an update on ``found``; a fault spoils the velocity of trained passes."""
     real, generator = policy.velocity, torch.Generator().manual_seed(0)
 
@@ -83,7 +83,7 @@ def learnt(policy: Any, params: PoliciesParams, found: Experience, fault: str = 
 
     policy.velocity = velocity
     try:
-        return Learner(policy, params).learn(found)
+        return Learner(policy, recipe).learn(found)
     finally:
         policy.velocity = real
 
@@ -97,19 +97,18 @@ def main() -> None:
     print("recipe, dtype, tokens, passes: largest |ratio - 1|, share outside the clip range")
     for name in given.recipes:
         for dtype in ("float32", "bfloat16"):
-            params = paper(dtype)
-            recipe = params.recipes[name]
+            recipe = paper(name, dtype)
             policy: Any = base.load(recipe.family, str(ROOT / "data/zoo" / MODELS[name]), "cpu", dtype)
             shift, longest = SHIFT[recipe.family]
             policy.pipeline.scheduler = FlowMatchEulerDiscreteScheduler(
                 **SCHEDULE, max_shift=shift, max_image_seq_len=longest
             )
-            policy.add_adapter(params.lora, 0)
+            policy.add_adapter(recipe.lora, 0)
             for side in given.sides:
-                found = experience(policy, recipe, params, side)
-                again = params.model_copy(update={"old_log_prob": "recomputed"})
-                cases = {"rollout": (params, ""), "recomputed": (again, ""), "20% noise": (params, "noise")}
-                for case, (settings, fault) in (cases | {"swapped": (params, "swapped")}).items():
+                found = experience(policy, recipe, side)
+                again = recipe.model_copy(update={"old_log_prob": "recomputed"})
+                cases = {"rollout": (recipe, ""), "recomputed": (again, ""), "20% noise": (recipe, "noise")}
+                for case, (settings, fault) in (cases | {"swapped": (recipe, "swapped")}).items():
                     health = learnt(policy, settings.model_copy(update={"learning_rate": 1e-12}), found, fault)
                     tokens = found.buckets[0].kept[recipe.noise_steps[0]].before.shape[1]
                     told = f"{health.ratio_gap:.1e}, {health.first_clip_fraction:.0%}"

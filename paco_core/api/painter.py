@@ -167,7 +167,7 @@ class Painter:
             device, holder = self._params.policies.device, f"paint in {self._root}"
             for lease in take_gpus(device, 1, holder, self._params, log.warning):
                 self._leases.enter_context(lease)
-            policy = paint.load_policy(self._root, self._params, by, cache=cache_folder(self._root))
+            policy = paint.load_policy(self._root, by, cache=cache_folder(self._root))
             self._loaded[task.name] = by, policy
         return self._loaded[task.name]
 

@@ -11,13 +11,14 @@ from paco_core.benchmarks.painted import Painted
 from paco_core.benchmarks.painted_before import PaintedBefore
 from paco_core.benchmarks.painting import before_and_after, paint_sizes
 from paco_core.benchmarks.separate_panels import paint_separately
+from paco_core.config.params import PolicyTraining
 from paco_core.config.references import model_content
 from paco_core.io.content import folder_content
 from paco_core.policies.base import load_recipe
 from paco_core.policies.encodings import cache_folder
 
 if TYPE_CHECKING:
-    from paco_core.config.params import Params, PoliciesParams, PolicyRecipe
+    from paco_core.config.params import PolicyRecipe
     from paco_core.data.records.records import PromptRecord
     from paco_core.grpo.scoring import Reference
     from paco_core.policies.base import Policy
@@ -67,7 +68,6 @@ class Cases:
         self,
         recipes: Mapping[str, PolicyRecipe],
         adapters: Mapping[str, Path],
-        params: Params,
         root: Path,
         advance: Callable[[int], object],
         kept: PaintedBefore | None = None,
@@ -83,8 +83,8 @@ class Cases:
         """
         painted: list[Painted] = []
         for name, recipe in recipes.items():
-            by = None if kept is None else kept.by(*painter(name, recipe, adapters[name], params.policies, root))
-            policy = load_recipe(recipe, params.policies, root, cache=cache_folder(root))
+            by = None if kept is None else kept.by(*painter(name, recipe, adapters[name], root))
+            policy = load_recipe(recipe, root, cache=cache_folder(root))
             if self.separately:
                 painted += paint_separately(
                     policy, name, recipe, self.records, seeds=self.seeds, steps=self.steps, kept=by, advance=advance
@@ -104,10 +104,12 @@ class Cases:
         return painted
 
 
-def painter(name: str, recipe: PolicyRecipe, adapter: Path, grpo: PoliciesParams, root: Path) -> list[Any]:
+def painter(name: str, recipe: PolicyRecipe, adapter: Path, root: Path) -> list[Any]:
     """What paints, for the key of a picture: recipe (guidance, sizes, length of texts), weights, number format, device.
 
-    Holds: the recipe whole; base and adapter by content. Threads move a pixel by rounding and are left out.
+    Holds: the recipe but for the numbers of its training; base and adapter by content. Threads move a
+    pixel by rounding and are left out.
     """
     content = model_content(root, recipe.model), folder_content(adapter) if adapter.is_dir() else ""
-    return [name, recipe.model_dump(mode="json"), *content, grpo.dtype, grpo.device]
+    painted = recipe.model_dump(mode="json", exclude=set(PolicyTraining.model_fields))
+    return [name, painted, *content, recipe.dtype, recipe.device]

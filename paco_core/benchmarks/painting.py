@@ -48,7 +48,7 @@ def unseen_prompts(
     if not fresh:
         raise DataError(
             f"all {len(records)} prompts, or others on their themes, were trained on, none is left to test; "
-            "raise policies.eval_prompts or prompts.count"
+            "raise policies.defaults.eval_prompts or prompts.count"
         )
     return random.Random(seed).sample(fresh, min(count, len(fresh)))
 

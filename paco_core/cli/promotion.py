@@ -56,7 +56,7 @@ def gates(root: Path, params: Params, name: str) -> list[CheckReport]:
     recipe = params.policies.recipes[name]
     return [
         policy_checks.collapse(log, recipe.eval_sizes),
-        policy_checks.ratio_before_update(log, params.policies.of(recipe)),
+        policy_checks.ratio_before_update(log, recipe),
     ]
 
 
@@ -80,7 +80,7 @@ def promote(root: Path, name: str, say: Callable[[str], None] = lambda _line: No
         story = of_path(out_of(name).as_posix(), Lock.read(root), RunFinder(root))
         tracker.text(json.dumps(story.as_dict(), indent=2), PROVENANCE_FILE)
         trained = story.links[0].run.mlflow_run if story.links[0].run else None
-        belongs = None if name == REWARD else adapted(root, params.policies, name)
+        belongs = None if name == REWARD else adapted(root, params.policies.recipes[name])
         candidate = champions.of_md5(name, md5) or champions.register(name, md5, tracker.run_id, trained, belongs)
         made = _decide(root, params, candidate, incumbent, say)
         _record(tracker, made)

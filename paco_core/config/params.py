@@ -39,8 +39,9 @@ from paco_core.config.params_data import (
     ReasonsParams,
 )
 from paco_core.config.params_edits import EditingParams, EditPromptsParams, EditQuestion, EditsParams, Painter
-from paco_core.config.params_policies import EarlyStop, PoliciesParams, PolicyRecipe, RewardSet, RewardTerm
+from paco_core.config.params_policies import EarlyStop, PoliciesParams, PolicyRecipe, PolicyTraining
 from paco_core.config.params_reward import RewardParams, ServingParams
+from paco_core.config.params_rewards import RewardSet, RewardTerm
 from paco_core.config.registered import nearest
 from paco_core.io.files import DataError
 
@@ -60,6 +61,7 @@ __all__ = [
     "PoliciesParams",
     "PolicyLora",
     "PolicyRecipe",
+    "PolicyTraining",
     "PromptsParams",
     "ReasonsParams",
     "RewardParams",

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    ConfigDict,
+    Field,
+    FieldSerializationInfo,
+    ValidationInfo,
+    ValidatorFunctionWrapHandler,
+    field_serializer,
+    field_validator,
+    model_validator,
+)
 
 from paco_core.config.params_base import (
     AboveZero,
@@ -18,27 +28,15 @@ from paco_core.config.params_base import (
     Section,
     Seed,
     Side,
+    Was,
 )
+from paco_core.config.params_rewards import RewardSet, refuse_unknown
 from paco_core.config.references import AdapterRef, ModelRef, UserFile
-from paco_core.config.registered import FUNCTION, names_of, nearest, registered
-from paco_core.io.files import checked_name
+from paco_core.config.registered import registered
+from paco_core.io.files import DataError, checked_name
 
 Loss = Annotated[str, registered("grpo/losses.py", "LOSSES", "nft")]
 Dynamics = Annotated[str, registered("grpo/dynamics.py", "DYNAMICS", "ode")]
-Aggregator = Annotated[str, registered("rewards/aggregation.py", "AGGREGATORS", functions=True)]
-
-
-class RewardTerm(Section):
-    weight: Number
-    """weight of the reward; 0 = only measured"""
-    reward: str | None = None
-    """registered name or `module:function`; null = the term's own name"""
-    model: ModelRef | None = None
-    """model that the reward uses"""
-    device: str = "cpu"
-    """where that model runs"""
-    theme_from: Literal["theme", "opening"] = "theme"
-    """what the question quotes; the record's theme, or its prompt's opening"""
 
 
 class PromptFiles(Section):
@@ -50,35 +48,145 @@ class PromptFiles(Section):
     """JSON Lines of T2IS records to evaluate on"""
 
 
-class RewardSet(Section):
-    terms: dict[str, RewardTerm] = Field(min_length=1)
-    aggregator: Aggregator
-    """how rewards become one advantage; a function of `paco_core/rewards/aggregation.py`"""
-    tame_delta: AboveZero | Literal["mean", "median"] = 0.2
-    """variation above which the aggregator log_tame tames a reward, a number or a statistic of all"""
-    advantage_std: Literal["group", "global"]
-    """deviation by which advantages are divided, of the group or of the batch"""
+class NftParams(Section):
+    """Loss nft (DiffusionNFT, arXiv 2509.16117), table of its schedules in its code."""
+
+    mix: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """b of the loss nft, the share of the new velocity in the implicit policies"""
+    decay: Literal["on_policy", "slow", "late"] = "slow"
+    """how fast the adapter `old` follows"""
+
+
+class KlParams(Section):
+    """Distance to the policy without adapter. No reference pass is run at beta 0."""
+
+    beta: FromZero = 0.0
+    """weight of the distance to the model without adapter; 0 = no such pass"""
+    form: Literal["exact", "paper"] = "exact"
+    """exact, or divided by the step's deviation as in the paper"""
+
+
+class EarlyStop(Section):
+    """When to end a training before its last epoch; the outs are those of a finished one."""
+
+    reward_rise: FromZero = 0.05
+    """rise of the weighted reward that a training must keep, as a share of its first epochs'"""
+    diversity_kept: Fraction = 0.5
+    """share of the first epochs' panel diversity below which a training ends"""
+    patience: Positive = 3
+    """epochs that both must hold; also how many first epochs are averaged"""
+    nan: Literal["error", "stop"] = "error"
+    """what a gradient that is not finite does"""
+
+
+class PolicyTraining(Section):
+    """How a policy is trained, and on what: numbers that all recipes share, but for those that a recipe sets itself."""
+
+    device: str
+    """where policies train"""
+    dtype: Literal["float32", "mixed", "bfloat16"]
+    """number format of the generator's weights; the adapter's are float32; mixed = float32, and pictures, but no
+    trained step, in bfloat16 where the device computes it"""
+    learning_rate: AboveZero
+    """learning rate of AdamW"""
+    weight_decay: FromZero
+    """weight decay of AdamW"""
+    optimizer: Literal["adamw", "adamw_8bit"] = "adamw"
+    """AdamW, or with 8-bit moments (bitsandbytes)"""
+    max_grad_norm: AboveZero
+    """norm that gradients are clipped to"""
+    lora: PolicyLora
+    loss: Loss
+    """a loss of `paco_core/grpo/losses.py`"""
+    old_log_prob: Literal["rollout", "recomputed"] = "rollout"
+    """log p from the rollout, or from one more pass before the first update"""
+    max_ratio_gap: AboveZero | None = None
+    """largest |ratio - 1| before the first update that training, promotion and the check accept; null = 3 x
+    clip_range"""
+    clip_range: AboveZero
+    """clipping of the probability ratio"""
+    max_advantage: AboveZero
+    """advantages are clipped to this"""
+    nft: NftParams = NftParams()
+    kl: KlParams = KlParams()
+    epochs: Natural
+    """rounds of sampling and learning; 0 = only evaluate the start"""
+    prompts_per_epoch: Positive
+    """prompts of an epoch"""
+    group_size: Annotated[Positive, Field(ge=2)]
+    """pictures of each prompt"""
+    updates_per_epoch: Positive
+    """optimiser steps of an epoch"""
+    rollout_batch: Positive
+    """pictures sampled at a time"""
+    train_batch: Positive
+    """pictures of a trained pass"""
+    gradient_checkpointing: bool
+    """compute blocks again in the backward pass instead of keeping them"""
+    ema_decay: Fraction
+    """decay of the averaged weights"""
+    ema_every: Positive
+    """optimiser steps between averages"""
+    eval_every: Positive
+    """epochs between evaluations"""
+    eval_batch: Positive | None = None
+    """pictures painted at a time in an evaluation; null = as in a rollout"""
+    eval_prompts: Positive
+    """unseen prompts of an evaluation"""
+    eval_steps: Positive
+    """sampling steps of an evaluation"""
+    eval_seeds: list[Seed] = Field(min_length=1)
+    """one picture of every evaluated prompt from each"""
+    checkpoint_every: Positive
+    """epochs between checkpoints"""
+    keep_checkpoints: Positive = 1
+    """how many of the newest checkpoints are kept"""
+    early_stop: EarlyStop | None = None
+    seed: Seed
+    """seed of everything that is drawn"""
 
     @model_validator(mode="after")
-    def _something_is_rewarded(self) -> RewardSet:
-        if all(term.weight == 0 for term in self.terms.values()):
-            raise ValueError("every reward has weight 0; nothing would be learnt")
+    def _even_updates(self) -> PolicyTraining:
+        if self.prompts_per_epoch % self.updates_per_epoch:
+            valid = [n for n in range(1, self.prompts_per_epoch + 1) if self.prompts_per_epoch % n == 0]
+            raise ValueError(
+                f"updates_per_epoch={self.updates_per_epoch} does not divide prompts_per_epoch="
+                f"{self.prompts_per_epoch}; valid: {valid}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _log_prob_fits_the_loss(self) -> PolicyTraining:
+        if self.loss == "nft" and self.old_log_prob == "recomputed":
+            raise ValueError("loss nft uses no log-probabilities: leave old_log_prob at 'rollout'")
         return self
 
 
-class PolicyRecipe(Section):
+def _own_and_shared(schema: dict[str, Any]) -> None:
+    """In a file a recipe leaves a shared number out, or null, and has that of ``policies.defaults``."""
+    for name in PolicyTraining.model_fields:
+        found = schema["properties"][name]
+        found.pop("default", None)
+        schema["properties"][name] = {
+            "anyOf": [found, {"type": "null"}],
+            "description": f"instead of `policies.defaults.{name}`",
+        }
+
+
+class PolicyRecipe(PolicyTraining):
+    """What one policy is trained by, complete: its own keys, and the shared numbers where it sets none of its own.
+
+    ``model_fields_set`` names the keys that the recipe sets itself.
+    """
+
+    model_config = ConfigDict(json_schema_extra=_own_and_shared)
+
     family: Family
     """an entry of `paco_core/policies/families.py`"""
     model: ModelRef
     """generator, a folder or hub id"""
     start: AdapterRef | None = None
     """LoRA to go on from, a folder, file or hub id; null = a fresh adapter"""
-    epochs: Natural | None = None
-    """instead of `policies.epochs`; 0 = only evaluate the start"""
-    loss: Loss | None = None
-    """instead of `policies.loss`"""
-    learning_rate: AboveZero | None = None
-    """instead of `policies.learning_rate`"""
     reference_size: Side | None = None
     """pixels of the square that reference pictures are brought to, in their own proportions; null = as the painted
     picture"""
@@ -144,52 +252,24 @@ class PolicyRecipe(Section):
             raise ValueError("with num_noise_steps every drawn step is trained: leave train_steps null")
         return self
 
+    @model_validator(mode="after")
+    def _steps_fit_the_loss(self) -> PolicyRecipe:
+        if self.loss != "nft" and not self.noise_steps:
+            raise ValueError(
+                f"loss {self.loss} learns from noisy steps and there are none; name some in noise_steps, or choose "
+                "loss nft"
+            )
+        allowed = range(self.sampling_steps) if self.loss == "nft" else self.noise_steps
+        wrong = [s for s in self.train_steps or [] if s not in allowed]
+        if wrong or self.train_steps == []:
+            kind = "sampling" if self.loss == "nft" else "noise"
+            raise ValueError(f"train_steps {wrong or []} are not among the {kind} steps; choose from {list(allowed)}")
+        return self
 
-class NftParams(Section):
-    """Loss nft (DiffusionNFT, arXiv 2509.16117), table of its schedules in its code."""
-
-    mix: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """b of the loss nft, the share of the new velocity in the implicit policies"""
-    decay: Literal["on_policy", "slow", "late"] = "slow"
-    """how fast the adapter `old` follows"""
-
-
-class KlParams(Section):
-    """Distance to the policy without adapter. No reference pass is run at beta 0."""
-
-    beta: FromZero = 0.0
-    """weight of the distance to the model without adapter; 0 = no such pass"""
-    form: Literal["exact", "paper"] = "exact"
-    """exact, or divided by the step's deviation as in the paper"""
-
-
-class EarlyStop(Section):
-    """When to end a training before its last epoch; the outs are those of a finished one."""
-
-    reward_rise: FromZero = 0.05
-    """rise of the weighted reward that a training must keep, as a share of its first epochs'"""
-    diversity_kept: Fraction = 0.5
-    """share of the first epochs' panel diversity below which a training ends"""
-    patience: Positive = 3
-    """epochs that both must hold; also how many first epochs are averaged"""
-    nan: Literal["error", "stop"] = "error"
-    """what a gradient that is not finite does"""
-
-
-def _known_rewards(recipes: dict[str, PolicyRecipe]) -> dict[str, PolicyRecipe]:
-    """Every reward of every recipe is registered, or names a function of the user's own."""
-    names = [name for table in ("BUILDERS", "FUNCTIONS") for name in names_of("rewards/registry.py", table)]
-    for recipe, key, rewards in ((n, k, s) for n, r in recipes.items() for k, s in r.reward_sets.items()):
-        for name, term in rewards.terms.items():
-            asked = term.reward or name
-            if asked not in names and not FUNCTION.fullmatch(asked):
-                near = nearest(asked, names)
-                hint = f"did you mean {near!r}? " if near else ""
-                raise ValueError(
-                    f"{recipe}.{key}: reward {asked!r} is unknown; {hint}Choose among {', '.join(names)}, or name "
-                    "module:function"
-                )
-    return recipes
+    @property
+    def inherited(self) -> set[str]:
+        """Shared numbers that the recipe does not set itself."""
+        return set(PolicyTraining.model_fields) - self.model_fields_set
 
 
 def _trained(recipes: dict[str, PolicyRecipe | None]) -> dict[str, PolicyRecipe]:
@@ -198,6 +278,13 @@ def _trained(recipes: dict[str, PolicyRecipe | None]) -> dict[str, PolicyRecipe]
     if not trained:
         raise ValueError("every recipe is null; at least one is needed")
     return trained
+
+
+def _known_rewards(recipes: dict[str, PolicyRecipe]) -> dict[str, PolicyRecipe]:
+    for name, recipe in recipes.items():
+        for key, rewards in recipe.reward_sets.items():
+            refuse_unknown(rewards, f"{name}.{key}")
+    return recipes
 
 
 if TYPE_CHECKING:
@@ -212,105 +299,57 @@ else:
 
 
 class PoliciesParams(Section):
+    defaults: Annotated[PolicyTraining, Was("policies")]
     recipes: Recipes
-    device: str
-    """where policies train"""
-    dtype: Literal["float32", "mixed", "bfloat16"]
-    """number format of the generator's weights; the adapter's are float32; mixed = float32, and pictures, but no
-    trained step, in bfloat16 where the device computes it"""
-    learning_rate: AboveZero
-    """learning rate of AdamW"""
-    weight_decay: FromZero
-    """weight decay of AdamW"""
-    optimizer: Literal["adamw", "adamw_8bit"] = "adamw"
-    """AdamW, or with 8-bit moments (bitsandbytes)"""
-    max_grad_norm: AboveZero
-    """norm that gradients are clipped to"""
-    lora: PolicyLora
-    loss: Loss
-    """a loss of `paco_core/grpo/losses.py`"""
-    old_log_prob: Literal["rollout", "recomputed"] = "rollout"
-    """log p from the rollout, or from one more pass before the first update"""
-    max_ratio_gap: AboveZero | None = None
-    """largest |ratio - 1| before the first update that training, promotion and the check accept; null = 3 x
-    clip_range"""
-    clip_range: AboveZero
-    """clipping of the probability ratio"""
-    max_advantage: AboveZero
-    """advantages are clipped to this"""
-    nft: NftParams = NftParams()
-    kl: KlParams = KlParams()
-    epochs: Positive
-    """rounds of sampling and learning"""
-    prompts_per_epoch: Positive
-    """prompts of an epoch"""
-    group_size: Annotated[Positive, Field(ge=2)]
-    """pictures of each prompt"""
-    updates_per_epoch: Positive
-    """optimiser steps of an epoch"""
-    rollout_batch: Positive
-    """pictures sampled at a time"""
-    train_batch: Positive
-    """pictures of a trained pass"""
-    gradient_checkpointing: bool
-    """compute blocks again in the backward pass instead of keeping them"""
-    ema_decay: Fraction
-    """decay of the averaged weights"""
-    ema_every: Positive
-    """optimiser steps between averages"""
-    eval_every: Positive
-    """epochs between evaluations"""
-    eval_batch: Positive | None = None
-    """pictures painted at a time in an evaluation; null = as in a rollout"""
-    eval_prompts: Positive
-    """unseen prompts of an evaluation"""
-    eval_steps: Positive
-    """sampling steps of an evaluation"""
-    eval_seeds: list[Seed] = Field(min_length=1)
-    """one picture of every evaluated prompt from each"""
-    checkpoint_every: Positive
-    """epochs between checkpoints"""
-    keep_checkpoints: Positive = 1
-    """how many of the newest checkpoints are kept"""
-    early_stop: EarlyStop | None = None
-    seed: Seed
-    """seed of everything that is drawn"""
 
-    @model_validator(mode="after")
-    def _even_updates(self) -> PoliciesParams:
-        if self.prompts_per_epoch % self.updates_per_epoch:
-            valid = [n for n in range(1, self.prompts_per_epoch + 1) if self.prompts_per_epoch % n == 0]
-            raise ValueError(
-                f"updates_per_epoch={self.updates_per_epoch} does not divide prompts_per_epoch="
-                f"{self.prompts_per_epoch}; valid: {valid}"
-            )
-        return self
+    @field_validator("recipes", mode="wrap")
+    @classmethod
+    def _over_the_defaults(cls, recipes: Any, check: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Any:
+        """Merge each recipe with the defaults, here and nowhere else."""
+        if not isinstance(recipes, dict):
+            return check(recipes)
+        if "defaults" not in info.data:
+            return {}  # they are refused, and a recipe cannot be read without them
+        shared = info.data["defaults"].model_dump(mode="json")
+        merged = check({name: _laid_over(shared, own) for name, own in recipes.items()})
+        return {name: _with_own_keys(recipe, recipes[name]) for name, recipe in merged.items()}
 
-    @model_validator(mode="after")
-    def _steps_fit_the_loss(self) -> PoliciesParams:
-        for name, recipe in self.recipes.items():
-            loss = recipe.loss or self.loss
-            if loss != "nft" and not recipe.noise_steps:
-                raise ValueError(
-                    f"recipes.{name}: loss {loss} learns from noisy steps and there are none; "
-                    "name some in noise_steps, or choose loss nft"
-                )
-            allowed = range(recipe.sampling_steps) if loss == "nft" else recipe.noise_steps
-            wrong = [s for s in recipe.train_steps or [] if s not in allowed]
-            if wrong or recipe.train_steps == []:
-                kind = "sampling" if loss == "nft" else "noise"
-                raise ValueError(
-                    f"recipes.{name}: train_steps {wrong or []} are not among the {kind} steps; "
-                    f"choose from {list(allowed)}"
-                )
-        if self.loss == "nft" and self.old_log_prob == "recomputed":
-            raise ValueError("loss nft uses no log-probabilities: leave old_log_prob at 'rollout'")
-        return self
+    def recipe(self, name: str) -> PolicyRecipe:
+        """A recipe by its name.
 
-    def of(self, recipe: PolicyRecipe) -> PoliciesParams:
-        """These settings with those that the recipe has of its own in place."""
-        names = [name for name in ("epochs", "learning_rate", "loss") if getattr(recipe, name) is not None]
-        own = {name: getattr(recipe, name) for name in names}
-        if recipe.loss == "nft":
-            own["old_log_prob"] = "rollout"  # it uses no log-probabilities
-        return self.model_copy(update=own)
+        Raises:
+            DataError: naming those that there are.
+        """
+        if name not in self.recipes:
+            raise DataError(f"no recipe {name!r} in policies.recipes; there are: {', '.join(self.recipes)}")
+        return self.recipes[name]
+
+    @property
+    def device(self) -> str:
+        """Where the stages of policies need to run: on a GPU as soon as one recipe asks for it."""
+        devices = [recipe.device for recipe in self.recipes.values()]
+        return next((device for device in devices if device != "cpu"), "cpu")
+
+    @field_serializer("recipes")
+    def _as_in_the_file(self, recipes: dict[str, PolicyRecipe], info: FieldSerializationInfo) -> dict[str, Any]:
+        return {name: r.model_dump(mode=info.mode, exclude=r.inherited) for name, r in recipes.items()}
+
+
+def _laid_over(shared: dict[str, Any], own: Any) -> Any:
+    """A recipe over the defaults; a null leaves the default."""
+    if not isinstance(own, dict):
+        return own
+    given = {key: value for key, value in own.items() if value is not None or key not in shared}
+    if given.get("loss") == "nft":
+        given.setdefault("old_log_prob", "rollout")  # it uses no log-probabilities, whatever the others use
+    for key, value in given.items():
+        if isinstance(value, dict) and isinstance(shared.get(key), dict):
+            given[key] = {**shared[key], **value}
+    return {**shared, **given}
+
+
+def _with_own_keys(recipe: PolicyRecipe, own: Any) -> PolicyRecipe:
+    if not isinstance(own, dict):
+        return recipe
+    keys = {key for key, value in own.items() if value is not None}
+    return PolicyRecipe.model_construct(_fields_set=keys, **dict(recipe))

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from paco_core.config.params import PoliciesParams
+from paco_core.config.params import PolicyTraining
 from paco_core.grpo import ratio
 from paco_core.io.check_report import CheckReport
 from paco_core.io.files import DataError
@@ -55,12 +55,8 @@ def collapse(rows: Sequence[Row], sizes: Sequence[int]) -> CheckReport:
     )
 
 
-def ratio_before_update(rows: Sequence[Row], params: PoliciesParams) -> CheckReport:
-    """Before an update the trained pass must find the rollout's log-probabilities, as :mod:`.ratio` bounds it.
-
-    Args:
-        params: with the recipe's own settings in place (:meth:`PoliciesParams.of`).
-    """
+def ratio_before_update(rows: Sequence[Row], params: PolicyTraining) -> CheckReport:
+    """Before an update the trained pass must find the rollout's log-probabilities, as :mod:`.ratio` bounds it."""
     name = "ratio_is_one_before_update"
     if not ratio.compares(params):
         return CheckReport(name, True, "ERROR", f"loss {params.loss} compares no log-probabilities: it has no ratio")

@@ -48,7 +48,7 @@ def share(batches: int, rank: int, world: int) -> range:
         valid = [n for n in range(1, batches + 1) if batches % n == 0]
         raise DataError(
             f"{batches} rollout batches per epoch cannot be divided evenly among {world} processes; valid numbers of "
-            f"processes: {valid}, or change policies.rollout_batch"
+            f"processes: {valid}, or change policies.defaults.rollout_batch"
         )
     each = batches // world
     return range(rank * each, (rank + 1) * each)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -13,14 +13,16 @@ from paco_core.data.records.records import PromptRecord
 from paco_core.data.records.subfigures import cut
 from paco_core.grpo.rollout import Sampling, rollout
 from paco_core.grpo.scoring import Scores, Scoring
-from paco_core.grpo.sizes import RecordSize, buckets, picture_size
+from paco_core.grpo.sizes import buckets, picture_size
 from paco_core.policies.base import NoiseKey, Policy, Size
 from paco_core.policies.encoded import Encoded
-from paco_core.rewards.aggregation import Delta, aggregate
+from paco_core.rewards.aggregation import aggregate
 from paco_core.training.processes import Processes
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+
+    from paco_core.config.params import PolicyRecipe, RewardSet
 
 #: Panels of each picture and its prompt -> metrics that no reward may see (the embedded world's truth).
 Gold = Callable[[list[list["Image"]], list[PromptRecord]], dict[str, float]]
@@ -36,48 +38,28 @@ class Evaluation:
 
 
 @dataclass(frozen=True)
-class Combined:
-    """How test rewards become the one figure ``score``, where a recipe names test rewards of its own."""
-
-    weights: Mapping[str, float]
-    aggregator: str
-    delta: Delta
-
-    def score(self, scores: Scores, prompts: int) -> float:
-        """Mean over prompts and seeds of the aggregated test rewards."""
-        shaped = {name: values.reshape(prompts, -1) for name, values in scores.rewards.items()}
-        return float(np.nanmean(aggregate(shaped, self.weights, self.aggregator, self.delta).values))
-
-
-@dataclass(frozen=True)
 class Evaluator:
     """A fixed set of prompts and seeds to come back to."""
 
     policy: Policy
+    recipe: PolicyRecipe
     records: Sequence[PromptRecord]
     encoded: Encoded
-    sizes: Sequence[int]
-    steps: int
-    seeds: Sequence[int]
-    guidance: float
-    batch: int
     scoring: Scoring
     gold: Gold | None = None
-    record_size: RecordSize = "aspect"
-    combined: Combined | None = None
     processes: Processes = field(default_factory=Processes)
 
     def evaluate(self) -> Evaluation:
         """Sample, score and measure with the weights that the policy holds now; every process gets the same."""
         metrics: dict[str, float] = {}
         pictures: dict[int, list[Image]] = {}
-        rows = [row for row in range(len(self.records)) for _ in self.seeds]
+        rows = [row for row in range(len(self.records)) for _ in self.recipe.eval_seeds]
         owners = [self.records[row] for row in rows]
-        for side in self.sizes:
+        for side in self.recipe.eval_sizes:
             images, scores = self._paint(side, rows, owners)
             metrics |= {f"{side}/{name}": _mean(values) for name, values in scores.rewards.items()}
-            if self.combined is not None:
-                metrics[f"{side}/score"] = self.combined.score(scores, len(self.records))
+            if self.recipe.test_rewards is not None:
+                metrics[f"{side}/score"] = _combined(scores, self.recipe.test_rewards, len(self.records))
             metrics[f"{side}/{scores.measure}"] = float(scores.diversity.mean())
             if self.gold is not None:
                 panels = [cut(image, record.layout) for image, record in zip(images, owners, strict=True)]
@@ -87,14 +69,15 @@ class Evaluator:
 
     def _paint(self, side: int, rows: list[int], owners: list[PromptRecord]) -> tuple[list[Image], Scores]:
         """Pictures and scores in the order of ``rows``; batches hold one size and are dealt to the processes."""
-        keys = [NoiseKey(record.idx, 0, seed) for record in self.records for seed in self.seeds]
-        sizes = [picture_size(record, side, self.record_size, self.policy.multiple) for record in owners]
+        keys = [NoiseKey(record.idx, 0, seed) for record in self.records for seed in self.recipe.eval_seeds]
+        sizes = [picture_size(record, side, self.recipe.record_size, self.policy.multiple) for record in owners]
+        each = self.recipe.eval_batch or self.recipe.rollout_batch
         painted: dict[int, Image] = {}
         scoring, number = self.scoring.round(), 0
         for size, places in buckets(sizes).items():
-            sampling = Sampling.of(self.policy, size, self.steps, self.guidance)
-            for start in range(0, len(places), self.batch):
-                part = places[start : start + self.batch]
+            sampling = Sampling.of(self.policy, size, self.recipe.eval_steps, self.recipe.guidance)
+            for start in range(0, len(places), each):
+                part = places[start : start + each]
                 number += 1
                 if not self.processes.mine(number - 1):
                     continue
@@ -118,6 +101,13 @@ class Evaluator:
 
 def _mean(values: np.ndarray) -> float:
     return float(np.nanmean(values)) if not np.isnan(values).all() else float("nan")
+
+
+def _combined(scores: Scores, rewards: RewardSet, prompts: int) -> float:
+    """Mean over prompts and seeds of the aggregated test rewards."""
+    shaped = {name: values.reshape(prompts, -1) for name, values in scores.rewards.items()}
+    weights = {name: term.weight for name, term in rewards.terms.items()}
+    return float(np.nanmean(aggregate(shaped, weights, rewards.aggregator, rewards.tame_delta).values))
 
 
 def beside(reference: Image, picture: Image) -> Image:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from paco_core.config.params import PoliciesParams
+from paco_core.config.params import PolicyTraining
 from paco_core.grpo import ratio
 from paco_core.grpo.experience import Experience, MicroBatch, micro_batches
 from paco_core.grpo.objectives import Terms, objective
@@ -99,7 +99,7 @@ class Learner:
     def __init__(
         self,
         policy: Policy,
-        params: PoliciesParams,
+        params: PolicyTraining,
         processes: Processes | None = None,
         say: Callable[[str], None] = lambda _line: None,
     ) -> None:
@@ -165,7 +165,7 @@ class Learner:
             raise RuntimeError(
                 f"|ratio - 1| before the first update is {gap:.3g}, more than {bound:g}, and {share:.0%} of samples "
                 f"are outside clip_range={self.params.clip_range:g}: the training pass does not match the sampling; "
-                f"{ratio.REMEDY}, or raise policies.max_ratio_gap"
+                f"{ratio.REMEDY}, or raise policies.defaults.max_ratio_gap"
             )
         if self.processes.main and (warning := ratio.clipped_early(share, self.params)):
             self.say(warning)

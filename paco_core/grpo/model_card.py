@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import yaml
 
-from paco_core.config.params import PoliciesParams, PolicyRecipe
+from paco_core.config.params import PolicyRecipe
 from paco_core.data.records.records import PromptRecord
 from paco_core.grpo.sizes import picture_size
 from paco_core.io.model_licence import base_front
@@ -16,15 +16,14 @@ from paco_core.policies.families import family_of
 
 
 def model_card(
-    params: PoliciesParams,
     recipe: PolicyRecipe,
     policy: Policy,
     prompt: PromptRecord,
     place: str,
+    licence: Mapping[str, str],
     before: Mapping[str, float],
     after: Mapping[str, float],
     epochs: int,
-    licence: Mapping[str, str],
 ) -> str:
     """A Hugging Face model card in Markdown, the same text for the same training.
 
@@ -46,7 +45,7 @@ def model_card(
     rewards = ", ".join(f"{name} (weight {term.weight:g})" for name, term in recipe.rewards.terms.items())
     rows = [f"| {name} | {before.get(name, float('nan')):.4f} | {value:.4f} |" for name, value in after.items()]
     lora = (
-        f"rank {params.lora.rank}, alpha {params.lora.alpha}"
+        f"rank {recipe.lora.rank}, alpha {recipe.lora.alpha}"
         if recipe.start is None
         else f"continued from {recipe.start}"
     )
@@ -59,26 +58,26 @@ def model_card(
 Reinforcement learning on the rewards {rewards}, combined by {recipe.rewards.aggregator}.
 
 ```python
-{_example(params, recipe, policy, prompt, place)}
+{_example(recipe, policy, prompt, place)}
 ```
 
 The example starts from the generator seed 0. Pictures of evaluation start from noise that is drawn on the processor
 from the generator seed `NoiseKey(prompt id, 0, seed).generator_seed` (`paco_core.policies.base`), seeds
-{", ".join(map(str, params.eval_seeds))}: put that number in place of the 0 to paint one of them again.
+{", ".join(map(str, recipe.eval_seeds))}: put that number in place of the 0 to paint one of them again.
 
 ## Training
 
 - LoRA: {lora}
-- {epochs} epochs of {params.prompts_per_epoch} prompts x {params.group_size} pictures
-- {params.updates_per_epoch} updates an epoch, loss {params.loss}, learning rate {params.learning_rate:g}
-- seed {params.seed}
+- {epochs} epochs of {recipe.prompts_per_epoch} prompts x {recipe.group_size} pictures
+- {recipe.updates_per_epoch} updates an epoch, loss {recipe.loss}, learning rate {recipe.learning_rate:g}
+- seed {recipe.seed}
 - pictures of {recipe.train_size} px, {recipe.sampling_steps} steps, guidance {recipe.guidance:g}
 - {recipe.dynamics}, noise level {recipe.noise_level:g} at steps {recipe.noise_steps}
-- the weights are the exponential moving average (decay {params.ema_decay:g}, every {params.ema_every} optimiser steps)
+- the weights are the exponential moving average (decay {recipe.ema_decay:g}, every {recipe.ema_every} optimiser steps)
 
 ## Evaluation on prompts that were not trained on
 
-{params.eval_steps} steps without noise; names are `<pixels>/<metric>`.
+{recipe.eval_steps} steps without noise; names are `<pixels>/<metric>`.
 
 | metric | before | after |
 |---|---|---|
@@ -86,7 +85,7 @@ from the generator seed `NoiseKey(prompt id, 0, seed).generator_seed` (`paco_cor
 """
 
 
-def _example(params: PoliciesParams, recipe: PolicyRecipe, policy: Policy, record: PromptRecord, place: str) -> str:
+def _example(recipe: PolicyRecipe, policy: Policy, record: PromptRecord, place: str) -> str:
     """Python that loads the adapter and paints the record's picture at the largest size of evaluation."""
     kind, edits = family_of(recipe.family).pipeline, policy.edits
     size = picture_size(record, max(recipe.eval_sizes), recipe.record_size, policy.multiple)
@@ -96,12 +95,12 @@ def _example(params: PoliciesParams, recipe: PolicyRecipe, policy: Policy, recor
         *(["from PIL import Image"] if edits else []),
     ]
     lines = [
-        f"pipeline = {kind}.from_pretrained({recipe.model!r}, torch_dtype={weights_format(params.dtype)})",
+        f"pipeline = {kind}.from_pretrained({recipe.model!r}, torch_dtype={weights_format(recipe.dtype)})",
         f"pipeline.load_lora_weights({f'{place}/adapter'!r})  # this folder",
-        *([] if params.device == "cpu" else [f"pipeline.to({params.device!r})"]),
+        *([] if recipe.device == "cpu" else [f"pipeline.to({recipe.device!r})"]),
         f"prompt = {record.prompt!r}",
         *([f"picture = Image.open({f'{place}/samples/reference/{record.idx}.png'!r})"] if edits else []),
-        policy.example(size, params.eval_steps, recipe.guidance, recipe.max_sequence_length),
+        policy.example(size, recipe.eval_steps, recipe.guidance, recipe.max_sequence_length),
         'image.save("painted.png")',
     ]
     return "\n".join([*imports, "", *lines])

@@ -14,7 +14,7 @@ from typing import Protocol
 
 import torch
 
-from paco_core.config.params import PoliciesParams
+from paco_core.config.params import PolicyTraining
 from paco_core.grpo.dynamics import DYNAMICS
 from paco_core.grpo.experience import Experience, Learns, MicroBatch
 from paco_core.grpo.losses import (
@@ -78,7 +78,7 @@ class TransitionObjective:
     keeps_clean = False
     as_sampled = True
 
-    def __init__(self, policy: Policy, params: PoliciesParams) -> None:
+    def __init__(self, policy: Policy, params: PolicyTraining) -> None:
         self.policy, self.params = policy, params
         self.loss = LOSSES[params.loss]
         self.learns_at_zero = params.kl.beta > 0
@@ -164,7 +164,7 @@ class ForwardObjective:
         True  # advantage 0 asks the implicit policies to be equally near: it holds the trained one at `old`
     )
 
-    def __init__(self, policy: Policy, params: PoliciesParams) -> None:
+    def __init__(self, policy: Policy, params: PolicyTraining) -> None:
         self.policy, self.params = policy, params
         self.decay = OLD_DECAYS[params.nft.decay]
         policy.copy_adapter(OLD)
@@ -227,8 +227,8 @@ class ForwardObjective:
         return dict(self.old)
 
 
-def objective(policy: Policy, params: PoliciesParams) -> Objective:
+def objective(policy: Policy, params: PolicyTraining) -> Objective:
     """The objective of ``params.loss``; attaches what it needs to the policy."""
-    build: Callable[[Policy, PoliciesParams], Objective]
+    build: Callable[[Policy, PolicyTraining], Objective]
     build = ForwardObjective if params.loss == FORWARD_LOSS else TransitionObjective
     return build(policy, params)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from paco_core.data.records.edit_records import EditRecord, of_part
 from paco_core.data.records.records import PromptRecord
+from paco_core.grpo.scoring import Reference
 from paco_core.io.files import DataError, read_json, write_json
 
 FILE = "prompts.json"
@@ -18,8 +19,9 @@ FILE = "prompts.json"
 class PromptSplit:
     """Prompts of a training, and prompts that it never samples from."""
 
-    trained: list[PromptRecord]
-    unseen: list[PromptRecord]
+    trained: Sequence[PromptRecord]
+    unseen: Sequence[PromptRecord]
+    reference: Reference | None = None  # of edits, what gives the picture that a record is about
 
     def write(self, folder: Path) -> None:
         """Leave the ids in ``prompts.json``, for benchmarks that want unseen prompts."""
@@ -35,7 +37,7 @@ def hold_out(records: Sequence[PromptRecord], unseen: int, seed: int) -> PromptS
     """
     if unseen >= len(records):
         raise DataError(
-            f"policies.eval_prompts={unseen} holds back all of the {len(records)} prompts; "
+            f"policies.defaults.eval_prompts={unseen} holds back all of the {len(records)} prompts; "
             f"choose at most {len(records) - 1}, or raise diverse_prompts.target"
         )
     held = set(random.Random(f"hold out {seed}").sample(range(len(records)), unseen))
@@ -55,12 +57,14 @@ def given_split(trained: Sequence[PromptRecord], test: Sequence[PromptRecord], u
     if both:
         raise DataError(f"{len(both)} ids are among the prompts to train on and to test on, e.g. {both[0]}")
     if unseen > len(test):
-        raise DataError(f"policies.eval_prompts={unseen}, but there are {len(test)} prompts to test on; lower it")
+        raise DataError(
+            f"policies.defaults.eval_prompts={unseen}, but there are {len(test)} prompts to test on; lower it"
+        )
     chosen = set(random.Random(f"hold out {seed}").sample(range(len(test)), unseen))
     return PromptSplit(list(trained), [record for n, record in enumerate(test) if n in chosen])
 
 
-def held_out_edits(records: Sequence[EditRecord], unseen: int, seed: int) -> PromptSplit:
+def held_out_edits(records: Sequence[EditRecord], reference: Reference, unseen: int, seed: int) -> PromptSplit:
     """Editing prompts come split by picture; ``unseen`` of those that were held back are watched.
 
     Raises:
@@ -71,11 +75,11 @@ def held_out_edits(records: Sequence[EditRecord], unseen: int, seed: int) -> Pro
         raise DataError("every editing prompt is held back, none is left to train on; lower edit_prompts.unseen")
     if unseen > len(held):
         raise DataError(
-            f"policies.eval_prompts={unseen}, but only {len(held)} editing prompts are held back; "
-            "raise edit_prompts.unseen, or lower policies.eval_prompts"
+            f"policies.defaults.eval_prompts={unseen}, but only {len(held)} editing prompts are held back; "
+            "raise edit_prompts.unseen, or lower policies.defaults.eval_prompts"
         )
     chosen = set(random.Random(f"hold out {seed}").sample(range(len(held)), unseen))
-    return PromptSplit(list(trained), [record for n, record in enumerate(held) if n in chosen])
+    return PromptSplit(list(trained), [record for n, record in enumerate(held) if n in chosen], reference)
 
 
 def trained_ids(folder: Path) -> set[str]:

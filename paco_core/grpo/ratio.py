@@ -6,26 +6,26 @@ There the new weights are the old ones, and rounding alone moves the ratio. What
 
 from __future__ import annotations
 
-from paco_core.config.params import PoliciesParams
+from paco_core.config.params import PolicyTraining
 
 #: Largest |ratio - 1| that training, promotion and Dagster's check accept, in clip ranges.
 STOP_AT = 3.0
 #: Share of samples outside the clip range from which on training and the checks warn.
 WARN_AT = 0.05
-REMEDY = "choose policies.old_log_prob: recomputed"
+REMEDY = "choose policies.defaults.old_log_prob: recomputed"
 
 
-def bound(params: PoliciesParams) -> float:
+def bound(params: PolicyTraining) -> float:
     """Largest accepted |ratio - 1| before the first update: ``max_ratio_gap``, or :data:`STOP_AT` clip ranges."""
     return params.max_ratio_gap or STOP_AT * params.clip_range
 
 
-def compares(params: PoliciesParams) -> bool:
+def compares(params: PolicyTraining) -> bool:
     """Whether the loss has a ratio: ``nft`` compares no log-probabilities."""
     return params.loss != "nft"
 
 
-def clipped_early(share: float, params: PoliciesParams) -> str | None:
+def clipped_early(share: float, params: PolicyTraining) -> str | None:
     """A sentence about ``share`` of the samples outside the clip range before the first update; None where few are."""
     if not share > WARN_AT:
         return None

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from paco_core.config.params import PoliciesParams, PolicyRecipe
+from paco_core.config.params import PolicyRecipe
 from paco_core.data.records.records import PromptRecord
 from paco_core.grpo.epoch_prompts import share
 from paco_core.grpo.experience import Bucket
@@ -36,7 +36,6 @@ class Sampler:
     def __init__(
         self,
         policy: Policy,
-        params: PoliciesParams,
         recipe: PolicyRecipe,
         records: Sequence[PromptRecord],
         encoded: Encoded,
@@ -44,13 +43,13 @@ class Sampler:
         scoring: Scoring,
         processes: Processes,
     ) -> None:
-        self.policy, self.params, self.recipe, self.records = policy, params, recipe, records
+        self.policy, self.recipe, self.records = policy, recipe, records
         self.encoded, self.objective, self.scoring, self.processes = encoded, objective, scoring, processes
-        if scoring.groupwise and processes.world > 1 and params.rollout_batch % params.group_size:
-            near = max(1, round(params.rollout_batch / params.group_size)) * params.group_size
+        if scoring.groupwise and processes.world > 1 and recipe.rollout_batch % recipe.group_size:
+            near = max(1, round(recipe.rollout_batch / recipe.group_size)) * recipe.group_size
             raise DataError(
-                f"reward {scoring.groupwise[0]} looks at whole groups, and policies.rollout_batch="
-                f"{params.rollout_batch} splits groups of {params.group_size} across processes; choose {near}"
+                f"reward {scoring.groupwise[0]} looks at whole groups, and policies.defaults.rollout_batch="
+                f"{recipe.rollout_batch} splits groups of {recipe.group_size} across processes; choose {near}"
             )
         sizes = {picture_size(r, recipe.train_size, recipe.record_size, policy.multiple) for r in records}
         self._sampling = {size: self._sampling_of(size) for size in sizes}
@@ -76,7 +75,7 @@ class Sampler:
         sizes = [
             picture_size(self.records[row], recipe.train_size, recipe.record_size, self.policy.multiple) for row in rows
         ]
-        each = self.params.rollout_batch
+        each = self.recipe.rollout_batch
         return [
             Batch(size, places[start : start + each])
             for size, places in buckets(sizes).items()

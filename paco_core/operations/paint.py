@@ -156,13 +156,13 @@ def edit_record(instruction: str, picture: Image) -> EditRecord:
     }, "this picture and instruction")  # fmt: skip
 
 
-def load_policy(root: Path, params: Params, by: NamedPolicy, *, cache: Path | None = None) -> Policy:
+def load_policy(root: Path, by: NamedPolicy, *, cache: Path | None = None) -> Policy:
     """The policy of a painter, with its adapter.
 
     Args:
         cache: folder below which encodings of prompts and reference pictures are remembered; None = nothing is written.
     """
-    policy = load_recipe(by.recipe, params.policies, root, cache=cache)
+    policy = load_recipe(by.recipe, root, cache=cache)
     if by.adapter is not None:
         policy.load_adapter(by.adapter)
     return policy

@@ -51,12 +51,12 @@ def training_cost(params: Params, name: str, root: Path) -> Cost:
     Raises:
         DataError: when there is no recipe of that name.
     """
-    grpo, done = params.policies, Workload.of(params, name)
-    recipe = grpo.recipes[name]
+    done = Workload.of(params, name)
+    recipe = params.policies.recipes[name]
     family = family_of(recipe.family)
-    held = device_memory(params, name, root) if grpo.device.startswith("cuda") else None
+    held = device_memory(params, name, root) if recipe.device.startswith("cuda") else None
     samples, evaluations = done.epochs * done.images_an_epoch, done.evaluations * done.evaluation_images
-    passes = family.passes_a_step(recipe.guidance) * evaluations * grpo.eval_steps * 2
+    passes = family.passes_a_step(recipe.guidance) * evaluations * recipe.eval_steps * 2
     takes = seconds(params, training_seconds(done) + passes * CPU_SECONDS["rollout_step"])
     models = 2.5 * model_gb(root, recipe.model) + model_gb(root, params.reward.base)
     return Cost(
@@ -64,7 +64,7 @@ def training_cost(params: Params, name: str, root: Path) -> Cost:
         f"{done.optimiser_steps} optimiser steps, {evaluations} evaluation pictures",
         held.together_gb if held else BASE_GB + models,
         takes,
-        grpo.device,
+        recipe.device,
         "" if takes is not None or family.edits else "published: 6.0 h on 8 x H100",
     )
 
@@ -79,7 +79,7 @@ def benchmark_cost(params: Params, task: Task, root: Path, at_most: str = "") ->
         passes += painted * numbers.steps * family_of(recipe.family).passes_a_step(recipe.guidance)
     return Cost(
         f"{at_most}{pictures} pictures",
-        BASE_GB + painting_gb(params, recipes, root),
+        BASE_GB + painting_gb(recipes, root),
         seconds(params, passes * 2 * CPU_SECONDS["rollout_step"]),
         params.policies.device,
     )

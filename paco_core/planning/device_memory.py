@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paco_core.benchmarks.painted import pictures_a_pass
-from paco_core.config.params import Params, PoliciesParams, PolicyRecipe
+from paco_core.config.params import Params, PolicyRecipe
 from paco_core.planning.footprint import architecture, footprint
 from paco_core.planning.weights import model_gb
 from paco_core.policies.families import family_of
@@ -46,10 +46,11 @@ def server_gb(params: Params, root: Path, memory_gb: float | None = None) -> flo
     return max(needed, params.serving.gpu_share * memory_gb)
 
 
-def painting_gb(params: Params, recipes: Iterable[PolicyRecipe], root: Path) -> float:
+def painting_gb(recipes: Iterable[PolicyRecipe], root: Path) -> float:
     """What a benchmark holds that paints by these recipes at their largest size: it keeps the text encoders."""
-    size, most = _bytes(params.policies), 0.0
+    most = 0.0
     for recipe in recipes:
+        size = _bytes(recipe)
         held, side = model_gb(root, recipe.model), max(recipe.eval_sizes)
         if (found := architecture(root, recipe.model)) is not None:
             batch = pictures_a_pass(
@@ -60,20 +61,19 @@ def painting_gb(params: Params, recipes: Iterable[PolicyRecipe], root: Path) -> 
     return most
 
 
-def _bytes(params: PoliciesParams) -> int:
+def _bytes(recipe: PolicyRecipe) -> int:
     """Of one value."""
-    return 2 if params.dtype == "bfloat16" else 4
+    return 2 if recipe.dtype == "bfloat16" else 4
 
 
 def device_memory(params: Params, policy: str, root: Path) -> DeviceMemory | None:
     """Estimate the phases of a training and what stands beside it; None where the model is not known."""
     recipe = params.policies.recipes[policy]
-    grpo = params.policies.of(recipe)
     if (found := architecture(root, recipe.model)) is None:
         return None
-    need = footprint(found, grpo, recipe, (0, 0))
-    size = _bytes(grpo)
-    side, batch = max(recipe.eval_sizes), grpo.eval_batch or grpo.rollout_batch
+    need = footprint(found, recipe, (0, 0))
+    size = _bytes(recipe)
+    side, batch = max(recipe.eval_sizes), recipe.eval_batch or recipe.rollout_batch
     held = need.weights_gb + need.adapter_gb
     painted = max(found.sampling_gb(recipe, side, batch, size), found.decoding_gb(side, batch, size))
     phases = {

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
-from paco_core.config.params import PoliciesParams, PolicyRecipe
+from paco_core.config.params import PolicyRecipe
 from paco_core.grpo.sizes import token_pixels
 from paco_core.io.files import DataError, read_json
 from paco_core.policies.base import DECODE_PIXELS
@@ -174,30 +174,30 @@ class Footprint:
         return self.weights_gb + self.adapter_gb + self.activations_gb + self.kept_gb
 
 
-def footprint(found: Architecture, params: PoliciesParams, recipe: PolicyRecipe, passes: tuple[int, int]) -> Footprint:
+def footprint(found: Architecture, recipe: PolicyRecipe, passes: tuple[int, int]) -> Footprint:
     """Estimate a training.
 
     Args:
         found: the transformer.
         passes: rollout and trained passes of an epoch; the latter count forward and backward.
     """
-    size = 2 if params.dtype == "bfloat16" else 4
+    size = 2 if recipe.dtype == "bfloat16" else 4
     family = family_of(recipe.family)
     image, words = found.tokens(recipe, recipe.train_size)
-    lora = found.lora_parameters(params.lora.rank, params.lora.targets or family.lora_targets)
-    moments = 2 if params.optimizer == "adamw_8bit" else 8
-    each = 4 + 4 + 4 + 8 + moments + (4 if params.loss == "nft" else 0)  # weight, EMA, gradient, its fp64 sum, moments
+    lora = found.lora_parameters(recipe.lora.rank, recipe.lora.targets or family.lora_targets)
+    moments = 2 if recipe.optimizer == "adamw_8bit" else 8
+    each = 4 + 4 + 4 + 8 + moments + (4 if recipe.loss == "nft" else 0)  # weight, EMA, gradient, its fp64 sum, moments
     activations = max(
-        found.training_gb(recipe, params.train_batch, size, checkpointing=params.gradient_checkpointing),
-        found.sampling_gb(recipe, recipe.train_size, params.rollout_batch, size),
-        found.decoding_gb(recipe.train_size, params.rollout_batch, size),
+        found.training_gb(recipe, recipe.train_batch, size, checkpointing=recipe.gradient_checkpointing),
+        found.sampling_gb(recipe, recipe.train_size, recipe.rollout_batch, size),
+        found.decoding_gb(recipe.train_size, recipe.rollout_batch, size),
     )
     steps = len(recipe.train_steps or recipe.noise_steps) or recipe.sampling_steps
-    images = params.prompts_per_epoch * params.group_size
+    images = recipe.prompts_per_epoch * recipe.group_size
     latents = images * (recipe.train_size // found.patch) ** 2 * found.channels * 4
-    kept = latents * (1 if params.loss == "nft" else steps * (3 if params.loss == "grpo_guard" else 2))
+    kept = latents * (1 if recipe.loss == "nft" else steps * (3 if recipe.loss == "grpo_guard" else 2))
     forward = found.pass_flops(image, words)
-    backward = 3 if params.gradient_checkpointing else 2  # frozen weights need no gradient of their own
+    backward = 3 if recipe.gradient_checkpointing else 2  # frozen weights need no gradient of their own
     return Footprint(
         weights_gb=found.parameters * size / 1e9,
         adapter_gb=lora * each / 1e9,

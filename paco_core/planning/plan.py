@@ -27,7 +27,7 @@ def refuse_impossible(params: Params, policy: str, root: Path, processes: int = 
     Raises:
         DataError: naming every such number with valid neighbours.
     """
-    grpo, recipe = params.policies, params.policies.recipes[policy]
+    recipe = params.policies.recipes[policy]
     problems: list[str] = []
 
     def attempt(check: Callable[[], object]) -> None:
@@ -48,11 +48,11 @@ def refuse_impossible(params: Params, policy: str, root: Path, processes: int = 
             low = side // step * step
             near = " or ".join(str(n) for n in (low, low + step) if n)
             problems.append(f"{key}: {side} px do not divide into {patch} px tokens and {layout} panels; choose {near}")
-    batches = -(-grpo.prompts_per_epoch * grpo.group_size // grpo.rollout_batch)
+    batches = -(-recipe.prompts_per_epoch * recipe.group_size // recipe.rollout_batch)
     attempt(lambda: share(batches, 0, processes))
     for rewards in recipe.reward_sets.values():
         attempt(partial(registry.check, rewards, task.given))
-    attempt(lambda: check_optimizer(grpo.optimizer))
+    attempt(lambda: check_optimizer(recipe.optimizer))
     if problems:
         raise DataError(f"{policy} cannot be trained:\n" + "\n".join(f"  {problem}" for problem in problems))
 
@@ -61,13 +61,12 @@ def _resources(
     params: Params, policy: str, root: Path, done: Workload, processes: int
 ) -> tuple[list[str], dict[str, Any]]:
     """Memory and cost of one recipe; estimates, as lines and by name."""
-    grpo = params.policies
-    found = architecture(root, grpo.recipes[policy].model)
+    recipe = params.policies.recipes[policy]
+    found = architecture(root, recipe.model)
     if found is None:
         return ["memory               unknown: the model is neither here nor built in"], {}
     passes = done.rollout_passes + done.untrained_passes, done.trained_passes
-    recipe = params.policies.recipes[policy]
-    need = footprint(found, params.policies.of(recipe), recipe, passes)
+    need = footprint(found, recipe, passes)
     lines = [
         f"memory               about {need.memory_gb:.2g} GB per process: weights {need.weights_gb:.2g}, "
         f"adapter, average and optimiser {need.adapter_gb:.2g}, "
@@ -75,7 +74,7 @@ def _resources(
         "(estimate; text encoders are dropped before)"
     ]
     estimates = {**plain(need), "memory_gb": need.memory_gb}
-    if grpo.device.startswith("cuda") and (held := device_memory(params, policy, root)) is not None:
+    if recipe.device.startswith("cuda") and (held := device_memory(params, policy, root)) is not None:
         phases = ", ".join(f"{name} {gb:.0f} GB" for name, gb in held.phases.items())
         judged = registry.judges_of(*recipe.reward_sets.values()) and params.serving.device.startswith("cuda")
         server = {"the reward's server": server_gb(params, root)} if judged else {}
@@ -110,7 +109,6 @@ def plan(params: Params, policy: str, root: Path = Path(), processes: int = 1) -
     done = Workload.of(params, policy)
     refuse_impossible(params, policy, root, processes)
     recipe = params.policies.recipes[policy]
-    grpo = params.policies.of(recipe)
     asks = done.images_an_epoch * done.questions_a_picture
     noise = f"noise at {recipe.noise_steps}" if recipe.noise_steps else "no noise"
     if recipe.num_noise_steps:
@@ -120,16 +118,17 @@ def plan(params: Params, policy: str, root: Path = Path(), processes: int = 1) -
     text = "\n".join(
         [
             f"{policy}: {recipe.model}, {done.epochs} epochs at {recipe.train_size} px, evaluated at {sizes}",
-            f"images per epoch     {done.images_an_epoch} = {grpo.prompts_per_epoch} prompts x {grpo.group_size}",
-            f"sampling             {done.rollout_batches} batches of {grpo.rollout_batch}, {done.rollout_passes} "
+            f"images per epoch     {done.images_an_epoch} = {recipe.prompts_per_epoch} prompts x {recipe.group_size}",
+            f"sampling             {done.rollout_batches} batches of {recipe.rollout_batch}, {done.rollout_passes} "
             f"passes ({recipe.sampling_steps} steps, {noise})",
             f"scoring              {asks} distinct pairs ({done.questions_a_picture} per picture), "
             f"rewards {', '.join(recipe.rewards.terms)} by {recipe.rewards.aggregator}",
             f"training             {done.trained_passes} passes with backward and {done.untrained_passes} without, "
-            f"{grpo.updates_per_epoch} updates of {done.micro_batches} micro-batches of {grpo.train_batch}, "
-            f"loss {grpo.loss}",
-            f"optimiser steps      {done.optimiser_steps} in all, averaged every {grpo.ema_every}",
-            f"evaluations          {done.evaluations}, {done.evaluation_images} pictures each, {grpo.eval_steps} steps",
+            f"{recipe.updates_per_epoch} updates of {done.micro_batches} micro-batches of {recipe.train_batch}, "
+            f"loss {recipe.loss}",
+            f"optimiser steps      {done.optimiser_steps} in all, averaged every {recipe.ema_every}",
+            f"evaluations          {done.evaluations}, {done.evaluation_images} pictures each, "
+            f"{recipe.eval_steps} steps",
             f"in all               {done.epochs * done.images_an_epoch} images, {done.epochs * asks} scored pairs, "
             f"{done.epochs * (done.rollout_passes + done.trained_passes)} passes without evaluation",
             *resources,

@@ -134,13 +134,12 @@ def _unusable_prompts(params: Params, root: Path) -> list[str]:
         found = len(make_prompts(params.prompts, (1, 1), root).records)
     except DataError as error:
         return [f"prompts.source: {error}"]
-    grpo = params.policies
-    needed, kept = grpo.eval_prompts + grpo.prompts_per_epoch, params.diverse_prompts.target or found
-    if kept >= needed or all(recipe.prompts is not None for recipe in recipes_of(SETS, grpo).values()):
-        return []
+    kept = params.diverse_prompts.target or found
     return [
-        f"prompts.source: {kept} prompts, but policies.eval_prompts={grpo.eval_prompts} and "
-        f"policies.prompts_per_epoch={grpo.prompts_per_epoch} need {needed}; give more prompts, or lower these"
+        f"prompts.source: {kept} prompts, but policies.recipes.{name} needs {needed}: eval_prompts="
+        f"{recipe.eval_prompts} and prompts_per_epoch={recipe.prompts_per_epoch}; give more prompts, or lower these"
+        for name, recipe in recipes_of(SETS, params.policies).items()
+        if recipe.prompts is None and (needed := recipe.eval_prompts + recipe.prompts_per_epoch) > kept
     ]
 
 

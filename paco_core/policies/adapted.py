@@ -11,17 +11,16 @@ from paco_core.policies.families import family_of
 from paco_core.runtime.tracking.models import Adapted
 
 if TYPE_CHECKING:
-    from paco_core.config.params import PoliciesParams
+    from paco_core.config.params import PolicyRecipe
 
 
-def adapted(root: Path, params: PoliciesParams, name: str) -> Adapted:
+def adapted(root: Path, recipe: PolicyRecipe) -> Adapted:
     """The base of a recipe's adapter and, of a painter, the settings at which it is evaluated.
 
     A folder of the project is named by its absolute path, so that MLflow finds it from any working folder.
     """
-    recipe = params.recipes[name]
     base = str((owner_root(root) / recipe.model).resolve()) if is_folder(root, recipe.model) else recipe.model
     side = max(recipe.eval_sizes)
     size = {"height": side, "width": side}
-    defaults = {**size, "num_inference_steps": params.eval_steps, "guidance_scale": float(recipe.guidance)}
+    defaults = {**size, "num_inference_steps": recipe.eval_steps, "guidance_scale": float(recipe.guidance)}
     return Adapted(base, None if family_of(recipe.family).edits else defaults)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import torch
     from PIL.Image import Image
 
-    from paco_core.config.params import LoraParams, PoliciesParams, PolicyLora, PolicyRecipe
+    from paco_core.config.params import LoraParams, PolicyLora, PolicyRecipe
     from paco_core.policies.cuts import Cut
     from paco_core.policies.encoded import Condition, Encoded
 
@@ -165,11 +165,20 @@ class Policy(Flow, Protocol):
         """Trade computation for memory in trained passes."""
 
 
-def load_recipe(recipe: PolicyRecipe, params: PoliciesParams, root: Path, *, cache: Path | None = None) -> Policy:
-    """Load the policy that a recipe names, from a folder of the project or from the hub; see :func:`load`."""
+def load_recipe(recipe: PolicyRecipe, root: Path, *, device: str | None = None, cache: Path | None = None) -> Policy:
+    """Load the policy that a recipe names, from a folder of the project or from the hub; see :func:`load`.
+
+    Args:
+        device: instead of the recipe's.
+    """
     model = model_at(root, recipe.model, "policies.recipes.*.model")
     return load(
-        recipe.family, str(model), params.device, params.dtype, reference_size=recipe.reference_size, cache=cache
+        recipe.family,
+        str(model),
+        device or recipe.device,
+        recipe.dtype,
+        reference_size=recipe.reference_size,
+        cache=cache,
     )
 
 

@@ -110,7 +110,7 @@ def _measure(ctx: StageContext) -> tuple[Cases, list[Painted], pd.DataFrame]:
     cases = gedit.cases(ctx.read, ctx.params, set())
     adapters = {name: ctx.read(paths.POLICIES / name) / "adapter" for name in recipes}
     with ctx.progress(cases.pictures(recipes), "pictures") as progress:
-        painted = cases.painted_before_and_after(recipes, adapters, ctx.params, ctx.root, progress.advance, _kept(ctx))
+        painted = cases.painted_before_and_after(recipes, adapters, ctx.root, progress.advance, _kept(ctx))
     return cases, painted, gedit.measuring(ctx.root, ctx.params, ctx.read(paths.REWARD_MERGED), cases)(painted)
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from paco_core.config.params import Params
-    from paco_core.config.params_policies import PoliciesParams
+    from paco_core.config.params_policies import PolicyRecipe
     from paco_core.grpo.checks import Row
     from paco_core.io.check_report import CheckReport
     from paco_core.runtime.context import StageContext
@@ -29,32 +29,30 @@ def _cost(params: Params, root: Path) -> dict[str, Cost]:
 
 
 def _check_each(
-    root: Path, item: str | None, check: Callable[[Sequence[Row], PoliciesParams, str], CheckReport]
+    root: Path, item: str | None, check: Callable[[Sequence[Row], PolicyRecipe], CheckReport]
 ) -> list[CheckReport]:
     """In the run of one recipe that recipe: the others may not be trained yet. By itself all of them."""
     from paco_core.config.params import PARAMS_FILE, load
     from paco_core.grpo.checks import read_log
     from paco_core.io.check_report import CheckReport
 
-    params = load(root / PARAMS_FILE).policies
-    names = list(params.recipes) if item is None else [item]
-    if untrained := [name for name in names if name not in params.recipes]:
+    recipes = load(root / PARAMS_FILE).policies.recipes
+    names = list(recipes) if item is None else [item]
+    if untrained := [name for name in names if name not in recipes]:
         return [CheckReport.skipped(untrained[0], "ERROR", f"policies.recipes.{untrained[0]} is null")]
-    return [check(read_log(root / paths.POLICIES / name / "training_log.csv"), params, name) for name in names]
+    return [check(read_log(root / paths.POLICIES / name / "training_log.csv"), recipes[name]) for name in names]
 
 
 def _no_collapse(root: Path, item: str | None) -> list[CheckReport]:
     from paco_core.grpo import checks
 
-    return _check_each(root, item, lambda log, params, name: checks.collapse(log, params.recipes[name].eval_sizes))
+    return _check_each(root, item, lambda log, recipe: checks.collapse(log, recipe.eval_sizes))
 
 
 def _ratio_is_one(root: Path, item: str | None) -> list[CheckReport]:
     from paco_core.grpo import checks
 
-    return _check_each(
-        root, item, lambda log, params, name: checks.ratio_before_update(log, params.of(params.recipes[name]))
-    )
+    return _check_each(root, item, checks.ratio_before_update)
 
 
 def _preview(data: Path, item: str) -> dict[str, Preview]:
@@ -85,8 +83,8 @@ STAGE = Stage(
     processes=lambda _params: 1,  # more with PACO_LAUNCHER=accelerate
     served=True,
     advice=(
-        "lower policies.rollout_batch, policies.train_batch or the recipe's sizes, set policies.optimizer to "
-        "adamw_8bit, or shard the weights (launch/fsdp2.yaml)"
+        "lower policies.defaults.rollout_batch, policies.defaults.train_batch or the recipe's sizes, set "
+        "policies.defaults.optimizer to adamw_8bit, or shard the weights (launch/fsdp2.yaml)"
     ),
     cost=_cost,
     headline=(
@@ -125,27 +123,22 @@ STAGE = Stage(
 
 def assist(params: Params, item: str | None, root: Path) -> None:
     """Run training on ranks other than the first, without reporting."""
-    from paco_core.experiments.training import train
-    from paco_core.grpo.trainer import Reports
+    from paco_core.grpo.outcome import Reports
+    from paco_core.grpo.recipe import Place
     from paco_core.runtime import checkpoints
     from paco_core.runtime.code.stage_code import StageCodes
+    from paco_core.tasks.training import train_recipe
 
-    code = StageCodes.present(root).of("policies", item).digest
-    train(
-        params,
-        root,
-        str(item),
-        root / paths.POLICIES / str(item),
-        checkpoints.stage_folder(root, f"policies@{item}"),
-        code,
-        lambda path: root / path,
-        Reports(),
-    )
+    name = str(item)
+    final = paths.POLICIES / name
+    kept = checkpoints.stage_folder(root, f"policies@{name}")
+    place = Place(root, root / final, final, kept, lambda path: root / path)
+    train_recipe(params, name, place, StageCodes.present(root).of("policies", item).digest, Reports())
 
 
 def run(ctx: StageContext) -> None:
-    from paco_core.experiments.training import recipe_of, train
-    from paco_core.grpo.trainer import Reports
+    from paco_core.grpo.outcome import Reports
+    from paco_core.grpo.recipe import Place
     from paco_core.io.content import folder_content
     from paco_core.policies.adapted import adapted
     from paco_core.runtime import checkpoints
@@ -154,16 +147,16 @@ def run(ctx: StageContext) -> None:
     from paco_core.runtime.tracking.models import registered_name
     from paco_core.tasks.summary import Summary
     from paco_core.tasks.table import task_of
+    from paco_core.tasks.training import train_recipe
 
     name = str(ctx.item)
     if name not in ctx.params.policies.recipes:
         return ctx.skip(paths.POLICIES / name, f"policies.recipes.{name} is null")
-    params = ctx.params.policies.of(recipe_of(ctx.params, name))
-    place = paths.POLICIES / name
-    samples, updates = params.prompts_per_epoch * params.group_size, params.updates_per_epoch
-    recipe = params.recipes[name]
+    recipe = ctx.params.policies.recipes[name]
+    final = paths.POLICIES / name
+    samples, updates = recipe.prompts_per_epoch * recipe.group_size, recipe.updates_per_epoch
     summary = Summary(task_of(recipe).success(ctx.params.world), max(recipe.eval_sizes))
-    with ctx.writing(place) as out, ctx.progress(params.epochs, "epochs") as progress:
+    with ctx.writing(final) as out, ctx.progress(recipe.epochs, "epochs") as progress:
         out.mkdir()
         reports = Reports(
             say=ctx.say,
@@ -174,17 +167,18 @@ def run(ctx: StageContext) -> None:
             epoch=lambda done, note: progress.advance(done - progress.done, note),
         )
         kept = checkpoints.stage_folder(ctx.root, ctx.label)
-        outcome, judges = train(ctx.params, ctx.root, name, out, kept, ctx.code.digest, ctx.read, reports, place)
+        place = Place(ctx.root, out, final, kept, ctx.read)
+        outcome, judges = train_recipe(ctx.params, name, place, ctx.code.digest, reports)
         if judges:
             ctx.endpoint = judges
             ctx.tracker.tags({ENDPOINT_TAG: judges})
         command = f"python -m paco_core run policies --item {name}"
         card = out / "adapter" / "README.md"
-        if problem := ship(out, place, ctx.root, ctx.label, command, ctx.inputs, ctx.code, ctx.endpoint, card):
+        if problem := ship(out, final, ctx.root, ctx.label, command, ctx.inputs, ctx.code, ctx.endpoint, card):
             ctx.say(problem)
-    adapter = ctx.root / place / "adapter"
+    adapter = ctx.root / final / "adapter"
     ctx.tracker.adapter(
-        registered_name(name), place, adapter, adapted(ctx.root, params, name), {"dvc.md5": folder_content(adapter)}
+        registered_name(name), final, adapter, adapted(ctx.root, recipe), {"dvc.md5": folder_content(adapter)}
     )
-    ctx.tracker.metrics(summary.last, params.epochs * updates, measures="")
-    ctx.report(outcome.metrics(), {"": place})
+    ctx.tracker.metrics(summary.last, recipe.epochs * updates, measures="")
+    ctx.report(outcome.metrics(), {"": final})

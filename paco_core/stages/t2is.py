@@ -123,7 +123,7 @@ def run(ctx: StageContext) -> None:
     kept = PaintedBefore(ctx.unfinished / "pictures")
     with ctx.progress(cases.pictures(recipes), "pictures") as progress:
         adapters = {name: folder / "adapter" for name, folder in folders.items()}
-        painted = cases.painted_before_and_after(recipes, adapters, ctx.params, ctx.root, progress.advance, kept)
+        painted = cases.painted_before_and_after(recipes, adapters, ctx.root, progress.advance, kept)
     table = t2is.measuring(ctx.root, ctx.params, ctx.read(paths.REWARD_MERGED), cases)(painted)
     paired, rows = [p for p in painted if p.when != SEPARATELY], table[table["when"] != SEPARATELY]
     result = paired_changes.summarise(

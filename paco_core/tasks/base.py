@@ -8,14 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
 
+from paco_core.rewards.base import RewardBatch
+
 if TYPE_CHECKING:
     import numpy as np
+    from PIL.Image import Image
 
     from paco_core.config.params import Params, PolicyRecipe
     from paco_core.config.params_benchmarks import GeditParams, T2isParams
+    from paco_core.data.records.records import PromptRecord
+    from paco_core.grpo.evaluation import Gold
     from paco_core.grpo.prompt_split import PromptSplit
-    from paco_core.grpo.scoring import Reference
-    from paco_core.rewards.base import RewardBatch
     from paco_core.storybook.recogniser import Recogniser
 
 Read = Callable[[Path], Path]  # an input of the caller: its place, after a look whether it is there
@@ -82,8 +85,8 @@ class Task(ABC):
         """Rows and columns of panels of a picture, as "2x2"."""
 
     @abstractmethod
-    def split(self, params: Params, recipe: PolicyRecipe, read: Read) -> tuple[PromptSplit, Reference | None]:
-        """What a policy trains on and is watched on; of edits, what gives their reference pictures.
+    def split(self, recipe: PolicyRecipe, read: Read) -> PromptSplit:
+        """What a policy trains on and is watched on.
 
         Raises:
             DataError: when too few prompts are there.
@@ -112,6 +115,19 @@ class Task(ABC):
         from paco_core.storybook.recogniser import Recogniser
 
         return self.gold_measure(Recogniser.from_pretrained(recogniser))
+
+    def means(self, params: Params, read: Read) -> Gold | None:
+        """The means of :meth:`truth` over pictures, for the evaluations of a training; None in the real world."""
+        if params.world != "storybook":
+            return None
+        measure = self.truth(params, read(Path(str(params.annotations.model))))
+        assert measure is not None, "the embedded world has a truth"
+
+        def gold(panels: list[list[Image]], records: list[PromptRecord]) -> dict[str, float]:
+            found = measure.measure(RewardBatch(records, panels))
+            return {name: float(values.mean()) for name, values in found.items()}
+
+        return gold
 
     def numbers(self, params: Params) -> T2isParams | GeditParams:
         """The parameters of the task's benchmark."""

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     import numpy as np
 
     from paco_core.config.params import Params, PolicyRecipe
-    from paco_core.grpo.scoring import Reference
     from paco_core.rewards.base import RewardBatch
     from paco_core.storybook.recogniser import Recogniser
 
@@ -30,21 +29,21 @@ class Edits(Task):
     def layout(self, params: Params) -> str:  # noqa: ARG002
         return "1x1"
 
-    def split(self, params: Params, recipe: PolicyRecipe, read: Read) -> tuple[PromptSplit, Reference]:
+    def split(self, recipe: PolicyRecipe, read: Read) -> PromptSplit:
         _refuse_prompts(recipe)
         records, reference = read_edit_prompts(read(self.prompts))
-        return held_out_edits(records, params.policies.eval_prompts, params.policies.seed), reference
+        return held_out_edits(records, reference, recipe.eval_prompts, recipe.seed)
 
     def refuse_too_few(self, params: Params, recipe: PolicyRecipe) -> None:
         _refuse_prompts(recipe)
-        grpo, edits = params.policies, params.edit_prompts
+        edits = params.edit_prompts
         if edits.source != "storybook" or edits.count is None:  # a file's rows are counted when it is read
             return
-        if grpo.eval_prompts > edits.unseen or grpo.prompts_per_epoch > edits.count - edits.unseen:
+        if recipe.eval_prompts > edits.unseen or recipe.prompts_per_epoch > edits.count - edits.unseen:
             raise DataError(
-                f"prompts_per_epoch={grpo.prompts_per_epoch} and eval_prompts={grpo.eval_prompts}, but edit_prompts "
-                f"gives {edits.count - edits.unseen} to train on and {edits.unseen} unseen ones; choose at most "
-                "these, or raise edit_prompts.count and edit_prompts.unseen"
+                f"prompts_per_epoch={recipe.prompts_per_epoch} and eval_prompts={recipe.eval_prompts}, but "
+                f"edit_prompts gives {edits.count - edits.unseen} to train on and {edits.unseen} unseen ones; choose "
+                "at most these, or raise edit_prompts.count and edit_prompts.unseen"
             )
 
     def gold_measure(self, recogniser: Recogniser) -> EditGold:

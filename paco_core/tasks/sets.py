@@ -32,24 +32,23 @@ class Sets(Task):
     def layout(self, params: Params) -> str:
         return params.prompts.layout
 
-    def split(self, params: Params, recipe: PolicyRecipe, read: Read) -> tuple[PromptSplit, None]:
-        grpo, files = params.policies, recipe.prompts
+    def split(self, recipe: PolicyRecipe, read: Read) -> PromptSplit:
+        files = recipe.prompts
         if files is None:
-            return hold_out(read_sets(read(self.prompts) / "prompts.jsonl"), grpo.eval_prompts, grpo.seed), None
+            return hold_out(read_sets(read(self.prompts) / "prompts.jsonl"), recipe.eval_prompts, recipe.seed)
         trained, test = (read_sets(read(Path(file))) for file in (files.train, files.test))
-        return given_split(trained, test, grpo.eval_prompts, grpo.seed), None
+        return given_split(trained, test, recipe.eval_prompts, recipe.seed)
 
     def refuse_too_few(self, params: Params, recipe: PolicyRecipe) -> None:
         if recipe.prompts is not None:  # a file's records are counted when it is read
             return
-        grpo = params.policies
-        held, prompts = grpo.eval_prompts, params.diverse_prompts.target or params.prompts.count
+        held, prompts = recipe.eval_prompts, params.diverse_prompts.target or params.prompts.count
         if prompts is None:  # all of a file, which `paco check` reads
             return
-        if held + grpo.prompts_per_epoch > prompts:
+        if held + recipe.prompts_per_epoch > prompts:
             raise DataError(
-                f"prompts_per_epoch={grpo.prompts_per_epoch} and eval_prompts={held} need "
-                f"{held + grpo.prompts_per_epoch} prompts, diverse_prompts gives {prompts}; choose prompts_per_epoch "
+                f"prompts_per_epoch={recipe.prompts_per_epoch} and eval_prompts={held} need "
+                f"{held + recipe.prompts_per_epoch} prompts, diverse_prompts gives {prompts}; choose prompts_per_epoch "
                 f"up to {max(1, prompts - held)}, or raise diverse_prompts.target"
             )
 

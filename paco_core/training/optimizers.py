@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from paco_core.config.params import PoliciesParams
+from paco_core.config.params import PolicyTraining
 from paco_core.io.files import DataError
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ class NotFinite(RuntimeError):
 
     def __init__(self, norm: float) -> None:
         super().__init__(
-            f"the gradient's norm is {norm}; the last checkpoint is good. Lower policies.learning_rate, "
+            f"the gradient's norm is {norm}; the last checkpoint is good. Lower policies.defaults.learning_rate, "
             "or check that the rewards are finite"
         )
 
@@ -31,12 +31,12 @@ def check_optimizer(name: str) -> None:
     """
     if name == "adamw_8bit" and find_spec("bitsandbytes") is None:
         raise DataError(
-            "policies.optimizer: adamw_8bit needs bitsandbytes, which is not installed here; "
+            "policies.defaults.optimizer: adamw_8bit needs bitsandbytes, which is not installed here; "
             "`uv pip install bitsandbytes`, or choose adamw"
         )
 
 
-def build(parameters: Iterable[torch.nn.Parameter], params: PoliciesParams) -> torch.optim.Optimizer:
+def build(parameters: Iterable[torch.nn.Parameter], params: PolicyTraining) -> torch.optim.Optimizer:
     """AdamW, with 8-bit moments where ``params.optimizer`` asks for them.
 
     Raises:

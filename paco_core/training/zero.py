@@ -37,7 +37,7 @@ class SharedUpdates:
             raise DataError("a policy of this family has no transformer to shard; use launch/ddp.yaml")
         if not isinstance(optimizer, torch.optim.AdamW):
             kind = type(optimizer).__name__
-            raise DataError(f"{kind} cannot be sharded by ZeRO-2; choose policies.optimizer: adamw")
+            raise DataError(f"{kind} cannot be sharded by ZeRO-2; choose policies.defaults.optimizer: adamw")
         plugin = DeepSpeedPlugin(gradient_accumulation_steps=1, gradient_clipping=max_grad_norm)
         config = plugin.deepspeed_config
         config["train_micro_batch_size_per_gpu"] = 1  # DeepSpeed asks for a number, and uses it in its own log alone

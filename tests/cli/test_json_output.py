@@ -84,8 +84,8 @@ def test_checks(made: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pyt
 
 
 def test_parameters(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    text, found = both(capsys, "params", "policies.learning_rate")
-    assert [one["key"] for one in found] == ["policies.learning_rate"]
+    text, found = both(capsys, "params", "policies.defaults.learning_rate")
+    assert [one["key"] for one in found] == ["policies.defaults.learning_rate"]
     assert all(f"    {name}: {value}" in text for name, value in found[0]["profiles"].items())
 
 

@@ -126,4 +126,4 @@ def test_a_lora_from_elsewhere_is_a_folder_a_file_or_of_a_hub(project: Path) -> 
         by = painter(project, params, str(given), SETS)
         assert (by.name, by.adapter) == (name, given)
     with pytest.raises(DataError, match=r"style.v1.safetensors: cannot be read"):
-        load_policy(project, params, painter(project, params, str(file), SETS))
+        load_policy(project, painter(project, params, str(file), SETS))

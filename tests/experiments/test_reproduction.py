@@ -80,19 +80,19 @@ class World:
         self.reached_gain = 0.1
         self._state = ("", 0)  # the variant and seed that trained the policy at hand
 
-    def train(self, params: Params, _root: Path, name: str, out: Path, *given: Any) -> tuple[Any, str]:
-        rule, grpo, reports = params.policies.recipes[name], params.policies, given[-2]
+    def train(self, params: Params, name: str, place: Any, _code: str, reports: Any) -> tuple[Any, str]:
+        rule, out = params.policies.recipes[name], place.out
         variant = "no_decoupling" if rule.train_size == 128 else "full"
         variant = "no_log_tame" if rule.rewards.aggregator == "weighted_sum" else variant
         variant = "kontext" if name == "kontext_edit" else variant
         if self.kill_at == len(self.trained):
             os.kill(os.getpid(), signal.SIGKILL)
-        self.trained.append((variant, grpo.seed))
+        self.trained.append((variant, rule.seed))
         self.meanwhile()
         (out / "adapter").mkdir(parents=True, exist_ok=True)
-        (out / "adapter" / "name").write_text(f"{variant} {grpo.seed}")
+        (out / "adapter" / "name").write_text(f"{variant} {rule.seed}")
         ratio = 3.0 if variant == "no_log_tame" else 1.5
-        health = {"reward_ratio": ratio + grpo.seed / 100, "panel_diversity": 0.2}
+        health = {"reward_ratio": ratio + rule.seed / 100, "panel_diversity": 0.2}
         epoch = {"update/clip_fraction": 0.1} if variant == "kontext" else health
         for number in (1, 2):
             reports.metrics({"seconds/sample": SECONDS[variant] / 2, "seconds/processor": 1.0}, number)
@@ -139,7 +139,7 @@ class World:
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> World:
     found = World()
-    monkeypatch.setattr("paco_core.experiments.reproduction.cells.train", found.train)
+    monkeypatch.setattr("paco_core.experiments.reproduction.cells.train_recipe", found.train)
     monkeypatch.setattr(exam, "load_recipe", found.load_recipe)
     monkeypatch.setattr(exam, "measuring", found.measuring)
     monkeypatch.setattr(Cases, "painted_by", lambda cases, *args, **named: found.paint(cases, *args, **named))
@@ -189,9 +189,9 @@ def test_a_finished_cell_is_not_trained_again(made: Path, world: World) -> None:
     text = reproduce(made, options("full", "no_log_tame", seeds=(0, 1)))
     assert world.trained == [("full", 0), ("no_log_tame", 0), ("full", 1), ("no_log_tame", 1)]
     assert "| full | 2 |" in text
-    reproduce(made, options("full", seeds=(0,), changes=("policies.checkpoint_every=3",)))
+    reproduce(made, options("full", seeds=(0,), changes=("policies.defaults.checkpoint_every=3",)))
     assert len(world.trained) == 4, "how often a checkpoint is written changes no result"
-    reproduce(made, options("full", seeds=(0,), changes=("policies.learning_rate=0.5",)))
+    reproduce(made, options("full", seeds=(0,), changes=("policies.defaults.learning_rate=0.5",)))
     assert world.trained[4:] == [("full", 0)]
     assert list(reported(made)["variants"]) == ["full"], "others do not fit"
     with pytest.raises(DataError, match="have different settings.*full-seed-0.*remove those.*another --name"):
@@ -358,7 +358,7 @@ def test_recipes_asked_for_later_join_the_report(made: Path, world: World, capsy
     reproduce(made, options("kontext", seeds=(0,)))
     reproduce(made, options("full", seeds=(0,)))
     assert [list(reported(made, r)["variants"]) for r in ("flux_t2is", "kontext_edit")] == [["full"], ["kontext"]]
-    reproduce(made, options("kontext", seeds=(1,), changes=("policies.learning_rate=0.5",)))
+    reproduce(made, options("kontext", seeds=(1,), changes=("policies.defaults.learning_rate=0.5",)))
     reproduce(made, options("full", seeds=(0,)))
     report = json.loads((made / "data/reproduce/try/report.json").read_text())
     assert list(report["recipes"]) == ["flux_t2is"], "edits of two settings are no table"

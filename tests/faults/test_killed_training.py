@@ -16,7 +16,7 @@ import micro
 import psutil
 import pytest
 import ranks
-from grpo_toys import figures, params, trainer
+from grpo_toys import figures, recipe, trainer
 from verdicts import Ledger, Outcome
 
 from paco_core.io.content import folder_content
@@ -28,11 +28,11 @@ LIMIT_S = 90.0  # the other rank may wait for a collective call
 def rank(number: int, port: int, out: Path) -> None:
     """One of two ranks that train the toy policy."""
     ranks.become(number, 2, port)
-    from paco_core.grpo.trainer import Reports
+    from paco_core.grpo.outcome import Reports
     from paco_core.training.processes import Processes
 
-    small = params(rollout_batch=6, train_batch=6)
-    outcome = trainer(processes=Processes("cpu"), params=small, reports=Reports(say=print)).run(out, out / "checkpoint")
+    small = recipe(rollout_batch=6, train_batch=6)
+    outcome = trainer(processes=Processes("cpu"), recipe=small, reports=Reports(say=print)).run(out, out / "checkpoint")
     (out / f"rank{number}.json").write_text(json.dumps(figures(outcome)))
 
 

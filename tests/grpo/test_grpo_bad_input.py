@@ -11,12 +11,13 @@ from fixture_project import records_of
 
 from paco_core.config.changes import changed
 from paco_core.config.params import ParamsError, load
-from paco_core.experiments import training
+from paco_core.grpo.outcome import Reports
+from paco_core.grpo.recipe import Place
 from paco_core.grpo.sizes import token_pixels
-from paco_core.grpo.trainer import Reports
 from paco_core.io.files import DataError
 from paco_core.rewards.aggregation import aggregate
 from paco_core.storybook.prompts import storybook_prompts
+from paco_core.tasks.training import train_recipe
 
 RECIPE = "policies.recipes.flux_t2is"
 
@@ -33,7 +34,7 @@ def made(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         raise AssertionError("a model or a server was asked for")
 
     monkeypatch.setattr("paco_core.policies.base.load", loaded)
-    monkeypatch.setattr(training, "_lease", loaded)
+    monkeypatch.setattr("paco_core.grpo.recipe._lease", loaded)
     return project
 
 
@@ -46,7 +47,8 @@ def write_prompts(project: Path, rows: list[dict[str, Any]]) -> None:
 def train(project: Path, **changes: Any) -> None:
     params = changed(load(project / "params.yaml"), {key.replace("__", "."): value for key, value in changes.items()})
     out = project / "out"
-    training.train(params, project, "flux_t2is", out, out / "checkpoint", "", lambda path: project / path, Reports())
+    place = Place(project, out, Path("out"), out / "checkpoint", lambda path: project / path)
+    train_recipe(params, "flux_t2is", place, "", Reports())
 
 
 def test_good_input_gets_as_far_as_the_model(made: Path) -> None:
@@ -102,8 +104,8 @@ def test_a_reward_that_does_not_exist(made: Path) -> None:
     [
         ({f"{RECIPE}.noise_steps": [3]}, "lie outside the schedule.*choose from 0..2"),
         ({f"{RECIPE}.train_steps": [2]}, r"train_steps \[2\] are not among the noise steps; choose from \[1\]"),
-        ({"policies.group_size": 1}, "policies.group_size.*greater than or equal to 2"),
-        ({"policies.updates_per_epoch": 3}, r"does not divide prompts_per_epoch=8; valid: \[1, 2, 4, 8\]"),
+        ({"policies.defaults.group_size": 1}, "policies.defaults.group_size.*greater than or equal to 2"),
+        ({"policies.defaults.updates_per_epoch": 3}, r"does not divide prompts_per_epoch=8; valid: \[1, 2, 4, 8\]"),
         ({f"{RECIPE}.rewards.terms": {}}, "rewards.terms"),
     ],
 )

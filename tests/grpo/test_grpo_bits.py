@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 import tiny_vlm
-from grpo_toys import figures, params, recipe, trainer
+from grpo_toys import figures, recipe, trainer
 from test_grpo_killed import KILLED_AT, killed_child
 
 from paco_core.config.params import load
-from paco_core.grpo.trainer import Outcome
+from paco_core.grpo.outcome import Outcome
 from paco_core.rewards.consistency import Consistency
 from paco_core.serving.servers.endpoint import RewardEndpoint
 
@@ -46,7 +46,7 @@ def training(endpoint: RewardEndpoint, cache: Path | None) -> Train:
     def train(out: Path) -> Outcome:
         with replace(endpoint, serving=serving).client() as client:
             rewards = {"consistency": Consistency(client)}
-            given = trainer(params=params(epochs=3), recipe=recipe(rewards=TERMS), rewards=rewards)
+            given = trainer(recipe=recipe(epochs=3, rewards=TERMS), rewards=rewards)
             return given.run(out, out / "checkpoint")
 
     return train

@@ -5,13 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import grpo_toys
 import pytest
 import torch
-from grpo_toys import Brightness, ToyPolicy, params, recipe, record
+from grpo_toys import ToyPolicy, recipe
 
 from paco_core.config.params import EarlyStop
 from paco_core.grpo.early_stop import collapsed
-from paco_core.grpo.trainer import Reports, Trainer
+from paco_core.grpo.outcome import Reports
+from paco_core.grpo.trainer import Trainer
 from paco_core.training.optimizers import NotFinite
 
 RULE = EarlyStop(reward_rise=0.1, diversity_kept=0.5, patience=2)
@@ -45,10 +47,8 @@ def test_collapse_is_a_rising_reward_with_panels_that_become_one(
 
 
 def trainer(policy: ToyPolicy | None = None, reports: Reports | None = None, **changes: Any) -> Trainer:
-    train, unseen = [record(n) for n in range(8)], [record(n) for n in range(20, 23)]
-    given = params(epochs=30, eval_every=99, group_size=12, learning_rate=0.3, checkpoint_every=30, **changes)
-    reward = {"brightness": Brightness()}
-    return Trainer(policy or ToyPolicy(), given, recipe(), reward, train, unseen, {}, reports=reports or Reports())
+    rule = recipe(epochs=30, eval_every=99, group_size=12, learning_rate=0.3, checkpoint_every=30, **changes)
+    return grpo_toys.trainer(policy=policy or ToyPolicy(), recipe=rule, reports=reports or Reports())
 
 
 def test_a_training_that_collapses_ends_early_and_whole(tmp_path: Path) -> None:
@@ -64,7 +64,7 @@ def test_a_training_that_collapses_ends_early_and_whole(tmp_path: Path) -> None:
     again = trainer(early_stop=rule)
     assert (
         int(again.run(tmp_path, tmp_path / "checkpoint").rows[-1]["epoch"]) == last
-        and again.policy.rows["trained"] == 0
+        and again.learner.policy.rows["trained"] == 0
     )  # type: ignore[attr-defined]
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
+import grpo_toys
 import numpy as np
 import pytest
-from grpo_toys import TOKEN, ToyEditor, ToyPolicy, params, recipe
+from grpo_toys import TOKEN, ToyEditor, ToyPolicy, recipe
 from PIL import Image
 from tiny_pipelines import qwen_image_edit_plus
 
@@ -16,9 +19,10 @@ from paco_core.config.params import EarlyStop
 from paco_core.data.prompts.edit_prompts import EditRecord, drawn
 from paco_core.grpo import checks
 from paco_core.grpo.early_stop import collapsed
+from paco_core.grpo.outcome import Reports
 from paco_core.grpo.prompt_split import held_out_edits
 from paco_core.grpo.scoring import Scoring, reference_distance
-from paco_core.grpo.trainer import Reports, Trainer
+from paco_core.grpo.trainer import Trainer
 from paco_core.io.files import DataError
 from paco_core.policies import base
 from paco_core.rewards.base import RewardBatch
@@ -47,22 +51,21 @@ def prompts(count: int = 8) -> tuple[list[EditRecord], dict[str, Image.Image]]:
     return found.records, flat
 
 
-def editor(**changes: Any) -> Trainer:
+REWARDS = {"terms": {"likeness": {"weight": 1.0}}, "aggregator": "weighted_sum", "advantage_std": "group"}
+
+
+def editor(rule: Mapping[str, Any] = MappingProxyType({}), **changes: Any) -> Trainer:
     records, pictures = prompts()
-    split = held_out_edits(records, 3, 0)
-    likeness = Likeness()
-    rewards = {"terms": {"likeness": {"weight": 1.0}}, "aggregator": "weighted_sum", "advantage_std": "group"}
+    split = held_out_edits(records, lambda record: pictures[record.idx], 3, 0)
     given: dict[str, Any] = {
         "policy": ToyEditor(),
-        "params": params(epochs=16, eval_every=99, learning_rate=0.1),
-        "recipe": recipe(rewards=rewards),
-        "rewards": {"likeness": likeness},
+        "recipe": recipe(**{"rewards": REWARDS, "epochs": 16, "eval_every": 99, "learning_rate": 0.1, **rule}),
+        "rewards": {"likeness": Likeness()},
         "train": split.trained,
         "unseen": split.unseen,
-        "identity": {"model": "toy"},
-        "reference": lambda record: pictures[record.idx],
+        "reference": split.reference,
     }
-    return Trainer(**(given | changes))
+    return grpo_toys.trainer(**(given | changes))
 
 
 def test_training_makes_edits_more_like_their_references(tmp_path: Path) -> None:
@@ -71,7 +74,7 @@ def test_training_makes_edits_more_like_their_references(tmp_path: Path) -> None
     outcome = given.run(tmp_path, tmp_path / "checkpoint")
     assert outcome.after["32/likeness"] > outcome.before["32/likeness"] + 0.05
     assert outcome.after["32/reference_distance"] == pytest.approx(1 - outcome.after["32/likeness"])
-    policy: Any = given.policy
+    policy: Any = given.learner.policy
     both = [(32, 32), (64, 64)]
     assert policy.encoded == [(5, [[(32, 32)]] * 5), (3, [both] * 3)], "each part at the sizes it is painted at"
     with (tmp_path / "training_log.csv").open() as stream:
@@ -79,20 +82,20 @@ def test_training_makes_edits_more_like_their_references(tmp_path: Path) -> None
     assert "panel_diversity" not in rows[0] and float(rows[-1]["reference_distance"]) > 0
     sizes = {key: image.size for key, image in shown}
     assert sizes == {"unseen_32px": (6 * 2 * 32, 32), "unseen_64px": (6 * 2 * 64, 64)}, "reference beside each edit"
-    assert given.reference is not None
-    assert shown[0][1].getpixel((0, 0)) == given.reference(given.unseen[0]).getpixel((0, 0))
+    assert given.split.reference is not None
+    assert shown[0][1].getpixel((0, 0)) == given.split.reference(given.split.unseen[0]).getpixel((0, 0))
     names = sorted(path.name for path in (tmp_path / "samples/reference").iterdir())
-    assert names == sorted(f"{record.idx}.png" for record in given.unseen)
+    assert names == sorted(f"{record.idx}.png" for record in given.split.unseen)
 
 
-@pytest.mark.parametrize("part", ["train", "unseen"])
+@pytest.mark.parametrize("part", ["trained", "unseen"])
 def test_other_reference_pictures_under_the_same_ids_are_another_training(tmp_path: Path, part: str) -> None:
-    short, (_, pictures) = params(epochs=1), prompts()
-    editor(params=short).run(tmp_path, tmp_path / "checkpoint")
-    assert editor(params=short).run(tmp_path, tmp_path / "checkpoint").resumed_at == 1
-    (changed, *_) = getattr(editor(), part)
+    short, (_, pictures) = {"epochs": 1}, prompts()
+    editor(short).run(tmp_path, tmp_path / "checkpoint")
+    assert editor(short).run(tmp_path, tmp_path / "checkpoint").resumed_at == 1
+    (changed, *_) = getattr(editor().split, part)
     pictures[changed.idx] = Image.new("RGB", (48, 48), "black")
-    other = editor(params=short, reference=lambda record: pictures[record.idx])
+    other = editor(short, reference=lambda record: pictures[record.idx])
     assert other.run(tmp_path, tmp_path / "checkpoint").resumed_at == 0
 
 
@@ -102,12 +105,11 @@ def test_a_real_pipeline_with_true_guidance_is_trained(tmp_path: Path, loss: str
     """Qwen-Image-Edit-Plus, of random weights: log-probabilities repeat, both losses move it, the adapter loads."""
     model = str(qwen_image_edit_plus(tmp_path / "model", **version))
     noise = {"noise_steps": [1], "dynamics": "flow_sde"} if loss == "ppo" else {"noise_steps": [], "dynamics": "ode"}
-    rewards = {"terms": {"likeness": {"weight": 1.0}}, "aggregator": "weighted_sum", "advantage_std": "group"}
-    rule = recipe(family="qwen_image_edit_plus", loss=loss, guidance=2.0, eval_sizes=[32], rewards=rewards, **noise)
+    rule = {"family": "qwen_image_edit_plus", "loss": loss, "guidance": 2.0, "eval_sizes": [32], **noise}
+    lora = {"rank": 2, "alpha": 4, "targets": None}
     given = editor(
+        {**rule, "epochs": 2, "eval_every": 2, "learning_rate": 0.03, "lora": lora, "gradient_checkpointing": True},
         policy=base.load("qwen_image_edit_plus", model, "cpu", "float32", cache=tmp_path / "encodings"),
-        params=params(epochs=2, loss=loss, lora={"rank": 2, "alpha": 4, "targets": None}, gradient_checkpointing=True),
-        recipe=rule,
     )
     outcome = given.run(tmp_path / "out", tmp_path / "out" / "checkpoint")
     first, second = outcome.rows[1:]
@@ -120,13 +122,13 @@ def test_a_real_pipeline_with_true_guidance_is_trained(tmp_path: Path, loss: str
 
 
 def test_each_sample_is_scored_with_the_reference_of_its_own_prompt(tmp_path: Path) -> None:
-    given = editor(params=params(epochs=1))
+    reward = Likeness()
+    given = editor({"epochs": 1}, rewards={"likeness": reward})
     given.run(tmp_path, tmp_path / "checkpoint")
-    reward: Any = given.rewards["likeness"]
-    known = {record.idx: record for record in (*given.train, *given.unseen)}
-    assert given.reference is not None and len(reward.seen) == 4 + 3, "an epoch's prompts and the unseen ones"
+    known = {record.idx: record for record in (*given.split.trained, *given.split.unseen)}
+    assert given.split.reference is not None and len(reward.seen) == 4 + 3, "an epoch's prompts and the unseen ones"
     for idx, seen in reward.seen.items():
-        assert seen == {given.reference(known[idx]).tobytes()}
+        assert seen == {given.split.reference(known[idx]).tobytes()}
 
 
 def test_references_belong_to_editing_policies_only(tmp_path: Path) -> None:
@@ -140,10 +142,10 @@ def test_a_missing_reference_stops_training_before_anything_is_sampled(tmp_path:
     def lost(record: Any) -> Image.Image:
         raise DataError(f"editing prompt {record.idx}: picture gone")
 
-    given = editor(reference=lost)
+    policy = ToyEditor()
     with pytest.raises(DataError, match="editing prompt e0000[0-9]: picture gone"):
-        given.run(tmp_path, tmp_path / "checkpoint")
-    assert not given.policy.calls and not list(tmp_path.iterdir())  # type: ignore[attr-defined]
+        editor(policy=policy, reference=lost).run(tmp_path, tmp_path / "checkpoint")
+    assert not policy.calls and not list(tmp_path.iterdir())
 
 
 def test_a_reward_that_cannot_be_told_gets_no_advantage_and_too_many_stop_training(tmp_path: Path) -> None:
@@ -158,7 +160,7 @@ def test_a_reward_that_cannot_be_told_gets_no_advantage_and_too_many_stop_traini
         editor(rewards={"likeness": Blind()}, max_failed_share=0.05).run(
             tmp_path / "few", tmp_path / "few" / "checkpoint"
         )
-    editor(rewards={"likeness": Blind()}, max_failed_share=0.5, params=params(epochs=1)).run(
+    editor({"epochs": 1}, rewards={"likeness": Blind()}, max_failed_share=0.5).run(
         tmp_path / "many", tmp_path / "many" / "checkpoint"
     )
     with (tmp_path / "many/training_log.csv").open() as stream:
@@ -184,15 +186,19 @@ def test_a_batch_of_edits_keeps_each_reference_with_its_picture() -> None:
         RewardBatch(records, batch.panels, edits, edits[:2])
 
 
+def _pale(_record: Any) -> Image.Image:
+    return Image.new("RGB", (32, 32), "white")
+
+
 def test_unseen_edits_are_those_that_were_held_back() -> None:
     records, _ = prompts()
-    split = held_out_edits(records, 2, 0)
+    split = held_out_edits(records, _pale, 2, 0)
     assert len(split.trained) == 5 and len(split.unseen) == 2
     assert {r.part for r in split.unseen if isinstance(r, EditRecord)} == {"unseen"}
     with pytest.raises(DataError, match=r"eval_prompts=4, but only 3 editing prompts are held back"):
-        held_out_edits(records, 4, 0)
+        held_out_edits(records, _pale, 4, 0)
     with pytest.raises(DataError, match="none is left to train on"):
-        held_out_edits([r for r in records if r.part == "unseen"], 1, 0)
+        held_out_edits([r for r in records if r.part == "unseen"], _pale, 1, 0)
 
 
 def test_copying_the_reference_is_a_collapse() -> None:

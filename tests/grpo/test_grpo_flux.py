@@ -6,10 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from grpo_toys import params, recipe, record
+from grpo_toys import recipe, record, trainer
 from tiny import TEXT_LENGTH, tiny_flux
 
-from paco_core.grpo.trainer import Trainer
 from paco_core.policies import base
 from paco_core.rewards.base import RewardBatch
 
@@ -35,8 +34,6 @@ def test_reward_rises_on_unseen_prompts_and_sizes(tmp_path: Path) -> None:
         sampling_steps=4,
         max_sequence_length=TEXT_LENGTH,
         rewards={"terms": {"redness": {"weight": 1.0}}, "aggregator": "weighted_sum", "advantage_std": "group"},
-    )
-    settings = params(
         lora={"rank": 8, "alpha": 16, "targets": ["to_q", "to_k", "to_v", "to_out.0", "proj_mlp", "proj_out"]},
         learning_rate=0.02,
         epochs=20,
@@ -49,9 +46,8 @@ def test_reward_rises_on_unseen_prompts_and_sizes(tmp_path: Path) -> None:
     )
     policy = base.load("flux", str(tiny_flux(tmp_path / "flux")), "cpu", "float32")
     train, unseen = [record(n) for n in range(8)], [record(n) for n in range(20, 28)]
-    outcome = Trainer(policy, settings, rule, {"redness": Redness()}, train, unseen, {}).run(
-        tmp_path / "out", tmp_path / "out" / "checkpoint"
-    )
+    given = trainer(policy=policy, recipe=rule, rewards={"redness": Redness()}, train=train, unseen=unseen)
+    outcome = given.run(tmp_path / "out", tmp_path / "out" / "checkpoint")
     first, last = outcome.rows[1], outcome.rows[-1]
     spread = first["variation/redness"] * first["reward/redness"]  # standard deviation over the first epoch
     assert last["reward/redness"] > first["reward/redness"] + spread

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 import safetensors.torch
-from grpo_toys import figures, params, trainer
+from grpo_toys import figures, recipe, trainer
 from safetensors import SafetensorError
 
-from paco_core.grpo.trainer import Outcome
+from paco_core.grpo.outcome import Outcome
 
 #: Where a kill hurts: while sampling, between two updates, while the checkpoint is written, just before and just
 #: after it takes its name, while older ones are removed, and while the finished adapter is written.
@@ -26,7 +26,7 @@ KILLED_AT = {
     "renaming": ("pathlib", "Path.replace", 3),
     "renamed": ("paco_core.training.checkpoint", "_finished", 3),
     "logging": ("paco_core.grpo.trainer", "write_log", 1),
-    "finishing": ("paco_core.grpo.trainer", "model_card", 1),
+    "finishing": ("paco_core.grpo.recipe", "model_card", 1),
 }
 
 
@@ -99,7 +99,7 @@ def test_full_disk_is_told_and_leaves_the_checkpoint_before(tmp_path: Path, monk
 
 
 def test_retention_keeps_the_newest(tmp_path: Path) -> None:
-    trainer(params=params(keep_checkpoints=2)).run(tmp_path, tmp_path / "checkpoint")
+    trainer(recipe=recipe(keep_checkpoints=2)).run(tmp_path, tmp_path / "checkpoint")
     assert sorted(p.name for p in tmp_path.glob("checkpoint/*/checkpoint-*")) == [
         "checkpoint-00003",
         "checkpoint-00004",

@@ -6,10 +6,11 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import grpo_toys
 import numpy as np
 import pytest
 import torch
-from grpo_toys import Brightness, ToyPolicy, params, recipe, record
+from grpo_toys import ToyPolicy, recipe, record
 from pydantic import ValidationError
 
 from paco_core.grpo.epoch_prompts import noise_steps_of_epoch
@@ -17,7 +18,8 @@ from paco_core.grpo.experience import Bucket, Experience
 from paco_core.grpo.learner import Learner
 from paco_core.grpo.losses import OLD_DECAYS
 from paco_core.grpo.objectives import FORWARD_NOISE, TransitionObjective
-from paco_core.grpo.trainer import Outcome, Trainer
+from paco_core.grpo.outcome import Outcome
+from paco_core.grpo.trainer import Trainer
 
 TRAIN, UNSEEN = [record(n) for n in range(8)], [record(n) for n in range(20, 23)]
 SAMPLES = 2 * 4 * 6  # epochs x prompts x group
@@ -42,11 +44,9 @@ def train(
     **changes: Any,
 ) -> tuple[Trainer, Outcome]:
     if monkeypatch is not None:
-        monkeypatch.setattr("paco_core.grpo.trainer.Learner", Spy)
-    given = {"epochs": 2, "eval_every": 99, **changes}
-    trainer = Trainer(
-        policy or ToyPolicy(), params(**given), recipe(**(rule or {})), {"brightness": Brightness()}, TRAIN, UNSEEN, {}
-    )
+        monkeypatch.setattr("paco_core.grpo.recipe.Learner", Spy)
+    own = recipe(**{"epochs": 2, "eval_every": 99, **changes, **(rule or {})})
+    trainer = grpo_toys.trainer(policy=policy or ToyPolicy(), recipe=own, train=TRAIN, unseen=UNSEEN)
     return trainer, trainer.run(out, out / "checkpoint")
 
 
@@ -135,7 +135,7 @@ def test_kl_holds_the_policy_back_and_is_told(tmp_path: Path) -> None:
     moved, told = [], []
     for beta in (0.0, 1e-3, 1e3):
         trainer, outcome = train(tmp_path / str(beta), kl={"beta": beta}, epochs=4, eval_every=99)
-        policy: Any = trainer.policy
+        policy: Any = trainer.learner.policy
         moved.append(float((policy.a @ policy.b).detach().norm()))
         told.append(outcome.rows[-1].get("update/kl"))
     assert told[0] is None and told[1] > 0 and told[1] > told[2] > 0
@@ -145,7 +145,7 @@ def test_kl_holds_the_policy_back_and_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("decay", "share"), [("on_policy", 0.0), ("slow", 0.002), ("late", 0.0)])
 def test_the_second_adapter_follows_by_its_schedule(tmp_path: Path, decay: str, share: float) -> None:
     trainer, _ = train(tmp_path, loss="nft", nft={"decay": decay}, epochs=2, checkpoint_every=1)
-    policy: Any = trainer.policy
+    policy: Any = trainer.learner.policy
     first = trainer.learner.objective.tensors()["b"]
     if share == 0.0:
         assert torch.equal(first, policy.b)
@@ -221,7 +221,7 @@ def test_steps_that_do_not_fit_the_loss_are_refused(
     changes: dict[str, Any], rule: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ValidationError, match=message):
-        params(recipes={"toy": recipe(**rule).model_dump()}, **changes)
+        recipe(**rule, **changes)
 
 
 @pytest.mark.parametrize(
@@ -250,7 +250,9 @@ def test_a_group_that_starts_from_one_noise_shares_the_trained_pass(
         assert policy.rows[kind] == each * SAMPLES + group * groups, kind
     monkeypatch.setattr(TransitionObjective, "as_sampled", False)
     apart, _ = train(tmp_path / "apart", rule={**rule, "shared_noise": True}, **changes)
-    for ours, theirs in zip(together.policy.trainable().values(), apart.policy.trainable().values(), strict=True):
+    for ours, theirs in zip(
+        together.learner.policy.trainable().values(), apart.learner.policy.trainable().values(), strict=True
+    ):
         assert torch.allclose(ours, theirs, atol=1e-5) and ours.abs().max() > 1e-3
 
 

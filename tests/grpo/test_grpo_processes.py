@@ -11,13 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from grpo_toys import Brightness, ToyPolicy, params, recipe, record
+from grpo_toys import Brightness, ToyPolicy, recipe, record, trainer
 from ranks import FSDP2, ZERO2, together
 from safetensors.torch import load_file
 from tiny import TEXT_LENGTH, tiny_flux
 
 from paco_core.grpo.learner import Learner
-from paco_core.grpo.trainer import Trainer
 from paco_core.io.files import DataError
 from paco_core.policies import base
 from paco_core.training.processes import Processes
@@ -38,7 +37,7 @@ ODD = {"train_batch": 5, "eval_seeds": [0], "eval_prompts": 3}
 def work(model: Path, out: Path, env: dict[str, str], changes: dict[str, Any]) -> None:
     """One rank: trains, and writes what it saw."""
     os.environ.update(env)
-    import paco_core.grpo.trainer as module
+    import paco_core.grpo.recipe as module
 
     module.Learner = Watching  # type: ignore[misc]
     given = {
@@ -53,16 +52,15 @@ def work(model: Path, out: Path, env: dict[str, str], changes: dict[str, Any]) -
         "train_batch": 3,
         "checkpoint_every": 1,
     }
-    settings = params(**{**given, **changes})
     steps = [1] if changes else [1, 2]
-    rule = recipe(eval_sizes=[32, 64], max_sequence_length=TEXT_LENGTH, noise_steps=steps)
+    rule = recipe(**{**given, **changes, "max_sequence_length": TEXT_LENGTH, "noise_steps": steps})
     policy = base.load("flux", str(model), "cpu", "float32")
     train, unseen = [record(n) for n in range(8)], [record(n) for n in range(20, 23)]
-    trainer = Trainer(policy, settings, rule, {"brightness": Brightness()}, train, unseen, {})
-    outcome = trainer.run(out, out / "checkpoint")
+    made = trainer(policy=policy, recipe=rule, train=train, unseen=unseen)
+    outcome = made.run(out, out / "checkpoint")
     whole: Any = policy
     held = {name: type(p).__name__ for name, p in whole.transformer.named_parameters()}
-    seen = {"rows": outcome.rows, "advantages": trainer.learner.given, "held": held}  # type: ignore[attr-defined]
+    seen = {"rows": outcome.rows, "advantages": made.learner.given, "held": held}  # type: ignore[attr-defined]
     (out / f"rank{os.environ['RANK']}.json").write_text(json.dumps(seen))
 
 
@@ -161,20 +159,16 @@ def alone_of(world: int) -> Processes:
 
 
 def test_an_uneven_split_names_valid_numbers(tmp_path: Path) -> None:
-    given = Trainer(
-        ToyPolicy(), params(), recipe(), {"b": Brightness()}, [record(n) for n in range(8)], [record(9)], {}
-    )
-    given.policy.add_adapter(given.params.lora, 0)
+    policy, rule = ToyPolicy(), recipe()
+    policy.add_adapter(rule.lora, 0)
     from paco_core.grpo.objectives import TransitionObjective
     from paco_core.grpo.sampler import Sampler
     from paco_core.grpo.scoring import Scoring
 
-    encoded = given.policy.encode(["a"] * 8, 8)
-    with Scoring(given.rewards) as scoring:
-        objective = TransitionObjective(given.policy, given.params)
-        sampler = Sampler(
-            given.policy, given.params, given.recipe, given.train, encoded, objective, scoring, alone_of(2)
-        )
+    encoded, records = policy.encode(["a"] * 8, 8), [record(n) for n in range(8)]
+    with Scoring({"b": Brightness()}) as scoring:
+        objective = TransitionObjective(policy, rule)
+        sampler = Sampler(policy, rule, records, encoded, objective, scoring, alone_of(2))
         rows = [row for row in range(4) for _ in range(6)]  # 24 samples in batches of 8: three
         keys = [base.NoiseKey("p", n, 0) for n in range(24)]
         with pytest.raises(DataError, match=r"3 rollout batches.*among 2 processes; valid numbers.*: \[1, 3\]"):
@@ -193,11 +187,10 @@ def test_a_groupwise_reward_needs_whole_groups_on_a_process() -> None:
     with Scoring({"b": Grouped()}) as scoring, pytest.raises(DataError, match="splits groups of 6.*choose 6"):
         Sampler(
             policy,
-            params(),
             recipe(),
             [record(0)],
             policy.encode(["a"], 8),
-            TransitionObjective(policy, params()),
+            TransitionObjective(policy, recipe()),
             scoring,
             alone_of(2),
         )

@@ -38,7 +38,7 @@ def test_a_released_split_is_trained_and_tested_on_as_it_is(tmp_path: Path) -> N
     train, test = [record(n) for n in range(6)], [record(n) for n in range(10, 15)]
     params = given(train=write(tmp_path, "train.jsonl", train), test=write(tmp_path, "test.jsonl", test))
     recipe = params.policies.recipes["flux_t2is"]
-    split, _ = SETS.split(params, recipe, lambda path: tmp_path / path)
+    split = SETS.split(recipe, lambda path: tmp_path / path)
     assert split.trained == train
     assert len(split.unseen) == 2 and all(one in test for one in split.unseen)
     assert SETS.seen(recipe, lambda path: tmp_path / path) == {one.idx for one in train}
@@ -52,7 +52,7 @@ def test_without_files_the_graphs_prompts_are_split(tmp_path: Path) -> None:
     for place in (paths.DIVERSE_PROMPTS, paths.PROMPTS):
         write_prompts(tmp_path / place / "prompts.jsonl", [*records, record(20)])
     params = given()
-    split, _ = SETS.split(params, params.policies.recipes["flux_t2is"], lambda path: tmp_path / path)
+    split = SETS.split(params.policies.recipes["flux_t2is"], lambda path: tmp_path / path)
     assert len(split.unseen) == 2 and len(split.trained) == 5
 
 
@@ -61,9 +61,9 @@ def test_files_that_make_no_split_are_refused(tmp_path: Path) -> None:
     params = given(train=write(tmp_path, "train.jsonl", train), test=write(tmp_path, "test.jsonl", test))
     recipe = params.policies.recipes["flux_t2is"]
     with pytest.raises(DataError, match=r"1 ids are among the prompts to train on and to test on, e.g. p3"):
-        SETS.split(params, recipe, lambda path: tmp_path / path)
+        SETS.split(recipe, lambda path: tmp_path / path)
     write(tmp_path, "test.jsonl", [record(9)])
-    with pytest.raises(DataError, match=r"policies.eval_prompts=2, but there are 1 prompts to test on"):
-        SETS.split(params, recipe, lambda path: tmp_path / path)
+    with pytest.raises(DataError, match=r"policies.defaults.eval_prompts=2, but there are 1 prompts to test on"):
+        SETS.split(recipe, lambda path: tmp_path / path)
     with pytest.raises(DataError, match=r"prompts: its files hold sets of pictures"):
-        EDITS.split(params, recipe, lambda path: tmp_path / path)
+        EDITS.split(recipe, lambda path: tmp_path / path)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import grpo_toys
 import pytest
 import torch
-from grpo_toys import Brightness, ToyPolicy, params, recipe, record
+from grpo_toys import ToyPolicy, recipe, record
 from PIL import Image
 from pipelines.defs.policies.checks import ratio_is_one_before_update
 from tiny import TEXT_LENGTH
@@ -15,12 +16,12 @@ from tiny_pipelines import qwen_image_edit
 
 from paco_core.cli import promotion
 from paco_core.config import profiles
-from paco_core.config.params import PoliciesParams, PolicyLora, parse
+from paco_core.config.params import PolicyLora, PolicyRecipe, parse
 from paco_core.grpo import checks, ratio
 from paco_core.grpo.experience import Bucket, Experience
 from paco_core.grpo.learner import Learner, UpdateHealth
+from paco_core.grpo.outcome import Outcome, Reports
 from paco_core.grpo.rollout import Sampling, rollout
-from paco_core.grpo.trainer import Outcome, Reports, Trainer
 from paco_core.io.check_report import CheckReport
 from paco_core.policies import base
 from paco_core.policies.base import NoiseKey
@@ -45,11 +46,10 @@ class Spoilt(ToyPolicy):
 
 
 def train(out: Path, policy: ToyPolicy, said: list[str] | None = None, **changes: Any) -> Outcome:
-    given = params(**{"epochs": 1, "dtype": "bfloat16", "train_batch": 4, "eval_seeds": [0], **changes})
+    rule = recipe(**{"epochs": 1, "dtype": "bfloat16", "train_batch": 4, "eval_seeds": [0], **LARGE, **changes})
     reports = Reports(say=[].append if said is None else said.append)
-    brightness = {"brightness": Brightness()}
-    trainer = Trainer(policy, given, recipe(**LARGE), brightness, TRAIN, UNSEEN, {}, reports=reports)
-    return trainer.run(out, out / "checkpoint")
+    given = grpo_toys.trainer(policy=policy, recipe=rule, train=TRAIN, unseen=UNSEEN, reports=reports)
+    return given.run(out, out / "checkpoint")
 
 
 @pytest.mark.parametrize("spoilt", [{"swapped": True}, {"noise": 0.2}])
@@ -98,7 +98,7 @@ def test_recomputed_log_probabilities_leave_nothing_to_rounding(editor: Any, old
     rows = [place // 4 % 3 for place in range(16)]
     keys = [NoiseKey(f"p{row}", place, 0) for place, row in enumerate(rows)]
     kept = rollout(editor, encoded, rows, keys, sampling).kept[0]
-    settings = params(dtype="bfloat16", old_log_prob=old, train_batch=4, updates_per_epoch=1, max_ratio_gap=1.0)
+    settings = recipe(dtype="bfloat16", old_log_prob=old, train_batch=4, updates_per_epoch=1, max_ratio_gap=1.0)
     found = Experience(
         encoded, rows, keys, torch.ones(16).numpy(), [Bucket(sampling, torch.arange(16).numpy(), {1: kept})]
     )
@@ -109,8 +109,8 @@ def test_recomputed_log_probabilities_leave_nothing_to_rounding(editor: Any, old
         assert health.ratio_gap > 0, "rounding is there to be left out"
 
 
-def settings(**changes: Any) -> PoliciesParams:
-    return params(**{"dtype": "bfloat16", **changes})
+def settings(**changes: Any) -> PolicyRecipe:
+    return recipe(**{"dtype": "bfloat16", **changes})
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_promotion_and_dagster_ask_the_same(repository: Path, tmp_path: Path) ->
     log.write_text("epoch,eval/64/panel_diversity,update/ratio_gap\n0,0.3,\n1,0.3,0.02\n")
 
     def gate(limit: float | None) -> CheckReport:
-        tree["policies"]["max_ratio_gap"] = limit
+        tree["policies"]["defaults"]["max_ratio_gap"] = limit
         return promotion.gates(tmp_path, parse(tree), "flux_t2is")[1]
 
     assert not gate(None).passed and gate(0.03).passed
@@ -157,5 +157,5 @@ def test_promotion_and_dagster_ask_the_same(repository: Path, tmp_path: Path) ->
 
 @pytest.mark.parametrize("profile", ["storybook", "paper", "published", "one_gpu"])
 def test_every_profile_bounds_the_gap_by_its_clip_range(repository: Path, profile: str) -> None:
-    policies = parse(profiles.resolve(repository, profile)).policies
-    assert ratio.bound(policies) == pytest.approx(3 * policies.clip_range)
+    for rule in parse(profiles.resolve(repository, profile)).policies.recipes.values():
+        assert ratio.bound(rule) == pytest.approx(3 * rule.clip_range)

@@ -15,18 +15,18 @@ import children
 import numpy as np
 import pytest
 import torch
-from grpo_toys import TRAIN, UNSEEN, Brightness, ToyPolicy, figures, params, recipe, record, trainer
+from grpo_toys import TRAIN, UNSEEN, Brightness, ToyPolicy, figures, recipe, record, trainer
 from PIL import Image
 from safetensors.torch import load_file
 
-from paco_core.grpo.trainer import Reports
+from paco_core.grpo.outcome import Reports
 from paco_core.io.files import DataError
 from paco_core.rewards.base import RewardBatch
 
 
 @pytest.mark.behaviour
 def test_reward_rises_on_unseen_prompts_at_both_sizes(tmp_path: Path) -> None:
-    outcome = trainer(params=params(epochs=40, eval_every=40, group_size=12, learning_rate=0.1)).run(
+    outcome = trainer(recipe=recipe(epochs=40, eval_every=40, group_size=12, learning_rate=0.1)).run(
         tmp_path, tmp_path / "checkpoint"
     )
     assert outcome.after["32/brightness"] > outcome.before["32/brightness"] + 0.15
@@ -36,9 +36,9 @@ def test_reward_rises_on_unseen_prompts_at_both_sizes(tmp_path: Path) -> None:
 def test_passes_are_counted(tmp_path: Path) -> None:
     """A sample costs one pass a sampling step, one decode, one trained pass; text is encoded once for all."""
     reward = Brightness()
-    given = trainer(params=params(epochs=3, eval_every=99), rewards={"brightness": reward})
+    given = trainer(recipe=recipe(epochs=3, eval_every=99), rewards={"brightness": reward})
     given.run(tmp_path, tmp_path / "checkpoint")
-    policy: Any = given.policy
+    policy: Any = given.learner.policy
     samples, evaluated = (
         3 * 4 * 6,
         2 * 2 * 3 * 2,
@@ -74,38 +74,38 @@ def test_adapter_holds_the_averaged_weights(tmp_path: Path) -> None:
     given.run(tmp_path, tmp_path / "checkpoint")
     saved = load_file(tmp_path / "adapter" / "adapter.safetensors")
     assert all(torch.equal(saved[name], value) for name, value in given.learner.ema.shadow.items())
-    assert any(not torch.equal(saved[n], p.detach()) for n, p in given.policy.trainable().items())
+    assert any(not torch.equal(saved[n], p.detach()) for n, p in given.learner.policy.trainable().items())
 
 
 def test_the_average_moves_by_updates_whatever_the_size_of_a_pass(tmp_path: Path) -> None:
     """Peers moved it at every micro-batch: its reach then hung on memory."""
-    few, many = (trainer(params=params(epochs=2, train_batch=size, ema_decay=0.9)) for size in (24, 4))
+    few, many = (trainer(recipe=recipe(epochs=2, train_batch=size, ema_decay=0.9)) for size in (24, 4))
     for given, name in ((few, "few"), (many, "many")):
         given.run(tmp_path / name, tmp_path / name / "checkpoint")
-    assert few.learner.ema.steps == many.learner.ema.steps == 2 * few.params.updates_per_epoch
+    assert few.learner.ema.steps == many.learner.ema.steps == 2 * few.recipe.updates_per_epoch
     for name, shadow in few.learner.ema.shadow.items():
         assert torch.allclose(shadow, many.learner.ema.shadow[name], atol=1e-5), name
         assert not torch.equal(shadow, few.learner.parameters[name]), "an average, not the weights"
 
 
 def test_resume_gives_the_uninterrupted_run(tmp_path: Path) -> None:
-    whole = trainer(params=params(checkpoint_every=2)).run(tmp_path / "whole", tmp_path / "whole" / "checkpoint")
+    whole = trainer(recipe=recipe(checkpoint_every=2)).run(tmp_path / "whole", tmp_path / "whole" / "checkpoint")
     child = f"""
 import os
 from pathlib import Path
 from test_grpo_trainer import trainer, Reports
-from grpo_toys import params
+from grpo_toys import recipe
 def kill(done, _note):
     if done == 3: os.kill(os.getpid(), 9)
 out = Path({str(tmp_path / "cut")!r})
-trainer(params=params(checkpoint_every=2), reports=Reports(epoch=kill)).run(out, out / "checkpoint")
+trainer(recipe=recipe(checkpoint_every=2), reports=Reports(epoch=kill)).run(out, out / "checkpoint")
 """
     killed = subprocess.run(
         [sys.executable, "-c", child], env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": children.PATH}
     )
     assert killed.returncode == -signal.SIGKILL
     assert not (tmp_path / "cut" / "adapter").exists()
-    resumed = trainer(params=params(checkpoint_every=2)).run(tmp_path / "cut", tmp_path / "cut" / "checkpoint")
+    resumed = trainer(recipe=recipe(checkpoint_every=2)).run(tmp_path / "cut", tmp_path / "cut" / "checkpoint")
     assert resumed.resumed_at == 2
     assert figures(resumed) == figures(whole)
     adapters = [(tmp_path / where / "adapter" / "adapter.safetensors").read_bytes() for where in ("cut", "whole")]
@@ -118,27 +118,27 @@ trainer(params=params(checkpoint_every=2), reports=Reports(epoch=kill)).run(out,
 
 
 def test_finished_training_is_not_repeated_but_may_be_extended(tmp_path: Path) -> None:
-    trainer(params=params(epochs=2)).run(tmp_path, tmp_path / "checkpoint")
-    again = trainer(params=params(epochs=2))
+    trainer(recipe=recipe(epochs=2)).run(tmp_path, tmp_path / "checkpoint")
+    again = trainer(recipe=recipe(epochs=2))
     outcome = again.run(tmp_path, tmp_path / "checkpoint")
-    assert outcome.resumed_at == 2 and again.policy.rows["trained"] == 0  # type: ignore[attr-defined]
-    assert trainer(params=params(epochs=3)).run(tmp_path, tmp_path / "checkpoint").resumed_at == 2
+    assert outcome.resumed_at == 2 and again.learner.policy.rows["trained"] == 0  # type: ignore[attr-defined]
+    assert trainer(recipe=recipe(epochs=3)).run(tmp_path, tmp_path / "checkpoint").resumed_at == 2
 
 
 def test_an_extended_training_equals_a_long_one(tmp_path: Path) -> None:
     """Weights, figures and log; the last epoch of the short one is evaluated where the long one does."""
     short, long = tmp_path / "short", tmp_path / "long"
-    trainer(params=params(epochs=2, eval_every=2)).run(short, short / "checkpoint")
-    extended = trainer(params=params(epochs=4, eval_every=2)).run(short, short / "checkpoint")
-    whole = trainer(params=params(epochs=4, eval_every=2)).run(long, long / "checkpoint")
+    trainer(recipe=recipe(epochs=2, eval_every=2)).run(short, short / "checkpoint")
+    extended = trainer(recipe=recipe(epochs=4, eval_every=2)).run(short, short / "checkpoint")
+    whole = trainer(recipe=recipe(epochs=4, eval_every=2)).run(long, long / "checkpoint")
     assert extended.resumed_at == 2 and figures(extended) == figures(whole)
     assert (short / "training_log.csv").read_bytes() == (long / "training_log.csv").read_bytes()
     assert (short / "adapter/adapter.safetensors").read_bytes() == (long / "adapter/adapter.safetensors").read_bytes()
 
 
 def test_fewer_epochs_do_not_answer_with_a_longer_training(tmp_path: Path) -> None:
-    trainer(params=params(epochs=3)).run(tmp_path, tmp_path / "checkpoint")
-    shorter = trainer(params=params(epochs=2)).run(tmp_path, tmp_path / "checkpoint")
+    trainer(recipe=recipe(epochs=3)).run(tmp_path, tmp_path / "checkpoint")
+    shorter = trainer(recipe=recipe(epochs=2)).run(tmp_path, tmp_path / "checkpoint")
     assert shorter.resumed_at == 0 and shorter.rows[-1]["epoch"] == 2
 
 
@@ -148,13 +148,13 @@ REWRITTEN = [record.model_copy(update={"prompt": f"{record.prompt} e"}) for reco
 @pytest.mark.parametrize(
     "other",
     [
-        {"params": params(epochs=2, learning_rate=0.01)},
+        {"recipe": recipe(epochs=2, learning_rate=0.01)},
         {"identity": {"code": "other"}},
         {"unseen": REWRITTEN},  # the pictures before training, and the log, would be those of other prompts
     ],
 )
 def test_checkpoints_of_other_settings_or_code_are_left_aside_and_kept(tmp_path: Path, other: dict[str, Any]) -> None:
-    first = {"params": params(epochs=2), "identity": {"code": "one"}}
+    first = {"recipe": recipe(epochs=2), "identity": {"code": "one"}}
     trainer(**first).run(tmp_path, tmp_path / "checkpoint")
     assert trainer(**{**first, **other}).run(tmp_path, tmp_path / "checkpoint").resumed_at == 0
     assert len([place for place in (tmp_path / "checkpoint").iterdir() if place.is_dir()]) == 2
@@ -182,7 +182,7 @@ def test_scoring_overlaps_sampling(tmp_path: Path) -> None:
             return super().noise(size, keys)
 
     reward = Slow()
-    trainer(policy=Watched(), params=params(epochs=1, seed=1), rewards={"brightness": reward}).run(
+    trainer(policy=Watched(), recipe=recipe(epochs=1, seed=1), rewards={"brightness": reward}).run(
         tmp_path, tmp_path / "checkpoint"
     )
     assert reward.overlapped is True
@@ -204,10 +204,10 @@ class Failing(Brightness):
 
 
 def test_failed_samples_teach_nothing(tmp_path: Path) -> None:
-    given = trainer(rewards={"brightness": Failing(8)}, max_failed_share=0.2, params=params(epochs=1))
+    given = trainer(rewards={"brightness": Failing(8)}, max_failed_share=0.2, recipe=recipe(epochs=1))
     outcome = given.run(tmp_path, tmp_path / "checkpoint")
     assert outcome.rows[1]["groups/failed_samples"] == 3
-    assert given.policy.rows["trained"] == 24 - 3  # type: ignore[attr-defined]
+    assert given.learner.policy.rows["trained"] == 24 - 3  # type: ignore[attr-defined]
 
 
 def test_too_many_failures_stop_the_training(tmp_path: Path) -> None:
@@ -221,10 +221,10 @@ class Constant(Brightness):
 
 
 def test_constant_reward_changes_no_weight(tmp_path: Path) -> None:
-    given = trainer(rewards={"brightness": Constant()}, params=params(epochs=2))
+    given = trainer(rewards={"brightness": Constant()}, recipe=recipe(epochs=2))
     outcome = given.run(tmp_path, tmp_path / "checkpoint")
     assert outcome.rows[1]["groups/zero_std"] == 4
-    assert torch.equal(given.policy.trainable()["b"], torch.zeros(2, 4))
+    assert torch.equal(given.learner.policy.trainable()["b"], torch.zeros(2, 4))
 
 
 def test_gold_is_told_beside_the_reward(tmp_path: Path) -> None:
@@ -232,7 +232,7 @@ def test_gold_is_told_beside_the_reward(tmp_path: Path) -> None:
         assert [len(row) for row in panels] == [4] * len(records)
         return {"gold": 0.25}
 
-    outcome = trainer(gold=gold, params=params(epochs=1)).run(tmp_path, tmp_path / "checkpoint")
+    outcome = trainer(gold=gold, recipe=recipe(epochs=1)).run(tmp_path, tmp_path / "checkpoint")
     assert outcome.before["32/gold"] == outcome.after["64/gold"] == 0.25
 
 
@@ -244,9 +244,10 @@ def test_reward_ratio_and_taming_are_logged(tmp_path: Path) -> None:
             "aggregator": "log_tame",
             "tame_delta": 0.01,
             "advantage_std": "global",
-        }
+        },
+        epochs=1,
     )
-    row = trainer(recipe=rule, rewards=rewards, params=params(epochs=1)).run(tmp_path, tmp_path / "checkpoint").rows[1]
+    row = trainer(recipe=rule, rewards=rewards).run(tmp_path, tmp_path / "checkpoint").rows[1]
     assert row["reward_ratio"] == pytest.approx(row["reward/consistency"] / 0.3)
     assert row["tamed/consistency"] == 1.0 and row["tamed/clip_t"] == 0.0
     assert row["variation/clip_t"] == pytest.approx(0.0, abs=1e-9)
@@ -264,10 +265,10 @@ def test_reward_ratio_and_taming_are_logged(tmp_path: Path) -> None:
 def test_impossible_set_ups_are_refused_before_anything_runs(
     tmp_path: Path, changes: dict[str, Any], message: str
 ) -> None:
-    given = trainer(**changes)
+    policy = ToyPolicy()
     with pytest.raises(DataError, match=message):
-        given.run(tmp_path, tmp_path / "checkpoint")
-    assert not given.policy.calls  # type: ignore[attr-defined]
+        trainer(policy=policy, **changes).run(tmp_path, tmp_path / "checkpoint")
+    assert not policy.calls
 
 
 def test_nan_gradient_stops_before_a_step(tmp_path: Path) -> None:
@@ -279,7 +280,7 @@ def test_nan_gradient_stops_before_a_step(tmp_path: Path) -> None:
     given = trainer(policy=Broken())
     with pytest.raises(RuntimeError, match="gradient's norm is nan"):
         given.run(tmp_path, tmp_path / "checkpoint")
-    assert torch.equal(given.policy.trainable()["b"], torch.zeros(2, 4))
+    assert torch.equal(given.learner.policy.trainable()["b"], torch.zeros(2, 4))
 
 
 def test_evaluation_asks_the_test_rewards(tmp_path: Path) -> None:
@@ -292,10 +293,9 @@ def test_evaluation_asks_the_test_rewards(tmp_path: Path) -> None:
     test = {"terms": {"a": {"weight": 3.0}, "b": {"weight": 1.0}}, "aggregator": "harmonic_mean"}
     trained, a, b = Brightness(), Darkness("a"), Constant("b")
     given = trainer(
-        recipe=recipe(test_rewards={**test, "advantage_std": "group"}),
+        recipe=recipe(test_rewards={**test, "advantage_std": "group"}, epochs=1),
         rewards={"brightness": trained},
         test_rewards={"a": a, "b": b},
-        params=params(epochs=1),
     )
     outcome = given.run(tmp_path, tmp_path / "checkpoint")
     assert (trained.seen, a.seen) == (24, 24)  # 4 prompts x 6; 2 evaluations x 2 sizes x 3 prompts x 2 seeds
@@ -310,7 +310,7 @@ def test_evaluation_asks_the_test_rewards(tmp_path: Path) -> None:
 
 
 def test_the_gap_between_sizes_is_told(tmp_path: Path) -> None:
-    outcome = trainer(params=params(epochs=1)).run(tmp_path, tmp_path / "checkpoint")
+    outcome = trainer(recipe=recipe(epochs=1)).run(tmp_path, tmp_path / "checkpoint")
     gap = outcome.after["64/brightness"] - outcome.after["32/brightness"]
     assert outcome.rows[-1]["gap/brightness"] == gap and outcome.metrics()["gap.brightness.after"] == gap
     assert outcome.metrics()["eval.64.brightness.after"] == outcome.after["64/brightness"], (
@@ -330,7 +330,7 @@ def test_a_groupwise_reward_sees_groups_that_batches_tear_apart(tmp_path: Path) 
             return (values == values.max()).astype(float)
 
     reward = Best()
-    outcome = trainer(rewards={"brightness": reward}, params=params(epochs=1, rollout_batch=4)).run(
+    outcome = trainer(rewards={"brightness": reward}, recipe=recipe(epochs=1, rollout_batch=4)).run(
         tmp_path, tmp_path / "checkpoint"
     )
     assert sizes == [2] * 6 + [6] * 4 + [2] * 6
@@ -352,9 +352,9 @@ def test_mixed_sizes_go_into_batches_of_their_own(tmp_path: Path) -> None:
 
     train = [record(0), shaped(1, 512, 2048), record(2), shaped(3, 512, 2048)]
     unseen = [shaped(20, 2048, 512), record(21)]
-    given = trainer(policy=Watched(), train=train, unseen=unseen, params=params(epochs=2, train_batch=64))
+    given = trainer(policy=Watched(), train=train, unseen=unseen, recipe=recipe(epochs=2, train_batch=64))
     outcome = given.run(tmp_path, tmp_path / "checkpoint")
-    policy: Any = given.policy
+    policy: Any = given.learner.policy
     rolled_out = 2 * 2 * 6 * 4  # epochs x prompts of the size x group x steps
     assert policy.calls["(16, 64)"] == rolled_out + 2 * 2 * 6  # and one trained pass a sample
     assert {name for name in policy.calls if name.startswith("(")} == {
@@ -370,7 +370,7 @@ def test_mixed_sizes_go_into_batches_of_their_own(tmp_path: Path) -> None:
 
 def test_a_records_own_size_wins_where_asked_for(tmp_path: Path) -> None:
     train = [shaped(n, 64, 32) for n in range(4)]
-    given = trainer(train=train, recipe=recipe(record_size="exact"), params=params(epochs=1))
+    given = trainer(train=train, recipe=recipe(record_size="exact", epochs=1))
     given.run(tmp_path, tmp_path / "checkpoint")
     assert set(given.sampler._sampling) == {(64, 32)}
     pictures = [Image.open(p).size for p in (tmp_path / "samples" / "after" / "64").iterdir()]
@@ -378,7 +378,7 @@ def test_a_records_own_size_wins_where_asked_for(tmp_path: Path) -> None:
 
 
 def test_published_weights_are_a_starting_point_or_only_evaluated(tmp_path: Path) -> None:
-    trainer(params=params(learning_rate=0.3)).run(tmp_path / "first", tmp_path / "first" / "checkpoint")
+    trainer(recipe=recipe(learning_rate=0.3)).run(tmp_path / "first", tmp_path / "first" / "checkpoint")
     start = str(tmp_path / "first" / "adapter")
     outcome = trainer(recipe=recipe(start=start, epochs=0)).run(
         tmp_path / "evaluated", tmp_path / "evaluated" / "checkpoint"
@@ -395,13 +395,12 @@ def test_published_weights_are_a_starting_point_or_only_evaluated(tmp_path: Path
 
 
 def test_what_cannot_be_saved_is_found_before_the_first_epoch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = trainer()
+    policy = ToyPolicy()
 
     def save(_folder: Path) -> None:
         raise TypeError("Object of type Tensor is not JSON serializable")
 
-    monkeypatch.setattr(given.policy, "save_adapter", save)
+    monkeypatch.setattr(policy, "save_adapter", save)
     with pytest.raises(TypeError, match="not JSON serializable"):
-        given.run(tmp_path, tmp_path / "checkpoint")
-    policy: Any = given.policy
+        trainer(policy=policy)
     assert policy.rows["sampled"] == 0 and not (tmp_path / "adapter").exists()

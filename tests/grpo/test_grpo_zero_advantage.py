@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from grpo_toys import TRAIN, UNSEEN, Brightness, ToyPolicy, params, recipe
+from grpo_toys import Brightness, ToyPolicy, recipe, trainer
 
-from paco_core.grpo.trainer import Outcome, Trainer
+from paco_core.grpo.outcome import Outcome
 from paco_core.rewards.base import RewardBatch
 
 SAMPLES = 4 * 6
@@ -41,10 +41,10 @@ class Moved(ToyPolicy):
 
 
 def train(out: Path, reward: Alike, **changes: Any) -> tuple[Moved, Outcome]:
-    policy, given = Moved(), params(**{"epochs": 1, "eval_seeds": [0], "updates_per_epoch": 2, **changes})
-    rule = recipe(train_steps=[1])
-    trainer = Trainer(policy, given, rule, {"brightness": reward}, TRAIN, UNSEEN, {}, max_failed_share=0.5)
-    return policy, trainer.run(out, out / "checkpoint")
+    policy = Moved()
+    rule = recipe(**{"epochs": 1, "eval_seeds": [0], "updates_per_epoch": 2, "train_steps": [1], **changes})
+    given = trainer(policy=policy, recipe=rule, rewards={"brightness": reward}, max_failed_share=0.5)
+    return policy, given.run(out, out / "checkpoint")
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ def test_what_does_not_fit_names_what_to_change(told: Callable[..., Told]) -> No
     _, problems = told("paper", "0,1", devices__memory_gb=48)
     trained = {problem.partition(":")[0]: problem for problem in problems}
     assert {"policies@qwen_edit", "gedit"} == set(trained)
-    assert "about 60 GB on a GPU of 48 GB; lower policies.rollout_batch" in trained["policies@qwen_edit"]
+    assert "about 60 GB on a GPU of 48 GB; lower policies.defaults.rollout_batch" in trained["policies@qwen_edit"]
     assert told("published", "0,1", devices__memory_gb=48)[1] == []
     _, (problem,) = told("published", "0,1", devices__memory_gb=40, policies__eval_batch=16)
     assert problem.startswith("policies@flux_t2is: about 44 GB on a GPU of 40 GB; ")

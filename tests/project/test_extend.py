@@ -19,7 +19,7 @@ USED = """
 import json, sys
 from pathlib import Path
 import numpy as np, torch
-from grpo_toys import ToyPolicy, params, recipe, trainer
+from grpo_toys import ToyPolicy, recipe, trainer
 from paco_core.config.params import load
 from paco_core.policies.families import family_of
 from paco_core.rewards import registry
@@ -30,13 +30,12 @@ assert (given.family, given.dynamics, given.rewards.aggregator) == ("flux_attent
 assert family_of(given.family).lora_targets == ("to_v",)
 terms = {"redness": {"weight": 1.0}, "jpeg": {"weight": 1.0}}
 own = recipe(
-    loss="unclipped", dynamics="plain_noise",
+    loss="unclipped", dynamics="plain_noise", epochs=1,
     rewards={"terms": terms, "aggregator": "smallest", "advantage_std": "group"},
 )
-small = params(epochs=1)
 out = Path("out")
 rewards = registry.build_set(own.rewards, Sources())
-done = trainer(params=small, recipe=own, rewards=rewards).run(out, out / "checkpoint")
+done = trainer(recipe=own, rewards=rewards).run(out, out / "checkpoint")
 print(json.dumps(done.rows[-1]))
 assert np.isfinite(done.rows[-1]["reward/redness"]) and done.rows[-1]["update/grad_norm"] > 0
 """

@@ -64,14 +64,14 @@ def test_a_painter_is_loaded_by_mlflow_and_paints_what_diffusers_paints(
 ) -> None:
     params = load(project / "params.yaml")
     shutil.copytree(repository / "data/zoo/flux", project / "data/zoo/flux")
-    policy = base.load_recipe(params.policies.recipes[NAME], params.policies, project)
+    policy = base.load_recipe(params.policies.recipes[NAME], project)
     policy.add_adapter(params.policies.lora, 0)
     torch.manual_seed(0)
     with torch.no_grad():
         for weights in policy.trainable().values():  # else it starts as its base
             weights.add_(0.05 * torch.randn_like(weights))
     policy.save_adapter(tmp_path / "trained")
-    train(project, tmp_path / "trained", adapted(project, params.policies, NAME))
+    train(project, tmp_path / "trained", adapted(project, params.policies.recipes[NAME]))
     shutil.rmtree(tmp_path / "trained")
     (model,) = logged(mlflow.MlflowClient())
 

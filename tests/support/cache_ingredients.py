@@ -46,7 +46,7 @@ PARAMS = load(Path(__file__).parents[2] / "params.yaml")
 CHAT = ChatParams(base_url="http://127.0.0.1:1/v1", model="one", api_key_env=None)
 REWARD = RewardParams.model_validate(reward_tiny.PARAMS)
 PAIRS = reward_tiny.pairs(4)
-POLICIES, RECIPE = grpo_toys.params(), grpo_toys.recipe(model="model")
+RECIPE = grpo_toys.recipe(model="model")
 RECORDS = [grpo_toys.record(number) for number in range(4)]
 RED, BLUE = Image.new("RGB", (4, 4), "red"), Image.new("RGB", (4, 4), "blue")
 
@@ -117,11 +117,11 @@ def validation_pair(
 
 
 def policy_checkpoint(
-    folder: Path, *, params=POLICIES, recipe=RECIPE, train=RECORDS[:2], unseen=RECORDS[2:],
+    folder: Path, *, recipe=RECIPE, train=RECORDS[:2], unseen=RECORDS[2:],
     pictures=(RED, RED), unseen_pictures=(RED, RED), identity="a",
 ) -> object:  # fmt: skip
     references = [[picture_digest(picture) for picture in part] for part in (pictures, unseen_pictures)]
-    return policy_key(params, recipe, train, unseen, references, {"code": identity})
+    return policy_key(recipe, train, unseen, references, {"code": identity})
 
 
 def named_models(
@@ -155,8 +155,8 @@ def benchmark_pictures(
     device="cpu", asked=("p1", "a prompt", "before", 4, 3.5, 32, 32, 0), beside=("p2",),
 ) -> object:  # fmt: skip
     files(folder, model__x_bin=weights, adapter__x_bin=adapter)
-    grpo = grpo_toys.params().model_copy(update={"dtype": dtype, "device": device})
-    kept = PaintedBefore(folder).by(*painter(name, recipe, folder / "adapter", grpo, folder))
+    by = recipe.model_copy(update={"dtype": dtype, "device": device})
+    kept = PaintedBefore(folder).by(*painter(name, by, folder / "adapter", folder))
     return kept.key([list(asked), list(beside)])
 
 
@@ -272,7 +272,7 @@ CACHES = {
     "policy checkpoint": Cache(
         policy_checkpoint,
         {
-            "params": grpo_toys.params(seed=1), "recipe": grpo_toys.recipe(guidance=1.0), "train": OTHER_RECORD,
+            "recipe": grpo_toys.recipe(seed=1), "train": OTHER_RECORD,
             "unseen": OTHER_RECORD, "pictures": (RED, BLUE), "unseen_pictures": (RED, BLUE), "identity": "b",
         },
     ),

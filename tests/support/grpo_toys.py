@@ -6,7 +6,6 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,12 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
-from paco_core.config.params import LoraParams, PoliciesParams, PolicyLora, PolicyRecipe
+from paco_core.config.params import LoraParams, PolicyLora, PolicyRecipe
 from paco_core.data.records.records import PromptRecord
-from paco_core.grpo.trainer import Outcome, Trainer
+from paco_core.grpo.outcome import Outcome
+from paco_core.grpo.prompt_split import PromptSplit
+from paco_core.grpo.recipe import Scorers, Setting, assemble
+from paco_core.grpo.trainer import Trainer
 from paco_core.io.files import DataError
 from paco_core.policies.base import NoiseKey, Size, sized
 from paco_core.policies.cuts import Cut
@@ -209,7 +211,7 @@ def record(number: int) -> PromptRecord:
     )
 
 
-def params(**changes: object) -> PoliciesParams:
+def recipe(**changes: object) -> PolicyRecipe:
     """A recipe of 4 epochs, 4 prompts x 6 images of 32 px, 2 updates an epoch."""
     values: dict[str, object] = {
         "device": "cpu",
@@ -236,13 +238,6 @@ def params(**changes: object) -> PoliciesParams:
         "eval_seeds": [0, 1],
         "checkpoint_every": 1,
         "seed": 0,
-        "recipes": {"toy": recipe().model_dump()},
-    }
-    return PoliciesParams.model_validate({**values, **changes})
-
-
-def recipe(**changes: object) -> PolicyRecipe:
-    values: dict[str, object] = {
         "family": "flux",
         "model": "toy",
         "train_size": 32,
@@ -266,8 +261,15 @@ TRAIN, UNSEEN = [record(n) for n in range(8)], [record(n) for n in range(20, 23)
 
 
 def trainer(**changes: Any) -> Trainer:
-    given = Trainer(ToyPolicy(), params(), recipe(), {"brightness": Brightness()}, TRAIN, UNSEEN, {"model": "toy"})
-    return replace(given, **changes)
+    """The toy trainer with some of its parts exchanged: recipe, policy, rewards, prompts, or what is around it."""
+
+    def part(name: str, default: object) -> Any:
+        return changes.pop(name, default)
+
+    rule, policy = part("recipe", recipe()), part("policy", ToyPolicy())
+    split = PromptSplit(part("train", TRAIN), part("unseen", UNSEEN), part("reference", None))
+    scorers = Scorers(part("rewards", {"brightness": Brightness()}), part("test_rewards", None), part("gold", None))
+    return assemble(rule, policy, split, scorers, Setting(**{"identity": {"model": "toy"}, **changes}))
 
 
 def figures(outcome: Outcome) -> list[dict[str, float]]:

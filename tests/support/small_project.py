@@ -22,7 +22,7 @@ def adapter(project: Path, recipe: str = "flux_t2is", by: float = 0.02) -> Path:
     import torch
 
     params = load(project / "params.yaml")
-    policy = load_recipe(params.policies.recipes[recipe], params.policies, project)
+    policy = load_recipe(params.policies.recipes[recipe], project)
     policy.add_adapter(params.policies.lora, seed=0)
     with torch.no_grad():
         for parameter in policy.trainable().values():

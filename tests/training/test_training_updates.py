@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from grpo_toys import params
+from grpo_toys import recipe
 
 from paco_core.training import optimizers, processes
 from paco_core.training.checkpoint import Checkpoint, latest, save
@@ -18,7 +18,7 @@ from paco_core.training.updates import WholeUpdates
 
 def updates(optimizer: str, weights: dict[str, torch.Tensor]) -> WholeUpdates:
     parameters = {name: torch.nn.Parameter(value.clone()) for name, value in weights.items()}
-    given = params(optimizer=optimizer)
+    given = recipe(optimizer=optimizer)
     built = optimizers.build(parameters.values(), given)
     return WholeUpdates(None, parameters, built, given.max_grad_norm, Processes())
 

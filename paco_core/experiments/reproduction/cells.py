@@ -17,22 +17,22 @@ from paco_core.config.references import contents
 from paco_core.experiments.grid import RESULT, Cell, OpenCell, needed
 from paco_core.experiments.reproduction.exam import ABOUT, Exam, read_table
 from paco_core.experiments.reproduction.variants import VARIANTS, Variant
-from paco_core.experiments.training import train
-from paco_core.grpo.trainer import Reports
+from paco_core.grpo.outcome import Reports
+from paco_core.grpo.recipe import Place
 from paco_core.io import paths
 from paco_core.io.content import folder_content
 from paco_core.io.files import DataError, digest, read_json, write_json
 from paco_core.io.progress import Progress
 from paco_core.runtime.code.stage_code import StageCodes
+from paco_core.tasks.training import train_recipe
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from paco_core.grpo.trainer import Outcome
+    from paco_core.grpo.outcome import Outcome
 
+HOW = {"checkpoint_every", "keep_checkpoints"}  # of a recipe, without influence on its results
 LAST_EPOCHS = 5  # whose mean stands for the end of a training
-#: Keys of the section ``policies`` that change no result.
-NO_INFLUENCE = {"recipes", "checkpoint_every", "keep_checkpoints"}
 FIELDS = ("variant", "seed", "run", "basis", "examined", "changes", "training", "settings")
 Say = Callable[[str], None]
 
@@ -97,8 +97,7 @@ class Trainings:
             "profile": params.profile,
             "world": params.world,
             "recipe": recipe,
-            "policies": policies.model_dump(exclude=NO_INFLUENCE | {"seed"}),
-            recipe: policies.recipes[recipe].model_dump(),
+            recipe: policies.recipes[recipe].model_dump(exclude={"seed", *HOW}),
             "benchmark": self.exam.task.benchmark,
             self.exam.task.benchmark: numbers.model_dump(exclude={"bootstrap"}),
             "threads": params.threads,
@@ -112,13 +111,13 @@ class Trainings:
 
     def key(self, variant: Variant, seed: int) -> str:
         """Of a cell's result. Held: the basis, the variant's parameters, and what its recipe names, by content."""
-        policies = variant.applied(self.params, seed).policies
-        named = contents(self.root, policies.recipes[self.recipe])
-        return digest([self.basis, policies.model_dump(exclude=NO_INFLUENCE - {"recipes"}), named], 32)
+        recipe = variant.applied(self.params, seed).policies.recipes[self.recipe]
+        return digest([self.basis, recipe.model_dump(exclude=HOW), contents(self.root, recipe)], 32)
 
     def cell(self, variant: Variant, seed: int) -> Cell:
         """One cell of the grid."""
-        settings = {"variant": variant.name, "policies": variant.applied(self.params, seed).policies.model_dump()}
+        recipe = variant.applied(self.params, seed).policies.recipes[self.recipe]
+        settings = {"variant": variant.name, "recipe": recipe.model_dump()}
         compute = partial(self.compute, variant, seed)
         return Cell(variant.name, seed, settings, self.key(variant, seed), compute, _note)
 
@@ -153,27 +152,31 @@ class Trainings:
         }
 
     def _train(self, params: Params, cell: OpenCell, label: str, clock: EpochSeconds) -> Outcome:
-        grpo = params.policies.of(params.policies.recipes[self.recipe])
-        samples = grpo.prompts_per_epoch * grpo.group_size
+        recipe = params.policies.recipes[self.recipe]
+        samples = recipe.prompts_per_epoch * recipe.group_size
 
         def metrics(values: Mapping[str, float], epoch: int) -> None:
             logged = {**values, "epoch": epoch, "samples_seen": epoch * samples}
-            cell.tracker.metrics(logged, epoch * grpo.updates_per_epoch)
+            cell.tracker.metrics(logged, epoch * recipe.updates_per_epoch)
             clock.note(epoch, values)
 
-        with Progress(grpo.epochs, label, "epochs", self.say) as progress:
+        with Progress(recipe.epochs, label, "epochs", self.say) as progress:
             reports = Reports(
                 say=self.say,
                 metrics=metrics,
-                picture=lambda image, key, epoch: cell.tracker.image(image, key, epoch * grpo.updates_per_epoch),
+                picture=lambda image, key, epoch: cell.tracker.image(image, key, epoch * recipe.updates_per_epoch),
                 epoch=lambda done, note: progress.advance(done - progress.done, note),
             )
             folder = cell.folder / "policy"
             folder.mkdir(parents=True, exist_ok=True)
-            read = lambda path: needed(self.root, path)  # noqa: E731
-            checkpoints = cell.folder / "checkpoint"
-            place = folder.relative_to(self.root)
-            outcome, _ = train(params, self.root, self.recipe, folder, checkpoints, self.code, read, reports, place)
+            place = Place(
+                self.root,
+                folder,
+                folder.relative_to(self.root),
+                cell.folder / "checkpoint",
+                lambda path: needed(self.root, path),
+            )
+            outcome, _ = train_recipe(params, self.recipe, place, self.code, reports)
         return outcome
 
 

@@ -20,12 +20,12 @@ def seconds(root: Path, params: Params, variant: Variant, exam: Exam) -> float |
     Args:
         exam: whose pictures are painted afterwards to be measured.
     """
-    if params.policies.device != "cpu":
+    if params.policies.recipes[variant.recipe].device != "cpu":
         return None
     asked = variant.applied(params, 0)
     work, rule, unit = Workload.of(asked, variant.recipe), asked.policies.recipes[variant.recipe], CPU_SECONDS
     larger = _relative_size(root, params, asked, variant.recipe)
-    watched = work.evaluations * work.evaluation_images * params.policies.eval_steps
+    watched = work.evaluations * work.evaluation_images * params.policies.recipes[variant.recipe].eval_steps
     examined = exam.pictures * exam.cases.steps
     each = family_of(rule.family).passes_a_step(rule.guidance)
     # Evaluations paint the small and the large size alike: half of them cost about three times as much.

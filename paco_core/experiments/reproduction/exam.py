@@ -65,14 +65,14 @@ class Exam:
         format and device of painter and judge; code of the benchmark; by content the judge, all models and files that
         the recipe names, and the annotator.
         """
-        rule, reward, grpo = self.rule, self.params.reward, self.params.policies
+        rule, reward = self.rule, self.params.reward
         sizes = [rule.eval_sizes, rule.reference_size, rule.record_size]
         records, reference = self.cases.records, self.cases.reference
         return {
             "prompts": [record.model_dump() for record in records],
             "references": [] if reference is None else [picture_digest(reference(record)) for record in records],
             "painting": [self.cases.seeds, self.cases.steps, *sizes, rule.guidance, rule.max_sequence_length],
-            "painter": [grpo.dtype, grpo.device],
+            "painter": [rule.dtype, rule.device],
             "measuring": [self.params.world, reward.device, reward.dtype, reward.min_pixels, reward.max_pixels],
             "code": StageCodes.present(self.root).of(self.task.benchmark, None).digest,
             "judge": folder_content(self.judge),
@@ -90,7 +90,7 @@ class Exam:
 
         Models are loaded anew each time: trainings in between need the memory.
         """
-        policy = load_recipe(self.rule, self.params.policies, self.root, cache=cache_folder(self.root))
+        policy = load_recipe(self.rule, self.root, cache=cache_folder(self.root))
         if adapter is not None:
             policy.load_adapter(adapter)
         when = BEFORE if adapter is None else AFTER

@@ -40,12 +40,13 @@ MEASURES = {
 def basis(summary: Summary) -> str:
     """How the figures were made, in a sentence or two."""
     s = summary.settings
-    grpo, rule, exam = s["policies"], s[s["recipe"]], s[s["benchmark"]]
-    epochs = grpo["epochs"] if rule["epochs"] is None else rule["epochs"]
+    rule, exam = s[s["recipe"]], s[s["benchmark"]]
+    if "policies" in s:  # a cell of version 0.2
+        rule = s["policies"] | {key: value for key, value in rule.items() if value is not None}
     kind = summary.task.cases
     return (
-        f"Recipe {s['recipe']} of profile {s['profile']} ({s['world']} world): {epochs} epochs of "
-        f"{grpo['prompts_per_epoch']} prompts x {grpo['group_size']} pictures at {rule['train_size']} px. Measured on "
+        f"Recipe {s['recipe']} of profile {s['profile']} ({s['world']} world): {rule['epochs']} epochs of "
+        f"{rule['prompts_per_epoch']} prompts x {rule['group_size']} pictures at {rule['train_size']} px. Measured on "
         f"{s['prompts']} {kind} that no seed can have trained on, {len(exam['seeds'])} pictures each, {exam['steps']} "
         "steps without noise, the same noise for every variant, before and after."
     )

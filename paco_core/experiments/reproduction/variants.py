@@ -16,7 +16,7 @@ LARGEST = "largest of eval_sizes"  # as a value of train_size
 
 @dataclass(frozen=True, eq=False)
 class Variant:
-    """A name, words for people, and dotted keys: ``recipe.*`` of the recipe, ``policies.*`` of its section."""
+    """A name, words for people, and dotted keys of the recipe, behind ``recipe.``."""
 
     name: str
     title: str
@@ -34,10 +34,10 @@ class Variant:
             known = ", ".join(params.policies.recipes)
             raise DataError(f"variant {self.name}: no recipe {self.recipe!r} in policies.recipes; there are: {known}")
         recipe = params.policies.recipes[self.recipe]
-        values: dict[str, Any] = {"policies.seed": seed}
+        place = f"policies.recipes.{self.recipe}"
+        values: dict[str, Any] = {f"{place}.seed": seed}
         for key, value in self.changes.items():
-            place = key.replace("recipe.", f"policies.recipes.{self.recipe}.", 1) if key.startswith("recipe.") else key
-            values[place] = max(recipe.eval_sizes) if value == LARGEST else value
+            values[f"{place}.{key.partition('.')[2]}"] = max(recipe.eval_sizes) if value == LARGEST else value
         alone = params.policies.model_copy(update={"recipes": {self.recipe: recipe}})
         return changed(params.model_copy(update={"policies": alone}), values)
 
@@ -56,12 +56,12 @@ VARIANTS: tuple[Variant, ...] = (
     _aggregated("mo_grpo", "Each reward divided by its group's deviation (MO-GRPO)"),
     _aggregated("weighted_advantage_sum", "Advantages of each reward summed"),
     Variant("cps", "Coefficient-preserving noise (CPS) instead of flow-SDE's", {"recipe.dynamics": "cps"}),
-    Variant("guard", "Ratios freed of drift and scale (GRPO-Guard)", {"policies.loss": "grpo_guard"}),
+    Variant("guard", "Ratios freed of drift and scale (GRPO-Guard)", {"recipe.loss": "grpo_guard"}),
     Variant(
         "nft",
         "Learns on clean pictures noised anew, samples without noise (DiffusionNFT)",
         {
-            "policies.loss": "nft",
+            "recipe.loss": "nft",
             "recipe.dynamics": "ode",
             "recipe.noise_steps": [],
             "recipe.num_noise_steps": None,

@@ -187,7 +187,7 @@ class Studio:
         job.step(f"loading {paint.BASE if by.adapter is None else by.name}")
         self._policy = None
         gc.collect()  # what refers to itself in a pipeline would else keep its memory beside the next one's
-        self._policy = paint.load_policy(self.root, self.params, by)
+        self._policy = paint.load_policy(self.root, by)
         self._holds = model, adapter
         return self._policy
 

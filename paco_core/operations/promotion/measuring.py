@@ -39,7 +39,7 @@ def measure_policy(
         Columns prompt_id, unit (the seed) and one a measure; the pictures.
     """
     recipe = params.policies.recipes[name]
-    policy = load_recipe(recipe, params.policies, root, cache=cache_folder(root))
+    policy = load_recipe(recipe, root, cache=cache_folder(root))
     policy.load_adapter(folder / "adapter")
     largest = recipe.model_copy(update={"eval_sizes": [max(recipe.eval_sizes)]})
     painted = cases.painted_by(policy, name, largest, when=AFTER)

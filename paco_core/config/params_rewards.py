@@ -1,0 +1,59 @@
+"""What a policy is rewarded for, in training and in evaluation."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from paco_core.config.params_base import AboveZero, Number, Section
+from paco_core.config.references import ModelRef
+from paco_core.config.registered import FUNCTION, names_of, nearest, registered
+
+Aggregator = Annotated[str, registered("rewards/aggregation.py", "AGGREGATORS", functions=True)]
+
+
+class RewardTerm(Section):
+    weight: Number
+    """weight of the reward; 0 = only measured"""
+    reward: str | None = None
+    """registered name or `module:function`; null = the term's own name"""
+    model: ModelRef | None = None
+    """model that the reward uses"""
+    device: str = "cpu"
+    """where that model runs"""
+    theme_from: Literal["theme", "opening"] = "theme"
+    """what the question quotes; the record's theme, or its prompt's opening"""
+
+
+class RewardSet(Section):
+    terms: dict[str, RewardTerm] = Field(min_length=1)
+    aggregator: Aggregator
+    """how rewards become one advantage; a function of `paco_core/rewards/aggregation.py`"""
+    tame_delta: AboveZero | Literal["mean", "median"] = 0.2
+    """variation above which the aggregator log_tame tames a reward, a number or a statistic of all"""
+    advantage_std: Literal["group", "global"]
+    """deviation by which advantages are divided, of the group or of the batch"""
+
+    @model_validator(mode="after")
+    def _something_is_rewarded(self) -> RewardSet:
+        if all(term.weight == 0 for term in self.terms.values()):
+            raise ValueError("every reward has weight 0; nothing would be learnt")
+        return self
+
+
+def refuse_unknown(rewards: RewardSet, key: str) -> None:
+    """Every reward is registered, or names a function of the user's own.
+
+    Raises:
+        ValueError: naming the key and the nearest reward.
+    """
+    names = [name for table in ("BUILDERS", "FUNCTIONS") for name in names_of("rewards/registry.py", table)]
+    for name, term in rewards.terms.items():
+        asked = term.reward or name
+        if asked not in names and not FUNCTION.fullmatch(asked):
+            near = nearest(asked, names)
+            hint = f"did you mean {near!r}? " if near else ""
+            raise ValueError(
+                f"{key}: reward {asked!r} is unknown; {hint}Choose among {', '.join(names)}, or name module:function"
+            )

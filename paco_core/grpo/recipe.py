@@ -1,0 +1,256 @@
+"""The training of one recipe, put together: prompts, rewards and policy become the parts of a :class:`Trainer`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from paco_core.config.references import contents, model_at, model_content
+from paco_core.data.records.records import PromptRecord
+from paco_core.grpo.epoch_prompts import prompts_of_epoch
+from paco_core.grpo.evaluation import Evaluator, Gold
+from paco_core.grpo.learner import Learner
+from paco_core.grpo.model_card import model_card
+from paco_core.grpo.outcome import Outcome, Reports
+from paco_core.grpo.prompt_split import PromptSplit
+from paco_core.grpo.sampler import Sampler
+from paco_core.grpo.scoring import Scoring
+from paco_core.grpo.sizes import picture_size, refuse_sizes, token_pixels
+from paco_core.grpo.trainer import Trainer
+from paco_core.grpo.training_key import training_key
+from paco_core.io import paths
+from paco_core.io.files import DataError
+from paco_core.io.model_licence import licence_front
+from paco_core.io.pictures import picture_digests
+from paco_core.policies.base import Policy, Size, load_recipe
+from paco_core.policies.cuts import summary
+from paco_core.policies.encodings import cache_folder
+from paco_core.rewards import registry
+from paco_core.rewards.base import RewardFunction
+from paco_core.rewards.sources import Sources
+from paco_core.serving.servers.endpoint import RewardEndpoint
+from paco_core.training import fsdp2
+from paco_core.training.optimizers import check_optimizer
+from paco_core.training.precision import allow_tf32
+from paco_core.training.processes import Processes
+from paco_core.training.saving import try_to_save
+
+if TYPE_CHECKING:
+    from paco_core.config.params import Params, PolicyRecipe
+    from paco_core.policies.encoded import Encoded
+
+
+@dataclass(frozen=True)
+class Scorers:
+    """What says how good a picture is.
+
+    Attributes:
+        rewards: the recipe's ``rewards`` by name.
+        test: its ``test_rewards``, which answer at evaluations; None = the rewards of the training do.
+        gold: measures that no training sees; None where nobody knows the truth.
+    """
+
+    rewards: Mapping[str, RewardFunction]
+    test: Mapping[str, RewardFunction] | None = None
+    gold: Gold | None = None
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a training reads and writes.
+
+    Attributes:
+        root: the project.
+        out: folder of the results while they are made.
+        final: where ``out`` will be once it is finished, relative to the root, for the paths on the model card.
+        checkpoints: where those of this training and of others like it lie, a folder an identity.
+        read: gives the place of an input, after a look whether it is there.
+    """
+
+    root: Path
+    out: Path
+    final: Path
+    checkpoints: Path
+    read: Callable[[Path], Path]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a training has around it, beside its recipe.
+
+    Attributes:
+        identity: models, data and code by content, for checkpoints.
+        max_failed_share: share of samples without a score that ends a training.
+        place: folder of the results once they are finished, for the paths on the card.
+        licence: of the base model, for the head of the card.
+    """
+
+    identity: Mapping[str, str] = field(default_factory=dict)
+    max_failed_share: float = 0.05
+    place: Path = Path()
+    licence: Mapping[str, str] = field(default_factory=dict)
+    reports: Reports = field(default_factory=Reports)
+    processes: Processes = field(default_factory=Processes)
+
+
+def assemble(
+    recipe: PolicyRecipe, policy: Policy, split: PromptSplit, scorers: Scorers, setting: Setting | None = None
+) -> Trainer:
+    """Make a policy ready to be trained: encode all prompts, drop its encoders, attach the adapter.
+
+    Raises:
+        DataError: when prompts are too few, shared by training and evaluation, or sizes do not fit.
+        ValueError: when the parts do not belong together.
+    """
+    setting = setting or Setting()
+    processes, reports = setting.processes, setting.reports
+    _refuse_misfits(recipe, policy, split, scorers)
+    allow_tf32(recipe.device, recipe.dtype)
+    torch.manual_seed(recipe.seed)  # noise has generators of its own; this is for layers that draw, dropout say
+    trained, seen = _encoded(recipe, policy, split, split.trained, [recipe.train_size])
+    unseen, watched = _encoded(recipe, policy, split, split.unseen, recipe.eval_sizes)
+    key = training_key(recipe, split.trained, split.unseen, [seen, watched], setting.identity)
+    if policy.cut:
+        reports.say(summary(policy.cut))
+    policy.drop_encoders()
+    if recipe.start is None:
+        policy.add_adapter(recipe.lora, recipe.seed)
+    else:
+        policy.start_from(recipe.start)
+    if recipe.gradient_checkpointing:
+        policy.enable_gradient_checkpointing()
+    if processes.sharded:
+        fsdp2.share_out(getattr(policy, "transformer", None), policy.device)
+    learner = Learner(policy, recipe, processes, reports.say)
+    if processes.main:
+        try_to_save(policy.save_adapter)
+    if processes.world > 1:
+        reports.say(f"{processes.world} processes share the work of each epoch")
+    scoring = Scoring(scorers.rewards, split.reference)
+    tested = scoring if scorers.test is None else Scoring(scorers.test, split.reference)
+    return Trainer(
+        recipe=recipe,
+        split=split,
+        learner=learner,
+        sampler=Sampler(policy, recipe, split.trained, trained, learner.objective, scoring, processes),
+        evaluator=Evaluator(policy, recipe, split.unseen, unseen, tested, scorers.gold, processes),
+        key=key,
+        card=partial(model_card, recipe, policy, split.unseen[0], setting.place.as_posix(), setting.licence),
+        max_failed_share=setting.max_failed_share,
+        reports=reports,
+    )
+
+
+def _encoded(
+    recipe: PolicyRecipe, policy: Policy, split: PromptSplit, records: Sequence[PromptRecord], sides: Sequence[int]
+) -> tuple[Encoded, list[str]]:
+    """Prompts, and the reference picture of each edit at the sizes of its own pictures; one row a record.
+
+    Also the digests of these pictures.
+    """
+    references = None if split.reference is None else [split.reference(record) for record in records]
+    sizes = [_sizes(recipe, policy, [record], sides) for record in records] if policy.edits else []
+    prompts = [record.prompt for record in records]
+    encoded = policy.encode(prompts, recipe.max_sequence_length, references, sizes, guidance=recipe.guidance)
+    return encoded, picture_digests(references or ())
+
+
+def _sizes(recipe: PolicyRecipe, policy: Policy, records: Sequence[PromptRecord], sides: Sequence[int]) -> list[Size]:
+    rule, multiple = recipe.record_size, policy.multiple
+    return sorted({picture_size(record, side, rule, multiple) for side in sides for record in records})
+
+
+def _refuse_misfits(recipe: PolicyRecipe, policy: Policy, split: PromptSplit, scorers: Scorers) -> None:
+    both = {record.idx for record in split.trained} & {record.idx for record in split.unseen}
+    if both:
+        raise DataError(f"prompts {sorted(both)[:3]} are in training and in evaluation")
+    if not split.unseen:
+        raise DataError("no unseen prompt to evaluate on")
+    if (recipe.test_rewards is None) != (scorers.test is None):
+        raise ValueError("test_rewards of the recipe and of the scorers belong together")
+    if policy.edits != (split.reference is not None):
+        raise ValueError("an editing policy needs references of its records, and no other policy takes them")
+    check_optimizer(recipe.optimizer)
+    prompts_of_epoch(len(split.trained), recipe.prompts_per_epoch, 0, recipe.seed)
+    for records, sides in ((split.trained, [recipe.train_size]), (split.unseen, recipe.eval_sizes)):
+        for size in _sizes(recipe, policy, records, sides):
+            policy.check_size(size)
+
+
+def identity(params: Params, root: Path, name: str, code: str, judges: Mapping[str, str]) -> dict[str, str]:
+    """What a training depends on beside parameters, records and pictures, by content.
+
+    Args:
+        judges: what answers as each judge, :attr:`paco_core.serving.client.RewardClient.answers`.
+    """
+    gold = {"gold": model_content(root, str(params.annotations.model))} if params.world == "storybook" else {}
+    named = contents(root, params.policies.recipe(name))
+    return {"code": code, **named, **gold, **{f"judge {judge}": answers for judge, answers in judges.items()}}
+
+
+def train(
+    params: Params,
+    name: str,
+    split: PromptSplit,
+    gold: Callable[[], Gold | None],
+    place: Place,
+    code: str,
+    reports: Reports,
+) -> tuple[Outcome, str]:
+    """Train one recipe; what came out, and the names of the judges that were asked.
+
+    Args:
+        gold: loads the measures that no training sees.
+        code: digest of the code that trains; weights that other code made are not gone on with.
+    """
+    recipe, root = params.policies.recipe(name), place.root
+    model_at(root, recipe.model, f"policies.recipes.{name}.model")
+    sets = recipe.reward_sets.values()
+    for rewards in sets:
+        registry.check(rewards, "panels" if split.reference is None else "reference")
+    if multiple := token_pixels(root / recipe.model):
+        refuse_sizes([*split.trained, *split.unseen], recipe, multiple)
+    with ExitStack() as stack:
+        # The policy loads while the servers of the rewards start.
+        endpoints = {j: stack.enter_context(_lease(params, place, j)) for j in registry.judges_of(*sets)}
+        processes = Processes(recipe.device)
+        policy = load_recipe(recipe, root, device=processes.device, cache=cache_folder(root))
+        if processes.main:
+            split.write(place.out)
+        truth = gold()
+        for endpoint in endpoints.values():
+            endpoint.ready()
+        judges = {judge: stack.enter_context(endpoint.client()) for judge, endpoint in endpoints.items()}
+        sources, test = Sources(judges, root), recipe.test_rewards
+        answers = {str(judge): client.answers for judge, client in judges.items()}
+        outcome = assemble(
+            recipe,
+            policy,
+            split,
+            Scorers(
+                registry.build_set(recipe.rewards, sources), registry.build_set(test, sources) if test else None, truth
+            ),
+            Setting(
+                identity=identity(params, root, name, code, answers),
+                max_failed_share=params.serving.max_failed_share,
+                place=place.final,
+                licence=licence_front(recipe.model, root),
+                reports=reports,
+                processes=processes,
+            ),
+        ).run(place.out, place.checkpoints)
+    return outcome, ", ".join(endpoint.model for endpoint in endpoints.values())
+
+
+def _lease(params: Params, place: Place, judge: str | None) -> AbstractContextManager[RewardEndpoint]:
+    """A server of the project's reward model (None), or of another judge in a folder; it may still be loading."""
+    if judge is not None and not (place.root / judge).is_dir():
+        raise DataError(f"judge {judge}: no such folder; a judge is served from a folder")
+    folder = place.read(paths.REWARD_MERGED if judge is None else Path(judge))
+    return RewardEndpoint.lease(folder, params.serving, place.root, wait=False)

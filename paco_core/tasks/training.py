@@ -1,0 +1,27 @@
+"""One recipe of ``policies.recipes`` trained on the prompts of its task."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from paco_core.grpo.recipe import train
+from paco_core.tasks.table import task_of
+
+if TYPE_CHECKING:
+    from paco_core.config.params import Params
+    from paco_core.grpo.outcome import Outcome, Reports
+    from paco_core.grpo.recipe import Place
+
+
+def train_recipe(params: Params, name: str, place: Place, code: str, reports: Reports) -> tuple[Outcome, str]:
+    """Train a recipe by its name; see :func:`paco_core.grpo.recipe.train`.
+
+    Raises:
+        DataError: when there is no such recipe, too few prompts, or a reward that cannot judge its pictures.
+    """
+    recipe = params.policies.recipe(name)
+    task = task_of(recipe)
+    return train(
+        params, name, task.split(recipe, place.read), partial(task.means, params, place.read), place, code, reports
+    )
