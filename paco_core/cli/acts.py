@@ -75,6 +75,10 @@ def params(args: argparse.Namespace) -> None:
         for page in (reference.PAGE, reference.SCHEMA, verbs.PAGE):
             checked(root / page, "file")
         print("\n".join(f"wrote {path}" for path in [*reference.write(root), verbs.write(root, args.whole)]))
+    elif args.migrate:
+        from paco_core.config.migration import migrate
+
+        print(migrate(root))
     else:
         _show(args, reference.text(root, args.keys))
 

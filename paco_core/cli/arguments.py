@@ -243,6 +243,9 @@ def parser() -> argparse.ArgumentParser:
         "keys", nargs="*", metavar="KEY", help="a key, the beginning of one, or a pattern (default: all)"
     )
     params.add_argument("--write", action="store_true", help="write the reference pages and the JSON schema again")
+    params.add_argument(
+        "--migrate", action="store_true", help="move the keys of an earlier version in params.yaml and the profiles"
+    )
     params.set_defaults(whole=parser)
 
     check = verb("check", acts.check, "check parameters, data, disk and memory; print what each stage needs and costs")

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dvc_project.yaml import parse_yaml
+from paco_core.config.execution import put
 from paco_core.config.params import Params, parse
 from paco_core.io.files import DataError
 
@@ -34,11 +35,7 @@ def changed(params: Params, changes: Mapping[str, Any]) -> Params:
     Raises:
         ParamsError: naming an unknown key or invalid value.
     """
-    tree = params.model_dump()
+    tree = params.model_dump(mode="json")
     for key, value in changes.items():
-        *sections, last = key.split(".")
-        place = tree
-        for section in sections:
-            place = place.setdefault(section, {})
-        place[last] = value
+        put(tree, key, value)
     return parse(tree)

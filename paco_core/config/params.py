@@ -7,12 +7,14 @@ key is an error that names the nearest valid one, so that a typo never trains th
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, Field, ValidationError, model_validator
+from pydantic import BaseModel, Field, SerializerFunctionWrapHandler, ValidationError, model_serializer, model_validator
 
 from dvc_project.yaml import parse_yaml
+from paco_core.config.execution import EXECUTION, HOW, earlier_places, has, moved, places
 from paco_core.config.params_base import (
     AboveZero,
     ChatParams,
@@ -95,12 +97,12 @@ class Params(Section):
     """name of the profile, shown in reports and runs"""
     world: Literal["storybook", "real"]
     """whether the embedded world may say what is true in a picture (storybook) or nobody knows it (real)"""
-    threads: Positive
+    threads: Annotated[Positive, HOW]
     """processor threads of each stage"""
-    time_zone: TimeZone = "UTC"
+    time_zone: Annotated[TimeZone, HOW] = "UTC"
     """time zone of the schedules in Dagster, by its IANA name"""
-    devices: DevicesParams = Field(default_factory=DevicesParams)
-    checkpoints_gb: AboveZero = 20.0
+    devices: Annotated[DevicesParams, HOW] = Field(default_factory=DevicesParams)
+    checkpoints_gb: Annotated[AboveZero, HOW] = 20.0
     """GB that checkpoints of trainings take together at most; the oldest go first"""
     prompts: PromptsParams
     diverse_prompts: DiverseParams
@@ -120,6 +122,11 @@ class Params(Section):
     t2is: T2isParams
     t2is_bench: T2isBenchParams
     gedit: GeditParams
+
+    @model_serializer(mode="wrap")
+    def _as_in_file(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """As a file has them: how to run in ``execution``, and each recipe without the defaults."""
+        return moved(dump(self), {key: place for place, key in places(Params).items()})
 
     @model_validator(mode="after")
     def _painted_edits_can_be_labelled(self) -> Params:
@@ -149,9 +156,10 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
 
 def explain(error: ValidationError, source: str) -> str:
     """One line a fault: file, dotted key, what is wrong, and the nearest valid key for a typo."""
-    lines = []
+    lines, in_file = [], {key: place for place, key in places(Params).items()}
     for fault in error.errors():
         key = ".".join(str(part) for part in fault["loc"])
+        key = in_file.get(key, key)
         if fault["type"] == "extra_forbidden":
             name = str(fault["loc"][-1])
             known = _known_keys(Params, fault["loc"])
@@ -167,24 +175,54 @@ def explain(error: ValidationError, source: str) -> str:
 
 
 def parse(raw: Any, source: str = PARAMS_FILE) -> Params:
-    """Validate a loaded YAML tree.
+    """Validate a loaded YAML tree, and put its section ``execution`` where the code reads it.
 
     Strictly: no text or truth value where a number belongs, no number for a truth value. And as JSON: pydantic's
     strictness allows a list for a tuple, and a mapping for a section, only in what was read from a file.
 
     Raises:
-        ParamsError: naming every offending key and, for unknown ones, the nearest valid key.
+        ParamsError: naming every offending key, for unknown ones the nearest valid key, and for those of an earlier
+            version where they stand now.
     """
     if not isinstance(raw, dict):
         raise ParamsError(f"{source}: expected a mapping of sections, found {type(raw).__name__}")
+    refuse_earlier(raw, source)
+    tree = moved(raw, places(Params))
+    if left := tree.pop(EXECUTION, None):
+        raise ParamsError("\n".join(_unknown_below(left, EXECUTION, source)))
     try:
-        text = json.dumps(raw, default=str)
+        text = json.dumps(tree, default=str)
     except TypeError as error:  # a key that is a list or mapping
         raise ParamsError(f"{source}: {error}") from None
     try:
         return Params.model_validate_json(text, strict=True)
     except ValidationError as error:
         raise ParamsError(explain(error, source)) from None
+
+
+def _unknown_below(left: Any, key: str, source: str) -> Iterator[str]:
+    """What is left in ``execution`` after every key that is known has been taken out."""
+    if isinstance(left, dict) and left:
+        for name, value in left.items():
+            yield from _unknown_below(value, f"{key}.{name}", source)
+    elif key == EXECUTION:
+        yield f"{source}: execution: expected a section (got {left!r})"
+    else:
+        near = nearest(key, list(places(Params)))
+        yield f"{source}: unknown key '{key}'" + (f"; did you mean '{near}'?" if near else "")
+
+
+def refuse_earlier(raw: Any, source: str) -> None:
+    """Find keys of an earlier version.
+
+    Raises:
+        ParamsError: naming each with the key that it has now.
+    """
+    found = [f"{source}: {old} is {new} now" for old, new in earlier_places(Params).items() if has(raw, old)]
+    if found:
+        more = [f"{source}: and {len(found) - 8} keys more"] if len(found) > 8 else []
+        advice = "`paco params --migrate` moves them, in params.yaml and in the profiles"
+        raise ParamsError("\n".join([*found[:8], *more, advice]))
 
 
 def read_text(path: Path) -> str:
@@ -220,5 +258,7 @@ def load(path: Path) -> Params:
         ParamsError: when the file is missing, is no UTF-8 text or no YAML, or holds an invalid value.
     """
     if not path.is_file():
-        raise ParamsError(f"{path}: no such file; run inside the project, or `paco profile use storybook`")
+        raise ParamsError(
+            f"{path}: no such file; run inside the project, or bring it back with `git checkout -- params.yaml`"
+        )
     return parse(tree_of(read_text(path), path), str(path.name))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 from zoneinfo import ZoneInfo
 
@@ -28,13 +27,6 @@ AboveZero = Annotated[float, Field(gt=0, le=1e6)]
 FromZero = Annotated[float, Field(ge=0, le=1e6)]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 Family = Annotated[str, registered("policies/families.py", "FAMILIES")]
-
-
-@dataclass(frozen=True)
-class Was:
-    """Marks a key that stood elsewhere in an earlier version; a section, that each of its keys stood in another one."""
-
-    key: str
 
 
 class Section(BaseModel):

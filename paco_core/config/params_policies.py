@@ -16,6 +16,7 @@ from pydantic import (
     model_validator,
 )
 
+from paco_core.config.execution import HOW, Was, how_fields
 from paco_core.config.params_base import (
     AboveZero,
     Family,
@@ -28,7 +29,6 @@ from paco_core.config.params_base import (
     Section,
     Seed,
     Side,
-    Was,
 )
 from paco_core.config.params_rewards import RewardSet, refuse_unknown
 from paco_core.config.references import AdapterRef, ModelRef, UserFile
@@ -137,9 +137,9 @@ class PolicyTraining(Section):
     """sampling steps of an evaluation"""
     eval_seeds: list[Seed] = Field(min_length=1)
     """one picture of every evaluated prompt from each"""
-    checkpoint_every: Positive
+    checkpoint_every: Annotated[Positive, HOW]
     """epochs between checkpoints"""
-    keep_checkpoints: Positive = 1
+    keep_checkpoints: Annotated[Positive, HOW] = 1
     """how many of the newest checkpoints are kept"""
     early_stop: EarlyStop | None = None
     seed: Seed
@@ -165,7 +165,9 @@ class PolicyTraining(Section):
 def _own_and_shared(schema: dict[str, Any]) -> None:
     """In a file a recipe leaves a shared number out, or null, and has that of ``policies.defaults``."""
     for name in PolicyTraining.model_fields:
-        found = schema["properties"][name]
+        found = schema["properties"].pop(name)
+        if name in how_fields(PolicyTraining):
+            continue
         found.pop("default", None)
         schema["properties"][name] = {
             "anyOf": [found, {"type": "null"}],
@@ -310,6 +312,9 @@ class PoliciesParams(Section):
             return check(recipes)
         if "defaults" not in info.data:
             return {}  # they are refused, and a recipe cannot be read without them
+        for name, own in recipes.items():
+            if how := sorted(how_fields(PolicyTraining) & set(own or ())):
+                raise ValueError(f"{name}.{how[0]}: holds for all recipes, in execution.policies.{how[0]}")
         shared = info.data["defaults"].model_dump(mode="json")
         merged = check({name: _laid_over(shared, own) for name, own in recipes.items()})
         return {name: _with_own_keys(recipe, recipes[name]) for name, recipe in merged.items()}

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from paco_core.config.execution import HOW
 from paco_core.config.params_base import (
     AboveZero,
     Area,
@@ -39,7 +40,7 @@ class RewardParams(Section):
     """pixels of a picture after resizing, at least"""
     vision: Literal["frozen", "lora"] = "frozen"
     """whether the vision tower is trained, too"""
-    vision_cache_gb: FromZero = 2.0
+    vision_cache_gb: Annotated[FromZero, HOW] = 2.0
     """GB of features of a frozen tower that are kept in memory"""
     lora: LoraParams
     swap: bool = False
@@ -72,9 +73,9 @@ class RewardParams(Section):
     """compute layers again in the backward pass instead of keeping them"""
     best: Literal["roc_auc", "accuracy", "calibration_error", "position_spread", "last"] = "roc_auc"
     """validation figure by which the kept epoch is chosen"""
-    checkpoint_every: Positive = 50
+    checkpoint_every: Annotated[Positive, HOW] = 50
     """optimiser steps between checkpoints"""
-    processes: Positive = 1
+    processes: Annotated[Positive, HOW] = 1
     """processes of this machine that share each batch"""
     seed: Seed
     """seed of adapter and order"""
@@ -89,47 +90,47 @@ class RewardParams(Section):
 class ServingParams(Section):
     engine: Literal["transformers", "vllm"]
     """what serves the reward model"""
-    host: str
+    host: Annotated[str, HOW]
     """address that it listens on"""
-    port: Port
+    port: Annotated[Port, HOW]
     """its port; 0 = any free one"""
     device: str
     """where it runs"""
     dtype: Literal["float32", "bfloat16", "auto"]
     """number format of its weights"""
-    threads: Positive
+    threads: Annotated[Positive, HOW]
     """its processor threads"""
-    max_batch: Positive
+    max_batch: Annotated[Positive, HOW]
     """questions computed at a time; half of those in flight, so that the next batch is read while one is answered"""
-    requests_in_flight: Positive
+    requests_in_flight: Annotated[Positive, HOW]
     """questions that a client has on their way"""
-    start_timeout_s: Positive
+    start_timeout_s: Annotated[Positive, HOW]
     """seconds until a server must answer"""
-    request_timeout_s: Positive
+    request_timeout_s: Annotated[Positive, HOW]
     """seconds until a question must be answered"""
-    linger_s: FromZero = 0
+    linger_s: Annotated[FromZero, HOW] = 0
     """seconds that a server without users waits for the next one"""
-    max_failed_share: Fraction
+    max_failed_share: Annotated[Fraction, HOW]
     """share of failed questions that a stage accepts"""
-    wait_for_server_s: FromZero = 0
+    wait_for_server_s: Annotated[FromZero, HOW] = 0
     """seconds that a client pauses while its server is down; 0 = stop"""
     both_orders: bool = False
     """a pair's score is the mean over both orders of its pictures"""
     picture_format: Literal["png", "jpeg"] = "png"
     """how pictures travel"""
-    score_cache: str | None = None
+    score_cache: Annotated[str | None, HOW] = None
     """SQLite file of known scores; null = none"""
-    gateway_port: Port = 0
+    gateway_port: Annotated[Port, HOW] = 0
     """port of `paco serve gateway`; 0 = any free one"""
-    allowed_media: list[MediaPlace] = Field(default_factory=list)
+    allowed_media: Annotated[list[MediaPlace], HOW] = Field(default_factory=list)
     """where pictures may be fetched from; none = data URLs only"""
-    python: str | None = None
+    python: Annotated[str | None, HOW] = None
     """interpreter of vLLM's own environment; null = .venv-vllm"""
-    tensor_parallel: Positive = 1
+    tensor_parallel: Annotated[Positive, HOW] = 1
     """GPUs of one server"""
-    gpu_share: Fraction = 0.85
+    gpu_share: Annotated[Fraction, HOW] = 0.85
     """share of a GPU's memory that vLLM takes"""
-    max_model_len: Positive = 8192
+    max_model_len: Annotated[Positive, HOW] = 8192
     """tokens of the longest question with its pictures and answer"""
-    batch_invariant: bool = False
+    batch_invariant: Annotated[bool, HOW] = False
     """vLLM on a GPU gives scores that do not depend on what is scored beside them; slower"""

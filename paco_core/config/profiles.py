@@ -1,4 +1,8 @@
-"""Profiles: other scales of the same graph. Each but the storybook one changes keys of another."""
+"""Profiles: other scales of the same graph, each the keys that it changes of another.
+
+``params.yaml`` as it comes is the storybook profile, which all others change. While another one is in use it lies as
+``profiles/storybook.yaml``, byte for byte, and comes back from there.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +24,34 @@ EXTENDS = "extends"  # key of a profile that changes another one than the storyb
 
 
 def available(root: Path) -> list[str]:
-    """Names of the profiles in ``profiles/``."""
-    return sorted(path.stem for path in (root / "profiles").glob("*.yaml"))
+    """Names of the profiles: those in ``profiles/``, and the storybook one."""
+    return sorted({BASE, *(path.stem for path in (root / "profiles").glob("*.yaml"))})
+
+
+def in_use(root: Path) -> str | None:
+    """Name of the profile that ``params.yaml`` holds; None where it cannot be read."""
+    try:
+        tree = params.tree_of(params.read_text(root / params.PARAMS_FILE), root / params.PARAMS_FILE)
+    except (ParamsError, OSError):
+        return None
+    return str(tree["profile"]) if isinstance(tree, dict) and "profile" in tree else None
+
+
+def _file(root: Path, name: str) -> Path:
+    if name == BASE and in_use(root) == BASE:
+        return root / params.PARAMS_FILE
+    path = root / "profiles" / f"{name}.yaml"
+    if name == BASE and not path.is_file():
+        raise ParamsError(
+            f"profiles/{BASE}.yaml: no such file, and params.yaml holds {in_use(root) or 'no profile'!r}; bring the "
+            "storybook profile back with `git checkout -- params.yaml`"
+        )
+    return path
 
 
 def description(root: Path, name: str) -> str:
     """What a profile is for: the first sentence of the comment at the head of its file; empty where it has none."""
-    lines = params.read_text(root / "profiles" / f"{name}.yaml").splitlines()
+    lines = params.read_text(_file(root, name)).splitlines()
     head = " ".join(line.lstrip("# ").strip() for line in takewhile(lambda line: line.startswith("#"), lines))
     return re.split(r"(?<=[^.]\.)\s", head, maxsplit=1)[0]
 
@@ -77,17 +102,19 @@ def _laid_over(root: Path, name: str, through: tuple[str, ...]) -> Any:
         raise ParamsError(f"no profile {name!r} in profiles/; available: {', '.join(available(root))}")
     if name in through:
         raise ParamsError(f"profiles/{name}.yaml: extends itself, through {' and '.join(through)}")
-    document = _document(root / "profiles" / f"{name}.yaml")
+    path = _file(root, name)
+    found = document(path)
+    params.refuse_earlier(found, path.relative_to(root).as_posix())
     if name == BASE:
-        return document
-    tree = _laid_over(root, str(document.pop(EXTENDS, BASE)), (*through, name))
-    _overlay(tree, document, "")
-    if document.ca.comment:
-        tree.ca.comment = document.ca.comment  # the head of the file is the profile's own
+        return found
+    tree = _laid_over(root, str(found.pop(EXTENDS, BASE)), (*through, name))
+    _overlay(tree, found, "")
+    if found.ca.comment:
+        tree.ca.comment = found.ca.comment  # the head of the file is the profile's own
     return tree
 
 
-def _document(path: Path) -> Any:
+def document(path: Path) -> Any:
     """A profile with its comments, to be written again."""
     text = params.read_text(path)
     if not isinstance(params.tree_of(text, path), dict):  # and where it is no YAML, one line instead of twenty
@@ -121,9 +148,32 @@ def plain(tree: Any) -> Any:
     return tree
 
 
-def use(root: Path, name: str) -> str:
-    """Write ``params.yaml`` from a profile; returns a line that says what happened."""
-    tree = resolve(root, name)
-    with atomic(root / params.PARAMS_FILE) as part, part.open("w", encoding="utf-8") as out:
+def write(path: Path, tree: Any) -> None:
+    """Write a parameter file as DVC writes it, whole or not at all."""
+    with atomic(path) as part, part.open("w", encoding="utf-8") as out:
         _writer().dump(_one_item_a_line(tree), out)
+
+
+def use(root: Path, name: str) -> str:
+    """Write ``params.yaml`` from a profile; returns a line that says what happened.
+
+    Raises:
+        ParamsError: for an unknown profile or an invalid result.
+    """
+    held, kept, before = root / params.PARAMS_FILE, root / "profiles" / f"{BASE}.yaml", in_use(root)
+    tree = resolve(root, name)
+    if name == before == BASE:
+        return "params.yaml holds the profile 'storybook'; `git checkout -- params.yaml` undoes what was changed in it"
+    if name == BASE:
+        _copy(kept, held)
+        kept.unlink()
+    else:
+        if before == BASE:
+            _copy(held, kept)
+        write(held, tree)
     return f"params.yaml now holds the profile {name!r}; `paco check` says what it needs, `dvc repro` runs it"
+
+
+def _copy(source: Path, target: Path) -> None:
+    with atomic(target) as part:
+        part.write_bytes(source.read_bytes())

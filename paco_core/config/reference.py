@@ -12,7 +12,9 @@ from typing import Any
 import yaml
 
 from paco_core.config import profiles
+from paco_core.config.execution import EXECUTION, places
 from paco_core.config.params import Params
+from paco_core.config.params_policies import PolicyTraining
 from paco_core.io.answer import Answer, plain
 from paco_core.io.atomic import atomic
 from paco_core.io.files import DataError
@@ -27,6 +29,7 @@ TITLES = {
     "PredictorParams": "predictors: `vqascore` and `aesthetics`",
     "Painter": "each of `edits.painters`",
 }
+RECIPE = "policies.recipes.*."
 COMPARED = ("storybook", "paper")
 BOUNDS = {"minimum": "at least", "exclusiveMinimum": "above", "maximum": "at most", "exclusiveMaximum": "below"}
 Tree = Mapping[str, Any]
@@ -49,7 +52,7 @@ class Parameter:
 
 def schema() -> dict[str, Any]:
     """The JSON schema of ``params.yaml`` and of a profile; no key is required, as in a profile."""
-    whole = Params.model_json_schema()
+    whole = _schema_of_file()
     for part in (whole, *whole["$defs"].values()):
         part.pop("required", None)
         for found in part.get("properties", {}).values():
@@ -61,9 +64,37 @@ def schema() -> dict[str, Any]:
     return whole
 
 
+def _schema_of_file() -> dict[str, Any]:
+    """As pydantic makes it of the code's models, with the parameters of how to run below ``execution``."""
+    whole = Params.model_json_schema()
+    defs = whole["$defs"]
+    for place, key in places(Params).items():
+        found = whole
+        *sections, name = key.split(".")
+        for section in sections:
+            found = defs[_inner(found["properties"][section])[0]]
+        moving = found["properties"].pop(name)
+        target, above = _execution(whole, ""), place.split(".")[1:-1]
+        for section in above:
+            target = _execution(whole, section)
+        target[place.rpartition(".")[2]] = moving
+    return whole
+
+
+def _execution(whole: dict[str, Any], section: str) -> dict[str, Any]:
+    """The properties of ``execution``, or of a section in it, made where they are not there yet."""
+    name = f"Execution{section.capitalize()}"
+    if name not in whole["$defs"]:
+        whole["$defs"][name] = {"type": "object", "additionalProperties": False, "properties": {}}
+        holder = whole["properties"] if not section else _execution(whole, "")
+        holder[section or EXECUTION] = {"$ref": f"#/$defs/{name}"}
+    made: dict[str, Any] = whole["$defs"][name]["properties"]
+    return made
+
+
 def parameters() -> list[Parameter]:
     """Every parameter, in the order of the file: those of no section first, those of shared sections last."""
-    whole = Params.model_json_schema()
+    whole = _schema_of_file()
     defs = whole["$defs"]
     found = [*_section(whole, "", defs), *(p for name in SHARED for p in _section(defs[name], f"{name}.", defs))]
     return sorted(found, key=lambda parameter: parameter.section != GENERAL)
@@ -164,9 +195,16 @@ def markdown(root: Path) -> str:
             cells.append("" if parameter.default is None else f"{parameter.default}")
         else:
             first, second = (value(tree, parameter) for tree in trees)
+            if not (first or second) and _inherited(parameter.key):
+                continue
             cells += [first, "" if second == first else second]
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines).strip()
+
+
+def _inherited(key: str) -> bool:
+    """Whether a recipe has a key from the defaults, but where it sets it itself."""
+    return key.startswith(RECIPE) and key.removeprefix(RECIPE).partition(".")[0] in PolicyTraining.model_fields
 
 
 def _head(shared: bool) -> list[str]:

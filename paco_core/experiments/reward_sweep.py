@@ -21,6 +21,7 @@ from paco_core.benchmarks.results import jsonable
 from paco_core.benchmarks.statistics import Comparison, Estimate, compare, estimate
 from paco_core.benchmarks.tables import Table, difference, interval, number, write_tables
 from paco_core.config.changes import changed
+from paco_core.config.execution import how_fields
 from paco_core.config.params import Params, RewardParams
 from paco_core.config.references import model_at
 from paco_core.data.records.panels import PanelStore
@@ -34,7 +35,6 @@ from paco_core.reward_model.examples import read_examples
 from paco_core.reward_model.network import Network
 from paco_core.reward_model.scorer import Scorer
 from paco_core.reward_model.training import ADAPTER, train
-from paco_core.reward_model.training_key import NO_INFLUENCE
 from paco_core.reward_model.yes_probability import PairScorer
 from paco_core.runtime.code.stage_code import StageCodes
 from paco_core.runtime.tracking import Tracker
@@ -235,11 +235,11 @@ class Sweep:
 def cell_key(reward: RewardParams, data: Sequence[str], base: str, limit: int | None, seed: int, code: str) -> str:
     """Of a cell's result.
 
-    Held: the reward's parameters but for :data:`NO_INFLUENCE`; by content the pairs with their answers, the held-out
+    Held: the reward's parameters but for how it is trained; by content the pairs with their answers, the held-out
     rankings, and the pictures of both (``data``), and the base; how many rankings are drawn, and from which seed; code
     of training and benchmark.
     """
-    return digest([reward.model_dump(exclude=NO_INFLUENCE), list(data), base, limit, seed, code], 32)
+    return digest([reward.model_dump(exclude=how_fields(RewardParams)), list(data), base, limit, seed, code], 32)
 
 
 def _scores(done: Mapping[str, Any]) -> list[tuple[float, ...]]:

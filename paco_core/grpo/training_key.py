@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from paco_core.config.execution import how_fields
+from paco_core.config.params import PolicyRecipe
 from paco_core.io.files import digest
 
 if TYPE_CHECKING:
-    from paco_core.config.params import PolicyRecipe
     from paco_core.data.records.records import PromptRecord
 
 
@@ -21,8 +22,8 @@ def training_key(
 ) -> str:
     """Digest of everything that an epoch's result depends on.
 
-    Depends on, and holds: the recipe but for its number of epochs, so that a training can be prolonged; all that the
-    records of training and evaluation say, in order (evaluations lie in the log, and their pictures beside
+    Depends on, and holds: the recipe but for how it is run and its number of epochs (a training can be prolonged); all
+    that the records of training and evaluation say, in order (evaluations lie in the log, and their pictures beside
     the checkpoints); the pixels of the reference pictures of both; what ``identity`` names by content: code and
     libraries, models, the adapter to start from, judges with engine and number format, models of rewards, the
     annotator of the gold measure (:func:`paco_core.grpo.recipe.identity`). Processes and threads move weights
@@ -33,7 +34,7 @@ def training_key(
     """
     return digest(
         {
-            "recipe": recipe.model_dump(exclude={"epochs", "checkpoint_every", "keep_checkpoints"}),
+            "recipe": recipe.model_dump(exclude={"epochs", *how_fields(PolicyRecipe)}),
             "train": [record.model_dump() for record in train],
             "unseen": [record.model_dump() for record in unseen],
             "references": [list(pictures) for pictures in references],

@@ -37,7 +37,8 @@ def server_gb(params: Params, root: Path, memory_gb: float | None = None) -> flo
     """What a reward server holds on each of its GPUs.
 
     Args:
-        memory_gb: of the GPU: vLLM takes ``serving.gpu_share`` of it, whatever the model needs; None = what it needs.
+        memory_gb: of the GPU: vLLM takes ``execution.serving.gpu_share`` of it, whatever the model needs;
+            None = what it needs.
     """
     weights = params.reward.weights if params.reward.source == "merged" else params.reward.base
     needed = model_gb(root, weights) / params.serving.tensor_parallel + ANSWERING_GB

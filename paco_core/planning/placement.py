@@ -39,11 +39,13 @@ def described(
         beside = server if shared and stage.served else 0.0
         if cost.memory_gb + beside > memory:
             also = f" and {beside:.0f} GB of the reward's server" if beside else ""
-            more = "; or lower serving.gpu_share, or give the server a GPU of its own" if beside else ""
+            more = "; or lower execution.serving.gpu_share, or give the server a GPU of its own" if beside else ""
             here = f"on a GPU of {memory:.0f} GB"
             problems.append(f"{label}: about {cost.memory_gb:.0f} GB{also} {here}; {stage.advice}{more}")
     if server > memory:
-        problems.append(f"the reward's server: about {server:.0f} GB on {memory:.0f} GB; raise serving.tensor_parallel")
+        problems.append(
+            f"the reward's server: about {server:.0f} GB on {memory:.0f} GB; raise execution.serving.tensor_parallel"
+        )
     return remarks, problems
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from paco_core.config.execution import how_fields
+from paco_core.config.params import RewardParams
 from paco_core.io.content import content_of
 from paco_core.io.files import digest
 from paco_core.io.pictures import picture_digests
@@ -12,11 +14,7 @@ from paco_core.io.pictures import picture_digests
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from paco_core.config.params import RewardParams
     from paco_core.reward_model.examples import Example
-
-#: Parameters that do not change what is trained: a checkpoint stays valid when they change.
-NO_INFLUENCE = {"checkpoint_every", "vision_cache_gb", "processes", "source", "weights"}
 
 
 def training_key(
@@ -29,7 +27,7 @@ def training_key(
 ) -> str:
     """Digest of what a training computes.
 
-    Depends on, and holds: the parameters but for :data:`NO_INFLUENCE`; of each training and validation example, in
+    Depends on, and holds: the parameters but for how it is run; of each training and validation example, in
     order, its id, question, answer, whether its pictures are ordered, and their pixels; the files of the base (a hub's
     by commit) and a sample of the weights as loaded; code and libraries. Which device of its kind computes, how many
     processes and threads move weights by rounding and are left out.
@@ -41,7 +39,7 @@ def training_key(
         loaded: :func:`paco_core.reward_model.lora.base_digest` of the base.
         code: digest of the code that trains.
     """
-    trained = params.model_dump(exclude=NO_INFLUENCE)
+    trained = params.model_dump(exclude=how_fields(RewardParams))
     trained["device"] = params.device.partition(":")[0]
     return digest([trained, _content(examples), _content(validation), content_of(base), loaded, code], 32)
 

@@ -232,7 +232,7 @@ class RewardClient:
             listed = "; ".join(f"{count} x {cause}" for cause, count in causes.most_common(5))
             raise ServingError(
                 f"{self.url}: {this.failed} of {total} questions failed, more than the share of "
-                f"{self.max_failed_share:g} that serving.max_failed_share allows: {listed}"
+                f"{self.max_failed_share:g} that execution.serving.max_failed_share allows: {listed}"
             )
         return scores
 

@@ -9,6 +9,9 @@ import pytest
 import yaml
 
 from paco_core.config import params, profiles
+from paco_core.config.changes import changed
+from paco_core.config.execution import earlier_places, moved
+from paco_core.config.migration import migrate
 from paco_core.config.params import ParamsError
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -17,13 +20,7 @@ PROFILES = sorted(path.stem for path in (REPOSITORY / "profiles").glob("*.yaml")
 
 @pytest.fixture
 def tree(repository: Path) -> Any:
-    return yaml.safe_load((repository / "profiles" / "storybook.yaml").read_text())
-
-
-def test_the_default_is_the_storybook_profile(repository: Path) -> None:
-    assert yaml.safe_load((repository / "params.yaml").read_text()) == yaml.safe_load(
-        (repository / "profiles" / "storybook.yaml").read_text()
-    )
+    return yaml.safe_load((repository / "params.yaml").read_text())
 
 
 @pytest.mark.parametrize("name", ["storybook", "smoke", "paper"])
@@ -115,7 +112,7 @@ def test_a_group_of_one_is_refused(tree: Any) -> None:
 
 
 def test_a_missing_file_says_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(ParamsError, match="paco profile use"):
+    with pytest.raises(ParamsError, match="git checkout -- params.yaml"):
         params.load(tmp_path / "params.yaml")
 
 
@@ -153,7 +150,88 @@ def test_using_a_profile_changes_only_what_it_names(project: Path) -> None:
     assert "# " in (project / "params.yaml").read_text(), "comments are kept"
     profiles.use(project, "storybook")
     assert params.load(project / "params.yaml") == before
-    assert (project / "params.yaml").read_bytes() == (project / "profiles/storybook.yaml").read_bytes()
+
+
+def test_the_storybook_profile_comes_back_byte_for_byte_with_what_was_changed_in_it(project: Path) -> None:
+    """``params.yaml`` is that profile; it lies among the others only while another one is in use."""
+    text = (project / "params.yaml").read_text().replace("noise_level: 0.7", "noise_level: 0.9  # mine", 1)
+    (project / "params.yaml").write_text(text)
+    assert "storybook" in profiles.available(project) and not (project / "profiles/storybook.yaml").exists()
+    assert "git checkout -- params.yaml" in profiles.use(project, "storybook")
+    for name in ("smoke", "paper"):
+        profiles.use(project, name)
+        assert profiles.read(project, "storybook").policies.recipes["flux_t2is"].noise_level == 0.9
+    assert profiles.read(project, "smoke").policies.recipes["flux_t2is"].noise_level == 0.9
+    profiles.use(project, "storybook")
+    assert (project / "params.yaml").read_text() == text and not (project / "profiles/storybook.yaml").exists()
+
+
+def test_a_storybook_profile_that_is_gone_is_named_with_the_remedy(project: Path) -> None:
+    profiles.use(project, "smoke")
+    (project / "profiles/storybook.yaml").unlink()
+    with pytest.raises(ParamsError, match=r"profiles/storybook\.yaml: .*'smoke'; .*git checkout -- params\.yaml"):
+        profiles.use(project, "paper")
+
+
+#: Keys of version 0.2, and where they stand now.
+EARLIER = {
+    "threads": "execution.threads",
+    "devices": "execution.devices",
+    "serving.port": "execution.serving.port",
+    "reward.processes": "execution.reward.processes",
+    "policies.learning_rate": "policies.defaults.learning_rate",
+    "policies.checkpoint_every": "execution.policies.checkpoint_every",
+    "policies.kl": "policies.defaults.kl",
+}
+
+
+def as_in_version_2(project: Path) -> None:
+    """Write ``params.yaml`` and a profile with the keys of version 0.2."""
+    tree = yaml.safe_load((project / "params.yaml").read_text())
+    old = {new: old for old, new in earlier_places(params.Params).items() if ".defaults." not in old}
+    (project / "params.yaml").write_text(yaml.safe_dump(moved(tree, old), sort_keys=False))
+    (project / "profiles/mine.yaml").write_text("profile: mine\npolicies:\n  kl: {beta: 0.1}  # mine\n  epochs: 3\n")
+
+
+def test_keys_of_an_earlier_version_are_refused_with_their_place_now(project: Path) -> None:
+    found = earlier_places(params.Params)
+    assert {old: found[old] for old in EARLIER} == EARLIER
+    as_in_version_2(project)
+    with pytest.raises(ParamsError) as raised:
+        params.load(project / "params.yaml")
+    said = str(raised.value)
+    assert "params.yaml: threads is execution.threads now" in said and "paco params --migrate" in said
+    assert "missing" not in said
+
+
+def test_migration_moves_them_with_their_comments(project: Path) -> None:
+    before = params.load(project / "params.yaml")
+    as_in_version_2(project)
+    assert "profiles/mine.yaml: 2 keys moved" in migrate(project)
+    assert params.load(project / "params.yaml") == before
+    assert "# mine" in (project / "profiles/mine.yaml").read_text()
+    assert profiles.read(project, "mine").policies.recipes["flux_t2is"].kl.beta == 0.1
+    assert profiles.read(project, "mine").policies.recipes["flux_t2is"].epochs == 3
+    assert "params.yaml: every key is where it belongs" in migrate(project)
+
+
+def test_a_key_of_how_to_run_stands_in_execution_only(tree: Any) -> None:
+    tree["policies"]["recipes"]["flux_t2is"]["checkpoint_every"] = 3
+    with pytest.raises(ParamsError, match=r"flux_t2is.checkpoint_every: holds for all recipes, in execution.policies"):
+        params.parse(tree)
+    del tree["policies"]["recipes"]["flux_t2is"]["checkpoint_every"]
+    tree["execution"]["serving"]["prot"] = 1
+    with pytest.raises(ParamsError, match=r"unknown key '.*serving.prot'; did you mean 'execution.serving.port'"):
+        params.parse(tree)
+
+
+def test_a_recipe_sets_any_number_for_itself_and_null_leaves_the_defaults(tree: Any) -> None:
+    recipe = tree["policies"]["recipes"]["flux_t2is"]
+    recipe.update(group_size=4, lora={"rank": 3}, seed=None)
+    own = params.parse(tree).policies.recipes["flux_t2is"]
+    assert (own.group_size, own.lora.rank, own.lora.alpha, own.seed) == (4, 3, 32, 0)
+    changed_too = changed(params.parse(tree), {"policies.defaults.seed": 5, "policies.defaults.group_size": 9})
+    assert [(r.seed, r.group_size) for r in changed_too.policies.recipes.values()] == [(5, 4), (5, 9), (5, 9)]
 
 
 def _profile_with_brackets(project: Path) -> str:
@@ -198,6 +276,7 @@ def test_the_files_have_the_layout_that_dvc_writes(tmp_path: Path, file: str) ->
 
 
 def test_what_a_file_says_of_itself_is_its_own(project: Path) -> None:
+    before = (project / "params.yaml").read_text()
     profiles.use(project, "paper")
     text = (project / "params.yaml").read_text()
     assert text.startswith("# The scale of the paper") and 'profile "storybook"' not in text
@@ -207,11 +286,11 @@ def test_what_a_file_says_of_itself_is_its_own(project: Path) -> None:
     apart = re.findall(r"\n\n(\w+):", text)
     assert {"annotations", "pairs", "cot_labels", "serving", "policies", "edit_reward", "gedit"} <= set(apart)
     profiles.use(project, "storybook")
-    assert (project / "params.yaml").read_text() == (project / "profiles/storybook.yaml").read_text()
+    assert (project / "params.yaml").read_text() == before
 
 
 def test_a_profile_changes_the_one_that_it_extends(project: Path) -> None:
-    (project / "profiles" / "mine.yaml").write_text("extends: smoke\nprofile: mine\nthreads: 3\n")
+    (project / "profiles" / "mine.yaml").write_text("extends: smoke\nprofile: mine\nexecution: {threads: 3}\n")
     mine, smoke = profiles.read(project, "mine"), profiles.read(project, "smoke")
     assert mine == smoke.model_copy(update={"profile": "mine", "threads": 3})
 

@@ -45,7 +45,7 @@ def test_values_are_those_of_the_profiles(repository: Path) -> None:
         "policies.recipes.*.train_size": "flux_t2is: 512; kontext_edit: 384; qwen_edit: 384",
         "policies.recipes.*.rewards.terms.*.model": "flux_t2is.clip_t: hf-hub:laion/CLIP-ViT-H-14-laion2B-s32B-b79K",
         "policies.recipes.*.max_sequence_length": "512",
-        "serving.tensor_parallel": "(1)",
+        "execution.serving.tensor_parallel": "(1)",
         "t2is_bench.criteria": "(null)",
     }.items():
         assert reference.value(paper, found[key]) == expected

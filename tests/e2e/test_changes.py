@@ -109,8 +109,8 @@ def one_more(value: Any) -> Any:
 
 CHANGES = [
     number("profile", "mine", "report"),
-    number("threads", one_more),
-    number("checkpoints_gb", 1.0),
+    number("execution.threads", one_more),
+    number("execution.checkpoints_gb", 1.0),
     number("prompts.seed", one_more, "prompts"),
     number("grids.height", 128, "prompts"),
     number("diverse_prompts.target", one_more, "diverse_prompts"),
@@ -123,12 +123,12 @@ CHANGES = [
     number("pairs.editing.count", one_more, "pairs"),
     number("cot_labels.model", "data/zoo/clip", "cot_labels"),
     number("reward.alpha", 0.5, "reward_lora", "reward_merged"),  # whose card names it
-    number("reward.checkpoint_every", one_more),
+    number("execution.reward.checkpoint_every", one_more),
     number("reward.max_pixels", 6272, "reward_lora", "reward_merged", *BENCHMARKS, "t2is_bench"),
-    number("serving.linger_s", one_more),
+    number("execution.serving.linger_s", one_more),
     number("serving.both_orders", True, *POLICIES),
     number("policies.defaults.learning_rate", 1e-5, *POLICIES),
-    number("policies.defaults.checkpoint_every", one_more),
+    number("execution.policies.checkpoint_every", one_more),
     number("policies.defaults.kl.beta", 0.1, *POLICIES),
     number("policies.recipes.kontext_edit.epochs", one_more, "policies@kontext_edit", "gedit", "report"),
     number("policies.recipes.flux_t2is.noise_level", 0.5, "policies@flux_t2is", "t2is", "report"),

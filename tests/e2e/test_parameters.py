@@ -10,33 +10,11 @@ from typing import Any
 import pytest
 
 from dvc_project.project import Stage, stages_of
+from paco_core.config.execution import EXECUTION
 from paco_core.config.params import load
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
-#: Read by a stage, and of no influence on what it makes.
-NO_INFLUENCE = {
-    "threads": "how many processor threads",
-    "reward.checkpoint_every": "when to write what a killed training goes on with",
-    "reward.vision_cache_gb": "how many features of pictures are kept in memory",
-    "policies.defaults.checkpoint_every": "when to write what a killed training goes on with",
-    "policies.defaults.keep_checkpoints": "how much of it",
-    "serving.host": "where the server listens",
-    "serving.port": "where the server listens",
-    "serving.linger_s": "how long it waits for its next user",
-    "serving.threads": "scores have the same bits on any number of threads: test_reward_model_bits.py",
-    "serving.max_batch": "scores have the same bits beside any others: test_reward_model_bits.py",
-    "serving.requests_in_flight": "how many questions are on their way at a time",
-    "serving.start_timeout_s": "when to give up",
-    "serving.request_timeout_s": "when to give up",
-    "serving.wait_for_server_s": "when to give up",
-    "serving.max_failed_share": "when to give up",
-    "serving.max_model_len": "longer questions are refused",
-    "serving.allowed_media": "where pictures may be fetched from; the client sends them itself",
-    "serving.score_cache": "a score is the same whether it was kept or computed: test_grpo_bits.py",
-    "serving.batch_invariant": "last bits on a GPU, of vLLM",
-    "serving.gateway_port": "where the gateway listens",
-}
 #: Benchmarks ask each recipe for its family, and pass over those of the other kind.
 OF_ANOTHER_KIND = {"t2is": "family", "gedit": "family"}
 #: Declared, and not read where the smoke profile chooses another source, engine or loss: reason by dotted key.
@@ -66,6 +44,11 @@ def leaves(value: Any, key: str) -> Iterator[str]:
         yield key
 
 
+def before(graph: dict[str, Stage], stage: Stage) -> set[str]:
+    """Labels of the stages whose outs a stage reads."""
+    return {label for label, other in graph.items() if set(other.data) & set(stage.deps)}
+
+
 @pytest.fixture(scope="module")
 def read(smoke: Path) -> dict[str, set[str]]:
     """Leaves that each stage read."""
@@ -87,13 +70,13 @@ def test_no_stage_reads_what_it_does_not_declare(read: dict[str, set[str]], grap
     found = {}
     for label, stage in graph.items():
         declared = stage.params.get("params.yaml", ())
-        allowed = {leaf for leaf in read[label] if leaf in NO_INFLUENCE}
+        allowed = {leaf for leaf in read[label] if leaf.startswith(f"{EXECUTION}.")}
         if stage.group in OF_ANOTHER_KIND:
             tail = f".{OF_ANOTHER_KIND[stage.group]}"
             allowed |= {leaf for leaf in read[label] if leaf.startswith("policies.recipes.") and leaf.endswith(tail)}
         if undeclared := sorted(leaf for leaf in read[label] - allowed if not covered(leaf, declared)):
             found[label] = undeclared
-    assert not found, f"declare in dvc.yaml, or say in NO_INFLUENCE why not: {found}"
+    assert not found, f"declare in dvc.yaml: {found}"
 
 
 def test_no_stage_declares_what_it_does_not_read(
@@ -102,6 +85,8 @@ def test_no_stage_declares_what_it_does_not_read(
     tree: Any = load(smoke / "params.yaml").model_dump(mode="json")
     found = {}
     for label, stage in graph.items():
+        # What the stages before it read of a section makes them run again, and with them this one.
+        known = read[label].union(*(read[name] for name in before(graph, stage)))
         idle = []
         for key in stage.params.get("params.yaml", ()):
             value = tree
@@ -110,7 +95,7 @@ def test_no_stage_declares_what_it_does_not_read(
             if key.startswith("policies.recipes"):  # read by parts; what else is in it makes the policy that is read
                 idle += [] if any(leaf.startswith(key) for leaf in read[label]) else [key]
                 continue
-            unread = [leaf for leaf in leaves(value, key) if not any(covered(seen, (leaf,)) for seen in read[label])]
+            unread = [leaf for leaf in leaves(value, key) if not any(covered(seen, (leaf,)) for seen in known)]
             idle += [leaf for leaf in unread if leaf not in NOT_IN_THIS_PROFILE]
         if idle:
             found[label] = idle
@@ -119,4 +104,4 @@ def test_no_stage_declares_what_it_does_not_read(
 
 def test_reasons_are_given_for_what_there_is(smoke: Path) -> None:
     known = set(leaves(load(smoke / "params.yaml").model_dump(mode="json"), ""))
-    assert not {key for key in (*NO_INFLUENCE, *NOT_IN_THIS_PROFILE) if f".{key}" not in known}
+    assert not {key for key in NOT_IN_THIS_PROFILE if f".{key}" not in known}

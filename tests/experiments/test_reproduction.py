@@ -189,7 +189,7 @@ def test_a_finished_cell_is_not_trained_again(made: Path, world: World) -> None:
     text = reproduce(made, options("full", "no_log_tame", seeds=(0, 1)))
     assert world.trained == [("full", 0), ("no_log_tame", 0), ("full", 1), ("no_log_tame", 1)]
     assert "| full | 2 |" in text
-    reproduce(made, options("full", seeds=(0,), changes=("policies.defaults.checkpoint_every=3",)))
+    reproduce(made, options("full", seeds=(0,), changes=("execution.policies.checkpoint_every=3",)))
     assert len(world.trained) == 4, "how often a checkpoint is written changes no result"
     reproduce(made, options("full", seeds=(0,), changes=("policies.defaults.learning_rate=0.5",)))
     assert world.trained[4:] == [("full", 0)]

@@ -31,7 +31,7 @@ VERBS = {
     ("graph",): ("dvc.yaml",),
     ("plan", "flux_t2is"): ("params.yaml",),
     ("provenance", "data/prompts"): ("dvc.lock", "dvc.yaml"),
-    ("profile", "use", "smoke"): ("profiles/smoke.yaml", "profiles/storybook.yaml"),
+    ("profile", "use", "smoke"): ("profiles/smoke.yaml", "params.yaml"),
     ("run", "prompts"): ("params.yaml",),
     ("run", "rankings"): ("data/grids/shard-0/index.parquet",),
     ("run", "diverse_prompts"): ("data/prompts/prompts.jsonl",),

@@ -10,7 +10,7 @@ import pytest
 from tiny import tiny_flux
 
 from paco_core.config import profiles
-from paco_core.config.params import Params, PoliciesParams, PolicyLora, load, parse
+from paco_core.config.params import Params, PolicyLora, PolicyRecipe, load, parse
 from paco_core.io.files import DataError
 from paco_core.planning.footprint import KNOWN, architecture, footprint
 from paco_core.planning.plan import plan
@@ -125,7 +125,7 @@ def test_the_papers_scale_is_estimated_without_its_weights(repository: Path) -> 
     dev = KNOWN["black-forest-labs/FLUX.1-dev"]
     assert dev.parameters == pytest.approx(11.8e9, rel=0.02)
     paper = profiles.read(repository, "paper")
-    need = footprint(dev, paper.policies, paper.policies.recipes["flux_t2is"], (6720, 672))
+    need = footprint(dev, paper.policies.recipes["flux_t2is"], (6720, 672))
     assert 23 < need.weights_gb < 25 and 30 < need.memory_gb < 45
     text = plan(paper, "flux_t2is", repository, processes=7)
     assert "GPU hours" in text and "h on 7" in text
@@ -233,7 +233,7 @@ def test_an_editors_size_is_that_of_the_real_one(tmp_path: Path, params: Params,
         assert real == 179_306_496, "as many as in the released adapters of FLUX"
 
 
-def editing(params: Params, family: str, **recipe: Any) -> PoliciesParams:
+def editing(params: Params, family: str, **recipe: Any) -> PolicyRecipe:
     """The paper's recipe for an editor."""
     rewards = {"terms": {"editing": {"weight": 1}}, "aggregator": "weighted_sum", "advantage_std": "group"}
     given = {
@@ -243,26 +243,26 @@ def editing(params: Params, family: str, **recipe: Any) -> PoliciesParams:
     }  # fmt: skip
     tree = params.model_dump()
     tree["policies"]["recipes"][family] = tree["policies"]["recipes"]["flux_t2is"] | given | recipe
-    return parse(tree).policies
+    return parse(tree).policies.recipes[family]
 
 
 def test_what_an_edit_takes_more(params: Params) -> None:
     """Twice the picture's tokens, unless references are smaller; and true guidance runs and keeps two passes."""
     both = {family: editing(params, family) for family in PUBLIC}
-    need = {f: footprint(KNOWN[PUBLIC[f][0]], p, p.recipes[f], (1, 0)) for f, p in both.items()}
+    need = {f: footprint(KNOWN[PUBLIC[f][0]], p, (1, 0)) for f, p in both.items()}
     kontext, qwen = need["flux_kontext"], need["qwen_image_edit"]
-    dev, grpo = KNOWN["black-forest-labs/FLUX.1-dev"], both["flux_kontext"]
-    plain = grpo.recipes["flux_kontext"].model_copy(update={"family": "flux"})
-    alone = footprint(dev, grpo, plain, (1, 0))
+    dev = KNOWN["black-forest-labs/FLUX.1-dev"]
+    plain = both["flux_kontext"].model_copy(update={"family": "flux"})
+    alone = footprint(dev, plain, (1, 0))
     assert kontext.kept_gb == alone.kept_gb and kontext.weights_gb == alone.weights_gb
     assert kontext.activations_gb / alone.activations_gb == pytest.approx((1152 + 128) / (576 + 128))
-    small = grpo.recipes["flux_kontext"].model_copy(update={"reference_size": 192})
-    assert footprint(dev, grpo, small, (1, 0)).activations_gb / alone.activations_gb == pytest.approx(848 / 704)
-    unguided = both["qwen_image_edit"].recipes["qwen_image_edit"].model_copy(update={"guidance": 1.0})
-    once = footprint(KNOWN["Qwen/Qwen-Image-Edit"], both["qwen_image_edit"], unguided, (1, 0))
-    many = both["qwen_image_edit"].model_copy(update={"train_batch": 64, "rollout_batch": 1})
-    kept = [footprint(KNOWN["Qwen/Qwen-Image-Edit"], many, r, (1, 0)).activations_gb
-            for r in (many.recipes["qwen_image_edit"], unguided)]  # fmt: skip
+    small = both["flux_kontext"].model_copy(update={"reference_size": 192})
+    assert footprint(dev, small, (1, 0)).activations_gb / alone.activations_gb == pytest.approx(848 / 704)
+    unguided = both["qwen_image_edit"].model_copy(update={"guidance": 1.0})
+    once = footprint(KNOWN["Qwen/Qwen-Image-Edit"], unguided, (1, 0))
+    many = {"train_batch": 64, "rollout_batch": 1}
+    kept = [footprint(KNOWN["Qwen/Qwen-Image-Edit"], r.model_copy(update=many), (1, 0)).activations_gb
+            for r in (both["qwen_image_edit"], unguided)]  # fmt: skip
     assert kept[0] == 2 * kept[1] and qwen.weights_gb == once.weights_gb == pytest.approx(2 * 40.8, rel=0.01)
 
 

@@ -64,7 +64,7 @@ def test_one_gpu_is_shared_with_the_server(told: Callable[..., Told]) -> None:
     _, problems = told("published", "0", devices__memory_gb=80)
     assert [problem.partition(":")[0] for problem in problems] == ["policies@flux_t2is", "t2is"]
     assert "about 38 GB and 68 GB of the reward's server" in problems[0]
-    assert "lower serving.gpu_share, or give the server a GPU of its own" in problems[0]
+    assert "lower execution.serving.gpu_share, or give the server a GPU of its own" in problems[0]
     _, (problem, *_) = told("one_gpu", "0", devices__memory_gb=40)
     assert problem.startswith("policies@flux_t2is: about 38 GB and 19 GB of the reward's server on a GPU of 40 GB")
 

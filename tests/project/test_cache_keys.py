@@ -13,9 +13,10 @@ import cache_ingredients as given
 import pytest
 from pydantic import BaseModel
 
+from paco_core.config.execution import how_fields
+from paco_core.config.params import PolicyRecipe, RewardParams
 from paco_core.data.llm.chat_protocol import Question, key_of
 from paco_core.data.prompts.prompt_writer import WrittenPrompt
-from paco_core.reward_model import training_key as reward
 from paco_core.serving.servers.endpoint import recipe
 
 PAGE = "docs/explanation/what-is-kept.md"
@@ -56,11 +57,11 @@ def of_chat(params: Any, _folder: Path) -> object:
 
 #: Section of the parameters, the key that is made of it, and the parameters which change no value that is kept.
 SECTIONS: dict[str, tuple[BaseModel, Callable[[Any, Path], object], set[str]]] = {
-    "reward": (given.REWARD, lambda p, f: given.reward_checkpoint(f, params=p), reward.NO_INFLUENCE),
+    "reward": (given.REWARD, lambda p, f: given.reward_checkpoint(f, params=p), how_fields(RewardParams)),
     "recipe": (
         given.grpo_toys.recipe(),
         lambda p, f: given.policy_checkpoint(f, recipe=p),
-        {"epochs", "checkpoint_every", "keep_checkpoints"},
+        {"epochs", *how_fields(PolicyRecipe)},
     ),
     "grids": (  # sizes are those of a prompt's record, seeds of a picture; rounding is not counted
         given.PARAMS.grids,

@@ -230,7 +230,7 @@ def test_batch_invariance_is_asked_of_vllm_and_refused_where_nothing_offers_it(
     engines = [endpoint.recipe(model, "name", settings, tmp_path).engine for settings in (asked, plain)]
     assert engines == ["vllm batch-invariant", "vllm"], "the scores of one are never taken for the other's"
     for wrong in (asked.model_copy(update={"device": "cpu"}), asked.model_copy(update={"engine": "transformers"})):
-        with pytest.raises(DataError, match=r"serving.batch_invariant: .* does not offer it on a"):
+        with pytest.raises(DataError, match=r"execution.serving.batch_invariant: .* does not offer it on a"):
             launch(model, "name", "127.0.0.1", 8000, 3, wrong, tmp_path)
 
 
@@ -240,7 +240,7 @@ def test_a_start_that_takes_too_long_shows_the_log_and_leaves_nothing(
     monkeypatch.setattr(endpoint, "launch", fake_launch("hang"))
     hasty = serving.model_copy(update={"start_timeout_s": 1})
     with (
-        pytest.raises(ServingError, match=r"not ready within serving.start_timeout_s = 1:\nloading for ever"),
+        pytest.raises(ServingError, match=r"not ready within execution.serving.start_timeout_s = 1:\nloading for ever"),
         RewardEndpoint.lease(model, hasty, model.parent),
     ):
         pass

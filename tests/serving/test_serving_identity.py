@@ -43,7 +43,7 @@ def test_a_folder_is_what_it_holds_not_what_the_lock_says(tmp_path: Path, monkey
         ({}, None),
         ({"port": 1, "threads": 7, "linger_s": 3.0}, None),
         ({"device": "cuda:0"}, "computes on cpu, params.yaml asks for cuda"),
-        ({"max_model_len": 77}, "refuses other questions than serving.max_model_len"),
+        ({"max_model_len": 77}, "refuses other questions than max_model_len"),
         ({"allowed_media": ["https://example.org"]}, "refuses other questions than"),
     ],
 )

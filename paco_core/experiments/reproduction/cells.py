@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from paco_core.config.params import Params
+from paco_core.config.execution import how_fields
+from paco_core.config.params import Params, PolicyRecipe
 from paco_core.config.references import contents
 from paco_core.experiments.grid import RESULT, Cell, OpenCell, needed
 from paco_core.experiments.reproduction.exam import ABOUT, Exam, read_table
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
 
     from paco_core.grpo.outcome import Outcome
 
-HOW = {"checkpoint_every", "keep_checkpoints"}  # of a recipe, without influence on its results
 LAST_EPOCHS = 5  # whose mean stands for the end of a training
 FIELDS = ("variant", "seed", "run", "basis", "examined", "changes", "training", "settings")
 Say = Callable[[str], None]
@@ -97,7 +97,7 @@ class Trainings:
             "profile": params.profile,
             "world": params.world,
             "recipe": recipe,
-            recipe: policies.recipes[recipe].model_dump(exclude={"seed", *HOW}),
+            recipe: policies.recipes[recipe].model_dump(exclude={"seed", *how_fields(PolicyRecipe)}),
             "benchmark": self.exam.task.benchmark,
             self.exam.task.benchmark: numbers.model_dump(exclude={"bootstrap"}),
             "threads": params.threads,
@@ -112,7 +112,9 @@ class Trainings:
     def key(self, variant: Variant, seed: int) -> str:
         """Of a cell's result. Held: the basis, the variant's parameters, and what its recipe names, by content."""
         recipe = variant.applied(self.params, seed).policies.recipes[self.recipe]
-        return digest([self.basis, recipe.model_dump(exclude=HOW), contents(self.root, recipe)], 32)
+        return digest(
+            [self.basis, recipe.model_dump(exclude=how_fields(PolicyRecipe)), contents(self.root, recipe)], 32
+        )
 
     def cell(self, variant: Variant, seed: int) -> Cell:
         """One cell of the grid."""

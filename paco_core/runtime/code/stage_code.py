@@ -84,6 +84,7 @@ class StageCodes:
     def __init__(self, root: Path, params: Params, raw: Mapping[str, Any]) -> None:
         """``params`` as validated, ``raw`` as ``params.yaml`` spells them."""
         self.root, self.params, self.raw = root, params, raw
+        self._in_file = params.model_dump(mode="json")
         self.code = Code(root, owner_root(root) / CACHE)
         self.graph = stages_of(root)
         self._workspace = Workspace(root)
@@ -126,7 +127,7 @@ class StageCodes:
 
     def _of(self, name: str, stages: list[Stage]) -> StageCode:
         keys = sorted({key for stage in stages for key in stage.params.get(PARAMS_FILE, ())})
-        slices = {key: _lookup(self.params, key) for key in keys}
+        slices = {key: _lookup(self._in_file, key) for key in keys}
         words = {word for value in slices.values() for word in _words(value)}
         closure = self.code.closure([f"paco_core.stages.{name}", *self._functions(words)], words)
         inputs = {path for key, path in self._inputs.items() if any(key == k or key.startswith(f"{k}.") for k in keys)}
@@ -134,7 +135,7 @@ class StageCodes:
             closure.modules,
             closure.libraries,
             {path: md5 for path in sorted(inputs) if (md5 := self._md5(path))},
-            {key: value for k in keys for key, value in _unspelled(_plain(slices[k]), _lookup(self.raw, k), k)},
+            {key: value for k in keys for key, value in _unspelled(slices[k], _lookup(self.raw, k), k)},
         )
 
     def _functions(self, words: set[str]) -> Iterator[str]:
@@ -153,19 +154,14 @@ class StageCodes:
 
 def _lookup(tree: Any, dotted: str) -> Any:
     for part in dotted.split("."):
-        tree = tree.get(part, _MISSING) if isinstance(tree, Mapping) else getattr(tree, part, _MISSING)
+        tree = tree.get(part, _MISSING) if isinstance(tree, Mapping) else _MISSING
         if tree is _MISSING:
             return _MISSING
     return tree
 
 
-def _plain(value: Any) -> Any:
-    return value.model_dump(mode="json") if hasattr(value, "model_dump") else value
-
-
 def _words(value: Any) -> Iterator[str]:
     """Every text in a parameter's value, names of keys included."""
-    value = _plain(value)
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):

@@ -29,7 +29,9 @@ def launch(model: Path, name: str, host: str, port: int, descriptor: int, servin
     """
     if serving.batch_invariant and (serving.engine == "vllm") == (serving.device == "cpu"):
         place, other = ("a GPU", "vllm") if serving.engine == "transformers" else ("a processor", "transformers")
-        raise DataError(f"serving.batch_invariant: {serving.engine} does not offer it on {place}, {other!r} does")
+        raise DataError(
+            f"execution.serving.batch_invariant: {serving.engine} does not offer it on {place}, {other!r} does"
+        )
     environment = {**_environment(), "OMP_NUM_THREADS": str(serving.threads), "OMP_WAIT_POLICY": "passive"}
     if serving.engine == "vllm":
         from paco_core.serving.engines import vllm

@@ -1,4 +1,4 @@
-"""Pictures that lie elsewhere: nowhere, unless ``serving.allowed_media`` lists the place."""
+"""Pictures that lie elsewhere: nowhere, unless ``execution.serving.allowed_media`` lists the place."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Media:
         else:
             listed = any(_within(parts, site) for site in self.sites)
         if not listed:
-            text = "expected data:image/...;base64,...; other places must be listed in serving.allowed_media"
+            text = "expected data:image/...;base64,...; other places must be listed in execution.serving.allowed_media"
             raise RequestError(400, f"image_url.url {url[:80]!r}: {text}", "image_url")
 
     def read(self, url: str) -> bytes:

@@ -206,7 +206,9 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--threads", type=whole(1), default=1)
     parser.add_argument("--max-batch", type=whole(1), default=96)
     parser.add_argument("--max-model-len", type=whole(1, 2**30), help="tokens of the longest question and its answer")
-    parser.add_argument("--allow-media", action="append", default=[], metavar="PLACE", help="see serving.allowed_media")
+    parser.add_argument(
+        "--allow-media", action="append", default=[], metavar="PLACE", help="see execution.serving.allowed_media"
+    )
     parser.add_argument("--score-cache", type=Path, help="the clients' file of known scores, for its hits in /metrics")
     return parser.parse_args(argv)
 

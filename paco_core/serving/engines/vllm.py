@@ -25,7 +25,7 @@ def interpreter(serving: ServingParams, root: Path) -> Path:
     """
     python = root / (serving.python or PYTHON)
     if not python.is_file():
-        raise DataError(f"serving.python: {python} does not exist; build vLLM's environment with `make vllm`")
+        raise DataError(f"execution.serving.python: {python} does not exist; build vLLM's environment with `make vllm`")
     return python
 
 
@@ -55,7 +55,7 @@ def _places(serving: ServingParams) -> list[str]:
     """Where pictures may be fetched from: vLLM takes any site unless it is given a list, and one folder."""
     media = Media(serving.allowed_media)
     if len(media.folders) > 1:
-        raise DataError("serving.allowed_media: vLLM takes pictures from one folder (file:///...) at most")
+        raise DataError("execution.serving.allowed_media: vLLM takes pictures from one folder (file:///...) at most")
     hosts = [str(site.hostname) for site in media.sites] or [NOWHERE]
     line = ["--allowed-media-domains", *hosts]
     return [*line, *(word for folder in media.folders for word in ("--allowed-local-media-path", str(folder)))]

@@ -127,9 +127,9 @@ class RewardEndpoint:
     def lease(cls, folder: Path, serving: ServingParams, root: Path, *, wait: bool = True) -> Iterator[RewardEndpoint]:
         """Use a server of the model in ``folder``: the living one of its name, else a new private one.
 
-        A private server waits ``serving.linger_s`` for the next lease and ends, also when its holders are killed; a
-        block that fails does not have it wait. With ``wait=False`` the block begins while the server still loads; call
-        :meth:`ready` before the first question.
+        A private server waits ``execution.serving.linger_s`` for the next lease and ends, also when its holders are
+        killed; a block that fails does not have it wait. With ``wait=False`` the block begins while the server still
+        loads; call :meth:`ready` before the first question.
 
         Raises:
             ServingError: when the server cannot start, or is not what its name says.
@@ -151,7 +151,7 @@ class RewardEndpoint:
         """Wait until the server answers under its name and scores the golden pairs as when they were written.
 
         Raises:
-            ServingError: after ``serving.start_timeout_s``, or as soon as the server has died, with the end
+            ServingError: after ``execution.serving.start_timeout_s``, or as soon as the server has died, with the end
                 of its log; or when its name or its golden scores are wrong.
         """
         deadline = time.monotonic() + self.serving.start_timeout_s
@@ -241,7 +241,7 @@ def _await_models(url: str, name: str, registry: Registry, serving: ServingParam
         if registry.living(name) is None:
             raise ServingError(f"server {name} ended while starting:\n{tail(registry.log(name))}")
         if time.monotonic() > deadline:
-            limit = f"serving.start_timeout_s = {serving.start_timeout_s}"
+            limit = f"execution.serving.start_timeout_s = {serving.start_timeout_s}"
             raise ServingError(f"server {name} is not ready within {limit}:\n{tail(registry.log(name))}")
         time.sleep(POLL_S)
     transport.close()

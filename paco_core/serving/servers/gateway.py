@@ -282,7 +282,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--fd", type=whole(0), required=True, help="inherited socket that listens already")
     parser.add_argument("--host", default="127.0.0.1", help="where it listens, by what name clients call it")
     parser.add_argument("--timeout", type=decimal(0), default=600.0)
-    parser.add_argument("--allow-media", action="append", default=[], metavar="PLACE", help="see serving.allowed_media")
+    parser.add_argument(
+        "--allow-media", action="append", default=[], metavar="PLACE", help="see execution.serving.allowed_media"
+    )
     args = parser.parse_args(argv)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
     registry = Registry(args.root)

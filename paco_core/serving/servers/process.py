@@ -32,10 +32,12 @@ def bind(host: str, port: int) -> socket.socket:
     except OSError as error:
         bound.close()
         if error.errno != errno.EADDRINUSE:
-            raise ServingError(f"serving.host {host}, port {port}: cannot be bound ({error.strerror})") from None
+            raise ServingError(
+                f"execution.serving.host {host}, port {port}: cannot be bound ({error.strerror})"
+            ) from None
         raise ServingError(
-            f"serving.port {port} on {host} is in use by {port_holder(port)}; stop it, choose another port, "
-            "or set serving.port to 0 for any free one"
+            f"execution.serving.port {port} on {host} is in use by {port_holder(port)}; stop it, choose another port, "
+            "or set execution.serving.port to 0 for any free one"
         ) from None
     return bound
 

@@ -79,7 +79,7 @@ class ServerSettings:
         if record.device != self.device:
             return f"computes on {record.device or 'an unknown device'}, params.yaml asks for {self.device}"
         if record.limits != self.limits:
-            return "refuses other questions than serving.max_model_len and serving.allowed_media say now"
+            return "refuses other questions than max_model_len and allowed_media of execution.serving say now"
         return "runs other code than this project holds now" if record.code != self.code else None
 
 
@@ -176,8 +176,8 @@ class Registry:
         home = self.home(name)
         if not is_loopback(recipe.host) and not os.environ.get(API_KEY):
             raise ServingError(
-                f"serving.host {recipe.host} lets other machines in; set {API_KEY} to a secret, here and for the "
-                "clients, or serve on 127.0.0.1"
+                f"execution.serving.host {recipe.host} lets other machines in; set {API_KEY} to a secret, here and "
+                "for the clients, or serve on 127.0.0.1"
             )
         with bind(recipe.host, recipe.port) as bound, for_server(recipe.gpus, f"server {name}") as (visible, held):
             host, port = bound.getsockname()[:2]

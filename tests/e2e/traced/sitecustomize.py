@@ -14,12 +14,28 @@ def _watch(stage: str, item: str | None, folder: Path) -> None:
     from contextlib import contextmanager
 
     from paco_core.config import params
+    from paco_core.config.execution import how_fields, places
     from paco_core.config.params_base import Section
+    from paco_core.config.params_policies import PolicyRecipe, PolicyTraining
     from paco_core.runtime import launch
 
+    in_file = {key: place for place, key in places(params.Params).items()}
+    shared = set(PolicyTraining.model_fields)
     paths: dict[int, str] = {}
     alive: list[Section] = []  # an id must not be given to another section
-    read: set[str] = set()
+    read: set[str] = set()  # keys of the file
+
+    def note(path: str) -> None:
+        recipe, name = path.split(".")[:2] == ["policies", "recipes"], path.split(".")[3:4]
+        if recipe and name and name[0] in shared:  # the recipe's own, or that of all
+            below = "policies.defaults." + ".".join(path.split(".")[3:])
+            if name[0] not in how_fields(PolicyRecipe):
+                read.add(path)
+            return note(below)
+        key = next((key for key in in_file if path == key or path.startswith(f"{key}.")), None)
+        read.add(path if key is None else in_file[key] + path.removeprefix(key))
+        return None
+
     state = {"on": False}
     plain = Section.__getattribute__
 
@@ -44,7 +60,7 @@ def _watch(stage: str, item: str | None, folder: Path) -> None:
             for key, part in value.items():
                 leaves(part, f"{path}.{key}")
         else:
-            read.add(path)
+            note(path)
 
     def getattribute(self: Section, name: str) -> object:
         value = plain(self, name)
@@ -52,7 +68,7 @@ def _watch(stage: str, item: str | None, folder: Path) -> None:
             path = f"{paths[id(self)]}.{name}" if paths[id(self)] else name
             holds_sections = isinstance(value, dict) and any(isinstance(part, Section) for part in value.values())
             if not isinstance(value, Section) and not holds_sections:
-                read.add(path)
+                note(path)
         return value
 
     dump, copy, load = Section.model_dump, Section.model_copy, params.load

@@ -1,0 +1,54 @@
+"""Parameter files of an earlier version, written again with the keys of this one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml.comments import CommentedMap
+
+from paco_core.config.execution import earlier_places, has
+from paco_core.config.params import PARAMS_FILE, Params
+from paco_core.config.profiles import document, write
+
+
+def migrate(root: Path) -> str:
+    """Move keys of earlier versions in ``params.yaml`` and the profiles; comments go along.
+
+    Returns:
+        What was done, a line a file.
+
+    Raises:
+        ParamsError: when a file is no YAML, or has a key at both places.
+    """
+    lines = []
+    for path in [root / PARAMS_FILE, *sorted((root / "profiles").glob("*.yaml"))]:
+        if path.is_file():
+            tree = document(path)
+            old = [key for key in earlier_places(Params) if has(tree, key)]
+            for key in old:
+                _move(tree, key, earlier_places(Params)[key])
+            if old:
+                write(path, tree)
+            name = path.relative_to(root).as_posix()
+            lines.append(f"{name}: {len(old)} keys moved" if old else f"{name}: every key is where it belongs")
+    return "\n".join(lines)
+
+
+def _move(tree: Any, old: str, new: str) -> None:
+    *sections, name = old.split(".")
+    above = [tree]
+    for section in sections:
+        above.append(above[-1][section])
+    comment, value = above[-1].ca.items.get(name), above[-1].pop(name)
+    for holder, section in reversed(list(zip(above[:-1], sections, strict=True))):
+        if not holder[section]:
+            del holder[section]
+    *sections, name = new.split(".")
+    for depth, section in enumerate(sections):
+        if not isinstance(tree.get(section), CommentedMap):
+            tree.insert(len(tree) if depth == 0 else 0, section, CommentedMap())
+        tree = tree[section]
+    tree.setdefault(name, value)
+    if comment is not None:
+        tree.ca.items.setdefault(name, comment)
