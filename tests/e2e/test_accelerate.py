@@ -44,7 +44,9 @@ ZERO2 = pytest.param(
 def test_accelerate_trains_a_policy_in_two_processes(smoke: Path, tmp_path: Path, config: str) -> None:
     root = _aside(smoke, tmp_path / "project")
     tree = yaml.safe_load((smoke / "params.yaml").read_text())
-    tree["policies"].update(epochs=1, eval_every=1, rollout_batch=4)  # eight samples: a batch for each process
+    tree["policies"]["defaults"].update(
+        epochs=1, eval_every=1, rollout_batch=4
+    )  # eight samples: a batch for each process
     (root / "params.yaml").write_text(yaml.safe_dump(tree))
     environment = {**os.environ, "PYTHONPATH": str(root), "PACO_LAUNCHER": "accelerate", "PACO_TRACKING": "off"}
     environment["PACO_ACCELERATE_CONFIG"] = config
@@ -65,8 +67,8 @@ def test_accelerate_trains_a_policy_in_two_processes(smoke: Path, tmp_path: Path
 def test_two_processes_train_the_reward_that_one_trains(smoke: Path, tmp_path: Path, config: str | None) -> None:
     root = _aside(smoke, tmp_path / "project")
     tree = yaml.safe_load((smoke / "params.yaml").read_text())
-    assert tree["reward"]["processes"] == 1
-    tree["reward"]["processes"] = 2 if config is None else 1
+    assert tree["execution"]["reward"]["processes"] == 1
+    tree["execution"]["reward"]["processes"] = 2 if config is None else 1
     (root / "params.yaml").write_text(yaml.safe_dump(tree))
     environment = {**os.environ, "PYTHONPATH": str(root), "PACO_TRACKING": "off"}
     if config is not None:

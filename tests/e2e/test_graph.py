@@ -53,7 +53,7 @@ def test_a_second_run_runs_nothing(dvc: Dvc) -> None:
 def test_a_new_learning_rate_concerns_policies_and_what_follows(smoke: Path, dvc: Dvc) -> None:
     before = (smoke / "params.yaml").read_text()
     tree = yaml.safe_load(before)
-    tree["policies"]["learning_rate"] *= 2
+    tree["policies"]["defaults"]["learning_rate"] *= 2
     (smoke / "params.yaml").write_text(yaml.safe_dump(tree))
     try:
         assert changed_stages(dvc) == set(POLICIES)

@@ -30,7 +30,7 @@ PROMPTS = "data/external/mine.jsonl"
 TARGETS = ("policies@flux_t2is", "t2is", "report")
 #: What stands in for a GPU and for weights of a hub; the graph and its sources stay those of the profile one_gpu.
 SMALL: Mapping[str, Any] = {
-    "threads": 1,
+    "execution": {"threads": 1, "serving": {"start_timeout_s": 120}},
     "prompts": {"source": PROMPTS},
     "grids": {"device": "cpu", "dtype": "float32", "height": 64, "width": 64, "model": "data/zoo/flux"},
     "edits": {"device": "cpu", "dtype": "float32"},
@@ -39,13 +39,15 @@ SMALL: Mapping[str, Any] = {
         "weights": "published/reward", "base": "data/zoo/qwen2_5_vl", "device": "cpu", "dtype": "float32",
         "max_pixels": 3136,
     },
-    "serving": {"device": "cpu", "dtype": "float32", "start_timeout_s": 120},
+    "serving": {"device": "cpu", "dtype": "float32"},
     "consistency_rank": {"clip": None, "bootstrap": 50},
     "edit_reward": {"clip": None},
     "policies": {
-        "device": "cpu", "dtype": "float32", "epochs": 2, "prompts_per_epoch": 2, "group_size": 4, "rollout_batch": 8,
-        "gradient_checkpointing": False, "ema_every": 1, "eval_every": 2, "eval_prompts": 2, "eval_steps": 4,
-        "lora": {"rank": 16, "alpha": 32},
+        "defaults": {
+            "device": "cpu", "dtype": "float32", "epochs": 2, "prompts_per_epoch": 2, "group_size": 4,
+            "rollout_batch": 8, "gradient_checkpointing": False, "ema_every": 1, "eval_every": 2, "eval_prompts": 2,
+            "eval_steps": 4, "lora": {"rank": 16, "alpha": 32},
+        },
         "recipes": {
             "flux_t2is": {
                 "model": "data/zoo/flux", "train_size": 64, "eval_sizes": [64], "sampling_steps": 4,

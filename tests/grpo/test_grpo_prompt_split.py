@@ -10,7 +10,7 @@ import yaml
 from grpo_toys import record
 
 from paco_core.benchmarks import t2is
-from paco_core.config.params import Params
+from paco_core.config.params import Params, parse
 from paco_core.data.records.records import PromptRecord, write_prompts
 from paco_core.io import paths
 from paco_core.io.files import DataError
@@ -25,8 +25,8 @@ def given(**files: Any) -> Params:
     for name in params["policies"]["recipes"]:
         if name.startswith("flux"):
             params["policies"]["recipes"][name]["prompts"] = files or None
-    params["policies"]["eval_prompts"] = 2
-    return Params.model_validate(params)
+    params["policies"]["defaults"]["eval_prompts"] = 2
+    return parse(params)
 
 
 def write(folder: Path, name: str, records: list[PromptRecord]) -> str:

@@ -29,7 +29,7 @@ def params(repository: Path) -> Params:
 def changed(params: Params, recipe: dict[str, Any] | None = None, **changes: Any) -> Params:
     """The parameters with other numbers, checked as the file would be."""
     tree = params.model_dump()
-    tree["policies"].update(changes)
+    tree["policies"]["defaults"].update(changes)
     tree["policies"]["recipes"]["flux_t2is"].update(recipe or {})
     return parse(tree)
 
@@ -270,7 +270,8 @@ def test_what_an_edit_takes_more(params: Params) -> None:
 def test_an_editors_plan_needs_its_configuration_only(tmp_path: Path, params: Params, family: str) -> None:
     configurations(tmp_path / "model", family)
     tree = params.model_dump()
-    tree["policies"] = editing(params, family, model="model").model_dump()
+    own = editing(params, family, model="model")
+    tree["policies"]["recipes"][family] = own.model_dump(exclude=own.inherited)
     asked = parse(tree)
     found, passes = Workload.of(asked, family), 1 if family == "flux_kontext" else 2
     assert found.rollout_passes == 8 * passes * found.images_an_epoch and found.questions_a_picture == 2

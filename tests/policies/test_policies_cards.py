@@ -19,7 +19,7 @@ from PIL import Image
 from tiny import tiny_flux, tiny_kontext
 from tiny_pipelines import qwen_image_edit, qwen_image_edit_plus
 
-from paco_core.config.params import Params, PolicyLora
+from paco_core.config.params import Params, PolicyLora, parse
 from paco_core.data.records.records import PromptRecord
 from paco_core.grpo.model_card import model_card
 from paco_core.grpo.rollout import Sampling, rollout
@@ -42,7 +42,7 @@ RECIPES = {
 
 def settings(repository: Path, family: str, dtype: str, **changes: Any) -> Params:
     tree = yaml.safe_load((repository / "params.yaml").read_text())
-    tree["policies"].update(dtype=dtype, eval_steps=3)
+    tree["policies"]["defaults"].update(dtype=dtype, eval_steps=3)
     own = {
         "family": family,
         "model": "model",
@@ -52,7 +52,7 @@ def settings(repository: Path, family: str, dtype: str, **changes: Any) -> Param
         "start": None,
     }
     tree["policies"]["recipes"] = {"mine": tree["policies"]["recipes"][RECIPES[family]] | own | changes}
-    return Params.model_validate(tree)
+    return parse(tree)
 
 
 def painted(policy: Any, record: PromptRecord, picture: Image.Image, params: Params) -> np.ndarray:
@@ -104,7 +104,7 @@ def test_the_example_on_a_card_paints_as_the_policy(
     picture = small.resize((80, 80), Image.Resampling.NEAREST)
     (tmp_path / PLACE / "samples/reference").mkdir(parents=True)
     picture.save(tmp_path / PLACE / "samples/reference/p1.png")
-    card = model_card(params.policies, recipe, policy, record, PLACE, {}, {}, 1, {"license": "apache-2.0"})
+    card = model_card(recipe, policy, record, PLACE, {"license": "apache-2.0"}, {}, {}, 1)
     (code,) = re.findall(r"```python\n(.*?)```", card, re.DOTALL)
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=tmp_path, env={**os.environ}, capture_output=True, text=True, timeout=240

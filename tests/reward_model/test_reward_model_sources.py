@@ -36,7 +36,7 @@ BEFORE = (
     "cot_labels",
 )
 SMALL: Mapping[str, Any] = {
-    "threads": 1,
+    "execution": {"threads": 1},
     "edits": {"device": "cpu", "dtype": "float32"},
     "reward": {
         "base": BASE, "device": "cpu", "dtype": "float32", "max_pixels": 3136, "batch_size": 4, "accumulation": 1,

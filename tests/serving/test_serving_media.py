@@ -102,6 +102,6 @@ def test_places_that_are_none_are_refused_in_the_parameters(repository: Path, pl
     import yaml
 
     tree = yaml.safe_load((repository / "params.yaml").read_text())
-    tree["serving"]["allowed_media"] = [place]
+    tree["execution"]["serving"]["allowed_media"] = [place]
     with pytest.raises(ParamsError, match="allowed_media"):
         parse(tree)
