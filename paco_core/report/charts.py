@@ -10,9 +10,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
 
 WIDTH, HEIGHT = 420, 250
 LEFT, RIGHT, TOP, BOTTOM = 46, 12, 12, 34
+STYLES = ("s1", "s2", "s3", "s4")
 
 
 @dataclass(frozen=True)
@@ -210,3 +215,44 @@ def arcs(count: int, edges: Sequence[tuple[int, int]], row: int, width: int) -> 
             body.append(f'<path class="arc" d="{curve}"/>')
     body += [f'<circle cx="{x}" cy="{n * row + row / 2}" r="5"/>' for n in range(count)]
     return "".join(body) + "</svg>"
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A chart, its legend and its words."""
+
+    title: str
+    note: str
+    svg: str
+    legend: list[tuple[str, str]]
+
+    @classmethod
+    def of(cls, title: str, note: str, lines: Sequence[Line], **how: Any) -> Chart:
+        drawn = [line for line in lines if line.points()]
+        legend = [(legend_marker(line.style), line.label) for line in drawn]
+        return cls(title, note, line_chart(drawn, title=title, **how), legend if len(drawn) > 1 else [])
+
+
+def read_log(path: Path) -> pd.DataFrame | None:
+    """The log of a training; None where there is none."""
+    return pd.read_csv(path) if path.is_file() else None
+
+
+def line(log: pd.DataFrame, x: str, column: str, label: str, style: str = "s1", *, dots: bool = False) -> Line:
+    if column not in log.columns:
+        return Line(label, [], [], style, dots)
+    values = log[[x, column]].dropna()
+    return Line(label, [float(v) for v in values[x]], [float(v) for v in values[column]], style, dots)
+
+
+def keep(curves: dict[str, Any], name: str, lines: Sequence[Line]) -> None:
+    """The numbers behind a chart, for ``metrics.json``."""
+    curves[name] = {line.label: line.points() for line in lines if line.points()}
+
+
+def by_size(log: pd.DataFrame, sizes: Sequence[int], measure: str) -> list[Line]:
+    """A measure of a policy's evaluations, one line a size."""
+    return [
+        line(log, "epoch", f"eval/{size}/{measure}", f"{size} px", style, dots=True)
+        for size, style in zip(sizes, STYLES, strict=False)
+    ]

@@ -1,4 +1,4 @@
-"""The numbers of the page: each is registered once, shown from here, and written to ``metrics.json``.
+"""The numbers of the page: each is registered once, shown from here, and written to ``metrics.json``; what lacks them.
 
 A number cannot stand on the page without a key, so the page and the file cannot disagree.
 """
@@ -9,7 +9,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from html import escape
+from pathlib import Path
 from typing import Any
+
+from paco_core.io import paths
+from paco_core.io.skipped import skipped
 
 Number = float | int | None
 UNKNOWN = "–"
@@ -81,3 +85,35 @@ class Figures:
     def range(self, key: str, form: str = ".3f") -> str:
         """``low to high`` of the interval under ``key`` (keys ``.low`` and ``.high``)."""
         return f"{self.show(f'{key}.low', form)} to {self.show(f'{key}.high', form)}"
+
+
+@dataclass(frozen=True)
+class Missing:
+    """A part that cannot be shown for want of ``out``, which a stage makes, or an item of one."""
+
+    what: str
+    out: Path
+    item: str | None = None
+
+    @property
+    def path(self) -> str:
+        return self.out.as_posix()
+
+    @property
+    def make(self) -> str:
+        """The command that makes it."""
+        return f"dvc repro {paths.producer(self.out)}{f'@{self.item}' if self.item else ''}"
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A part that there is not, since its stage had nothing to do."""
+
+    what: str
+    reason: str
+
+    @classmethod
+    def of(cls, what: str, folder: Path) -> Skipped | None:
+        """The part made of the out ``folder``; None where its stage did something, or has not run."""
+        reason = skipped(folder)
+        return None if reason is None else cls(what, reason)

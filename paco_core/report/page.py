@@ -13,12 +13,10 @@ from markupsafe import Markup
 from dvc_project.lockfile import Lock
 from paco_core.config.params import PARAMS_FILE, Params
 from paco_core.io import paths
-from paco_core.io.files import read_table
-from paco_core.report import charts, editors, edits, painters, pictures, runs, sections, tiles, trained
-from paco_core.report.figures import Figures
+from paco_core.report import charts, judges, policies, runs
+from paco_core.report.figures import Figures, Missing, Skipped
 from paco_core.report.html import TEMPLATES, render
 from paco_core.report.runs import StageRun
-from paco_core.report.sections import Missing, Skipped
 from paco_core.report.showcase import Showcase, showcase
 from paco_core.runtime.provenance.chain import Run
 from paco_core.runtime.tracking import flatten, git_state
@@ -26,7 +24,6 @@ from paco_core.tasks.edits import EDITS
 from paco_core.tasks.sets import SETS
 from paco_core.tasks.table import recipes_of
 
-SHEET_ROWS, PAIRS = 6, 6
 STAGE_ROW_PX, GUTTER_PX = 58, 76
 #: What is shown of a policy first, by the benchmark that measured it.
 HEADLINES = {
@@ -81,15 +78,14 @@ def build(root: Path, params: Params, lock: Lock, found: Mapping[str, Run], made
         return part
 
     stages = runs.stage_runs(root, lock, found)
-    themes = _themes(root)
-    sheet = shown(_sheet(root, themes))
-    cards = shown(_cards(root))
-    judge = shown(sections.judge(root, figures))
-    edit_judge = shown(edits.edit_judge(root, figures))
-    reward = shown(sections.reward_charts(root, curves))
+    sheet = shown(judges.contact_sheet(root))
+    cards = shown(judges.pair_cards(root))
+    judge = shown(judges.rankings(root, figures))
+    edits = shown(judges.edits(root, figures))
+    reward = shown(judges.learning(root, curves))
     painting, editing = (recipes_of(task, params.policies) for task in (SETS, EDITS))
-    parts, lacking = trained.parts(painters.PAINTERS, root, painting, figures, curves)
-    edited, lacking_edits = trained.parts(editors.EDITORS, root, editing, figures, curves)
+    parts, lacking = policies.parts(policies.PAINTERS, root, painting, figures, curves)
+    edited, lacking_edits = policies.parts(policies.EDITORS, root, editing, figures, curves)
     missing += [*lacking, *lacking_edits]
     left_out += _untrained(root)
     view = {
@@ -108,22 +104,22 @@ def build(root: Path, params: Params, lock: Lock, found: Mapping[str, Run], made
         "sheet": sheet,
         "cards": cards,
         "judge": judge,
-        "edits": edit_judge,
+        "edits": edits,
         "reward_charts": reward,
         "policies": parts,
         "editors": edited,
-        "edits_published": editors.published(root, figures) if edited else [],
-        "edit_measure": tiles.measure_of(params, "editing"),
-        "ablation": sections.ablation(figures),
+        "edits_published": policies.published(root, figures) if edited else [],
+        "edit_measure": policies.measure_of(params, "editing"),
+        "ablation": judges.ablation(figures),
         "marker": charts.legend_marker,
-        "sample_measure": tiles.measure_of(params, "consistency"),
+        "sample_measure": policies.measure_of(params, "consistency"),
         "parameters": _parameters(lock),
         "versions": runs.versions(),
         "outs": runs.recorded_outs(lock),
         "missing": missing,
         "skipped": left_out,
         "opening": _opening(root, params, parts, figures),
-        "tiles": tiles.tiles(params, parts, edited, figures),
+        "tiles": policies.tiles(params, parts, edited, figures),
     }
     # Marked as HTML here: what our own code drew.
     html = render(
@@ -135,31 +131,10 @@ def build(root: Path, params: Params, lock: Lock, found: Mapping[str, Run], made
     return Report(html, figures, curves, missing, left_out, _headline(params, figures))
 
 
-def _themes(root: Path) -> dict[str, str]:
-    path = root / paths.COT_LABELS / "train.parquet"
-    if not path.is_file():
-        return {}
-    table = read_table(path, columns=["prompt_id", "theme"]).drop_duplicates("prompt_id")
-    return dict(zip(table["prompt_id"].astype(str), table["theme"].astype(str), strict=True))
-
-
-def _sheet(root: Path, themes: dict[str, str]) -> list[pictures.SheetRow] | Missing | Skipped:
-    if not list((root / paths.GRIDS).glob("*/index.parquet")):
-        return Missing("the painted grids", paths.GRIDS)
-    return pictures.contact_sheet(root / paths.GRIDS, themes, SHEET_ROWS) or Skipped("grids", "none was painted")
-
-
 def _untrained(root: Path) -> list[Skipped]:
     """The recipes of the graph that no policy is trained by."""
     found = (Skipped.of(f"the policy {folder.name}", folder) for folder in sorted((root / paths.POLICIES).glob("*")))
     return [part for part in found if part is not None]
-
-
-def _cards(root: Path) -> list[pictures.PairCard] | Missing | Skipped:
-    labels = root / paths.COT_LABELS / "train.parquet"
-    if not labels.is_file() or not list((root / paths.GRIDS).glob("*/index.parquet")):
-        return Missing("the labelled pairs", paths.COT_LABELS / "train.parquet")
-    return pictures.pair_cards(labels, root / paths.GRIDS, PAIRS) or Skipped("pairs of panels", "none was ranked here")
 
 
 @dataclass(frozen=True)
@@ -189,13 +164,13 @@ def _parameters(lock: Lock) -> dict[str, dict[str, Any]]:
     return {section: dict(sorted(values.items())) for section, values in grouped.items() if values}
 
 
-def _opening(root: Path, params: Params, parts: list[trained.PolicyPart], figures: Figures) -> Showcase | None:
+def _opening(root: Path, params: Params, parts: list[policies.PolicyPart], figures: Figures) -> Showcase | None:
     """What the first policy that was measured learnt, at its largest size."""
     measured = next((part for part in parts if part.tables), None)
     if measured is None:
         return None
     size = max(params.policies.recipes[measured.name].eval_sizes)
-    return showcase(root, measured, size, tiles.measure_of(params, "consistency"), figures)
+    return showcase(root, measured, size, policies.measure_of(params, "consistency"), figures)
 
 
 def _headline(params: Params, figures: Figures) -> dict[str, float]:

@@ -89,7 +89,7 @@ def versions() -> dict[str, str]:
     """Versions of what computed the figures."""
     found = {"python": platform.python_version(), "system": f"{platform.system()} {platform.machine()}"}
     for name in (
-        "paco",
+        "paco-rl",
         "torch",
         "diffusers",
         "transformers",

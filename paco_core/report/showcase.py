@@ -21,15 +21,14 @@ from paco_core.io import paths
 from paco_core.io.files import DataError, read_table
 from paco_core.io.shards import ShardReader
 from paco_core.report.html import Picture
-from paco_core.report.painters import MEASURES
-from paco_core.report.tiles import times
+from paco_core.report.policies import SET_MEASURES, times
 
 if TYPE_CHECKING:
     import pandas as pd
     from PIL.Image import Image
 
     from paco_core.report.figures import Figures
-    from paco_core.report.trained import Measure, PolicyPart
+    from paco_core.report.policies import Measure, PolicyPart
 
 MOST_SETS = 100  # shown: those of the paper's profile are 1024 px wide, and take long to read
 THUMBNAIL_PX = 128
@@ -167,7 +166,7 @@ def showcase(root: Path, part: PolicyPart, size: int, measure: str, figures: Fig
         title=record.theme,
         size=size,
         times=times(size, part.train_size),
-        measure=MEASURES[measure],
+        measure=SET_MEASURES[measure],
         before=panels(BEFORE),
         after=panels(AFTER),
         columns=columns if rows * columns > WIDEST_ROW else rows * columns,

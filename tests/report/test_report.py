@@ -15,7 +15,7 @@ from fixture_project import found_runs, write_project
 
 from dvc_project.lockfile import Lock
 from paco_core.config.params import load
-from paco_core.report import charts, edits, page
+from paco_core.report import charts, judges, page
 from paco_core.report.figures import Figures, duration, text_of
 from paco_core.report.runs import recorded_runs, stage_runs
 from paco_core.runtime.provenance import records
@@ -184,9 +184,9 @@ def test_published_rows_are_marked(report: page.Report) -> None:
 def test_edits_are_judged_in_each_respect(report: page.Report) -> None:
     section = report.html[report.html.index("And of edits?") :]
     section = section[: section.index("How the judge learnt")]
-    assert all(words in section for words in edits.DIMENSIONS.values())
+    assert all(words in section for words in judges.DIMENSIONS.values())
     shown = {key for key, _, text in Reader(section).numbers if text != "–"}
-    for dimension in edits.DIMENSIONS:
+    for dimension in judges.DIMENSIONS:
         assert f"edit_reward.methods.reward.accuracy.{dimension}.strict.mean" in shown
         assert f"edit_reward.comparisons.reward - base.{dimension}.p_value" in shown
     assert "edit_reward.methods.clip_i.accuracy.overall.strict.mean" not in shown  # it reads no instruction

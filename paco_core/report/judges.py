@@ -1,0 +1,251 @@
+"""The parts of the page about the judge: pictures before any training, its lessons, how it learnt, how good it is."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from paco_core.benchmarks.published import T2IS_ABLATION, PublishedRow
+from paco_core.data.records.panels import PanelStore
+from paco_core.data.records.records import parse_ref
+from paco_core.io import paths
+from paco_core.io.files import read_json, read_table
+from paco_core.io.shards import GRID_COLUMNS, ShardReader
+from paco_core.report import charts
+from paco_core.report.charts import Axis, Chart, keep, line, read_log
+from paco_core.report.figures import Figures, Missing, Skipped
+from paco_core.report.html import Picture
+
+SHEET_ROWS, PAIRS = 6, 6
+LABELS = ("Yes", "No")
+#: What an edit is judged by: key -> words.
+DIMENSIONS = {
+    "prompt_following": "Does what was asked",
+    "consistency": "Leaves the rest alone",
+    "overall": "Both at once",
+}
+STYLES = {"reward": "s1", "base": "s2", "clip_i": "s3"}  # other judges: s4
+
+
+@dataclass(frozen=True)
+class SheetRow:
+    """One prompt of the contact sheet with its grids."""
+
+    theme: str
+    pictures: list[Picture]
+
+
+@dataclass(frozen=True)
+class PairCard:
+    """Two panels, the label, and why."""
+
+    first: Picture
+    second: Picture
+    theme: str
+    label: str
+    reasons: str
+
+
+@dataclass(frozen=True)
+class MethodRow:
+    """One judge in one dimension of a benchmark."""
+
+    key: str  # of its figures
+    label: str
+    style: str
+    plot: str
+
+
+@dataclass(frozen=True)
+class Rival:
+    """Another judge, beside the trained one."""
+
+    key: str  # of the differences
+    label: str
+    dimensions: list[str]  # in which both judge
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """A benchmark of judges: the rankings, in one dimension, or the edits, in :data:`DIMENSIONS`."""
+
+    dimensions: Mapping[str, str]
+    rows: dict[str, list[MethodRow]]  # by dimension
+    axis: str
+    rivals: list[Rival]
+    published: list[dict[str, Any]]
+    tie_rule: str
+
+
+def contact_sheet(root: Path) -> list[SheetRow] | Missing | Skipped:
+    """Grids of some prompts, every seed of each; a fixed random choice of prompts, not the best ones."""
+    if not list((root / paths.GRIDS).glob("*/index.parquet")):
+        return Missing("the painted grids", paths.GRIDS)
+    reader, themes = ShardReader.below(root / paths.GRIDS, require=GRID_COLUMNS), _themes(root)
+    prompts = sorted(reader.index["prompt_id"].astype(str).unique(), key=_choice_order)
+    named = [p for p in prompts if p in themes] or prompts
+    sheet = []
+    for prompt in named[:SHEET_ROWS]:
+        table = reader.index[reader.index["prompt_id"].astype(str) == prompt].sort_values("seed")
+        theme = themes.get(prompt, f"prompt {prompt}")
+        pictures = [Picture.of(reader.read(str(row.id)), f"{theme}, seed {row.seed}") for row in table.itertuples()]
+        sheet.append(SheetRow(theme, pictures))
+    return sheet or Skipped("grids", "none was painted")
+
+
+def _themes(root: Path) -> dict[str, str]:
+    path = root / paths.COT_LABELS / "train.parquet"
+    if not path.is_file():
+        return {}
+    table = read_table(path, columns=["prompt_id", "theme"]).drop_duplicates("prompt_id")
+    return dict(zip(table["prompt_id"].astype(str), table["theme"].astype(str), strict=True))
+
+
+def _choice_order(identity: str) -> str:
+    """A fixed shuffle: an order that looks random and is the same on every machine."""
+    return hashlib.sha256(identity.encode()).hexdigest()
+
+
+def pair_cards(root: Path) -> list[PairCard] | Missing | Skipped:
+    """Labelled pairs of painted panels, Yes and No in turn, each of another prompt: a fixed random choice."""
+    labels = root / paths.COT_LABELS / "train.parquet"
+    if not labels.is_file() or not list((root / paths.GRIDS).glob("*/index.parquet")):
+        return Missing("the labelled pairs", paths.COT_LABELS / "train.parquet")
+    panels = PanelStore.below(root / paths.GRIDS)
+    painted = set(panels.grids.index.index)
+    rows = [row for row in read_table(labels).to_dict("records") if parse_ref(str(row["first"]))[0] in painted]
+    rows = [row for row in rows if not isinstance(row.get("instruction"), str)]
+    rows.sort(key=lambda row: _choice_order(str(row["pair_id"])))
+    queues = {label: [row for row in rows if row["label"] == label] for label in LABELS}
+    cards: list[PairCard] = []
+    used: set[str] = set()
+    while len(cards) < PAIRS and any(queues.values()):
+        turn, other = LABELS[len(cards) % 2], LABELS[(len(cards) + 1) % 2]
+        queue = queues[turn] or queues[other]
+        row = queue.pop(next((n for n, r in enumerate(queue) if str(r["prompt_id"]) not in used), 0))
+        used.add(str(row["prompt_id"]))
+        first, second = (
+            Picture.of(panels.panel(str(row[side])), f"{side} picture: {row['theme']}") for side in ("first", "second")
+        )
+        reasons = str(row["answer"]).removeprefix(f"{row['label']}.").strip()
+        cards.append(PairCard(first, second, str(row["theme"]), str(row["label"]), reasons))
+    return cards or Skipped("pairs of panels", "none was ranked here")
+
+
+def learning(root: Path, curves: dict[str, Any]) -> list[Chart] | Missing:
+    """The judge's learning curves."""
+    log = read_log(root / paths.REWARD_LORA / "training_log.csv")
+    if log is None and (root / paths.REWARD_LORA / "source.json").is_file():
+        return []  # published weights: there was no training
+    if log is None:
+        return Missing("the judge's training log", paths.REWARD_LORA / "training_log.csv")
+    loss = [line(log, "step", "loss", "loss")]
+    seen = [
+        line(log, "step", "validation_accuracy", "right decisions", dots=True),
+        line(log, "step", "validation_roc_auc", "ROC-AUC", "s2", dots=True),
+    ]
+    keep(curves, "reward_lora.loss", loss)
+    keep(curves, "reward_lora.validation", seen)
+    return [
+        Chart.of("Training loss", "Falls while the judge learns; each point is a mini-batch.", loss, x_label="step"),
+        Chart.of(
+            "On held-out pairs",
+            "After each round through the data: how often it is right, and how well it separates Yes from No.",
+            seen,
+            x_label="step",
+            bounds=(0.5, 1.0),
+            guide=(0.5, "guessing"),
+        ),
+    ]
+
+
+def rankings(root: Path, figures: Figures) -> Benchmark | Missing | Skipped:
+    """The ranking benchmark's table and plot."""
+    results = _results(root, paths.CONSISTENCY_RANK, "the ranking benchmark")
+    if isinstance(results, Missing | Skipped):
+        return results
+    figures.add_all(
+        paths.CONSISTENCY_RANK.name, {k: results[k] for k in ("instances", "prompts", "methods", "comparisons")}
+    )
+    found = {name: method["metrics"]["accuracy"] for name, method in results["methods"].items()}
+    # Not 1 of 4: where the annotator tied candidates, a random order is right more often.
+    chance = found["random"]["mean"]
+    axis = Axis.over([v for m in found.values() for v in (m["mean"], m["low"], m["high"])], include=(0.0, chance))
+    rows = {"accuracy": [_row(results, paths.CONSISTENCY_RANK, name, "", axis, v, chance) for name, v in found.items()]}
+    return _benchmark(results, paths.CONSISTENCY_RANK, figures, {"accuracy": "Accuracy"}, rows, axis, "published")
+
+
+def edits(root: Path, figures: Figures) -> Benchmark | Missing | Skipped:
+    """The editing benchmark's tables and plots: which of two edits of a picture is better?"""
+    results = _results(root, paths.EDIT_REWARD, "the editing benchmark")
+    if isinstance(results, Missing | Skipped):
+        return results
+    figures.add_all(paths.EDIT_REWARD.name, {k: results[k] for k in ("cases", "methods", "comparisons")})
+    axis = Axis.over([0.0, 1.0])
+    rows = {
+        dimension: [
+            _row(results, paths.EDIT_REWARD, name, f".accuracy.{dimension}.strict", axis, value, guide=0.5)
+            for name, method in results["methods"].items()
+            if (value := method["accuracy"][dimension]["strict"])["mean"] is not None  # CLIP-I reads no instruction
+        ]
+        for dimension in DIMENSIONS
+    }
+    return _benchmark(results, paths.EDIT_REWARD, figures, DIMENSIONS, rows, axis, "published.edits")
+
+
+def _results(root: Path, folder: Path, what: str) -> dict[str, Any] | Missing | Skipped:
+    if (reason := Skipped.of(what, root / folder)) is not None:
+        return reason
+    path = folder / "results.json"
+    if not (root / path).is_file():
+        return Missing(what, path)
+    found: dict[str, Any] = read_json(root / path)
+    return found
+
+
+def _row(
+    results: Mapping[str, Any],
+    folder: Path,
+    name: str,
+    below: str,
+    axis: Axis,
+    value: Mapping[str, float],
+    guide: float,
+) -> MethodRow:
+    """``below``: where the figures of the row lie below those of the method."""
+    style = STYLES.get(name, "s4")
+    plot = charts.whisker(axis, value["mean"], value["low"], value["high"], style, guide=guide)
+    return MethodRow(f"{folder.name}.methods.{name}{below}", results["methods"][name]["label"], style, plot)
+
+
+def _benchmark(
+    results: Mapping[str, Any],
+    folder: Path,
+    figures: Figures,
+    dimensions: Mapping[str, str],
+    rows: dict[str, list[MethodRow]],
+    axis: Axis,
+    published: str,
+) -> Benchmark:
+    rivals = [
+        Rival(
+            f"{folder.name}.comparisons.{name}",
+            results["methods"][name.split(" - ")[1]]["label"],
+            [dimension for dimension in dimensions if found[dimension]["mean"] is not None],
+        )
+        for name, found in results["comparisons"].items()
+    ]
+    others: list[dict[str, Any]] = results.get("published", [])
+    for row in others:
+        figures.add_all(f"{published}.{row['model']}", row["figures"])
+    return Benchmark(dimensions, rows, charts.axis_labels(axis), rivals, others, results["tie_rule"])
+
+
+def ablation(figures: Figures) -> list[PublishedRow]:
+    """The paper's own rows about resolution and taming, for orientation."""
+    for row in T2IS_ABLATION:
+        figures.add_all(f"published.{row.model}", row.figures)
+    return list(T2IS_ABLATION)

@@ -1,0 +1,349 @@
+"""What the policies learnt: curves, pictures before and after, measurements, headlines; painters and editors alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from paco_core.config.params import Params, PolicyRecipe
+from paco_core.io import paths
+from paco_core.io.files import inside, read_json
+from paco_core.io.pictures import read_image
+from paco_core.report import charts
+from paco_core.report.charts import Axis, Chart, by_size, keep, line, read_log
+from paco_core.report.figures import Figures, Missing
+from paco_core.report.html import Picture
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Curves = dict[str, Any]
+
+
+class Measure(NamedTuple):
+    """A measure in plain words."""
+
+    name: str
+    meaning: str
+    rewarded: bool = False
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One prompt and seed at one size, before and after training."""
+
+    title: str  # the set's theme, or the instruction of an edit
+    size: int
+    before: Picture
+    after: Picture
+    key: str  # of what was measured of each
+    reference: Picture | None  # what was to be edited
+
+
+@dataclass(frozen=True)
+class ChangeRow:
+    """One measure at one size, before and after."""
+
+    size: int
+    key: str
+    before: str
+    after: str
+
+
+@dataclass(frozen=True)
+class MeasureTable:
+    """One measure at every size."""
+
+    name: str
+    meaning: str
+    rewarded: bool
+    rows: list[ChangeRow]
+    axis: str
+
+
+@dataclass(frozen=True)
+class PolicyPart:
+    """What one policy learnt."""
+
+    name: str
+    train_size: int
+    charts: list[Chart]
+    samples: dict[str, list[Sample]]  # by prompt, one entry a size
+    tables: list[MeasureTable]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What the page must know of a kind of policy.
+
+    Attributes:
+        stage: the benchmark that measured it.
+        compared: what that benchmark shows, in words.
+        counts: its figures that the page shows.
+        measures: by key, in the order of the page.
+        draw: charts of a training log: (log, evaluation sizes, name of the policy, where the points are kept).
+    """
+
+    stage: str
+    compared: str
+    counts: tuple[str, ...]
+    measures: Mapping[str, Measure]
+    draw: Callable[[pd.DataFrame, Sequence[int], str, Curves], list[Chart]]
+
+
+def parts(
+    kind: Kind, root: Path, recipes: Mapping[str, PolicyRecipe], figures: Figures, curves: Curves
+) -> tuple[list[PolicyPart], list[Missing]]:
+    """The part of every recipe of a kind, and what is missing for them."""
+    if not recipes:
+        return [], []
+    missing = list[Missing]()
+    results = _results(kind, root, figures)
+    if results is None:
+        missing.append(Missing(kind.compared, paths.DATA / kind.stage / "results.json"))
+    found = []
+    for name, recipe in recipes.items():
+        file = paths.POLICIES / name / "training_log.csv"
+        log = read_log(root / file)
+        if log is None:
+            missing.append(Missing(f"the training log of {name}", file, name))
+        sizes = results["policies"].get(name) if results else None
+        found.append(
+            PolicyPart(
+                name=name,
+                train_size=recipe.train_size,
+                charts=[] if log is None else kind.draw(log, recipe.eval_sizes, name, curves),
+                samples=_samples(kind, root, name, figures) if sizes else {},
+                tables=_tables(kind, name, sizes) if sizes else [],
+            )
+        )
+    return found, missing
+
+
+def _results(kind: Kind, root: Path, figures: Figures) -> dict[str, Any] | None:
+    path = root / "data" / kind.stage / "results.json"
+    if not path.is_file():
+        return None
+    results: dict[str, Any] = read_json(path)
+    figures.add_all(kind.stage, {key: results[key] for key in (*kind.counts, "steps", "policies")})
+    figures.add(f"{kind.stage}.seeds", len(results["seeds"]))
+    return results
+
+
+def _tables(kind: Kind, name: str, sizes: Mapping[str, Any]) -> list[MeasureTable]:
+    """Before and after by measure and size."""
+    tables = []
+    for key, measure in kind.measures.items():
+        found = {int(size): row[key] for size, row in sizes.items() if key in row}
+        if not found:
+            continue
+        ends = [row[when][k] for row in found.values() for when in ("before", "after") for k in ("mean", "low", "high")]
+        axis = Axis.over(ends, include=(0.0, 1.0) if key.startswith("gold") else ())
+        rows = []
+        for size, row in sorted(found.items()):
+            plots = [
+                charts.whisker(axis, row[when]["mean"], row[when]["low"], row[when]["high"], style)
+                for when, style in (("before", "s2"), ("after", "s1"))
+            ]
+            rows.append(ChangeRow(size, f"{kind.stage}.policies.{name}.{size}.{key}", *plots))
+        tables.append(MeasureTable(*measure, rows, charts.axis_labels(axis)))
+    return tables
+
+
+def _samples(kind: Kind, root: Path, name: str, figures: Figures) -> dict[str, list[Sample]]:
+    """Kept pictures of a policy by prompt; all sizes of a prompt stand together."""
+    folder = root / "data" / kind.stage / "samples"
+    if not (folder / "samples.json").is_file():
+        return {}
+    pairs: dict[tuple[str, int], dict[str, Any]] = {}
+    for entry in read_json(folder / "samples.json"):
+        if entry["policy"] == name:
+            pairs.setdefault((entry["prompt_id"], entry["size"]), {})[entry["when"]] = entry
+    found: dict[str, list[Sample]] = {}
+    for (prompt_id, size), both in sorted(pairs.items(), key=lambda pair: pair[0][1]):
+        key = f"samples.{name}.{size}.{prompt_id}"
+        for when, entry in both.items():
+            figures.add_all(f"{key}.{when}", {m: entry[m] for m in kind.measures if m in entry})
+        found.setdefault(prompt_id, []).append(_sample(folder, both["before"], both["after"], key))
+    return found
+
+
+def _sample(folder: Path, before: Mapping[str, Any], after: Mapping[str, Any], key: str) -> Sample:
+    size, edited = before["size"], "reference" in before
+    text = before["prompt"] if edited else before["theme"]
+
+    def picture(file: str, what: str) -> Picture:
+        return Picture.of(read_image(inside(folder, file)), f"{what}: {text}")
+
+    return Sample(
+        title=text,
+        size=size,
+        before=picture(before["file"], f"before training, {size} px"),
+        after=picture(after["file"], f"after training, {size} px"),
+        key=key,
+        reference=picture(before["reference"], "the picture to edit") if edited else None,
+    )
+
+
+SET_MEASURES = {
+    "gold_consistency": Measure(
+        "Gold consistency",
+        "share of panel pairs that show the same character in the same style, read by the recogniser",
+    ),
+    "gold_following": Measure(
+        "Gold prompt following", "share of requested attributes that were drawn, read by the recogniser"
+    ),
+    "consistency": Measure(
+        "Judge's consistency", "mean probability of “Yes” over the panel pairs; a training reward", rewarded=True
+    ),
+    "clip_t": Measure(
+        "Text match (CLIP-T)", "similarity of each panel and its own sentence; a training reward", rewarded=True
+    ),
+    "panel_diversity": Measure("Panel diversity", "how different the panels are; 0 would be one picture four times"),
+}
+
+
+def _set_charts(log: pd.DataFrame, sizes: Sequence[int], name: str, curves: Curves) -> list[Chart]:
+    """Rewards, their ratio, unseen prompts, diversity."""
+    rewards = [
+        line(log, "epoch", "reward/consistency", "judge’s consistency"),
+        line(log, "epoch", "reward/clip_t", "text match (CLIP-T)", "s2"),
+    ]
+    ratio = [line(log, "epoch", "reward_ratio", "consistency / text match")]
+    unseen = by_size(log, sizes, "gold_consistency")
+    measured = "Gold consistency on prompts it never trained on; the recogniser gives no reward."
+    if not any(line.points() for line in unseen):
+        unseen = by_size(log, sizes, "consistency")
+        measured = "The judge’s consistency on prompts it never trained on."
+    diversity = [line(log, "epoch", "panel_diversity", "panel diversity")]
+    lists = {"rewards": rewards, "reward_ratio": ratio, "unseen": unseen, "panel_diversity": diversity}
+    for key, lines in lists.items():
+        keep(curves, f"{name}.{key}", lines)
+    return [
+        Chart.of("Rewards", "Mean over all pictures of an epoch.", rewards, x_label="epoch"),
+        Chart.of(
+            "Reward ratio",
+            "If training pursued only one of the rewards, this line would keep climbing.",
+            ratio,
+            x_label="epoch",
+        ),
+        Chart.of("Unseen prompts", measured, unseen, x_label="epoch", bounds=(0.0, 1.0)),
+        Chart.of(
+            "Panel diversity",
+            "Near 0 the panels would be one picture four times: the collapse to watch for.",
+            diversity,
+            x_label="epoch",
+            bounds=(0.0, 0.1),
+        ),
+    ]
+
+
+PAINTERS = Kind(paths.T2IS.name, "the comparison before and after", ("prompts",), SET_MEASURES, _set_charts)
+
+
+EDIT_MEASURES = {
+    "gold_editing": Measure(
+        "Gold editing", "share of edits that did what was asked and changed nothing else, read by the recogniser"
+    ),
+    "gold_reached": Measure("Gold: asked trait reached", "share of edits that show the requested change"),
+    "gold_kept": Measure("Gold: the rest kept", "share of the other traits that stayed as they were"),
+    "editing": Measure(
+        "Judge’s editing score", "root of the product of its two answers; the training reward", rewarded=True
+    ),
+}
+
+
+def _edit_charts(log: pd.DataFrame, sizes: Sequence[int], name: str, curves: Curves) -> list[Chart]:
+    """The reward, unseen pictures, the distance from the reference."""
+    rewards = [line(log, "epoch", "reward/editing", "judge’s editing score")]
+    measure = "gold_editing" if f"eval/{sizes[0]}/gold_editing" in log.columns else "editing"
+    unseen = by_size(log, sizes, measure)
+    distance = [line(log, "epoch", "reference_distance", "distance from the reference")]
+    for key, lines in {"rewards": rewards, "unseen": unseen, "reference_distance": distance}.items():
+        keep(curves, f"{name}.{key}", lines)
+    words = f"{EDIT_MEASURES[measure].name} on pictures it never trained on."
+    return [
+        Chart.of("Reward", "Mean over all edits of an epoch.", rewards, x_label="epoch"),
+        Chart.of("Unseen pictures", words, unseen, x_label="epoch", bounds=(0.0, 1.0)),
+        Chart.of(
+            "Distance from the reference",
+            "Near 0 the edits would be copies: the collapse to watch for.",
+            distance,
+            x_label="epoch",
+            bounds=(0.0, 0.1),
+        ),
+    ]
+
+
+EDITORS = Kind(paths.GEDIT.name, "the edits before and after", ("prompts", "pictures"), EDIT_MEASURES, _edit_charts)
+
+
+def published(root: Path, figures: Figures) -> list[dict[str, Any]]:
+    """Rows that others published on GEdit-Bench."""
+    path = root / paths.GEDIT / "results.json"
+    rows: list[dict[str, Any]] = read_json(path)["published"] if path.is_file() else []
+    for row in rows:
+        figures.add_all(f"published.gedit.{row['model']}", row["figures"])
+    return rows
+
+
+@dataclass(frozen=True)
+class Tile:
+    """One headline: from a number to a number, in words."""
+
+    title: str
+    before: str
+    after: str
+    change: str
+    words: str
+
+
+def measure_of(params: Params, measure: str) -> str:
+    """What consistency or editing is measured by: the gold metric where this world has one."""
+    return f"gold_{measure}" if params.world == "storybook" else measure
+
+
+def times(size: int, train_size: int) -> str:
+    """How much larger a size is than that of the training, to stand before "the size"."""
+    relation = size / train_size
+    return {1.0: "", 2.0: "twice "}.get(relation, f"{relation:g} times ")
+
+
+def tiles(params: Params, painted: list[PolicyPart], edited: list[PolicyPart], figures: Figures) -> list[Tile]:
+    """The judge, and each policy at each size."""
+    found = []
+    rank = paths.CONSISTENCY_RANK.name
+    if f"{rank}.comparisons.reward - base.accuracy.mean" in figures.values:
+        chance = figures.values[f"{rank}.methods.random.metrics.accuracy.mean"]
+        found.append(
+            Tile(
+                "The judge",
+                f"{rank}.methods.base.metrics.accuracy.mean",
+                f"{rank}.methods.reward.metrics.accuracy.mean",
+                f"{rank}.comparisons.reward - base.accuracy",
+                "of ranking places right on prompts it never saw, untrained and trained "
+                f"(a random order: {chance:.2f})",
+            )
+        )
+    for part in painted:
+        what = "of panel pairs belong together"
+        found += _change_tiles(part, measure_of(params, "consistency"), "The painter", what)
+    for part in edited:
+        what = "of its edits did what was asked and changed nothing else"
+        found += _change_tiles(part, measure_of(params, "editing"), part.name, what)
+    return found
+
+
+def _change_tiles(part: PolicyPart, measure: str, title: str, what: str) -> Iterator[Tile]:
+    """A policy's measure before and after training, at each size."""
+    rows = [row for table in part.tables for row in table.rows if row.key.endswith(f".{measure}")]
+    for row in rows:
+        yield Tile(
+            f"{title} at {row.size} px",
+            f"{row.key}.before.mean",
+            f"{row.key}.after.mean",
+            f"{row.key}.change",
+            f"{what}, before and after training, at {times(row.size, part.train_size)}the size it trained at",
+        )
