@@ -166,7 +166,7 @@ def status(root: Path) -> Answer:
         sizes = {name: len(instance.candidates) for name, instance in queue.instances.items()}
         found = from_answers(store.latest(), sizes, queue.pictures)
         progress = queue.progress()
-    ranked, agreed = len({vote.instance_id for vote in found.rankings}), agreement(found.rankings, found.habits)
+    ranked, agreed = len({vote.instance_id for vote in found.rankings}), agreement(found.rankings)
     lines = [
         f"{ranked} of {len(queue.chosen)} instances ranked, "
         f"{len(found.rankings)} rankings, {found.counts['cannot_tell']:.0f} x cannot tell, "

@@ -198,7 +198,7 @@ def annotations_order_all_candidates(data: Path) -> CheckReport:
 
 
 def annotators_agree(data: Path) -> CheckReport:
-    """Nobody's rankings are doubtful: all agree with the others better than chance, and not by habit."""
+    """Nobody's rankings are doubtful: all agree with the others better than chance."""
     name = "annotators_agree"
     try:
         found = read_json(data / paths.ANNOTATIONS.name / "agreement.json")

@@ -84,7 +84,7 @@ def run(ctx: StageContext) -> None:
         votes = annotate(Task(instances, panels, ctx.params.annotations, ctx.root, progress.advance, ctx.say))
     if not votes.rankings:
         ctx.say(f"annotations: none of {len(instances)} instances is ranked (source {ctx.params.annotations.source!r})")
-    agreed = agreement(votes.rankings, votes.habits)
+    agreed = agreement(votes.rankings)
     table = to_table(adjudicate(votes.rankings, votes.undecided).values())
     if 0 < len(table) < len(instances):
         left = len(instances) - len(table)

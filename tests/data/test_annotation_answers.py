@@ -109,15 +109,16 @@ def test_a_store_that_is_lost_is_made_again_from_the_file(tmp_path: Path) -> Non
     assert len(list((tmp_path / STORE).parent.iterdir())) == 3, "the database and its log, no part"
 
 
-def test_a_store_of_an_earlier_version_is_copied_also_while_it_is_in_use(tmp_path: Path) -> None:
-    earlier = filled(tmp_path / answer_file.EARLIER, answers())
-    tokens = {one.token for one in earlier.annotators()}
-    told: list[str] = []
-    with answer_file.open_store(tmp_path, tmp_path / STORE, told.append) as store:
-        assert store.every() == earlier.every() and {one.token for one in store.annotators()} == tokens
-        assert "15 answers copied from " in told[0] and "remove it" in told[0]
-    answer_file.open_store(tmp_path, tmp_path / STORE, told.append).close()
-    assert len(told) == 1 and len(earlier.every()) == 15
+def test_a_store_of_an_earlier_version_is_refused_and_opens_once_it_is_moved(tmp_path: Path) -> None:
+    with filled(tmp_path / answer_file.EARLIER, answers()) as earlier:
+        kept = earlier.every()
+    with pytest.raises(DataError, match=rf"answers\.sqlite: a store of an earlier version; move it to .*{STORE}$"):
+        answer_file.open_store(tmp_path, tmp_path / STORE, print, create=True)
+    assert not (tmp_path / STORE).exists()
+    (tmp_path / STORE).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / answer_file.EARLIER).rename(tmp_path / STORE)
+    with answer_file.open_store(tmp_path, tmp_path / STORE, print) as store:
+        assert store.every() == kept
 
 
 def row(**changes: Any) -> dict[str, Any]:

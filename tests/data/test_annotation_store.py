@@ -215,7 +215,6 @@ def test_the_source_people_reads_what_was_saved(tmp_path: Path) -> None:
     found = votes(Task(table, queue.panels, params, tmp_path))
     assert len(found.rankings) == 10 and {tuple(vote.ranking) for vote in found.rankings} == {(3, 1, 2, 0)}
     assert found.counts == {"cannot_tell": 2, "skipped": 0, "stale_answers": 0}
-    assert found.habits["annotator-1"].median_seconds == 4.0 and not found.habits["annotator-1"].mechanical
     gone = from_answers(queue.store.latest(), {str(i): 4 for i in table["instance_id"] if i not in queue.chosen[:2]})
     assert gone.counts["stale_answers"] == 4 and len(gone.rankings) < 10
     with pytest.raises(DataError, match="no such file; `paco annotate` writes it when it stops, `paco annotate save`"):

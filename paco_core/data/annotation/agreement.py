@@ -8,13 +8,12 @@ candidate pairs that both order alike.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import combinations
 from statistics import fmean, stdev
 from typing import Any
 
-from paco_core.data.annotation.habits import Habits
 from paco_core.data.annotation.votes import Annotation
 from paco_core.io.text_table import text_table
 
@@ -32,9 +31,6 @@ class Annotator:
     tau: float  # mean Kendall tau with the others' rankings; 0 is chance
     tau_error: float  # standard error of that mean
     pairwise: float  # share of candidate pairs ordered as the others did
-    median_seconds: float
-    cannot_tell: int
-    pattern_share: float
     doubts: tuple[str, ...]
 
 
@@ -85,18 +81,17 @@ class Agreement:
             f"{self.shared_instances} instances ranked by two or more: Kendall's W {_show(self.kendall_w)}, "
             f"pairwise agreement {_show(self.pairwise)} (chance 0.50), Kendall's tau {_show(self.kendall_tau)}"
         )
-        columns = ("annotator", "rankings", "shared", "pairwise", "tau", "cannot tell", "s/answer", "")
+        columns = ("annotator", "rankings", "shared", "pairwise", "tau", "")
         rows: list[tuple[str, ...]] = []
         for one in self.annotators:
             spread = "" if math.isnan(one.tau_error) else f" ± {ONE_SIDED * one.tau_error:.2f}"
             rows.append(
                 (
                     one.name, str(one.rankings), str(one.shared), _show(one.pairwise), _show(one.tau) + spread,
-                    str(one.cannot_tell), _show(one.median_seconds, 1),
                     "DOUBTFUL: " + "; ".join(one.doubts) if one.doubts else "",
                 )
             )  # fmt: skip
-        return "\n".join([head, *text_table([columns, *rows], right=(1, 2, 3, 5, 6))])
+        return "\n".join([head, *text_table([columns, *rows], right=(1, 2, 3))])
 
 
 def kendall_w(rankings: Sequence[Sequence[int]]) -> float:
@@ -122,12 +117,11 @@ def kendall_tau(first: Sequence[int], second: Sequence[int]) -> float:
     return 2 * agreeing / len(pairs) - 1
 
 
-def agreement(rankings: Iterable[Annotation], habits: Mapping[str, Habits] | None = None) -> Agreement:
+def agreement(rankings: Iterable[Annotation]) -> Agreement:
     """The agreement of everybody, and of each with the others.
 
     Args:
         rankings: at most one by each annotator of each instance.
-        habits: how people worked, by name, where it is known.
     """
     instances: dict[str, dict[str, list[int]]] = {}
     given: dict[str, int] = {}
@@ -150,16 +144,15 @@ def agreement(rankings: Iterable[Annotation], habits: Mapping[str, Habits] | Non
         for name, taus in own.items():
             with_others[name].append(fmean(taus))
     everyone = [tau for taus in between.values() for tau in taus]
-    people = habits or {}
     annotators = []
-    for name in sorted(given.keys() | people.keys()):
+    for name in sorted(given):
         rest = [tau for pair, taus in between.items() if name not in pair for tau in taus]
-        annotators.append(_figures(name, given.get(name, 0), with_others.get(name, []), rest, people.get(name)))
+        annotators.append(_figures(name, given[name], with_others[name], rest))
     tau = _mean(everyone)
     return Agreement(len(concordances), _mean(concordances), tau, (1 + tau) / 2, tuple(annotators))
 
 
-def _figures(name: str, rankings: int, taus: list[float], rest: list[float], habit: Habits | None) -> Annotator:
+def _figures(name: str, rankings: int, taus: list[float], rest: list[float]) -> Annotator:
     tau = _mean(taus)
     error = stdev(taus) / math.sqrt(len(taus)) if len(taus) > 1 else math.nan
     return Annotator(
@@ -169,14 +162,11 @@ def _figures(name: str, rankings: int, taus: list[float], rest: list[float], hab
         tau=tau,
         tau_error=error,
         pairwise=(1 + tau) / 2,
-        median_seconds=habit.median_seconds if habit else math.nan,
-        cannot_tell=habit.cannot_tell if habit else 0,
-        pattern_share=habit.pattern_share if habit else math.nan,
-        doubts=tuple(_doubts(taus, tau, error, rest, habit)),
+        doubts=tuple(_doubts(taus, tau, error, rest)),
     )
 
 
-def _doubts(taus: list[float], tau: float, error: float, rest: list[float], habit: Habits | None) -> list[str]:
+def _doubts(taus: list[float], tau: float, error: float, rest: list[float]) -> list[str]:
     """Why an annotator is doubtful; with fewer than :data:`ENOUGH` shared instances agreement tells nothing."""
     found = []
     if len(taus) >= ENOUGH:
@@ -185,9 +175,6 @@ def _doubts(taus: list[float], tau: float, error: float, rest: list[float], habi
             found.append(f"no better than chance over {len(taus)} shared instances")
         elif tau + ONE_SIDED * error < among / 2:
             found.append(f"agrees with the others less than half as much as they do ({tau:.2f} against {among:.2f})")
-    if habit is not None and habit.mechanical:
-        places = "-".join(str(place + 1) for place in habit.pattern)
-        found.append(f"chose the places {places} in {habit.pattern_share:.0%} of the answers")
     return found
 
 

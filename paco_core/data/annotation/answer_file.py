@@ -133,21 +133,18 @@ def exists(root: Path, path: Path) -> bool:
 
 
 def open_store(root: Path, path: Path, say: Callable[[str], object], *, create: bool = False) -> AnswerStore:
-    """The store; where there is none, made from what there is: a store of an earlier version, or the file.
+    """The store; where there is none, made from the file, if there is one.
 
     Args:
         say: receives a line about what was taken over.
         create: make an empty one where there is nothing.
 
     Raises:
-        DataError: when there is nothing to open, or it is no answer store.
+        DataError: when there is nothing to open, or it is no answer store, or lies where earlier versions kept it.
     """
     if not path.is_file() and (root / EARLIER).is_file():
-        with AnswerStore(root / EARLIER) as earlier, atomic(path) as part:
-            earlier.copy(part)
-            count = len(earlier.every())
-        say(f"{count} answers copied from {root / EARLIER} to {path}; the earlier file is no longer read; remove it")
-    elif not path.is_file() and (root / FILE).is_file():
+        raise DataError(f"{root / EARLIER}: a store of an earlier version; move it to {path}")
+    if not path.is_file() and (root / FILE).is_file():
         answers = read(root)
         with atomic(path) as part, AnswerStore(part, create=True) as fresh:
             fresh.restore(answers)

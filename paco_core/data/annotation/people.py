@@ -6,9 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 
 from paco_core.data.annotation import answer_file
-from paco_core.data.annotation.habits import Habits, habits
 from paco_core.data.annotation.pictures_seen import is_outdated, present
-from paco_core.data.annotation.store import FINAL, Answer
+from paco_core.data.annotation.store import Answer
 from paco_core.data.annotation.votes import Task, Votes, orders, unscored
 
 
@@ -51,23 +50,9 @@ def from_answers(
             if answer.ranking is not None and orders(list(answer.ranking), len(answer.shown))
         ],
         undecided=Counter(answer.instance_id for answer in known if answer.verdict == "cannot_tell"),
-        habits=_habits(known),
         counts={
             "cannot_tell": verdicts["cannot_tell"],
             "skipped": verdicts["skipped"],
             "stale_answers": stale,
         },
     )
-
-
-def _habits(answers: Iterable[Answer]) -> dict[str, Habits]:
-    own: dict[str, list[Answer]] = {}
-    for answer in answers:
-        own.setdefault(answer.annotator, []).append(answer)
-    found = {}
-    for name, given in own.items():
-        ranked = [(answer, answer.ranking) for answer in given if answer.ranking is not None]
-        patterns = [tuple(answer.shown.index(candidate) for candidate in ranking) for answer, ranking in ranked]
-        seconds = [answer.seconds for answer in given if answer.verdict in FINAL]
-        found[name] = habits(patterns, seconds, sum(answer.verdict == "cannot_tell" for answer in given))
-    return found

@@ -43,7 +43,7 @@ def annotate(task: Task) -> Votes:
     source: Callable[[Task], Votes] = import_module(SOURCES[task.params.source]).votes
     found = source(task)
     if excluded := set(task.params.exclude):
-        known = {vote.annotator for vote in found.rankings} | found.habits.keys()
+        known = {vote.annotator for vote in found.rankings}
         if unknown := excluded - known:
             raise DataError(
                 f"annotations.exclude names {', '.join(sorted(unknown))}, who gave no vote; "
@@ -51,7 +51,6 @@ def annotate(task: Task) -> Votes:
             )
         before = len(found.rankings)
         found.rankings = [vote for vote in found.rankings if vote.annotator not in excluded]
-        found.habits = {name: habit for name, habit in found.habits.items() if name not in excluded}
         found.counts["excluded_votes"] = before - len(found.rankings)
     if not found.rankings:
         raise DataError(f"annotations.source {task.params.source!r} gave no ranking at all")

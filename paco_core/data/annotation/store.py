@@ -12,7 +12,7 @@ import secrets
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import count
@@ -235,11 +235,6 @@ class AnswerStore:
             raise NotStored(str(error)) from None
         self._checkpoint()
         return True
-
-    def copy(self, target: Path) -> None:
-        """Write all that is stored to another file, as it is at one moment, also while others write."""
-        with self._lock, closing(sqlite3.connect(target)) as other:
-            self._db.backup(other)
 
     def restore(self, answers: Iterable[Answer]) -> None:
         """Fill a fresh store with the answers of another one, in order of time; all or none.

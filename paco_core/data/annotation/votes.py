@@ -16,7 +16,6 @@ from paco_core.io.files import DataError
 if TYPE_CHECKING:
     import pandas as pd
 
-    from paco_core.data.annotation.habits import Habits
     from paco_core.data.records.panels import PanelStore
 
 COLUMNS = ("instance_id", "annotator", "ranking", "scores", "tied")
@@ -72,13 +71,12 @@ class Task:
 class Votes:
     """What a source gave.
 
-    ``undecided`` counts, by instance, those who looked and could not tell; ``habits`` holds how each person
-    worked, by name; ``counts`` what else the source has to report.
+    ``undecided`` counts, by instance, those who looked and could not tell; ``counts`` what else the source has to
+    report.
     """
 
     rankings: list[Annotation]
     undecided: Counter[str] = field(default_factory=Counter)
-    habits: dict[str, Habits] = field(default_factory=dict)
     counts: dict[str, float] = field(default_factory=dict)
 
 
