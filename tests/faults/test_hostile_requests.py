@@ -14,6 +14,7 @@ import hostile
 import pytest
 import schemathesis
 import tiny_vlm
+from fastapi import FastAPI
 from hypothesis import strategies as st
 from PIL import Image
 from serving_fakes import NAME, listening
@@ -22,10 +23,10 @@ from verdicts import Ledger
 
 from paco_core.io.files import write_json
 from paco_core.reward_model.scorer import Scorer
-from paco_core.serving.description import openapi
 from paco_core.serving.engines.answering import Answerer
 from paco_core.serving.engines.transformers_app import Server, build_app
 from paco_core.serving.engines.usage import counter
+from paco_core.serving.protocol import ChatRequest
 from paco_core.serving.servers.gateway import Gateway, routes
 from paco_core.serving.servers.gateway import build_app as build_gateway
 from paco_core.serving.servers.registry import Record, Registry
@@ -179,11 +180,15 @@ def test_bytes_that_are_no_http(door: tuple[str, str], ledger: Ledger, tries: Ca
         row.judge("and a good one afterwards", unharmed(url, before))
 
 
+def question(asked: ChatRequest) -> None:
+    """What FastAPI describes; the server checks questions by the same model."""
+
+
 @pytest.mark.parametrize("mode", list(schemathesis.GenerationMode), ids=lambda mode: mode.value)
 def test_the_schema_of_the_reward_server(
     server: str, ledger: Ledger, tries: Callable[[int, int], int], mode: schemathesis.GenerationMode
 ) -> None:
-    """What schemathesis makes from the server's own description: valid by it, or invalid in one place."""
+    """What schemathesis makes from the server's model of a request: valid by it, or invalid in one place."""
     before = score(server)
     with ledger.row("from its OpenAPI schema", "reward server", hostile=True) as row:
 
@@ -191,7 +196,9 @@ def test_the_schema_of_the_reward_server(
             reply = case_reply(case, server)
             row.judge(case.operation.label, hostile.answered(reply))
 
-        operation = schemathesis.openapi.from_dict(openapi("PaCo reward model"))[CHAT]["POST"]
+        described = FastAPI()
+        described.post(CHAT)(question)
+        operation = schemathesis.openapi.from_dict(described.openapi())[CHAT]["POST"]
         hostile.each(operation.as_strategy(mode), tries(100, 8), act)
         row.judge("and a good one afterwards", unharmed(server, before))
 

@@ -31,7 +31,6 @@ PLUMBING = frozenset(
         "paco_core.io.project",
         "paco_core.io.secret_shapes",
         "paco_core.io.secrets",
-        "paco_core.serving.description",
         "paco_core.serving.engines.metrics",
         "paco_core.serving.guard",
         "paco_core.serving.servers.cleanup",

@@ -28,7 +28,6 @@ from paco_core.io.imports import uncollected, without
 from paco_core.io.numbers import PORTS, whole
 from paco_core.reward_model.yes_probability import PairQuery
 from paco_core.serving.cache import ScoreCache
-from paco_core.serving.description import openapi
 from paco_core.serving.engines.answering import Answer, Ask
 from paco_core.serving.engines.batching import Batcher
 from paco_core.serving.engines.media import Media
@@ -119,7 +118,7 @@ def completion(answer: Answer, model: str, logprobs: bool, usage: Usage) -> dict
 
 
 def build_app(server: Server, host: str = "127.0.0.1") -> Starlette:
-    """The application: ``/v1/models``, ``/v1/chat/completions``, ``/health``, ``/metrics``, ``/openapi.json``.
+    """The application: ``/v1/models``, ``/v1/chat/completions``, ``/health``, ``/metrics``.
 
     Args:
         host: where it listens.
@@ -144,9 +143,6 @@ def build_app(server: Server, host: str = "127.0.0.1") -> Starlette:
     async def models(request: Request) -> Response:
         authorise(request, server.api_key)
         return as_json(server.models())
-
-    async def description(_request: Request) -> Response:
-        return as_json(openapi("PaCo reward model"))
 
     async def chat(request: Request) -> Response:
         started = time.perf_counter()
@@ -175,7 +171,6 @@ def build_app(server: Server, host: str = "127.0.0.1") -> Starlette:
             Route("/v1/models", models),
             Route("/health", health),
             Route("/metrics", metrics),
-            Route("/openapi.json", description),
         ],
         middleware=[Middleware(SameSite, host=host, refused=count_refusal)],
         exception_handlers=ERRORS,
