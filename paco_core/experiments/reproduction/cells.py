@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from paco_core.grpo.outcome import Outcome
 
 LAST_EPOCHS = 5  # whose mean stands for the end of a training
-FIELDS = ("variant", "seed", "run", "basis", "examined", "changes", "training", "settings")
 Say = Callable[[str], None]
 
 
@@ -63,11 +62,11 @@ class Kept:
 def kept_cells(out: Path) -> list[Kept]:
     """Finished cells below a folder, in the order of the variants and seeds; other folders are passed over."""
     names = [variant.name for variant in VARIANTS]
-    found = []
+    found, parts = [], [field.name for field in fields(Kept) if field.name != "folder"]
     for path in sorted((out / "cells").glob(f"*/{RESULT}")):
         kept = read_json(path)
         try:
-            found.append(Kept(**{name: kept[name] for name in FIELDS}, folder=path.parent))
+            found.append(Kept(**{name: kept[name] for name in parts}, folder=path.parent))
         except KeyError as error:
             raise DataError(f"{path}: has no {error}; remove it and run `paco reproduce` again") from None
     return sorted((c for c in found if c.variant in names), key=lambda c: (names.index(c.variant), c.seed))

@@ -7,7 +7,7 @@ difference is taken case by case. Intervals are for other prompts and other trai
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -37,9 +37,6 @@ class Change:
     change: Estimate
     over_plain: Estimate | None  # None for the plain recipe, and where they share no seed
 
-    def as_dict(self) -> dict[str, Any]:
-        return {name: None if found is None else found.as_dict() for name, found in vars(self).items()}
-
 
 @dataclass(frozen=True)
 class Row:
@@ -49,8 +46,7 @@ class Row:
     title: str
     changes: Mapping[str, Any]  # of keys
     measures: Mapping[int, Mapping[str, Change]]  # size -> measure
-    trainings: Mapping[int, Mapping[str, Any]]  # seed -> what was reported of it
-    runs: Mapping[int, str | None]  # seed -> MLflow run
+    trainings: Mapping[int, Mapping[str, Any]]  # seed -> what was reported of it, and its MLflow ``run``, if any
 
     @property
     def seeds(self) -> list[int]:
@@ -59,18 +55,6 @@ class Row:
     def figures(self, name: str) -> list[float]:
         """A figure of the trainings, one a seed; NaN where it has none."""
         return [np.nan if t.get(name) is None else float(t[name]) for t in self.trainings.values()]
-
-    def as_dict(self) -> dict[str, Any]:
-        sizes = {
-            str(size): {name: change.as_dict() for name, change in found.items()}
-            for size, found in self.measures.items()
-        }
-        return {
-            "title": self.title,
-            "changes": dict(self.changes),
-            "measures": sizes,
-            "trainings": {str(seed): {**t, "run": self.runs[seed]} for seed, t in self.trainings.items()},
-        }
 
 
 @dataclass(frozen=True)
@@ -109,14 +93,10 @@ class Summary:
         return list(dict.fromkeys(name for row in self.rows for found in row.measures.values() for name in found))
 
     def as_dict(self) -> dict[str, Any]:
-        tree: dict[str, Any] = jsonable(
-            {
-                "settings": dict(self.settings),
-                "resamples": self.resamples,
-                "variants": {row.variant: row.as_dict() for row in self.rows},
-            }
-        )
-        return tree
+        rows = [asdict(row) for row in self.rows]
+        variants = {row.pop("variant"): row for row in rows}
+        tree = {"settings": dict(self.settings), "resamples": self.resamples, "variants": variants}
+        return dict(jsonable(tree))
 
 
 def by_recipe(cells: Sequence[Kept]) -> dict[str, list[Kept]]:
@@ -179,8 +159,8 @@ def summarise(recipe: str, cells: Sequence[Kept], before: pd.DataFrame, resample
                 crossed_estimate(after, base, **draws),
                 over,
             )
-        trainings, runs = {c.seed: c.training for c in mine}, {c.seed: c.run for c in mine}
-        rows.append(Row(variant.name, variant.title, variant.changes, measures, trainings, runs))
+        trainings = {c.seed: {**c.training, "run": c.run} for c in mine}
+        rows.append(Row(variant.name, variant.title, dict(variant.changes), measures, trainings))
     return Summary(recipe, rows, cells[0].settings, resamples)
 
 

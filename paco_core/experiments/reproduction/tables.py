@@ -143,8 +143,8 @@ def published(summary: Summary) -> Table:
 
 def _runs(summary: Summary) -> Table:
     rows = [
-        [row.variant, str(seed), run or "not in MLflow yet", str(row.trainings[seed]["ended"])]
+        [row.variant, str(seed), training["run"] or "not in MLflow yet", str(training["ended"])]
         for row in summary.rows
-        for seed, run in row.runs.items()
+        for seed, training in row.trainings.items()
     ]
     return Table("Runs", ["variant", "training seed", "MLflow run", "ended"], rows, ["Experiment paco/reproduce."])
