@@ -1,7 +1,6 @@
 """The stages, one file each: a declaration, ``STAGE``, and ``run``. A file in this package is a stage."""
 
-from __future__ import annotations
-
+# Without `from __future__ import annotations`: the name would hide the stage `annotations` of this package.
 import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -18,7 +17,7 @@ def names() -> list[str]:
     return sorted(path.stem for path in FOLDER.glob("*.py") if path.stem != "__init__")
 
 
-def stage_file(name: str) -> StageFile:
+def stage_file(name: str) -> "StageFile":
     """The module of a stage.
 
     Raises:
@@ -40,7 +39,7 @@ def stage_file(name: str) -> StageFile:
     return cast("StageFile", module)
 
 
-def declared(root: Path) -> dict[str, Stage]:
+def declared(root: Path) -> "dict[str, Stage]":
     """Stage -> its declaration, for the stages of a project in the order of its ``dvc.yaml``.
 
     Entries of ``dvc.yaml`` that have no file here, such as a command of the project's own, are left out.
@@ -55,7 +54,7 @@ def declared(root: Path) -> dict[str, Stage]:
     return {name: stage_file(name).STAGE for name in groups if name in known}
 
 
-def declaration(name: str) -> Stage:
+def declaration(name: str) -> "Stage":
     """What a stage of ``dvc.yaml`` says of itself; the defaults for one that has no file here.
 
     Raises:
