@@ -8,7 +8,7 @@ from pathlib import Path
 from paco_core.config.params import PARAMS_FILE, load
 from paco_core.io import paths
 from paco_core.io.atomic import atomic
-from paco_core.io.files import DataError
+from paco_core.io.files import DataError, write_text
 from paco_core.io.targets import checked
 from paco_core.operations.promotion.champions import ALIASES, REWARD, Champions, adapter_of, bytes_of, out_of
 
@@ -48,7 +48,7 @@ def folder_of(root: Path, name: str) -> tuple[Path, Path | None]:
 
 
 def fetch(root: Path, name: str, target: Path) -> int:
-    """Copy what a name stands for to a new folder, as plain files; returns how many.
+    """Copy what a name stands for to a new folder, as plain files; returns how many. Its card's code names that folder.
 
     Raises:
         DataError: when there is no such thing, or something is at ``target`` already, or a stage, DVC or git keeps its
@@ -60,4 +60,19 @@ def fetch(root: Path, name: str, target: Path) -> int:
         raise DataError(f"{name!r} is neither the reward, a trained recipe nor NAME@champion (see `paco champions`)")
     with atomic(target) as part:
         shutil.copytree(folder, part)  # what links point at: the copy outlives DVC's cache
+        _rename(part / "README.md", name, target)
     return sum(path.is_file() for path in target.rglob("*"))
+
+
+def _rename(card: Path, name: str, target: Path) -> None:
+    """Let the code of a copied card load the copy, and not the folder of the project that it was copied from."""
+    stem = name.partition("@")[0]
+    if stem in (REWARD, "reward_merged"):
+        place = paths.REWARD_MERGED
+    else:
+        place = (paths.REWARD_LORA if stem == "reward_lora" else out_of(stem)) / "adapter"
+    if card.is_file():
+        text = card.read_text(encoding="utf-8")
+        for end in ("'", "/"):
+            text = text.replace(f"'{place.as_posix()}{end}", f"'{target.as_posix()}{end}")
+        write_text(card, text)
