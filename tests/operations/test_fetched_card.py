@@ -8,7 +8,10 @@ import pytest
 
 from paco_core.operations.named import fetch
 
-CARD = "pipeline.load_lora_weights({place!r})  # this folder\nfolder = {place!r}, '{place}/golden'\nproject: data/policies/x\n"
+CARD = """pipeline.load_lora_weights({place!r})  # this folder
+folder = {place!r}, '{place}/golden'
+project: data/policies/x
+"""
 
 
 @pytest.mark.parametrize(
