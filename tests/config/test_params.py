@@ -241,7 +241,7 @@ def _profile_with_brackets(project: Path) -> str:
     return "mine"
 
 
-@pytest.mark.parametrize("name", [*PROFILES, "mine"])
+@pytest.mark.parametrize("name", [*PROFILES, "storybook", "mine"])
 @pytest.mark.parametrize(
     ("change", "line"),
     [
