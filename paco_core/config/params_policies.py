@@ -169,6 +169,7 @@ def _own_and_shared(schema: dict[str, Any]) -> None:
         if name in how_fields(PolicyTraining):
             continue
         found.pop("default", None)
+        found.pop("description", None)
         schema["properties"][name] = {
             "anyOf": [found, {"type": "null"}],
             "description": f"instead of `policies.defaults.{name}`",
