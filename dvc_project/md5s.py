@@ -58,14 +58,14 @@ class Md5s:
         """Keep what is new for other processes; a disk that cannot take it costs time only."""
         if not self._new or self._file is None:
             return
-        new, self._new = self._new, {}  # other threads may add to it
-        rows = [(path, lines, stamp, md5) for (path, lines), (stamp, md5) in new.items()]
+        rows = [(path, lines, stamp, md5) for (path, lines), (stamp, md5) in self._new.items()]
         with suppress(OSError, sqlite3.Error, UnicodeEncodeError):  # the last: a name that is no text
             self._file.parent.mkdir(exist_ok=True)
             with closing(_open(self._file)) as database, database:
                 database.execute("create table if not exists md5s (path, lines, stamp, md5, primary key (path, lines))")
                 database.executemany("insert or replace into md5s values (?, ?, ?, ?)", rows)
                 database.execute("delete from md5s where rowid <= (select max(rowid) from md5s) - ?", [KEPT])
+        self._new.clear()
 
     def _read(self) -> dict[tuple[str, bool], tuple[str, str]]:
         if self._file is None or not self._file.is_file():

@@ -13,7 +13,7 @@ from paco_core.benchmarks.painting import before_and_after, paint_sizes
 from paco_core.benchmarks.separate_panels import paint_separately
 from paco_core.config.params import PolicyTraining
 from paco_core.config.references import model_content
-from paco_core.io.content import folder_content
+from paco_core.io.files import folder_digest
 from paco_core.policies.base import load_recipe
 from paco_core.policies.encodings import cache_folder
 
@@ -110,6 +110,6 @@ def painter(name: str, recipe: PolicyRecipe, adapter: Path, root: Path) -> list[
     Holds: the recipe but for the numbers of its training; base and adapter by content. Threads move a
     pixel by rounding and are left out.
     """
-    content = model_content(root, recipe.model), folder_content(adapter) if adapter.is_dir() else ""
+    content = model_content(root, recipe.model), folder_digest(adapter) if adapter.is_dir() else ""
     painted = recipe.model_dump(mode="json", exclude=set(PolicyTraining.model_fields))
     return [name, painted, *content, recipe.dtype, recipe.device]

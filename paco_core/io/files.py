@@ -287,6 +287,24 @@ def digest(value: Any, length: int = 12) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:length]
 
 
+def folder_digest(folder: Path, length: int = 32) -> str:
+    """MD5 over names and contents of all files below a folder, in sorted order.
+
+    Raises:
+        DataError: when the folder does not exist or is empty.
+    """
+    files = sorted(p for p in folder.rglob("*") if p.is_file())
+    if not files:
+        raise DataError(f"{folder}: no such folder, or it is empty")
+    md5 = hashlib.md5(usedforsecurity=False)
+    for path in files:
+        md5.update(path.relative_to(folder).as_posix().encode())
+        with path.open("rb") as stream:
+            while chunk := stream.read(1 << 20):
+                md5.update(chunk)
+    return md5.hexdigest()[:length]
+
+
 def settle_safetensors(path: Path) -> None:
     """Sort the metadata of a safetensors file: it is written in a hash map's order, another one in each process.
 

@@ -139,7 +139,7 @@ def assist(params: Params, item: str | None, root: Path) -> None:
 def run(ctx: StageContext) -> None:
     from paco_core.grpo.outcome import Reports
     from paco_core.grpo.recipe import Place
-    from paco_core.io.content import folder_content
+    from paco_core.io.files import folder_digest
     from paco_core.policies.adapted import adapted
     from paco_core.runtime import checkpoints
     from paco_core.runtime.provenance.chain import ENDPOINT_TAG
@@ -178,7 +178,7 @@ def run(ctx: StageContext) -> None:
             ctx.say(problem)
     adapter = ctx.root / final / "adapter"
     ctx.tracker.adapter(
-        registered_name(name), final, adapter, adapted(ctx.root, recipe), {"dvc.md5": folder_content(adapter)}
+        registered_name(name), final, adapter, adapted(ctx.root, recipe), {"dvc.md5": folder_digest(adapter)}
     )
     ctx.tracker.metrics(summary.last, recipe.epochs * updates, measures="")
     ctx.report(outcome.metrics(), {"": final})

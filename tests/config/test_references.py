@@ -8,8 +8,7 @@ import pytest
 
 from paco_core.config.params_base import Section
 from paco_core.config.references import ModelRef, UserFile, model_at, model_content, references
-from paco_core.io.content import folder_content
-from paco_core.io.files import DataError
+from paco_core.io.files import DataError, folder_digest
 
 
 class Part(Section):
@@ -58,6 +57,6 @@ def test_a_model_is_a_folder_where_there_is_one_else_a_name(tmp_path: Path) -> N
     folder.mkdir(parents=True)
     (folder / "config.json").write_text("{}")
     assert model_at(tmp_path, "org/name", "x") == folder
-    assert model_content(tmp_path, "org/name") == folder_content(folder)
+    assert model_content(tmp_path, "org/name") == folder_digest(folder)
     with pytest.raises(DataError, match="reward.base './none': no such folder below the project; give a model folder"):
         model_at(tmp_path, "./none", "reward.base")

@@ -22,7 +22,7 @@ from test_annotation_judge import alike, colours
 from test_dataset_prompt_writer import writer
 from test_dataset_reason_writer import honest
 
-from paco_core.io.content import folder_content
+from paco_core.io.files import folder_digest
 from paco_core.stages import run_stage
 
 DEADLINE_S = 240
@@ -98,4 +98,4 @@ def test_a_killed_stage_asks_for_the_rest_only_and_its_outs_are_the_same(
         run_stage(stage.name, None, whole)
         never_killed = json.loads((whole / f"data/metrics/{stage.name}.json").read_text())
     assert never_killed["requests"] == kept + figures["requests"] > stage.kill_at
-    assert folder_content(out) == folder_content(whole / "data" / stage.name)
+    assert folder_digest(out) == folder_digest(whole / "data" / stage.name)

@@ -19,8 +19,8 @@ import pytest
 import yaml
 from conftest import changed_stages
 
-from paco_core.io.content import folder_content
 from paco_core.io.file_locks import is_held
+from paco_core.io.files import folder_digest
 from paco_core.operations.audit import audit
 from paco_core.runtime.checkpoints import stage_folder
 from paco_core.runtime.stage_lock import lock_file
@@ -249,7 +249,7 @@ def test_a_training_killed_goes_on_from_its_checkpoint(smoke: Path, dvc: Dvc) ->
         done = dvc("repro", "--force", "--single-item", stage)  # by force, or DVC takes the out from its run cache
         assert done.returncode == 0 and "resumes after epoch 1 of 2" in done.stderr, done.stderr[-3000:]
         assert stage not in changed_stages(dvc), "the lock tells what lies there"
-        assert folder_content(out) == folder_content(aside), "bit for bit, nothing missing, nothing half-written"
+        assert folder_digest(out) == folder_digest(aside), "bit for bit, nothing missing, nothing half-written"
         assert all((smoke / name).is_file() for name in kept)
     finally:
         for made, before_it in ((out, aside), (checkpoints, finished)):

@@ -15,7 +15,7 @@ from stage_modules import imported_by
 from paco_core import stages
 from paco_core.cli.commands import main
 from paco_core.config import profiles
-from paco_core.io.content import folder_content
+from paco_core.io.files import folder_digest
 from paco_core.io.paths import DATA, METRICS
 from paco_core.runtime import tracking
 
@@ -111,7 +111,7 @@ def digest(root: Path, stage: str) -> str | None:
     if stage == "report" and (folder / "index.html").is_file():
         page = re.sub(rb"\d+ \w+ \d{4}, \d\d:\d\d UTC", b"", (folder / "index.html").read_bytes())
         return hashlib.md5(page, usedforsecurity=False).hexdigest()
-    return folder_content(folder) if folder.is_dir() and any(folder.rglob("*")) else None
+    return folder_digest(folder) if folder.is_dir() and any(folder.rglob("*")) else None
 
 
 def preload() -> None:

@@ -14,7 +14,7 @@ import micro
 import pytest
 from verdicts import Ledger, Outcome
 
-from paco_core.io.content import folder_content
+from paco_core.io.files import folder_digest
 from paco_core.runtime.tracking.journal import DamagedJournal, journals
 
 Breach = tuple[Outcome, str] | None
@@ -131,6 +131,6 @@ def ended_otherwise(
 def test_the_digest_sees_one_byte(tmp_path: Path) -> None:
     """The verdict has teeth: one changed byte in an out is another digest."""
     (tmp_path / "a").write_bytes(b"one")
-    before = folder_content(tmp_path)
+    before = folder_digest(tmp_path)
     (tmp_path / "a").write_bytes(b"two")
-    assert folder_content(tmp_path) != before
+    assert folder_digest(tmp_path) != before

@@ -19,7 +19,7 @@ import ranks
 from grpo_toys import figures, recipe, trainer
 from verdicts import Ledger, Outcome
 
-from paco_core.io.content import folder_content
+from paco_core.io.files import folder_digest
 
 Breach = tuple[Outcome, str] | None
 LIMIT_S = 90.0  # the other rank may wait for a collective call
@@ -48,7 +48,7 @@ def train(out: Path, kill: forked.Moment | None = None, *, count: bool = False) 
 
 
 def results(out: Path) -> tuple[Any, str]:
-    return json.loads((out / "rank0.json").read_text()), folder_content(out / "adapter")
+    return json.loads((out / "rank0.json").read_text()), folder_digest(out / "adapter")
 
 
 def test_rank_1_of_a_policy(tmp_path: Path, ledger: Ledger, tries: Callable[[int, int], int]) -> None:

@@ -74,6 +74,19 @@ def test_the_digest_ignores_key_order() -> None:
     assert files.digest({"a": 1, "b": 2}) == files.digest({"b": 2, "a": 1}) != files.digest({"a": 2, "b": 1})
 
 
+def test_the_folder_digest_sees_names_and_contents(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "a").write_text("1")
+    first = files.folder_digest(folder)
+    (folder / "a").write_text("2")
+    second = files.folder_digest(folder)
+    (folder / "a").rename(folder / "b")
+    assert len({first, second, files.folder_digest(folder)}) == 3
+    with pytest.raises(DataError, match="empty"):
+        files.folder_digest(tmp_path / "none")
+
+
 def test_the_recorded_md5_comes_from_the_lock(tmp_path: Path) -> None:
     assert Lock.read(tmp_path).md5_of("data/a") is None
     (tmp_path / "dvc.lock").write_text(

@@ -62,7 +62,11 @@ def test_a_dry_run_prints_and_sends_nothing(
 ) -> None:
     main(["push", str(adapter), "owner/name", "--dry-run"])
     out = capsys.readouterr().out
-    assert f"weights.safetensors {len(WEIGHTS)} bytes" in " ".join(out.split()) and "license: apache-2.0" in out and hub == []
+    assert (
+        f"weights.safetensors {len(WEIGHTS)} bytes" in " ".join(out.split())
+        and "license: apache-2.0" in out
+        and hub == []
+    )
 
 
 def test_a_model_goes_to_a_private_repository(

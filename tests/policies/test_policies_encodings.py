@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 from tiny import TEXT_LENGTH, tiny_flux
 
-from dvc_project import md5s
+from paco_core.io import content
 from paco_core.policies import base
 from paco_core.policies.encoder_adapters import adapters_on
 from paco_core.policies.encodings import fingerprint, row_key
@@ -100,11 +100,11 @@ def test_the_precision_of_products_counts(model: Path, tmp_path: Path) -> None:
     assert kept == {row_key(["text", "a blue bear", TEXT_LENGTH], "", name) for name in ("highest", "high")}
 
 
-def test_weights_in_the_place_of_others_of_their_size_and_time_are_others(
+def test_large_weights_in_the_place_of_others_of_their_size_and_time_are_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(md5s, "_SETTLED_NS", -1)
-    (tmp_path / ".dvc").mkdir()
+    monkeypatch.setattr(content, "LARGE_BYTES", 0)
+    monkeypatch.setattr(content, "SETTLED_S", -1.0)
     for name in ("dvc.yaml", "params.yaml"):
         (tmp_path / name).touch()
     monkeypatch.chdir(tmp_path)

@@ -34,8 +34,7 @@ from paco_core.data.llm.chat_connection import ChatError
 from paco_core.data.llm.chat_workers import ask_all
 from paco_core.data.llm.openai_chat import Chat
 from paco_core.io import paths
-from paco_core.io.content import folder_content
-from paco_core.io.files import DataError
+from paco_core.io.files import DataError, folder_digest
 from paco_core.runtime import launchers
 from paco_core.runtime.launchers import ray_data
 
@@ -106,7 +105,7 @@ def test_a_killed_painter_costs_time_and_no_byte(on_ray: None, tmp_path: Path) -
     assert (done.painted, done.resumed, done.batch_size, sum(counted)) == (8, 0, 2, 8)
     for name, finished in (("a", here), ("b", there)):
         grids.write_grids(tmp_path / name, jobs, finished)
-    assert folder_content(tmp_path / "a") == folder_content(tmp_path / "b")
+    assert folder_digest(tmp_path / "a") == folder_digest(tmp_path / "b")
     again = paint_apart(jobs, there, partial(pytest.fail, "loaded"), batch_size=2, gpu=False, threads=1, say=print)
     assert (again.painted, again.resumed) == (0, 8)
 

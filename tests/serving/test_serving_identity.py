@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from dvc_project import md5s
 from paco_core.config.params import ServingParams, load
+from paco_core.io import content
 from paco_core.serving.servers import endpoint
 from paco_core.serving.servers.endpoint import RewardEndpoint, fingerprint
 from paco_core.serving.servers.registry import Record
@@ -18,23 +18,25 @@ def serving(repository: Path) -> ServingParams:
     return load(repository / "params.yaml").serving
 
 
-def test_a_folder_is_what_it_holds_not_what_the_lock_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(md5s, "_SETTLED_NS", -1)
-    (tmp_path / ".dvc").mkdir()
+def test_a_large_folder_is_what_it_holds_not_what_the_lock_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(content, "LARGE_BYTES", 0)
+    monkeypatch.setattr(content, "SETTLED_S", -1.0)
     for name in ("dvc.yaml", "params.yaml"):
         (tmp_path / name).touch()
     monkeypatch.chdir(tmp_path)
     model = tmp_path / "data/reward_merged"
     model.mkdir(parents=True)
     (model / "model.safetensors").write_bytes(b"one")
-    known = fingerprint(model)
+    known = fingerprint(model, tmp_path)
     (tmp_path / "dvc.lock").write_text(
         "schema: '2.0'\nstages:\n  reward_merged:\n    cmd: x\n    outs:\n"
         f"    - {{path: data/reward_merged, hash: md5, md5: {known}.dir, size: 3}}\n"
     )
-    assert fingerprint(model) == known
+    assert fingerprint(model, tmp_path) == known
     (model / "model.safetensors").write_bytes(b"two")
-    assert fingerprint(model) != known
+    assert fingerprint(model, tmp_path) == fingerprint(model) != known
 
 
 @pytest.mark.parametrize(

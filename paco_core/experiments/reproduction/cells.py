@@ -21,8 +21,7 @@ from paco_core.experiments.reproduction.variants import VARIANTS, Variant
 from paco_core.grpo.outcome import Reports
 from paco_core.grpo.recipe import Place
 from paco_core.io import paths
-from paco_core.io.content import folder_content
-from paco_core.io.files import DataError, digest, read_json, write_json
+from paco_core.io.files import DataError, digest, folder_digest, read_json, write_json
 from paco_core.io.progress import Progress
 from paco_core.runtime.code.stage_code import StageCodes
 from paco_core.tasks.training import train_recipe
@@ -103,7 +102,7 @@ class Trainings:
             "prompts": len(self.exam.cases.records),
         }
         self.examined = self.exam.identity()
-        trained_on = folder_content(needed(root, self.exam.task.prompts))
+        trained_on = folder_digest(needed(root, self.exam.task.prompts))
         self.code = StageCodes.present(root).of(paths.POLICIES.name, recipe).digest
         settings = {k: v for k, v in self.settings.items() if k != "threads"}
         self.basis = digest([settings, scored_by(params), self.examined, trained_on, self.code], 32)

@@ -16,7 +16,7 @@ NAME = "reward_endpoint_healthy"
 def check_served(folder: Path, root: Path, serving: ServingParams) -> CheckReport:
     """Ask the living server of the model in ``folder`` for its name and its golden pairs; starts nothing."""
     try:
-        model = served_name(fingerprint(folder))
+        model = served_name(fingerprint(folder, root))
         endpoint = RewardEndpoint.living(folder, serving, root)
     except DataError as error:
         return CheckReport(NAME, False, "WARN", str(error))

@@ -12,10 +12,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from dvc_project.hashing import Workspace
 from paco_core.config.params import ServingParams
 from paco_core.io.answer import Answer, plain
-from paco_core.io.content import folder_content
-from paco_core.io.files import DataError, digest
+from paco_core.io.files import digest
 from paco_core.io.project import owner_root
 from paco_core.io.text_table import text_table
 from paco_core.reward_model.golden import FILE as GOLDEN_FILE
@@ -37,16 +37,21 @@ EMBEDDED = "paco_core.serving.engines.transformers_app"  # what computes scores 
 CLIENT = "paco_core.serving.client"  # what sends pictures and reads scores
 
 
-def fingerprint(folder: Path) -> str:
-    """DVC's md5 of a model folder, from its files: one that was made by hand is never taken for the recorded one.
+def fingerprint(folder: Path, root: Path | None = None) -> str:
+    """DVC's md5 of a model folder: names and contents of all its files.
+
+    Computed from the files, so that a folder made by hand is never taken for the recorded one; below ``root`` those
+    that have not changed since are not read again.
 
     Raises:
         ServingError: when the folder does not exist or is empty.
     """
-    try:
-        return folder_content(folder)
-    except DataError:
-        raise ServingError(f"{folder}: no model there; run `dvc repro reward_merged`") from None
+    inside = root is not None and folder.is_relative_to(root)
+    disk, path = (Workspace(root), folder.relative_to(root).as_posix()) if inside and root else (Workspace(folder), ".")
+    files = sorted(disk.files(path)) if folder.is_dir() else []
+    if not files:
+        raise ServingError(f"{folder}: no model there; run `dvc repro reward_merged`")
+    return str(disk.md5(path)).removesuffix(".dir")
 
 
 def served_name(md5: str) -> str:
@@ -119,7 +124,7 @@ class RewardEndpoint:
             ServingError: when there is no model.
         """
         registry = Registry(root)
-        record = registry.living(served_name(fingerprint(folder)))
+        record = registry.living(served_name(fingerprint(folder, root)))
         return None if record is None else _endpoint(record, folder, serving, registry)
 
     @classmethod
@@ -135,7 +140,7 @@ class RewardEndpoint:
             ServingError: when the server cannot start, or is not what its name says.
         """
         registry = Registry(root)
-        name = served_name(fingerprint(folder))
+        name = served_name(fingerprint(folder, root))
         record, lease = registry.join(name, recipe(folder, name, serving, root))
         went_well = False
         try:
@@ -256,7 +261,7 @@ def _endpoint(record: Record, folder: Path, serving: ServingParams, registry: Re
 def up(folder: Path, serving: ServingParams, root: Path) -> str:
     """Start a server that stays until :func:`down`, or keep the living one; says where it listens."""
     registry = Registry(root)
-    name = served_name(fingerprint(folder))
+    name = served_name(fingerprint(folder, root))
     settings = recipe(folder, name, serving, root)
     record, lived = _kept(registry, name, settings, lambda made: _endpoint(made, folder, serving, registry).ready())
     return f"{name} {'already serves' if lived else 'serves'} at {record.url} (process {record.pid})"
