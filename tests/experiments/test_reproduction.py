@@ -275,13 +275,14 @@ def test_a_killed_training_keeps_its_seconds(tmp_path: Path) -> None:
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: v.name)
 def test_a_variant_changes_its_own_keys_and_no_other(repository: Path, variant: Any) -> None:
     params = load(repository / "params.yaml")
-    recipe = params.policies.recipes["flux_t2is"].model_dump() if variant.recipe == "flux_t2is" else KONTEXT
+    own = params.policies.recipes["flux_t2is"]
+    recipe = own.model_dump(exclude=own.inherited) if variant.recipe == "flux_t2is" else KONTEXT
     params = changed(params, {"policies.recipes": {variant.recipe: recipe}})
     before, after = flatten(params.model_dump()), flatten(variant.applied(params, 7).model_dump())
-    differing = {key for key in before | after if before.get(key) != after.get(key)} - {"policies.seed"}
     place = f"policies.recipes.{variant.recipe}"
+    differing = {key for key in before | after if before.get(key) != after.get(key)} - {f"{place}.seed"}
     assert differing <= {re.sub("^recipe", place, key) for key in variant.changes}
-    assert bool(differing) == bool(variant.changes) and after["policies.seed"] == 7
+    assert bool(differing) == bool(variant.changes) and after[f"{place}.seed"] == 7
     if LARGEST in variant.changes.values():
         assert after[f"{place}.train_size"] == 128
 

@@ -85,7 +85,7 @@ def test_passes_that_a_group_shares(
     params: Params, changes: dict[str, Any], recipe: dict[str, Any], sampled: tuple[int, int], trained: tuple[int, int]
 ) -> None:
     asked = changed(params, {**recipe, "shared_noise": True}, **changes)
-    found, prompts = Workload.of(asked, "flux_t2is"), asked.policies.prompts_per_epoch
+    found, prompts = Workload.of(asked, "flux_t2is"), asked.policies.recipes["flux_t2is"].prompts_per_epoch
     assert found.rollout_passes == sampled[0] * found.images_an_epoch + sampled[1] * prompts
     assert found.trained_passes == trained[0] * found.images_an_epoch + trained[1] * prompts
 
@@ -156,9 +156,9 @@ def test_the_adapters_size_is_that_of_the_real_one(tmp_path: Path, params: Param
     found = architecture(tmp_path, "flux")
     assert found is not None and found.hidden == 32 and found.patch == 16
     policy = base.load("flux", str(folder), "cpu", "float32")
-    policy.add_adapter(params.policies.lora, 0)
+    policy.add_adapter(params.policies.defaults.lora, 0)
     real = sum(p.numel() for p in policy.trainable().values())
-    assert found.lora_parameters(params.policies.lora.rank, family_of("flux").lora_targets) == real
+    assert found.lora_parameters(params.policies.defaults.lora.rank, family_of("flux").lora_targets) == real
     assert adapters.TRAINED == "default" and architecture(tmp_path, "somebody/unknown") is None
 
 
@@ -207,7 +207,7 @@ def test_an_editors_size_is_that_of_the_real_one(tmp_path: Path, params: Params,
     with torch.device("meta"):
         transformer = getattr(diffusers, config["_class_name"]).from_config(config)
     assert sum(p.numel() for p in transformer.parameters()) == pytest.approx(found.parameters, rel=0.02)
-    asked = editing(params, family).recipes[family]
+    asked = editing(params, family)
     image, words = found.tokens(asked, 384)
     assert image == 2 * 24 * 24 and words == 128 + (0 if family == "flux_kontext" else 14 * 14)
     large = {"flux_kontext": 0, "qwen_image_edit": 37 * 37, "qwen_image_edit_plus": 14 * 14}  # 1024 and 384 over 28 px
@@ -314,6 +314,6 @@ def test_8_bit_moments_where_bitsandbytes_is_there(params: Params, monkeypatch: 
     monkeypatch.setitem(sys.modules, "bitsandbytes", ModuleType("bitsandbytes"))
     monkeypatch.setitem(sys.modules, "bitsandbytes.optim", library)
     monkeypatch.setattr("paco_core.training.optimizers.find_spec", lambda _name: object())
-    asked = changed(params, optimizer="adamw_8bit", learning_rate=0.125).policies
+    asked = changed(params, optimizer="adamw_8bit", learning_rate=0.125).policies.defaults
     built = build([torch.nn.Parameter(torch.zeros(2))], asked)
     assert isinstance(built, AdamW8bit) and built.defaults["lr"] == 0.125

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from paco_core.config import profiles
+from paco_core.config.execution import put
 from paco_core.config.params import Params, parse
 from paco_core.io import gpus
 from paco_core.planning import placement
@@ -26,8 +27,7 @@ def told(repository: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Tol
         monkeypatch.setenv(gpus.VISIBLE, visible)
         tree = profiles.resolve(repository, profile)
         for key, value in changes.items():
-            section, _, name = key.partition("__")
-            tree.setdefault(section, {})[name] = value
+            put(tree, key.replace("__", "."), value)
         params = parse(tree)
         stages = declared(repository)
         return placement.described(params, repository, stages, stage_costs(stages, params, repository))
@@ -40,37 +40,40 @@ def test_a_world_without_gpus_has_nothing_to_say(told: Callable[..., Told]) -> N
 
 
 def test_eight_gpus_are_divided_as_in_the_paper(told: Callable[..., Told]) -> None:
-    remarks, problems = told("paper", "0,1,2,3,4,5,6,7", devices__memory_gb=80)
+    remarks, problems = told("paper", "0,1,2,3,4,5,6,7", execution__devices__memory_gb=80)
     assert remarks == ["GPUs: stages 0, 1, 2, 3, 4, 5, 6 of 80 GB, reward servers 7"] and problems == []
-    remarks, problems = told("paper", "4,5", devices__memory_gb=80, devices__gpus=[5, 4])
+    remarks, problems = told("paper", "4,5", execution__devices__memory_gb=80, execution__devices__gpus=[5, 4])
     assert remarks == ["GPUs: stages 5 of 80 GB, reward servers 4"] and problems == []
-    _, (problem,) = told("paper", "4,5", devices__gpus=[4, 6])
+    _, (problem,) = told("paper", "4,5", execution__devices__gpus=[4, 6])
     assert problem == "devices.gpus: no GPU 6 is visible; there are: 4, 5"
 
 
 def test_what_does_not_fit_names_what_to_change(told: Callable[..., Told]) -> None:
-    _, problems = told("paper", "0,1", devices__memory_gb=48)
+    _, problems = told("paper", "0,1", execution__devices__memory_gb=48)
     trained = {problem.partition(":")[0]: problem for problem in problems}
     assert {"policies@qwen_edit", "gedit"} == set(trained)
     assert "about 60 GB on a GPU of 48 GB; lower policies.defaults.rollout_batch" in trained["policies@qwen_edit"]
-    assert told("published", "0,1", devices__memory_gb=48)[1] == []
-    _, (problem,) = told("published", "0,1", devices__memory_gb=40, policies__eval_batch=16)
+    assert told("published", "0,1", execution__devices__memory_gb=48)[1] == []
+    _, (problem,) = told("published", "0,1", execution__devices__memory_gb=40, policies__defaults__eval_batch=16)
     assert problem.startswith("policies@flux_t2is: about 44 GB on a GPU of 40 GB; ")
 
 
 def test_one_gpu_is_shared_with_the_server(told: Callable[..., Told]) -> None:
     """vLLM takes its share whatever it needs; the embedded engine what it needs."""
-    assert told("one_gpu", "0", devices__memory_gb=80) == (["GPUs: stages 0 of 80 GB, reward servers share them"], [])
-    _, problems = told("published", "0", devices__memory_gb=80)
+    assert told("one_gpu", "0", execution__devices__memory_gb=80) == (
+        ["GPUs: stages 0 of 80 GB, reward servers share them"],
+        [],
+    )
+    _, problems = told("published", "0", execution__devices__memory_gb=80)
     assert [problem.partition(":")[0] for problem in problems] == ["policies@flux_t2is", "t2is"]
     assert "about 38 GB and 68 GB of the reward's server" in problems[0]
     assert "lower execution.serving.gpu_share, or give the server a GPU of its own" in problems[0]
-    _, (problem, *_) = told("one_gpu", "0", devices__memory_gb=40)
+    _, (problem, *_) = told("one_gpu", "0", execution__devices__memory_gb=40)
     assert problem.startswith("policies@flux_t2is: about 38 GB and 19 GB of the reward's server on a GPU of 40 GB")
 
 
 def test_a_machine_can_be_described_from_afar(told: Callable[..., Told]) -> None:
-    remarks, problems = told("one_gpu", "", devices__memory_gb=48)
+    remarks, problems = told("one_gpu", "", execution__devices__memory_gb=48)
     assert remarks == ["GPUs: none is visible here; added up for one of 48 GB, which stages and reward servers share"]
     assert [problem.partition(":")[0] for problem in problems] == ["policies@flux_t2is", "t2is"]
     remarks, problems = told("one_gpu")
