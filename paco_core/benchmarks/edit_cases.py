@@ -13,6 +13,7 @@ from paco_core.benchmarks.edit_reward import DIMENSIONS, Case
 from paco_core.io.files import DataError, digest, inside
 from paco_core.io.pictures import decode_image, read_image
 from paco_core.io.rejected import Rejected
+from paco_core.io.text import not_blank
 from paco_core.storybook.edit_comparisons import EditComparison, edit_comparisons
 
 if TYPE_CHECKING:
@@ -76,8 +77,12 @@ def _case(entry: Mapping[str, Any], pictures: Callable[[], tuple[Image, Image, I
         raise DataError(f"record: key is {keys!r}, expected two")
     if dimension not in DIMENSIONS:
         raise DataError(f"record: dimension {dimension!r} is not one of {', '.join(DIMENSIONS)}")
-    if not isinstance(entry["instruction"], str) or not entry["instruction"]:
-        raise DataError("record: the instruction is empty or not a string")
+    if not isinstance(entry["instruction"], str):
+        raise DataError("record: the instruction is not a string")
+    try:
+        not_blank(entry["instruction"])
+    except ValueError as error:
+        raise DataError(f"record: instruction {error}") from None
     return Case(
         id=" > ".join(map(str, keys)),
         task_type=str(entry["task_type"]),

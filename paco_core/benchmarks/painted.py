@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -43,3 +44,8 @@ class Painted:
     @property
     def panels(self) -> list[Image]:
         return cut(self.image, self.record.layout)
+
+
+def cuts_of(painted: Iterable[Painted]) -> dict[str, Cut]:
+    """What was cut off prompts, by policy and id: policies read prompts of different lengths."""
+    return {f"{p.policy} {p.record.idx}": p.lost for p in painted if p.lost is not None}

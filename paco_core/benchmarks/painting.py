@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,28 +28,6 @@ if TYPE_CHECKING:
     from paco_core.grpo.sizes import RecordSize
     from paco_core.policies.base import Policy
     from paco_core.policies.encoded import Encoded
-
-
-def unseen_prompts(
-    records: Sequence[PromptRecord], trained: Collection[str], count: int, seed: int
-) -> list[PromptRecord]:
-    """A random choice of ``count`` prompts that no policy was trained on, the same for equal seeds.
-
-    A prompt is unseen when neither it nor another one on its theme was trained on. All of them are
-    taken when there are fewer.
-
-    Raises:
-        DataError: when none is left.
-    """
-    themes = {record.theme for record in records if record.idx in trained}
-    fresh = [r for r in records if r.idx not in trained and r.theme not in themes]
-    fresh.sort(key=lambda record: record.idx)
-    if not fresh:
-        raise DataError(
-            f"all {len(records)} prompts, or others on their themes, were trained on, none is left to test; "
-            "raise policies.defaults.eval_prompts or prompts.count"
-        )
-    return random.Random(seed).sample(fresh, min(count, len(fresh)))
 
 
 def paint(

@@ -47,7 +47,7 @@ def paint_separately(
     found: list[Painted] = []
     for size in recipe.eval_sizes:
         pictures = {
-            (painted.record.idx, painted.seed): painted.image
+            (painted.record.idx, painted.seed): painted
             for painted in paint(
                 policy,
                 [panel for row in panels.values() for panel in row],
@@ -64,8 +64,10 @@ def paint_separately(
         }
         for record in records:
             for seed in seeds:
-                images = [pictures[panel.idx, seed] for panel in panels[record.idx]]
-                found.append(Painted(name, size, SEPARATELY, record, seed, _grid(images, record)))
+                alone = [pictures[panel.idx, seed] for panel in panels[record.idx]]
+                lost = next((panel.lost for panel in alone if panel.lost is not None), None)
+                page = _grid([panel.image for panel in alone], record)
+                found.append(Painted(name, size, SEPARATELY, record, seed, page, lost))
     return found
 
 

@@ -14,13 +14,11 @@ import pandas as pd
 
 from paco_core.benchmarks.cases import Cases
 from paco_core.benchmarks.painted import Painted
-from paco_core.benchmarks.painting import unseen_prompts
 from paco_core.benchmarks.set_measures import set_measures
+from paco_core.benchmarks.unseen_prompts import only_test_file, unseen_prompts
 from paco_core.io import paths
-from paco_core.io.files import DataError
 from paco_core.rewards.base import RewardBatch, RewardFunction
 from paco_core.tasks.sets import SETS, read_sets
-from paco_core.tasks.table import recipes_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -35,11 +33,7 @@ def cases(read: Read, params: Params, trained: Collection[str]) -> Cases:
     Raises:
         DataError: when none is left, or recipes name different files.
     """
-    chosen, recipes = params.t2is, recipes_of(SETS, params.policies)
-    files = {None if recipe.prompts is None else recipe.prompts.test for recipe in recipes.values()}
-    if len(files) > 1:
-        raise DataError(f"recipes {', '.join(recipes)} name different prompts; t2is compares them on equal ones")
-    file = files.pop()
+    chosen, file = params.t2is, only_test_file(params)
     records = read_sets(read(paths.PROMPTS) / "prompts.jsonl" if file is None else read(Path(file)))
     unseen = unseen_prompts(records, trained, chosen.prompts, chosen.seed)
     return Cases(SETS, unseen, chosen.seeds, chosen.steps, separately=chosen.separately)

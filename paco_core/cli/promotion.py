@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,12 +28,13 @@ from paco_core.operations.promotion.champions import (
 )
 from paco_core.operations.promotion.decision import Decision, Side
 from paco_core.policies.adapted import adapted
+from paco_core.policies.cuts import report
 from paco_core.runtime.provenance.chain import of_path
 from paco_core.runtime.provenance.runs import RunFinder
 from paco_core.runtime.tracking import Tracker, open_run
 
 if TYPE_CHECKING:
-    import pandas as pd
+    from paco_core.operations.promotion.measuring import Measured
 
 DECISIONS = "Decisions about champions: gates, figures of both versions, and the paired test between them."
 
@@ -114,20 +116,22 @@ def _decide(
     say(f"measuring version {candidate.number} against the champion, version {incumbent.number}")
     ours, theirs = _measure(root, params, name, folders)
     chosen = decisions.benchmark_of(params, name)
-    return decisions.decide(
-        name, rule, (candidate.number, candidate.md5, ours), (incumbent.number, incumbent.md5, theirs), found,
-        resamples=chosen.bootstrap, seed=chosen.seed,
+    made = decisions.decide(
+        name, rule, (candidate.number, candidate.md5, ours.table), (incumbent.number, incumbent.md5, theirs.table),
+        found, resamples=chosen.bootstrap, seed=chosen.seed,
     )  # fmt: skip
+    report(ours.cuts, say)
+    return replace(made, cut_prompts=len(ours.cuts))
 
 
-def _measure(root: Path, params: Params, name: str, folders: list[Path]) -> list[pd.DataFrame]:
+def _measure(root: Path, params: Params, name: str, folders: list[Path]) -> list[Measured]:
     """Both sides on the same cases, by the same judge, on this machine."""
     from paco_core.operations.promotion import measuring
 
     if name == REWARD:
         return [measuring.measure_reward(root, params, folder) for folder in folders]
     cases, judge = measuring.unseen_by_all(root, params, name, folders), root / paths.REWARD_MERGED
-    return [measuring.measure_policy(root, params, name, folder, judge, cases)[0] for folder in folders]
+    return [measuring.measure_policy(root, params, name, folder, judge, cases) for folder in folders]
 
 
 def _record(tracker: Tracker, made: Decision) -> None:

@@ -8,6 +8,7 @@ from zoneinfo import ZoneInfo
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from paco_core.config.registered import registered
+from paco_core.io.text import not_blank
 
 # Every number has an upper bound, far above any use: a slip of the keyboard is refused by name, not computed for hours.
 Positive = Annotated[int, Field(gt=0, le=1_000_000)]
@@ -30,8 +31,9 @@ Family = Annotated[str, registered("policies/families.py", "FAMILIES")]
 
 
 class Section(BaseModel):
-    """A section of the file: immutable, closed to unknown keys, to NaN and infinity; params.py reads it strictly.
+    """A section of the file: immutable, closed to unknown keys, to blank texts, to NaN and infinity.
 
+    params.py reads it strictly.
     The text under a field is its description: the reference page, the JSON schema and `paco params` show it.
     """
 
@@ -47,6 +49,14 @@ class Section(BaseModel):
     @classmethod
     def _bounded(cls, value: Any) -> Any:
         _refuse_unbounded(value)
+        return value
+
+    @field_validator("*")
+    @classmethod
+    def _texts_say_something(cls, value: Any) -> Any:
+        for text in (value,) if isinstance(value, str) else value if isinstance(value, dict | list | tuple) else ():
+            if isinstance(text, str):
+                not_blank(text)
         return value
 
 

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pyarrow import parquet
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
-from paco_core.data.records.records import Id, first_fault
+from paco_core.data.records.records import Id, Words, first_fault
 from paco_core.io.atomic import atomic
 from paco_core.io.files import DataError, Names, digest, write_json, write_jsonl
 from paco_core.io.pictures import decode_image
@@ -41,7 +41,7 @@ class _Row(BaseModel):
     model_config = ConfigDict(extra="ignore")
 
     key: Id | None = None
-    instruction: str = Field(min_length=1)
+    instruction: Words
     instruction_language: Literal["en", "cn"] = "en"
     task_type: str | None = None
     Intersection_exist: bool | None = None

@@ -35,8 +35,9 @@ _PATTERNS = {name: _pattern(name) for name in ("theme", "plain", *EDIT_TEMPLATES
 
 
 def parse_question(text: str) -> Question | None:
-    """Inverse of :meth:`Question.text`; None for any other wording."""
+    """Inverse of :meth:`Question.text`; None for any other wording, and for one about a blank theme or instruction."""
     for name, pattern in _PATTERNS.items():
-        if match := pattern.fullmatch(text.strip()):
+        match = pattern.fullmatch(text.strip())
+        if match and all(said.strip() for said in match.groups()):
             return Question(**match.groupdict(), template=name if name in EDIT_TEMPLATES[1:] else None)
     return None

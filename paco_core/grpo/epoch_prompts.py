@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Hashable, Sequence
+from typing import TYPE_CHECKING
 
 from paco_core.io.files import DataError
+
+if TYPE_CHECKING:
+    from paco_core.config.params import PolicyRecipe
 
 
 def prompts_of_epoch(available: int, count: int, epoch: int, seed: int) -> list[int]:
@@ -26,6 +31,40 @@ def prompts_of_epoch(available: int, count: int, epoch: int, seed: int) -> list[
     random.Random(f"{seed}|{epoch // deals}").shuffle(deck)
     start = (epoch % deals) * count
     return deck[start : start + count]
+
+
+def refuse_uneven(sizes: Sequence[Hashable], recipe: PolicyRecipe, world: int) -> None:
+    """Find, before any model is loaded, an epoch whose rollout batches the processes cannot share evenly.
+
+    Args:
+        sizes: of the picture of each training prompt; a batch holds pictures of one size.
+        world: number of processes.
+
+    Raises:
+        DataError: as :func:`prompts_of_epoch` and :func:`share`.
+    """
+    for epoch in range(recipe.epochs if len(set(sizes)) > 1 else 1):
+        rows = prompts_of_epoch(len(sizes), recipe.prompts_per_epoch, epoch, recipe.seed)
+        of_size = Counter(sizes[row] for row in rows).values()
+        share(sum(-(-count * recipe.group_size // recipe.rollout_batch) for count in of_size), 0, world)
+
+
+def refuse_split_groups(groupwise: Sequence[str], recipe: PolicyRecipe, world: int) -> None:
+    """Rewards that look at whole groups need them whole in one process.
+
+    Args:
+        groupwise: names of such rewards.
+        world: number of processes.
+
+    Raises:
+        DataError: naming a rollout batch of whole groups.
+    """
+    if groupwise and world > 1 and recipe.rollout_batch % recipe.group_size:
+        near = max(1, round(recipe.rollout_batch / recipe.group_size)) * recipe.group_size
+        raise DataError(
+            f"reward {groupwise[0]} looks at whole groups, and policies.defaults.rollout_batch="
+            f"{recipe.rollout_batch} splits groups of {recipe.group_size} across processes; choose {near}"
+        )
 
 
 def noise_steps_of_epoch(candidates: Sequence[int], count: int | None, epoch: int, seed: int) -> list[int]:

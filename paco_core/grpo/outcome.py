@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from paco_core.grpo.figures import Row, gaps
@@ -36,13 +36,14 @@ class Outcome:
     resumed_at: int
     sizes: tuple[int, ...]
     stopped: str | None = None  # why training ended before its last epoch
+    cut: Mapping[str, int] = field(default_factory=dict)  # how many prompts were longer than the policy reads
 
     def metrics(self) -> Row:
         """Flat figures: each evaluation and gap before and after, its change, and the last epoch's health.
 
         ``eval.64.x`` is ``x`` on the few prompts of an evaluation, without an interval; benchmarks measure it on more.
         """
-        figures: Row = {"epochs": self.rows[-1]["epoch"], "stopped_early": float(self.stopped is not None)}
+        figures: Row = {**self.cut, "epochs": self.rows[-1]["epoch"], "stopped_early": float(self.stopped is not None)}
         after = self.after | {f"gap/{name}": value for name, value in gaps(self.after, self.sizes).items()}
         begun = self.before | {f"gap/{name}": value for name, value in gaps(self.before, self.sizes).items()}
         for name, value in after.items():

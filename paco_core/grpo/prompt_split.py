@@ -64,7 +64,7 @@ def given_split(trained: Sequence[PromptRecord], test: Sequence[PromptRecord], u
     return PromptSplit(list(trained), [record for n, record in enumerate(test) if n in chosen])
 
 
-def held_out_edits(records: Sequence[EditRecord], reference: Reference, unseen: int, seed: int) -> PromptSplit:
+def held_out_edits(records: Sequence[EditRecord], reference: Reference | None, unseen: int, seed: int) -> PromptSplit:
     """Editing prompts come split by picture; ``unseen`` of those that were held back are watched.
 
     Raises:

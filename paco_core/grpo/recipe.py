@@ -13,14 +13,14 @@ import torch
 
 from paco_core.config.references import contents, model_at, model_content
 from paco_core.data.records.records import PromptRecord
-from paco_core.grpo.epoch_prompts import prompts_of_epoch
+from paco_core.grpo.epoch_prompts import refuse_split_groups, refuse_uneven
 from paco_core.grpo.evaluation import Evaluator, Gold
 from paco_core.grpo.learner import Learner
 from paco_core.grpo.model_card import model_card
 from paco_core.grpo.outcome import Outcome, Reports
 from paco_core.grpo.prompt_split import PromptSplit
 from paco_core.grpo.sampler import Sampler
-from paco_core.grpo.scoring import Scoring
+from paco_core.grpo.scoring import Scoring, groupwise
 from paco_core.grpo.sizes import picture_size, refuse_sizes, token_pixels
 from paco_core.grpo.trainer import Trainer
 from paco_core.grpo.training_key import training_key
@@ -29,8 +29,9 @@ from paco_core.io.files import DataError
 from paco_core.io.model_licence import licence_front
 from paco_core.io.pictures import picture_digests
 from paco_core.policies.base import Policy, Size, load_recipe
-from paco_core.policies.cuts import summary
+from paco_core.policies.cuts import of_records, report
 from paco_core.policies.encodings import cache_folder
+from paco_core.policies.windows import refuse_window
 from paco_core.rewards import registry
 from paco_core.rewards.base import RewardFunction
 from paco_core.rewards.sources import Sources
@@ -38,7 +39,7 @@ from paco_core.serving.servers.endpoint import RewardEndpoint
 from paco_core.training import fsdp2
 from paco_core.training.optimizers import check_optimizer
 from paco_core.training.precision import allow_tf32
-from paco_core.training.processes import Processes
+from paco_core.training.processes import Processes, launched_processes
 from paco_core.training.saving import try_to_save
 
 if TYPE_CHECKING:
@@ -110,14 +111,13 @@ def assemble(
     """
     setting = setting or Setting()
     processes, reports = setting.processes, setting.reports
-    _refuse_misfits(recipe, policy, split, scorers)
+    _refuse_misfits(recipe, policy, split, scorers, processes.world)
     allow_tf32(recipe.device, recipe.dtype)
     torch.manual_seed(recipe.seed)  # noise has generators of its own; this is for layers that draw, dropout say
     trained, seen = _encoded(recipe, policy, split, split.trained, [recipe.train_size])
     unseen, watched = _encoded(recipe, policy, split, split.unseen, recipe.eval_sizes)
     key = training_key(recipe, split.trained, split.unseen, [seen, watched], setting.identity)
-    if policy.cut:
-        reports.say(summary(policy.cut))
+    cut = report(of_records(policy.cut, [*split.trained, *split.unseen]), reports.say)
     policy.drop_encoders()
     if recipe.start is None:
         policy.add_adapter(recipe.lora, recipe.seed)
@@ -144,6 +144,7 @@ def assemble(
         card=partial(model_card, recipe, policy, split.unseen[0], setting.place.as_posix(), setting.licence),
         max_failed_share=setting.max_failed_share,
         reports=reports,
+        cut=cut,
     )
 
 
@@ -166,7 +167,12 @@ def _sizes(recipe: PolicyRecipe, policy: Policy, records: Sequence[PromptRecord]
     return sorted({picture_size(record, side, rule, multiple) for side in sides for record in records})
 
 
-def _refuse_misfits(recipe: PolicyRecipe, policy: Policy, split: PromptSplit, scorers: Scorers) -> None:
+def _train_sizes(recipe: PolicyRecipe, split: PromptSplit, multiple: int) -> list[Size]:
+    """Of the picture of each training prompt."""
+    return [picture_size(record, recipe.train_size, recipe.record_size, multiple) for record in split.trained]
+
+
+def _refuse_misfits(recipe: PolicyRecipe, policy: Policy, split: PromptSplit, scorers: Scorers, world: int) -> None:
     both = {record.idx for record in split.trained} & {record.idx for record in split.unseen}
     if both:
         raise DataError(f"prompts {sorted(both)[:3]} are in training and in evaluation")
@@ -177,7 +183,8 @@ def _refuse_misfits(recipe: PolicyRecipe, policy: Policy, split: PromptSplit, sc
     if policy.edits != (split.reference is not None):
         raise ValueError("an editing policy needs references of its records, and no other policy takes them")
     check_optimizer(recipe.optimizer)
-    prompts_of_epoch(len(split.trained), recipe.prompts_per_epoch, 0, recipe.seed)
+    refuse_split_groups(groupwise(scorers.rewards), recipe, world)
+    refuse_uneven(_train_sizes(recipe, split, policy.multiple), recipe, world)
     for records, sides in ((split.trained, [recipe.train_size]), (split.unseen, recipe.eval_sizes)):
         for size in _sizes(recipe, policy, records, sides):
             policy.check_size(size)
@@ -211,11 +218,16 @@ def train(
     """
     recipe, root = params.policies.recipe(name), place.root
     model_at(root, recipe.model, f"policies.recipes.{name}.model")
+    refuse_window(f"policies.recipes.{name}", recipe, root)
     sets = recipe.reward_sets.values()
     for rewards in sets:
         registry.check(rewards, "panels" if split.reference is None else "reference")
+    registry.refuse_missing_judges(root, *sets)
+    together = launched_processes()
+    refuse_split_groups(registry.groupwise_of(recipe.rewards), recipe, together)
     if multiple := token_pixels(root / recipe.model):
         refuse_sizes([*split.trained, *split.unseen], recipe, multiple)
+        refuse_uneven(_train_sizes(recipe, split, multiple), recipe, together)
     with ExitStack() as stack:
         # The policy loads while the servers of the rewards start.
         endpoints = {j: stack.enter_context(_lease(params, place, j)) for j in registry.judges_of(*sets)}
@@ -250,7 +262,5 @@ def train(
 
 def _lease(params: Params, place: Place, judge: str | None) -> AbstractContextManager[RewardEndpoint]:
     """A server of the project's reward model (None), or of another judge in a folder; it may still be loading."""
-    if judge is not None and not (place.root / judge).is_dir():
-        raise DataError(f"judge {judge}: no such folder; a judge is served from a folder")
     folder = place.read(paths.REWARD_MERGED if judge is None else Path(judge))
     return RewardEndpoint.lease(folder, params.serving, place.root, wait=False)

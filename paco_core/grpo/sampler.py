@@ -10,13 +10,12 @@ import torch
 
 from paco_core.config.params import PolicyRecipe
 from paco_core.data.records.records import PromptRecord
-from paco_core.grpo.epoch_prompts import share
+from paco_core.grpo.epoch_prompts import refuse_split_groups, share
 from paco_core.grpo.experience import Bucket
 from paco_core.grpo.objectives import Objective
 from paco_core.grpo.rollout import Kept, Sampling, Trajectory, rollout
 from paco_core.grpo.scoring import Scores, Scoring
 from paco_core.grpo.sizes import buckets, picture_size
-from paco_core.io.files import DataError
 from paco_core.policies.base import NoiseKey, Policy, Size
 from paco_core.policies.encoded import Encoded
 from paco_core.training.processes import Processes
@@ -45,12 +44,7 @@ class Sampler:
     ) -> None:
         self.policy, self.recipe, self.records = policy, recipe, records
         self.encoded, self.objective, self.scoring, self.processes = encoded, objective, scoring, processes
-        if scoring.groupwise and processes.world > 1 and recipe.rollout_batch % recipe.group_size:
-            near = max(1, round(recipe.rollout_batch / recipe.group_size)) * recipe.group_size
-            raise DataError(
-                f"reward {scoring.groupwise[0]} looks at whole groups, and policies.defaults.rollout_batch="
-                f"{recipe.rollout_batch} splits groups of {recipe.group_size} across processes; choose {near}"
-            )
+        refuse_split_groups(scoring.groupwise, recipe, processes.world)
         sizes = {picture_size(r, recipe.train_size, recipe.record_size, policy.multiple) for r in records}
         self._sampling = {size: self._sampling_of(size) for size in sizes}
 

@@ -114,6 +114,11 @@ class Round:
         return Pending(self._jobs, PANEL_DIVERSITY if self._scoring.reference is None else REFERENCE_DISTANCE)
 
 
+def groupwise(rewards: Mapping[str, RewardFunction]) -> list[str]:
+    """Names of the rewards that look at whole groups."""
+    return [name for name, reward in rewards.items() if getattr(reward, "groupwise", False)]
+
+
 class Scoring:
     """One worker thread a reward: rewards run beside sampling and beside each other, each in order.
 
@@ -123,7 +128,7 @@ class Scoring:
     def __init__(self, rewards: Mapping[str, RewardFunction], reference: Reference | None = None) -> None:
         self.rewards, self.reference = dict(rewards), reference
         self._functions: dict[str, Callable[[RewardBatch], np.ndarray]] = {**rewards, DIVERSITY: _diversities}
-        self.groupwise = [name for name, reward in rewards.items() if getattr(reward, "groupwise", False)]
+        self.groupwise = groupwise(rewards)
         self.pointwise = [name for name in self._functions if name not in self.groupwise]
         self._workers = {name: ThreadPoolExecutor(1, thread_name_prefix=f"score-{name}") for name in self._functions}
 

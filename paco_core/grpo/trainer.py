@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,6 +56,7 @@ class Trainer:
         key: names what is trained by content; checkpoints of another key are not gone on with.
         card: the model card of evaluations before and after, and of the number of epochs.
         max_failed_share: share of an epoch's samples without a score that ends the training.
+        cut: how many prompts were longer than the policy reads, as a metric.
     """
 
     recipe: PolicyRecipe
@@ -67,6 +68,7 @@ class Trainer:
     card: Callable[[Row, Row, int], str]
     max_failed_share: float
     reports: Reports
+    cut: Mapping[str, int]
 
     @property
     def processes(self) -> Processes:
@@ -156,7 +158,7 @@ class Trainer:
             after = self._evaluate(last)
             rows[-1] |= self._told(after, last)
             outcome = Outcome(
-                evaluated(rows[0]), dict(after.metrics), rows, start, tuple(self.recipe.eval_sizes), stopped
+                evaluated(rows[0]), dict(after.metrics), rows, start, tuple(self.recipe.eval_sizes), stopped, self.cut
             )
             if self.processes.main:
                 with atomic(out / "adapter", replace=True) as part:

@@ -13,6 +13,17 @@ _OTHERS = {  # a longer mark stands before the shorter one that it begins with
 }  # fmt: skip
 
 
+def not_blank(text: str) -> str:
+    """The text as it is.
+
+    Raises:
+        ValueError: when it shows nothing: empty, white space, or characters of no width.
+    """
+    if not any(character.isprintable() and not character.isspace() for character in text):
+        raise ValueError(f"{text!r} is blank, expected words")
+    return text
+
+
 def other_encoding(head: bytes) -> str | None:
     """The encoding that the first bytes of a file name by their mark, unless it is UTF-8."""
     return next((name for mark, name in _OTHERS.items() if head.startswith(mark)), None)

@@ -7,7 +7,7 @@ is compared with the last one, pair by pair; on the fresh ones, which are others
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,12 +28,14 @@ from paco_core.operations.promotion.champions import CHAMPION, REWARD, Champions
 from paco_core.operations.promotion.decision import Rule, rule_for
 from paco_core.operations.promotion.measuring import pair_up, rank_held_out
 from paco_core.operations.promotion.paired import Paired, paired
+from paco_core.policies.cuts import Cut, report
 from paco_core.runtime.tracking import Tracker, open_run
 from paco_core.serving.servers.endpoint import RewardEndpoint
 
 FOLDER = Path(".paco") / "reevaluation"
 ABOUT = "The champion measured again on fresh cases, and compared with the time before."
 FIXED, FRESH = "fixed", "fresh"
+Say = Callable[[str], None]
 DRAWN = 64  # fresh pairs for the reward
 
 
@@ -89,14 +91,14 @@ def subject(root: Path, name: str) -> Subject:
     return Subject(name, folder_of_version(root, out_of(name).as_posix(), md5), md5, "not promoted")
 
 
-def reevaluate(root: Path, name: str, now: datetime | None = None) -> Reevaluation:
+def reevaluate(root: Path, name: str, now: datetime | None = None, say: Say = lambda _line: None) -> Reevaluation:
     """Measure ``reward`` or a policy again, keep the table, and compare it with the last one."""
     params, now = load(root / PARAMS_FILE), now or datetime.now(UTC)
     found = subject(root, name)
     day = now.date().isoformat()
     tags = {"dvc.md5": found.md5, "profile": params.profile, "paco.version": found.version}
     with open_run(root, f"paco/nightly/{name}", f"nightly/{name}/{params.profile}", tags, about=ABOUT) as tracker:
-        table = _reward(root, params, found, day) if name == REWARD else _policy(root, params, found, day, tracker)
+        table = _reward(root, params, found, day) if name == REWARD else _policy(root, params, found, day, tracker, say)
         made = compare(root, params, found, table, now, tracker.url)
         tracker.metrics({k: v for k, v in _metrics(made).items() if not math.isnan(v)})
         tracker.tags({"paco.check": made.check.description, "paco.check.passed": str(made.check.passed).lower()})
@@ -180,17 +182,19 @@ def _metrics(made: Reevaluation) -> dict[str, float]:
     return found
 
 
-def _policy(root: Path, params: Params, found: Subject, day: str, tracker: Tracker) -> pd.DataFrame:
+def _policy(root: Path, params: Params, found: Subject, day: str, tracker: Tracker, say: Say) -> pd.DataFrame:
     """Paint and measure the fixed and the fresh prompts; a sheet of the fixed ones goes to the run."""
     judge = subject(root, REWARD).folder
     fixed = measuring.unseen_by_all(root, params, found.name, [found.folder])
-    tables = []
+    tables, cuts = [], dict[str, Cut]()
     for which, chosen in ((FIXED, fixed), (FRESH, cases.fresh(root, params, found.folder, fixed, day))):
         if not chosen.records:
             continue
-        table, pictures = measuring.measure_policy(root, params, found.name, found.folder, judge, chosen)
-        tables.append(table.assign(set=which))
-        tracker.image(contact_sheet(pictures[:16], 8), f"{which}_prompts")
+        measured = measuring.measure_policy(root, params, found.name, found.folder, judge, chosen)
+        cuts |= {f"{which} {name}": cut for name, cut in measured.cuts.items()}
+        tables.append(measured.table.assign(set=which))
+        tracker.image(contact_sheet(measured.pictures[:16], 8), f"{which}_prompts")
+    tracker.metrics(report(cuts, say))
     return pd.concat(tables, ignore_index=True)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from paco_core.config.params import Params
-from paco_core.data.pairs.imported_pairs import count_to_train_on
 from paco_core.runtime.stage import LIGHT_S
 
 #: Seconds for one unit of work on two cores with the small models, measured by `make demo`.
@@ -52,7 +51,11 @@ def instances(params: Params, root: Path) -> int:
 def pairs(params: Params, root: Path) -> int:
     """Training pairs: of the rankings at most, of the edits that are asked for, and the imported ones that are here."""
     ranked = int(instances(params, root) * (1 - params.pairs.benchmark_share) * PAIRS_AN_INSTANCE)
-    imported = count_to_train_on(root / params.pairs.imported) if params.pairs.imported else 0
+    imported = 0
+    if params.pairs.imported:
+        from paco_core.data.pairs.imported_pairs import count_to_train_on  # with pandas
+
+        imported = count_to_train_on(root / params.pairs.imported)
     return ranked + imported + (params.pairs.editing.count or 0)
 
 

@@ -2,57 +2,69 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from paco_core.config.params import Params
-from paco_core.grpo.epoch_prompts import share
+from paco_core.grpo.epoch_prompts import refuse_split_groups, refuse_uneven
+from paco_core.grpo.sizes import picture_size, refuse_sizes
 from paco_core.io.answer import Answer, plain
 from paco_core.io.files import DataError
 from paco_core.planning.costs import training_cost
 from paco_core.planning.device_memory import device_memory, server_gb
 from paco_core.planning.footprint import H100_FLOPS, UTILISATION, architecture, footprint
+from paco_core.planning.foreseen import foresee
 from paco_core.planning.workload import Workload
+from paco_core.policies.families import refuse_other_pipeline
+from paco_core.policies.windows import refuse_window
 from paco_core.rewards import registry
+from paco_core.tasks.base import Foreseen
 from paco_core.tasks.table import task_of
 from paco_core.training.optimizers import check_optimizer
 
 
-def refuse_impossible(params: Params, policy: str, root: Path, processes: int = 1) -> None:
-    """Find numbers that cannot work before any model is loaded.
+def refuse_impossible(
+    params: Params, policy: str, root: Path, processes: int = 1, foreseen: Foreseen | None = None
+) -> None:
+    """Find what a training would refuse, before any model is loaded, by the functions that it calls itself.
+
+    Args:
+        processes: that share the training.
+        foreseen: what the stages before it leave; None looks.
 
     Raises:
-        DataError: naming every such number with valid neighbours.
+        DataError: naming all that cannot work, with valid neighbours.
     """
     recipe = params.policies.recipes[policy]
+    task, found = task_of(recipe), architecture(root, recipe.model)
+    foreseen = foreseen or foresee(params, root)
     problems: list[str] = []
 
-    def attempt(check: Callable[[], object]) -> None:
+    def attempt(check: Callable[..., Any], *given: Any) -> Any:
         try:
-            check()
+            return check(*given)
         except DataError as error:
             problems.append(str(error))
 
-    task = task_of(recipe)
-    attempt(partial(task.refuse_too_few, params, recipe))
-    found = architecture(root, recipe.model)
-    patch = found.patch if found else 16
-    layout = task.layout(params)
-    rows, columns = (int(n) for n in layout.split("x"))
-    step = math.lcm(patch, rows, columns)
-    for key, side in [("train_size", recipe.train_size), *(("eval_sizes", side) for side in recipe.eval_sizes)]:
-        if side % step:
-            low = side // step * step
-            near = " or ".join(str(n) for n in (low, low + step) if n)
-            problems.append(f"{key}: {side} px do not divide into {patch} px tokens and {layout} panels; choose {near}")
-    batches = -(-recipe.prompts_per_epoch * recipe.group_size // recipe.rollout_batch)
-    attempt(lambda: share(batches, 0, processes))
+    split = attempt(task.foresee, recipe, foreseen, lambda path: root / path)
+    attempt(refuse_window, f"policies.recipes.{policy}", recipe, root)
+    attempt(refuse_other_pipeline, root, recipe.model, recipe.family)
     for rewards in recipe.reward_sets.values():
-        attempt(partial(registry.check, rewards, task.given))
-    attempt(lambda: check_optimizer(recipe.optimizer))
+        attempt(registry.check, rewards, task.given)
+        if split is not None:
+            attempt(registry.check_records, rewards, [*split.trained, *split.unseen])
+    attempt(registry.refuse_missing_judges, root, *recipe.reward_sets.values())
+    attempt(check_optimizer, recipe.optimizer)
+    attempt(lambda: refuse_split_groups(registry.groupwise_of(recipe.rewards), recipe, processes))
+    if split is not None:
+        patch = found.patch if found else 16
+        for side in dict.fromkeys([recipe.train_size, *recipe.eval_sizes]):
+            one = recipe.model_copy(update={"train_size": side, "eval_sizes": [side]})
+            attempt(refuse_sizes, [*split.trained, *split.unseen], one, patch)
+        sizes = [picture_size(record, recipe.train_size, recipe.record_size, patch) for record in split.trained]
+        if len(set(sizes)) == 1 or recipe.prompts is not None or foreseen.kept == len(foreseen.prompts):
+            attempt(refuse_uneven, sizes, recipe, processes)
     if problems:
         raise DataError(f"{policy} cannot be trained:\n" + "\n".join(f"  {problem}" for problem in problems))
 

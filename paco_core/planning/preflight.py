@@ -14,17 +14,15 @@ from paco_core.config import profiles
 from paco_core.config.params import PARAMS_FILE, ChatParams, Params, load, read_text, tree_of
 from paco_core.config.references import Reference, references
 from paco_core.data.annotation import answer_file
-from paco_core.data.prompts.prompts import make_prompts
 from paco_core.io import paths
 from paco_core.io.files import DataError
 from paco_core.io.text_table import text_table
 from paco_core.planning import placement
 from paco_core.planning.costs import stage_costs
+from paco_core.planning.refusals import refusals
 from paco_core.planning.weights import model_gb
-from paco_core.rewards import registry
 from paco_core.runtime.code.stage_code import StageCodes, recorded
 from paco_core.runtime.stage import Cost, Stage
-from paco_core.storybook.prompts import refuse_undrawable
 from paco_core.tasks.edits import EDITS
 from paco_core.tasks.sets import SETS
 from paco_core.tasks.table import recipes_of, task_of
@@ -78,19 +76,6 @@ def memory_gb() -> float:
     return total
 
 
-def _wrong_rewards(params: Params) -> list[str]:
-    """Rewards that no policy could be trained with; the stage itself would refuse them after all stages before it."""
-    problems = []
-    for name, recipe in params.policies.recipes.items():
-        given = task_of(recipe).given
-        for key, rewards in recipe.reward_sets.items():
-            try:
-                registry.check(rewards, given)
-            except DataError as error:
-                problems.append(f"policies.recipes.{name}.{key}: {error}")
-    return problems
-
-
 def _endpoints(params: Params) -> dict[str, ChatParams]:
     """Key in params.yaml -> chat endpoint in use."""
     found = {}
@@ -106,13 +91,6 @@ def _endpoints(params: Params) -> dict[str, ChatParams]:
 def _missing_inputs(params: Params, root: Path) -> list[str]:
     """What must come from outside beside models, files and folders: answers of people, keys of endpoints."""
     problems = []
-    if params.prompts.engine == "import" and (root / str(params.prompts.source)).is_file():
-        problems += _unusable_prompts(params, root)
-    if params.prompts.engine == "storybook" and params.prompts.count is not None:
-        try:
-            refuse_undrawable(params.prompts.count, params.prompts.layout)
-        except DataError as error:
-            problems.append(str(error))
     if params.annotations.source == "people":
         try:
             answer_file.read(root)
@@ -125,21 +103,6 @@ def _missing_inputs(params: Params, root: Path) -> list[str]:
         f"{name}: the environment variable {endpoint.api_key_env} holds no key for {endpoint.base_url}"
         for name, endpoint in _endpoints(params).items()
         if endpoint.api_key_env and not os.environ.get(endpoint.api_key_env)
-    ]
-
-
-def _unusable_prompts(params: Params, root: Path) -> list[str]:
-    """What the stage would find wrong in a file of prompts, found before anything runs."""
-    try:
-        found = len(make_prompts(params.prompts, (1, 1), root).records)
-    except DataError as error:
-        return [f"prompts.source: {error}"]
-    kept = params.diverse_prompts.target or found
-    return [
-        f"prompts.source: {kept} prompts, but policies.recipes.{name} needs {needed}: eval_prompts="
-        f"{recipe.eval_prompts} and prompts_per_epoch={recipe.prompts_per_epoch}; give more prompts, or lower these"
-        for name, recipe in recipes_of(SETS, params.policies).items()
-        if recipe.prompts is None and (needed := recipe.eval_prompts + recipe.prompts_per_epoch) > kept
     ]
 
 
@@ -249,7 +212,7 @@ def check_project(root: Path, stages: Mapping[str, Stage], profile: str | None =
             report.problems.append(f"{found.key}: {fault}")
         elif found.is_of_hub(root):
             report.remarks.append(f"{found.key}: {found.value} is not a folder here; it will be loaded from a hub")
-    report.problems += _missing_inputs(params, root) + _wrong_rewards(params) + _nothing_to_train_on(params)
+    report.problems += _missing_inputs(params, root) + refusals(params, root, stages) + _nothing_to_train_on(params)
     report.remarks += _untrainable(params)
     report.problems += _graph_without_recipe(params, _declared(root, profile), root)
     lock = Lock.read(root)

@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from paco_core.config.references import model_at
+from paco_core.io.files import DataError
 from paco_core.policies.families import Family, family_of
+from paco_core.policies.windows import refuse_window
 from paco_core.runtime.code.stage_code import library_digest
 
 if TYPE_CHECKING:
@@ -51,6 +53,20 @@ class NoiseKey:
 def sized(name: str, size: Size) -> str:
     """Name of a condition's tensor that holds for pictures of one size only."""
     return f"{name} {size[0]}x{size[1]}"
+
+
+def refuse_tokens(size: Size, multiple: int) -> None:
+    """Raise DataError for a picture that does not divide into tokens, with the nearest size that does.
+
+    Args:
+        multiple: pixels that a token is high and wide.
+    """
+    if any(side <= 0 or side % multiple for side in size):
+        near = [max(1, round(side / multiple)) * multiple for side in size]
+        raise DataError(
+            f"a picture of {size[0]} x {size[1]} does not divide into {multiple} px tokens; "
+            f"the nearest that does is {near[0]} x {near[1]}"
+        )
 
 
 class Flow(Protocol):
@@ -170,7 +186,11 @@ def load_recipe(recipe: PolicyRecipe, root: Path, *, device: str | None = None, 
 
     Args:
         device: instead of the recipe's.
+
+    Raises:
+        DataError: also for a text window that the model does not have.
     """
+    refuse_window("policies.recipes.*", recipe, root)
     model = model_at(root, recipe.model, "policies.recipes.*.model")
     return load(
         recipe.family,

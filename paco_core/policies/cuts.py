@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from paco_core.data.records.records import PromptRecord
+
+NAMED = 5  # ids in a line of the log
 
 
 @dataclass(frozen=True)
@@ -28,7 +33,7 @@ def cut_of(tokenizer: Any, prompt: str, window: int, *, closing: bool) -> Cut | 
     Args:
         closing: the tokenizer puts a closing token behind a prompt, which stays when the prompt is cut.
     """
-    found = tokenizer(prompt, add_special_tokens=closing, return_offsets_mapping=True)
+    found = tokenizer(prompt, add_special_tokens=closing, return_offsets_mapping=True, verbose=False)
     count = len(found.input_ids)
     if count <= window:
         return None
@@ -36,7 +41,27 @@ def cut_of(tokenizer: Any, prompt: str, window: int, *, closing: bool) -> Cut | 
     return Cut(count, window, prompt[start:].strip())
 
 
-def summary(cuts: Mapping[str, Cut]) -> str:
-    """One line about all of them, with the first as an example."""
-    prompt, cut = next(iter(cuts.items()))
-    return f"{len(cuts)} prompts are longer than the model reads and were truncated, e.g. {prompt[:60]!r}: {cut}"
+def of_records(cut: Mapping[str, Cut], records: Iterable[PromptRecord]) -> dict[str, Cut]:
+    """What is cut off the prompts of records, by their ids.
+
+    Args:
+        cut: by prompt, as :attr:`paco_core.policies.base.Policy.cut` has it.
+    """
+    return {record.idx: cut[record.prompt] for record in records if record.prompt in cut}
+
+
+def report(cuts: Mapping[str, Cut], say: Callable[[str], None]) -> dict[str, int]:
+    """Log which prompts are cut; their number, as a metric.
+
+    Args:
+        cuts: by the id of the prompt.
+        say: is called with one line, where any is cut: how many, the first ids, and what the first one loses.
+    """
+    if cuts:
+        (first, cut), names = next(iter(cuts.items())), list(cuts)
+        more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+        say(
+            f"{len(names)} prompts are longer than the model reads and are cut: {', '.join(names[:NAMED])}{more}; "
+            f"of {first} {cut}"
+        )
+    return {"cut_prompts": len(cuts)}

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
-from paco_core.io.files import DataError
+from paco_core.io.files import DataError, read_json
 
 
 @dataclass(frozen=True)
@@ -88,3 +89,17 @@ def family_of(name: str) -> Family:
     if name not in FAMILIES:
         raise DataError(f"policy family {name!r} is unknown; choose one of {', '.join(FAMILIES)}")
     return FAMILIES[name]
+
+
+def refuse_class(model: str, found: object, family: str) -> None:
+    """Raise DataError when a pipeline is of another class than the family's."""
+    wanted = family_of(family).pipeline
+    if found != wanted:
+        raise DataError(f"{model}: holds a {found}, the family {family} needs a {wanted}")
+
+
+def refuse_other_pipeline(root: Path, model: str, family: str) -> None:
+    """:func:`refuse_class` for a folder of the project, before it is loaded; a hub is not asked."""
+    index = root / model / "model_index.json"
+    if index.is_file():
+        refuse_class(model, read_json(index).get("_class_name"), family)

@@ -26,11 +26,11 @@ from paco_core.io.imports import uncollected, without_bars
 from paco_core.io.precision import painting, weights_format
 from paco_core.io.weights import load_pipeline, reading
 from paco_core.policies import adapters
-from paco_core.policies.base import DECODE_PIXELS, NoiseKey, Size, sized
+from paco_core.policies.base import DECODE_PIXELS, NoiseKey, Size, refuse_tokens, sized
 from paco_core.policies.cuts import Cut
 from paco_core.policies.encoder_adapters import adapters_on
 from paco_core.policies.encodings import Encodings, Tensors, fingerprint
-from paco_core.policies.families import family_of
+from paco_core.policies.families import family_of, refuse_class
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -76,8 +76,7 @@ class PipelinePolicy:
                     found = kind.load_config(model).get("_class_name")
             except OSError as error:
                 raise DataError(f"{model}: no diffusers pipeline there ({str(error).splitlines()[0]})") from None
-        if found != wanted:
-            raise DataError(f"{model}: holds a {found}, the family {cls.family} needs a {wanted}")
+        refuse_class(model, found, cls.family)
         with without_bars(), from_hub(model):
             folder = Path(model if Path(model).is_dir() else kind.download(model))
             pipeline = load_pipeline(kind, folder, weights_format(dtype))
@@ -99,12 +98,7 @@ class PipelinePolicy:
         return self.known.edits
 
     def check_size(self, size: Size) -> None:
-        if any(side <= 0 or side % self.multiple for side in size):
-            near = [max(1, round(side / self.multiple)) * self.multiple for side in size]
-            raise DataError(
-                f"a picture of {size[0]} x {size[1]} does not divide into {self.multiple} px tokens; "
-                f"the nearest that does is {near[0]} x {near[1]}"
-            )
+        refuse_tokens(size, self.multiple)
 
     def grid(self, size: Size) -> tuple[int, int]:
         """Rows and columns of tokens of a picture of this size."""

@@ -81,7 +81,7 @@ def render(
     given = {"theme": theme, "criterion": criterion, "instruction": instruction}
     text = TEMPLATES[template]
     for field in _fields(text):
-        if not given[field]:
+        if not (given[field] or "").strip():
             raise DataError(f"instruction template {template!r} needs {field}=, which is missing or empty")
         text = text.replace("{" + field + "}", str(given[field]))
     return text

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
+from paco_core.data.pairs.limits import refuse_unvalidated
 from paco_core.io.atomic import atomic
-from paco_core.io.files import DataError
 from paco_core.io.progress import Progress
 from paco_core.reward_model import checkpoint, lora
 from paco_core.reward_model.batches import epoch_batches, learning_rate_at
@@ -108,8 +108,7 @@ def train(
         TrainingError: when a loss or gradient is not finite.
     """
     require_both_labels(examples, "training examples")
-    if not validation:
-        raise DataError("no validation pair: raise pairs.validation_share and run `dvc repro pairs`")
+    refuse_unvalidated(len(validation))
     processes = Processes(params.device)
     network = Network.load(
         base,

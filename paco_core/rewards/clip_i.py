@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from paco_core.io.files import DataError
 from paco_core.rewards.base import RewardBatch
+from paco_core.rewards.needs import refuse_single_panels
 from paco_core.rewards.open_clip_model import OpenClip
 
 if TYPE_CHECKING:
@@ -26,9 +26,7 @@ class ClipI:
         self.causes: dict[str, int] = {}
 
     def __call__(self, batch: RewardBatch) -> np.ndarray:
-        for record, panels in zip(batch.records, batch.panels, strict=True):
-            if len(panels) < 2:
-                raise DataError(f"prompt {record.idx}: layout {record.layout} has one panel, clip_i needs two")
+        refuse_single_panels("clip_i", batch.records)
         rows = self.clip.images([panel for panels in batch.panels for panel in panels]).double().cpu().numpy()
         ends = np.cumsum([len(panels) for panels in batch.panels])
         sets = [rows[end - len(panels) : end] for end, panels in zip(ends, batch.panels, strict=True)]

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from paco_core.data.records import prompt_text
-from paco_core.io.files import DataError
 from paco_core.reward_model.instructions import render
 from paco_core.reward_model.yes_probability import PairQuery, PairScorer
 from paco_core.rewards.base import RewardBatch
+from paco_core.rewards.needs import refuse_single_panels
 
 if TYPE_CHECKING:
     from paco_core.config.params import RewardTerm
@@ -37,9 +37,8 @@ class Consistency:
     def __call__(self, batch: RewardBatch) -> np.ndarray:
         queries: list[PairQuery] = []
         owners: list[int] = []
+        refuse_single_panels("consistency", batch.records)
         for position, (record, panels) in enumerate(zip(batch.records, batch.panels, strict=True)):
-            if len(panels) < 2:
-                raise DataError(f"prompt {record.idx}: layout {record.layout} has one panel, consistency needs two")
             text = render(self.template, theme=record.theme if self.theme_from == "theme" else opening(record))
             for first, second in combinations(panels, 2):
                 queries.append(PairQuery(first, second, text))

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from paco_core.io.files import DataError
 from paco_core.rewards.base import RewardBatch
+from paco_core.rewards.needs import need_rapidocr
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -51,12 +51,9 @@ class Ocr:
     name = "ocr"
 
     def __init__(self) -> None:
-        try:
-            from rapidocr import RapidOCR
-        except ImportError:
-            raise DataError(
-                "reward ocr reads with rapidocr, which is not installed here; `uv pip install rapidocr onnxruntime`"
-            ) from None
+        need_rapidocr()
+        from rapidocr import RapidOCR
+
         self.engine = RapidOCR(params={"Global.log_level": "error"})
         self.causes: dict[str, int] = {}
 

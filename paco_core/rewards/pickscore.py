@@ -11,6 +11,7 @@ from transformers import AutoProcessor, CLIPModel
 from paco_core.io.files import DataError
 from paco_core.io.weights import load_model, reading
 from paco_core.rewards.base import RewardBatch
+from paco_core.rewards.needs import need_model
 
 if TYPE_CHECKING:
     from paco_core.config.params import RewardTerm
@@ -62,6 +63,4 @@ class PickScore:
 
 def build(term: RewardTerm, sources: Sources) -> PickScore:
     """The reward of a term."""
-    if term.model is None:
-        raise DataError("reward pickscore needs model: a folder or hub id, such as yuvalkirstain/PickScore_v1")
-    return PickScore(sources.path(term.model), term.device)
+    return PickScore(sources.path(need_model("pickscore", term)), term.device)

@@ -5,13 +5,20 @@ Any other is named ``module:function``.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from paco_core.config.params import RewardSet, RewardTerm
 from paco_core.io.files import DataError
 from paco_core.rewards.base import RewardFunction
 from paco_core.rewards.function import FunctionReward, find
+from paco_core.rewards.needs import need_model, need_rapidocr, refuse_single_panels
 from paco_core.rewards.sources import Sources
+
+if TYPE_CHECKING:
+    from paco_core.data.records.records import PromptRecord
 
 #: Name -> "module:function" of a reward that is one function of (images, records). Its module is imported when the
 #: reward is asked for.
@@ -51,6 +58,19 @@ def judges_of(*sets: RewardSet | None) -> list[str | None]:
     return list(dict.fromkeys(asked))
 
 
+def groupwise_of(rewards: RewardSet) -> list[str]:
+    """Names of the terms whose function looks at whole groups."""
+    functions = {name: kind(name, term) for name, term in rewards.terms.items() if ":" in kind(name, term)}
+    return [name for name, function in functions.items() if getattr(find(function), "groupwise", False)]
+
+
+def refuse_missing_judges(root: Path, *sets: RewardSet | None) -> None:
+    """Raise DataError for a judge that is no folder: a judge is served from one."""
+    for judge in judges_of(*sets):
+        if judge is not None and not (root / judge).is_dir():
+            raise DataError(f"judge {judge}: no such folder; a judge is served from a folder")
+
+
 def check(rewards: RewardSet, given: str = "panels") -> None:
     """Look every name up before any model is loaded.
 
@@ -58,7 +78,8 @@ def check(rewards: RewardSet, given: str = "panels") -> None:
         given: what the pictures have beside their prompts: the "panels" of a set, or a "reference" that was edited.
 
     Raises:
-        DataError: for an unknown reward, a function that is not there, or a reward of another kind of picture.
+        DataError: for an unknown reward, a function that is not there, a reward of another kind of picture, or one that
+            lacks its model or its library.
     """
     for name, term in rewards.terms.items():
         asked = kind(name, term)
@@ -66,8 +87,18 @@ def check(rewards: RewardSet, given: str = "panels") -> None:
             _function(asked)
         elif (needed := NEEDS.get(asked, given)) != given:
             raise DataError(f"reward {asked} does not fit this policy, which {LACKS[needed]}")
+        need_model(asked, term)
+        if asked == "ocr":
+            need_rapidocr()
     if ":" in rewards.aggregator:
         find(rewards.aggregator)
+
+
+def check_records(rewards: RewardSet, records: Iterable[PromptRecord]) -> None:
+    """Raise DataError for a reward that compares panels, and a record of one panel."""
+    compared = [kind(name, term) for name, term in rewards.terms.items() if NEEDS.get(kind(name, term)) == "panels"]
+    if compared:
+        refuse_single_panels(compared[0], records)
 
 
 def build(name: str, term: RewardTerm, sources: Sources | None = None) -> RewardFunction:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from paco_core.config.params import RewardTerm
 from paco_core.config.references import model_at
 from paco_core.io.files import DataError
+from paco_core.rewards.needs import need_model
 
 if TYPE_CHECKING:
     from paco_core.reward_model.yes_probability import PairScorer
@@ -45,9 +46,7 @@ class Sources:
         """The term's CLIP, loaded once for all rewards that name it on the same device."""
         from paco_core.rewards.open_clip_model import OpenClip
 
-        if term.model is None:
-            raise DataError(f"reward {name} needs model: a folder or hf-hub name of an open_clip model")
-        key = self.path(term.model), term.device
+        key = self.path(need_model(name, term)), term.device
         if key not in self.clips:
             self.clips[key] = OpenClip(*key)
         return self.clips[key]

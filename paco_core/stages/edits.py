@@ -89,9 +89,12 @@ def _paint(ctx: StageContext, trained: list[EditRecord], reference: Reference) -
     from paco_core.benchmarks.painted import BEFORE
     from paco_core.policies import base
     from paco_core.policies.encodings import cache_folder
+    from paco_core.policies.windows import refuse_window
 
     params = ctx.params.edits
     painted: list[Painted] = []
+    for number, painter in enumerate(params.painters):
+        refuse_window(f"edits.painters.{number}", painter, ctx.root)
     with ctx.progress(len(params.painters) * len(trained) * len(params.seeds), "pictures") as progress:
         for painter in params.painters:
             model = str(ctx.model(painter.model))
@@ -137,8 +140,10 @@ def _show(ctx: StageContext, painted: list[Painted], reference: Reference) -> No
 
 
 def run(ctx: StageContext) -> None:
+    from paco_core.benchmarks.painted import cuts_of
     from paco_core.data.pairs.painted_edits import write_painted
     from paco_core.data.records.edit_records import of_part, read_edit_prompts
+    from paco_core.policies.cuts import report
 
     records, reference = read_edit_prompts(ctx.read(paths.EDIT_PROMPTS), none_allowed=True)
     painted = _paint(ctx, of_part(records, "train"), reference) if ctx.params.edits.painters else []
@@ -150,4 +155,5 @@ def run(ctx: StageContext) -> None:
     with ctx.writing(paths.EDITS) as out:
         out.mkdir()
         write_painted(out, edits, {edit.id: p.image for edit, p in zip(edits, painted, strict=True)})
-    ctx.report({"pictures": len(edits), "painters": len(ctx.params.edits.painters)})
+    cut = report(cuts_of(painted), ctx.say)
+    ctx.report({"pictures": len(edits), "painters": len(ctx.params.edits.painters), **cut})

@@ -136,11 +136,13 @@ def run(ctx: StageContext) -> None:
     import pandas as pd
 
     from paco_core.benchmarks import gedit, painting, viescore
+    from paco_core.benchmarks.painted import cuts_of
     from paco_core.benchmarks.published import GEDIT
     from paco_core.benchmarks.results import jsonable
     from paco_core.benchmarks.tables import write_tables
     from paco_core.benchmarks.viescore_prompts import wording
     from paco_core.io.files import write_json, write_jsonl
+    from paco_core.policies.cuts import report
     from paco_core.tasks.edits import EDITS
     from paco_core.tasks.table import recipes_of
 
@@ -179,5 +181,6 @@ def run(ctx: StageContext) -> None:
     ctx.tracker.artifact(ctx.root / paths.GEDIT, "tables")
     counts = {} if judged is None else {f"viescore.{name}": float(count) for name, count in judged.counts.items()}
     recipes = recipes_of(EDITS, ctx.params.policies)
-    ctx.report({**result.metrics(), **counts}, {f"{name}.": paths.POLICIES / name for name in recipes})
+    cut = report(cuts_of(painted), ctx.say)
+    ctx.report({**result.metrics(), **counts, **cut}, {f"{name}.": paths.POLICIES / name for name in recipes})
     _kept(ctx).forget()

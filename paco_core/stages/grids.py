@@ -83,6 +83,9 @@ def run(ctx: StageContext) -> None:
     from paco_core.data.grids.text_to_image import TextToImage
     from paco_core.data.records.records import read_prompts
     from paco_core.io.pictures import decode_image
+    from paco_core.policies.cuts import report
+    from paco_core.policies.pipeline_cuts import cut_prompts
+    from paco_core.policies.windows import refuse_window
     from paco_core.runtime import launchers
 
     params = ctx.params.grids
@@ -93,12 +96,14 @@ def run(ctx: StageContext) -> None:
     finished = grids.Finished(ctx.unfinished / recipe.digest)
     if not jobs:
         ctx.say(f"grids: nothing is painted: {'grids.seeds is empty' if records else 'there are no prompts'}")
+    model = model_at(ctx.root, params.model, "grids.model")
+    refuse_window("grids", params, ctx.root)
     with ctx.progress(sum(job.id not in finished for job in jobs), "pictures") as progress:
         apart = partial(paint_apart, gpu=params.device.startswith("cuda"), threads=ctx.params.threads)
         painted = (apart if launchers.chosen() == "ray" else grids.paint)(
             jobs,
             finished,
-            partial(TextToImage.load, model_at(ctx.root, params.model, "grids.model"), params),
+            partial(TextToImage.load, model, params),
             batch_size=params.batch_size,
             say=ctx.say,
             advance=progress.advance,
@@ -107,8 +112,9 @@ def run(ctx: StageContext) -> None:
         grids.write_grids(out, jobs, finished)
     for number, job in enumerate(jobs[: SHOWN * len(params.seeds) : len(params.seeds) or 1]):
         ctx.image(decode_image(finished[job.id], job.id), f"grids/{number}")
+    cut = report(cut_prompts(model, records, params.max_sequence_length) if jobs else {}, ctx.say)
     ctx.report(
-        {"pictures": len(jobs), "prompts": len(records), "batch_size": painted.batch_size},
+        {"pictures": len(jobs), "prompts": len(records), "batch_size": painted.batch_size, **cut},
         painted=painted.painted,
         resumed=painted.resumed,
     )

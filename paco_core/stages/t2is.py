@@ -107,11 +107,12 @@ STAGE = Stage(
 
 def run(ctx: StageContext) -> None:
     from paco_core.benchmarks import painting, paired_changes, t2is
-    from paco_core.benchmarks.painted import SEPARATELY
+    from paco_core.benchmarks.painted import SEPARATELY, cuts_of
     from paco_core.benchmarks.painted_before import PaintedBefore
     from paco_core.benchmarks.t2is_bench.sets import write_painted
     from paco_core.grpo.prompt_split import trained_ids
     from paco_core.io.files import write_json
+    from paco_core.policies.cuts import report
     from paco_core.tasks.sets import SETS
     from paco_core.tasks.table import recipes_of
 
@@ -142,5 +143,6 @@ def run(ctx: StageContext) -> None:
     for name, size in dict.fromkeys((p.policy, p.size) for p in paired):
         shown = [p for p in paired if (p.policy, p.size) == (name, size)]
         ctx.image(painting.side_by_side(shown, SHEET), f"{name}_before_above_after_{size}px")
-    ctx.report(result.metrics(), {f"{name}.": paths.POLICIES / name for name in recipes})
+    cut = report(cuts_of(painted), ctx.say)
+    ctx.report({**result.metrics(), **cut}, {f"{name}.": paths.POLICIES / name for name in recipes})
     kept.forget()

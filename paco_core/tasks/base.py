@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, Protocol
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from paco_core.config.params import Params, PolicyRecipe
     from paco_core.config.params_benchmarks import GeditParams, T2isParams
+    from paco_core.data.records.edit_records import EditRecord
     from paco_core.data.records.records import PromptRecord
     from paco_core.grpo.evaluation import Gold
     from paco_core.grpo.prompt_split import PromptSplit
@@ -23,6 +24,21 @@ if TYPE_CHECKING:
 
 Read = Callable[[Path], Path]  # an input of the caller: its place, after a look whether it is there
 Given = Literal["panels", "reference"]
+
+
+@dataclass(frozen=True)
+class Foreseen:
+    """What the stages before a training will leave, as far as parameters and prompt files say it.
+
+    Attributes:
+        prompts: of the stage ``prompts``; stand-ins, all alike, where a language model writes them.
+        kept: how many of them ``diverse_prompts`` keeps, at most.
+        edits: of the stage ``edit_prompts``; stand-ins where they are drawn.
+    """
+
+    prompts: Sequence[PromptRecord]
+    kept: int
+    edits: Sequence[EditRecord]
 
 
 class GoldMeasure(Protocol):
@@ -93,11 +109,13 @@ class Task(ABC):
         """
 
     @abstractmethod
-    def refuse_too_few(self, params: Params, recipe: PolicyRecipe) -> None:
-        """Compare the prompts that trainings need with those that the parameters ask for, before they are made.
+    def foresee(self, recipe: PolicyRecipe, foreseen: Foreseen, read: Read) -> PromptSplit | None:
+        """What :meth:`split` will give, before the prompts are made; None where there will be none at all.
+
+        Which of them are trained on is settled by :meth:`split` alone, their numbers and sizes are these.
 
         Raises:
-            DataError: naming valid numbers.
+            DataError: as :meth:`split`.
         """
 
     @abstractmethod

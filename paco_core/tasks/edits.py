@@ -8,7 +8,7 @@ from paco_core.data.records.edit_records import asked_of, read_edit_prompts
 from paco_core.grpo.prompt_split import PromptSplit, held_out_edits
 from paco_core.io import paths
 from paco_core.io.files import DataError
-from paco_core.tasks.base import Read, Success, Task
+from paco_core.tasks.base import Foreseen, Read, Success, Task
 
 if TYPE_CHECKING:
     import numpy as np
@@ -34,17 +34,11 @@ class Edits(Task):
         records, reference = read_edit_prompts(read(self.prompts))
         return held_out_edits(records, reference, recipe.eval_prompts, recipe.seed)
 
-    def refuse_too_few(self, params: Params, recipe: PolicyRecipe) -> None:
+    def foresee(self, recipe: PolicyRecipe, foreseen: Foreseen, read: Read) -> PromptSplit | None:  # noqa: ARG002
         _refuse_prompts(recipe)
-        edits = params.edit_prompts
-        if edits.source != "storybook" or edits.count is None:  # a file's rows are counted when it is read
-            return
-        if recipe.eval_prompts > edits.unseen or recipe.prompts_per_epoch > edits.count - edits.unseen:
-            raise DataError(
-                f"prompts_per_epoch={recipe.prompts_per_epoch} and eval_prompts={recipe.eval_prompts}, but "
-                f"edit_prompts gives {edits.count - edits.unseen} to train on and {edits.unseen} unseen ones; choose "
-                "at most these, or raise edit_prompts.count and edit_prompts.unseen"
-            )
+        if not foreseen.edits:
+            return None
+        return held_out_edits(foreseen.edits, None, recipe.eval_prompts, recipe.seed)
 
     def gold_measure(self, recogniser: Recogniser) -> EditGold:
         return EditGold(recogniser)

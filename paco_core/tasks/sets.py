@@ -9,8 +9,7 @@ from paco_core.data.records import prompt_text
 from paco_core.data.records.records import read_prompts
 from paco_core.grpo.prompt_split import PromptSplit, given_split, hold_out
 from paco_core.io import paths
-from paco_core.io.files import DataError
-from paco_core.tasks.base import Read, Success, Task
+from paco_core.tasks.base import Foreseen, Read, Success, Task
 
 if TYPE_CHECKING:
     import numpy as np
@@ -39,18 +38,12 @@ class Sets(Task):
         trained, test = (read_sets(read(Path(file))) for file in (files.train, files.test))
         return given_split(trained, test, recipe.eval_prompts, recipe.seed)
 
-    def refuse_too_few(self, params: Params, recipe: PolicyRecipe) -> None:
-        if recipe.prompts is not None:  # a file's records are counted when it is read
-            return
-        held, prompts = recipe.eval_prompts, params.diverse_prompts.target or params.prompts.count
-        if prompts is None:  # all of a file, which `paco check` reads
-            return
-        if held + recipe.prompts_per_epoch > prompts:
-            raise DataError(
-                f"prompts_per_epoch={recipe.prompts_per_epoch} and eval_prompts={held} need "
-                f"{held + recipe.prompts_per_epoch} prompts, diverse_prompts gives {prompts}; choose prompts_per_epoch "
-                f"up to {max(1, prompts - held)}, or raise diverse_prompts.target"
-            )
+    def foresee(self, recipe: PolicyRecipe, foreseen: Foreseen, read: Read) -> PromptSplit | None:
+        if recipe.prompts is not None:
+            return self.split(recipe, read)
+        if not foreseen.prompts:
+            return None
+        return hold_out(list(foreseen.prompts[: foreseen.kept]), recipe.eval_prompts, recipe.seed)
 
     def gold_measure(self, recogniser: Recogniser) -> SetGold:
         return SetGold(recogniser)

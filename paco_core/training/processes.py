@@ -23,11 +23,16 @@ from paco_core.training import sharding
 MESSAGE_BYTES = 32 << 20
 
 
+def launched_processes() -> int:
+    """How many processes were started to work together; this one may be alone."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
 class Processes:
     """This process among ``world`` ones. A world of one needs no process group."""
 
     def __init__(self, device: str = "cpu") -> None:
-        self.world = int(os.environ.get("WORLD_SIZE", "1"))
+        self.world = launched_processes()
         self.rank = int(os.environ.get("RANK", "0")) if self.world > 1 else 0
         asked = sharding.asked_for()
         self.sharded, self.zero = (self.world > 1 and asked == way for way in ("fsdp2", "zero2"))

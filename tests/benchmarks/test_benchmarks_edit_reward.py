@@ -174,7 +174,7 @@ def test_the_public_layout_is_read_lazily_and_in_order(tmp_path: Path) -> None:
     [
         ({"dimension": "beauty"}, r"row 4: record: dimension 'beauty' is not one of prompt_following"),
         ({"key": ["one"]}, r"row 4: record: key is \['one'\], expected two"),
-        ({"instruction": ""}, r"row 4: record: the instruction is empty"),
+        ({"instruction": " "}, r"row 4: record: instruction ' ' is blank, expected words"),
         ({"output_images": [stored(grey(1))]}, "row 4: picture: 1 edited pictures, expected two"),
         ({"input_image": {"bytes": b"none", "path": None}}, "row 4: picture: embedded: not a readable picture"),
         ({"input_image": {"bytes": stored(grey(1))["bytes"][:40], "path": None}}, "row 4: picture: embedded: not a"),

@@ -21,6 +21,7 @@ from paco_core.benchmarks.painted import AFTER, BEFORE, Painted
 from paco_core.benchmarks.painted_before import PaintedBefore
 from paco_core.benchmarks.ranking_metrics import METRICS, rank_metrics
 from paco_core.benchmarks.set_measures import PanelDiversity
+from paco_core.benchmarks.unseen_prompts import unseen_prompts
 from paco_core.config.params import LoraParams
 from paco_core.io.files import DataError, write_json
 from paco_core.policies.flux import FluxPolicy
@@ -148,11 +149,11 @@ def test_unseen_prompts_share_neither_id_nor_theme_with_training() -> None:
     records = records_of(storybook_prompts(30, seed=0))
     twin = records[0].model_copy(update={"idx": "twin"})
     trained = {record.idx for record in records[:20]}
-    unseen = painting.unseen_prompts([*records, twin], trained, 8, seed=0)
+    unseen = unseen_prompts([*records, twin], trained, 8, seed=0)
     assert len(unseen) == 8 and not trained & {r.idx for r in unseen} and twin not in unseen
-    assert unseen == painting.unseen_prompts([*reversed(records), twin], trained, 8, seed=0)
+    assert unseen == unseen_prompts([*reversed(records), twin], trained, 8, seed=0)
     with pytest.raises(DataError, match="none is left"):
-        painting.unseen_prompts(records, {r.idx for r in records}, 8, seed=0)
+        unseen_prompts(records, {r.idx for r in records}, 8, seed=0)
 
 
 @pytest.fixture(scope="module")

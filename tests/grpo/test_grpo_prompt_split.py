@@ -14,6 +14,7 @@ from paco_core.config.params import Params, parse
 from paco_core.data.records.records import PromptRecord, write_prompts
 from paco_core.io import paths
 from paco_core.io.files import DataError
+from paco_core.tasks.base import Foreseen
 from paco_core.tasks.edits import EDITS
 from paco_core.tasks.sets import SETS
 
@@ -42,7 +43,7 @@ def test_a_released_split_is_trained_and_tested_on_as_it_is(tmp_path: Path) -> N
     assert split.trained == train
     assert len(split.unseen) == 2 and all(one in test for one in split.unseen)
     assert SETS.seen(recipe, lambda path: tmp_path / path) == {one.idx for one in train}
-    SETS.refuse_too_few(params, recipe)
+    assert SETS.foresee(recipe, Foreseen([], 0, []), lambda path: tmp_path / path) == split
     cases = t2is.cases(lambda path: tmp_path / path, params, {one.idx for one in train})
     assert {one.idx for one in cases.records} <= {one.idx for one in test}
 

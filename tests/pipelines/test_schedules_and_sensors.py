@@ -82,7 +82,7 @@ def failed_night(
     """A night in which the reward's figures changed by ``test``."""
     from paco_core.operations import reevaluation
 
-    def night(_root: Path, name: str) -> reevaluation.Reevaluation:
+    def night(_root: Path, name: str, **_more: object) -> reevaluation.Reevaluation:
         subject = reevaluation.Subject(name, Path(), "ab.dir", "3")
         figures = {"fixed/accuracy": 0.4}
         return reevaluation.Reevaluation(

@@ -93,9 +93,9 @@ def test_passes_that_a_group_shares(
 @pytest.mark.parametrize(
     ("changes", "recipe", "message"),
     [
-        ({}, {"train_size": 72}, "train_size: 72 px do not divide into 16 px tokens and 2x2 panels; choose 64 or 80"),
-        ({}, {"eval_sizes": [64, 8]}, "eval_sizes: 8 px.*choose 16"),
-        ({"prompts_per_epoch": 200, "updates_per_epoch": 2}, {}, "choose prompts_per_epoch up to 184"),
+        ({}, {"train_size": 72}, "72 x 72 does not divide into 16 px tokens and 2x2 panels.* is 64 x 64"),
+        ({}, {"eval_sizes": [64, 8]}, "a picture of 8 x 8 does not.*16 x 16"),
+        ({"prompts_per_epoch": 200, "updates_per_epoch": 2}, {}, "only 184 training prompts; choose at most 184"),
         ({}, {"rewards": {"terms": {"editing": {"weight": 1}}, "aggregator": "rank", "advantage_std": "group"}},
          "reward editing does not fit this policy"),
     ],
@@ -277,7 +277,10 @@ def test_an_editors_plan_needs_its_configuration_only(tmp_path: Path, params: Pa
     assert found.rollout_passes == 8 * passes * found.images_an_epoch and found.questions_a_picture == 2
     assert found.trained_passes == passes * found.images_an_epoch
     assert "GB per process: weights" in plan(asked, family, tmp_path)
-    with pytest.raises(DataError, match="train_size: 392 px do not divide into 16 px tokens.*choose 384 or 400"):
+    with pytest.raises(
+        DataError,
+        match="392 x 392 does not divide into 16 px tokens and 1x1 panels.* is 384 x 384",
+    ):
         tree["policies"]["recipes"][family]["train_size"] = 392
         plan(parse(tree), family, tmp_path)
 

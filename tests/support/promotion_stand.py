@@ -12,6 +12,7 @@ import pytest
 
 from paco_core.cli import promotion as command
 from paco_core.io.check_report import CheckReport
+from paco_core.operations.promotion.measuring import Measured
 
 NAME = "flux_t2is"
 POLICY = f"data/policies/{NAME}"
@@ -47,9 +48,9 @@ class Stand:
         self.gains[weights] = gain
         world.record(self.root, {f"policies@{NAME}": [POLICY]})
 
-    def _measure(self, _root: Path, _params: Any, _name: str, folders: list[Path]) -> list[pd.DataFrame]:
+    def _measure(self, _root: Path, _params: Any, _name: str, folders: list[Path]) -> list[Measured]:
         shown = [(f / "adapter/weights.safetensors").read_text() for f in folders]
-        return [table(self.gains[text], seed=n) for n, text in enumerate(shown)]
+        return [Measured(table(self.gains[text], seed=n)) for n, text in enumerate(shown)]
 
 
 def made_stand(project: Path, monkeypatch: pytest.MonkeyPatch) -> Stand:

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from paco_core.benchmarks.t2is_bench.means import mean_of_means
-from paco_core.benchmarks.t2is_bench.texts import ASPECTS, Questions
-from paco_core.io.files import DataError
+from paco_core.benchmarks.t2is_bench.texts import ASPECTS, Questions, refuse_without_texts
 from paco_core.reward_model.instructions import render
 from paco_core.reward_model.yes_probability import PictureQuery, Query, QueryScorer
 from paco_core.rewards.base import RewardBatch
@@ -46,9 +45,7 @@ class AlignmentWithTexts:
         Raises:
             DataError: when nobody says what its panels should show.
         """
-        panels = self.questions.of(record).panels
-        if panels is None:
-            raise DataError("t2is_bench.alignment needs t2is_bench.texts: name prompt_alignment.json of T2IS-Bench")
+        panels = refuse_without_texts(self.questions.of(record).panels)
         return sum(len(texts) for panel in panels for texts in panel.values())
 
     def measure(self, batch: RewardBatch) -> dict[str, np.ndarray]:

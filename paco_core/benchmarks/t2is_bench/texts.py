@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
@@ -24,6 +24,7 @@ from paco_core.storybook.prompts import parse_prompt
 DIMENSIONS = ("Identity", "Style", "Logic")
 ASPECTS = ("Entity", "Attribute", "Relation")
 
+T = TypeVar("T")
 Listed = Mapping[str, Sequence[str]]  # dimension or aspect -> its texts
 
 
@@ -119,6 +120,13 @@ class Questions:
                 f"the layout {record.layout} of record {record.idx} has {rows * columns}"
             )
         return self.panels[case]
+
+
+def refuse_without_texts(texts: T | None) -> T:
+    """The texts; raises DataError where nobody says what panels should show, which is what alignment asks about."""
+    if texts is None:
+        raise DataError("t2is_bench.alignment needs t2is_bench.texts: name prompt_alignment.json of T2IS-Bench")
+    return texts
 
 
 def case_of(record: PromptRecord) -> str:

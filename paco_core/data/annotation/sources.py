@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -21,6 +21,15 @@ SOURCES = {
     "judge": "paco_core.data.annotation.judge",
     "import": "paco_core.data.annotation.imported",
 }
+
+
+def refuse_strangers(excluded: Set[str], known: Set[str]) -> None:
+    """Raise DataError when an annotator who is excluded gave no vote."""
+    if unknown := excluded - known:
+        raise DataError(
+            f"annotations.exclude names {', '.join(sorted(unknown))}, who gave no vote; "
+            f"known: {', '.join(sorted(known)) or 'nobody'}"
+        )
 
 
 def workload(instances: pd.DataFrame, params: AnnotationsParams) -> tuple[int, str]:
@@ -43,12 +52,7 @@ def annotate(task: Task) -> Votes:
     source: Callable[[Task], Votes] = import_module(SOURCES[task.params.source]).votes
     found = source(task)
     if excluded := set(task.params.exclude):
-        known = {vote.annotator for vote in found.rankings}
-        if unknown := excluded - known:
-            raise DataError(
-                f"annotations.exclude names {', '.join(sorted(unknown))}, who gave no vote; "
-                f"known: {', '.join(sorted(known)) or 'nobody'}"
-            )
+        refuse_strangers(excluded, {vote.annotator for vote in found.rankings})
         before = len(found.rankings)
         found.rankings = [vote for vote in found.rankings if vote.annotator not in excluded]
         found.counts["excluded_votes"] = before - len(found.rankings)

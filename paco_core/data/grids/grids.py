@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 
 from paco_core.config.references import model_content
+from paco_core.data.grids.divided import refuse_undivided
 from paco_core.data.grids.text_to_image import Request
-from paco_core.data.records.prompt_text import parse_layout
 from paco_core.data.records.records import PromptRecord
 from paco_core.io.files import DataError, digest
 from paco_core.io.shards import GRID_COLUMNS, encode_png, write_shard
@@ -106,13 +106,9 @@ def grid_jobs(records: Sequence[PromptRecord], seeds: Sequence[int], recipe: Pai
     """
     if len(set(seeds)) != len(seeds):
         raise DataError(f"grids.seeds {list(seeds)} holds a seed twice")
+    refuse_undivided(records)
     jobs = []
     for record in records:
-        rows, columns = parse_layout(record.layout)
-        if record.height % rows or record.width % columns:
-            raise DataError(
-                f"prompt {record.idx}: {record.height} x {record.width} px do not divide into {record.layout} panels"
-            )
         key = [record.idx, record.prompt, record.layout, record.height, record.width, recipe.digest]
         jobs += [GridJob(digest([*key, seed], 16), record, seed) for seed in seeds]
     return jobs

@@ -14,12 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
 
 from paco_core.config.params import EditQuestion
 from paco_core.data.pairs.answers import NO, YES, fault, normalised
 from paco_core.data.pairs.pairs import Pair
-from paco_core.data.records.records import first_fault, panel_ref
+from paco_core.data.records.records import Words, first_fault, panel_ref
 from paco_core.io.files import DataError, digest, inside, read_jsonl
 from paco_core.io.pictures import read_image
 from paco_core.io.rejected import Rejected
@@ -41,9 +41,9 @@ class TripleRecord(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    original: str = Field(min_length=1)
-    edited: str = Field(min_length=1)
-    instruction: str = Field(min_length=1)
+    original: Words
+    edited: Words
+    instruction: Words
     question: EditQuestion = "edit_consistency"
     label: Literal["Yes", "No"] = "Yes"  # its answer
     answer: str | None = None  # the label, then why; null: the stage `cot_labels` writes it

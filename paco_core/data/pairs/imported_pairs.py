@@ -22,6 +22,7 @@ from paco_core.data.records.records import parse_ref
 from paco_core.io.files import DataError, checked_name, read_table
 from paco_core.io.shards import GRID_COLUMNS, INDEX, TAR, ShardReader
 from paco_core.io.tables import text
+from paco_core.io.text import not_blank
 
 PICTURES, SHARD = "pictures", "imported"
 HELD = re.compile(r"(^|_)(test|validation|valid|val|eval|dev)$")  # consistency_reward_cot_test, say
@@ -105,6 +106,14 @@ def _check(texts: dict[str, Any], pictures: Set[str]) -> None:
         raise DataError(f"label {texts['label']!r} is neither Yes nor No")
     if texts["question"] not in (None, *get_args(EditQuestion)):
         raise DataError(f"question {texts['question']!r} is not one of {', '.join(get_args(EditQuestion))}")
+    if texts["question"] is not None and texts["instruction"] is None:
+        raise DataError(f"question {texts['question']!r} is about an edit, and it has no instruction")
+    for name in ("theme", "instruction"):
+        if texts[name]:
+            try:
+                not_blank(texts[name])
+            except ValueError as error:
+                raise DataError(f"its {name} {error}") from None
     if texts["answer"] is not None and (cause := fault(texts["answer"], texts["label"])):
         raise DataError(f"its answer {texts['answer'][:40]!r} does not go with its label {texts['label']} ({cause})")
 

@@ -18,6 +18,7 @@ import pandas as pd
 
 from paco_core.data.annotation.votes import Annotation
 from paco_core.data.pairs.answers import NO, YES
+from paco_core.data.pairs.limits import each_end, held_out_units, refuse_few_candidates
 from paco_core.data.records.records import PromptRecord
 from paco_core.io.files import DataError, digest
 
@@ -141,11 +142,8 @@ def to_pairs(instances: Sequence[Instance], rule: str, *, confident: bool = Fals
 def _chosen(instance: Instance, rule: str) -> Iterator[tuple[int, str]]:
     """(candidate position, label) of one ranking."""
     ranking = instance.annotation.ranking
-    each = 2 if rule == "top2_bottom2" else 1
-    if len(ranking) < 2 * each:
-        raise DataError(
-            f"instance {instance.instance_id}: rule {rule} needs {2 * each} candidates, it has {len(ranking)}"
-        )
+    each = each_end(rule)
+    refuse_few_candidates(rule, len(ranking), f"instance {instance.instance_id}")
     below = ranking[1:2] if rule == "adjacent" else ranking[-each:]
     yield from ((position, YES) for position in ranking[:each])
     yield from ((position, NO) for position in below)
@@ -235,14 +233,7 @@ def _share(units: set[str], share: float, salt: str, name: str) -> tuple[set[str
     if not units:
         return set(), set()
     ordered = sorted(units, key=lambda unit: _draw(salt, unit))
-    count = round(share * len(ordered))
-    if share > 0:
-        count = max(1, count)
-    if share < 1 and count >= len(ordered):
-        raise DataError(
-            f"pairs.{name}_share={share}: {len(ordered)} prompts or instances cannot be split; "
-            "raise prompts.count and diverse_prompts.target"
-        )
+    count = held_out_units(len(ordered), share, name)
     return set(ordered[:count]), set(ordered[count:])
 
 

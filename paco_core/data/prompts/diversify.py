@@ -30,6 +30,16 @@ class Diversified:
     exact: bool  # whether all pairs were looked at; else the nearest is the nearest that an index found
 
 
+def refuse_target(records: Sequence[PromptRecord], target: int) -> None:
+    """Raise DataError for a target out of reach: each subcategory keeps a prompt, and there are no more than all."""
+    groups = {(record.category, record.task_name) for record in records}
+    if not len(groups) <= target <= len(records):
+        raise DataError(
+            f"diverse_prompts.target={target}: choose between {len(groups)} (one per subcategory) "
+            f"and {len(records)} (all prompts)"
+        )
+
+
 def diversify(
     embeddings: np.ndarray,
     records: Sequence[PromptRecord],
@@ -56,11 +66,7 @@ def diversify(
     near = Neighbourhood(embeddings)
     groups = [(record.category, record.task_name) for record in records]
     if target is not None:
-        if not len(set(groups)) <= target <= len(records):
-            raise DataError(
-                f"diverse_prompts.target={target}: choose between {len(set(groups))} (one per subcategory) "
-                f"and {len(records)} (all prompts)"
-            )
+        refuse_target(records, target)
         kept, threshold = at_least(near, target)
     else:
         assert threshold is not None

@@ -11,12 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from paco_core.data.records.edit_records import FILE, SHARD, EditRecord
-from paco_core.data.records.records import Id, first_fault
+from paco_core.data.records.records import Id, Words, first_fault
+from paco_core.io.content import file_content
 from paco_core.io.files import DataError, Names, digest, inside, read_jsonl, write_jsonl
-from paco_core.io.pictures import decode_image, read_image
+from paco_core.io.pictures import decode_image, image_size, read_image
 from paco_core.io.rejected import Rejected
 from paco_core.io.shards import encode_png, write_shard
 from paco_core.storybook.editing import random_edit
@@ -35,8 +36,8 @@ class EditRow(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     key: Id | None = None
-    instruction: str = Field(min_length=1)
-    input_image: str = Field(min_length=1)
+    instruction: Words
+    input_image: Words
     task_type: str = "edit"
     instruction_language: str = "en"
     Intersection_exist: bool | None = None  # as GEdit-Bench spells it
@@ -56,6 +57,16 @@ class EditPrompts:
         png = encode_png(image)
         name = hashlib.md5(png, usedforsecurity=False).hexdigest()[:16]
         self.pictures[name], self._sizes[name] = png, image.size
+        return name
+
+    def head(self, path: Path) -> str:
+        """Keep the size of a picture, and not its pixels; its id is that of the file's content.
+
+        Raises:
+            DataError: when it is no picture.
+        """
+        name = file_content(path)[:16]
+        self._sizes[name], self.pictures[name] = image_size(path), b""
         return name
 
     def reference(self, record: PromptRecord) -> Image:
@@ -115,10 +126,13 @@ def drawn(count: int, size: int, seed: int) -> EditPrompts:
     return found
 
 
-def read_rows(file: Path, limit: int | None = None) -> EditPrompts:
+def read_rows(file: Path, limit: int | None = None, *, heads: bool = False) -> EditPrompts:
     """Instructions and pictures of a JSON Lines file (keys of :class:`EditRow`).
 
     A row that cannot be used is left out and reported with its place and cause.
+
+    Args:
+        heads: read no picture further than its size, to know beforehand what will be there.
 
     Raises:
         DataError: when the file is missing, or none of its rows can be used.
@@ -134,7 +148,8 @@ def read_rows(file: Path, limit: int | None = None) -> EditPrompts:
             found.rejected.add(place, f"record: {first_fault(error)}")
             continue
         try:
-            name = found.picture(read_image(inside(file.parent, given.input_image)))
+            path = inside(file.parent, given.input_image)
+            name = found.head(path) if heads else found.picture(read_image(path))
         except DataError as error:
             found.rejected.add(place, f"picture: {error}")
             continue
@@ -169,3 +184,27 @@ def edit_prompts(params: EditPromptsParams, root: Path) -> EditPrompts:
         found = read_rows(root / str(params.file), params.count)
     found.hold_out(params.unseen, params.seed)
     return found
+
+
+def foreseen(params: EditPromptsParams, root: Path) -> list[EditRecord]:
+    """What :func:`edit_prompts` will leave, as far as parameters and file say: sizes and parts, but no pixels.
+
+    Drawn prompts are stand-ins, all alike. Of a file that is missing, which `paco check` reports, there are none.
+
+    Raises:
+        DataError: as :func:`edit_prompts`.
+    """
+    if params.source == "file":
+        if not (root / str(params.file)).is_file():
+            return []
+        found = read_rows(root / str(params.file), params.count, heads=True)
+        found.hold_out(params.unseen, params.seed)
+        return found.records
+    if params.source == "none":
+        return []
+    stand_in = EditRecord(
+        idx="drawn", reference="drawn", prompt="drawn", theme="drawn", task_name="drawn", part="train",
+        height=params.size, width=params.size,
+    )  # fmt: skip
+    count = int(params.count or 0)
+    return [stand_in] * (count - params.unseen) + [stand_in.model_copy(update={"part": "unseen"})] * params.unseen

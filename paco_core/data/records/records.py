@@ -19,11 +19,13 @@ from paco_core.io.decoding import MAX_SIDE
 from paco_core.io.files import DataError, Names, checked_name, read_jsonl, write_jsonl
 from paco_core.io.rejected import Rejected
 from paco_core.io.tables import text
+from paco_core.io.text import not_blank
 
 #: The public records know three dimensions, and three of 298 records a fourth, "Surroundings".
 Dimension = Literal["Style", "Identity", "Logic", "Surroundings"]
 Record = TypeVar("Record", bound=BaseModel)
 Id = Annotated[str, BeforeValidator(lambda given: text(given, "id")), AfterValidator(checked_name)]
+Words = Annotated[str, AfterValidator(not_blank)]
 Side = Annotated[int, Field(gt=0, le=MAX_SIDE)]  # pixels
 
 
@@ -32,7 +34,7 @@ class _Released(BaseModel):
 
     source: str | None = Field(None, alias="from")  # the data set that the record was taken from
     original_idx: str | None = None  # its id there
-    editing_prompts: list[Annotated[str, Field(min_length=1)]] | None = None  # the first panel, then each from the last
+    editing_prompts: list[Words] | None = None  # the first panel, then each from the last
     size: tuple[Side, Side] | None = None
 
 
@@ -45,11 +47,11 @@ class PromptRecord(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True)
 
     idx: Id
-    prompt: str = Field(min_length=1)
+    prompt: Words
     height: Side
     width: Side
     layout: str = Field(pattern=r"^[1-9][0-9]?x[1-9][0-9]?$")
-    theme: str = Field(min_length=1)
+    theme: Words
     category: str
     task_name: str
     criteria: dict[Dimension, dict[str, str | None]]  # null: named without a text, as one public record does

@@ -23,6 +23,7 @@ from paco_core.grpo.recipe import Place
 from paco_core.io import paths
 from paco_core.io.files import DataError, digest, folder_digest, read_json, write_json
 from paco_core.io.progress import Progress
+from paco_core.policies.cuts import report
 from paco_core.runtime.code.stage_code import StageCodes
 from paco_core.tasks.training import train_recipe
 
@@ -126,8 +127,8 @@ class Trainings:
 
         def compute(cell: OpenCell) -> dict[str, Any]:
             with Progress(self.exam.pictures, f"{self.recipe} bare", "pictures", self.say) as progress:
-                self.exam.sit(None, cell.folder, progress.advance)
-            return {"recipe": self.recipe}
+                cuts = self.exam.sit(None, cell.folder, progress.advance)
+            return {"recipe": self.recipe, **report(cuts, self.say)}
 
         cell.once(self.examined_key, compute)
 
@@ -140,8 +141,9 @@ class Trainings:
         clock = EpochSeconds.of(cell.folder / "seconds.json", self.key(variant, seed))
         outcome = self._train(variant.applied(self.params, seed), cell, f"{variant.name}, seed {seed}", clock)
         with Progress(self.exam.pictures, f"{variant.name}, seed {seed}", "pictures", self.say) as progress:
-            self.exam.sit(cell.folder / "policy" / "adapter", cell.folder, progress.advance)
+            cuts = self.exam.sit(cell.folder / "policy" / "adapter", cell.folder, progress.advance)
         return {
+            **report(cuts, self.say),
             "variant": variant.name,
             "seed": seed,
             "basis": self.basis,

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paco_core.benchmarks import gedit
-from paco_core.benchmarks.painted import AFTER, BEFORE
+from paco_core.benchmarks.painted import AFTER, BEFORE, cuts_of
 from paco_core.benchmarks.unseen import measuring, unseen_cases
 from paco_core.config.params import Params
 from paco_core.config.params_benchmarks import GeditParams, T2isParams
@@ -21,6 +21,7 @@ from paco_core.io.content import folder_content
 from paco_core.io.files import write_json
 from paco_core.io.pictures import picture_digest
 from paco_core.policies.base import load_recipe
+from paco_core.policies.cuts import Cut
 from paco_core.policies.encodings import cache_folder
 from paco_core.runtime.code.stage_code import StageCodes
 from paco_core.tasks.table import task_of
@@ -85,8 +86,12 @@ class Exam:
         """Pictures of one sitting."""
         return len(self.cases.records) * len(self.cases.seeds) * len(self.rule.eval_sizes)
 
-    def sit(self, adapter: Path | None, folder: Path, advance: Callable[[int], object] = lambda _count: None) -> None:
+    def sit(
+        self, adapter: Path | None, folder: Path, advance: Callable[[int], object] = lambda _count: None
+    ) -> dict[str, Cut]:
         """Paint with the bare model (None) or an adapter; write ``table.parquet`` and some pictures to ``folder``.
+
+        What was cut off prompts is returned.
 
         Models are loaded anew each time: trainings in between need the memory.
         """
@@ -102,6 +107,7 @@ class Exam:
             self._keep(painted, part)
         with atomic(folder / TABLE) as part:
             table.drop(columns=["policy", "when", *gedit.ABOUT], errors="ignore").to_parquet(part, index=False)
+        return cuts_of(painted)
 
     def _keep(self, painted: list[Painted], folder: Path) -> None:
         """Pictures of the first prompts with the first seed, by size; what they are of; of edits, what was edited."""

@@ -66,6 +66,7 @@ class Decision:
     gates: tuple[CheckReport, ...]
     test: Paired | None = None
     guards: Mapping[str, Paired] = field(default_factory=dict)
+    cut_prompts: int = 0  # of the cases, longer than the policy reads
 
     def as_dict(self) -> dict[str, Any]:
         cleaned: dict[str, Any] = jsonable(asdict(self))
@@ -73,7 +74,7 @@ class Decision:
 
     def metrics(self) -> dict[str, float]:
         """Flat figures for MLflow."""
-        found = {"promoted": float(self.promoted)}
+        found = {"promoted": float(self.promoted), "cut_prompts": float(self.cut_prompts)}
         found |= {f"candidate/{name}": value for name, value in self.candidate.figures.items()}
         if self.incumbent is not None:
             found |= {f"incumbent/{name}": value for name, value in self.incumbent.figures.items()}

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paco_core.benchmarks import consistency_rank as bench
 from paco_core.benchmarks import gedit
-from paco_core.benchmarks.painted import AFTER
+from paco_core.benchmarks.painted import AFTER, cuts_of
 from paco_core.benchmarks.public_rankings import read_public
 from paco_core.benchmarks.unseen import measuring, unseen_cases
 from paco_core.data.records.panels import PanelStore
@@ -25,19 +26,29 @@ if TYPE_CHECKING:
 
     from paco_core.benchmarks.cases import Cases
     from paco_core.config.params import Params
+    from paco_core.policies.cuts import Cut
     from paco_core.reward_model.yes_probability import PairScorer
 
 CASE = ["prompt_id", "unit"]  # unit: a seed, or a ranking instance
 
 
-def measure_policy(
-    root: Path, params: Params, name: str, folder: Path, judge: Path, cases: Cases
-) -> tuple[pd.DataFrame, list[Image]]:
-    """The policy in ``folder`` on the cases, at its largest evaluation size.
+@dataclass(frozen=True)
+class Measured:
+    """One version on the cases.
 
-    Returns:
-        Columns prompt_id, unit (the seed) and one a measure; the pictures.
+    Attributes:
+        table: columns prompt_id, unit (a policy's seed, the reward's instance) and one a measure.
+        pictures: that a policy painted.
+        cuts: what a policy did not read of prompts.
     """
+
+    table: pd.DataFrame
+    pictures: Sequence[Image] = ()
+    cuts: Mapping[str, Cut] = field(default_factory=dict)
+
+
+def measure_policy(root: Path, params: Params, name: str, folder: Path, judge: Path, cases: Cases) -> Measured:
+    """The policy in ``folder`` on the cases, at its largest evaluation size."""
     recipe = params.policies.recipes[name]
     policy = load_recipe(recipe, root, cache=cache_folder(root))
     policy.load_adapter(folder / "adapter")
@@ -45,12 +56,12 @@ def measure_policy(
     painted = cases.painted_by(policy, name, largest, when=AFTER)
     table = measuring(root, params, judge, cases)(painted)
     table = table.drop(columns=["policy", "size", "when", *gedit.ABOUT], errors="ignore")
-    return table.rename(columns={"seed": "unit"}), [p.image for p in painted]
+    return Measured(table.rename(columns={"seed": "unit"}), [p.image for p in painted], cuts_of(painted))
 
 
-def measure_reward(root: Path, params: Params, folder: Path) -> pd.DataFrame:
+def measure_reward(root: Path, params: Params, folder: Path) -> Measured:
     """The reward in ``folder``, asked in this process, on the held-out rankings."""
-    return rank_held_out(root, params, Scorer.configured(folder, params.reward))
+    return Measured(rank_held_out(root, params, Scorer.configured(folder, params.reward)))
 
 
 def rank_held_out(root: Path, params: Params, scorer: PairScorer) -> pd.DataFrame:

@@ -50,10 +50,28 @@ def processes_here(root: Path, device: str) -> int:
     Raises:
         DataError: when the configuration is no file, or names no number.
     """
+    processes, machines = _numbers(root, device)
+    return processes // machines
+
+
+def processes_of(root: Path, device: str) -> int:
+    """How many processes the configuration starts in all.
+
+    Raises:
+        DataError: as :func:`processes_here`.
+    """
+    return _numbers(root, device)[0]
+
+
+def _numbers(root: Path, device: str) -> tuple[int, int]:
+    """(processes, machines)"""
     config = _configuration(root, device)
     found = parse_yaml(config.read_text())
     try:
-        return int(found["num_processes"]) // int(found.get("num_machines", 1))
+        numbers = int(found["num_processes"]), int(found.get("num_machines", 1))
+        if min(numbers) < 1:
+            raise ValueError
+        return numbers
     except (KeyError, TypeError, ValueError, ZeroDivisionError):
         raise DataError(f"{config}: needs num_processes (and num_machines), whole numbers") from None
 

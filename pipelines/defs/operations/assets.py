@@ -83,7 +83,7 @@ def champion_policies(context: dg.AssetExecutionContext) -> dg.MaterializeResult
 def _measured_again(context: dg.AssetExecutionContext, names: list[str]) -> dg.MaterializeResult[Any]:
     from paco_core.operations.reevaluation import reevaluate
 
-    found = [reevaluate(ROOT, name) for name in names]
+    found = [reevaluate(ROOT, name, say=context.log.info) for name in names]
     metadata: dict[str, Any] = {}
     for one in found:
         start = f"{one.subject.name}/" if len(found) > 1 else ""

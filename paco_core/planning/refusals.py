@@ -1,0 +1,199 @@
+"""What the stages of a graph would refuse, as far as parameters and files of prompts say it.
+
+Nothing is judged here: each line calls the function that the stage itself calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from paco_core.config.params import Params
+from paco_core.data.grids.divided import refuse_undivided
+from paco_core.data.pairs.limits import held_out_units, refuse_few_candidates, refuse_unvalidated
+from paco_core.grpo.sizes import token_pixels
+from paco_core.io import paths
+from paco_core.io.files import DataError
+from paco_core.io.rejected import Rejected
+from paco_core.planning.foreseen import foresee
+from paco_core.planning.plan import refuse_impossible
+from paco_core.policies.base import refuse_tokens
+from paco_core.policies.families import refuse_other_pipeline
+from paco_core.policies.windows import refuse_window
+from paco_core.runtime.launchers import chosen
+from paco_core.tasks.base import Foreseen
+from paco_core.tasks.edits import EDITS
+from paco_core.tasks.sets import SETS
+from paco_core.tasks.table import recipes_of, task_of
+
+if TYPE_CHECKING:
+    from paco_core.data.pairs.imported_pairs import ImportedPairs
+    from paco_core.runtime.stage import Stage
+
+T = TypeVar("T")
+
+
+class Problems(list[str]):
+    """What was refused, by the section or recipe that asks for it."""
+
+    def attempt(self, key: str, check: Callable[..., T], *given: object) -> T | None:
+        """What a check returns; None where it refuses, which is noted."""
+        try:
+            return check(*given)
+        except DataError as error:
+            self.append(f"{key}: {error}")
+            return None
+
+
+def refusals(params: Params, root: Path, stages: Mapping[str, Stage]) -> list[str]:
+    """Everything that a stage would stop at, one line each.
+
+    Args:
+        stages: what the stages of ``dvc.yaml`` declare.
+    """
+    idle = {name for name, stage in stages.items() if stage.skipped(params) is not None}
+    found = Problems()
+    foreseen = found.attempt("prompts", foresee, params, root)
+    _annotations(found, params, root)
+    _edits(found, params, root)
+    prompts = 0 if foreseen is None or paths.ANNOTATIONS.name in idle else len(foreseen.prompts)
+    _pairs(found, params, root, prompts)
+    if paths.T2IS_BENCH.name not in idle:
+        _t2is_bench(found, params, root)
+    _viescore(found, params, root)
+    if foreseen is not None:
+        _prompts(found, params, root, foreseen)
+        _policies(found, params, root, foreseen)
+    return found
+
+
+def _prompts(found: Problems, params: Params, root: Path, foreseen: Foreseen) -> None:
+    target = params.diverse_prompts.target
+    if target is not None and foreseen.prompts:
+        from paco_core.data.prompts.diversify import refuse_target
+
+        found.attempt("diverse_prompts", refuse_target, foreseen.prompts, target)
+    if params.grids.seeds and foreseen.prompts:
+        found.attempt("grids", refuse_undivided, foreseen.prompts)
+        found.attempt("grids", refuse_window, "grids", params.grids, root)
+
+
+def _annotations(found: Problems, params: Params, root: Path) -> None:
+    excluded = set(params.annotations.exclude)
+    if params.annotations.source == "people" and excluded:
+        from paco_core.data.annotation import answer_file
+        from paco_core.data.annotation.sources import refuse_strangers
+
+        try:
+            known = {answer.annotator for answer in answer_file.read(root)}
+        except DataError:  # `paco check` reports the file itself
+            return
+        found.attempt("annotations", refuse_strangers, excluded, known)
+
+
+def _edits(found: Problems, params: Params, root: Path) -> None:
+    for number, painter in enumerate(params.edits.painters):
+        key = f"edits.painters.{number}"
+        found.attempt(key, refuse_window, key, painter, root)
+        found.attempt(key, refuse_other_pipeline, root, painter.model, painter.family)
+        if multiple := token_pixels(root / painter.model):
+            size = params.edits.size, params.edits.size
+            found.attempt(key, refuse_tokens, size, multiple)
+
+
+def _pairs(found: Problems, params: Params, root: Path, prompts: int) -> None:
+    pairs = params.pairs
+    if prompts and params.annotations.source != "none":
+        rows, columns = (int(n) for n in params.prompts.layout.split("x"))
+        place = f"layout {params.prompts.layout}"
+        found.attempt("pairs", refuse_few_candidates, pairs.rule, rows * columns, place)
+        kept = params.diverse_prompts.target or prompts
+        if pairs.split == "prompt":
+            found.attempt("pairs", _shares, params, kept)
+    imported = None
+    if pairs.imported and (root / pairs.imported).is_dir():
+        imported = found.attempt("pairs.imported", _imported, root / pairs.imported)
+    if pairs.editing.file and pairs.editing.source == "import" and (root / pairs.editing.file).is_file():
+        from paco_core.data.pairs.editing import editing_pairs
+
+        first = pairs.editing.model_copy(update={"count": 1})  # the first that can be used says that one can
+        found.attempt("pairs.editing", editing_pairs, first, root)
+    if params.reward.source == "train" and pairs.validation_share == 0:
+        held = 0 if imported is None else len(imported.held)
+        found.attempt("reward", refuse_unvalidated, held)
+
+
+def _shares(params: Params, prompts: int) -> None:
+    left = prompts - held_out_units(prompts, params.pairs.benchmark_share, "benchmark")
+    if left:
+        held_out_units(left, params.pairs.validation_share, "validation")
+
+
+def _imported(folder: Path) -> ImportedPairs:
+    from paco_core.data.pairs.imported_pairs import imported_pairs
+
+    return imported_pairs(folder)
+
+
+def _policies(found: Problems, params: Params, root: Path, foreseen: Foreseen) -> None:
+    processes = found.attempt("policies", _processes, params, root)
+    for name, recipe in params.policies.recipes.items():
+        if not (foreseen.prompts or recipe.prompts if task_of(recipe) is SETS else foreseen.edits):
+            continue  # it has no prompts at all, which `paco check` remarks on
+        found.attempt(f"policies.recipes.{name}", refuse_impossible, params, name, root, processes or 1, foreseen)
+    if recipes_of(SETS, params.policies):
+        found.attempt("t2is", _unseen, params, root, foreseen)
+
+
+def _processes(params: Params, root: Path) -> int:
+    """How many share a training, as the launcher of the environment starts it."""
+    if chosen() != "accelerate":
+        return 1
+    from paco_core.runtime.launchers.accelerated import processes_of
+
+    return processes_of(root, params.policies.device)
+
+
+def _unseen(params: Params, root: Path, foreseen: Foreseen) -> None:
+    """Prompts that are left for ``t2is``, which names no policy's."""
+    from paco_core.benchmarks.unseen_prompts import only_test_file, refuse_all_trained, unseen_prompts
+
+    file = only_test_file(params)
+    recipe = next(iter(recipes_of(SETS, params.policies).values()))
+    if not (foreseen.prompts or file):
+        return
+    split = SETS.foresee(recipe, foreseen, lambda path: root / path)
+    if split is None:
+        return
+    if file is not None:
+        from paco_core.tasks.sets import read_sets
+
+        trained = {record.idx for record in split.trained}
+        unseen_prompts(read_sets(root / file), trained, params.t2is.prompts, params.t2is.seed)
+    elif params.prompts.engine != "openai":
+        everything = foreseen.kept == len(foreseen.prompts) and params.diverse_prompts.threshold is None
+        if everything:
+            trained = {record.idx for record in split.trained}
+            unseen_prompts(foreseen.prompts, trained, params.t2is.prompts, params.t2is.seed)
+        elif params.diverse_prompts.target is not None:
+            refuse_all_trained(foreseen.prompts, len(split.trained))
+
+
+def _viescore(found: Problems, params: Params, root: Path) -> None:
+    judged = params.gedit.viescore
+    if judged is not None and recipes_of(EDITS, params.policies):
+        from paco_core.benchmarks.viescore_prompts import wording
+
+        found.attempt("gedit.viescore", wording, judged.prompts, root)
+
+
+def _t2is_bench(found: Problems, params: Params, root: Path) -> None:
+    from paco_core.benchmarks.t2is_bench.texts import read_criteria, read_panels, refuse_without_texts
+
+    bench = params.t2is_bench
+    if params.world != "storybook" and bench.alignment is not None:
+        found.attempt("t2is_bench.alignment", refuse_without_texts, bench.texts)
+    for key, file, read in (("criteria", bench.criteria, read_criteria), ("texts", bench.texts, read_panels)):
+        if file is not None and (root / file).is_file():
+            found.attempt(f"t2is_bench.{key}", read, root / file, Rejected())
