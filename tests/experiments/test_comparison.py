@@ -38,7 +38,7 @@ def test_table_and_page(project: Path, runs: list[str]) -> None:
     text = compare(project, [runs[0][:12], "policies/b/smoke/seed0"], project / "out.html")
     (figure,) = [line for line in text.splitlines() if line.startswith("eval/64/consistency")]
     assert figure.split() == ["eval/64/consistency", "0.3", "0.6", "+0.3"]
-    assert "policies.defaults.updates_per_epoch" in text and "policies.defaults.loss" not in text
+    assert "policies.updates_per_epoch" in text and "policies.loss" not in text
     assert re.search(r"reward_merged +1\.dir +2\.dir", text)
     html = (project / "out.html").read_text()
     assert html.count("data:image/") == 4 and "samples seen" in html and "policies/b/smoke/seed0" in html

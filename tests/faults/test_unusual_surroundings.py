@@ -35,10 +35,10 @@ WRITES = (
 #: What only reads, with what another user may not even read.
 READS = (
     (("champions",), "mlflow.db"),
-    (("check",), "params.yaml"),
+    (("check",), "dvc.yaml"),
     (("graph",), "dvc.yaml"),
     (("checkpoints", "list"), ".paco"),
-    (("tables",), "dvc.lock"),
+    (("tables",), "dvc.yaml"),
 )
 
 

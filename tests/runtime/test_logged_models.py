@@ -65,7 +65,7 @@ def test_a_painter_is_loaded_by_mlflow_and_paints_what_diffusers_paints(
     params = load(project / "params.yaml")
     shutil.copytree(repository / "data/zoo/flux", project / "data/zoo/flux")
     policy = base.load_recipe(params.policies.recipes[NAME], project)
-    policy.add_adapter(params.policies.lora, 0)
+    policy.add_adapter(params.policies.recipes[NAME].lora, 0)
     torch.manual_seed(0)
     with torch.no_grad():
         for weights in policy.trainable().values():  # else it starts as its base

@@ -23,7 +23,7 @@ def adapter(project: Path, recipe: str = "flux_t2is", by: float = 0.02) -> Path:
 
     params = load(project / "params.yaml")
     policy = load_recipe(params.policies.recipes[recipe], project)
-    policy.add_adapter(params.policies.lora, seed=0)
+    policy.add_adapter(params.policies.recipes[recipe].lora, seed=0)
     with torch.no_grad():
         for parameter in policy.trainable().values():
             parameter.add_(by)
