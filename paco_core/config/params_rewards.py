@@ -48,7 +48,7 @@ def refuse_unknown(rewards: RewardSet, key: str) -> None:
     Raises:
         ValueError: naming the key and the nearest reward.
     """
-    names = [name for table in ("BUILDERS", "FUNCTIONS") for name in names_of("rewards/registry.py", table)]
+    names = names_of("rewards/registry.py", "REWARDS")
     for name, term in rewards.terms.items():
         asked = term.reward or name
         if asked not in names and not FUNCTION.fullmatch(asked):

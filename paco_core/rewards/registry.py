@@ -1,12 +1,8 @@
-"""Rewards by name: one file and one line in :data:`FUNCTIONS`, or in :data:`BUILDERS` where it needs a model.
-
-Any other is named ``module:function``.
-"""
+"""Rewards by name: one file and one line in :data:`REWARDS`; any other is named ``module:function``."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,19 +16,16 @@ from paco_core.rewards.sources import Sources
 if TYPE_CHECKING:
     from paco_core.data.records.records import PromptRecord
 
-#: Name -> "module:function" of a reward that is one function of (images, records). Its module is imported when the
-#: reward is asked for.
-FUNCTIONS = {
-    "jpeg": "paco_core.rewards.jpeg:compressibility",
-}
-#: Name -> "module:function" that builds the reward of a term, from the models that it needs.
-BUILDERS = {
+#: Name -> "module:function" of a reward, a function of (images, records). One that needs models has "module:build"
+#: instead, which makes the reward of a term. The module is imported when the reward is asked for.
+REWARDS = {
     "consistency": "paco_core.rewards.consistency:build",
     "editing": "paco_core.rewards.editing:build",
     "clip_t": "paco_core.rewards.clip_t:build",
     "clip_i": "paco_core.rewards.clip_i:build",
     "clip_score": "paco_core.rewards.clip_score:build",
     "pickscore": "paco_core.rewards.pickscore:build",
+    "jpeg": "paco_core.rewards.jpeg:compressibility",
     "ocr": "paco_core.rewards.ocr:build",
 }
 #: Rewards that ask a served reward model about pairs.
@@ -83,7 +76,7 @@ def check(rewards: RewardSet, given: str = "panels") -> None:
     """
     for name, term in rewards.terms.items():
         asked = kind(name, term)
-        if asked not in BUILDERS:
+        if not _is_built(asked):
             _function(asked)
         elif (needed := NEEDS.get(asked, given)) != given:
             raise DataError(f"reward {asked} does not fit this policy, which {LACKS[needed]}")
@@ -113,19 +106,21 @@ def build(name: str, term: RewardTerm, sources: Sources | None = None) -> Reward
         DataError: for an unknown name, or when the reward lacks its model or its judge.
     """
     asked = kind(name, term)
-    if asked not in BUILDERS:
+    if not _is_built(asked):
         return _function(asked)
-    module, function = BUILDERS[asked].split(":")
-    reward: RewardFunction = getattr(import_module(module), function)(term, sources or Sources())
+    reward: RewardFunction = find(REWARDS[asked])(term, sources or Sources())
     return reward
+
+
+def _is_built(asked: str) -> bool:
+    return REWARDS.get(asked, "").endswith(":build")
 
 
 def _function(asked: str) -> FunctionReward:
     """The registered or named function as a reward."""
-    if asked not in FUNCTIONS and ":" not in asked:
-        names = ", ".join([*BUILDERS, *FUNCTIONS])
-        raise DataError(f"reward {asked!r} is unknown; choose among {names}, or name module:function")
-    return FunctionReward(FUNCTIONS.get(asked, asked))
+    if asked not in REWARDS and ":" not in asked:
+        raise DataError(f"reward {asked!r} is unknown; choose among {', '.join(REWARDS)}, or name module:function")
+    return FunctionReward(REWARDS.get(asked, asked))
 
 
 def build_set(rewards: RewardSet, sources: Sources) -> dict[str, RewardFunction]:

@@ -178,8 +178,8 @@ def test_work_is_queued_watched_and_cancelled(client: TestClient, models: Models
     models.may.set()
     assert ended(client, edited)["state"] == "done" and ended(client, first.json()["job"])["state"] == "done"
     assert models.asked == [
-        ("paint", "a red cat", ["at night", "in the snow"], Options("base", 1, None, True)),
-        ("edit", (40, 30), "Make it blue.", Options("base", 2, None, False)),
+        ("paint", "a red cat", ["at night", "in the snow"], Options("base", 1, None, None)),
+        ("edit", (40, 30), "Make it blue.", Options("base", 2, None, None)),
     ]
     assert client.get("/jobs/guess").status_code == 404
 

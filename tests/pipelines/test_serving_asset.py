@@ -24,7 +24,6 @@ def test_the_asset_shows_fingerprint_engine_speed_and_links(
     monkeypatch.setattr(endpoint, "launch", diarist_launch(tmp_path / "diary"))
     for module in (assets, checks):
         monkeypatch.setattr(module, "ROOT", tmp_path)
-        monkeypatch.setattr(module, "DATA", tmp_path / "data")
     name = endpoint.served_name(endpoint.fingerprint(folder))
     try:
         result = assets.reward_endpoint(dg.build_asset_context())
