@@ -148,7 +148,7 @@ CHANGES = [
     text("paco_core/stages/reward_lora.py", '("roc_auc",)', '("loss",)'),  # of its headline
     line("paco_core/planning/amounts.py"),
     line("paco_core/cli/commands.py"),
-    text("paco_core/rewards/registry.py", "REWARDS = {", "REWARDS = {'another': 'paco_core.rewards.jpeg:_bytes_of_jpeg',"),
+    text("paco_core/rewards/registry.py", "REWARDS = {", "REWARDS = {'another': 'paco_core.rewards.jpeg:QUALITY',"),
     text(
         "paco_core/policies/families.py",
         "FAMILIES = {",
