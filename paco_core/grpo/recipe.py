@@ -219,14 +219,14 @@ def train(
     recipe, root = params.policies.recipe(name), place.root
     model_at(root, recipe.model, f"policies.recipes.{name}.model")
     refuse_window(f"policies.recipes.{name}", recipe, root)
-    sets = recipe.reward_sets.values()
-    for rewards in sets:
-        registry.check(rewards, "panels" if split.reference is None else "reference")
+    sets, records = recipe.reward_sets.values(), [*split.trained, *split.unseen]
+    given = "panels" if split.reference is None else "reference"
+    groupwise, *_ = [registry.check(rewards, given, records) for rewards in sets]
     registry.refuse_missing_judges(root, *sets)
     together = launched_processes()
-    refuse_split_groups(registry.groupwise_of(recipe.rewards), recipe, together)
+    refuse_split_groups(groupwise, recipe, together)
     if multiple := token_pixels(root / recipe.model):
-        refuse_sizes([*split.trained, *split.unseen], recipe, multiple)
+        refuse_sizes(records, recipe, multiple)
         refuse_uneven(_train_sizes(recipe, split, multiple), recipe, together)
     with ExitStack() as stack:
         # The policy loads while the servers of the rewards start.

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from paco_core.config.params import Params
 from paco_core.data.prompts import edit_prompts
 from paco_core.data.prompts.prompts import make_prompts
+from paco_core.data.records.edit_records import EditRecord
 from paco_core.data.records.records import PromptRecord
 from paco_core.tasks.base import Foreseen
 
@@ -17,9 +19,12 @@ def foresee(params: Params, root: Path) -> Foreseen:
     Raises:
         DataError: as these stages, for files of prompts that are malformed or too short.
     """
-    prompts = sets_of(params, root)
-    kept = len(prompts) if params.diverse_prompts.target is None else params.diverse_prompts.target
-    return Foreseen(prompts, kept, edit_prompts.foreseen(params.edit_prompts, root))
+    return foreseen_of(params, sets_of(params, root), edits_of(params, root))
+
+
+def foreseen_of(params: Params, sets: Sequence[PromptRecord], edits: Sequence[EditRecord]) -> Foreseen:
+    """The prompts of both kinds, and how many of the former ``diverse_prompts`` keeps at most."""
+    return Foreseen(sets, min(params.diverse_prompts.target or len(sets), len(sets)), edits)
 
 
 def sets_of(params: Params, root: Path) -> list[PromptRecord]:
@@ -37,3 +42,10 @@ def sets_of(params: Params, root: Path) -> list[PromptRecord]:
         category="", task_name="", criteria={},
     )  # fmt: skip
     return [stand_in] * int(asked.count or 0)
+
+
+def edits_of(params: Params, root: Path) -> list[EditRecord]:
+    """The editing prompts; none of a file that is missing."""
+    asked = params.edit_prompts
+    missing = asked.source == "file" and not (root / str(asked.file)).is_file()
+    return [] if missing else edit_prompts.foreseen(asked, root)

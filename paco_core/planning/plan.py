@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from paco_core.config.params import Params
-from paco_core.grpo.epoch_prompts import refuse_split_groups, refuse_uneven
+from paco_core.grpo.epoch_prompts import prompts_of_epoch, refuse_split_groups, refuse_uneven
 from paco_core.grpo.sizes import picture_size, refuse_sizes
 from paco_core.io.answer import Answer, plain
 from paco_core.io.files import DataError
@@ -15,6 +14,7 @@ from paco_core.planning.costs import training_cost
 from paco_core.planning.device_memory import device_memory, server_gb
 from paco_core.planning.footprint import H100_FLOPS, UTILISATION, architecture, footprint
 from paco_core.planning.foreseen import foresee
+from paco_core.planning.problems import Problems
 from paco_core.planning.workload import Workload
 from paco_core.policies.families import refuse_other_pipeline
 from paco_core.policies.windows import refuse_window
@@ -24,49 +24,47 @@ from paco_core.tasks.table import task_of
 from paco_core.training.optimizers import check_optimizer
 
 
-def refuse_impossible(
-    params: Params, policy: str, root: Path, processes: int = 1, foreseen: Foreseen | None = None
-) -> None:
-    """Find what a training would refuse, before any model is loaded, by the functions that it calls itself.
+def impossible(params: Params, policy: str, root: Path, processes: int, foreseen: Foreseen) -> Problems:
+    """What a training would refuse, before any model is loaded, by the functions that it calls itself.
 
     Args:
         processes: that share the training.
-        foreseen: what the stages before it leave; None looks.
-
-    Raises:
-        DataError: naming all that cannot work, with valid neighbours.
+        foreseen: what the stages before it leave.
     """
-    recipe = params.policies.recipes[policy]
-    task, found = task_of(recipe), architecture(root, recipe.model)
-    foreseen = foreseen or foresee(params, root)
-    problems: list[str] = []
-
-    def attempt(check: Callable[..., Any], *given: Any) -> Any:
-        try:
-            return check(*given)
-        except DataError as error:
-            problems.append(str(error))
-
-    split = attempt(task.foresee, recipe, foreseen, lambda path: root / path)
-    attempt(refuse_window, f"policies.recipes.{policy}", recipe, root)
-    attempt(refuse_other_pipeline, root, recipe.model, recipe.family)
-    for rewards in recipe.reward_sets.values():
-        attempt(registry.check, rewards, task.given)
-        if split is not None:
-            attempt(registry.check_records, rewards, [*split.trained, *split.unseen])
-    attempt(registry.refuse_missing_judges, root, *recipe.reward_sets.values())
-    attempt(check_optimizer, recipe.optimizer)
-    attempt(lambda: refuse_split_groups(registry.groupwise_of(recipe.rewards), recipe, processes))
+    found, key, recipe = Problems(), f"policies.recipes.{policy}", params.policies.recipes[policy]
+    task = task_of(recipe)
+    split = found.attempt(key, task.foresee, recipe, foreseen, lambda path: root / path)
+    records = [] if split is None else [*split.trained, *split.unseen]
+    found.attempt(key, refuse_window, key, recipe, root)
+    found.attempt(key, refuse_other_pipeline, root, recipe.model, recipe.family)
+    for name, rewards in recipe.reward_sets.items():
+        groupwise = found.attempt(f"{key}.{name}", registry.check, rewards, task.given, records)
+        if groupwise and name == "rewards":
+            found.attempt(f"{key}.{name}", refuse_split_groups, groupwise, recipe, processes)
+        found.attempt(f"{key}.{name}", registry.refuse_missing_judges, root, rewards)
+    found.attempt(key, check_optimizer, recipe.optimizer)
+    shape = found.attempt(key, architecture, root, recipe.model)
     if split is not None:
-        patch = found.patch if found else 16
+        patch = shape.patch if shape else 16
         for side in dict.fromkeys([recipe.train_size, *recipe.eval_sizes]):
             one = recipe.model_copy(update={"train_size": side, "eval_sizes": [side]})
-            attempt(refuse_sizes, [*split.trained, *split.unseen], one, patch)
+            found.attempt(key, refuse_sizes, records, one, patch)
         sizes = [picture_size(record, recipe.train_size, recipe.record_size, patch) for record in split.trained]
         if len(set(sizes)) == 1 or recipe.prompts is not None or foreseen.kept == len(foreseen.prompts):
-            attempt(refuse_uneven, sizes, recipe, processes)
-    if problems:
-        raise DataError(f"{policy} cannot be trained:\n" + "\n".join(f"  {problem}" for problem in problems))
+            found.attempt(key, refuse_uneven, sizes, recipe, processes)
+        else:  # which sizes an epoch holds depends on the prompts that are kept
+            found.attempt(key, prompts_of_epoch, len(sizes), recipe.prompts_per_epoch, 0, recipe.seed)
+    return found
+
+
+def refuse_impossible(params: Params, policy: str, root: Path, processes: int = 1) -> None:
+    """Find numbers that cannot work before any model is loaded.
+
+    Raises:
+        DataError: naming all of them (:func:`impossible`), with valid neighbours.
+    """
+    if found := impossible(params, policy, root, processes, foresee(params, root)):
+        raise DataError(f"{policy} cannot be trained:\n" + "\n".join(f"  {problem}" for problem in found))
 
 
 def _resources(

@@ -5,10 +5,11 @@ Nothing is judged here: each line calls the function that the stage itself calls
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
+from paco_core.benchmarks.unseen_prompts import only_test_file, refuse_all_trained, unseen_prompts
 from paco_core.config.params import Params
 from paco_core.data.grids.divided import refuse_undivided
 from paco_core.data.pairs.limits import held_out_units, refuse_few_candidates, refuse_unvalidated
@@ -16,34 +17,21 @@ from paco_core.grpo.sizes import token_pixels
 from paco_core.io import paths
 from paco_core.io.files import DataError
 from paco_core.io.rejected import Rejected
-from paco_core.planning.foreseen import foresee
-from paco_core.planning.plan import refuse_impossible
+from paco_core.planning.foreseen import edits_of, foreseen_of, sets_of
+from paco_core.planning.plan import impossible
+from paco_core.planning.problems import Problems
 from paco_core.policies.base import refuse_tokens
 from paco_core.policies.families import refuse_other_pipeline
 from paco_core.policies.windows import refuse_window
 from paco_core.runtime.launchers import chosen
 from paco_core.tasks.base import Foreseen
 from paco_core.tasks.edits import EDITS
-from paco_core.tasks.sets import SETS
+from paco_core.tasks.sets import SETS, read_sets
 from paco_core.tasks.table import recipes_of, task_of
 
 if TYPE_CHECKING:
     from paco_core.data.pairs.imported_pairs import ImportedPairs
     from paco_core.runtime.stage import Stage
-
-T = TypeVar("T")
-
-
-class Problems(list[str]):
-    """What was refused, by the section or recipe that asks for it."""
-
-    def attempt(self, key: str, check: Callable[..., T], *given: object) -> T | None:
-        """What a check returns; None where it refuses, which is noted."""
-        try:
-            return check(*given)
-        except DataError as error:
-            self.append(f"{key}: {error}")
-            return None
 
 
 def refusals(params: Params, root: Path, stages: Mapping[str, Stage]) -> list[str]:
@@ -54,18 +42,23 @@ def refusals(params: Params, root: Path, stages: Mapping[str, Stage]) -> list[st
     """
     idle = {name for name, stage in stages.items() if stage.skipped(params) is not None}
     found = Problems()
-    foreseen = found.attempt("prompts", foresee, params, root)
+    foreseen = _foreseen(found, params, root)
+    _prompts(found, params, root, foreseen)
     _annotations(found, params, root)
     _edits(found, params, root)
-    prompts = 0 if foreseen is None or paths.ANNOTATIONS.name in idle else len(foreseen.prompts)
-    _pairs(found, params, root, prompts)
+    _pairs(found, params, root, 0 if paths.ANNOTATIONS.name in idle else len(foreseen.prompts))
+    _policies(found, params, root, foreseen)
     if paths.T2IS_BENCH.name not in idle:
         _t2is_bench(found, params, root)
     _viescore(found, params, root)
-    if foreseen is not None:
-        _prompts(found, params, root, foreseen)
-        _policies(found, params, root, foreseen)
     return found
+
+
+def _foreseen(found: Problems, params: Params, root: Path) -> Foreseen:
+    """The prompts there will be; none where their file is missing, which `paco check` reports, or cannot be used."""
+    key = "prompts.source" if params.prompts.engine == "import" else "prompts"
+    sets, edits = found.attempt(key, sets_of, params, root), found.attempt("edit_prompts", edits_of, params, root)
+    return foreseen_of(params, sets or [], edits or [])
 
 
 def _prompts(found: Problems, params: Params, root: Path, foreseen: Foreseen) -> None:
@@ -141,7 +134,7 @@ def _policies(found: Problems, params: Params, root: Path, foreseen: Foreseen) -
     for name, recipe in params.policies.recipes.items():
         if not (foreseen.prompts or recipe.prompts if task_of(recipe) is SETS else foreseen.edits):
             continue  # it has no prompts at all, which `paco check` remarks on
-        found.attempt(f"policies.recipes.{name}", refuse_impossible, params, name, root, processes or 1, foreseen)
+        found += impossible(params, name, root, processes or 1, foreseen)
     if recipes_of(SETS, params.policies):
         found.attempt("t2is", _unseen, params, root, foreseen)
 
@@ -156,28 +149,17 @@ def _processes(params: Params, root: Path) -> int:
 
 
 def _unseen(params: Params, root: Path, foreseen: Foreseen) -> None:
-    """Prompts that are left for ``t2is``, which names no policy's."""
-    from paco_core.benchmarks.unseen_prompts import only_test_file, refuse_all_trained, unseen_prompts
-
+    """That ``t2is`` finds prompts which no policy was trained on."""
     file = only_test_file(params)
     recipe = next(iter(recipes_of(SETS, params.policies).values()))
-    if not (foreseen.prompts or file):
-        return
-    split = SETS.foresee(recipe, foreseen, lambda path: root / path)
-    if split is None:
-        return
-    if file is not None:
-        from paco_core.tasks.sets import read_sets
-
-        trained = {record.idx for record in split.trained}
-        unseen_prompts(read_sets(root / file), trained, params.t2is.prompts, params.t2is.seed)
-    elif params.prompts.engine != "openai":
-        everything = foreseen.kept == len(foreseen.prompts) and params.diverse_prompts.threshold is None
-        if everything:
-            trained = {record.idx for record in split.trained}
-            unseen_prompts(foreseen.prompts, trained, params.t2is.prompts, params.t2is.seed)
-        elif params.diverse_prompts.target is not None:
-            refuse_all_trained(foreseen.prompts, len(split.trained))
+    # What is wrong with the split itself is reported beside the recipe.
+    split = Problems().attempt("t2is", SETS.foresee, recipe, foreseen, lambda path: root / path)
+    if split is None or (file is None and (params.prompts.engine == "openai" or params.diverse_prompts.threshold)):
+        return  # what a language model writes, and how many prompts a threshold keeps, nobody knows yet
+    if file is None and foreseen.kept < len(foreseen.prompts):
+        return refuse_all_trained(foreseen.prompts, len(split.trained))
+    tested = foreseen.prompts if file is None else read_sets(root / file)
+    unseen_prompts(tested, {record.idx for record in split.trained}, params.t2is.prompts, params.t2is.seed)
 
 
 def _viescore(found: Problems, params: Params, root: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,12 +51,6 @@ def judges_of(*sets: RewardSet | None) -> list[str | None]:
     return list(dict.fromkeys(asked))
 
 
-def groupwise_of(rewards: RewardSet) -> list[str]:
-    """Names of the terms whose function looks at whole groups."""
-    functions = {name: kind(name, term) for name, term in rewards.terms.items() if ":" in kind(name, term)}
-    return [name for name, function in functions.items() if getattr(find(function), "groupwise", False)]
-
-
 def refuse_missing_judges(root: Path, *sets: RewardSet | None) -> None:
     """Raise DataError for a judge that is no folder: a judge is served from one."""
     for judge in judges_of(*sets):
@@ -64,34 +58,33 @@ def refuse_missing_judges(root: Path, *sets: RewardSet | None) -> None:
             raise DataError(f"judge {judge}: no such folder; a judge is served from a folder")
 
 
-def check(rewards: RewardSet, given: str = "panels") -> None:
-    """Look every name up before any model is loaded.
+def check(rewards: RewardSet, given: str = "panels", records: Sequence[PromptRecord] = ()) -> list[str]:
+    """Look every name up before any model is loaded; the names of those that look at whole groups.
 
     Args:
+        records: that will be rewarded.
         given: what the pictures have beside their prompts: the "panels" of a set, or a "reference" that was edited.
 
     Raises:
         DataError: for an unknown reward, a function that is not there, a reward of another kind of picture, or one that
-            lacks its model or its library.
+            lacks its model or its library, or compares panels of which a record has one.
     """
+    groupwise = []
     for name, term in rewards.terms.items():
         asked = kind(name, term)
         if not _is_built(asked):
-            _function(asked)
+            if _function(asked).groupwise:
+                groupwise.append(name)
         elif (needed := NEEDS.get(asked, given)) != given:
             raise DataError(f"reward {asked} does not fit this policy, which {LACKS[needed]}")
         need_model(asked, term)
+        if NEEDS.get(asked) == "panels":
+            refuse_single_panels(asked, records)
         if asked == "ocr":
             need_rapidocr()
     if ":" in rewards.aggregator:
         find(rewards.aggregator)
-
-
-def check_records(rewards: RewardSet, records: Iterable[PromptRecord]) -> None:
-    """Raise DataError for a reward that compares panels, and a record of one panel."""
-    compared = [kind(name, term) for name, term in rewards.terms.items() if NEEDS.get(kind(name, term)) == "panels"]
-    if compared:
-        refuse_single_panels(compared[0], records)
+    return groupwise
 
 
 def build(name: str, term: RewardTerm, sources: Sources | None = None) -> RewardFunction:

@@ -40,7 +40,8 @@ class Sets(Task):
 
     def foresee(self, recipe: PolicyRecipe, foreseen: Foreseen, read: Read) -> PromptSplit | None:
         if recipe.prompts is not None:
-            return self.split(recipe, read)
+            there = all(read(Path(file)).is_file() for file in (recipe.prompts.train, recipe.prompts.test))
+            return self.split(recipe, read) if there else None
         if not foreseen.prompts:
             return None
         return hold_out(list(foreseen.prompts[: foreseen.kept]), recipe.eval_prompts, recipe.seed)

@@ -166,9 +166,7 @@ def test_the_check_knows_what_the_storybook_cannot_write(project: Path, change: 
     tree = yaml.safe_load((project / "params.yaml").read_text())
     tree["prompts"].update(change)
     (project / "params.yaml").write_text(yaml.safe_dump(tree))
-    assert any(
-        f"prompts: {expected}" in problem for problem in preflight.check_project(project, declared(project)).problems
-    )
+    assert any(problem.startswith(expected) for problem in preflight.check_project(project, declared(project)).problems)
 
 
 def test_the_check_names_the_variable_of_a_missing_key(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,10 +200,10 @@ def test_the_check_refuses_a_misspelt_reward_before_anything_is_trained(project:
 
 def test_the_check_refuses_a_reward_of_other_pictures_and_one_that_only_evaluates(project: Path) -> None:
     told = changed(project, "policies.recipes.kontext_edit.rewards.terms", {"clip_i": {"weight": 1.0}})
-    assert any("kontext_edit cannot be trained:\n  reward clip_i does not fit this policy" in one for one in told)
+    assert any("kontext_edit.rewards: reward clip_i does not fit this policy" in one for one in told)
     asked = {"terms": {"mine": {"weight": 1.0, "reward": "no_such:thing"}}, "aggregator": "rank"}
     told = changed(project, "policies.recipes.flux_t2is.test_rewards", {**asked, "advantage_std": "group"})
-    assert any("flux_t2is cannot be trained:\n  'no_such:thing': module 'no_such' cannot be" in one for one in told)
+    assert any("flux_t2is.test_rewards: 'no_such:thing': module 'no_such' cannot be" in one for one in told)
 
 
 def test_the_command_finds_rewards_in_the_project_s_folder(project: Path) -> None:
@@ -255,7 +253,7 @@ def test_the_check_reads_imported_prompts(project: Path) -> None:
     rows = [record.model_dump() for record in records(2)]
     write_jsonl(project / "data/external/prompts.jsonl", [rows[0], {**rows[1], "idx": "../../outside"}])
     changed(project, "prompts.source", "data/external/prompts.jsonl")
-    (told,) = [one for one in changed(project, "prompts.engine", "import") if one.startswith("prompts: ")]
+    (told,) = [one for one in changed(project, "prompts.engine", "import") if one.startswith("prompts.source: ")]
     assert "1 left out, e.g. " in told and ":2: record: idx: " in told and "'../../outside' cannot be an id" in told
 
 

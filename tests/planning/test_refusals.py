@@ -316,6 +316,24 @@ def test_the_check_says_what_the_stage_would_say(project: Path, name: str, monke
     assert any(sentence in problem for problem in found), (sentence, found)
 
 
+def test_one_problem_hides_no_other_and_each_is_said_once(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(project))
+    edits(project, 1)
+    changes = {
+        "edit_prompts.source": "file", "edit_prompts.file": "edits.jsonl", "edit_prompts.count": None,
+        "edits.painters": [], f"{FLUX}.max_sequence_length": 41, f"{FLUX}.train_size": 72,
+        f"{FLUX}.rewards.terms": {"mine": {"weight": 1.0, "reward": "no_such:thing"}},
+        f"{FLUX}.prompts": {"train": "missing.jsonl", "test": "missing.jsonl"},
+    }  # fmt: skip
+    found = refusals(given(project, changes), project, declared(project))
+    assert [problem.partition(": ")[0] for problem in found] == [
+        said(lambda: edit_prompts(given(project, changes).edit_prompts, project)), f"{FLUX}.max_sequence_length",
+        f"{FLUX}.rewards",
+    ], found  # fmt: skip
+    found = refusals(given(project, {f"{FLUX}.prompts": None}), project, declared(project))
+    assert found[-1].startswith(f"{FLUX}: record ") and "72 x 72" in found[-1] and len(found) == 4
+
+
 def test_the_verb_fails_and_prints_the_sentence(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -327,7 +345,7 @@ def test_the_verb_fails_and_prints_the_sentence(
     with pytest.raises(SystemExit) as ended:
         main(["check", "--json"])
     assert ended.value.code == 1
-    assert f"diverse_prompts: {sentence}" in json.loads(capsys.readouterr().out)["problems"]
+    assert sentence in json.loads(capsys.readouterr().out)["problems"]
     assert not [
         p for p in preflight.check_project(ROOT, declared(ROOT)).problems if not p.startswith(("disk", "memory"))
     ]
