@@ -252,7 +252,7 @@ def test_wishes_that_mean_nothing(made: Path, world: World) -> None:
         reproduce(made, options("ful"))
     with pytest.raises(DataError, match="a seed is given twice"):
         reproduce(made, options(seeds=(1, 1)))
-    with pytest.raises(DataError, match="train_size: 72 px do not divide.*choose 64 or 80"):
+    with pytest.raises(DataError, match="72 x 72 does not divide.*is 64 x 64"):
         reproduce(made, options("full", changes=("policies.recipes.flux_t2is.train_size=72",)))
     with pytest.raises(DataError, match="all 12 prompts"):
         shutil.copy(made / "data/prompts/prompts.jsonl", made / "data/diverse_prompts/prompts.jsonl")
