@@ -97,7 +97,8 @@ def run(ctx: StageContext) -> None:
     if not jobs:
         ctx.say(f"grids: nothing is painted: {'grids.seeds is empty' if records else 'there are no prompts'}")
     model = model_at(ctx.root, params.model, "grids.model")
-    refuse_window("grids", params, ctx.root)
+    if jobs:
+        refuse_window("grids", params, ctx.root)
     with ctx.progress(sum(job.id not in finished for job in jobs), "pictures") as progress:
         apart = partial(paint_apart, gpu=params.device.startswith("cuda"), threads=ctx.params.threads)
         painted = (apart if launchers.chosen() == "ray" else grids.paint)(
