@@ -55,6 +55,9 @@ def _of_files(source: str | Path, error: Exception) -> str:
         return sentence(error)
     if "loading state_dict" in cause:  # PyTorch's, for tensors of other names or shapes
         return f"{source}: its weights are not those of the model ({cause}); {_remedy(source)}"
+    if isinstance(error, OSError) and not Path(source).exists() and "pytorch_model.bin" in cause:
+        # What transformers says of a repository without safetensors, whatever else it holds.
+        return f"{source}: no safetensors there; other formats can run code when they are loaded"
     if isinstance(error, READING):
         return f"{source}: cannot be read ({cause}); is one of its files truncated? {_remedy(source)}"
     return (

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 import tiny_vlm
 from fake_hub import FakeHub, fake_hub
+from PIL import Image
 from safetensors.torch import load_file
 
 from paco_core.config import profiles
@@ -34,6 +35,17 @@ for name in sys.argv[1:]:
         told[name] = f"loaded {sum(p.numel() for p in Network.load(name).model.parameters())}"
     except DataError as error:
         told[name] = str(error)
+print(json.dumps(told))
+"""
+SCORE = """
+import contextlib, io, json, sys
+from paco_core.cli.commands import main
+told = {}
+for name in sys.argv[3:]:
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
+        with contextlib.suppress(SystemExit):
+            main(["score", sys.argv[1], sys.argv[2], "--model", name])
+    told[name] = out.getvalue().strip() or err.getvalue().strip().splitlines()[-1]
 print(json.dumps(told))
 """
 FETCH = """
@@ -109,6 +121,25 @@ def test_a_published_reward_in_shards_is_loaded_and_what_cannot_be_is_told_with_
 
     shutil.rmtree(cached)
     assert ask(LOAD, hub, home, "org/reward")["org/reward"].startswith("loaded "), "the cure cures"
+
+
+def test_paco_score_takes_a_model_of_the_hub_and_its_safetensors_only(hub: FakeHub, tmp_path: Path) -> None:
+    pickled = hub.folder / "org/pickled"
+    shutil.copytree(hub.folder / "org/reward", pickled)
+    for file in pickled.glob("model*.safetensors*"):
+        file.unlink()
+    (pickled / "pytorch_model.bin").write_bytes(b"code that would run")
+    for name in ("a", "b"):
+        Image.effect_noise((56, 56), 40).convert("RGB").save(tmp_path / f"{name}.png")
+    pictures = [str(tmp_path / f"{name}.png") for name in ("a", "b")]
+    home, folder = tmp_path / "home", str(hub.folder / "org/reward")
+    told = ask(SCORE, hub, home, *pictures, "org/reward", folder, "org/pickled", "org/none")
+    assert told["org/reward"] == told[folder] and 0 <= float(told[folder]) <= 1
+    assert "org/pickled" in told["org/pickled"] and "safetensors" in told["org/pickled"]
+    assert "neither a folder of the project nor a repository" in told["org/none"]
+    again = ask(SCORE, hub, home, *pictures, "org/reward", "org/other", HF_HUB_OFFLINE="1")
+    assert again["org/reward"] == told[folder], "what was downloaded is read without the hub"
+    assert "org/other: not, or not wholly, in the cache" in again["org/other"]
 
 
 def test_a_download_that_is_interrupted_goes_on(hub: FakeHub, tmp_path: Path) -> None:
