@@ -104,6 +104,19 @@ class ProjectState:
         """Every stage's state, producers first."""
         return [self.of(stage) for stage in self.project.order()]
 
+    def to_run(self) -> set[str]:
+        """The stages that a run of the graph would run: those out of date, and at most those behind them.
+
+        What the project writes itself (``derived``) is no stage of these: its readers' own reasons say what changed.
+        """
+        found: set[str] = set()
+        for state in self.all():
+            if not self._derived(state.stage) and (
+                state.reasons or found.intersection(self.project.upstream[state.stage.name])
+            ):
+                found.add(state.stage.name)
+        return found
+
     def _derived(self, stage: Stage) -> dict[str, str]:
         """What the stage would write now, where the project can say it."""
         paths = [out.path for out in stage.outs]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from dvc_project.lockfile import Lock
-from dvc_project.project import stages_of
+from dvc_project.project import DvcProject, stages_of
+from dvc_project.state import ProjectState
 from paco_core.config import profiles
 from paco_core.config.params import PARAMS_FILE, ChatParams, Params, load, read_text, tree_of
 from paco_core.config.references import Reference, references
@@ -21,6 +22,7 @@ from paco_core.planning import placement
 from paco_core.planning.costs import stage_costs
 from paco_core.planning.refusals import refusals
 from paco_core.planning.weights import model_gb
+from paco_core.runtime.code.derived import present_code
 from paco_core.runtime.code.stage_code import StageCodes, recorded
 from paco_core.runtime.stage import Cost, Stage
 from paco_core.tasks.edits import EDITS
@@ -37,7 +39,8 @@ class Preflight:
     """What was found: problems stop a run, remarks do not."""
 
     profile: str
-    costs: dict[str, Cost]
+    costs: dict[str, Cost]  # of what would run
+    up_to_date: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
 
@@ -48,19 +51,27 @@ class Preflight:
     def text(self) -> str:
         """The report as plain text, one stage a line."""
         rows = []
-        lines = [f"profile {self.profile}: what each stage would do"]
+        lines = [f"profile {self.profile}: {self._asked()}"]
         for label, cost in self.costs.items():
             time = "time not measured" if cost.seconds is None else f"about {_duration(cost.seconds)}"
             tail = f" ({cost.note})" if cost.note else ""
             rows.append((label, f"{cost.work}; {cost.memory_gb:.1f} GB on {cost.device}, {time}{tail}"))
         lines += text_table(rows, indent="  ")
         known = [cost.seconds for cost in self.costs.values() if cost.seconds is not None]
-        if len(known) == len(self.costs):
+        if known and len(known) == len(self.costs):
             lines.append(f"  in all about {_duration(sum(known))} one after another; `make demo` runs two at a time")
         lines += [f"remark: {remark}" for remark in self.remarks]
         lines += [f"problem: {problem}" for problem in self.problems]
         lines.append("check passed" if self.passed else f"check failed: {len(self.problems)} problem(s)")
         return "\n".join(lines)
+
+    def _asked(self) -> str:
+        if not self.up_to_date:
+            return "what each stage would do"
+        done = f"{len(self.up_to_date)} stages are up to date"
+        if not self.costs:
+            return f"nothing would run, all {done}"
+        return f"{done}; what the others would do, at most {len(self.costs)}"
 
 
 def _duration(seconds: float) -> str:
@@ -176,6 +187,14 @@ def _declared(root: Path, profile: str | None) -> set[str]:
     return set(tree["policies"]["recipes"])
 
 
+def _up_to_date(root: Path, labels: Iterable[str]) -> list[str]:
+    """Labels of the stages that no run of the graph would run; a label may stand for all items of a stage."""
+    project = DvcProject(root, present_code)
+    pending = ProjectState(project).to_run()
+    names = {label: [n for n, s in project.stages.items() if label in (n, s.group)] for label in labels}
+    return [label for label, items in names.items() if items and not pending & set(items)]
+
+
 def _changed_code(root: Path, lock: Lock) -> list[str]:
     """Which module, library, file or default has changed since each stage ran."""
     files, found = StageCodes.present(root).files(), []
@@ -206,7 +225,9 @@ def check_project(root: Path, stages: Mapping[str, Stage], profile: str | None =
         ParamsError: when the parameters are invalid, or no profile is called so (there is nothing to check then).
     """
     params = load(root / PARAMS_FILE) if profile is None else profiles.read(root, profile)
-    report = Preflight(params.profile, stage_costs(stages, params, root))
+    costs = stage_costs(stages, params, root)
+    current = _up_to_date(root, costs) if profile is None else []
+    report = Preflight(params.profile, {label: cost for label, cost in costs.items() if label not in current}, current)
     for found in _used(params):
         if (fault := found.fault(root)) is not None:
             report.problems.append(f"{found.key}: {fault}")
