@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -85,12 +86,25 @@ class DvcResource(dg.ConfigurableResource[Any]):
         if context.run.tags.get(DESPITE_TAG) != "true":
             _ask_gates(context, DvcProject(self.project_dir, translator.get_derived), stage, translator)
         self._bookkeep(context, stage, translator)
-        made = self._run(context, stage, verb, _outcome, translator, extras)
+        made = None if forced else self._left_alone(context, stage, translator)
+        made = made or self._run(context, stage, verb, _outcome, translator, extras)
         if made.outcome != "executed":
             made = _with_the_run_that_made_it(context, made, DvcProject(self.project_dir), stage, translator)
         saved = f", saving {made.saved_seconds:.1f} s" if made.saved_seconds else ""
         context.log.info("%s: %s in %.1f s%s", made.stage, made.outcome, made.seconds, saved)
         return made
+
+    def _left_alone(
+        self, context: dg.AssetExecutionContext, stage: Stage, translator: DagsterDvcTranslator
+    ) -> Reproduction | None:
+        """A stage that is up to date, described without starting DVC; None where DVC is to be asked."""
+        began = time.monotonic()
+        project = DvcProject(self.project_dir, translator.get_derived)
+        entry = project.lock().get(stage.name)
+        if entry is None or not ProjectState(project).is_settled(project.stages[stage.name]):
+            return None
+        metadata = _described(context, project, stage, translator)
+        return _reproduction(stage, "unchanged", entry, time.monotonic() - began, metadata, ())
 
     def _bookkeep(self, context: dg.AssetExecutionContext, stage: Stage, translator: DagsterDvcTranslator) -> None:
         """Run the bookkeeping stages that a stage reads and that would write something else now.

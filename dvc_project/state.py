@@ -104,6 +104,15 @@ class ProjectState:
         """Every stage's state, producers first."""
         return [self.of(stage) for stage in self.project.order()]
 
+    def is_settled(self, stage: Stage) -> bool:
+        """Whether DVC, asked to reproduce a stage, would find nothing to do, for certain.
+
+        What lies elsewhere, only DVC looks at; and while a process writes what the stage reads or makes, DVC waits.
+        """
+        state, own = self.of(stage), [*stage.deps, *(out.path for out in stage.outs)]
+        busy = any(overlap(path, written) for path in own for written in self._writing)
+        return state.in_sync and not state.unchecked and not busy
+
     def to_run(self) -> set[str]:
         """The stages that a run of the graph would run: those out of date, and at most those behind them.
 

@@ -34,6 +34,36 @@ def _materialise(root: Path, *names: str, instance: dg.DagsterInstance, partitio
     return [event.materialization for event in result.get_asset_materialization_events()]
 
 
+def test_dvc_is_started_only_where_a_stage_may_run(tmp_path: Path) -> None:
+    """A graph that is up to date took a start of DVC a stage."""
+    root = graphs.make(tmp_path, graphs.CHAIN)
+    no_dvc = {"dvc": DvcResource(project_dir=str(root), executable=[sys.executable, "-c", "raise SystemExit(9)"])}
+
+    def asked(**tags: str) -> str:
+        defs = graphs.definitions(root)
+        chosen = [asset for asset in defs.assets or [] if asset.key.to_user_string() == "a"]
+        done = dg.materialize(chosen, resources=no_dvc, instance=instance, raise_on_error=False, tags=tags)
+        if not done.success:
+            return "DVC"
+        (made,) = [event.materialization for event in done.get_asset_materialization_events()]
+        return str(made.metadata["dvc/outcome"].value)
+
+    with dg.DagsterInstance.ephemeral() as instance:
+        assert asked() == "DVC", "it never ran"
+        _materialise(root, "a", instance=instance)
+        assert asked() == "unchanged"
+        assert asked(**{"dvc/force": "true"}) == "DVC"
+        noted = root / ".dvc/tmp/rwlock"
+        noted.parent.mkdir(parents=True, exist_ok=True)
+        noted.write_text(json.dumps({"write": {str(root / "a.out"): {"pid": os.getpid(), "cmd": "dvc repro a"}}}))
+        assert asked() == "DVC", "a process writes it now"
+        noted.write_text("{}")
+        (root / "a.out").unlink()
+        assert asked() == "DVC"
+        (root / "a.out").write_text("other")
+        assert asked() == "DVC"
+
+
 def test_executed_unchanged_restored(tmp_path: Path) -> None:
     root = graphs.make(tmp_path, graphs.CHAIN)
     with dg.DagsterInstance.ephemeral() as instance:
