@@ -85,8 +85,8 @@ class DvcResource(dg.ConfigurableResource[Any]):
         verb = ["repro", "--single-item", *(["--force"] if forced else [])]
         if context.run.tags.get(DESPITE_TAG) != "true":
             _ask_gates(context, DvcProject(self.project_dir, translator.get_derived), stage, translator)
-        self._bookkeep(context, stage, translator)
-        made = None if forced else self._left_alone(context, stage, translator)
+        state = self._bookkeep(context, stage, translator)
+        made = None if forced else self._left_alone(context, stage, translator, state)
         made = made or self._run(context, stage, verb, _outcome, translator, extras)
         if made.outcome != "executed":
             made = _with_the_run_that_made_it(context, made, DvcProject(self.project_dir), stage, translator)
@@ -95,19 +95,19 @@ class DvcResource(dg.ConfigurableResource[Any]):
         return made
 
     def _left_alone(
-        self, context: dg.AssetExecutionContext, stage: Stage, translator: DagsterDvcTranslator
+        self, context: dg.AssetExecutionContext, stage: Stage, translator: DagsterDvcTranslator, state: ProjectState
     ) -> Reproduction | None:
         """A stage that is up to date, described without starting DVC; None where DVC is to be asked."""
-        began = time.monotonic()
-        project = DvcProject(self.project_dir, translator.get_derived)
-        entry = project.lock().get(stage.name)
-        if entry is None or not ProjectState(project).is_settled(project.stages[stage.name]):
+        began, entry = time.monotonic(), state.lock.get(stage.name)
+        if entry is None or not state.is_settled(state.project.stages[stage.name]):
             return None
-        metadata = _described(context, project, stage, translator)
+        metadata = _described(context, state.project, stage, translator)
         return _reproduction(stage, "unchanged", entry, time.monotonic() - began, metadata, ())
 
-    def _bookkeep(self, context: dg.AssetExecutionContext, stage: Stage, translator: DagsterDvcTranslator) -> None:
-        """Run the bookkeeping stages that a stage reads and that would write something else now.
+    def _bookkeep(
+        self, context: dg.AssetExecutionContext, stage: Stage, translator: DagsterDvcTranslator
+    ) -> ProjectState:
+        """Run the bookkeeping stages that a stage reads and that would write something else now; the state after it.
 
         Raises:
             dagster.Failure: when one failed; it is busy while a stage runs that reads what it writes.
@@ -116,14 +116,15 @@ class DvcResource(dg.ConfigurableResource[Any]):
         with alone(tmp_folder(root) / "dagster-bookkeeping.lock"):
             project = DvcProject(root, translator.get_derived)
             state = ProjectState(project)
-            for kept in project.bookkeeping(project.stages[stage.name]):
-                if not state.of(kept).in_sync:
-                    command = [*self.dvc, "--wait-for-lock", "repro", "--single-item", "--force", kept.name]
-                    context.log.info("%s", " ".join(command))
-                    environment = {**os.environ, "PATH": search_path()}
-                    done = run_group(command, project.root, environment, self.grace_seconds, lambda _done: None)
-                    if done.returncode:
-                        raise _failure(kept, done)
+            due = [kept for kept in project.bookkeeping(project.stages[stage.name]) if not state.of(kept).in_sync]
+            for kept in due:
+                command = [*self.dvc, "--wait-for-lock", "repro", "--single-item", "--force", kept.name]
+                context.log.info("%s", " ".join(command))
+                environment = {**os.environ, "PATH": search_path()}
+                done = run_group(command, project.root, environment, self.grace_seconds, lambda _done: None)
+                if done.returncode:
+                    raise _failure(kept, done)
+        return ProjectState(DvcProject(root, translator.get_derived)) if due else state
 
     def record(self, context: dg.AssetExecutionContext, translator: DagsterDvcTranslator | None = None) -> Reproduction:
         """``dvc commit --force``: take the outs on disk as this stage's results; it ran elsewhere.

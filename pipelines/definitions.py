@@ -35,7 +35,8 @@ defs = dg.Definitions(
     sensors=sensors(),
     resources=resources(),
     executor=dg.multiprocess_executor.configured(
-        # A process a step, forked from one that has the definitions: a run of everything has seventy steps.
-        {"start_method": {"forkserver": {"preload_modules": ["pipelines.definitions"]}}}
+        # A process a step, forked from one that has the definitions and what most checks import: a run of everything
+        # has seventy steps.
+        {"start_method": {"forkserver": {"preload_modules": ["pipelines.definitions", "paco_core.data.checks"]}}}
     ),
 )

@@ -8,13 +8,12 @@ from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import Any
 
-from paco_core.data.grids.grids import shard_of
-from paco_core.data.pairs.answers import fault
+from paco_core.data.grids.divided import shard_of
+from paco_core.data.pairs.answers import fault, written_fault
 from paco_core.data.pairs.leakage import grids_of, leakage, picture_md5s
 from paco_core.data.pairs.painted_edits import read_painted
 from paco_core.data.pairs.pairs import IMBALANCE
 from paco_core.data.pairs.rankings import expected_instances
-from paco_core.data.pairs.reasons import written_fault
 from paco_core.data.records import prompt_text
 from paco_core.data.records.edit_records import of_part, read_edit_prompts
 from paco_core.data.records.records import PromptRecord, read_prompts

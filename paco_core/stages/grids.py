@@ -79,6 +79,7 @@ STAGE = Stage(
 def run(ctx: StageContext) -> None:
     from paco_core.config.references import model_at
     from paco_core.data.grids import grids
+    from paco_core.data.grids.divided import shard_of
     from paco_core.data.grids.grid_workers import paint_apart
     from paco_core.data.grids.text_to_image import TextToImage
     from paco_core.data.records.records import read_prompts
@@ -91,7 +92,7 @@ def run(ctx: StageContext) -> None:
     params = ctx.params.grids
     prompts = read_prompts(ctx.read(paths.DIVERSE_PROMPTS) / "prompts.jsonl", none_allowed=True)
     recipe = grids.Painting.of(params, ctx.root)
-    records = grids.shard_of(prompts, int(ctx.item or 0), ctx.params.grid_shards)
+    records = shard_of(prompts, int(ctx.item or 0), ctx.params.grid_shards)
     jobs = grids.grid_jobs(records, params.seeds, recipe)
     finished = grids.Finished(ctx.unfinished / recipe.digest)
     if not jobs:

@@ -20,6 +20,7 @@ from tiny import TEXT_LENGTH, tiny_flux
 
 from paco_core.config.params import GridsParams
 from paco_core.data.grids import grids
+from paco_core.data.grids.divided import shard_of
 from paco_core.data.grids.text_to_image import Request, TextToImage
 from paco_core.data.records.panels import PanelStore
 from paco_core.data.records.records import PromptRecord, panel_ref, write_prompts
@@ -54,7 +55,7 @@ def params(flux: Path, **changes: object) -> GridsParams:
 def paint(folder: Path, prompts: list[PromptRecord], p: GridsParams, shards: int) -> pd.DataFrame:
     recipe = grids.Painting.of(p, Path())
     for shard in range(shards):
-        jobs = grids.grid_jobs(grids.shard_of(prompts, shard, list(range(shards))), p.seeds, recipe)
+        jobs = grids.grid_jobs(shard_of(prompts, shard, list(range(shards))), p.seeds, recipe)
         finished = grids.Finished(folder / "work")
         grids.paint(jobs, finished, lambda: TextToImage.load(p.model, p), batch_size=p.batch_size, say=print)
         grids.write_grids(folder / "grids" / f"shard-{shard}", jobs, finished)
@@ -241,7 +242,7 @@ def test_ids_follow_content() -> None:
     with pytest.raises(DataError, match="a seed twice"):
         grids.grid_jobs(records(1), [0, 0], RECIPE)
     with pytest.raises(DataError, match="no grid shard 7; grid_shards are 0, 1"):
-        grids.shard_of(records(1), 7, [0, 1])
+        shard_of(records(1), 7, [0, 1])
 
 
 def test_cut_gives_panels_in_reading_order() -> None:

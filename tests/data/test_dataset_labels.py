@@ -18,9 +18,10 @@ from paco_core.data.annotation.agreement import agreement
 from paco_core.data.annotation.sources import annotate
 from paco_core.data.annotation.votes import Annotation, Task, adjudicate, to_table
 from paco_core.data.pairs import pairs
+from paco_core.data.pairs.answers import fault, written_fault
 from paco_core.data.pairs.editing import editing_pairs
 from paco_core.data.pairs.rankings import expected_instances, instances
-from paco_core.data.pairs.reasons import explain, fault, written_fault
+from paco_core.data.pairs.reasons import explain
 from paco_core.data.records.panels import PanelStore
 from paco_core.data.records.records import PromptRecord, parse_ref
 from paco_core.io.files import DataError, write_json

@@ -15,7 +15,8 @@ from dataset_world import draw_grids, records
 from PIL import Image
 
 from paco_core.config.params import ReasonsParams
-from paco_core.data.pairs.reasons import Explained, answer_text, explain, fault, written_fault
+from paco_core.data.pairs.answers import fault, written_fault
+from paco_core.data.pairs.reasons import Explained, answer_text, explain
 from paco_core.data.records.panels import PanelStore
 
 

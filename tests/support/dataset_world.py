@@ -9,7 +9,8 @@ from hypothesis import HealthCheck, settings
 
 from paco_core.config.params import PromptsParams
 from paco_core.data.annotation.votes import Annotation, to_table
-from paco_core.data.grids.grids import Finished, GridJob, Painting, grid_jobs, shard_of, write_grids
+from paco_core.data.grids.divided import shard_of
+from paco_core.data.grids.grids import Finished, GridJob, Painting, grid_jobs, write_grids
 from paco_core.data.pairs.painted_edits import write_painted
 from paco_core.data.pairs.rankings import instances
 from paco_core.data.prompts.edit_prompts import drawn

@@ -114,17 +114,6 @@ def grid_jobs(records: Sequence[PromptRecord], seeds: Sequence[int], recipe: Pai
     return jobs
 
 
-def shard_of(records: Sequence[PromptRecord], shard: int, shards: Sequence[int]) -> list[PromptRecord]:
-    """The prompts of one shard: prompt n goes to the shard at position ``n % len(shards)``.
-
-    Raises:
-        DataError: when there is no such shard.
-    """
-    if shard not in shards:
-        raise DataError(f"no grid shard {shard}; grid_shards are {', '.join(map(str, shards))}")
-    return list(records[list(shards).index(shard) :: len(shards)])
-
-
 class Finished(Mapping[str, bytes]):
     """Pictures painted so far, id -> PNG bytes, each a file that is whole or does not count."""
 

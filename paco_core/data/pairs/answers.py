@@ -14,6 +14,8 @@ import unicodedata
 from paco_core.io.files import DataError
 
 YES, NO = "Yes", "No"
+MAX_REASONS = 3
+SENTENCE = re.compile(r"\S.*?(?:[.!?](?=\s|$)|[。！？])", re.DOTALL)
 _CANONICAL = re.compile(r"(Yes|No)\.(?=\s|\Z)")
 _BLANKS = " \t\r\n\v\f\xa0\u3000\u200b\ufeff"
 _MARKUP = "\"'`*_~#>«»“”„‘’「」『』《》()[]-•"  # quotation marks, markdown, brackets, bullets
@@ -68,3 +70,11 @@ def fault(answer: str, label: str) -> str | None:
 def _halfwidth(text: str) -> str:
     """Full-width letters and marks as plain ones; as many characters as before."""
     return "".join(plain if len(plain := unicodedata.normalize("NFKC", letter)) == 1 else letter for letter in text)
+
+
+def written_fault(answer: str, label: str) -> str | None:
+    """What is wrong with an answer that was written here, or None: it must also give one to three reasons."""
+    if cause := fault(answer, label):
+        return cause
+    reasons = SENTENCE.findall(normalised(answer).removeprefix(f"{label}."))
+    return None if 1 <= len(reasons) <= MAX_REASONS else "not_one_to_three_reasons"

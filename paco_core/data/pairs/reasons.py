@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ import pandas as pd
 from paco_core.data.annotation.recogniser import read_panels
 from paco_core.data.llm.journal import Journal
 from paco_core.data.llm.openai_chat import Chat
-from paco_core.data.pairs.answers import fault, normalised
+from paco_core.data.pairs.answers import fault, normalised, written_fault
 from paco_core.data.pairs.reason_writer import WrittenReasons, write_reasons
 from paco_core.data.records.panels import PanelStore
 from paco_core.io.files import DataError
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
     from paco_core.config.params import ReasonsParams
 
 JOURNAL = Path(".paco/cot_labels/journal.jsonl")  # outside the outs, which DVC deletes before a run
-MAX_REASONS = 3
-SENTENCE = re.compile(r"\S.*?(?:[.!?](?=\s|$)|[。！？])", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -151,11 +148,3 @@ def answer_text(label: str, reasons: Sequence[str]) -> str:
     """The label and the reasons as one line; a reason without an end gets its full stop."""
     plain = [" ".join(reason.split()) for reason in reasons]
     return " ".join([f"{label}.", *(reason if reason[-1:] in ".!?" else f"{reason}." for reason in plain)])
-
-
-def written_fault(answer: str, label: str) -> str | None:
-    """What is wrong with an answer that was written here, or None: it must also give one to three reasons."""
-    if cause := fault(answer, label):
-        return cause
-    reasons = SENTENCE.findall(normalised(answer).removeprefix(f"{label}."))
-    return None if 1 <= len(reasons) <= MAX_REASONS else "not_one_to_three_reasons"
