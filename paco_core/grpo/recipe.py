@@ -31,7 +31,7 @@ from paco_core.io.pictures import picture_digests
 from paco_core.policies.base import Policy, Size, load_recipe
 from paco_core.policies.cuts import of_records, report
 from paco_core.policies.encodings import cache_folder
-from paco_core.policies.windows import refuse_window
+from paco_core.policies.families import refuse_text_window
 from paco_core.rewards import registry
 from paco_core.rewards.base import RewardFunction
 from paco_core.rewards.sources import Sources
@@ -218,7 +218,7 @@ def train(
     """
     recipe, root = params.policies.recipe(name), place.root
     model_at(root, recipe.model, f"policies.recipes.{name}.model")
-    refuse_window(f"policies.recipes.{name}", recipe, root)
+    refuse_text_window(f"policies.recipes.{name}", recipe, root)
     sets, records = recipe.reward_sets.values(), [*split.trained, *split.unseen]
     given = "panels" if split.reference is None else "reference"
     groupwise, *_ = [registry.check(rewards, given, records) for rewards in sets]

@@ -16,8 +16,7 @@ from paco_core.planning.footprint import H100_FLOPS, UTILISATION, architecture, 
 from paco_core.planning.foreseen import foresee
 from paco_core.planning.problems import Problems
 from paco_core.planning.workload import Workload
-from paco_core.policies.families import refuse_other_pipeline
-from paco_core.policies.windows import refuse_window
+from paco_core.policies.families import refuse_other_pipeline, refuse_text_window
 from paco_core.rewards import registry
 from paco_core.tasks.base import Foreseen
 from paco_core.tasks.table import task_of
@@ -35,7 +34,7 @@ def impossible(params: Params, policy: str, root: Path, processes: int, foreseen
     task = task_of(recipe)
     split = found.attempt(key, task.foresee, recipe, foreseen, lambda path: root / path)
     records = [] if split is None else [*split.trained, *split.unseen]
-    found.attempt(key, refuse_window, key, recipe, root)
+    found.attempt(key, refuse_text_window, key, recipe, root)
     found.attempt(key, refuse_other_pipeline, root, recipe.model, recipe.family)
     for name, rewards in recipe.reward_sets.items():
         groupwise = found.attempt(f"{key}.{name}", registry.check, rewards, task.given, records)

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from paco_core.config.references import model_at
 from paco_core.io.files import DataError
-from paco_core.policies.families import Family, family_of
-from paco_core.policies.windows import refuse_window
+from paco_core.policies.families import Family, family_of, refuse_text_window
 from paco_core.runtime.code.stage_code import library_digest
 
 if TYPE_CHECKING:
@@ -190,7 +189,7 @@ def load_recipe(recipe: PolicyRecipe, root: Path, *, device: str | None = None, 
     Raises:
         DataError: also for a text window that the model does not have.
     """
-    refuse_window("policies.recipes.*", recipe, root)
+    refuse_text_window("policies.recipes.*", recipe, root)
     model = model_at(root, recipe.model, "policies.recipes.*.model")
     return load(
         recipe.family,

@@ -8,9 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from paco_core.io.files import DataError, read_json
+from paco_core.policies.windows import Reader, refuse_window
 
 
 @dataclass(frozen=True)
@@ -103,3 +104,15 @@ def refuse_other_pipeline(root: Path, model: str, family: str) -> None:
     index = root / model / "model_index.json"
     if index.is_file():
         refuse_class(model, read_json(index).get("_class_name"), family)
+
+
+class PromptReader(Reader, Protocol):
+    """A recipe, or a base editor: its family is settled beside its model and text window."""
+
+    @property
+    def family(self) -> str: ...
+
+
+def refuse_text_window(key: str, section: PromptReader, root: Path) -> None:
+    """:func:`paco_core.policies.windows.refuse_window` for a model of a family."""
+    refuse_window(key, section, root, family_of(section.family).pipeline)

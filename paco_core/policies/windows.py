@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Protocol
 
 from paco_core.io.files import DataError, read_json
-from paco_core.policies.families import family_of
 
 #: The most that the ``__call__`` of a class takes as ``max_sequence_length``. Of a class that is not here, the
 #: tokenizers decide: those of CLIP read 77 tokens.
@@ -26,7 +25,7 @@ UNBOUNDED = 1 << 20  # transformers writes 1e30 for a tokenizer that names no wi
 
 
 class Reader(Protocol):
-    """A section of ``params.yaml`` that names who reads prompts, and how far; ``family`` may be settled, too."""
+    """A section of ``params.yaml`` that names who reads prompts, and how far."""
 
     @property
     def model(self) -> str: ...
@@ -34,18 +33,19 @@ class Reader(Protocol):
     def max_sequence_length(self) -> int: ...
 
 
-def refuse_window(key: str, section: Reader, root: Path) -> None:
+def refuse_window(key: str, section: Reader, root: Path, pipeline: str | None = None) -> None:
     """Compare a text window with what the model takes.
 
     Args:
         key: of the section in ``params.yaml``.
         section: its model is a folder of the project, or a hub id; of the latter no tokenizer is read.
+        pipeline: class of the model, where it is settled; else its folder names it.
 
     Raises:
         DataError: when the window is wider, naming the widest.
     """
-    asked, family = section.max_sequence_length, getattr(section, "family", None)
-    widest = min(_windows(root / section.model, family and family_of(family).pipeline), default=asked)
+    asked = section.max_sequence_length
+    widest = min(_windows(root / section.model, pipeline), default=asked)
     if asked > widest:
         raise DataError(
             f"{key}.max_sequence_length: {asked} tokens, but {section.model} takes at most {widest} of a prompt; "

@@ -89,12 +89,12 @@ def _paint(ctx: StageContext, trained: list[EditRecord], reference: Reference) -
     from paco_core.benchmarks.painted import BEFORE
     from paco_core.policies import base
     from paco_core.policies.encodings import cache_folder
-    from paco_core.policies.windows import refuse_window
+    from paco_core.policies.families import refuse_text_window
 
     params = ctx.params.edits
     painted: list[Painted] = []
     for number, painter in enumerate(params.painters):
-        refuse_window(f"edits.painters.{number}", painter, ctx.root)
+        refuse_text_window(f"edits.painters.{number}", painter, ctx.root)
     with ctx.progress(len(params.painters) * len(trained) * len(params.seeds), "pictures") as progress:
         for painter in params.painters:
             model = str(ctx.model(painter.model))

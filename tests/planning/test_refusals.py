@@ -31,7 +31,7 @@ from paco_core.io.rejected import Rejected
 from paco_core.planning import preflight
 from paco_core.planning.refusals import refusals
 from paco_core.policies.base import refuse_tokens
-from paco_core.policies.families import refuse_class
+from paco_core.policies.families import refuse_class, refuse_text_window
 from paco_core.policies.windows import refuse_window
 from paco_core.rewards import needs, registry
 from paco_core.stages import declared
@@ -205,13 +205,13 @@ def case_strangers_excluded(root: Path) -> tuple[dict[str, Any], str]:
 def case_window_of_a_recipe(root: Path) -> tuple[dict[str, Any], str]:
     changes = {f"{FLUX}.max_sequence_length": 41}
     recipe = given(root, changes).policies.recipes["flux_t2is"]
-    return changes, said(lambda: refuse_window(FLUX, recipe, root))
+    return changes, said(lambda: refuse_text_window(FLUX, recipe, root))
 
 
 def case_window_of_the_pipeline(root: Path) -> tuple[dict[str, Any], str]:
     changes = {f"{FLUX}.max_sequence_length": 513, f"{FLUX}.model": "black-forest-labs/FLUX.1-dev"}
     recipe = given(root, changes).policies.recipes["flux_t2is"]
-    sentence = said(lambda: refuse_window(FLUX, recipe, root))
+    sentence = said(lambda: refuse_text_window(FLUX, recipe, root))
     assert "513 tokens, but black-forest-labs/FLUX.1-dev takes at most 512" in sentence
     return changes, sentence
 
@@ -219,7 +219,7 @@ def case_window_of_the_pipeline(root: Path) -> tuple[dict[str, Any], str]:
 def case_window_of_qwen(root: Path) -> tuple[dict[str, Any], str]:
     changes = {"policies.recipes.qwen_edit.max_sequence_length": 1025}
     recipe = given(root, changes).policies.recipes["qwen_edit"]
-    return changes, said(lambda: refuse_window("policies.recipes.qwen_edit", recipe, root))
+    return changes, said(lambda: refuse_text_window("policies.recipes.qwen_edit", recipe, root))
 
 
 def case_window_of_grids(root: Path) -> tuple[dict[str, Any], str]:
@@ -236,7 +236,7 @@ def case_window_of_grids(root: Path) -> tuple[dict[str, Any], str]:
 def case_window_of_a_painter(root: Path) -> tuple[dict[str, Any], str]:
     changes = {"edits.painters.0.max_sequence_length": 9}
     painter = given(root, changes).edits.painters[0]
-    return changes, said(lambda: refuse_window("edits.painters.0", painter, root))
+    return changes, said(lambda: refuse_text_window("edits.painters.0", painter, root))
 
 
 def case_pixels_of_a_painter(_root: Path) -> tuple[dict[str, Any], str]:
