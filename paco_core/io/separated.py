@@ -105,7 +105,8 @@ def read_separated(file: Path, require: Sequence[str] = ()) -> Separated:
     """Read a CSV or TSV file: RFC 4180, UTF-8. Lines without any text are left out.
 
     The separator of a CSV file is the first of comma, semicolon (as Excel writes where the comma is decimal) and tab by
-    which the header has the columns ``require``; or the one that a first line ``sep=;`` names.
+    which the header has the columns ``require``, or several columns where none is required; or the one that a first
+    line ``sep=;`` names. A header that no separator divides is one column.
 
     Raises:
         DataError: naming file and line, when it is no such file, or lacks a column.
@@ -121,6 +122,7 @@ def read_separated(file: Path, require: Sequence[str] = ()) -> Separated:
     mark = "\ufeff" if data.startswith(BOM) else ""
     named = _NAMED.match(text)
     missing, header = list(require), list[str]()
+    undivided: Separated | None = None
     for separator in named[1] if named else SEPARATORS[file.suffix.lower()]:
         start = named.end() if named else 0
         records = _records(file, text, separator, start, 1 + bool(named))
@@ -128,10 +130,14 @@ def read_separated(file: Path, require: Sequence[str] = ()) -> Separated:
         if first is None:
             raise DataError(f"{file}: is empty, expected a header with {', '.join(require) or 'the columns'}")
         lost = [name for name in require if name not in first.values]
-        if not lost:
+        if not lost and (require or len(first.cells) > 1):
             return Separated(mark + text[:start], separator, first, list(records))
+        if not lost and undivided is None:
+            undivided = Separated(mark + text[:start], separator, first, list(records))
         if len(first.cells) > len(header):
             missing, header = lost, first.values
+    if undivided is not None:
+        return undivided
     raise DataError(f"{file}: column {', '.join(missing)} is missing; it has {', '.join(header)}")
 
 

@@ -67,10 +67,10 @@ def fetch(root: Path, name: str, target: Path) -> int:
 def _rename(card: Path, name: str, target: Path) -> None:
     """Let the code of a copied card load the copy, and not the folder of the project that it was copied from."""
     stem = name.partition("@")[0]
-    if stem in (REWARD, "reward_merged"):
+    if stem in (REWARD, paths.REWARD_MERGED.name):
         place = paths.REWARD_MERGED
     else:
-        place = (paths.REWARD_LORA if stem == "reward_lora" else out_of(stem)) / "adapter"
+        place = (paths.REWARD_LORA if stem == paths.REWARD_LORA.name else out_of(stem)) / "adapter"
     if card.is_file():
         text = card.read_text(encoding="utf-8")
         for end in ("'", "/"):

@@ -214,7 +214,7 @@ def open_stage(name: str, item: str | None, root: Path, stage: Stage = _UNDECLAR
     with (
         _dagster_pipes() as pipes,
         open_run(
-            root, experiment(name), run_name(params, name, item, stage.section), tags, about=about, views=views
+            root, experiment(name), run_name(params, name, item, stage), tags, about=about, views=views
         ) as tracker,
     ):
         if pipes is not None:
@@ -246,8 +246,8 @@ def stage_label(name: str, item: str | None) -> str:
     return f"{name}@{item}" if item else name
 
 
-def run_name(params: Params, name: str, item: str | None, section: str | None = None) -> str:
+def run_name(params: Params, name: str, item: str | None, stage: Stage) -> str:
     """``policies/flux_t2is/storybook/seed0``: what ran, at which scale, with which seed; never a date."""
-    seed = getattr(getattr(params, section or name, None), "seed", None)
+    seed = stage.seed(params, item) if stage.seed else getattr(getattr(params, name, None), "seed", None)
     parts = [name, item, params.profile, None if seed is None else f"seed{seed}"]
     return "/".join(part for part in parts if part)

@@ -75,7 +75,8 @@ class Stage:
     """A stage, apart from its edges, which ``dvc.yaml`` declares. Everything has a default.
 
     Attributes:
-        section: of ``params.yaml``, whose seed names the MLflow run; None = the stage's name.
+        seed: of a run, by parameters and the item, for the name of the MLflow run; None = that of the section of
+            ``params.yaml`` that is called like the stage, if it has one.
         device: what it computes on; None = the processor.
         processes: how many train together; the stage's file has ``assist(params, item, root)`` for ranks other than the
             first. None = always one. ``PACO_LAUNCHER=accelerate`` takes the number from accelerate's configuration.
@@ -92,7 +93,7 @@ class Stage:
         tables: whether its out holds tables for `paco tables` (:func:`paco_core.benchmarks.tables.write_tables`).
     """
 
-    section: str | None = None
+    seed: Callable[[Params, str | None], int | None] | None = None
     device: Callable[[Params], str] | None = None
     processes: Callable[[Params], int] | None = None
     served: bool = False

@@ -79,6 +79,7 @@ def _preview(data: Path, item: str) -> dict[str, Preview]:
 
 
 STAGE = Stage(
+    seed=lambda params, item: recipe.seed if (recipe := params.policies.recipes.get(item or "")) else None,
     device=lambda params: params.policies.device,
     processes=lambda _params: 1,  # more with PACO_LAUNCHER=accelerate
     served=True,

@@ -58,7 +58,7 @@ def _preview(data: Path, _item: str) -> dict[str, Preview]:
 
 
 STAGE = Stage(
-    section="reward",
+    seed=lambda params, _item: params.reward.seed,
     device=lambda params: params.reward.device,
     processes=lambda params: params.reward.processes if params.reward.source == "train" else 1,
     advice="lower reward.batch_size and raise reward.accumulation, or set reward.gradient_checkpointing",

@@ -10,7 +10,6 @@ import pytest
 import torch
 from grpo_toys import ToyPolicy, recipe, record
 from PIL import Image
-from pipelines.defs.policies.checks import ratio_is_one_before_update
 from tiny import TEXT_LENGTH
 from tiny_pipelines import qwen_image_edit
 
@@ -25,6 +24,7 @@ from paco_core.grpo.rollout import Sampling, rollout
 from paco_core.io.check_report import CheckReport
 from paco_core.policies import base
 from paco_core.policies.base import NoiseKey
+from paco_core.stages.policies import STAGE
 
 TRAIN, UNSEEN = [record(n) for n in range(4)], [record(20)]
 LARGE = {"train_size": 512, "eval_sizes": [32]}  # 1,024 tokens
@@ -141,8 +141,8 @@ def test_a_log_without_the_figure_fails() -> None:
 
 def test_promotion_and_dagster_ask_the_same(repository: Path, tmp_path: Path) -> None:
     """A run that trained within max_ratio_gap is promoted; one that did not blocks both."""
-    (spec,) = ratio_is_one_before_update.check_specs
-    assert spec.blocking
+    (check,) = (check for check in STAGE.checks if check.name == "ratio_is_one_before_update")
+    assert check.blocking
     tree = profiles.resolve(repository, "storybook")
     log = tmp_path / "data" / "policies" / "flux_t2is" / "training_log.csv"
     log.parent.mkdir(parents=True)

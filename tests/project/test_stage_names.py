@@ -21,6 +21,7 @@ WORDS = {"annotations", "code", "edits", "grids", "pairs", "policies", "prompts"
 ROOMS = ("paco_core", "pipelines", "dvc_project", "dagster_dvc", "speed", "tools", "examples")
 HOMES = ("paco_core/stages/", "paco_core/io/paths.py", "tools/docs/")  # the last draws the pictures of docs/
 COLUMN, UNIT, PART = "a column of a table", "what is counted", "a subset of a public data set"
+SECTION = "a section of params.yaml"
 #: What a person reads, a sentence with "run `dvc repro rankings`", is no text that a program looks up.
 TEXT = re.compile(r"(\w+)(?:@\S*)?|data/(\w+)(?:/\S*)?")
 #: Different things of the same name, by file.
@@ -36,15 +37,15 @@ DIFFERENT = {
     "paco_core/data/annotation/label_studio.py": {"annotations": "a key of Label Studio's files"},
     "paco_core/data/checks.py": {"report": "a value of pairs.leakage"},
     "paco_core/exchange/card.py": {"pairs": PART, "prompts": PART, "rankings": PART},
-    "paco_core/config/params_policies.py": {"policies": "a section of params.yaml"},
+    "paco_core/config/params_policies.py": {"policies": SECTION},
     "paco_core/experiments/reproduction/report.py": {"report": "a file's name"},
-    "paco_core/experiments/reproduction/tables.py": {"policies": "a section of params.yaml"},
+    "paco_core/experiments/reproduction/tables.py": {"policies": SECTION},
     "paco_core/experiments/reward_sweep.py": {"pairs": UNIT},
-    "paco_core/report/editors.py": {"prompts": UNIT},
-    "paco_core/report/page.py": {"grids": "what a section shows"},
-    "paco_core/report/painters.py": {"prompts": UNIT},
-    "paco_core/report/sections.py": {"prompts": UNIT},
-    "paco_core/report/trained.py": {"policies": "a key of a benchmark's results"},
+    "paco_core/planning/refusals.py": dict.fromkeys(
+        ("annotations", "diverse_prompts", "edit_prompts", "grids", "pairs", "policies", "prompts", "t2is"), SECTION
+    ),
+    "paco_core/report/judges.py": {"grids": "what a section shows", "prompts": UNIT},
+    "paco_core/report/policies.py": {"policies": "a key of a benchmark's results", "prompts": UNIT},
     "paco_core/reward_model/checks.py": {"pairs": "a figure"},
     "paco_core/runtime/code/stage_code.py": {"code": "the stage itself, which is bookkeeping"},
     "paco_core/tasks/edits.py": {"edits": "a task"},

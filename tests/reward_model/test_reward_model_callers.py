@@ -14,10 +14,9 @@ from PIL import Image
 from serving_fakes import NAME, served
 
 from paco_core.benchmarks import consistency_rank, edit_reward
-from paco_core.cli import reward_model as command
 from paco_core.data.records.records import PromptRecord
 from paco_core.reward_model.examples import Example
-from paco_core.reward_model.instructions import render
+from paco_core.reward_model.instructions import question, render
 from paco_core.reward_model.items import tokenise
 from paco_core.reward_model.scorer import Scorer
 from paco_core.reward_model.yes_probability import PairQuery
@@ -86,7 +85,7 @@ def by_edits(dimension: str) -> Ask:
 
 
 def by_command(theme: str | None) -> Ask:
-    return lambda scorer: scorer.score([PairQuery(FIRST, SECOND, command.question(theme))])
+    return lambda scorer: scorer.score([PairQuery(FIRST, SECOND, question(theme))])
 
 
 CALLERS: list[tuple[str, Ask, str]] = [

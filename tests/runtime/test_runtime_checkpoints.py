@@ -56,7 +56,7 @@ def test_they_are_listed_and_dropped_by_stage(tmp_path: Path) -> None:
     keep(tmp_path, "policies@a", "0123456789abcdef", 1, 10)
     keep(tmp_path, "reward_lora", "fedcba9876543210", 3, 20)
     text = checkpoints.text(checkpoints.listing(tmp_path))
-    assert "policies@a   0123456789ab         1.0 MB" in text and "in all 4.0 MB" in text
+    assert "policies@a   0123456789ab  1.0 MB" in text and "in all 4.0 MB" in text
     with pytest.raises(DataError, match=r"no checkpoint of prompts; there are some of: policies@a, reward_lora"):
         checkpoints.drop(tmp_path, ["prompts"])
     assert [kept.stage for kept in checkpoints.drop(tmp_path, ["reward_lora"])] == ["reward_lora"]

@@ -47,7 +47,7 @@ def _machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def on_gpus(project: Path, **sections: Any) -> None:
     tree = yaml.safe_load((project / "params.yaml").read_text())
     for name in ("grids", "reward", "policies", "serving"):
-        tree[name]["device"] = "cuda"
+        (tree[name]["defaults"] if name == "policies" else tree[name])["device"] = "cuda"
     for name, changes in sections.items():
         tree.setdefault(name, {}).update(changes)
     (project / "params.yaml").write_text(yaml.safe_dump(tree, sort_keys=False))

@@ -38,7 +38,7 @@ def test_ema_swap_restores_bit_for_bit_even_after_an_error() -> None:
 
 def test_the_papers_average_lags_as_the_released_one_does(repository: Path) -> None:
     """Weights that grow by 1 a step: the released average lies 1 to 5 steps behind at each evaluation."""
-    params = profiles.read(repository, "paper").policies
+    params = profiles.read(repository, "paper").policies.defaults
     parameters = {"w": torch.zeros(1)}
     ema = Ema(parameters, params.ema_decay, params.ema_every)
     lags = []
