@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from paco_core.config.params_base import ChatParams, Drawn, DrawnSide, Positive, Resamples, Section, Seed
 from paco_core.config.references import BenchmarkFolder, ModelRef, Names, UserFile
 
+#: Judges that the stage itself asks; a table of scores has another name.
+OWN_JUDGES = ("reward", "base", "clip_i", "dreamsim", "random")
 ConvertedWeights = Annotated[str, Names("folder", "put the converted weights there or name another")]
 
 
@@ -99,6 +101,13 @@ class ConsistencyRankParams(Section):
     """resamples of the confidence intervals"""
     seed: Seed
     """seed of the draw and of the resamples"""
+
+    @field_validator("scored_elsewhere")
+    @classmethod
+    def _names_of_their_own(cls, tables: dict[str, str]) -> dict[str, str]:
+        if taken := [name for name in OWN_JUDGES if name in tables]:
+            raise ValueError(f"{taken[0]} is a judge of this stage; give the table another name")
+        return tables
 
 
 class EditRewardParams(Section):

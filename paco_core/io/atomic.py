@@ -67,14 +67,25 @@ def refuse_replacing(target: Path, *, replace: bool = False) -> None:
         DataError: when a folder stands there (with ``replace``, anything but a folder), a device, a pipe, or a link
             to nothing.
     """
-    if target.is_symlink() and not target.exists():
-        if not replace:  # an out that DVC linked goes as any other
+    mode = _mode(target)  # asked once: another writer may put its folder there meanwhile
+    if mode is None:
+        if target.is_symlink() and not replace:  # an out that DVC linked goes as any other
             raise DataError(f"{target} is a link to {target.readlink()}, where nothing is; remove it, or name another")
-    elif target.is_dir():
+    elif stat.S_ISDIR(mode):
         if not replace:
             raise DataError(f"{target} is a folder, which is kept as it is; name another place")
-    elif os.path.lexists(target) and not target.is_file():
+    elif not stat.S_ISREG(mode):
         raise DataError(f"{target} is a device or a pipe; name a file")
+
+
+def _mode(path: Path) -> int | None:
+    """Kind of what a path leads to; None where nothing is."""
+    try:
+        return path.stat().st_mode
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+            return None
+        raise
 
 
 @contextmanager

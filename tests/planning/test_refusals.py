@@ -354,9 +354,12 @@ def test_the_verb_fails_and_prints_the_sentence(
 @pytest.mark.parametrize(
     ("key", "value"),
     [("profile", " "), ("annotations.exclude", ["\u200b"]), ("grids.device", ""),
-     ("consistency_rank.scored_elsewhere", {" ": "file.jsonl"}), ("policies.defaults.learning_rate", float("inf")),
+     ("consistency_rank.scored_elsewhere", {" ": "file.jsonl"}),
+     ("consistency_rank.scored_elsewhere", {"reward": "file.jsonl"}), ("policies.defaults.learning_rate", float("inf")),
      ("prompts.seed", 2**64)],
 )  # fmt: skip
-def test_blank_texts_and_numbers_without_end_are_no_parameters(project: Path, key: str, value: object) -> None:
+def test_blank_texts_taken_names_and_numbers_without_end_are_no_parameters(
+    project: Path, key: str, value: object
+) -> None:
     with pytest.raises(ParamsError, match=f"params.yaml: {key}"):
         given(project, {key: value})
