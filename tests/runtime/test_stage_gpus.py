@@ -83,7 +83,7 @@ def test_stages_at_once_have_a_gpu_each_and_the_next_waits(project: Path) -> Non
 
 def test_a_training_takes_a_gpu_for_each_process(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As many as params.yaml or accelerate's configuration says, held by the launcher that the stage becomes."""
-    on_gpus(project, reward={"processes": 2})
+    on_gpus(project, execution={"reward": {"processes": 2}})
     (project / "launch").mkdir()
     (project / "launch" / "ddp.yaml").write_text("num_machines: 1\nnum_processes: 2\n")
     became: list[tuple[str, str, bool]] = []
@@ -141,6 +141,6 @@ def test_a_server_computes_on_its_own_gpu_and_holds_it_while_it_lives(project: P
 
 
 def test_whoever_starts_a_server_outside_a_stage_places_it_too(project: Path) -> None:
-    on_gpus(project, devices={"gpus": [2, 1], "servers": 1})
+    on_gpus(project, execution={"devices": {"gpus": [2, 1], "servers": 1}})
     placement.announce_servers(project)
     assert (os.environ[gpus.STAGES], os.environ[gpus.SERVERS]) == ("2", "1")
