@@ -218,9 +218,11 @@ def test_a_stage_killed_by_signal_9_resumes_and_gives_the_same_shard(
     assert stage.returncode == -signal.SIGKILL and not out.exists()
     painted = len(list(work.glob("*/*/*.png")))
     assert 2 <= painted < 12
+    code = [path.name for path in work.iterdir()]
     newest = max(work.glob("*/*/*.png"), key=lambda path: path.stat().st_mtime_ns)
     newest.write_bytes(newest.read_bytes()[:-9])  # as a power cut may leave it: it does not count
     run_stage("grids", "0", project)
+    assert [path.name for path in work.iterdir()] == code, "both processes read the same code of the stage"
     assert f"{painted - 1} of 12 pictures were painted by an earlier run" in capsys.readouterr().err
     assert not list(work.glob("*/*/*")) and not list(work.glob("*/*/.*")), "the work folder is empty again"
     paint(project / "whole", prompts, settings, 1)

@@ -40,13 +40,13 @@ print(json.dumps(told))
 SCORE = """
 import contextlib, io, json, sys
 from paco_core.cli.commands import main
-told = {}
+printed = {}
 for name in sys.argv[3:]:
     with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
         with contextlib.suppress(SystemExit):
             main(["score", sys.argv[1], sys.argv[2], "--model", name])
-    told[name] = out.getvalue().strip() or err.getvalue().strip().splitlines()[-1]
-print(json.dumps(told))
+    printed[name] = out.getvalue().strip() or err.getvalue().strip().splitlines()[-1]
+print(json.dumps(printed))
 """
 FETCH = """
 import json, sys
@@ -133,12 +133,12 @@ def test_paco_score_takes_a_model_of_the_hub_and_its_safetensors_only(hub: FakeH
         Image.effect_noise((56, 56), 40).convert("RGB").save(tmp_path / f"{name}.png")
     pictures = [str(tmp_path / f"{name}.png") for name in ("a", "b")]
     home, folder = tmp_path / "home", str(hub.folder / "org/reward")
-    told = ask(SCORE, hub, home, *pictures, "org/reward", folder, "org/pickled", "org/none")
-    assert told["org/reward"] == told[folder] and 0 <= float(told[folder]) <= 1
-    assert "org/pickled" in told["org/pickled"] and "safetensors" in told["org/pickled"]
-    assert "neither a folder of the project nor a repository" in told["org/none"]
+    printed = ask(SCORE, hub, home, *pictures, "org/reward", folder, "org/pickled", "org/none")
+    assert printed["org/reward"] == printed[folder] and 0 <= float(printed[folder]) <= 1
+    assert "org/pickled" in printed["org/pickled"] and "safetensors" in printed["org/pickled"]
+    assert "neither a folder of the project nor a repository" in printed["org/none"]
     again = ask(SCORE, hub, home, *pictures, "org/reward", "org/other", HF_HUB_OFFLINE="1")
-    assert again["org/reward"] == told[folder], "what was downloaded is read without the hub"
+    assert again["org/reward"] == printed[folder], "what was downloaded is read without the hub"
     assert "org/other: not, or not wholly, in the cache" in again["org/other"]
 
 

@@ -109,10 +109,10 @@ def test_a_stage_runs_as_a_slurm_job_with_the_options_of_its_pool(tmp_path: Path
     assert (first["dvc/outcome"], first["rows"]) == ("executed", 7), "Pipes reaches the stage through the job"
     assert second["dvc/outcome"] == "unchanged"
     assert "the stage speaks" in capfd.readouterr().out
-    told = (slurm / "submitted").read_text().splitlines()
-    assert len(told) == 1, "no job waits in the queue for a stage that is up to date"
-    assert "--time=2:00 --gres=gpu:1" in told[0] and "--signal=B:TERM@28" in told[0]
-    assert "--job-name=dvc-a" in told[0]
+    submitted = (slurm / "submitted").read_text().splitlines()
+    assert len(submitted) == 1, "no job waits in the queue for a stage that is up to date"
+    assert "--time=2:00 --gres=gpu:1" in submitted[0] and "--signal=B:TERM@28" in submitted[0]
+    assert "--job-name=dvc-a" in submitted[0]
 
 
 def test_what_slurm_refuses_or_ends_and_what_fails_is_told(tmp_path: Path, slurm: Path) -> None:
