@@ -29,7 +29,6 @@ from paco_core.data.prompts.edit_prompts import drawn
 from paco_core.data.records.edit_records import EditRecord, read_edit_prompts
 from paco_core.data.records.records import write_prompts
 from paco_core.experiments.reproduction import exam
-from paco_core.experiments.reproduction.cells import EpochSeconds
 from paco_core.experiments.reproduction.findings import HELD, NOT_HELD, OPEN
 from paco_core.experiments.reproduction.variants import LARGEST, VARIANTS, chosen
 from paco_core.io import paths
@@ -258,18 +257,6 @@ def test_wishes_that_mean_nothing(made: Path, world: World) -> None:
         shutil.copy(made / "data/prompts/prompts.jsonl", made / "data/diverse_prompts/prompts.jsonl")
         reproduce(made, options())
     assert not world.trained
-
-
-def test_a_killed_training_keeps_its_seconds(tmp_path: Path) -> None:
-    path = tmp_path / "seconds.json"
-    first = EpochSeconds.of(path, "key")
-    first.note(1, {"seconds/sample": 2.0, "seconds/processor": 1.0, "reward/x": 9.0})
-    first.note(2, {"seconds/sample": 50.0})
-    again = EpochSeconds.of(path, "key")  # the second epoch was not in the checkpoint
-    again.note(2, {"seconds/sample": 3.0})
-    again.note(2, {"eval/64/x": 1.0})
-    assert again.total("sample") == 5.0 and EpochSeconds.of(path, "key").total("sample", "processor") == 6.0
-    assert EpochSeconds.of(path, "other settings").total("sample") == 0.0
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda v: v.name)
