@@ -66,10 +66,12 @@ def moved(tree: Mapping[str, Any], keys: Mapping[str, str]) -> dict[str, Any]:
 
 
 def put(tree: dict[str, Any], key: str, value: Any) -> None:
-    """Set a dotted key, making the sections that lead to it."""
+    """Set a dotted key, making the sections that lead to it; a value in the place of a section stays, to be refused."""
     *sections, last = key.split(".")
     for section in sections:
         tree = tree.setdefault(section, {})
+        if not isinstance(tree, dict):
+            return
     tree[last] = value
 
 

@@ -158,8 +158,12 @@ def explain(error: ValidationError, source: str) -> str:
     """One line a fault: file, dotted key, what is wrong, and the nearest valid key for a typo."""
     lines, in_file = [], {key: place for place, key in places(Params).items()}
     for fault in error.errors():
-        key = ".".join(str(part) for part in fault["loc"])
-        key = in_file.get(key, key)
+        parts = [str(part) for part in fault["loc"]]
+        for end in range(len(parts), 0, -1):
+            if place := in_file.get(".".join(parts[:end])):
+                parts[:end] = [place]
+                break
+        key = ".".join(parts)
         if fault["type"] == "extra_forbidden":
             name = str(fault["loc"][-1])
             known = _known_keys(Params, fault["loc"])

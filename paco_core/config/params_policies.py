@@ -314,7 +314,7 @@ class PoliciesParams(Section):
         if "defaults" not in info.data:
             return {}  # they are refused, and a recipe cannot be read without them
         for name, own in recipes.items():
-            if how := sorted(how_fields(PolicyTraining) & set(own or ())):
+            if isinstance(own, dict) and (how := sorted(how_fields(PolicyTraining) & set(own))):
                 raise ValueError(f"{name}.{how[0]}: holds for all recipes, in execution.policies.{how[0]}")
         shared = info.data["defaults"].model_dump(mode="json")
         merged = check({name: _laid_over(shared, own) for name, own in recipes.items()})

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from functools import reduce
+from itertools import product
 from typing import Any
 
 import pytest
@@ -28,6 +31,31 @@ def test_every_number_has_bounds() -> None:
     assert len(found) > 100
     for bounds in ({"minimum", "exclusiveMinimum"}, {"maximum", "exclusiveMaximum"}):
         assert [place for place, schema in found if not bounds & schema.keys()] == []
+
+
+WRONG = [-1, "x", [], [[1]], {}, None, True, {"a": {"b": 1}}, [{"a": 1}], {"a": None}]
+
+
+def keys(node: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    if at:
+        yield at
+    inner = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
+    for name, value in inner:
+        yield from keys(value, (*at, name))
+
+
+def test_anything_in_the_place_of_any_value_is_read_or_refused(tree: Any) -> None:
+    text, refused = json.dumps(tree), 0
+    for at, wrong in product(keys(tree), WRONG):
+        changed = json.loads(text)
+        above = reduce(lambda node, name: node[name], at[:-1], changed)
+        above[at[-1]] = wrong
+        try:
+            params.parse(changed)
+        except ParamsError as error:
+            refused += 1
+            assert str(at[0]) in str(error), f"{at} = {wrong!r}: {error}"
+    assert refused > 2000
 
 
 @pytest.mark.parametrize(

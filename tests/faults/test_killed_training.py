@@ -93,7 +93,7 @@ def went_otherwise(out: Path, again: forked.Ended, other: forked.Ended, expected
 def test_rank_1_of_the_reward(finished: Path, tmp_path: Path, ledger: Ledger) -> None:
     root = tmp_path / "project"
     shutil.copytree(finished, root, symlinks=True)
-    micro.change(root, {"reward": {"processes": 2}})
+    micro.change(root, {"execution": {"reward": {"processes": 2}}})
     # What one process trained may differ from what two do in the last digits: nothing of it is gone on from.
     for place in (root / micro.out("reward_lora"), root / ".paco" / "checkpoints"):
         shutil.rmtree(place)
