@@ -29,6 +29,19 @@ TARGETS = {"target_modules", "exclude_modules", "layers_to_transform", "layers_p
 DRAWN = (True, False, None, "gaussian", "orthogonal")
 
 
+#: A repeated group, and more free repeats than these, let a match of one name take minutes or longer.
+FREE_REPEATS = 4
+
+
+def refuse_slow(pattern: str) -> None:
+    """Raise ValueError for a regular expression whose time may grow exponentially, or by a high power, with a name."""
+    plain = re.sub(r"\[\^?\]?[^\]]*\]", "x", re.sub(r"\\.", "x", pattern, flags=re.DOTALL))
+    if re.search(r"\)[*+{]", plain):
+        raise ValueError(f"the pattern {pattern[:80]!r} repeats a group; name the layers without *, + or {{ after )")
+    if len(re.findall(r"[*+]|\{\d*,\d*\}", plain)) > FREE_REPEATS:
+        raise ValueError(f"the pattern {pattern[:80]!r} has more than {FREE_REPEATS} of *, + and {{m,n}}")
+
+
 class Settings:
     """Settings of one model's LoRA.
 
@@ -59,7 +72,8 @@ class Settings:
             self.config = LoraConfig(**{name: given[name] for name in SCALE | TARGETS if given.get(name) is not None})
             if self.config.r <= 0 or not math.isfinite(self.config.lora_alpha):
                 raise ValueError(f"r {self.config.r!r}, lora_alpha {self.config.lora_alpha!r}")
-            for pattern in self._patterns:
+            for pattern in self._expressions:
+                refuse_slow(pattern)
                 re.compile(pattern)
         except (TypeError, ValueError, re.error) as error:
             raise DataError(f"{file}: not the settings of a LoRA ({error})") from None
@@ -67,6 +81,13 @@ class Settings:
     @property
     def _patterns(self) -> list[str]:
         return [*self.config.rank_pattern, *self.config.alpha_pattern]
+
+    @property
+    def _expressions(self) -> list[str]:
+        """What is matched as a regular expression with the names of layers; lists of modules are plain names."""
+        named = [each for each in (self.config.target_modules, self.config.exclude_modules) if isinstance(each, str)]
+        numbered = self.config.layers_pattern or []
+        return [*self._patterns, *named, *([numbered] if isinstance(numbered, str) else numbered)]
 
     def targets(self, layer: str) -> bool:
         """Whether they put a LoRA on a layer of this name."""
