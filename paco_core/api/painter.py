@@ -14,7 +14,7 @@ from paco_core.config.params import PARAMS_FILE, load
 from paco_core.io.files import DataError
 from paco_core.io.pictures import Picture, picture_of
 from paco_core.io.project import project_root
-from paco_core.operations import paint
+from paco_core.operations import asked, paint, painters
 from paco_core.policies.encodings import cache_folder
 from paco_core.runtime.placement import take_gpus
 from paco_core.tasks.edits import EDITS
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
     from paco_core.data.records.records import PromptRecord
-    from paco_core.operations.paint import NamedPolicy
+    from paco_core.operations.painters import NamedPolicy
     from paco_core.policies.base import Policy
     from paco_core.tasks.base import Task
 
@@ -71,7 +71,7 @@ class Painter:
         Raises:
             DataError: when the name is none of a policy for that.
         """
-        return paint.painter(self._root, self._params, self._name, task)
+        return painters.painter(self._root, self._params, self._name, task)
 
     def paint(
         self,
@@ -90,7 +90,7 @@ class Painter:
         Args:
             prompt: a whole T2IS prompt, which marks its panels, or a theme together with ``panels``.
             panels: what each panel shows.
-            layout: rows and columns, such as ``2x3``; see :func:`paco_core.operations.paint.set_record`.
+            layout: rows and columns, such as ``2x3``; see :func:`paco_core.operations.asked.set_record`.
             seeds: how many, 0 to ``seeds`` - 1; or which ones. Equal seeds give equal noise to every policy.
             size: pixels of a side of the whole picture; None: the largest evaluation size of the recipe.
             steps: of sampling; None: those of the benchmark.
@@ -113,7 +113,7 @@ class Painter:
         Raises:
             DataError: as :meth:`paint`.
         """
-        return paint.set_record(prompt, panels, size or max(self.named(SETS).recipe.eval_sizes), layout)
+        return asked.set_record(prompt, panels, size or max(self.named(SETS).recipe.eval_sizes), layout)
 
     def edit(
         self,
@@ -137,7 +137,7 @@ class Painter:
             DataError: when the picture cannot be read, there is no instruction, or the policy is none for edits.
         """
         reference = picture_of(picture)
-        record = paint.edit_record(instruction, reference)
+        record = asked.edit_record(instruction, reference)
         return self._painted(EDITS, record, seeds, size, steps, compare, advance, reference)
 
     def _painted(

@@ -225,9 +225,13 @@ def graph(_args: argparse.Namespace) -> None:
 
 
 def compare(args: argparse.Namespace) -> None:
+    from paco_core.experiments.comparison.names import check
+
+    root = project_root()
+    check(root, args.runs)  # before MLflow is imported
     from paco_core.cli.compare import compare
 
-    _show(args, compare(project_root(), args.runs, args.out))
+    _show(args, compare(root, args.runs, args.out))
 
 
 def provenance(args: argparse.Namespace) -> None:
@@ -309,22 +313,34 @@ def sync(args: argparse.Namespace) -> None:
 
 
 def paint(args: argparse.Namespace) -> None:
-    _prepare(project_root(), [])
+    from paco_core.operations.asked import set_record
+    from paco_core.operations.painters import chosen
+    from paco_core.tasks.sets import SETS
+
+    root = project_root()
+    by = chosen(root, args.policy, SETS)  # what is wrong with names and words is found before torch is imported
+    set_record(args.prompt, args.panels, args.size or max(by.recipe.eval_sizes), args.layout)
+    _prepare(root, [])
     with uncollected():
         from paco_core.cli import paint as command
 
-    _show(args, command.paint_set(project_root(), args.prompt, args.panels, _painting(args), args.layout))
+    _show(args, command.paint_set(root, args.prompt, args.panels, _painting(args), args.layout))
 
 
 def edit(args: argparse.Namespace) -> None:
     from paco_core.io.pictures import read_image
+    from paco_core.operations.asked import edit_record
+    from paco_core.operations.painters import chosen
+    from paco_core.tasks.edits import EDITS
 
-    read_image(args.picture)  # before more is imported
-    _prepare(project_root(), [])
+    root = project_root()
+    edit_record(args.instruction, read_image(args.picture))
+    chosen(root, args.policy, EDITS)
+    _prepare(root, [])
     with uncollected():
         from paco_core.cli import paint as command
 
-    _show(args, command.edit_picture(project_root(), args.picture, args.instruction, _painting(args)))
+    _show(args, command.edit_picture(root, args.picture, args.instruction, _painting(args)))
 
 
 def play(args: argparse.Namespace) -> None:

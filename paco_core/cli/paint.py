@@ -24,7 +24,7 @@ from paco_core.io.pictures import read_image
 from paco_core.io.progress import Progress
 from paco_core.io.targets import checked
 from paco_core.io.text_table import text_table
-from paco_core.operations import paint
+from paco_core.operations import asked, painters
 from paco_core.tasks.edits import EDITS
 from paco_core.tasks.sets import SETS
 
@@ -54,7 +54,7 @@ def paint_set(root: Path, prompt: str, panels: Sequence[str], options: Options, 
     """Paint sets of a prompt; what was written and scored.
 
     Args:
-        layout: as of :func:`paco_core.operations.paint.set_record`.
+        layout: as of :func:`paco_core.operations.asked.set_record`.
 
     Raises:
         DataError: when the prompt has no panels, its layout is contradictory, or there is no such policy.
@@ -75,14 +75,14 @@ def edit_picture(root: Path, file: Path, instruction: str, options: Options) -> 
         DataError: when there is no such picture or policy.
     """
     painter, picture = Painter(options.policy, project=root), read_image(file)
-    work, record = partial(painter.edit, picture, instruction), paint.edit_record(instruction, picture)
+    work, record = partial(painter.edit, picture, instruction), asked.edit_record(instruction, picture)
     return _painted(root, painter, painter.named(EDITS), record, work, options, [], file)
 
 
 def _painted(
     root: Path,
     painter: Painter,
-    by: paint.NamedPolicy,
+    by: painters.NamedPolicy,
     record: PromptRecord,
     work: Callable[..., list[Painted]],
     options: Options,

@@ -44,8 +44,8 @@ from paco_core.config.params_edits import EditingParams, EditPromptsParams, Edit
 from paco_core.config.params_policies import EarlyStop, PoliciesParams, PolicyRecipe, PolicyTraining
 from paco_core.config.params_reward import RewardParams, ServingParams
 from paco_core.config.params_rewards import RewardSet, RewardTerm
-from paco_core.config.registered import nearest
 from paco_core.io.files import DataError
+from paco_core.io.nearest import nearest
 
 __all__ = [
     "AnnotationsParams",

@@ -8,7 +8,8 @@ from pydantic import Field, model_validator
 
 from paco_core.config.params_base import AboveZero, Number, Section
 from paco_core.config.references import ModelRef
-from paco_core.config.registered import FUNCTION, names_of, nearest, registered
+from paco_core.config.registered import FUNCTION, names_of, registered
+from paco_core.io.nearest import meant
 
 Aggregator = Annotated[str, registered("rewards/aggregation.py", "AGGREGATORS", functions=True)]
 
@@ -52,8 +53,7 @@ def refuse_unknown(rewards: RewardSet, key: str) -> None:
     for name, term in rewards.terms.items():
         asked = term.reward or name
         if asked not in names and not FUNCTION.fullmatch(asked):
-            near = nearest(asked, names)
-            hint = f"did you mean {near!r}? " if near else ""
+            hint = meant(asked, names)
             raise ValueError(
                 f"{key}: reward {asked!r} is unknown; {hint}Choose among {', '.join(names)}, or name module:function"
             )

@@ -7,14 +7,14 @@ an aggregator or a model family is registered in one place, its table.
 from __future__ import annotations
 
 import ast
-import difflib
 import re
-from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
 from pydantic import AfterValidator
 from pydantic_core import PydanticCustomError
+
+from paco_core.io.nearest import nearest
 
 LIBRARY = Path(__file__).parents[1]
 FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")  # module:function, of the user's own
@@ -36,11 +36,6 @@ def names_of(file: str, table: str) -> tuple[str, ...]:
         if isinstance(target, ast.Name) and target.id == table and isinstance(value, ast.Dict):
             return tuple(str(ast.literal_eval(key)) for key in value.keys if key is not None)
     raise LookupError(f"{file}: no dictionary {table}")
-
-
-def nearest(value: str, names: Sequence[str]) -> str | None:
-    """The name that was probably meant; None where none is near."""
-    return next(iter(difflib.get_close_matches(value, names, n=1, cutoff=0.5)), None)
 
 
 def registered(file: str, table: str, *more: str, functions: bool = False) -> AfterValidator:

@@ -9,6 +9,7 @@ from paco_core.config.params import PARAMS_FILE, load
 from paco_core.io import paths
 from paco_core.io.atomic import atomic
 from paco_core.io.files import DataError, write_text
+from paco_core.io.nearest import meant
 from paco_core.io.targets import checked
 from paco_core.operations.promotion.champions import ALIASES, REWARD, Champions, adapter_of, bytes_of, out_of
 
@@ -17,7 +18,7 @@ def check_name(root: Path, name: str) -> None:
     """Raise DataError unless a name can have versions: ``reward``, or a recipe of ``params.yaml``."""
     known = [REWARD, *load(root / PARAMS_FILE).policies.recipes]
     if name not in known:
-        raise DataError(f"nothing is called {name!r}; choose one of: {', '.join(known)}")
+        raise DataError(f"nothing is called {name!r}; {meant(name, known)}choose one of: {', '.join(known)}")
 
 
 def folder_of(root: Path, name: str) -> tuple[Path, Path | None]:
@@ -33,7 +34,7 @@ def folder_of(root: Path, name: str) -> tuple[Path, Path | None]:
     stem, _, alias = name.partition("@")
     if alias:
         if alias not in ALIASES:
-            raise DataError(f"{name!r}: the aliases are {', '.join(ALIASES)}")
+            raise DataError(f"{name!r}: {meant(alias, ALIASES)}the aliases are {', '.join(ALIASES)}")
         version = Champions(root).at(stem, alias)
         if version is None:
             raise DataError(f"{stem} has no {alias}; `paco promote {stem}` makes one")
@@ -57,7 +58,11 @@ def fetch(root: Path, name: str, target: Path) -> int:
     checked(target, "new folder")
     folder, _ = folder_of(root, name)
     if not folder.is_dir():
-        raise DataError(f"{name!r} is neither the reward, a trained recipe nor NAME@champion (see `paco champions`)")
+        known = [REWARD, *load(root / PARAMS_FILE).policies.recipes]
+        raise DataError(
+            f"{name!r} is neither the reward, a trained recipe nor NAME@champion; "
+            f"{meant(name.partition('@')[0], known)}see `paco champions`"
+        )
     with atomic(target) as part:
         shutil.copytree(folder, part)  # what links point at: the copy outlives DVC's cache
         _rename(part / "README.md", name, target)

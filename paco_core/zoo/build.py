@@ -14,6 +14,7 @@ from paco_core.zoo.card import Card, write_card
 from paco_core.zoo.check import measure
 from paco_core.zoo.fitting import Say
 from paco_core.zoo.flux import build_flux
+from paco_core.zoo.names import check_names
 from paco_core.zoo.vae import build_vae
 
 Build = Callable[[Path, Path, Say], None]
@@ -199,8 +200,7 @@ def build(
     Raises:
         DataError: for a name that is no member, or one that learns from another which is not built yet.
     """
-    if unknown := [member for member in members if member not in MEMBERS]:
-        raise DataError(f"the zoo has no member {unknown[0]!r}; choose among {', '.join(MEMBERS)}")
+    check_names(members)
     chosen = [name for name in MEMBERS if name in members or not members]
     if not resume:
         for name in [*chosen, "vae"]:

@@ -15,6 +15,7 @@ from paco_core.policies import base
 from paco_core.storybook.prompts import storybook_prompts
 from paco_core.storybook.recogniser import Recogniser, gold_consistency, gold_following
 from paco_core.zoo import clip, edit_figures, flux_kontext, qwen_vae, recogniser_training, vlm_figures
+from paco_core.zoo.names import check_names
 from paco_core.zoo.text import MAX_LENGTH
 from paco_core.zoo.vae import psnr
 
@@ -64,8 +65,7 @@ def check(members: Sequence[str], zoo_dir: Path) -> list[CheckReport]:
     Raises:
         DataError: for a name that is no member.
     """
-    if unknown := [member for member in members if member not in MEASURES]:
-        raise DataError(f"the zoo has no member {unknown[0]!r}; choose among {', '.join(MEASURES)}")
+    check_names(members)
     return [_check_member(member, zoo_dir) for member in members or MEASURES]
 
 

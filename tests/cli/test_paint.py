@@ -12,7 +12,9 @@ from small_project import adapter, lay_out
 from paco_core.cli import main
 from paco_core.config.params import load
 from paco_core.io.files import DataError
-from paco_core.operations.paint import load_policy, painter, set_record
+from paco_core.operations.asked import set_record
+from paco_core.operations.paint import load_policy
+from paco_core.operations.painters import painter
 from paco_core.tasks.edits import EDITS
 from paco_core.tasks.sets import SETS
 

@@ -16,7 +16,7 @@ from paco_core.config.params import load
 from paco_core.data.records import prompt_text
 from paco_core.data.records.records import PromptRecord, write_prompts
 from paco_core.io import paths
-from paco_core.operations.paint import set_record
+from paco_core.operations.asked import set_record
 from paco_core.operations.play.about import about
 from paco_core.operations.play.gallery import Gallery
 from paco_core.storybook.prompts import storybook_prompts

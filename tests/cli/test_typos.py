@@ -11,10 +11,16 @@ import pytest
 from paco_core.cli.arguments import parser
 
 TYPOS = {
-    "promote flux_t2si": "nothing is called 'flux_t2si'; choose one of: reward, flux_t2is",
+    "zoo build flx": "the zoo has no member 'flx'; did you mean 'flux'? choose among flux",
+    "zoo check flx": "the zoo has no member 'flx'; did you mean 'flux'?",
+    "promote flux_t2si": "nothing is called 'flux_t2si'; did you mean 'flux_t2is'? choose one of: reward, flux_t2is",
     "rollback flux_t2si": "nothing is called 'flux_t2si'",
     "edit nowhere.png words": "nowhere.png: no such picture",
-    "reproduce --variants ful": "no variant 'ful'; there are: full",
+    "reproduce --variants ful": "no variant 'ful'; did you mean 'full'? there are: full",
+    "paint theme --panels a b --policy flux_t2si": "'flux_t2si' is no policy for sets: did you mean 'flux_t2is'?",
+    "paint theme --policy base": "give a prompt that marks its panels",
+    "edit docs/images/report.webp words --policy kontext_edt": "'kontext_edt' is no policy for edits: did you mean",
+    "provenance flux_t2si": "flux_t2si: dvc.lock records no stage that made it",
     "fetch flux_t2si folder": "'flux_t2si' is neither the reward, a trained recipe nor NAME@champion",
 }
 ASK = """
@@ -25,7 +31,7 @@ for line in sys.argv[1:]:
         main(line.split())
     except SystemExit as end:
         assert end.code == 1, line
-assert "torch" not in sys.modules
+assert not {"torch", "mlflow"} & set(sys.modules)
 """
 
 

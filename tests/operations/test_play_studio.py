@@ -16,7 +16,7 @@ from small_project import adapter, lay_out
 
 from paco_core.config.params import load
 from paco_core.io.files import DataError
-from paco_core.operations import paint
+from paco_core.operations import asked, paint, painters
 from paco_core.operations.play import studio as place
 from paco_core.operations.play.gallery import Gallery
 from paco_core.operations.play.jobs import Cancelled, Job
@@ -90,8 +90,8 @@ def test_base_and_trained_stand_side_by_side_each_with_a_score(project: Path, re
     assert all(0 < row["score"] < 1 and row["cause"] is None for row in both["pictures"])
     again = made.paint("a red cat", PANELS, Options("base", 1, 64, beside=None), job())
     assert again["pictures"] == bare["pictures"]
-    by = paint.named(project, made.params, "flux_t2is", SETS)
-    record = paint.set_record("a red cat", PANELS, 64)
+    by = painters.named(project, made.params, "flux_t2is", SETS)
+    record = asked.set_record("a red cat", PANELS, 64)
     alone = paint.pictures(made.params, paint.load_policy(project, by), by, record, seeds=[0], side=64, steps=2)
     assert alone[0].image.tobytes() == pixels(made, trained), "as `paco paint` does"
 
@@ -100,8 +100,8 @@ def test_a_champion_stands_beside_the_current_policy(project: Path, monkeypatch:
     """Each with its own adapter, from equal noise; base is the model without either."""
     champion = shutil.copytree(adapter(project, by=0.05), project / "champion")
     adapter(project)
-    monkeypatch.setattr(paint, "Champions", lambda _root: SimpleNamespace(at=lambda *_name: "1"))
-    monkeypatch.setattr(paint, "adapter_of", lambda _root, _version: champion)
+    monkeypatch.setattr(painters, "Champions", lambda _root: SimpleNamespace(at=lambda *_name: "1"))
+    monkeypatch.setattr(painters, "adapter_of", lambda _root, _version: champion)
     made = studio(project)
     found = made.paint("a red cat", PANELS, Options("flux_t2is", 2, 64, beside="flux_t2is@champion"), job())
     assert [one["name"] for one in found["painters"]] == ["flux_t2is@champion", "flux_t2is"]

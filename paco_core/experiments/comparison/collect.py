@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from paco_core.experiments.comparison.names import LATEST, unknown
 from paco_core.io.files import DataError
 from paco_core.io.pictures import read_image
 from paco_core.io.project import EXPERIMENT_TAG
@@ -109,11 +110,8 @@ class Runs:
                 return found
             if found:
                 raise DataError(f"{text} is the beginning of the ids of {len(found)} runs; give more characters")
-        recent = self._client.search_runs(ids, order_by=latest, max_results=8)
-        known = ", ".join(f"{run.info.run_id[:8]} ({run.info.run_name})" for run in recent)
-        raise DataError(
-            f"no run or experiment is called {text!r}, nor does an id begin with it; the latest are: {known or 'none'}"
-        )
+        recent = self._client.search_runs(ids, order_by=latest, max_results=LATEST)
+        raise unknown(text, [(run.info.run_id, run.info.run_name) for run in recent])
 
     def _of_experiment(self, ids: list[str], text: str) -> list[Any]:
         name, _, stage = text.partition(":")

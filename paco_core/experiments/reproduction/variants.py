@@ -9,6 +9,7 @@ from typing import Any
 from paco_core.config.changes import changed
 from paco_core.config.params import Params
 from paco_core.io.files import DataError
+from paco_core.io.nearest import meant
 
 FULL = "full"
 LARGEST = "largest of eval_sizes"  # as a value of train_size
@@ -85,7 +86,9 @@ def chosen(names: Sequence[str] | None, recipes: Collection[str]) -> list[Varian
     known = {variant.name: variant for variant in VARIANTS}
     unknown = [name for name in names if name not in known]
     if unknown:
-        raise DataError(f"no variant {', '.join(map(repr, unknown))}; there are: {', '.join(known)}")
+        raise DataError(
+            f"no variant {', '.join(map(repr, unknown))}; {meant(unknown[0], known)}there are: {', '.join(known)}"
+        )
     return [variant for variant in VARIANTS if variant.name in names]
 
 

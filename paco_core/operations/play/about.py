@@ -13,7 +13,7 @@ from paco_core.data.records.records import read_prompts
 from paco_core.io import paths
 from paco_core.io.files import DataError
 from paco_core.io.secrets import redacted
-from paco_core.operations.paint import BASE
+from paco_core.operations.painters import BASE
 from paco_core.operations.promotion.champions import ALIASES, Champions
 from paco_core.tasks.edits import EDITS
 from paco_core.tasks.sets import SETS

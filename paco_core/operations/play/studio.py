@@ -16,7 +16,7 @@ from paco_core.benchmarks.painted import BEFORE, Painted
 from paco_core.data.records.prompt_text import parse_layout
 from paco_core.io import paths
 from paco_core.io.files import DataError
-from paco_core.operations import paint
+from paco_core.operations import asked, paint, painters
 from paco_core.operations.play.gallery import Gallery
 from paco_core.operations.play.jobs import Job
 from paco_core.reward_model.instructions import question
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from paco_core.config.params import Params
     from paco_core.data.records.records import PromptRecord
-    from paco_core.operations.paint import NamedPolicy
+    from paco_core.operations.painters import NamedPolicy
     from paco_core.policies.base import Policy
     from paco_core.reward_model.scorer import Scorer
     from paco_core.tasks.base import Task
@@ -43,7 +43,7 @@ class Options:
     """How pictures are to be painted.
 
     Args:
-        policy: as :func:`paco_core.operations.paint.named` takes it.
+        policy: as :func:`paco_core.operations.painters.named` takes it.
         seeds: how many pictures, of the seeds 0 to ``seeds`` - 1.
         size: side of a picture; None as in :func:`paco_core.operations.paint.pictures`.
         beside: who paints the same from equal noise, to compare with; named like ``policy``, or None for nobody.
@@ -53,7 +53,7 @@ class Options:
     seeds: int
     size: int | None
     beside: str | None
-    layout: str | None = None  # of a set, as :func:`paco_core.operations.paint.set_record` takes it
+    layout: str | None = None  # of a set, as :func:`paco_core.operations.asked.set_record` takes it
 
 
 class Studio:
@@ -79,7 +79,7 @@ class Studio:
             DataError: when the panels cannot be put into a prompt, or there is no such policy.
         """
         painters = self._painters(options, SETS)
-        record = paint.set_record(theme, panels, options.size or max(painters[-1].recipe.eval_sizes), options.layout)
+        record = asked.set_record(theme, panels, options.size or max(painters[-1].recipe.eval_sizes), options.layout)
         return self._painted(painters, record, options, job)
 
     def edit(self, picture: str, instruction: str, options: Options, job: Job) -> dict[str, Any]:
@@ -90,7 +90,7 @@ class Studio:
         """
         reference = self.gallery.image(picture)
         painters = self._painters(options, EDITS)
-        found = self._painted(painters, paint.edit_record(instruction, reference), options, job, reference)
+        found = self._painted(painters, asked.edit_record(instruction, reference), options, job, reference)
         return {**found, "reference": picture}
 
     def score(self, names: Sequence[str], theme: str | None, reasons: bool, job: Job) -> dict[str, Any]:
@@ -127,10 +127,10 @@ class Studio:
 
     def _named(self, name: str, chosen: str, task: Task) -> NamedPolicy:
         """The painter of a name; ``base`` is the model of the recipe that was chosen beside it."""
-        by = paint.named(self.root, self.params, name, task)
-        if name != paint.BASE:
+        by = painters.named(self.root, self.params, name, task)
+        if name != painters.BASE:
             return by
-        return replace(by, name=paint.BASE, recipe=paint.named(self.root, self.params, chosen, task).recipe)
+        return replace(by, name=painters.BASE, recipe=painters.named(self.root, self.params, chosen, task).recipe)
 
     def _painted(
         self,
@@ -184,7 +184,7 @@ class Studio:
             self._policy = policy
             return policy
         self._place(job)
-        job.step(f"loading {paint.BASE if by.adapter is None else by.name}")
+        job.step(f"loading {painters.BASE if by.adapter is None else by.name}")
         self._policy = None
         gc.collect()  # what refers to itself in a pipeline would else keep its memory beside the next one's
         self._policy = paint.load_policy(self.root, by)

@@ -9,6 +9,7 @@ from typing import Any
 
 from dvc_project.lockfile import Entry, Inputs, Lock
 from paco_core.io.files import DataError
+from paco_core.io.nearest import meant
 from paco_core.runtime.code.stage_code import StageCode, is_code, recorded
 
 FORMAT = 2
@@ -106,8 +107,12 @@ def of_path(path: str, lock: Lock, find_run: FindRun = no_run) -> Provenance:
     """
     maker = lock.maker(path)
     if maker is None:
-        known = ", ".join(sorted(out for entry in lock.entries.values() for out in entry.outs if "metrics" not in out))
-        raise DataError(f"{path}: dvc.lock records no stage that made it; recorded outs: {known or 'none'}")
+        known = sorted(out for entry in lock.entries.values() for out in entry.outs if "metrics" not in out)
+        names = {name.rpartition("/")[2] for name in known}
+        raise DataError(
+            f"{path}: dvc.lock records no stage that made it; {meant(path, names)}recorded outs: "
+            f"{', '.join(known) or 'none'}"
+        )
     out = next(o for o in maker.outs if path == o or path.startswith(f"{o}/"))
     links, unknown = _climb(maker, lock, find_run)
     return Provenance(out, maker.outs[out], links, unknown)

@@ -1,0 +1,68 @@
+"""What is to be painted: a set from a prompt and its panels, an instruction about a picture. Nothing is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from paco_core.data.records import prompt_text
+from paco_core.data.records.edit_records import EditRecord
+from paco_core.data.records.records import PromptRecord, validated
+from paco_core.io.files import DataError, digest
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+DEFAULT_LAYOUTS = {4: "2x2", 6: "2x3", 8: "2x4"}  # of composed prompts of so many panels; others stand in one row
+
+
+def set_record(prompt: str, panels: Sequence[str], side: int, layout: str | None = None) -> PromptRecord:
+    """A set from a whole T2IS prompt, whose text marks its panels, or from a theme and the text of each panel.
+
+    Args:
+        side: of the picture, where it is square; where the panels stand in another shape, the picture has about as many
+            pixels, so that they are square themselves.
+        layout: rows and columns, such as ``2x3``; None is what the prompt states (its marks, or its head), and of a
+            theme with panels, which states none, :func:`default_layout`.
+
+    Raises:
+        DataError: when the prompt marks no panels and none are given, or both; when its marks, its head, the panels and
+            ``layout`` contradict each other; or the picture would be too large.
+    """
+    marks = len(prompt_text.PANEL_MARK.findall(prompt))
+    if bool(marks) == bool(panels):
+        raise DataError(
+            "give a prompt that marks its panels ([TOP]-[LEFT]: ...), or a theme and the text of each panel (--panels)"
+        )
+    theme = prompt.strip()
+    layout = prompt_text.layout_of(theme, layout) or default_layout(len(panels))
+    if panels:
+        theme = prompt_text.HEAD.sub("", theme).strip()
+        parts = prompt_text.from_theme(theme, panels, layout)
+    else:
+        parts = prompt_text.parse(prompt, layout)
+    text = str(parts)
+    theme = parts.subject.removeprefix("of ") or prompt  # the judge is asked about what the set is of
+    rows, columns = prompt_text.parse_layout(layout)
+    return validated(PromptRecord, {
+        "idx": digest([text, layout]), "prompt": text, "height": side * rows, "width": side * columns, "layout": layout,
+        "theme": theme, "category": "", "task_name": "", "criteria": {},
+    }, "this set")  # fmt: skip
+
+
+def default_layout(panels: int) -> str:
+    """How so many panels of a composed prompt stand where nobody says it; the prompt states it from then on."""
+    return DEFAULT_LAYOUTS.get(panels, f"1x{panels}")
+
+
+def edit_record(instruction: str, picture: Image) -> EditRecord:
+    """An instruction about a picture.
+
+    Raises:
+        DataError: when the picture is too wide or too high, or there is no instruction.
+    """
+    return validated(EditRecord, {
+        "idx": digest([instruction, picture.tobytes().hex()[:4096], picture.size]), "prompt": instruction,
+        "height": picture.height, "width": picture.width, "theme": instruction, "task_name": "",
+        "reference": "picture", "part": "unseen",
+    }, "this picture and instruction")  # fmt: skip

@@ -1,0 +1,18 @@
+"""Names of the zoo's members, known before what trains and measures them is imported."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from paco_core.config.registered import names_of
+from paco_core.io.files import DataError
+from paco_core.io.nearest import meant
+
+
+def check_names(members: Sequence[str]) -> None:
+    """Raise DataError for a name that is no member."""
+    known = names_of("zoo/build.py", "MEMBERS")
+    if unknown := [member for member in members if member not in known]:
+        raise DataError(
+            f"the zoo has no member {unknown[0]!r}; {meant(unknown[0], known)}choose among {', '.join(known)}"
+        )
