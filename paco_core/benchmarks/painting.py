@@ -7,14 +7,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from PIL import Image as pil
-
 from paco_core.benchmarks.painted import AFTER, BEFORE, Painted, pictures_a_pass
 from paco_core.benchmarks.painted_before import PaintedBefore
 from paco_core.benchmarks.results import jsonable
 from paco_core.data.records.records import PromptRecord
 from paco_core.grpo.rollout import Sampling, rollout
 from paco_core.grpo.sizes import buckets, picture_size
+from paco_core.io.contact_sheet import contact_sheet
 from paco_core.io.files import DataError, write_json
 from paco_core.io.pictures import picture_digest
 from paco_core.policies.base import NoiseKey
@@ -189,19 +188,27 @@ def save_samples(
 
 
 def side_by_side(painted: Sequence[Painted], count: int, reference: Reference | None = None) -> Image:
-    """A sheet for people: one column a prompt, before above after (equal noise); of edits, the reference on top."""
-    pictures: dict[tuple[str, int], dict[str, Image]] = {}
+    """A sheet for people: one column a prompt, before above after (equal noise); of edits, the reference on top.
+
+    Below each picture stand its policy, its seed and, where there are several prompts, its theme; the prompt is the
+    title where there is one.
+    """
+    columns: dict[tuple[str, int], dict[str, Painted]] = {}
     for p in painted:
-        pictures.setdefault((p.record.idx, p.seed), {})[p.when] = p.image
-    columns = [[column[BEFORE], column[AFTER]] for column in list(pictures.values())[:count]]
-    width, height = (max(side) for side in zip(*(p.image.size for p in painted), strict=True))
+        columns.setdefault((p.record.idx, p.seed), {})[p.when] = p
+    shown = list(columns.values())[:count]
+    rows = [[column[when] for column in shown] for when in (BEFORE, AFTER)]
+    prompts = {column[BEFORE].record.idx: column[BEFORE].record for column in shown}
+    images = [p.image for row in rows for p in row]
+    captions = [caption(p, theme=len(prompts) > 1) for row in rows for p in row]
     if reference is not None:
-        records = {(p.record.idx, p.seed): p.record for p in painted}
-        for column, record in zip(columns, records.values(), strict=False):
-            column.insert(0, reference(record).resize(column[0].size))
-    rows = len(columns[0])
-    page = pil.new("RGB", (len(columns) * (width + 4) - 4, rows * (height + 4) - 4), "white")
-    for place, column in enumerate(columns):
-        for row, image in enumerate(column):
-            page.paste(image, (place * (width + 4), row * (height + 4)))
-    return page
+        images[:0] = [reference(p.record).resize(p.image.size) for p in rows[0]]
+        captions[:0] = ["reference"] * len(shown)
+    title = next(iter(prompts.values())).prompt if len(prompts) == 1 else ""
+    return contact_sheet(images, len(shown), max(max(image.size) for image in images), captions, title)
+
+
+def caption(painted: Painted, *, theme: bool) -> str:
+    """Which picture it is, in a few short lines."""
+    who = f"{painted.policy}\n{painted.when} training, seed {painted.seed}"
+    return f"{who}\n{painted.record.theme}" if theme else who

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from paco_core.api.judge import Judge
 from paco_core.api.painter import Painter
 from paco_core.benchmarks.painted import AFTER, BEFORE, Painted
-from paco_core.benchmarks.painting import side_by_side
+from paco_core.benchmarks.painting import caption, side_by_side
 from paco_core.data.records import prompt_text
 from paco_core.io import paths
 from paco_core.io.answer import Answer
@@ -134,8 +134,10 @@ def _save(picture: Image, file: Path) -> None:
 def _sheet(found: Sequence[Painted], reference: Image | None) -> Image:
     if len({painted.when for painted in found}) == 2:
         return side_by_side(found, len(found), None if reference is None else lambda _record: reference)
-    images = [painted.image for painted in found] if reference is None else [reference, *(p.image for p in found)]
-    return contact_sheet(images, COLUMNS, cell=max(found[0].image.size))
+    images, captions = [p.image for p in found], [caption(p, theme=False) for p in found]
+    if reference is not None:
+        images, captions = [reference, *images], ["reference", *captions]
+    return contact_sheet(images, COLUMNS, max(found[0].image.size), captions, found[0].record.prompt)
 
 
 def _words(prompt: str) -> str:

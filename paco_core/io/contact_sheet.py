@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -12,27 +12,66 @@ if TYPE_CHECKING:
 
 PREVIEW_BYTES = 48 * 1024  # one megabyte of metadata costs Dagster's event log four
 GAP = 4  # pixels between pictures
+FONT, LINE = 12, 15  # pixels: of a caption's letters, and from one of its lines to the next
+READABLE = 144  # pixels that a captioned cell is wide at least
+INK = (32, 32, 36)
 
 
-def contact_sheet(pictures: Sequence[Image], columns: int, cell: int = 128) -> Image:
+def contact_sheet(
+    pictures: Sequence[Image], columns: int, cell: int = 128, captions: Sequence[str] = (), title: str = ""
+) -> Image:
     """Pictures row by row in cells of ``cell`` pixels on white; each fills its cell in its proportions.
 
+    Args:
+        captions: below each picture, of one or more lines, which are cut to the cell's width.
+        title: above all, in as many lines as it takes.
+
     Raises:
-        ValueError: without any picture.
+        ValueError: without any picture, or with another number of captions.
     """
     from PIL import Image as pil
-    from PIL import ImageOps
+    from PIL import ImageDraw, ImageFont, ImageOps
 
-    if not pictures:
-        raise ValueError("a contact sheet needs a picture")
+    if not pictures or (captions and len(captions) != len(pictures)):
+        raise ValueError(f"a contact sheet of {len(pictures)} pictures and {len(captions)} captions")
+    font = ImageFont.load_default(FONT)
+    cell = max(cell, READABLE) if captions else cell
     columns = min(columns, len(pictures))
-    rows = -(-len(pictures) // columns)
-    step = cell + GAP
-    sheet = pil.new("RGB", (columns * step - GAP, rows * step - GAP), "white")
-    for place, picture in enumerate(pictures):
-        fitted = ImageOps.contain(picture, (cell, cell))
-        sheet.paste(fitted, (place % columns * step, place // columns * step))
+    width = columns * (cell + GAP) - GAP
+    fitted = [ImageOps.contain(picture, (cell, cell)) for picture in pictures]
+    texts = [caption.splitlines() for caption in captions] or [[] for _ in pictures]
+    head = _wrapped(title, lambda text: font.getlength(text) <= width)
+    rows = [range(start, min(start + columns, len(fitted))) for start in range(0, len(fitted), columns)]
+    heights = [max(fitted[n].height for n in row) + LINE * max(len(texts[n]) for n in row) for row in rows]
+    sheet = pil.new("RGB", (width, LINE * len(head) + sum(heights) + GAP * (len(rows) - 1)), "white")
+    draw, top = ImageDraw.Draw(sheet), LINE * len(head)
+    for number, line in enumerate(head):
+        draw.text((0, LINE * number), line, INK, font)
+    for row, height in zip(rows, heights, strict=True):
+        for place, n in enumerate(row):
+            left, below = place * (cell + GAP), top + max(fitted[m].height for m in row)
+            sheet.paste(fitted[n], (left, top))
+            for number, line in enumerate(texts[n]):
+                shown = _cut(line, lambda text: font.getlength(text) <= cell)
+                draw.text((left, below + LINE * number), shown, INK, font)
+        top += height + GAP
     return sheet
+
+
+def _wrapped(text: str, fits: Callable[[str], bool]) -> list[str]:
+    """The text in lines that fit, broken between words."""
+    lines: list[str] = []
+    for word in text.split():
+        longer = f"{lines[-1]} {word}" if lines else word
+        lines[-1:] = [longer] if not lines or fits(longer) else [lines[-1], word]
+    return [_cut(line, fits) for line in lines]
+
+
+def _cut(text: str, fits: Callable[[str], bool]) -> str:
+    """The text, or its beginning with an ellipsis where it does not fit."""
+    if fits(text):
+        return text
+    return next((text[:end] + "…" for end in range(len(text), 0, -1) if fits(text[:end] + "…")), "")
 
 
 def preview_markdown(image: Image, alt: str) -> str:

@@ -135,8 +135,10 @@ def _show(ctx: StageContext, painted: list[Painted], reference: Reference) -> No
     by_prompt: dict[str, list[Painted]] = {}
     for p in painted:
         by_prompt.setdefault(p.record.idx, []).append(p)
-    rows = [[reference(group[0].record), *(p.image for p in group)] for group in list(by_prompt.values())[:SHOWN]]
-    ctx.image(contact_sheet([picture for row in rows for picture in row], len(rows[0])), "edits/reference_and_painted")
+    groups = list(by_prompt.values())[:SHOWN]
+    images = [picture for group in groups for picture in (reference(group[0].record), *(p.image for p in group))]
+    captions = [text for group in groups for text in (group[0].record.prompt, *(p.policy for p in group))]
+    ctx.image(contact_sheet(images, 1 + len(groups[0]), captions=captions), "edits/reference_and_painted")
 
 
 def run(ctx: StageContext) -> None:

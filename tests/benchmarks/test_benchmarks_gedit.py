@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from grpo_toys import ToyEditor, recipe
-from PIL import Image
+from PIL import Image, ImageOps
 
 from paco_core.benchmarks import checks, gedit, painting
 from paco_core.benchmarks.edit_answers import EditAnswers
@@ -21,6 +21,7 @@ from paco_core.benchmarks.tables import write_tables
 from paco_core.config.params import PolicyLora
 from paco_core.data.prompts.edit_prompts import drawn
 from paco_core.data.records.edit_records import EditRecord
+from paco_core.io.contact_sheet import GAP, LINE, READABLE
 from paco_core.io.files import DataError, read_json, write_json
 from paco_core.reward_model.yes_probability import PairQuery, Score
 from paco_core.rewards.base import RewardBatch
@@ -162,8 +163,10 @@ def test_tables_say_what_was_measured_and_what_others_published(
     assert len(entries) == 12 and entries[0]["prompt"] == records[0].prompt
     assert Image.open(tmp_path / "samples" / entries[0]["reference"]).tobytes() == reference(records[0]).tobytes()
     sheet = painting.side_by_side(pictures[:40], 5, reference)
-    assert sheet.size == (5 * 52 - 4, 3 * 52 - 4)
-    assert sheet.crop((52, 0, 100, 48)).tobytes() == reference(records[1]).tobytes()
+    step = READABLE + GAP
+    assert sheet.size == (5 * step - GAP, 3 * step - GAP + (1 + 3 + 3) * LINE), "a caption and two of three lines"
+    second = ImageOps.contain(reference(records[1]).resize((48, 48)), (READABLE, READABLE))
+    assert sheet.crop((step, 0, step + READABLE, READABLE)).tobytes() == second.tobytes()
 
 
 def test_without_an_editing_policy_there_are_no_figures() -> None:

@@ -23,6 +23,7 @@ from paco_core.benchmarks.ranking_metrics import METRICS, rank_metrics
 from paco_core.benchmarks.set_measures import PanelDiversity
 from paco_core.benchmarks.unseen_prompts import unseen_prompts
 from paco_core.config.params import LoraParams
+from paco_core.io.contact_sheet import GAP, LINE, READABLE
 from paco_core.io.files import DataError, write_json
 from paco_core.policies.flux import FluxPolicy
 from paco_core.reward_model.yes_probability import PairQuery, Score
@@ -291,8 +292,9 @@ def test_samples_are_kept_with_their_figures(tmp_path: Path) -> None:
         assert entry["panel_diversity"] == 0.0 and entry["theme"] == record.theme
         assert Image.open(tmp_path / entry["file"]).size == (8, 8)
     sheet = painting.side_by_side(painted, 8)
-    assert sheet.size == (2 * 8 + 4, 2 * 8 + 4)
-    assert sheet.getpixel((0, 0)) == (0, 0, 255) and sheet.getpixel((0, 19)) == (255, 0, 0)
+    head = sheet.height - 2 * (READABLE + 2 * LINE) - GAP  # the prompt, then twice a picture and two lines
+    assert head >= LINE and sheet.width == 2 * READABLE + GAP
+    assert sheet.getpixel((0, head)) == (0, 0, 255) and sheet.getpixel((0, sheet.height - 2 * LINE - 1)) == (255, 0, 0)
 
 
 def test_checks_pass_and_fail_with_the_figures(tmp_path: Path) -> None:

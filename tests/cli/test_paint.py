@@ -11,6 +11,7 @@ from small_project import adapter, lay_out
 
 from paco_core.cli import main
 from paco_core.config.params import load
+from paco_core.io.contact_sheet import GAP, LINE, READABLE
 from paco_core.io.files import DataError
 from paco_core.operations.asked import set_record
 from paco_core.operations.paint import load_policy
@@ -53,7 +54,9 @@ def test_a_theme_and_panels_are_painted_before_and_after(project: Path, capsys: 
     ]  # fmt: skip
     pictures = [Image.open(row["file"]) for row in found["pictures"]]
     assert {picture.size for picture in pictures} == {(64, 64)} and len({p.tobytes() for p in pictures}) == 4
-    assert Image.open(found["sheet"]).size == (132, 132)
+    sheet = Image.open(found["sheet"])
+    assert sheet.width == 2 * (READABLE + GAP) - GAP
+    assert sheet.height > 2 * (READABLE + 2 * LINE) + GAP, "captions below each picture, the prompt above all"
     assert all(row["score"] is None for row in found["pictures"])  # there is no reward model yet
 
 
