@@ -182,4 +182,11 @@ def run(ctx: StageContext) -> None:
         registered_name(name), final, adapter, adapted(ctx.root, recipe), {"dvc.md5": folder_digest(adapter)}
     )
     ctx.tracker.metrics(summary.last, recipe.epochs * updates, measures="")
-    ctx.report(outcome.metrics(), {"": final})
+    ctx.report(
+        outcome.metrics(),
+        {"": final},
+        evaluations=(
+            f"eval.SIZE.… are means over {recipe.eval_prompts} prompts x {len(recipe.eval_seeds)} seeds, without an "
+            f"interval; the change with its interval is measured by {task_of(recipe).benchmark}"
+        ),
+    )

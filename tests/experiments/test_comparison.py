@@ -41,6 +41,7 @@ def test_table_and_page(project: Path, runs: list[str]) -> None:
     text = compare(project, [runs[0][:12], "policies/b/smoke/seed0"], project / "out.html")
     (figure,) = [line for line in text.splitlines() if line.startswith("eval/64/consistency")]
     assert figure.split() == ["eval/64/consistency", "0.3", "0.6", "+0.3"]
+    assert "eval/… are means over the few pictures of a training's evaluations, without an interval" in text
     assert "policies.updates_per_epoch" in text and "policies.loss" not in text
     assert re.search(r"reward_merged +1\.dir +2\.dir", text)
     html = (project / "out.html").read_text()
@@ -131,6 +132,7 @@ def experiments(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_experiments_are_compared_stage_by_stage(experiments: Path) -> None:
     text = compare(experiments, ["fazed-lich", "pursy-haet"], experiments / "out.html")
+    assert "eval/…" not in text, "these runs have no figures of that kind"
     policies, t2is = text.split("\n\n[2] ")
     for table, stage in ((policies, "poli"), (t2is, "t2is")):
         (figure,) = [line.split() for line in table.splitlines() if line.startswith(f"{stage}/score")]

@@ -9,6 +9,7 @@ from paco_core.experiments.comparison.collect import ComparedRun, differing
 from paco_core.io.text_table import text_table
 
 INTERVAL = ("_low", "_high", "_p")
+DURING_TRAINING = ("eval/", "policies/eval.")
 WIDTH = 46  # of a value cell; longer values are cut, the page shows them whole
 
 
@@ -52,6 +53,11 @@ def text(runs: Sequence[ComparedRun], first: int = 0) -> str:
     if len({run.experiment for run in runs}) > 1:
         families = ", ".join(dict.fromkeys(run.experiment for run in runs))
         lines.append(f"of different families ({families}): only figures of the same name can be compared")
+    if any(key.startswith(DURING_TRAINING) for run in runs for key in run.metrics):
+        lines.append(
+            "eval/… are means over the few pictures of a training's evaluations, without an interval, and no figures of "
+            "t2is or gedit, which measure a policy on more"
+        )
     rows = [[key, *(f"{value} {delta}".rstrip() for value, delta in cells)] for key, cells in figures(runs)]
     lines += ["", *text_table(rows, ["figure (95% interval)", *heads], most=WIDTH)]
     for title, columns in (
