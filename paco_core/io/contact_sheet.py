@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 PREVIEW_BYTES = 48 * 1024  # one megabyte of metadata costs Dagster's event log four
 GAP = 4  # pixels between pictures
 FONT, LINE = 12, 15  # pixels: of a caption's letters, and from one of its lines to the next
+LINES = 4  # of a caption
 READABLE = 144  # pixels that a captioned cell is wide at least
 INK = (32, 32, 36)
 
@@ -23,7 +24,7 @@ def contact_sheet(
     """Pictures row by row in cells of ``cell`` pixels on white; each fills its cell in its proportions.
 
     Args:
-        captions: below each picture, of one or more lines, which are cut to the cell's width.
+        captions: below each picture, in at most :data:`LINES` lines, which break where they do and between words.
         title: above all, in as many lines as it takes.
 
     Raises:
@@ -39,8 +40,10 @@ def contact_sheet(
     columns = min(columns, len(pictures))
     width = columns * (cell + GAP) - GAP
     fitted = [ImageOps.contain(picture, (cell, cell)) for picture in pictures]
-    texts = [caption.splitlines() for caption in captions] or [[] for _ in pictures]
-    head = _wrapped(title, lambda text: font.getlength(text) <= width)
+    texts = [
+        _wrapped(text, lambda line: font.getlength(line) <= cell, LINES) for text in captions or [""] * len(fitted)
+    ]
+    head = _wrapped(title, lambda line: font.getlength(line) <= width)
     rows = [range(start, min(start + columns, len(fitted))) for start in range(0, len(fitted), columns)]
     heights = [max(fitted[n].height for n in row) + LINE * max(len(texts[n]) for n in row) for row in rows]
     sheet = pil.new("RGB", (width, LINE * len(head) + sum(heights) + GAP * (len(rows) - 1)), "white")
@@ -52,18 +55,21 @@ def contact_sheet(
             left, below = place * (cell + GAP), top + max(fitted[m].height for m in row)
             sheet.paste(fitted[n], (left, top))
             for number, line in enumerate(texts[n]):
-                shown = _cut(line, lambda text: font.getlength(text) <= cell)
-                draw.text((left, below + LINE * number), shown, INK, font)
+                draw.text((left, below + LINE * number), line, INK, font)
         top += height + GAP
     return sheet
 
 
-def _wrapped(text: str, fits: Callable[[str], bool]) -> list[str]:
-    """The text in lines that fit, broken between words."""
+def _wrapped(text: str, fits: Callable[[str], bool], most: int | None = None) -> list[str]:
+    """The text in lines that fit, broken where it is and between words; what is beyond ``most`` lines is left out."""
     lines: list[str] = []
-    for word in text.split():
-        longer = f"{lines[-1]} {word}" if lines else word
-        lines[-1:] = [longer] if not lines or fits(longer) else [lines[-1], word]
+    for given in text.splitlines():
+        lines.append("")
+        for word in given.split():
+            longer = f"{lines[-1]} {word}".strip()
+            lines[-1:] = [longer] if fits(longer) or not lines[-1] else [lines[-1], word]
+    if most is not None and len(lines) > most:
+        lines[most - 1 :] = [" ".join(lines[most - 1 :])]
     return [_cut(line, fits) for line in lines]
 
 

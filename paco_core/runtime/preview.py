@@ -24,11 +24,12 @@ class Table:
 
 @dataclass(frozen=True)
 class Pictures:
-    """One contact sheet of pictures, row by row; ``alt`` says what they are."""
+    """One contact sheet of pictures, row by row; ``alt`` says what they are, ``captions`` what each of them is."""
 
     images: Sequence[Image]
     columns: int
     alt: str
+    captions: Sequence[str] = ()
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,8 @@ def _preview(data: Path, _item: str) -> dict[str, Preview]:
         return {}
     chosen = painted[:: max(1, len(painted) // SHEET)][:SHEET]
     shown = [picture for edit in chosen for picture in (reference(known[edit.prompt_id]), reader.read(edit.id))]
-    return {"reference_and_painted": Pictures(shown, COLUMNS, "reference and painted edit, alternating")}
+    captions = [text for edit in chosen for text in ("reference", known[edit.prompt_id].prompt)]
+    return {"reference_and_painted": Pictures(shown, COLUMNS, "reference and painted edit, alternating", captions)}
 
 
 STAGE = Stage(

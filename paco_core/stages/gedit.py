@@ -74,10 +74,12 @@ def _preview(data: Path, _item: str) -> dict[str, Preview]:
     names = [rows["before"][p]["reference"] for p in shown]
     names += [rows[when][p]["file"] for when in ("before", "after") for p in shown]
     images = [read_image(folder / "samples" / name) for name in names]
+    captions = [f"reference\n{rows['before'][p]['prompt']}" for p in shown]
+    captions += [f"{when} training" for when in ("before", "after") for _ in shown]
     alt = f"{samples[0]['policy']} at {samples[0]['size']} px: reference, before, after"
     return {
         f"least_gain_in_{measure}": Table(cases.sort_values("change", kind="stable")),
-        "contact_sheet": Pictures(images, len(shown), alt),
+        "contact_sheet": Pictures(images, len(shown), alt, captions),
     }
 
 

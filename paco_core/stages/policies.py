@@ -73,8 +73,9 @@ def _preview(data: Path, item: str) -> dict[str, Preview]:
         about = [folder / "samples" / "reference" / f"{path.stem.rpartition('-')[0]}.png" for path in before]
         edits = all(path.is_file() for path in about)
         images = [read_image(path) for path in ((*about, *before, *after) if edits else (*before, *after))]
-        words = "reference, before, after" if edits else "before above after"
-        shown["contact_sheet"] = Pictures(images, len(before), f"{item}: {words}")
+        lines = [*(["reference"] if edits else []), "before training", "after training"]
+        captions = [line for line in lines for _ in before]
+        shown["contact_sheet"] = Pictures(images, len(before), f"{item}: {', '.join(lines)}", captions)
     return shown
 
 

@@ -46,9 +46,10 @@ def _preview(data: Path, _item: str) -> dict[str, Preview]:
     folder = data / paths.REWARD_MERGED.name
     pairs = read_json(folder / "golden.json")["pairs"]
     images = [read_image(folder / pair[side]) for pair in pairs for side in ("first", "second")]
+    captions = [f"{side}, score {pair['score']:.3f}" for pair in pairs for side in ("first", "second")]
     return {
         "golden_pairs": Table(pd.DataFrame([{"score": p["score"], "question": p["instruction"]} for p in pairs])),
-        "contact_sheet": Pictures(images, 2, "golden pairs, first and second"),
+        "contact_sheet": Pictures(images, 2, "golden pairs, first and second", captions),
     }
 
 

@@ -74,13 +74,15 @@ def _preview(data: Path, _item: str) -> dict[str, Preview]:
     cases["change"] = cases["after"] - cases["before"]
     samples = read_json(folder / "samples" / "samples.json")
     first = [s for s in samples if (s["policy"], s["size"]) == (samples[0]["policy"], samples[0]["size"])]
-    files = {(s["when"], s["prompt_id"]): folder / "samples" / s["file"] for s in first}
-    shown = list(dict.fromkeys(s["prompt_id"] for s in first))[:SHOWN_PROMPTS]
-    images = [read_image(files[when, prompt]) for when in ("before", "after") for prompt in shown]
+    found_of = {(s["when"], s["prompt_id"]): s for s in first}
+    prompts = list(dict.fromkeys(s["prompt_id"] for s in first))[:SHOWN_PROMPTS]
+    shown = [found_of[when, prompt] for when in ("before", "after") for prompt in prompts]
+    images = [read_image(folder / "samples" / s["file"]) for s in shown]
+    captions = [f"{s['when']} training, seed {s['seed']}\n{s['theme']}" for s in shown]
     alt = f"{samples[0]['policy']} at {samples[0]['size']} px: before above after"
     return {
         f"least_gain_in_{measure}": Table(cases.sort_values("change", kind="stable")),
-        "contact_sheet": Pictures(images, len(shown), alt),
+        "contact_sheet": Pictures(images, len(prompts), alt, captions),
     }
 
 

@@ -23,7 +23,8 @@ def drawn(shown: Preview) -> dg.MetadataValue[Any]:
         case Table():
             return _table(shown.frame.head(shown.rows))
         case Pictures():
-            return dg.MetadataValue.md(preview_markdown(contact_sheet(shown.images, shown.columns), shown.alt))
+            sheet = contact_sheet(shown.images, shown.columns, captions=shown.captions)
+            return dg.MetadataValue.md(preview_markdown(sheet, shown.alt))
         case Chart():
             from paco_core.io.pictures import read_image
 

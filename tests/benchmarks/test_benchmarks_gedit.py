@@ -164,7 +164,7 @@ def test_tables_say_what_was_measured_and_what_others_published(
     assert Image.open(tmp_path / "samples" / entries[0]["reference"]).tobytes() == reference(records[0]).tobytes()
     sheet = painting.side_by_side(pictures[:40], 5, reference)
     step = READABLE + GAP
-    assert sheet.size == (5 * step - GAP, 3 * step - GAP + (1 + 3 + 3) * LINE), "a caption and two of three lines"
+    assert sheet.size == (5 * step - GAP, 3 * step - GAP + (1 + 4 + 4) * LINE), "policy, seed and instruction"
     second = ImageOps.contain(reference(records[1]).resize((48, 48)), (READABLE, READABLE))
     assert sheet.crop((step, 0, step + READABLE, READABLE)).tobytes() == second.tobytes()
 

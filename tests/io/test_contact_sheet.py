@@ -8,7 +8,7 @@ import io
 import pytest
 from PIL import Image
 
-from paco_core.io.contact_sheet import GAP, LINE, PREVIEW_BYTES, READABLE, contact_sheet, preview_markdown
+from paco_core.io.contact_sheet import GAP, LINE, LINES, PREVIEW_BYTES, READABLE, contact_sheet, preview_markdown
 
 
 def test_pictures_lie_row_by_row_in_their_proportions() -> None:
@@ -32,7 +32,7 @@ def test_captions_stand_below_their_pictures_and_the_title_above_all() -> None:
     blank = [Image.new("RGB", (64, 64), "white")] * 3
     sheet = contact_sheet(blank, 2, 64, ["one\nseed 0", "a caption " * 20, "three"], "the title " * 12)
     step = READABLE + GAP
-    head = sheet.height - 2 * READABLE - 3 * LINE - GAP
+    head = sheet.height - 2 * READABLE - (LINES + 1) * LINE - GAP
     assert sheet.width == 2 * step - GAP and head >= 2 * LINE and head % LINE == 0, "titles take several lines"
     assert ink(sheet, (0, 0, sheet.width, LINE)) and ink(sheet, (0, head - LINE, sheet.width, head))
     assert not ink(sheet, (0, head, sheet.width, head + READABLE)), "no text covers a picture"
@@ -40,7 +40,10 @@ def test_captions_stand_below_their_pictures_and_the_title_above_all() -> None:
     for left in (0, step):
         assert ink(sheet, (left, captions, left + READABLE, captions + LINE))
     assert ink(sheet, (0, captions + LINE, READABLE, captions + 2 * LINE)), "the second line"
-    assert not ink(sheet, (READABLE, captions, step, captions + LINE)), "it is cut"
+    assert not ink(sheet, (0, captions + 2 * LINE, READABLE, captions + LINES * LINE)), "it has two lines"
+    for line in range(LINES):
+        assert ink(sheet, (step, captions + line * LINE, sheet.width, captions + (line + 1) * LINE)), "broken in lines"
+    assert not ink(sheet, (READABLE, captions, step, captions + LINE)), "nothing stands between the cells"
     with pytest.raises(ValueError, match="3 pictures and 1 captions"):
         contact_sheet(blank, 2, captions=["one"])
 
