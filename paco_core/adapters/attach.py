@@ -32,21 +32,24 @@ def settings_of(layers: Layers) -> LoraConfig:
     )
 
 
-def attach(module: torch.nn.Module, layers: Layers, name: str, dtype: torch.dtype | None = None) -> None:
-    """Put an adapter on a model, frozen, in the place of one that has this name.
+def attach(module: torch.nn.Module, layers: Layers, name: str) -> None:
+    """Put an adapter on a model, frozen, in the place of one that has this name; see :func:`fill`.
 
     Args:
         module: of diffusers or transformers.
-        dtype: number format of its tensors; each layer's own when None.
     """
     detach(module, name)
     inject_adapter_in_model(settings_of(layers), module, adapter_name=name, low_cpu_mem_usage=True)
-    fill(module, layers, name, dtype)
+    fill(module, layers, name)
     module._hf_peft_config_loaded = True  # by which diffusers and transformers know that there is one
 
 
-def fill(module: torch.nn.Module, layers: Layers, name: str, dtype: torch.dtype | None = None) -> None:
-    """Give the layers of an adapter that PEFT has attached its tensors, and freeze them."""
+def fill(module: torch.nn.Module, layers: Layers, name: str) -> None:
+    """Give the layers of an adapter that PEFT has attached its tensors, and freeze them.
+
+    They are float32 whatever the model is, as they are in training: rounded to a bfloat16 model, an adapter is another
+    one than the one that the last evaluation of its training measured.
+    """
     attached = {place: layer for place, layer in hosts(module).items() if name in layer.lora_A}
     if attached.keys() != layers.keys():
         raise RuntimeError(f"PEFT attached other layers than asked for: {sorted(attached.keys() ^ layers.keys())[:3]}")
@@ -54,7 +57,7 @@ def fill(module: torch.nn.Module, layers: Layers, name: str, dtype: torch.dtype 
         host = attached[place]
         weight = host.get_base_layer().weight
         for side, tensor in ((host.lora_A, lora.a), (host.lora_B, lora.b)):
-            moved = tensor.to(weight.device, dtype or weight.dtype)
+            moved = tensor.to(weight.device, torch.float32)
             side[name].weight = torch.nn.Parameter(moved, requires_grad=False)
         host.set_adapter(name, inference_mode=True)
         if host.scaling[name] != lora.alpha / lora.rank:

@@ -36,11 +36,19 @@ def picture_size(record: PromptRecord, side: int, rule: RecordSize, multiple: in
     return max(1, round(side * stretch / high)) * high, max(1, round(side / stretch / wide)) * wide
 
 
+#: Pixels that a token of the families' public models is high and wide.
+PUBLIC_TOKEN = 16
+
+
 def token_pixels(model: Path) -> int | None:
-    """Pixels that a token of a pipeline's folder is high and wide, from its configuration; None where it does not say.
+    """Pixels that a token of a pipeline is high and wide, from its folder; None where that does not say.
+
+    A model of the hub, which is not here yet, has that of the public ones.
 
     The autoencoder halves once less than it has widths (FLUX) or once a step (Qwen-Image), packing halves once more.
     """
+    if not model.is_dir():
+        return PUBLIC_TOKEN
     config = model / "vae" / "config.json"
     vae = read_json(config) if config.is_file() else {}
     halvings = len(vae.get("block_out_channels", ())) or len(vae.get("temperal_downsample", ())) + 1

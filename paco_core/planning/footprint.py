@@ -14,21 +14,23 @@ from paco_core.policies.base import DECODE_PIXELS
 from paco_core.policies.families import family_of
 
 H100_FLOPS = 989e12  # dense bf16, from its data sheet
-UTILISATION = 0.4  # of that, assumed
 #: Values of hidden width a token, fitted to the peaks of the public models on fake tensors (`python -m speed.memory`):
 #: what a pass without gradient holds for a token of picture and of text, and what the backward of one block does. A
 #: pass without checkpointing keeps more in each block (Megatron's count, arXiv 2205.05198).
 SAMPLED_PICTURE, SAMPLED_TEXT, BACKWARD, KEPT_A_BLOCK = 28, 6, 27, 34
-#: Bytes that decoding a pixel takes in bfloat16, at the peak of the public VAEs on fake tensors.
-
 Kind = Literal["FluxTransformer2DModel", "QwenImageTransformer2DModel"]
 FEED_FORWARD: dict[Kind, tuple[str, str]] = {  # of the picture's and of the text's stream in a double block
     "FluxTransformer2DModel": ("ff", "ff_context"),
     "QwenImageTransformer2DModel": ("img_mlp", "txt_mlp"),
 }
-
-
+#: Bytes that decoding a pixel takes in bfloat16, at the peak of the public VAEs on fake tensors.
 DECODING: dict[Kind, int] = {"FluxTransformer2DModel": 1620, "QwenImageTransformer2DModel": 3400}
+#: Shares of an H100's peak that a pass without and one with gradient reach at best, in bfloat16: the roofline of the
+#: project's own passes on fake tensors (`python -m speed.roofline`). More than half of a pass moves memory.
+UTILISATION: dict[Kind, tuple[float, float]] = {
+    "FluxTransformer2DModel": (0.31, 0.30),
+    "QwenImageTransformer2DModel": (0.27, 0.26),
+}
 
 
 @dataclass(frozen=True)
@@ -161,13 +163,14 @@ def _text_patch(folder: Path) -> int | None:
 
 @dataclass(frozen=True)
 class Footprint:
-    """Estimates of one training process: GB by part, and floating point operations of an epoch."""
+    """Estimates of one training process: GB by part, and of an epoch floating point operations and H100 seconds."""
 
     weights_gb: float
     adapter_gb: float
     activations_gb: float
     kept_gb: float
     flops_an_epoch: float
+    seconds_an_epoch: float  # in passes
 
     @property
     def memory_gb(self) -> float:
@@ -198,10 +201,13 @@ def footprint(found: Architecture, recipe: PolicyRecipe, passes: tuple[int, int]
     kept = latents * (1 if recipe.loss == "nft" else steps * (3 if recipe.loss == "grpo_guard" else 2))
     forward = found.pass_flops(image, words)
     backward = 3 if recipe.gradient_checkpointing else 2  # frozen weights need no gradient of their own
+    sampled, trained = forward * passes[0], forward * passes[1] * backward
+    sampling, training = UTILISATION[found.kind]
     return Footprint(
         weights_gb=found.parameters * size / 1e9,
         adapter_gb=lora * each / 1e9,
         activations_gb=activations,
         kept_gb=kept / 1e9,
-        flops_an_epoch=forward * (passes[0] + passes[1] * backward),
+        flops_an_epoch=sampled + trained,
+        seconds_an_epoch=(sampled / sampling + trained / training) / H100_FLOPS,
     )

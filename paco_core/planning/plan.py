@@ -12,7 +12,7 @@ from paco_core.io.answer import Answer, plain
 from paco_core.io.files import DataError
 from paco_core.planning.costs import training_cost
 from paco_core.planning.device_memory import device_memory, server_gb
-from paco_core.planning.footprint import H100_FLOPS, UTILISATION, architecture, footprint
+from paco_core.planning.footprint import H100_FLOPS, architecture, footprint
 from paco_core.planning.foreseen import foresee
 from paco_core.planning.problems import Problems
 from paco_core.planning.workload import Workload
@@ -100,11 +100,12 @@ def _resources(
     if cost.seconds is not None:
         lines.append(f"cost                 about {cost.seconds / 60:.1f} min on two cores, {total / 1e12:.3g} TFLOP")
         return lines, {**estimates, "seconds": cost.seconds}
-    hours = total / (H100_FLOPS * UTILISATION) / 3600
+    hours = done.epochs * need.seconds_an_epoch / 3600
+    share = need.flops_an_epoch / need.seconds_an_epoch / H100_FLOPS
     each = f", {hours / processes:.2g} h on {processes}" if processes > 1 else ""
     lines.append(
-        f"cost                 about {total / 1e15:.3g} PFLOP in passes: {hours:.2g} GPU hours at {UTILISATION:.0%} of "
-        f"an H100's {H100_FLOPS / 1e12:.0f} TFLOP/s{each} (estimate; decoding, scoring and evaluation come on top)"
+        f"cost                 about {total / 1e15:.3g} PFLOP in passes: {hours:.2g} GPU hours at {share:.0%} of "
+        f"an H100's {H100_FLOPS / 1e12:.0f} TFLOP/s{each} (roofline; decoding, scoring and evaluation come on top)"
     )
     return lines, {**estimates, "gpu_hours": hours}
 

@@ -56,7 +56,7 @@ def _to_fp32(transformer: torch.nn.Module) -> None:
 def train(transformer: torch.nn.Module, layers: Layers) -> None:
     """Attach an adapter that was read from elsewhere as the one to train, and freeze everything else."""
     transformer.requires_grad_(False)
-    put_on(transformer, layers, TRAINED, torch.float32)
+    put_on(transformer, layers, TRAINED)
     for parameter in tensors(transformer, TRAINED).values():
         parameter.requires_grad_(True)
 

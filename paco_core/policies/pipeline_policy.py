@@ -20,6 +20,7 @@ from diffusers.pipelines.flux.pipeline_flux import calculate_shift
 from paco_core.adapters.attach import attach, detach, to_save, without
 from paco_core.adapters.names import Vocabulary, own_names, renamed, with_or_without
 from paco_core.adapters.reader import Part, read
+from paco_core.io.device_memory import give_back
 from paco_core.io.files import DataError, settle_safetensors
 from paco_core.io.hub import from_hub
 from paco_core.io.imports import uncollected, without_bars
@@ -180,6 +181,7 @@ class PipelinePolicy:
         self._adapters_at_drop = adapters_on(getattr(self.pipeline, name) for name in self.known.text_encoders)
         for name in self.known.text_encoders:
             setattr(self.pipeline, name, None)
+        give_back(self.device)
 
     def sigmas(self, size: Size, steps: int) -> torch.Tensor:
         rows, columns = self.grid(size)

@@ -123,7 +123,7 @@ def load(model: Any, adapter: Path) -> Any:
     layers = read(adapter / WEIGHTS, {"model": Part(model, [_older_names(model)])})["model"]
     _refuse_other_weights(model, adapter)
     wrapped = get_peft_model(model, settings_of(layers))
-    fill(model, layers, "default", torch.float32)
+    fill(model, layers, "default")
     return wrapped.eval()
 
 

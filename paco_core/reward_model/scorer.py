@@ -148,14 +148,14 @@ class Scorer:
         return batches
 
     def first_logits(self, queries: Sequence[Query]) -> torch.Tensor:
-        """Logits (queries, vocabulary), float32 on the CPU, of the first answer token.
+        """Logits (queries, vocabulary), float32 on the model's device, of the first answer token.
 
         Raises:
             DataError: when the model cannot read a question; see :meth:`fault`.
         """
-        logits = torch.empty(len(queries), self.network.model.lm_head.out_features)
+        logits = torch.empty(len(queries), self.network.model.lm_head.out_features, device=self.network.device)
         for batch, found in self._batches(queries):
-            logits[batch] = found.cpu()
+            logits[batch] = found
         return logits
 
     def score(self, queries: Sequence[Query], on_batch: Callable[[int], None] | None = None) -> list[Score]:

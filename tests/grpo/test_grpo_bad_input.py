@@ -79,8 +79,18 @@ def test_a_size_that_panels_do_not_divide(made: Path) -> None:
 
 def test_what_a_configuration_says_of_tokens(made: Path) -> None:
     assert token_pixels(made / "data/zoo/flux") == 16 and token_pixels(made) is None
+    assert token_pixels(made / "black-forest-labs/FLUX.1-dev") == 16, "of the hub, and not here yet"
     (made / "data/zoo/flux/vae/config.json").write_text(json.dumps({"temperal_downsample": [False, True, True]}))
     assert token_pixels(made / "data/zoo/flux") == 16
+
+
+def test_rollout_batches_that_processes_cannot_share(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Refused before the model of a folder, and one of the hub, is loaded."""
+    monkeypatch.setattr("paco_core.grpo.recipe.launched_processes", lambda: 7)
+    monkeypatch.setattr("paco_core.grpo.recipe.model_at", lambda *_: None)
+    for model in ("data/zoo/flux", "black-forest-labs/FLUX.1-dev"):
+        with pytest.raises(DataError, match="rollout batches per epoch cannot be divided evenly among 7 processes"):
+            train(made, **{f"{RECIPE}.model": model})
 
 
 def test_an_empty_data_set_and_a_record_without_panels(made: Path) -> None:

@@ -305,3 +305,19 @@ def test_half_precision_keeps_adapter_and_schedule_in_fp32(folder: Path) -> None
     assert v.dtype == noise.dtype == policy.sigmas((32, 32), 4).dtype == torch.float32
     v.sum().backward()
     assert all(p.grad is not None and p.grad.dtype == torch.float32 for p in policy.trainable().values())
+
+
+def test_an_adapter_is_measured_as_it_was_trained(folder: Path, tmp_path: Path) -> None:
+    """In float32 beside a bfloat16 model: the velocities after loading are those of training's last evaluation."""
+    trained = FluxPolicy.load(str(folder), "cpu", "bfloat16")
+    trained.add_adapter(LORA, 0)
+    train_a_little(trained)
+    trained.save_adapter(tmp_path / "adapter")
+    noise, encoded = trained.noise((32, 32), KEYS[:1]), trained.encode(PROMPTS[:1], TEXT_LENGTH).take([0])
+    for enter in ("load_adapter", "start_from"):
+        other = FluxPolicy.load(str(folder), "cpu", "bfloat16")
+        getattr(other, enter)(str(tmp_path / "adapter"))
+        assert {tensor.dtype for tensor in other.adapter("default").values()} == {torch.float32}
+        with torch.no_grad():
+            expected, found = (p.velocity(noise, 0.9, encoded, 3.5, (32, 32)) for p in (trained, other))
+        assert torch.equal(expected, found), enter

@@ -11,6 +11,8 @@ from paco_core.reward_model.yes_probability import NO, YES, PairQuery
 from paco_core.serving.protocol import RequestError
 
 if TYPE_CHECKING:
+    import torch
+
     from paco_core.reward_model.scorer import Scorer
 
 
@@ -73,6 +75,7 @@ class Answerer:
         return [Answer(text, "stop") for text in self.scorer.generate_reasons([ask.query for ask in asks], length)]
 
     def _first_tokens(self, asks: Sequence[Ask]) -> list[Answer | Exception]:
+        """Only what is listed leaves the model's device, in three copies for all asks together."""
         import torch
 
         if not asks:
@@ -82,6 +85,7 @@ class Answerer:
         finite = torch.isfinite(logits).all(dim=-1).tolist()
         deepest = max(1, *(ask.top for ask in asks))
         values, tokens = logprobs.topk(min(deepest, logprobs.shape[-1]), dim=-1)
+        named = self._of_named(logprobs, asks)
         found: list[Answer | Exception] = []
         for row, (ask, tops, ids) in enumerate(zip(asks, values.tolist(), tokens.tolist(), strict=True)):
             if not finite[row]:
@@ -93,12 +97,23 @@ class Answerer:
                     message = f"logprob_token_ids lie outside the vocabulary of {logprobs.shape[-1]}"
                     found.append(RequestError(400, message))
                     continue
-                rivals = self._named(wanted, logprobs[row, wanted].tolist())
+                rivals = self._named(wanted, named[row])
             else:
                 rivals = self._named(ids[: ask.top], tops[: ask.top])
             chosen = self._named(ids[:1], tops[:1])[0]
             found.append(Answer(chosen.token, "length", chosen, rivals))
         return found
+
+    @staticmethod
+    def _of_named(logprobs: torch.Tensor, asks: Sequence[Ask]) -> list[list[float]]:
+        """Log-probabilities of the tokens that each ask names; of one outside the vocabulary, of the nearest inside."""
+        import torch
+
+        last = logprobs.shape[-1] - 1
+        names = [[min(max(token, 0), last) for token in ask.token_ids or ()] for ask in asks]
+        flat = torch.tensor([row * (last + 1) + token for row, ids in enumerate(names) for token in ids]).long()
+        values = iter(logprobs.flatten()[flat.to(logprobs.device)].tolist())
+        return [[next(values) for _ in ids] for ids in names]
 
     def _named(self, ids: Sequence[int], values: Sequence[float]) -> tuple[TokenLogprob, ...]:
         return tuple(TokenLogprob(self._text(token), value) for token, value in zip(ids, values, strict=True))

@@ -1,0 +1,164 @@
+"""How long the passes of the paper's trainings take an H100 at best, on fake tensors of the public models' real sizes.
+
+    python -m speed.roofline
+
+Each operation takes the longer of two times: its arithmetic at the speed of its number format, and its bytes, read and
+written, at the memory's (the roofline model, Williams et al. 2009). Both are what kernels reach, not the data sheet's
+peaks. The sum over a pass is what PyTorch's operations take one after another, with nothing lost between them. `paco
+plan` takes its share of the peak from here (`footprint.UTILISATION`). Prints one line a pass; writes JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
+
+from paco_core.config import profiles
+from paco_core.config.params import PolicyRecipe
+from paco_core.planning.footprint import H100_FLOPS, Architecture, architecture
+from paco_core.policies.families import family_of
+from paco_core.policies.pipeline_policy import PipelinePolicy
+from speed.memory import RECIPES, allocate
+from speed.policy_models import build, encoded
+
+RESULT = Path(__file__).with_suffix(".json")
+#: Of the data sheet's peak, what the best matrix products reach (794.5 TFLOP/s in bfloat16, by mamf-finder of "Machine
+#: Learning Engineering", S. Bekman), and what copies reach of 3.35 TB/s.
+REACHED, H100_BYTES = 0.803, 0.9 * 3.35e12
+#: Operations a second in a number format; float32 products of a training beside bfloat16 are TF32.
+SPEED = {torch.bfloat16: H100_FLOPS * REACHED, torch.float32: H100_FLOPS / 2 * REACHED}
+
+
+@dataclass
+class Roofline(TorchDispatchMode):
+    """Adds up the time of all operations within: ``seconds`` in all, ``products`` of those that multiply matrices."""
+
+    seconds: float = 0.0
+    products: float = 0.0
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        out = func(*args, **kwargs)
+        if func.is_view:
+            return out
+        found = flop_registry.get(func._overloadpacket)
+        given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        made = [leaf for leaf in tree_leaves(out) if isinstance(leaf, torch.Tensor)]
+        moved = sum(_bytes(tensor) for tensor in (*given, *made)) / H100_BYTES
+        if found is None:
+            self.seconds += moved if made and _touches(func) else 0.0
+            return out
+        flops = found(*args, **kwargs, out_val=out)
+        time = max(flops / SPEED[given[0].dtype], moved)
+        self.products += time
+        self.seconds += time
+        return out
+
+
+def _bytes(tensor: torch.Tensor) -> int:
+    """That are read or written: of a tensor that was expanded, each once."""
+    numbers = 1
+    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
+        numbers *= size if stride else 1
+    return numbers * tensor.element_size()
+
+
+def _touches(func: Any) -> bool:
+    """Whether an operation that is no view reads or writes its tensors at all."""
+    return func._overloadpacket not in (torch.ops.aten.empty, torch.ops.aten.empty_like, torch.ops.aten.detach)
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One pass of a batch: what it takes by the roofline, and the share of the peak that its formula then comes to."""
+
+    policy: str
+    phase: str
+    batch: int
+    seconds: float
+    in_products: float
+    utilisation: float
+
+
+def passes(name: str, recipe: PolicyRecipe, found: Architecture, root: Path) -> Iterator[Pass]:
+    """The pass that samples and the pass that trains, of one recipe."""
+    policy = build(recipe, found, "meta", root)
+    side, each = recipe.train_size, family_of(recipe.family).passes_a_step(recipe.guidance)
+    flops = found.pass_flops(*found.tokens(recipe, side)) * each
+
+    def run(batch: int, *, train: bool) -> Callable[[], None]:
+        given = encoded(policy, recipe, found, side).take([0] * batch)
+        latents = torch.empty(batch, (side // found.patch) ** 2, found.channels)
+
+        def one() -> None:
+            with torch.set_grad_enabled(train), _computing(policy, train):
+                velocity: torch.Tensor = policy.velocity(latents, 0.9, given, recipe.guidance, (side, side))
+                if train:
+                    velocity.square().mean().backward()
+
+        return one
+
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        allocate(policy.transformer)
+        for phase, batch, counted in (
+            ("sampling", recipe.rollout_batch, 1),
+            ("training", recipe.train_batch, 3 if recipe.gradient_checkpointing else 2),
+        ):
+            work = run(batch, train=phase == "training")
+            work()  # what is computed once
+            with Roofline() as line:
+                work()
+            share = batch * flops * counted / H100_FLOPS / line.seconds
+            yield Pass(name, phase, batch, line.seconds, line.products / line.seconds, share)
+
+
+@contextmanager
+def _computing(policy: PipelinePolicy, train: bool) -> Iterator[None]:
+    """As the trainer makes the pass."""
+    if train:
+        yield
+        return
+    with policy.painting():
+        yield
+
+
+def measure(root: Path, profile: str = "paper", recipes: tuple[str, ...] = RECIPES) -> list[Pass]:
+    """All passes of a profile's recipes."""
+    params, found = profiles.read(root, profile), list[Pass]()
+    for name in recipes:
+        recipe = params.policies.recipes[name]
+        shape = architecture(root, recipe.model)
+        assert shape is not None
+        found += passes(name, recipe, shape, root)
+    return found
+
+
+def main() -> None:
+    argparse.ArgumentParser(
+        prog="python -m speed.roofline", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    ).parse_args()
+    rows = measure(Path.cwd())
+    for row in rows:
+        print(
+            f"{row.policy:<13} {row.phase:<9} batch {row.batch:2}  {row.seconds:6.3f} s, {row.in_products:.0%} in "
+            f"products, {row.utilisation:.0%} of an H100's peak"
+        )
+    RESULT.write_text(json.dumps([vars(row) for row in rows], indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
