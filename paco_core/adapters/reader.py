@@ -143,7 +143,8 @@ def _layers(found: Stored, places: Sequence[_Place], part: Part, settings: Setti
     vocabularies = part.vocabularies
     dotted = {place: rows for vocabulary in reversed(vocabularies) for place, rows in vocabulary.items()}
     flat = {place.replace(".", "_"): rows for place, rows in dotted.items()}
-    sizes = {name: tuple(layer.weight.shape) for name, layer in names.linears(part.module).items()}
+    # Not of the weight, which a quantised layer packs.
+    sizes = {name: (layer.out_features, layer.in_features) for name, layer in names.linears(part.module).items()}
     layers: dict[str, Lora] = {}
     for place in places:
         rows = (flat if place.name.flat else dotted).get(place.name.place)

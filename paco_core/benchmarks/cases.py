@@ -112,4 +112,4 @@ def painter(name: str, recipe: PolicyRecipe, adapter: Path, root: Path) -> list[
     """
     content = model_content(root, recipe.model), folder_digest(adapter) if adapter.is_dir() else ""
     painted = recipe.model_dump(mode="json", exclude=set(PolicyTraining.model_fields))
-    return [name, painted, *content, recipe.dtype, recipe.device]
+    return [name, painted, *content, recipe.dtype, *([recipe.base] if recipe.base else []), recipe.device]

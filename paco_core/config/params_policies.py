@@ -87,6 +87,9 @@ class PolicyTraining(Section):
     dtype: Literal["float32", "mixed", "bfloat16"]
     """number format of the generator's weights; the adapter's are float32; mixed = float32, and pictures, but no
     trained step, in bfloat16 where the device computes it"""
+    base: Literal["fp8", "nf4"] | None = None
+    """number format in which the generator's transformer is kept on a GPU, its passes stay bfloat16; null = that of
+    dtype"""
     learning_rate: AboveZero
     """learning rate of AdamW"""
     weight_decay: FromZero
@@ -152,6 +155,15 @@ class PolicyTraining(Section):
             raise ValueError(
                 f"updates_per_epoch={self.updates_per_epoch} does not divide prompts_per_epoch="
                 f"{self.prompts_per_epoch}; valid: {valid}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _base_on_a_gpu(self) -> PolicyTraining:
+        if self.base and (self.device == "cpu" or self.dtype != "bfloat16"):
+            raise ValueError(
+                f"base {self.base} is for a GPU and dtype bfloat16, and this is {self.device} and {self.dtype}; leave "
+                "base null, or change them"
             )
         return self
 

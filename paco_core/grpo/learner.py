@@ -112,7 +112,7 @@ class Learner:
         module = getattr(whole, "transformer", None)
         self.updates = updates.build(module, self.parameters, optimizer, params.max_grad_norm, self.processes)
         if self.processes.zero:
-            whole.predictor = self.updates.module
+            whole.engine = self.updates.module
         self.ema = Ema(self.parameters, params.ema_decay, params.ema_every)
 
     def learn(self, experience: Experience) -> UpdateHealth:

@@ -102,6 +102,8 @@ def _finite(tensor: torch.Tensor) -> bool:
     if not tensor.is_floating_point():
         return True
     numbers = tensor.detach()
+    if type(numbers) is not torch.Tensor and hasattr(numbers, "tensor_data_names"):
+        numbers = numbers.dequantize()  # torchao's, which is made of several
     if numbers.element_size() == 1:  # float8 has no sum
         numbers = numbers.float()
     return bool(torch.isfinite(numbers.sum())) or bool(torch.isfinite(numbers).all())
@@ -171,17 +173,29 @@ def _some(names: list[str]) -> str:
     return names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "")
 
 
-def load_pipeline(kind: Any, folder: Path, dtype: torch.dtype) -> Any:
+def _kinds(kind: Any, folder: Path) -> dict[str, Any]:
+    with reading(folder / "model_index.json"):
+        return {name: _named(entry) for name, entry in kind.load_config(folder).items()}
+
+
+def load_part(kind: Any, folder: Path, name: str, dtype: torch.dtype, **options: Any) -> Any:
+    """A model of a diffusers pipeline's folder by :func:`load_model`."""
+    return load_model(_kinds(kind, folder)[name], folder / name, dtype=dtype, **options)
+
+
+def load_pipeline(kind: Any, folder: Path, dtype: torch.dtype, later: Collection[str] = ()) -> Any:
     """A diffusers pipeline from its folder: each part by its own class, models by :func:`load_model`.
+
+    Args:
+        later: parts that are left out, None in the pipeline; see :func:`load_part`.
 
     Raises:
         DataError: as :func:`load_model`, naming the part.
     """
-    parts = {}
-    with reading(folder / "model_index.json"):
-        index = kind.load_config(folder)
-        kinds = {name: _named(entry) for name, entry in index.items()}
-    for name, part in kinds.items():
+    parts: dict[str, Any] = dict.fromkeys(later)
+    for name, part in _kinds(kind, folder).items():
+        if name in later:
+            continue
         if part is not None and issubclass(part, torch.nn.Module):
             parts[name] = load_model(part, folder / name, dtype=dtype)
         elif part is not None:

@@ -8,9 +8,10 @@ from pathlib import Path
 
 from paco_core.benchmarks.painted import pictures_a_pass
 from paco_core.config.params import Params, PolicyRecipe
-from paco_core.planning.footprint import architecture, footprint
+from paco_core.planning.footprint import KEPT_BYTES, architecture, footprint
 from paco_core.planning.weights import model_gb
 from paco_core.policies.families import family_of
+from paco_core.rewards import registry
 
 ANSWERING_GB = 2.0  # of a reward's server beside its weights, where it is ours: one batch of questions
 
@@ -54,6 +55,8 @@ def painting_gb(recipes: Iterable[PolicyRecipe], root: Path) -> float:
         size = _bytes(recipe)
         held, side = model_gb(root, recipe.model), max(recipe.eval_sizes)
         if (found := architecture(root, recipe.model)) is not None:
+            if recipe.base:
+                held -= found.parameters * (size - KEPT_BYTES[recipe.base]) / 1e9
             batch = pictures_a_pass(
                 (side, side), edits=family_of(recipe.family).edits, words=recipe.max_sequence_length
             )
@@ -78,12 +81,14 @@ def device_memory(params: Params, policy: str, root: Path) -> DeviceMemory | Non
     held = need.weights_gb + need.adapter_gb
     painted = max(found.sampling_gb(recipe, side, batch, size), found.decoding_gb(side, batch, size))
     phases = {
-        "encoding": max(model_gb(root, recipe.model), need.weights_gb),
+        "encoding": max(
+            0.0, model_gb(root, recipe.model) - found.parameters * size / 1e9
+        ),  # the transformer comes after
         "training": need.memory_gb,
         f"evaluation at {side} px": held + painted,
     }
     beside = {
-        name: model_gb(root, term.model)
+        name: model_gb(root, term.model) / (2 if registry.kind(name, term).startswith("clip") else 1)  # fp16 on a GPU
         for name, term in recipe.rewards.terms.items()
         if term.device.startswith("cuda") and term.model
     }

@@ -33,6 +33,10 @@ UTILISATION: dict[Kind, tuple[float, float]] = {
 }
 
 
+#: Bytes of a weight as it is kept: bits, and the scales of blocks of 64 (nf4) or of rows (fp8).
+KEPT_BYTES = {"nf4": 0.5 + 4 / 64, "fp8": 1.0}
+
+
 @dataclass(frozen=True)
 class Architecture:
     """A transformer of double blocks (picture and text apart) and single ones (both together): width and numbers.
@@ -204,7 +208,7 @@ def footprint(found: Architecture, recipe: PolicyRecipe, passes: tuple[int, int]
     sampled, trained = forward * passes[0], forward * passes[1] * backward
     sampling, training = UTILISATION[found.kind]
     return Footprint(
-        weights_gb=found.parameters * size / 1e9,
+        weights_gb=found.parameters * (KEPT_BYTES[recipe.base] if recipe.base else size) / 1e9,
         adapter_gb=lora * each / 1e9,
         activations_gb=activations,
         kept_gb=kept / 1e9,

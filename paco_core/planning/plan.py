@@ -17,6 +17,7 @@ from paco_core.planning.foreseen import foresee
 from paco_core.planning.problems import Problems
 from paco_core.planning.workload import Workload
 from paco_core.policies.families import refuse_other_pipeline, refuse_text_window
+from paco_core.policies.quantised import check_base
 from paco_core.rewards import registry
 from paco_core.tasks.base import Foreseen
 from paco_core.tasks.table import task_of
@@ -42,6 +43,7 @@ def impossible(params: Params, policy: str, root: Path, processes: int, foreseen
             found.attempt(f"{key}.{name}", refuse_split_groups, groupwise, recipe, processes)
         found.attempt(f"{key}.{name}", registry.refuse_missing_judges, root, rewards)
     found.attempt(key, check_optimizer, recipe.optimizer)
+    found.attempt(key, check_base, recipe.base)
     shape = found.attempt(key, architecture, root, recipe.model)
     if split is not None:
         patch = shape.patch if shape else 16

@@ -198,6 +198,7 @@ def load_recipe(recipe: PolicyRecipe, root: Path, *, device: str | None = None, 
         recipe.dtype,
         reference_size=recipe.reference_size,
         cache=cache,
+        base=recipe.base,
     )
 
 
@@ -209,10 +210,12 @@ def load(
     *,
     reference_size: int | None = None,
     cache: Path | None = None,
+    base: str | None = None,
 ) -> Policy:
     """Load a policy by its family's name from a folder or hub id.
 
     Args:
+        base: number format in which a GPU keeps the transformer; that of ``dtype`` when None.
         reference_size: side of a square of as many pixels as reference pictures are brought to; None = as many
             as the painted picture has. The released pipelines bring them to 1024.
         cache: folder below which encodings are remembered; None = they are made anew.
@@ -223,5 +226,5 @@ def load(
     kind = family_of(family).load_class()
     if cache is not None:  # what other code encoded is not taken for this code's
         cache = cache / library_digest(kind.__module__, frozenset({family}), cache)
-    policy: Policy = kind.load(model, device, dtype, reference_size=reference_size, cache=cache)
+    policy: Policy = kind.load(model, device, dtype, reference_size=reference_size, cache=cache, base=base)
     return policy

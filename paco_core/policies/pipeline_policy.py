@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -25,13 +26,14 @@ from paco_core.io.files import DataError, settle_safetensors
 from paco_core.io.hub import from_hub
 from paco_core.io.imports import uncollected, without_bars
 from paco_core.io.precision import painting, weights_format
-from paco_core.io.weights import load_pipeline, reading
+from paco_core.io.weights import load_part, load_pipeline, reading
 from paco_core.policies import adapters
 from paco_core.policies.base import DECODE_PIXELS, NoiseKey, Size, refuse_tokens, sized
 from paco_core.policies.cuts import Cut
 from paco_core.policies.encoder_adapters import adapters_on
 from paco_core.policies.encodings import Encodings, Tensors, fingerprint
 from paco_core.policies.families import family_of, refuse_class
+from paco_core.policies.quantised import quantization
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -50,21 +52,46 @@ class PipelinePolicy:
     ) -> None:
         self.known = family_of(self.family)
         self.pipeline, self.device, self.reference_size = pipeline, device, reference_size
-        self.transformer, self.vae = pipeline.transformer, pipeline.vae
-        self.predictor: Any = self.transformer  # what a pass calls; an optimiser may put its engine around it
+        self.vae = pipeline.vae
+        self.load_transformer: Callable[[], Any] = partial(getattr, pipeline, "transformer")
+        self.engine: Any = None  # what an optimiser puts around the transformer, for passes to call instead
         self.encodings = encodings or Encodings()
         self.cut: dict[str, Cut] = {}
         self._adapters_at_drop = ""  # on the text encoders, when they were dropped
-        for part in (self.transformer, self.vae, *(getattr(pipeline, name) for name in self.known.text_encoders)):
+        for part in (self.vae, *(getattr(pipeline, name) for name in self.known.text_encoders)):
             if part is not None:
                 part.requires_grad_(False).eval()
+
+    @cached_property
+    def transformer(self) -> Any:
+        """The transformer; :meth:`load` leaves it out on a GPU, where it is loaded when it is first asked for.
+
+        A training asks once the text encoders are dropped, so that the GPU never holds both.
+        """
+        self.pipeline.transformer = self.load_transformer()
+        return self.pipeline.transformer.requires_grad_(False).eval()
+
+    @property
+    def predictor(self) -> Any:
+        """What a pass calls."""
+        return self.transformer if self.engine is None else self.engine
 
     @classmethod
     @uncollected()
     def load(
-        cls, model: str, device: str, dtype: str, *, reference_size: int | None = None, cache: Path | None = None
+        cls,
+        model: str,
+        device: str,
+        dtype: str,
+        *,
+        reference_size: int | None = None,
+        cache: Path | None = None,
+        base: str | None = None,
     ) -> Self:
         """Load from a folder or hub id.
+
+        Args:
+            base: number format in which a GPU keeps the transformer; that of ``dtype`` when None.
 
         Raises:
             DataError: when nothing is there, or the pipeline is of another class than the family's.
@@ -80,13 +107,22 @@ class PipelinePolicy:
         refuse_class(model, found, cls.family)
         with without_bars(), from_hub(model):
             folder = Path(model if Path(model).is_dir() else kind.download(model))
-            pipeline = load_pipeline(kind, folder, weights_format(dtype))
+            later = ("transformer",) if device != "cpu" else ()
+            pipeline = load_pipeline(kind, folder, weights_format(dtype), later)
         pipeline.set_progress_bar_config(disable=True)
         pipeline.to(device)
         folder_of_cache = None if cache is None else cache / fingerprint(folder, str(weights_format(dtype)), device)
         policy = cls(pipeline, device, reference_size=reference_size, encodings=Encodings(folder_of_cache))
         policy.dtype = dtype
+        if later:
+            policy.load_transformer = partial(cls._on_a_gpu, kind, folder, device, dtype, base)
         return policy
+
+    @staticmethod
+    def _on_a_gpu(kind: Any, folder: Path, device: str, dtype: str, base: str | None) -> Any:
+        options = quantization(base, device)
+        loaded = load_part(kind, folder, "transformer", weights_format(dtype), **options)
+        return loaded if options else loaded.to(device)
 
     @property
     def multiple(self) -> int:

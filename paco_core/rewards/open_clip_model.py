@@ -26,6 +26,8 @@ class OpenClip:
     @uncollected()
     def __init__(self, model: str, device: str) -> None:
         self.model, self.preprocess, self.tokenizer = load_open_clip(model, device)
+        if self.device.type == "cuda":
+            self.model.half()  # as open_clip's own fp16: half of the memory
         self.model.visual.to(memory_format=torch.channels_last)  # a third less time for a ResNet's convolutions
         self._texts: dict[str, torch.Tensor] = {}
 
@@ -50,7 +52,9 @@ class OpenClip:
 
     def images(self, images: Sequence[Image]) -> torch.Tensor:
         """Embeddings (N, width)."""
-        pixels = torch.stack([self.preprocess(image) for image in images]).to(self.device)
+        pixels = torch.stack([self.preprocess(image) for image in images]).to(
+            self.device, next(self.model.parameters()).dtype
+        )
         with torch.inference_mode():
             parts = [self.model.encode_image(part, normalize=True) for part in pixels.split(BATCH)]
         return torch.cat(parts).float()

@@ -151,11 +151,11 @@ def grid(folder: Path, *, params=PARAMS.grids, weights="a", record=RECORDS[0], s
 
 
 def benchmark_pictures(
-    folder: Path, *, name="a", recipe=RECIPE, weights="a", adapter="a", dtype="float32",
+    folder: Path, *, name="a", recipe=RECIPE, weights="a", adapter="a", dtype="float32", base=None,
     device="cpu", asked=("p1", "a prompt", "before", 4, 3.5, 32, 32, 0), beside=("p2",),
 ) -> object:  # fmt: skip
     files(folder, model__x_bin=weights, adapter__x_bin=adapter)
-    by = recipe.model_copy(update={"dtype": dtype, "device": device})
+    by = recipe.model_copy(update={"dtype": dtype, "base": base, "device": device})
     kept = PaintedBefore(folder).by(*painter(name, by, folder / "adapter", folder))
     return kept.key([list(asked), list(beside)])
 
@@ -286,7 +286,7 @@ CACHES = {
         benchmark_pictures,
         {
             "name": "b", "recipe": grpo_toys.recipe(model="model", max_sequence_length=9), "weights": "b",
-            "adapter": "b", "dtype": "bfloat16", "device": "cuda", "beside": ("p3",),
+            "adapter": "b", "dtype": "bfloat16", "base": "nf4", "device": "cuda", "beside": ("p3",),
             "asked": ("p1", "a prompt", "after", 4, 3.5, 32, 32, 0),
         },
     ),
