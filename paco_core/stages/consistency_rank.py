@@ -87,6 +87,7 @@ def run(ctx: StageContext) -> None:
     from paco_core.benchmarks.published import CONSISTENCY_RANK
     from paco_core.benchmarks.ranking_tables import tables
     from paco_core.benchmarks.tables import write_tables
+    from paco_core.config.params_benchmarks import BASE, CLIP_I, DREAMSIM, RANDOM, REWARD
     from paco_core.config.references import model_at
     from paco_core.io.files import write_json
 
@@ -97,8 +98,8 @@ def run(ctx: StageContext) -> None:
     instances, panels, rejected = _given(ctx)
     judgements = {}
     models: dict[str, tuple[str, str | Path]] = {
-        "reward": (f"PaCo-Reward, {reward.weights or 'trained here'}", ctx.read(paths.REWARD_MERGED)),
-        "base": ("Its base, untrained", model_at(ctx.root, reward.base, "reward.base")),
+        REWARD: (f"PaCo-Reward, {reward.weights or 'trained here'}", ctx.read(paths.REWARD_MERGED)),
+        BASE: ("Its base, untrained", model_at(ctx.root, reward.base, "reward.base")),
     }
     with remembering(ctx.unfinished / "scores.sqlite") as scores:
         with ctx.progress(len(models) * bench.count_questions(instances), "pairs") as progress:
@@ -109,14 +110,14 @@ def run(ctx: StageContext) -> None:
                 )
         if params.clip is not None:
             clip = ClipImages(ctx.model(params.clip), reward.device)
-            judgements["clip_i"] = bench.judge_embeddings("CLIP-I, cosine of two pictures", clip, instances, panels)
+            judgements[CLIP_I] = bench.judge_embeddings("CLIP-I, cosine of two pictures", clip, instances, panels)
         if params.dreamsim is not None:
             dreamsim = DreamSim(ctx.read(Path(params.dreamsim)), reward.device)
-            judgements["dreamsim"] = bench.judge_embeddings("DreamSim", dreamsim, instances, panels)
+            judgements[DREAMSIM] = bench.judge_embeddings("DreamSim", dreamsim, instances, panels)
         for label, file in params.scored_elsewhere.items():
             judgements[label] = judge_from_file(label, ctx.read(Path(file)), instances, rejected)
-        judgements["random"] = bench.chance("Random order", instances)
-        rivals = [("reward", name) for name in judgements if name != "reward"]
+        judgements[RANDOM] = bench.chance("Random order", instances)
+        rivals = [(REWARD, name) for name in judgements if name != REWARD]
         result = bench.evaluate(instances, judgements, rivals, resamples=params.bootstrap, seed=params.seed)
         published = [{"model": r.model, "source": r.source, "figures": dict(r.figures)} for r in CONSISTENCY_RANK]
         with ctx.writing(paths.CONSISTENCY_RANK) as out:

@@ -14,6 +14,7 @@ from test_benchmarks_dreamsim import little
 from dvc_project.project import stages_of
 from paco_core.cli.score import Options, score_pictures
 from paco_core.config.params import ParamsError
+from paco_core.config.params_benchmarks import OWN_JUDGES
 from paco_core.io import paths
 from paco_core.io.files import DataError, write_jsonl
 from paco_core.reward_model.golden import read_golden
@@ -171,3 +172,5 @@ def test_both_benchmarks_write_their_tables(project: Path) -> None:
         assert not list((project / ".paco" / "unfinished").rglob("*.sqlite"))
     figures = json.loads((project / paths.metrics_file("consistency_rank")).read_text())
     assert {"dreamsim.tau", "closed.tau", "reward_minus_dreamsim.accuracy"} <= figures.keys()
+    judges = {key.removesuffix(".tau") for key in figures if key.endswith(".tau") and "_minus_" not in key}
+    assert judges - {"closed"} == set(OWN_JUDGES) - {"clip_i"}, "a table of scores can take the name of none"
