@@ -1,5 +1,6 @@
 # make demo   the whole graph, for real, on this machine
 # make test   everything that is checked
+# make quick  the tests of less than a second each, while you work
 # make gpu    speed and memory of the full-size models, on a GPU of 80 GB or more
 # make faults kills, full disks, damaged files and hostile requests; ends with a table
 # make docs   the documentation as a site, in build/docs
@@ -17,7 +18,7 @@ JOBS ?= 2
 DAGSTER_PORT ?= 3000
 MLFLOW_PORT ?= 5000
 
-.PHONY: help setup demo test gpu faults docs lint ui screenshots zoo vllm lock wheels clean
+.PHONY: help setup demo test quick gpu faults docs lint ui screenshots zoo vllm lock wheels clean
 
 help:
 	@sed -n 's/^# make/make/p' Makefile
@@ -40,6 +41,11 @@ endif
 
 test: setup lint
 	@OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive python -m pytest -n 2 --no-loadscope-reorder tests
+
+# What took a second and is not marked `slow` is listed at the end.
+quick: setup
+	@OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive python -m pytest -q -n 2 --no-loadscope-reorder -m "not slow" \
+		--ignore tests/e2e --ignore tests/faults --durations 20 --durations-min 1 tests
 
 # The table goes to this file; docs/reference/reliability.md explains it.
 FAULTS ?= .paco/faults.md

@@ -207,6 +207,7 @@ def halved(tensors: loras.Tensors) -> loras.Tensors:
     return {key: tensor / 2 if key.endswith(".A") else tensor for key, tensor in tensors.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spelling", ["diffusers", "kohya", "ComfyUI"])
 def test_text_encoders_are_changed_too_and_named_in_the_key_of_encodings(
     folders: dict[str, Path], tmp_path: Path, spelling: str

@@ -35,6 +35,8 @@ from paco_core.rewards.base import RewardBatch
 from paco_core.rewards.consistency import Consistency
 from paco_core.serving.errors import ServingError
 
+pytestmark = pytest.mark.slow
+
 THEME = "the same style"
 
 

@@ -24,6 +24,7 @@ def project(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     return lay_out(repository, tmp_path)
 
 
+@pytest.mark.slow
 def test_sets_are_those_of_the_command(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     adapter(project)
     with Painter("flux_t2is") as painter:

@@ -60,6 +60,7 @@ def test_equal_to_scipy_on_rank_vectors(values: list[float], human: list[int]) -
         assert found.rho == pytest.approx(spearmanr(-np.array(values), ranks_of_order(human)).statistic, abs=1e-9)
 
 
+@pytest.mark.slow
 @given(st.lists(st.sampled_from([0.0, 0.5, 1.0]), min_size=4, max_size=4), orders)
 def test_positions_under_ties_are_the_mean_over_the_open_orders(values: list[float], human: list[int]) -> None:
     found = rank_metrics(values, human)
@@ -107,6 +108,7 @@ def test_names_of_candidates_do_not_matter(values: list[float], human: list[int]
         assert getattr(here, metric) == pytest.approx(getattr(there, metric))
 
 
+@pytest.mark.slow
 def test_random_scores_reach_the_published_chance_level() -> None:
     rng = np.random.default_rng(0)
     found = [rank_metrics(list(rng.random(4)), list(rng.permutation(4))) for _ in range(2000)]

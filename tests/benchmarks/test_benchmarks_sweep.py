@@ -21,6 +21,8 @@ from paco_core.experiments.reward_sweep import setting
 from paco_core.io.files import DataError
 from paco_core.runtime.tracking import tracking_uri
 
+pytestmark = pytest.mark.slow
+
 SMALL = [
     "reward.epochs=1", "reward.batch_size=4", "reward.lora.rank=2", "consistency_rank.clip=null",
     "consistency_rank.bootstrap=50",

@@ -262,6 +262,7 @@ def environment(tmp_path: Path) -> str:
     return str(python)
 
 
+@pytest.mark.slow
 def test_predictors_run_in_an_environment_of_their_own(environment: str) -> None:
     given = PredictorParams(python=environment, device="cpu")
     predictor = Predictor(vqascore, given, "t2v-metrics")

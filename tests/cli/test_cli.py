@@ -20,6 +20,8 @@ from paco_core.io.files import write_json, write_jsonl
 from paco_core.planning import preflight
 from paco_core.stages import declared
 
+pytestmark = pytest.mark.slow
+
 
 def paco(*args: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "paco_core", *args], cwd=cwd, capture_output=True, text=True)

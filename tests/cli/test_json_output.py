@@ -71,6 +71,7 @@ def test_plans(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert f"in one GPU about {found['estimates']['together_gb']:.0f} GB" in text.replace("on one", "in one")
 
 
+@pytest.mark.slow
 def test_checks(made: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     text, found = both(capsys, "check")
     assert found["passed"] and found["problems"] == []
@@ -104,6 +105,7 @@ def test_where_nothing_is_there_is_nothing(
     assert both(capsys, *words)[1] == empty
 
 
+@pytest.mark.slow
 def test_a_status_and_a_doctors_report(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text, found = both(capsys, "status")
     assert f"{found['up_to_date']} of {len(found['stages'])} stages are up to date" in text and found["champions"] == {}
@@ -124,6 +126,7 @@ def test_the_tour_and_the_tables(made: Path, capsys: pytest.CaptureFixture[str])
     assert sorted(one["benchmark"] for one in found if not one["tables"]) == ["edit_reward", "gedit", "t2is_bench"]
 
 
+@pytest.mark.slow
 def test_scores(made: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("red", "blue"):
         Image.new("RGB", (56, 56), name).save(made / f"{name}.png")

@@ -60,6 +60,7 @@ def test_a_theme_and_panels_are_painted_before_and_after(project: Path, capsys: 
     assert all(row["score"] is None for row in found["pictures"])  # there is no reward model yet
 
 
+@pytest.mark.slow
 def test_pictures_stretch_so_that_panels_are_about_square(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for count, size in ((2, (96, 48)), (3, (96, 32)), (6, (96, 48))):
         panels = ["--panels", *["at night"] * count]

@@ -30,6 +30,7 @@ def project(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     return lay_out(repository, tmp_path)
 
 
+@pytest.mark.slow
 def test_the_layout_is_printed_and_may_be_chosen(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["paint", "a red cat", "--panels", "at night", "in the snow", "--layout", "2x1", *QUICK])
     assert "layout 2x1 (rows x columns)\n" in capsys.readouterr().out
@@ -45,6 +46,7 @@ def test_the_layout_is_printed_and_may_be_chosen(project: Path, capsys: pytest.C
     assert height == 3 * width
 
 
+@pytest.mark.slow
 def test_a_prompt_that_is_cut_is_named_with_what_is_lost(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     panels = [f"a {size} red cat with a scarf and a hat at night in the snow, flat style." for size in "abcd"]
     main(["paint", "a red cat", "--panels", *panels, *QUICK])

@@ -86,6 +86,7 @@ def test_tables_of_sets_that_are_none_are_named(folder: Path) -> None:
         score_table.score_table(folder, folder / "sets.jsonl", Options(reasons=True))
 
 
+@pytest.mark.slow
 def test_rows_that_are_done_are_not_scored_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = [f"set/{n}.png" for n in (1, 2, 10)]
     rows = [{"first": a, "second": b} for a in names for b in names]

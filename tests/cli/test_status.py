@@ -75,6 +75,7 @@ def test_a_registry_that_does_not_answer_spares_the_rest(root: Path, monkeypatch
     assert found.champions.startswith("unknown: the registry does not answer") and found.current == 5
 
 
+@pytest.mark.slow
 def test_the_doctor_names_versions_and_hides_keys(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PACO_API_KEY", "sk-0123456789abcdefghij")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "postgresql://user:hidden@host/runs")

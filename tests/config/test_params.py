@@ -136,6 +136,7 @@ def test_a_file_that_is_not_utf_8_is_named_with_the_byte(project: Path) -> None:
         profiles.use(project, "smoke")
 
 
+@pytest.mark.slow
 def test_using_a_profile_changes_only_what_it_names(project: Path) -> None:
     before = params.load(project / "params.yaml")
     profiles.use(project, "smoke")

@@ -147,6 +147,7 @@ def test_a_line_that_is_no_answer_is_named(tmp_path: Path, line: dict[str, Any],
         answer_file.read(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGINT])
 def test_the_page_saves_when_it_ends_and_one_that_was_only_opened_changes_no_dependency(
     tmp_path: Path, repository: Path, ending: signal.Signals
@@ -180,6 +181,7 @@ def test_the_page_saves_when_it_ends_and_one_that_was_only_opened_changes_no_dep
     assert digest() == saved, "a database is no dependency wherever it lies"
 
 
+@pytest.mark.slow
 def test_a_server_that_was_killed_saves_at_its_next_start(tmp_path: Path) -> None:
     make_world(tmp_path)
     server = Server(tmp_path).start()
@@ -191,6 +193,7 @@ def test_a_server_that_was_killed_saves_at_its_next_start(tmp_path: Path) -> Non
         assert len(answer_file.read(tmp_path)) == 1
 
 
+@pytest.mark.slow
 def test_the_commands_save_and_name_what_is_not_saved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -54,6 +54,7 @@ def truth(root: Path) -> dict[str, list[float]]:
     }
 
 
+@pytest.mark.slow
 def test_pairs_are_scored_in_both_orders_and_asked_once(tmp_path: Path) -> None:
     table = make_world(tmp_path, prompts=1, seeds=3)  # 24 instances
 
@@ -111,6 +112,7 @@ def test_a_judge_that_only_follows_the_order_ranks_nothing(tmp_path: Path) -> No
         run(tmp_path, server, "listwise")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("judge", "bad", "cause"),
     [

@@ -14,6 +14,8 @@ from chromium import chromium
 from paco_core.data.annotation import assignment
 from paco_core.data.annotation.store import AnswerStore
 
+pytestmark = pytest.mark.slow
+
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page
 

@@ -117,6 +117,7 @@ def test_what_somebody_answered_stays_theirs_when_the_study_is_shared_out_anew(t
         again.answer(retired, next(n for n in again.chosen if n != view.instance), 1, "skipped", (), 1.0)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(case=st.data())
 def test_no_request_breaks_the_server(case: st.DataObject, desks: AnnotationQueue) -> None:
@@ -248,6 +249,7 @@ def work(link: str, seed: int, confirmed: list[tuple[str, int]], failures: list[
         raise
 
 
+@pytest.mark.slow
 def test_six_people_at_once_lose_nothing(tmp_path: Path) -> None:
     make_world(tmp_path, prompts=2, seeds=3)  # 48 instances
     with Server(tmp_path, ("--annotators", "6", "--overlap", "3")) as running:
@@ -271,6 +273,7 @@ def test_six_people_at_once_lose_nothing(tmp_path: Path) -> None:
     assert len(final) == 48 * 3 and set(Counter(answer.instance_id for answer in final).values()) == {3}
 
 
+@pytest.mark.slow
 def test_kill_9_loses_no_confirmed_answer_and_stores_none_twice(tmp_path: Path) -> None:
     make_world(tmp_path, prompts=2, seeds=3)
     rng = random.Random(0)

@@ -99,6 +99,7 @@ def test_a_damaged_model_names_the_record() -> None:
         embed_prompts(Broken(), made)
 
 
+@pytest.mark.slow
 def test_pictures_show_what_was_kept_and_fit_a_preview() -> None:
     made = records(400)
     rng = np.random.default_rng(0)

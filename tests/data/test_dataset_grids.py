@@ -163,6 +163,7 @@ class Painter:
         return [Image.new("RGB", (r.width, r.height), (r.noise_seed % 256, 0, 0)) for r in requests]
 
 
+@pytest.mark.slow
 def test_out_of_memory_halves_the_batch_and_says_so(tmp_path: Path) -> None:
     jobs, said = grids.grid_jobs(records(5), [0, 1], RECIPE), list[str]()
     finished = grids.Finished(tmp_path)
@@ -201,6 +202,7 @@ def test_a_killed_shard_goes_on_where_it_stopped(tmp_path: Path) -> None:
     assert grids.paint(jobs, finished, unwanted, batch_size=3, say=print).painted == 0
 
 
+@pytest.mark.slow
 def test_a_stage_killed_by_signal_9_resumes_and_gives_the_same_shard(
     flux: Path, project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -66,6 +66,7 @@ def configure(root: Path, stage: Stage, server: ChatServer) -> None:
     (root / "params.yaml").write_text(yaml.safe_dump(tree))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", STAGES, ids=lambda stage: stage.name)
 def test_a_killed_stage_asks_for_the_rest_only_and_its_outs_are_the_same(
     project: Path, tmp_path_factory: pytest.TempPathFactory, stage: Stage

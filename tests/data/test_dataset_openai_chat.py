@@ -155,6 +155,7 @@ def test_a_question_that_the_endpoint_refuses_is_counted(tmp_path: Path) -> None
     assert chat.counts.rejected == {"http_400": 1} and "flagged by the filter" in str(replies[1].rejected[0])
 
 
+@pytest.mark.slow
 def test_a_silent_endpoint_is_given_up_in_time(tmp_path: Path) -> None:
     never = threading.Event()
     with ChatServer(lambda *_: never.wait(20) and None) as server:
@@ -163,6 +164,7 @@ def test_a_silent_endpoint_is_given_up_in_time(tmp_path: Path) -> None:
         never.set()
 
 
+@pytest.mark.slow
 def test_an_endpoint_that_answers_byte_by_byte_is_given_up_in_time(tmp_path: Path) -> None:
     """Each byte came in time; the whole answer, a good one, would take half a minute."""
     body = completion({"word": "w"}).body

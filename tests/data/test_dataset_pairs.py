@@ -48,6 +48,7 @@ def run_pairs(project: Path, **changes: Any) -> dict[str, Any]:
     return figures
 
 
+@pytest.mark.slow
 def test_drawn_edits_are_pairs_with_their_own_question(ranked: tuple[Path, list[PromptRecord]]) -> None:
     project, _ = ranked
     figures = run_pairs(project, editing={"count": 20, "broken_share": 0.5})
@@ -71,6 +72,7 @@ def test_drawn_edits_are_pairs_with_their_own_question(ranked: tuple[Path, list[
     assert reports and [report.name for report in reports if not report.passed] == []
 
 
+@pytest.mark.slow
 def test_some_panels_stand_beside_themselves_and_are_consistent(ranked: tuple[Path, list[PromptRecord]]) -> None:
     project, _ = ranked
     run_pairs(project, editing={"count": 0}, identical_share=0.0, balance=False)
@@ -149,6 +151,7 @@ def test_a_file_of_edits_that_is_cut_off_or_holds_nothing_is_an_error(tmp_path: 
         parse(tree)
 
 
+@pytest.mark.slow
 def test_a_split_by_instance_is_refused_until_its_leakage_is_accepted(
     ranked: tuple[Path, list[PromptRecord]], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -18,6 +18,8 @@ from paco_core.data.records import prompt_text
 from paco_core.data.records.categories import CATEGORIES, SUBCATEGORIES, shares
 from paco_core.io.files import DataError
 
+pytestmark = pytest.mark.slow
+
 Form = dict[str, Any]
 
 

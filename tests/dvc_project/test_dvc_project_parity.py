@@ -11,6 +11,8 @@ import pytest
 
 from dagster_dvc import DvcProject
 
+pytestmark = pytest.mark.slow
+
 
 def _edges(dot: str) -> set[tuple[str, str]]:
     return set(re.findall(r'"([^"]+)" -> "([^"]+)"', dot))

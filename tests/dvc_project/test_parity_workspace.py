@@ -56,6 +56,7 @@ def test_a_folder_in_which_files_came_and_went(root: Path) -> None:
     assert dvc_itself.agreed(root) == {"b", "e"}
 
 
+@pytest.mark.slow
 def test_outs_that_are_missing_or_hidden(root: Path) -> None:
     (root / "a").unlink()
     assert dvc_itself.agreed(root) == {"a", "b"} and said(root, "a") == "a: a is missing"

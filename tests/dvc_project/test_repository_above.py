@@ -51,6 +51,7 @@ NOISE = ["in/a.log", "in/x.tmp", "in/top.only", "in/deep/gone/f", "in/inner/.dvc
 SEEN = ["in/kept.log", "in/deep/top.only", "in/deep/x"]
 
 
+@pytest.mark.slow
 def test_settings_and_ignored_files_of_the_top_count(sub: Path) -> None:
     top = sub.parent
     (top / ".dvc/config.local").write_text("[parsing]\n    list = append\n    bool = boolean_optional\n")
@@ -73,6 +74,7 @@ def test_settings_and_ignored_files_of_the_top_count(sub: Path) -> None:
     assert Cache(sub).folder == top / "shared-cache"
 
 
+@pytest.mark.slow
 def test_a_run_by_dagster_makes_no_second_repository(sub: Path) -> None:
     dvc_itself.reproduce(sub.parent, "other/dvc.yaml:o")
     project = DvcProject(sub)

@@ -66,6 +66,7 @@ def store(root: Path) -> PanelStore:
     return PanelStore.below(root / "data/grids", root / "data/pairs")
 
 
+@pytest.mark.slow
 def test_paco_dataset_loads_and_its_rows_hold_question_answer_and_pictures(made: Path, tmp_path: Path) -> None:
     command.export(made, "paco_dataset", tmp_path / "out", "cc-by-4.0")
     info = json.loads((tmp_path / "out/dataset_info.json").read_text())
@@ -84,6 +85,7 @@ def test_paco_dataset_loads_and_its_rows_hold_question_answer_and_pictures(made:
         assert shown == [panels.panel(pair[side]).tobytes() for side in ("first", "second")]
 
 
+@pytest.mark.slow
 def test_an_exported_paco_dataset_comes_back_and_can_be_added_to_the_pairs(made: Path, tmp_path: Path) -> None:
     import shutil
 
@@ -141,6 +143,7 @@ def test_rank_bench_loads_comes_back_and_serves_as_benchmark(made: Path, tmp_pat
     assert read.panel(read.table["reference"].iloc[0]).size == (32, 32) and not read.rejected
 
 
+@pytest.mark.slow
 def test_a_foreign_benchmark_is_kept_out_of_training(made: Path, tmp_path: Path) -> None:
     """Its own benchmark, under other seeds of the split, lies in the training set: the stage refuses."""
     import shutil

@@ -22,6 +22,8 @@ from paco_core.planning.costs import stage_costs
 from paco_core.reward_model.examples import read_examples
 from paco_core.stages import declared, run_stage
 
+pytestmark = pytest.mark.slow
+
 Row = dict[str, Any]
 ANSWERS = (
     "Yes. They agree.", "No.", " Yes, they agree.", "no: the hats differ.", "**Yes**\nBoth are flat.",

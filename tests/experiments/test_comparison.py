@@ -130,6 +130,7 @@ def experiments(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return project
 
 
+@pytest.mark.slow
 def test_experiments_are_compared_stage_by_stage(experiments: Path) -> None:
     text = compare(experiments, ["fazed-lich", "pursy-haet"], experiments / "out.html")
     assert "eval/…" not in text, "these runs have no figures of that kind"
@@ -144,6 +145,7 @@ def test_experiments_are_compared_stage_by_stage(experiments: Path) -> None:
     assert html.count("(fazed-lich)") >= 2 and "t2is/smoke (pursy-haet)" in html
 
 
+@pytest.mark.slow
 def test_one_stage_of_an_experiment_meets_a_run_of_no_experiment(experiments: Path) -> None:
     found = Runs(experiments).find("policies@x/smoke")
     assert [run.title for run in found] == ["policies@x/smoke"], "the last of that name"

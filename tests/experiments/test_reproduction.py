@@ -36,6 +36,8 @@ from paco_core.io.files import DataError
 from paco_core.runtime.tracking import flatten
 from paco_core.storybook.prompts import storybook_prompts
 
+pytestmark = pytest.mark.slow
+
 #: Gold consistency before training, and what each variant adds at 128 px; seeds add a hundredth each.
 BARE, GAIN = 0.4, {"full": 0.2, "no_decoupling": 0.3, "no_log_tame": 0.25}
 SECONDS = {"full": 10.0, "no_decoupling": 25.0, "no_log_tame": 11.0, "kontext": 8.0}

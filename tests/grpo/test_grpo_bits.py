@@ -18,6 +18,8 @@ from paco_core.grpo.outcome import Outcome
 from paco_core.rewards.consistency import Consistency
 from paco_core.serving.servers.endpoint import RewardEndpoint
 
+pytestmark = pytest.mark.slow
+
 Train = Callable[[Path], Outcome]
 MOMENTS = {
     "sampling": KILLED_AT["sampling"],

@@ -99,6 +99,7 @@ def test_other_reference_pictures_under_the_same_ids_are_another_training(tmp_pa
     assert other.run(tmp_path, tmp_path / "checkpoint").resumed_at == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", ["ppo", "nft"])
 @pytest.mark.parametrize("version", [{}, {"zero_cond_t": True}], ids=["2509", "2511"])
 def test_a_real_pipeline_with_true_guidance_is_trained(tmp_path: Path, loss: str, version: dict[str, Any]) -> None:

@@ -26,6 +26,7 @@ class Redness:
         return np.array([float(np.mean(p[..., 0] - p[..., 2])) for p in pixels])
 
 
+@pytest.mark.slow
 @pytest.mark.behaviour
 def test_reward_rises_on_unseen_prompts_and_sizes(tmp_path: Path) -> None:
     rule = recipe(

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 RUN = """
 import runpy, sys
 runpy.run_path("examples/grpo_loop.py", run_name="__main__")
@@ -14,6 +16,7 @@ print(*sorted({"dagster", "dvc", "mlflow", "pipelines"} & set(sys.modules)))
 """
 
 
+@pytest.mark.slow
 def test_the_rewards_of_the_loop_rise_the_same_in_every_run(repository: Path) -> None:
     done = subprocess.run([sys.executable, "-c", RUN], cwd=repository, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]

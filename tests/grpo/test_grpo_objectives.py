@@ -169,6 +169,7 @@ def test_nft_goes_on_where_it_left_off(tmp_path: Path) -> None:
         assert torch.equal(tensor, resumed.learner.tensors()[name]), name
 
 
+@pytest.mark.slow
 @pytest.mark.behaviour
 @pytest.mark.parametrize(
     ("changes", "rule"),

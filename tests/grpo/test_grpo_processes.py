@@ -77,6 +77,7 @@ def figures(rows: list[dict[str, float]]) -> list[dict[str, float]]:
     return [{name: value for name, value in row.items() if not name.startswith("seconds/")} for row in rows]
 
 
+@pytest.mark.slow
 def test_one_two_and_three_processes_compute_the_same(tmp_path: Path) -> None:
     model = tiny_flux(tmp_path / "flux")
     (alone,) = train(1, model, tmp_path / "1")
@@ -94,6 +95,7 @@ def test_one_two_and_three_processes_compute_the_same(tmp_path: Path) -> None:
         assert all(a.read_bytes() == b.read_bytes() for a, b in zip(*pictures, strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes", [{}, {"loss": "nft"}, {"old_log_prob": "recomputed"}], ids=["ppo", "nft", "recomputed"]
 )
@@ -117,6 +119,7 @@ def test_sharded_frozen_weights_change_no_number(tmp_path: Path, changes: dict[s
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("env", [{}, FSDP2], ids=["whole", "fsdp2"])
 def test_two_processes_go_on_from_a_checkpoint_bit_for_bit(tmp_path: Path, env: dict[str, str]) -> None:
     model = tiny_flux(tmp_path / "flux")

@@ -24,6 +24,7 @@ from paco_core.io.files import DataError
 from paco_core.rewards.base import RewardBatch
 
 
+@pytest.mark.slow
 @pytest.mark.behaviour
 def test_reward_rises_on_unseen_prompts_at_both_sizes(tmp_path: Path) -> None:
     outcome = trainer(recipe=recipe(epochs=40, eval_every=40, group_size=12, learning_rate=0.1)).run(
@@ -88,6 +89,7 @@ def test_the_average_moves_by_updates_whatever_the_size_of_a_pass(tmp_path: Path
         assert not torch.equal(shadow, few.learner.parameters[name]), "an average, not the weights"
 
 
+@pytest.mark.slow
 def test_resume_gives_the_uninterrupted_run(tmp_path: Path) -> None:
     whole = trainer(recipe=recipe(checkpoint_every=2)).run(tmp_path / "whole", tmp_path / "whole" / "checkpoint")
     child = f"""

@@ -194,6 +194,7 @@ def test_a_graph_that_is_none(tmp_path: Path, data: bytes, message: str) -> None
         read_data(tmp_path / "dvc.yaml")
 
 
+@pytest.mark.slow
 def test_people_s_answers_whose_pages_are_damaged(tmp_path: Path) -> None:
     with AnswerStore(tmp_path / "people.sqlite", create=True) as store:
         store.recruit(1)

@@ -64,6 +64,7 @@ def at_work(count: int, work: Callable[..., None], *args: Any) -> Iterator[None]
     assert [process.exitcode for process in others] == [0] * count
 
 
+@pytest.mark.slow
 def test_who_looks_at_a_lock_is_in_nobodys_way(tmp_path: Path) -> None:
     path = tmp_path / "alive"
     path.touch()
@@ -109,6 +110,7 @@ def test_a_holder_is_told_from_a_look(tmp_path: Path) -> None:
         try_hold(tmp_path / "no folder" / "alive")
 
 
+@pytest.mark.slow
 def test_no_lease_is_removed_between_its_opening_and_its_lock(tmp_path: Path) -> None:
     times = 0
     with at_work(2, sweep, tmp_path):
@@ -139,6 +141,7 @@ def test_a_file_that_is_removed_while_it_is_opened_is_opened_anew(
         assert supervisor.leases(tmp_path) == [Path(lease.name)]
 
 
+@pytest.mark.slow
 def test_a_lock_whose_file_is_removed_still_lets_one_in_at_a_time(tmp_path: Path) -> None:
     number = tmp_path / "number"
     number.write_text("0")

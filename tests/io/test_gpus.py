@@ -121,6 +121,7 @@ def test_who_waits_is_told_for_whom_and_gets_what_the_dead_had(end: signal.Signa
         holder.communicate()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(60)
 def test_two_that_want_both_do_not_have_one_each() -> None:
     for _ in range(3):

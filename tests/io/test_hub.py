@@ -25,6 +25,8 @@ from paco_core.io.hub import explained, from_hub
 from paco_core.reward_model import lora
 from paco_core.reward_model.network import Network
 
+pytestmark = pytest.mark.slow
+
 LOAD = """
 import json, sys
 from paco_core.io.files import DataError

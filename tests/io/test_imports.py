@@ -49,6 +49,7 @@ def walks() -> Iterator[list[int]]:
     gc.callbacks.remove(watch)
 
 
+@pytest.mark.slow
 def test_no_library_is_imported_that_a_stage_does_not_need(project: Path) -> None:
     done = subprocess.run([sys.executable, "-c", RUN, *imported_by(*LIGHT)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]
@@ -58,6 +59,7 @@ def test_no_library_is_imported_that_a_stage_does_not_need(project: Path) -> Non
         assert store.execute("select name, status from runs").fetchall() == [("prompts/storybook/seed0", "FINISHED")]
 
 
+@pytest.mark.slow
 def test_what_is_made_meanwhile_is_walked_through_neither_then_nor_as_young(walks: list[int]) -> None:
     with uncollected():
         with uncollected():

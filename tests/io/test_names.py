@@ -53,6 +53,7 @@ def test_an_id_is_one_plain_part_of_a_path_on_every_system(name: str) -> None:
     assert not PureWindowsPath(name).is_reserved()
 
 
+@pytest.mark.slow
 @given(st.text(string.ascii_letters + string.digits, min_size=1, max_size=32).filter(lambda n: n.isdigit()))
 def test_numbers_and_digests_are_ids(name: str) -> None:
     assert checked_name(name) == name and checked_name(f"theme-{name}_0.{name}") == f"theme-{name}_0.{name}"

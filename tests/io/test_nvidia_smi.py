@@ -91,6 +91,7 @@ def test_one_that_hangs_is_given_up(tool: Tool, monkeypatch: pytest.MonkeyPatch)
     assert nvidia_smi.listed() == Listing([], "no answer within 0.2 s; the driver may hang")
 
 
+@pytest.mark.slow
 def test_doctor_and_stages_go_on_and_name_it(tool: Tool, project: Path) -> None:
     tool("No devices were found", status=6)
     assert doctor.report(project).figures["GPUs"] == "none visible; nvidia-smi: exit status 6: No devices were found"

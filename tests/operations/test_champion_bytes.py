@@ -50,6 +50,7 @@ def gc(root: Path) -> None:
     shutil.rmtree(Cache(root).folder)
 
 
+@pytest.mark.slow
 def test_the_workspace_is_not_believed(root: Path) -> None:
     assert Lock.read(root).md5_of(POLICY), "dvc.lock names the champion's version"
     assert fetched(root) == "adapter"
@@ -121,6 +122,7 @@ def test_a_copy_of_mlflow_that_is_not_the_champion_is_not_handed_out(root: Path,
     assert not (root / "fetched").exists()
 
 
+@pytest.mark.slow
 def test_a_challenger_meets_a_champion_whose_bytes_are_gone(root: Path) -> None:
     (root / POLICY / WEIGHTS).write_text("better")
     world.record(root, {f"policies@{NAME}": [POLICY]})

@@ -50,6 +50,7 @@ def test_the_first_night_has_nothing_to_compare_with(project: Path) -> None:
     assert made.figures["fixed/gold_consistency"] == pytest.approx(0.6, abs=0.05)
 
 
+@pytest.mark.slow
 def test_equal_nights_pass_and_a_worse_one_fails(project: Path) -> None:
     night(project, 0)
     same = night(project, 1)

@@ -25,6 +25,8 @@ from paco_core.reward_model.scorer import Scorer
 from paco_core.reward_model.yes_probability import Score
 from paco_core.tasks.sets import SETS
 
+pytestmark = pytest.mark.slow
+
 PANELS = [f"a {size} red cat {where}, flat style." for size in ("small", "big") for where in ("at night", "in snow")]
 OPTIONS = Options("flux_t2is", 1, 64, beside="base")
 OPTIONS_BASE = Options("base", 1, 64, beside=None)

@@ -33,6 +33,7 @@ RULE = Rule("gold_consistency", ("gold_following",))
 # --- the test ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_interval_covers_the_truth_as_often_as_it_says() -> None:
     """200 draws with prompt effects: a test that took pictures for independent would cover far too seldom."""
     rng, covered = np.random.default_rng(7), 0
@@ -92,6 +93,7 @@ def stand(project: Path, monkeypatch: pytest.MonkeyPatch) -> Stand:
     return made_stand(project, monkeypatch)
 
 
+@pytest.mark.slow
 def test_a_life_of_champions(stand: Stand) -> None:
     first = command.promote(stand.root, NAME)
     assert first.promoted and first.incumbent is None
@@ -188,6 +190,7 @@ def test_mlflow_loads_the_champion_and_what_dvc_keeps(
         mlflow.artifacts.download_artifacts(uri)
 
 
+@pytest.mark.slow
 def test_a_version_points_to_the_model_that_its_training_logged(stand: Stand) -> None:
     mlflow.set_tracking_uri(f"sqlite:///{stand.root / 'mlflow.db'}")
     recipe = world.recipe(stand.root, f"policies@{NAME}").digest
@@ -225,6 +228,7 @@ def test_a_training_of_another_store_is_no_source(stand: Stand) -> None:
     assert (Path(loaded.adapter_path) / "weights.safetensors").read_text() == "adapter"
 
 
+@pytest.mark.slow
 def test_the_decision_is_kept_with_both_sides_and_the_test(stand: Stand) -> None:
     command.promote(stand.root, NAME)
     stand.retrain("better", 0.3)

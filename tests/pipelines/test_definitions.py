@@ -64,6 +64,7 @@ def test_what_spends_is_off_and_what_only_reads_is_on() -> None:
     assert on == {"dvc_lock", "champions"}
 
 
+@pytest.mark.slow
 def test_loading_imports_no_framework() -> None:
     code = (
         "import sys, pipelines.definitions as d; d.defs.get_repository_def()\n"
@@ -73,6 +74,7 @@ def test_loading_imports_no_framework() -> None:
     assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.slow
 @pytest.mark.e2e
 @pytest.mark.parametrize(
     "command", [["dg", "check", "defs"], ["dagster", "definitions", "validate", "-w", "workspace.yaml"]]
@@ -123,6 +125,7 @@ def test_in_the_run_of_a_partition_its_check_looks_at_no_other(monkeypatch: pyte
     assert asked == [(1, [0, 1]), ()]
 
 
+@pytest.mark.slow
 def test_in_sync_says_why_not(tmp_path: Path) -> None:
     root = graphs.make(tmp_path, graphs.CHAIN)
     assert "never ran" in (in_sync(DvcProject(root), "a").description or "")
@@ -135,6 +138,7 @@ def test_in_sync_says_why_not(tmp_path: Path) -> None:
     assert result.description == "a: command changed; a.out is missing; params.yaml: a changed"
 
 
+@pytest.mark.slow
 def test_what_the_steps_are_forked_from_loads_no_torch() -> None:
     """Each check of the data imported diffusers for a list of prompts: six seconds, seven times a run."""
     code = (

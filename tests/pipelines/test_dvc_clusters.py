@@ -19,6 +19,8 @@ from dagster_dvc import DvcProject, DvcResource, build_dvc_assets
 from dagster_dvc.kubernetes import KubernetesDvcResource
 from dagster_dvc.slurm import SlurmDvcResource
 
+pytestmark = pytest.mark.slow
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 #: A queue of one node: a job is a process of this machine. The jobs that ran, their options and signals stay readable.
 SLURM = {

@@ -55,6 +55,7 @@ def root(tmp_path: Path) -> Path:
     return made
 
 
+@pytest.mark.slow
 def test_a_scaffolded_project_has_the_assets_of_dvc_yaml(root: Path) -> None:
     dg(root, "scaffold", "defs", COMPONENT, "data")
     written = root / "shop/defs/data/defs.yaml"

@@ -13,6 +13,8 @@ import pytest
 from dagster_dvc import DagsterDvcTranslator, DvcProject, DvcResource, build_dvc_assets, build_dvc_lock_sensor
 from dagster_dvc.describing import describe_outs, holds_recorded, table_facts
 
+pytestmark = pytest.mark.slow
+
 GRAPH = """
 stages:
   a:

@@ -7,8 +7,11 @@ from typing import Any
 
 import dagster as dg
 import graphs
+import pytest
 
 from dagster_dvc import DvcProject, DvcResource, build_dvc_assets
+
+pytestmark = pytest.mark.slow
 
 GRAPH = """
 stages:

@@ -15,6 +15,8 @@ from dagster_dvc.tidying import tidy_up
 from pipelines import repro
 from pipelines.repro import reproduce
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def finished(tmp_path: Path) -> Path:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import dagster as dg
 import graphs
+import pytest
 
 from dagster_dvc import DvcProject
 
@@ -26,6 +27,7 @@ stages:
 """
 
 
+@pytest.mark.slow
 def test_eight_partitions_at_once(tmp_path: Path) -> None:
     root = graphs.make(tmp_path / "project", GRAPH, "start: 1\n")
     graphs.dvc(root, "repro", "-q", "source")

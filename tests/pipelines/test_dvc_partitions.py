@@ -10,6 +10,8 @@ import pytest
 
 from dagster_dvc import DvcProject, DvcProjectError, build_whole_graph_job
 
+pytestmark = pytest.mark.slow
+
 MIXED = """
 stages:
   start: {cmd: python put.py start s, deps: [put.py], outs: [start]}

@@ -34,6 +34,7 @@ def _materialise(root: Path, *names: str, instance: dg.DagsterInstance, partitio
     return [event.materialization for event in result.get_asset_materialization_events()]
 
 
+@pytest.mark.slow
 def test_dvc_is_started_only_where_a_stage_may_run(tmp_path: Path) -> None:
     """A graph that is up to date took a start of DVC a stage."""
     root = graphs.make(tmp_path, graphs.CHAIN)
@@ -64,6 +65,7 @@ def test_dvc_is_started_only_where_a_stage_may_run(tmp_path: Path) -> None:
         assert asked() == "DVC"
 
 
+@pytest.mark.slow
 def test_executed_unchanged_restored(tmp_path: Path) -> None:
     root = graphs.make(tmp_path, graphs.CHAIN)
     with dg.DagsterInstance.ephemeral() as instance:
@@ -86,6 +88,7 @@ def test_executed_unchanged_restored(tmp_path: Path) -> None:
     assert (root / "a.out").read_text() == "hello"
 
 
+@pytest.mark.slow
 def test_a_silent_stage_is_no_fault(tmp_path: Path) -> None:
     """Restored, unchanged, and a command that knows no Pipes: none of them leaves a warning."""
     root = graphs.make(tmp_path, graphs.CHAIN)
@@ -117,6 +120,7 @@ os._exit(0)
     assert warned == ["the stage ended before it had sent all its messages; some may be lost"]
 
 
+@pytest.mark.slow
 def test_the_stage_reports_through_pipes_and_a_partition_is_one_item(tmp_path: Path) -> None:
     graph = """
 stages:
@@ -140,6 +144,7 @@ stages:
     assert sorted(p.name for p in (root / "out").iterdir() if p.name != ".gitignore") == ["1y"]
 
 
+@pytest.mark.slow
 def test_a_version_keeps_what_its_run_said_and_a_cold_instance_asks_the_translator(tmp_path: Path) -> None:
     root = graphs.make(
         tmp_path, "stages: {a: {cmd: python report.py, deps: [report.py], outs: [a.out]}}", report__py=REPORTS
@@ -181,6 +186,7 @@ with open_dagster_pipes() as pipes:
 """
 
 
+@pytest.mark.slow
 def test_progress_shows_in_the_run_log_while_the_stage_runs(tmp_path: Path) -> None:
     root = graphs.make(tmp_path, "stages: {a: {cmd: python talks.py, outs: [a.out]}}", talks__py=TALKS)
     over = threading.Event()

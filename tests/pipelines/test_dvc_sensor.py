@@ -4,9 +4,12 @@ from pathlib import Path
 
 import dagster as dg
 import graphs
+import pytest
 
 from dagster_dvc import DvcProject, DvcResource, build_dvc_assets, build_dvc_lock_sensor, build_in_sync_checks
 from dagster_dvc.sensor import mirror_lock
+
+pytestmark = pytest.mark.slow
 
 
 def test_a_chain_through_its_life(tmp_path: Path) -> None:

@@ -99,6 +99,7 @@ def test_stopping_a_group_ends_children_that_ignore_signals(tmp_path: Path) -> N
     _until(lambda: _gone(child))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["obedient", "stubborn"])
 def test_a_terminated_run_leaves_nothing_behind(tmp_path: Path, how: str) -> None:
     root = graphs.make(tmp_path / "project", GRAPH.format(how=how), stage__py=STAGE)
@@ -118,6 +119,7 @@ def test_a_terminated_run_leaves_nothing_behind(tmp_path: Path, how: str) -> Non
     assert sorted(p.name for p in (root / "half").iterdir()) == ["a", "b"]
 
 
+@pytest.mark.slow
 def test_a_killed_dvc_takes_its_stage_along(tmp_path: Path) -> None:
     """The kernel may kill DVC alone, for memory; its stage must not go on unseen."""
     root = graphs.make(tmp_path, GRAPH.format(how="obedient"), stage__py=STAGE)

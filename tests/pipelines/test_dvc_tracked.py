@@ -59,6 +59,7 @@ def test_an_added_file_is_an_external_asset_that_stages_read(root: Path) -> None
     assert graph.get(PEOPLE).metadata["dvc/file"] == "data/raw/people.csv.dvc"
 
 
+@pytest.mark.slow
 def test_the_sensor_reports_each_version_once_and_marks_agree_with_dvc(root: Path) -> None:
     with dg.DagsterInstance.ephemeral() as instance:
         graphs.dvc(root, "repro", "-q")
@@ -93,6 +94,7 @@ def test_files_that_dvc_ignores_are_no_assets(root: Path) -> None:
     assert DvcProject(root).tracked == ()
 
 
+@pytest.mark.slow
 def test_an_import_names_its_origin_and_a_file_may_choose_its_key(root: Path) -> None:
     (root / "elsewhere.csv").write_text("eve\n")
     graphs.dvc(root, "import-url", "-q", "elsewhere.csv", "copy.csv")

@@ -82,12 +82,14 @@ def disguised(client: TestClient) -> httpx.Response:
 ATTACKS = {image: 405, rebinding: 403, form: 403, disguised: 415}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_the_bare_webserver_obeys(attack: Any, bare: TestClient, instance: dg.DagsterInstance) -> None:
     assert attack(bare).json() == {"data": {"deleteRun": {"__typename": "DeletePipelineRunSuccess"}}}
     assert not instance.get_runs()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_the_guarded_one_refuses_and_does_nothing(
     attack: Any, client: TestClient, instance: dg.DagsterInstance
@@ -97,6 +99,7 @@ def test_the_guarded_one_refuses_and_does_nothing(
     assert [run.run_id for run in instance.get_runs()] == [RUN]
 
 
+@pytest.mark.slow
 def test_a_websocket_of_another_page(bare: TestClient, client: TestClient) -> None:
     with bare.websocket_connect(SOCKET, headers=EVIL) as socket:
         socket.send_json({"type": "connection_init"})
@@ -109,6 +112,7 @@ def test_a_websocket_of_another_page(bare: TestClient, client: TestClient) -> No
         pass
 
 
+@pytest.mark.slow
 def test_its_own_pages_and_programs_work(client: TestClient, instance: dg.DagsterInstance) -> None:
     own = {"Origin": HERE}
     assert "<html" in client.get("/", headers={"Accept": "text/html"}).text

@@ -30,6 +30,7 @@ with dg.DagsterInstance.get() as instance:
 """
 
 
+@pytest.mark.slow
 def test_eight_at_once_make_one_sound_store(repository: Path, tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()

@@ -19,6 +19,8 @@ from dagster_dvc import DvcProject
 from pipelines import repro
 from pipelines.progress.page import PAGE, ProgressPage, Sheet, figures_of, sheets_of
 
+pytestmark = pytest.mark.slow
+
 DEADLINE_S = 120.0
 CODE = str(Path(repro.__file__).parent.parent)
 RELOADS = '<meta http-equiv="refresh"'

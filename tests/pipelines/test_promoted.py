@@ -53,6 +53,7 @@ def test_the_asset_is_the_one_that_promotes(name: str, asset: Any) -> None:
     assert key == asset.key and (partition is None) is (asset.partitions_def is None)
 
 
+@pytest.mark.slow
 def test_the_sensor_reads_the_registry_once_a_change(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sensors, "ROOT", project)
     file = project / "mlflow.db"

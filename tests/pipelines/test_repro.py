@@ -21,6 +21,8 @@ from paco_core.io.file_locks import is_held
 from paco_core.runtime.stage_lock import lock_file
 from pipelines import repro
 
+pytestmark = pytest.mark.slow
+
 # `left` and `right` wait for each other: neither ends unless both run at once.
 MEET = """
 import pathlib, sys, time

@@ -13,6 +13,7 @@ from paco_core.serving.servers import endpoint
 from pipelines.defs.serving import assets, checks
 
 
+@pytest.mark.slow
 def test_the_asset_shows_fingerprint_engine_speed_and_links(
     tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

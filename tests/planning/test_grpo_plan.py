@@ -194,6 +194,7 @@ def configurations(folder: Path, family: str) -> dict[str, Any]:
     return transformer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", PUBLIC)
 def test_an_editors_size_is_that_of_the_real_one(tmp_path: Path, params: Params, family: str) -> None:
     """At full size, on the meta device: weights, adapter, and the operations of a pass over picture and reference."""

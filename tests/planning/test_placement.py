@@ -18,6 +18,8 @@ from paco_core.planning import placement
 from paco_core.planning.costs import stage_costs
 from paco_core.stages import declared
 
+pytestmark = pytest.mark.slow
+
 Told = tuple[list[str], list[str]]
 
 

@@ -334,6 +334,7 @@ def test_one_problem_hides_no_other_and_each_is_said_once(project: Path, monkeyp
     assert found[-1].startswith(f"{FLUX}: record ") and "72 x 72" in found[-1] and len(found) == 4
 
 
+@pytest.mark.slow
 def test_the_verb_fails_and_prints_the_sentence(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

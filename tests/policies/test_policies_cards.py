@@ -68,6 +68,7 @@ def painted(policy: Any, record: PromptRecord, picture: Image.Image, params: Par
     return np.asarray(policy.decode(done.latents, SIZE)[0], dtype=int)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "changes", "dtype"),
     [

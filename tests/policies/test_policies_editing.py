@@ -138,9 +138,8 @@ def test_pictures_equal_those_of_the_pipeline(
     assert np.abs(sample(policy, size, guidance) - expected).max() <= 1
 
 
-def test_pictures_equal_those_of_the_pipeline_with_references_as_large_as_it_takes_them(
-    family: Family, folder: Path
-) -> None:
+@pytest.mark.slow
+def test_pictures_equal_those_of_the_pipeline_at_large_references(family: Family, folder: Path) -> None:
     size = (32, 32)
     policy = base.load(family.name, str(folder), "cpu", "float32", reference_size=1024)
     only_one = {"prompt": PROMPTS[:1], "image": references(1)}
@@ -301,6 +300,7 @@ def test_what_was_encoded_once_is_not_encoded_again(
         again.encode(["another one"], TEXT_LENGTH, references(1), [[size]])
 
 
+@pytest.mark.slow
 def test_encodings_are_those_of_these_encoders_pictures_and_lengths(
     family: Family, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -51,6 +51,7 @@ def pooled(policy: Any) -> torch.Tensor:
     return policy.encode(["a blue bear"], TEXT_LENGTH).rows[0]["pooled"]
 
 
+@pytest.mark.slow
 def test_an_adapter_of_a_text_encoder_leaves_the_bases_encodings_alone(
     model: Path, adapter: Path, tmp_path: Path
 ) -> None:

@@ -150,6 +150,7 @@ def test_a_terminal_sees_how_far_the_download_is_and_a_log_one_line_a_step(
     assert [line[:3] for line in capsys.readouterr().out.splitlines()] == ["1/5", "2/5", "3/5", "4/5", "5/5", "rea"]
 
 
+@pytest.mark.slow
 def test_a_real_environment_that_lost_its_pip_heals(bootstrap: Any, tmp_path: Path) -> None:
     python = ".venv/bin/python"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", ".venv"], check=True)  # an interrupted one is so

@@ -70,6 +70,7 @@ def test_a_stand_in_is_a_library_whose_functions_fail_with_a_reason(stubs: Any, 
     assert ctypes.CDLL(str(tmp_path / "libempty.so"))
 
 
+@pytest.mark.slow
 def test_pytorch_loads_with_the_stand_ins_and_they_go_when_cuda_comes(stubs: Any, packages: Path) -> None:
     folder = packages / "torch/lib"
     before = {path.name for path in folder.iterdir()}
@@ -89,6 +90,7 @@ def test_pytorch_loads_with_the_stand_ins_and_they_go_when_cuda_comes(stubs: Any
     assert not stubs.update(packages) and {path.name for path in folder.iterdir()} == before
 
 
+@pytest.mark.slow
 def test_a_library_that_pytorch_brings_itself_stays(stubs: Any, packages: Path) -> None:
     own = packages / "torch/lib" / stubs.update(packages)[0]
     own.unlink()

@@ -49,6 +49,7 @@ def build(copy: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "tools/docs/build.py"], cwd=copy, capture_output=True, text=True)
 
 
+@pytest.mark.slow
 def test_the_site_builds_and_a_broken_link_or_anchor_or_name_ends_it(copy: Path) -> None:
     done = build(copy)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]

@@ -14,6 +14,8 @@ import children
 import pytest
 from reward_project import fill, fill_benchmark
 
+pytestmark = pytest.mark.slow
+
 BLOCK = re.compile(r'```(?:python|yaml) (title|append-to|add-to)="([^"]+)"\n(.*?)```', re.DOTALL)
 USED = """
 import json, sys

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
+import pytest
+
 DOOR = "paco_core/io/decoding.py"
 #: Run by other environments' Pythons, on pictures that the process which started them wrote.
 OWN_PICTURES = {"paco_core/benchmarks/t2is_bench/workers/aesthetics.py": "open"}
@@ -36,6 +38,7 @@ def doors(source: str) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 def test_pictures_are_opened_at_one_place(repository: Path) -> None:
     files = [path for folder in CODE for path in sorted((repository / folder).rglob("*.py"))]
     named = {path.relative_to(repository).as_posix(): doors(path.read_text(encoding="utf-8")) for path in files}

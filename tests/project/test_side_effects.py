@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 #: Imports every module and prints what an import has no business to change, before and after.
 IMPORT_ALL = """
@@ -33,6 +35,7 @@ print(json.dumps([before, state()]))
 """
 
 
+@pytest.mark.slow
 def test_no_module_changes_the_process_that_imports_it() -> None:
     rooms = ("dagster_dvc", "dvc_project", "paco_core", "pipelines")
     files = [p.relative_to(ROOT) for room in rooms for p in (ROOT / room).rglob("*.py")]

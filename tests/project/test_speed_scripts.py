@@ -37,6 +37,7 @@ def gpu(repository: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return importlib.import_module("speed.gpu")
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_every_line_of_the_gpu_suite_runs_with_small_weights(
     gpu: ModuleType, capsys: pytest.CaptureFixture[str]

@@ -84,6 +84,7 @@ def found() -> dict[str, list[tuple[int, str]]]:
     return {file: list(named(text)) for file, text in texts.items() if not file.startswith(HOMES)}
 
 
+@pytest.mark.slow
 def test_no_code_but_a_stages_own_file_names_it() -> None:
     wrong = [
         f"{file}:{line}: {name!r}"
@@ -94,6 +95,7 @@ def test_no_code_but_a_stages_own_file_names_it() -> None:
     assert not wrong, "take the name from its out (paco_core/io/paths.py) or from paco_core.stages.declared"
 
 
+@pytest.mark.slow
 def test_no_exception_is_out_of_date() -> None:
     places = {(file, name) for file, there in found().items() for _, name in there}
     assert {(file, name) for file, names in DIFFERENT.items() for name in names} - places == set()

@@ -17,6 +17,8 @@ from dagster_page import PATIENCE, Ui, answers, until
 from ranks import free_port
 from wheel_environments import with_everything, with_what_it_asks_for
 
+pytestmark = pytest.mark.slow
+
 BIN = Path(sys.executable).parent
 PROJECTS = ("wheels/dvc-project", "wheels/dagster-dvc", ".")
 

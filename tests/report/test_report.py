@@ -74,6 +74,7 @@ class Reader(HTMLParser):
             self._open = None
 
 
+@pytest.mark.slow
 def test_the_page_loads_nothing(report: page.Report) -> None:
     found = Reader(report.html)
     assert found.images and all(url.startswith("data:") for url in found.fetched)

@@ -42,6 +42,7 @@ def questions(count: int, longest: int) -> list[PairQuery]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_score_does_not_depend_on_its_neighbours(repository: Path, folder: Path, dtype: str, threads: int) -> None:

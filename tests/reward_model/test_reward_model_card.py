@@ -27,6 +27,7 @@ from paco_core.training.log import write_log
 PARAMS = RewardParams.model_validate({**reward_tiny.PARAMS, "base": "Qwen/Qwen2.5-VL-7B-Instruct"})
 
 
+@pytest.mark.slow
 def test_the_example_gives_the_golden_score(tmp_path: Path) -> None:
     place = "data/reward_merged"
     folder = tiny_vlm.build(tmp_path / place)
@@ -53,6 +54,7 @@ def test_published_weights_say_that_nothing_was_trained() -> None:
     assert yaml.safe_load(card.split("---")[1])["license"] == "other" and "Validation pairs" not in card
 
 
+@pytest.mark.slow
 def test_the_example_of_an_adapter_gives_its_score(tmp_path: Path) -> None:
     base, place = tiny_vlm.build(tmp_path / "base"), "data/reward_lora/adapter"
     network = Network.load(base)

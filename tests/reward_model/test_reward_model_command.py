@@ -54,6 +54,7 @@ def pairs(folder: Path, suffix: str, **changes: Any) -> Path:
     return table
 
 
+@pytest.mark.slow
 def test_a_table_is_scored_in_batches_with_progress(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "PAIRS", 4)
     told: list[str] = []

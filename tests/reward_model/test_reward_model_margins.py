@@ -35,6 +35,7 @@ def test_a_format_that_is_half_precision_anywhere_has_its_bounds() -> None:
     assert served("float32", "bfloat16") == served("auto", "float32") == SERVED["bfloat16"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_the_bounds_of_a_merge_tell_rounding_from_a_lost_adapter(dtype: str) -> None:
     """A random tower whose logits reach those of trained ones (about 30), where bfloat16 steps by 0.125."""

@@ -23,6 +23,8 @@ from paco_core.reward_model.scorer import Scorer
 from paco_core.stages import declaration, run_stage
 from paco_core.storybook.drawn_pairs import drawn_pairs
 
+pytestmark = pytest.mark.slow
+
 BASE = "data/zoo/qwen2_5_vl"
 BEFORE = (
     "prompts",

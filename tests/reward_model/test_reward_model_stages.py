@@ -23,6 +23,8 @@ from paco_core.reward_model.scorer import Scorer
 from paco_core.runtime.context import open_stage
 from paco_core.stages import consistency_rank, edit_reward, reward_lora, reward_merged
 
+pytestmark = pytest.mark.slow
+
 
 def test_the_reward_is_trained_merged_and_scored(project: Path) -> None:
     fill(project)

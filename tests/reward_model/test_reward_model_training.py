@@ -111,6 +111,7 @@ def test_passing_only_answers_through_the_last_mlp_changes_no_loss_and_no_gradie
         torch.testing.assert_close(gradient, expected_gradients[name], rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_one_batch_and_four_micro_batches_train_alike(base: Path, tmp_path: Path) -> None:
     examples = reward_tiny.pairs(8)
     for name, changes in {"one": {"batch_size": 8}, "four": {"batch_size": 2, "accumulation": 4}}.items():
@@ -129,6 +130,7 @@ def test_one_batch_and_four_micro_batches_train_alike(base: Path, tmp_path: Path
     assert one["gradient_norm"][0] == pytest.approx(four["gradient_norm"][0], rel=1e-4)
 
 
+@pytest.mark.slow
 def test_a_killed_run_ends_with_the_same_weights(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     examples = reward_tiny.pairs(10)
     training.train(
@@ -216,6 +218,7 @@ def adapter(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out / "adapter"
 
 
+@pytest.mark.slow
 def test_the_merged_folder_answers_as_base_and_adapter(base: Path, adapter: Path, tmp_path: Path) -> None:
     queries = [example.query for example in reward_tiny.pairs(5)]
     report = merge(base, adapter, tmp_path / "merged", queries)

@@ -40,6 +40,7 @@ def test_an_exception_ends_the_run_failed(project: Path) -> None:
     assert [run.info.status for run in runs(project)] == ["FAILED"]
 
 
+@pytest.mark.slow
 def test_sigterm_ends_the_run_killed_and_leaves_no_half_out(project: Path) -> None:
     code = f"""
         import sys

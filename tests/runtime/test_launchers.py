@@ -33,6 +33,7 @@ def test_an_unknown_launcher_is_refused_with_the_valid_ones(monkeypatch: pytest.
     assert not (project / "data").exists()
 
 
+@pytest.mark.slow
 def test_ray_is_not_imported_unless_it_is_chosen(repository: Path) -> None:
     code = """
 import sys
@@ -88,6 +89,7 @@ def test_a_ray_that_starts_slowly_is_tried_again_and_one_that_refuses_is_not(mon
         ray_data._start(SlowRay(late, late), "local", {})
 
 
+@pytest.mark.slow
 def test_accelerate_takes_the_place_of_a_training_and_of_nothing_else(
     monkeypatch: pytest.MonkeyPatch, project: Path, repository: Path
 ) -> None:

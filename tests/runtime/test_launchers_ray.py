@@ -38,6 +38,8 @@ from paco_core.io.files import DataError, folder_digest
 from paco_core.runtime import launchers
 from paco_core.runtime.launchers import ray_data
 
+pytestmark = pytest.mark.slow
+
 ray = pytest.importorskip("ray", reason="PACO_LAUNCHER=ray needs the extra paco-rl[ray]")
 DEADLINE_S = 240.0
 

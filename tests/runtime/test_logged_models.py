@@ -59,6 +59,7 @@ def adapter(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_painter_is_loaded_by_mlflow_and_paints_what_diffusers_paints(
     project: Path, repository: Path, tmp_path: Path
 ) -> None:

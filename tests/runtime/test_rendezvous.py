@@ -22,6 +22,8 @@ from waiting import until
 from paco_core.runtime.launchers import rendezvous
 from paco_core.training.processes import Processes
 
+pytestmark = pytest.mark.slow
+
 DEADLINE_S = 240
 
 

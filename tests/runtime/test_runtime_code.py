@@ -146,6 +146,7 @@ def test_a_reading_is_kept_and_a_damaged_cache_is_made_again(tmp_path: Path) -> 
 PARAMS = {"count": 3}
 
 
+@pytest.mark.slow
 def test_every_stage_of_the_graph_depends_on_its_own_code_file(repository: Path) -> None:
     codes = StageCodes.present(repository)
     files = codes.files()

@@ -134,6 +134,7 @@ def run_stage(project: Path, environ: Mapping[str, str]) -> str:
     return done.stdout + done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["server", "refusing", "database", "unknown"])
 def test_a_stage_shows_the_password_nowhere(project: Path, kind: str) -> None:
     handler = type("Handler", (Guarded,), {"asked": []})

@@ -73,6 +73,7 @@ def losses(project: Path, run_id: str) -> list[tuple[int, float]]:
     return [(m.step, m.value) for m in client.get_metric_history(run_id, "loss")]
 
 
+@pytest.mark.slow
 def test_a_killed_sender_is_replaced_and_nothing_is_doubled(project: Path, senders: Senders) -> None:
     with open_run(project, "paco/x", "x", {}) as tracker:
         (home,) = (project / FOLDER).iterdir()
@@ -88,6 +89,7 @@ def test_a_killed_sender_is_replaced_and_nothing_is_doubled(project: Path, sende
     assert unsent(project) == 0
 
 
+@pytest.mark.slow
 def test_a_killed_stage_ends_killed_and_its_sender_goes_with_the_project(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -124,6 +126,7 @@ def test_a_killed_stage_ends_killed_and_its_sender_goes_with_the_project(
     until(lambda: not runs_on(pid))
 
 
+@pytest.mark.slow
 def test_a_sender_asks_a_dead_server_once_for_what_was_left_and_goes(
     project: Path, senders: Senders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -195,6 +198,7 @@ def test_a_sender_serves_one_environment_and_shows_nothing_of_it(project: Path) 
     assert re.fullmatch("[0-9a-f]{16}", ours.key)
 
 
+@pytest.mark.slow
 def test_one_sender_serves_all_stages_but_those_with_other_credentials(
     project: Path, senders: Senders, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -64,6 +64,7 @@ def line(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline().strip()
 
 
+@pytest.mark.slow
 def test_stages_at_once_have_a_gpu_each_and_the_next_waits(project: Path) -> None:
     on_gpus(project)
     stages = [started("grids", "0"), started("grids", "1")]

@@ -38,6 +38,7 @@ def running(root: Path, label: str) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
+@pytest.mark.slow
 def test_a_stage_that_still_runs_is_not_started_again(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with running(project, "prompts") as other:
         with pytest.raises(DataError) as told:

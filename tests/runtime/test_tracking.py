@@ -182,6 +182,7 @@ def test_a_store_that_hangs_stops_nothing_and_gets_all_once_it_moves(
     assert history(project, run.info.run_id, "loss") == [(s, float(s)) for s in range(100)]
 
 
+@pytest.mark.slow
 def test_lost_answers_double_nothing(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     outage = Outage(monkeypatch)
     outage.answer_lost = True  # of the run's creation

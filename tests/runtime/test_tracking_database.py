@@ -61,6 +61,7 @@ def in_sight(root: Path) -> list[str]:
     return sorted(path.name for path in root.iterdir() if path.name not in (".paco", "mlartifacts"))
 
 
+@pytest.mark.slow
 def test_figures_arrive_although_the_first_builder_was_killed(root: Path) -> None:
     kill_a_builder(root, OURS)
     (left,) = root.glob(".paco-*.part/mlflow.db")
@@ -74,6 +75,7 @@ def test_figures_arrive_although_the_first_builder_was_killed(root: Path) -> Non
     assert in_sight(root) == ["mlflow.db"]
 
 
+@pytest.mark.slow
 def test_a_store_that_mlflow_left_half_made_is_told_with_the_remedy_which_works(
     root: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

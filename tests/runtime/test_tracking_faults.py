@@ -130,6 +130,7 @@ def test_a_disk_that_is_full_for_a_while_costs_what_was_told_then(project: Path,
     until(lambda: not [*(project / FOLDER).iterdir()])  # nothing of a file that did not fit is left
 
 
+@pytest.mark.slow
 def test_a_run_ends_as_it_did_though_the_disk_stays_full(project: Path, small_disk: Path) -> None:
     with open_run(project, "paco/x", "x", {}, say=lambda _line: None) as tracker:
         tracker.metrics({"before": 1.0})
@@ -214,6 +215,7 @@ class Mute(Quiet):
     do_POST = do_GET
 
 
+@pytest.mark.slow
 def test_a_stage_at_a_server_that_never_answers_ends_and_keeps_its_figures(project: Path) -> None:
     import threading
 

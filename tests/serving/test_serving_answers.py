@@ -111,6 +111,7 @@ def test_a_score_is_in_its_range_or_has_a_cause(value: float, cause: str | None)
         Score(0.5, "lost")
 
 
+@pytest.mark.slow
 def test_questions_that_are_answered_with_nan_are_counted_and_never_kept(tmp_path: Path) -> None:
     """25 of 88: their mean was taken for lower, and their zeros spoiled later runs."""
     file = tmp_path / "scores.db"

@@ -101,6 +101,7 @@ def test_every_call_uses_the_same_few_connections() -> None:
     assert client.counts.requests == 24 and len(ports) <= 2
 
 
+@pytest.mark.slow
 def test_many_at_once_equal_one_at_a_time() -> None:
     asked = queries(200)
     model = FakeModel()

@@ -100,6 +100,7 @@ def user(root: Path) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.slow
 def test_a_race_of_processes_starts_one_server(model: Path) -> None:
     users = [user(model.parent) for _ in range(8)]
     told = {process.stdout.readline() for process in users if process.stdout}
@@ -115,6 +116,7 @@ def test_a_race_of_processes_starts_one_server(model: Path) -> None:
     assert not answers(url) and not is_held(Registry(model.parent).home(name) / "alive")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_killed_user_leaves_no_server(model: Path, number: signal.Signals) -> None:
     process = user(model.parent)
@@ -155,6 +157,7 @@ def test_threads_share_a_server_and_it_ends_with_the_last(model: Path, serving: 
     assert len(urls) == 2 and len(set(urls)) == 1 and not answers(urls[0])
 
 
+@pytest.mark.slow
 def test_a_server_waits_for_its_next_user_and_then_ends(model: Path, serving: ServingParams, fake: None) -> None:
     home = Registry(model.parent).home(served_name(fingerprint(model)))
     patient = serving.model_copy(update={"linger_s": 3600})
@@ -234,6 +237,7 @@ def test_batch_invariance_is_asked_of_vllm_and_refused_where_nothing_offers_it(
             launch(model, "name", "127.0.0.1", 8000, 3, wrong, tmp_path)
 
 
+@pytest.mark.slow
 def test_a_start_that_takes_too_long_shows_the_log_and_leaves_nothing(
     model: Path, serving: ServingParams, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -76,6 +76,7 @@ def served(request: pytest.FixtureRequest, repository: Path, folder: Path) -> It
         yield endpoint
 
 
+@pytest.mark.slow
 def test_scores_are_those_of_the_model_in_this_process(served: RewardEndpoint, expected: list[float]) -> None:
     with served.client() as client:
         scores = client.score(questions())
@@ -83,6 +84,7 @@ def test_scores_are_those_of_the_model_in_this_process(served: RewardEndpoint, e
     assert [score.value for score in scores] == pytest.approx(expected[:30], abs=CLOSE[served.serving.engine])
 
 
+@pytest.mark.slow
 def test_the_twenty_most_probable_tokens_give_the_same_scores(served: RewardEndpoint, expected: list[float]) -> None:
     """For servers of others, whose tokens are not known."""
     with RewardClient(served.url, served.model) as client:
@@ -92,6 +94,7 @@ def test_the_twenty_most_probable_tokens_give_the_same_scores(served: RewardEndp
     assert [score.value for score in scores] == pytest.approx(expected[:4], abs=CLOSE[served.serving.engine])
 
 
+@pytest.mark.slow
 def test_200_at_once_equal_one_at_a_time(served: RewardEndpoint, expected: list[float]) -> None:
     with served.client(in_flight=200) as client:
         together = [score.value for score in client.score(questions(200))]

@@ -82,6 +82,7 @@ def written(diary: Path) -> Counter[str]:
     return Counter(diary.read_text().split()) if diary.is_file() else Counter()
 
 
+@pytest.mark.slow
 def test_a_server_that_is_killed_in_a_batch_of_500_and_comes_back_elsewhere(
     up: Callable[..., RewardEndpoint], diary: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -159,6 +159,7 @@ def test_the_key_and_the_size_are_checked_before_anything_is_passed_on(monkeypat
         assert post(url, body, Authorization="Bearer secret")[0] == 200
 
 
+@pytest.mark.slow
 def test_a_model_whose_server_died_may_come_again_and_an_unknown_one_is_unknown(
     tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -198,6 +199,7 @@ def _asked(url: str, body: dict[str, object]) -> tuple[int, str, str | None]:
     return answer.status, code, answer.getheader("Retry-After")
 
 
+@pytest.mark.slow
 def test_up_and_down_with_the_servers_of_the_project(
     tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -66,6 +66,7 @@ def send(url: str, body: dict[str, Any]) -> tuple[int, str | None, dict[str, Any
     return answer.status, answer.getheader("Retry-After"), json.loads(text)
 
 
+@pytest.mark.slow
 def test_pictures_of_many_requests_are_not_in_memory_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """Eighteen requests of two pictures of 16.8 million pixels: 2.4 GB if all were decoded for as long as they wait."""
     decode, lock, alive = pictures.decode, threading.Lock(), [0]
@@ -157,6 +158,7 @@ def test_a_broken_picture_leaves_its_room_to_others() -> None:
         assert state.pictures.pixels == 2 * 8 * 8
 
 
+@pytest.mark.slow
 def test_an_idle_server_keeps_nothing_of_its_last_batch() -> None:
     class Item:
         pass
@@ -250,6 +252,7 @@ def test_a_request_that_arrives_byte_by_byte_ends_with_its_connection(monkeypatc
     pytest.fail("still open")
 
 
+@pytest.mark.slow
 def test_a_connection_may_idle_between_requests_and_an_answer_may_take_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections.Punctual, "arrival_s", 0.5)
     monkeypatch.setattr(connections.Punctual, "quiet_s", 0.5)

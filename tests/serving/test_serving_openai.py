@@ -118,6 +118,7 @@ def test_both_names_of_the_longest_answer(
         assert "max" in answer["error"]["message"]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_the_real_engine_counts_its_tokens(repository: Path, tmp_path: Path) -> None:
     """Against a tokenisation by the model's own processor."""
