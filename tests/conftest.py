@@ -96,12 +96,14 @@ class SenderThread:
         self._thread.join(10)
 
     def _run(self) -> None:
-        from paco_core.runtime.tracking import brief_requests, sender, tracking_uri
+        from paco_core.runtime.tracking import brief_requests, daemon, tracking_uri
+        from paco_core.runtime.tracking.sender import Sender
 
-        held = sender.lock(self._address.file)
+        held = daemon.lock(self._address.file)
         if held is not None:
             with held, brief_requests():
-                sender.Sender(self._address, tracking_uri(self._address.root)).run(600, self._stop.is_set)
+                root, key = self._address.root, self._address.key
+                Sender(root, tracking_uri(root), daemon.complain, key).run(600, self._stop.is_set)
 
 
 @pytest.fixture(autouse=True)

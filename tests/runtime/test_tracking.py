@@ -150,7 +150,7 @@ def test_a_store_that_stays_down_is_not_waited_for_and_the_next_run_sends_all(
     assert "wait in" in said[-1] and len(list((project / FOLDER).iterdir())) == 1
     outage.down = False
     with open_run(project, "paco/x", "second", {}, say=said.append):
-        until(lambda: "1 runs brought up to date (4 events)" in said[-1])
+        until(lambda: len(list((project / FOLDER).iterdir())) == 1)  # its own
     assert list((project / FOLDER).iterdir()) == []
     client = mlflow.MlflowClient(f"sqlite:///{project / 'mlflow.db'}")
     (experiment,) = client.search_experiments(filter_string="name = 'paco/x'")
@@ -220,7 +220,8 @@ def test_what_the_store_refuses_is_kept_with_its_reason_and_stops_nothing(
     (kept,) = (project / FOLDER / "refused").glob("*/events.jsonl")
     refused = [json.loads(line) for line in kept.read_text().splitlines()]
     assert refused[0]["values"] == {"bad": 1.0} and "no such name" in refused[0]["refused"]
-    assert (kept.parent / refused[1]["file"]).is_file() and len(said) == 2
+    assert (kept.parent / refused[1]["file"]).is_file()
+    assert len(said) == 2 or said[0].startswith("2 refusals, the last: MLflow refused image"), "in one look or in two"
 
 
 def test_a_deleted_experiment_is_named_with_the_remedy_which_works(project: Path) -> None:

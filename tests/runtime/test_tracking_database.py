@@ -17,7 +17,7 @@ from waiting import until
 
 from paco_core.io.files import DataError
 from paco_core.runtime import tracking
-from paco_core.runtime.tracking import database, open_run, send_left_over, sync, tracking_uri
+from paco_core.runtime.tracking import database, open_run, send_left_over, tracking_uri, unsent
 from paco_core.runtime.tracking.delivery import Delivery
 from paco_core.runtime.tracking.journal import Journal
 from pipelines import ui
@@ -143,4 +143,4 @@ def test_only_missing_files_are_made(tmp_path: Path, monkeypatch: pytest.MonkeyP
         database.prepare(uri)
     assert database.sqlite_file("sqlite:////a/b.db?timeout=3") == Path("/a/b.db")
     assert database.sqlite_file("sqlite:///b.db") == Path("b.db")
-    assert sync.unsent(tmp_path) == 0 and list(tmp_path.iterdir()) == []
+    assert unsent(tmp_path) == 0 and list(tmp_path.iterdir()) == []

@@ -19,7 +19,7 @@ from waiting import until
 from paco_core.io.files import append_line
 from paco_core.runtime import tracking
 from paco_core.runtime.tracking import open_run, outbox, send_left_over
-from paco_core.runtime.tracking.journal import FOLDER, Journal
+from paco_core.runtime.tracking.journal import FOLDER
 
 
 @pytest.fixture(autouse=True)
@@ -154,17 +154,6 @@ def test_a_stage_runs_where_not_even_a_journal_can_begin(project: Path, small_di
     assert "nothing from this run is reported to MLflow" in said[0] and "No space left" in said[0]
     small_disk.unlink()
     assert not [path for path in (project / FOLDER).glob("*") if path.is_dir()]
-
-
-def test_what_a_killed_sender_left_torn_of_its_words_stops_no_stage(project: Path) -> None:
-    journal = Journal.begin(project)
-    journal.say("first")
-    with (journal.home / "said.jsonl").open("a") as stream:
-        stream.write('"tor')
-    journal.say("lost with it")
-    journal.say("last")
-    assert journal.said(0)[0] == ["first", "last"]
-    journal.remove()
 
 
 # --- a server that keeps silent --------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 The store is a SQLite file in the project unless ``MLFLOW_TRACKING_URI`` says otherwise. What a stage logs
 goes to a journal on disk (:mod:`paco_core.runtime.tracking.journal`), and another process brings it to the store
-(:mod:`paco_core.runtime.tracking.sender`): a server that is slow or down stops nothing and loses nothing, and no stage
+(:mod:`paco_core.runtime.tracking.daemon`): a server that is slow or down stops nothing and loses nothing, and no stage
 pays for importing MLflow.
 """
 
@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,8 +29,10 @@ from paco_core.runtime.tracking.database import connect, sqlite_file
 from paco_core.runtime.tracking.journal import DROPPED_TAG, FOLDER, Delivered, Event, Journal
 from paco_core.runtime.tracking.models import Adapted
 from paco_core.runtime.tracking.outbox import Address, Outbox
+from paco_core.runtime.tracking.sender import Sent, send_left_over, unsent
 from paco_core.runtime.tracking.store import (
     artifact_location,
+    brief_requests,
     dagster_url,
     flatten,
     git_state,
@@ -37,7 +40,6 @@ from paco_core.runtime.tracking.store import (
     surroundings,
     tracking_uri,
 )
-from paco_core.runtime.tracking.sync import Sent, brief_requests, send_left_over, unsent
 from paco_core.runtime.tracking.system import SystemMetrics, is_wanted
 
 if TYPE_CHECKING:
@@ -102,10 +104,16 @@ class Tracker:
     def _delivered(self) -> Delivered:
         return self._outbox.delivered() if self._outbox else Delivered()
 
-    def _tell(self, event: Event) -> None:
+    def _log(self, event: Event) -> None:
         if self._journal is not None:
             with self._dropping():
                 self._journal.append(event)
+
+    def _attach(self, event: Event, name: str, write: Callable[[Path], object]) -> None:
+        """Log an event with a file or folder called ``name``, which ``write`` writes to the path that it gets."""
+        if self._journal is not None:
+            with self._dropping(), self._journal.adding(event, name) as path:
+                write(path)
 
     @contextmanager
     def _dropping(self) -> Iterator[None]:
@@ -124,7 +132,7 @@ class Tracker:
     def params(self, values: Mapping[str, Any]) -> None:
         """Log parameters, flattened to dotted keys, without secrets."""
         shown = {key: redacted(str(value))[:PARAM_CHARACTERS] for key, value in flatten(values).items()}
-        self._tell({"kind": "params", "values": shown})
+        self._log({"kind": "params", "values": shown})
 
     def metrics(self, values: Mapping[str, float], step: int = 0, measures: str | None = None) -> None:
         """Log metrics of one step; NaN is kept as NaN.
@@ -134,8 +142,8 @@ class Tracker:
         """
         if values:
             event = {"kind": "metrics", "step": int(step), "values": {k: float(v) for k, v in values.items()}}
-            self._tell(event if measures is None else {**event, "measures": measures})
-            self._let_go()
+            self._log(event if measures is None else {**event, "measures": measures})
+            self._log_held()
 
     def system(self, values: Mapping[str, float], step: int) -> None:
         """Log figures of the machine, behind the first metrics of the stage.
@@ -148,50 +156,41 @@ class Tracker:
             self._held.append(event)
             waits = self._holds and len(self._held) < HELD_SAMPLES
         if not waits:
-            self._let_go()
+            self._log_held()
 
-    def _let_go(self) -> None:
+    def _log_held(self) -> None:
         with self._lock:
             self._holds, held, self._held = False, self._held, []
         for event in held:
-            self._tell(event)
+            self._log(event)
 
     def tags(self, values: Mapping[str, str]) -> None:
         """Set tags of the run, without secrets."""
         if values:
-            self._tell({"kind": "tags", "values": {k: redacted(str(v))[:TAG_CHARACTERS] for k, v in values.items()}})
+            self._log({"kind": "tags", "values": {k: redacted(str(v))[:TAG_CHARACTERS] for k, v in values.items()}})
 
     def image(self, image: Image.Image, key: str, step: int = 0) -> None:
         """Log a picture of a series: same key, growing step."""
-        if self._journal is None:
-            return
-        event = {"kind": "image", "key": key, "step": int(step)}
-        with self._dropping(), self._journal.adding(event, "picture.png") as path:
-            image.save(path)
+        self._attach({"kind": "image", "key": key, "step": int(step)}, "picture.png", image.save)
 
     def artifact(self, path: Path, folder: str | None = None) -> None:
         """Log a file or a folder as it is now; it may change or go afterwards."""
-        if self._journal is None:
-            return
-        with self._dropping(), self._journal.adding({"kind": "file", "folder": folder}, path.name) as copy:
-            shutil.copytree(path, copy) if path.is_dir() else shutil.copyfile(path, copy)
+        copied = partial(shutil.copytree if path.is_dir() else shutil.copyfile, path)
+        self._attach({"kind": "file", "folder": folder}, path.name, copied)
 
     def text(self, text: str, name: str) -> None:
         """Log a text as the artefact ``name``, without secrets."""
-        if self._journal is None:
-            return
         folder = Path(name).parent.as_posix()
         event = {"kind": "file", "folder": None if folder == "." else folder}
-        with self._dropping(), self._journal.adding(event, Path(name).name) as path:
-            path.write_text(redacted(text), encoding="utf-8")
+        self._attach(event, Path(name).name, lambda path: path.write_text(redacted(text), encoding="utf-8"))
 
     def dataset(self, name: str, path: str, md5: str, context: str = "input") -> None:
         """Log a data set with its DVC md5 as digest."""
-        self._tell({"kind": "dataset", "name": name, "path": path, "md5": md5, "context": context})
+        self._log({"kind": "dataset", "name": name, "path": path, "md5": md5, "context": context})
 
     def external_model(self, name: str, path: Path, tags: Mapping[str, str]) -> None:
         """Log weights by pointer: MLflow knows the model, DVC keeps the bytes."""
-        self._tell({"kind": "model", "name": name, "tags": {"dvc.path": path.as_posix(), **tags}})
+        self._log({"kind": "model", "name": name, "tags": {"dvc.path": path.as_posix(), **tags}})
 
     def adapter(self, name: str, path: Path, folder: Path, adapted: Adapted, tags: Mapping[str, str]) -> None:
         """Log an adapter with its files, so that MLflow loads it.
@@ -200,12 +199,9 @@ class Tracker:
             path: the out of a stage that holds it.
             folder: where its files are now; they may change or go afterwards.
         """
-        if self._journal is None:
-            return
         tags = {"dvc.path": path.as_posix(), **tags}
         event = {"kind": "model", "name": name, "tags": tags, "adapted": adapted.as_dict()}
-        with self._dropping(), self._journal.adding(event, "adapter") as copy:
-            shutil.copytree(folder, copy)
+        self._attach(event, "adapter", partial(shutil.copytree, folder))
 
 
 def is_unwritable(error: OSError) -> bool:
@@ -271,7 +267,7 @@ def open_run(
     finally:
         if system is not None:
             system.stop()
-        tracker._let_go()
+        tracker._log_held()
         _end(journal, status, tracker.dropped, say)
         if waiting := outbox.close(patience):
             say(

@@ -6,6 +6,7 @@ carry the time at which they were logged, and MLflow stores an equal (key, step,
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from paco_core.io.files import DataError
 from paco_core.io.pictures import read_image
 from paco_core.io.secrets import bare, redacted
 from paco_core.runtime.tracking import database, models
-from paco_core.runtime.tracking.journal import DROPPED_TAG, NOTE_TAG, Delivered, Event, Journal
+from paco_core.runtime.tracking.journal import DROPPED_TAG, NOTE_TAG, DamagedJournal, Event, Journal, store_of
 from paco_core.runtime.tracking.models import Adapted
 
 JOURNAL_TAG = "paco.journal"
@@ -28,6 +29,7 @@ FINAL = {
     "INVALID_PARAMETER_VALUE", "BAD_REQUEST", "RESOURCE_DOES_NOT_EXIST", "RESOURCE_ALREADY_EXISTS", "NOT_IMPLEMENTED",
 }  # fmt: skip
 FILE_ATTEMPTS = 5
+PAUSES_S = (0.5, 1.0, 2.0, 5.0, 10.0)  # after the first, second ... attempt that found no answer
 
 
 def short(error: Exception) -> str:
@@ -55,19 +57,51 @@ def is_final(error: Exception) -> bool:
 class Delivery:
     """Delivers one journal, a request or two at a time.
 
+    What people should know is noted in ``delivered.json``, from where the writer prints it.
+
     Args:
         uri: the store of who delivers, with its credentials.
-        say: called with what people should know: what the store refuses, and when it does not answer or does again.
+        say: called with what people should know where the writer has gone.
+        left: whether it has.
     """
 
-    def __init__(self, journal: Journal, uri: str, say: Callable[[str], None]) -> None:
-        self.journal, self._ours, self._say = journal, uri, say
+    def __init__(self, journal: Journal, uri: str, say: Callable[[str], None], *, left: bool = False) -> None:
+        self.journal, self.left, self._ours, self._say = journal, left, uri, say
         self.done = journal.delivered()
-        self._attempts = 0
-        self._failing = False
+        self.failures = 0  # attempts in a row that found no answer
+        self._next_attempt = 0.0
+        self._attempts = 0  # at the next event
+        self._singly = False  # one of a batch is refused
         self._resumed = self.done.offset > 0
         self._client: Any = None
         self._models: dict[str, str] = {}  # the run that made a model ("": this one), and its id
+
+    def attempt(self) -> bool:
+        """Deliver the next events; whether the store took something.
+
+        A store that does not answer is not asked too often, but once more after the run's end; what it says is noted.
+
+        Raises:
+            DamagedJournal: when a line is no event.
+        """
+        size = self.journal.size()
+        over = self.left or self.journal.has_ended()
+        if time.monotonic() < self._next_attempt and not (over and (self.done.failed_at or 0) < size):
+            return False
+        try:
+            worked = self.step()
+        except DamagedJournal:
+            raise
+        except Exception as error:
+            if over and self._is_stuck():
+                return True  # the store is well: a file is asked for again at once, and set aside after some attempts
+            self.failures += 1
+            self._next_attempt = time.monotonic() + PAUSES_S[min(self.failures, len(PAUSES_S)) - 1]
+            self._note_outage(error, size)
+            return False
+        if worked:
+            self.failures, self._next_attempt = 0, 0.0
+        return worked
 
     def step(self) -> bool:
         """Deliver the next events; False when none waits.
@@ -78,66 +112,52 @@ class Delivery:
         waiting = self.journal.waiting(self.done.offset)
         if not waiting:
             return False
-        first = waiting[0][0]
-        batch = [waiting[0]]
-        if first["kind"] in BATCHED:
-            batch = _batch(waiting)
+        batch = waiting[:1] if self._singly else _batch(waiting)
+        first = batch[0][0]
         if self._client is None:  # a store that cannot be opened refuses nothing
             self._connect(self.journal.waiting(0, limit=1)[0][0])
         try:
             self._attempts += 1
             self._deliver([event for event, _ in batch])
         except Exception as error:
-            stuck = self._attempts >= FILE_ATTEMPTS and self.is_stuck()
+            stuck = self._attempts >= FILE_ATTEMPTS and self._is_stuck()
             if not (is_final(error) or stuck) or first["kind"] == "run":
                 raise
-            if len(batch) > 1:  # one of them is to blame: one by one
-                batch = batch[:1]
-                return self._one_by_one(batch[0])
+            if len(batch) > 1:  # one of them is to blame
+                self._singly = True
+                return True
             self._refuse(first, error)
         self._advance(batch)
         return True
 
-    def _one_by_one(self, place: tuple[Event, int]) -> bool:
-        try:
-            self._deliver([place[0]])
-        except Exception as error:
-            if not is_final(error):
-                raise
-            self._refuse(place[0], error)
-        self._advance([place])
-        return True
-
     def _refuse(self, event: Event, error: Exception) -> None:
         home = self.journal.refuse(event, f"{type(error).__name__}: {error}")
-        self._say(f"MLflow refused {event['kind']} ({redacted(str(error))[:300]}); it is kept in {home}")
+        self.done.refused += 1
+        self.done.refusal = f"MLflow refused {event['kind']} ({redacted(str(error))[:300]}); it is kept in {home}"
+        self._report(self.done.refusal)
 
-    def note_outage(self, error: Exception, size: int) -> None:
+    def _note_outage(self, error: Exception, size: int) -> None:
         """Note that :meth:`step` found no answer; the journal had ``size`` bytes when it began."""
-        if not self._failing:
-            self._say(
-                f"MLflow at {self.store()} does not accept figures now ({short(error)}); "
-                f"they are kept in {self.journal.home} and sent later"
-            )
-        self._failing, self.done.failed_at = True, size
+        self.done.outage = (
+            f"MLflow at {store_of(self.journal)} does not accept figures now ({short(error)}); "
+            f"they are kept in {self.journal.home} and sent later"
+        )
+        self.done.failed_at = size
         self.journal.mark(self.done)
+        self._report(self.done.outage)
 
-    def store(self) -> str:
-        """The store's URI, as it may be shown."""
-        return bare(str((self.journal.header() or {}).get("uri", "")))
+    def _report(self, line: str) -> None:
+        if self.left:
+            self._say(line)
 
     def _advance(self, batch: list[tuple[Event, int]]) -> None:
-        """Say first, mark then: the writer may go as soon as all is marked."""
-        if self._failing:
-            self._say(f"MLflow at {self.store()} answers again")
-            self._failing = False
-        self.done.offset, self.done.failed_at = batch[-1][1], None
+        self.done.offset, self.done.failed_at, self.done.outage = batch[-1][1], None, ""
         self.journal.mark(self.done)
         for event, _ in batch:
             self.journal.drop(event)
-        self._attempts = 0
+        self._attempts, self._singly = 0, False
 
-    def is_stuck(self) -> bool:
+    def _is_stuck(self) -> bool:
         """Whether the store itself is well, and it is the file of the next event that cannot be stored."""
         waiting = self.journal.waiting(self.done.offset, limit=1)
         if not waiting or waiting[0][0]["kind"] not in CARRIERS or self._client is None:
@@ -200,7 +220,7 @@ class Delivery:
             run_name=event["name"],
             tags={**event["tags"], JOURNAL_TAG: name},
         )  # fmt: skip
-        self.done = Delivered(self.done.offset, run.info.run_id, experiment_id)
+        self.done.run_id, self.done.experiment_id = run.info.run_id, experiment_id
 
     def _create_experiment(self, event: Event) -> str:
         from mlflow.exceptions import MlflowException
@@ -292,12 +312,12 @@ class Delivery:
 
 
 def _batch(waiting: list[tuple[Event, int]]) -> list[tuple[Event, int]]:
-    """The run of events from the start that one request can carry."""
+    """The first events, as many as one request can carry: one, or some that MLflow logs together."""
     size = 0
     found: list[tuple[Event, int]] = []
     for event, offset in waiting:
         if event["kind"] not in BATCHED:
-            break
+            return found or waiting[:1]
         size += len(event["values"])
         if found and size > METRICS_A_BATCH:
             break

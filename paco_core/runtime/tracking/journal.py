@@ -1,8 +1,8 @@
 """What a run has logged, kept on disk until a store has it: an append-only file of JSON lines.
 
 ``.paco/tracking/<id>/`` holds ``events.jsonl``, ``files/`` (pictures and artefacts on their way),
-``delivered.json`` (how far the store has got), ``said.jsonl`` (what the deliverer wants the writer to show), and
-two files that are locked: ``alive`` while its writer lives, ``delivering`` by the one who brings it to the store.
+``delivered.json`` (how far the store has got, and what it did not take), and two files that are locked: ``alive``
+while its writer lives, ``delivering`` by the one who brings it to the store.
 ``reserve`` takes the room of the last line, which a full disk would have no place for.
 The folder goes when all is delivered. What a store refuses for good is kept in ``.paco/tracking/refused/<id>/``.
 """
@@ -24,7 +24,7 @@ from typing import IO, Any
 from paco_core.io.file_locks import try_hold
 from paco_core.io.files import append_line, write_json
 from paco_core.io.project import owner_root
-from paco_core.io.secrets import redacted
+from paco_core.io.secrets import bare, redacted
 
 FOLDER = Path(".paco") / "tracking"
 REFUSED = "refused"
@@ -45,14 +45,21 @@ class DamagedJournal(ValueError):
 class Delivered:
     """How far a store has got: bytes of ``events.jsonl``, and the run that they went to.
 
-    ``failed_at`` is how many bytes the journal had when the store last left an attempt without an answer; None
-    once it answers again.
+    Attributes:
+        failed_at: how many bytes the journal had when the store last left an attempt without an answer; None once it
+            answers again.
+        outage: in words, why it does not answer.
+        refused: events that the store refused for good.
+        refusal: in words, the last of them.
     """
 
     offset: int = 0
     run_id: str | None = None
     experiment_id: str | None = None
     failed_at: int | None = None
+    outage: str = ""
+    refused: int = 0
+    refusal: str = ""
 
 
 class Journal:
@@ -176,20 +183,6 @@ class Journal:
             _end_of_the_killed(self)
         return True
 
-    def say(self, line: str) -> None:
-        """Have the writer show a line."""
-        append_line(self.home / "said.jsonl", (json.dumps(redacted(line)) + "\n").encode())
-
-    def said(self, offset: int) -> tuple[list[str], int]:
-        """The lines behind ``offset``, and the offset behind them; one that a killed sender left torn is no line."""
-        path = self.home / "said.jsonl"
-        if not path.is_file():
-            return [], offset
-        with path.open("rb") as stream:
-            stream.seek(offset)
-            whole = [line for line in stream if line.endswith(b"\n")]
-        return [text for line in whole if (text := _said(line))], offset + sum(map(len, whole))
-
     def header(self) -> Event | None:
         """The first event, which opens the run; None while there is none."""
         return next((event for event, _ in self.waiting(0, limit=1)), None)
@@ -265,6 +258,11 @@ class Journal:
             shutil.rmtree((self.home / str(name)).parent, ignore_errors=True)
 
 
+def store_of(journal: Journal) -> str:
+    """The URI of a journal's store, as it may be shown."""
+    return bare(str((journal.header() or {}).get("uri", "")))
+
+
 def journals(root: Path) -> list[Journal]:
     """All that lie on disk, oldest first, those of running stages included."""
     homes = (path for path in (owner_root(root) / FOLDER).glob("*") if path.is_dir())
@@ -277,13 +275,6 @@ def _event(line: bytes, path: Path, offset: int) -> Event:
     except ValueError as error:
         raise DamagedJournal(f"{path}, byte {offset}: not an event ({error})") from None
     return event
-
-
-def _said(line: bytes) -> str | None:
-    try:
-        return str(json.loads(line))
-    except ValueError:
-        return None
 
 
 def sweep(root: Path) -> None:

@@ -1,208 +1,155 @@
-"""The one process that sends to MLflow.
-
-The first stage starts it as ``python -m paco_core.runtime.tracking.sender ROOT``. It imports MLflow once,
-serves the journals of all stages that run, ends the runs of those that were killed, and goes when nothing has come for
-a while. It may be killed at any time: a stage that waits for it starts another one, which reads on from what is
-marked as delivered.
-"""
+"""Brings the journals of a project to MLflow: in a process of its own while stages run, else in `paco sync`."""
 
 from __future__ import annotations
 
 import math
-import os
-import sys
 import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
-from paco_core.io.file_locks import try_hold
-from paco_core.io.imports import uncollected
-from paco_core.io.secrets import bare, redact_tracebacks, redacted
-from paco_core.runtime.tracking.delivery import Delivery
-from paco_core.runtime.tracking.journal import Journal, journals
-from paco_core.runtime.tracking.outbox import Address
-from paco_core.runtime.tracking.store import tracking_uri
-from paco_core.runtime.tracking.sync import Sent, brief_requests
+from paco_core.io.secrets import bare, redacted
+from paco_core.runtime.tracking.delivery import PAUSES_S, Delivery
+from paco_core.runtime.tracking.journal import DamagedJournal, Journal, journals, sweep
+from paco_core.runtime.tracking.store import brief_requests, tracking_uri
 
 POLL_S = 0.1
-PAUSES_S = (0.5, 1.0, 2.0, 5.0, 10.0)  # after the first, second ... attempt that found no answer
-IDLE_S = 20.0
-IDLE = "PACO_SENDER_IDLE_S"
-TAKEOVER_S = 1.0  # for a sender that goes, and for those who look whether one lives
-
-
-@dataclass
-class Parcel:
-    """A journal that this sender delivers."""
-
-    journal: Journal
-    delivery: Delivery
-    left: bool  # its writer has gone
-    before: int  # events that waited when it was left
-    failures: int = 0
-    failed_at: int = -1  # bytes of the journal when the last attempt that found no answer began
-    next_attempt: float = 0.0
-
-    def is_due(self) -> bool:
-        """Whether to ask the store: not too often while it does not answer, but once more after the run's end."""
-        if time.monotonic() >= self.next_attempt:
-            return True
-        return self.failed_at < self.journal.size() and self.is_over()
-
-    def is_over(self) -> bool:
-        """Whether nothing more will be logged."""
-        return self.left or self.journal.has_ended()
-
-    def is_hopeless(self) -> bool:
-        """Whether nobody waits any more and the store does not take it."""
-        return self.left and self.failed_at >= self.journal.size()
 
 
 class Sender:
-    """Delivers the journals of one address, a request or two of each at a time; all of them go to one store.
+    """Delivers the journals of a project, a request or two of each at a time.
 
-    Journals that earlier processes left behind are its own where they go to the same store. One that the store does
-    not take is asked for once, and again when the next stage comes.
+    Those of running stages where it serves them, and those that earlier processes left behind: of the latter one that
+    the store does not take is tried once, and again when the next stage comes or the store answers again.
+
+    Args:
+        uri: the store, with its credentials.
+        say: called with what people should know of the journals whose writer has gone.
+        key: of its address; without one it sends only what was left, to whichever store.
     """
 
-    def __init__(self, address: Address, uri: str) -> None:
-        self._address, self._uri = address, uri
-        self._parcels: dict[str, Parcel] = {}
-        self._resting: dict[str, float] = {}  # names, and when they are looked at again
+    def __init__(self, root: Path, uri: str, say: Callable[[str], None], key: str | None = None) -> None:
+        self._root, self._uri, self._say, self._key = root, uri, say, key
+        self._deliveries: dict[str, Delivery] = {}
+        self._later: dict[str, float] = {}  # names of journals, and when they are tried again
 
     def run(self, idle_s: float, is_gone: Callable[[], bool]) -> None:
         """Deliver until nothing has come for ``idle_s`` seconds, or the project ``is_gone``."""
         last = time.monotonic()
         while not is_gone():
             worked = self.round()
-            if self._parcels:
+            if self._deliveries:
                 last = time.monotonic()
             elif time.monotonic() - last >= idle_s:
                 break
             if not worked:
                 time.sleep(POLL_S)
-        for parcel in self._parcels.values():
-            parcel.journal.free()
+        self.free()
+
+    def free(self) -> None:
+        """Leave what is not delivered to others."""
+        for delivery in self._deliveries.values():
+            delivery.journal.free()
 
     def round(self) -> bool:
-        """Deliver a little of each journal; whether there was something."""
-        worked, found = False, journals(self._address.root)
-        for name in self._parcels.keys() - {journal.home.name for journal in found}:
-            self._put_down(self._parcels[name].journal)  # its writer took it away
+        """Deliver a little of each journal; whether the store took something."""
+        worked, found = False, journals(self._root)
+        for name in self._deliveries.keys() - {journal.home.name for journal in found}:
+            self._put_down(self._deliveries[name].journal)  # its writer took it away
         for journal in found:
+            name = journal.home.name
             try:
-                parcel = self._parcels.get(journal.home.name) or self._take(journal)
-                worked = (parcel is not None and self._attend(parcel)) or worked
-            except Exception:  # one that nobody can read, or a full disk: it must not stop the others
-                parcel = self._parcels.get(journal.home.name)
-                self._put_down(journal)
+                delivery = self._deliveries.get(name) or self._take(journal)
+                worked = (delivery is not None and self._attend(delivery)) or worked
+            except Exception as error:  # one that nobody can read, or a full disk: it must not stop the others
+                lives = name in self._deliveries and not self._deliveries[name].left
+                self._put_down(journal, time.monotonic() + PAUSES_S[-1] if lives else math.inf)
                 if journal.home.exists():  # else its writer took it away in this moment
-                    lives = parcel is not None and not parcel.left
-                    self._resting[journal.home.name] = time.monotonic() + PAUSES_S[-1] if lives else math.inf
-                    print(redacted(traceback.format_exc()), file=sys.stderr, flush=True)
+                    self._say(_problem(error))
         return worked
 
-    def _take(self, journal: Journal) -> Parcel | None:
-        """Take a journal on, where it is this sender's and no other deliverer is at it."""
+    def _take(self, journal: Journal) -> Delivery | None:
+        """Take a journal on, where it is this sender's and no other one is at it."""
         name = journal.home.name
-        if time.monotonic() < self._resting.get(name, 0.0):
+        if time.monotonic() < self._later.get(name, 0.0):
             return None
         header = journal.header() or {}
-        ours = header.get("sender") == self._address.key
-        if not (ours or header.get("uri") == bare(self._uri)):
+        ours = self._key is not None and header.get("sender") == self._key
+        if not (ours or self._key is None or header.get("uri") == bare(self._uri)):
             return None
         left = journal.is_left()
         if not (ours or left) or not journal.reserve():
             return None
         if not left:
-            self._resting.clear()
-        delivery = Delivery(journal, self._uri, lambda line: self._say(journal, line))
-        self._parcels[name] = Parcel(journal, delivery, left, journal.count_waiting())
-        return self._parcels[name]
+            self._later.clear()
+        self._deliveries[name] = Delivery(journal, self._uri, self._say, left=left)
+        return self._deliveries[name]
 
-    def _attend(self, parcel: Parcel) -> bool:
-        journal = parcel.journal
-        if not parcel.left and journal.is_left():
-            parcel.left, parcel.before = True, journal.count_waiting()
-        worked = parcel.is_due() and self._attempt(parcel)
-        if parcel.left and journal.is_done():
+    def _attend(self, delivery: Delivery) -> bool:
+        journal, failures = delivery.journal, delivery.failures
+        delivery.left = delivery.left or journal.is_left()
+        worked = delivery.attempt()
+        if failures and not delivery.failures:
+            self._later.clear()  # the store answers again
+        if delivery.left and journal.is_done():
             journal.remove()
             self._put_down(journal)
-            if parcel.before:
-                self._say(journal, f"MLflow: {Sent(1, parcel.before, 0, ()).text()}")
-        elif parcel.is_hopeless():
-            self._put_down(journal)
-            self._resting[journal.home.name] = math.inf
+        elif delivery.left and delivery.failures:
+            self._put_down(journal, math.inf)
         return worked
 
-    def _attempt(self, parcel: Parcel) -> bool:
-        """Deliver a little; whether there was something that the store took."""
-        size = parcel.journal.size()
-        try:
-            worked = parcel.delivery.step()
-        except Exception as error:
-            if parcel.is_over() and parcel.delivery.is_stuck():
-                return True  # the store is well: a file is asked for again at once, and set aside after some attempts
-            parcel.failures, parcel.failed_at = parcel.failures + 1, size
-            parcel.next_attempt = time.monotonic() + PAUSES_S[min(parcel.failures, len(PAUSES_S)) - 1]
-            parcel.delivery.note_outage(error, size)
-            return False
-        if parcel.failures:
-            parcel.failures, parcel.failed_at, parcel.next_attempt = 0, -1, 0.0
-            self._resting.clear()  # the store answers again
-        return worked
-
-    def _put_down(self, journal: Journal) -> None:
-        if parcel := self._parcels.pop(journal.home.name, None):
-            parcel.journal.free()
-
-    def _say(self, journal: Journal, line: str) -> None:
-        """Tell the stage; where it has gone, those that run."""
-        mine = self._parcels.get(journal.home.name)
-        heard = [mine] if mine is not None and not mine.left else [p for p in self._parcels.values() if not p.left]
-        for parcel in heard:
-            with suppress(FileNotFoundError):  # it has just gone, too
-                parcel.journal.say(line)
+    def _put_down(self, journal: Journal, until: float = 0.0) -> None:
+        if delivery := self._deliveries.pop(journal.home.name, None):
+            delivery.journal.free()
+        journal.free()
+        self._later[journal.home.name] = until
 
 
-def lock(file: Path) -> IO[bytes] | None:
-    """The lock of an address, held until it is closed; None when another sender holds it."""
-    deadline = time.monotonic() + TAKEOVER_S
-    file.parent.mkdir(parents=True, mode=0o700, exist_ok=True)
-    while (held := try_hold(file)) is None and time.monotonic() < deadline:
-        time.sleep(POLL_S)
-    return held
+def _problem(error: Exception) -> str:
+    if isinstance(error, DamagedJournal):
+        return f"{error}; it is kept and does not block the others: fix the line or remove the folder"
+    return redacted("".join(traceback.format_exception(error)))
 
 
-def is_gone(file: Path, held: IO[bytes]) -> bool:
-    """Whether the project, or its folder of senders, was taken away."""
-    try:
-        return not os.path.samestat(file.stat(), os.fstat(held.fileno()))
-    except FileNotFoundError:
-        return True
+@dataclass(frozen=True)
+class Sent:
+    """What became of journals that earlier processes left behind."""
+
+    runs: int
+    events: int
+    waiting: int
+    problems: tuple[str, ...]
+
+    def text(self) -> str:
+        lines = [f"{self.runs} runs brought up to date ({self.events} events), {self.waiting} events wait"]
+        return "\n".join([*lines, *self.problems])
 
 
-def main(root: Path) -> None:
-    redact_tracebacks()
-    address, uri = Address.of(root, os.environ), tracking_uri(root)
-    held = lock(address.file)
-    if held is None:
-        return
-    with held, brief_requests():
-        held.truncate(0)  # what the last one complained about
-        held.write(f"process {os.getpid()}\n".encode())
-        held.flush()
-        with uncollected():
-            import mlflow  # noqa: F401  (now, while the stage works)
-        sender = Sender(address, uri)
-        sender.run(float(os.environ.get(IDLE) or IDLE_S), lambda: is_gone(address.file, held))
-        if not is_gone(address.file, held):
-            address.file.unlink()  # keys that expire would leave one each; a sender that failed leaves its complaint
+def unsent(root: Path) -> int:
+    """How many journals lie on disk, those of running stages included; asks nobody."""
+    return len(journals(root))
 
 
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+def send_left_over(root: Path, patience_s: float = 60.0) -> Sent:
+    """Deliver at once every journal whose writer has gone; a store that does not answer is asked once each.
+
+    What another sender is at is left to it and counted as waiting.
+    """
+    deadline = time.monotonic() + patience_s
+    sweep(root)
+    left: dict[Path, int] = {}
+    for journal in journals(root):
+        with suppress(FileNotFoundError, DamagedJournal):  # another sender was faster; the sender below reports it
+            if journal.is_left():
+                left[journal.home] = journal.count_waiting()
+    problems: list[str] = []
+    sender = Sender(root, tracking_uri(root), problems.append)
+    with brief_requests():
+        while sender.round() and time.monotonic() < deadline:
+            pass
+    sender.free()
+    sent = [before - Journal(home).count_waiting() for home, before in left.items()]
+    runs, events = sum(count > 0 for count in sent), sum(sent)
+    return Sent(runs, events, sum(left.values()) - events, tuple(problems))

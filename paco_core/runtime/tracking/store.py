@@ -6,7 +6,8 @@ import getpass
 import os
 import re
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -20,6 +21,12 @@ ARTIFACTS_URI = "MLFLOW_ARTIFACTS_DESTINATION"  # as of `mlflow server`
 PAGES = "http://127.0.0.1:5000"  # where `make ui` shows a local store
 DAGSTER_PAGES = "http://127.0.0.1:3000"
 SERVERS = ("http://", "https://")
+#: MLflow asks seven times over minutes by itself; here the journal does the waiting.
+HTTP = {
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+}
 _RELATIVE_FILE = re.compile(r"(sqlite(?:\+\w+)?:///)(?!/|:memory:|file:)(?=.)")
 
 
@@ -110,3 +117,19 @@ def _user() -> dict[str, str]:
         return {"mlflow.user": os.environ.get(USER) or getpass.getuser()}
     except (KeyError, OSError):
         return {}
+
+
+@contextmanager
+def brief_requests(**settings: str) -> Iterator[None]:
+    """Requests that give up soon, unless the environment says how long to try.
+
+    Args:
+        settings: MLflow's variables that are to be other than in :data:`HTTP`.
+    """
+    ours = {name: value for name, value in {**HTTP, **settings}.items() if name not in os.environ}
+    os.environ.update(ours)
+    try:
+        yield
+    finally:
+        for name in ours:
+            os.environ.pop(name, None)
