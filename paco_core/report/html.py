@@ -1,30 +1,40 @@
-"""Self-contained pages of HTML: templates with the common style, and pictures as data URLs with words."""
+"""What self-contained pages are made of: templates with the common style, pictures as data URLs, and numbers by key.
+
+Each number of the report is registered once, shown from here, and written to ``metrics.json``: it cannot stand on the
+page without a key, so the page and the file cannot disagree.
+"""
 
 from __future__ import annotations
 
 import base64
 import io
+import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from paco_core.io import paths
 from paco_core.io.shards import encode_png
+from paco_core.io.skipped import skipped
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 TEMPLATES = Path(__file__).parent / "templates"
 PIXELATED_PX, LARGEST_PX = 256, 512
+Number = float | int | None
+UNKNOWN = "–"
 
 
 def render(template: Path, view: Mapping[str, Any], **filters: Callable[..., Any]) -> str:
     """The page that a template makes of ``view``.
 
-    It finds the macro of ``picture.html.j2``, ``style``, and the filter ``raw`` for what our own code drew, every text
+    It finds the macros of ``parts.html.j2``, ``style``, and the filter ``raw`` for what our own code drew, every text
     from outside escaped by it.
     """
     env = Environment(
@@ -76,3 +86,103 @@ class Picture:
 
 def _data_url(kind: str, data: bytes) -> str:
     return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
+
+
+def text_of(value: Number, form: str) -> str:
+    """A number in a format such as ``.3f``, ``+.3f``, ``.0%`` or ``duration``; a dash where there is none."""
+    if value is None or not math.isfinite(value):
+        return UNKNOWN
+    if form == "duration":
+        return duration(value)
+    return format(value, form).replace("-", "−")  # a true minus sign is as wide as a plus
+
+
+def duration(seconds: float) -> str:
+    """``4.2 s``, ``3 min 05 s``, ``2 h 10 min``."""
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    minutes = round(seconds / 60)
+    return f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+@dataclass
+class Figures:
+    """All numbers by dotted key."""
+
+    values: dict[str, Number] = field(default_factory=dict)
+
+    def add(self, key: str, value: Any) -> str:
+        """Register a number (None and NaN = unknown) and return its key.
+
+        Raises:
+            ValueError: when the key holds another number already.
+        """
+        number = None if value is None or not math.isfinite(value) else value
+        if self.values.setdefault(key, number) != number:
+            raise ValueError(f"figure {key} is {self.values[key]} already, cannot be {number} too")
+        return key
+
+    def add_all(self, prefix: str, tree: Mapping[str, Any]) -> None:
+        """Register every number of a nested mapping under dotted keys."""
+        for name, value in tree.items():
+            key = f"{prefix}.{name}"
+            if isinstance(value, Mapping):
+                self.add_all(key, value)
+            elif value is None or (isinstance(value, int | float) and not isinstance(value, bool)):
+                self.add(key, value)
+
+    def get(self, key: str) -> Number:
+        """The number of a key.
+
+        Raises:
+            KeyError: when it was never registered.
+        """
+        return self.values[key]
+
+    def show(self, key: str, form: str = ".3f") -> str:
+        """The number as HTML, marked with its key so that a reader (and a test) finds it in the file."""
+        text = text_of(self.values[key], form)
+        missing = ' title="not measured"' if text == UNKNOWN else ""
+        name, how = escape(key, quote=True), escape(form, quote=True)
+        return f'<data class="num" data-figure="{name}" data-format="{how}"{missing}>{text}</data>'
+
+    def range(self, key: str, form: str = ".3f") -> str:
+        """``low to high`` of the interval under ``key`` (keys ``.low`` and ``.high``)."""
+        return f"{self.show(f'{key}.low', form)} to {self.show(f'{key}.high', form)}"
+
+
+@dataclass(frozen=True)
+class Missing:
+    """A part that cannot be shown for want of ``out``, which a stage makes, or an item of one."""
+
+    what: str
+    out: Path
+    item: str | None = None
+
+    @property
+    def path(self) -> str:
+        return self.out.as_posix()
+
+    @property
+    def make(self) -> str:
+        """The command that makes it."""
+        return f"dvc repro {paths.producer(self.out)}{f'@{self.item}' if self.item else ''}"
+
+
+@dataclass(frozen=True)
+class Skipped:
+    """A part that there is not, since its stage had nothing to do."""
+
+    what: str
+    reason: str
+
+    @classmethod
+    def of(cls, what: str, folder: Path) -> Skipped | None:
+        """The part made of the out ``folder``; None where its stage did something, or has not run."""
+        reason = skipped(folder)
+        return None if reason is None else cls(what, reason)

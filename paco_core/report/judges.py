@@ -16,8 +16,7 @@ from paco_core.io.files import read_json, read_table
 from paco_core.io.shards import GRID_COLUMNS, ShardReader
 from paco_core.report import charts
 from paco_core.report.charts import Axis, Chart, keep, line, read_log
-from paco_core.report.figures import Figures, Missing, Skipped
-from paco_core.report.html import Picture
+from paco_core.report.html import Figures, Missing, Picture, Skipped
 
 SHEET_ROWS, PAIRS = 6, 6
 LABELS = ("Yes", "No")

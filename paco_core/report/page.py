@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
 
 from dvc_project.lockfile import Lock
+from dvc_project.project import GRAPH_FILE, stages_of
 from paco_core.config.params import PARAMS_FILE, Params
 from paco_core.io import paths
-from paco_core.report import charts, judges, policies, runs
-from paco_core.report.figures import Figures, Missing, Skipped
-from paco_core.report.html import TEMPLATES, render
-from paco_core.report.runs import StageRun
+from paco_core.io.files import DataError
+from paco_core.report import charts, judges, policies
+from paco_core.report.html import TEMPLATES, Figures, Missing, Skipped, render
 from paco_core.report.showcase import Showcase, showcase
+from paco_core.runtime import graph
 from paco_core.runtime.provenance.chain import Run
 from paco_core.runtime.tracking import flatten, git_state
 from paco_core.tasks.edits import EDITS
@@ -25,11 +28,34 @@ from paco_core.tasks.sets import SETS
 from paco_core.tasks.table import recipes_of
 
 STAGE_ROW_PX, GUTTER_PX = 58, 76
+#: Whose versions stand on the page.
+COMPUTED = (
+    "paco-rl", "torch", "diffusers", "transformers", "peft", "open_clip_torch", "dvc", "dagster", "mlflow",
+)  # fmt: skip
 #: What is shown of a policy first, by the benchmark that measured it.
 HEADLINES = {
     paths.T2IS.name: ("consistency", "gold_consistency", "gold_following"),
     paths.GEDIT.name: ("editing", "gold_editing"),
 }
+
+
+@dataclass(frozen=True)
+class StageRun:
+    """A stage of the graph with the run that made its outs.
+
+    ``seconds`` is the sum over the items of a matrix stage, None when none is known; ``pages`` are the addresses of
+    their runs in MLflow.
+    """
+
+    name: str
+    about: str
+    group: str
+    parts: int
+    seconds: float | None
+    recorded: bool  # dvc.lock knows its outs
+    commit: str | None
+    pages: tuple[str, ...]
+    needs: tuple[int, ...]  # positions of the stages whose outs it reads
 
 
 @dataclass
@@ -59,7 +85,7 @@ def build(root: Path, params: Params, lock: Lock, found: Mapping[str, Run], made
 
     Args:
         lock: what DVC recorded of the stages: which have outs, and their md5s.
-        found: the run that made the outs of each stage (``runs.recorded_runs``).
+        found: the run that made the outs of each stage (``records.recorded_runs``).
         made: the time that the page states; now when None.
     """
     figures = Figures()
@@ -77,7 +103,7 @@ def build(root: Path, params: Params, lock: Lock, found: Mapping[str, Run], made
             return None
         return part
 
-    stages = runs.stage_runs(root, lock, found)
+    stages = stage_runs(root, lock, found)
     sheet = shown(judges.contact_sheet(root))
     cards = shown(judges.pair_cards(root))
     judge = shown(judges.rankings(root, figures))
@@ -114,8 +140,8 @@ def build(root: Path, params: Params, lock: Lock, found: Mapping[str, Run], made
         "marker": charts.legend_marker,
         "sample_measure": policies.measure_of(params, "consistency"),
         "parameters": _parameters(lock),
-        "versions": runs.versions(),
-        "outs": runs.recorded_outs(lock),
+        "versions": _versions(),
+        "outs": _recorded_outs(lock),
         "missing": missing,
         "skipped": left_out,
         "opening": _opening(root, params, parts, figures),
@@ -129,6 +155,53 @@ def build(root: Path, params: Params, lock: Lock, found: Mapping[str, Run], made
         range=lambda key, form=".3f": Markup(figures.range(key, form)),  # noqa: S704
     )
     return Report(html, figures, curves, missing, left_out, _headline(params, figures))
+
+
+def stage_runs(root: Path, lock: Lock, found: Mapping[str, Run]) -> list[StageRun]:
+    """The stages in the order of ``dvc.yaml``, bookkeeping left out; ``lock`` knows which have outs.
+
+    Raises:
+        DataError: when there is no ``dvc.yaml`` at the root.
+    """
+    if not (declared := stages_of(root)):
+        raise DataError(f"{root / GRAPH_FILE}: no stages there")
+    stages = {stage.group: stage for stage in declared.values() if stage.dagster.get("group")}
+    names, edges = list(stages), graph.edges(declared.values())
+    needs = {name: tuple(names.index(a) for a, b in edges if b == name and a in stages) for name in names}
+    rows = []
+    for name, stage in stages.items():
+        runs = [run for label, run in sorted(found.items()) if label.split("@")[0] == name]
+        rows.append(
+            StageRun(
+                name=name,
+                about=(stage.desc or "").partition(". ")[0],
+                group=str(stage.dagster["group"]),
+                parts=max(1, len(runs)),
+                seconds=sum(known) if (known := [run.seconds for run in runs if run.seconds is not None]) else None,
+                recorded=any(entry.split("@")[0] == name for entry in lock.entries),
+                commit=next((run.git_commit for run in runs if run.git_commit), None),
+                pages=tuple(run.mlflow_url for run in runs if run.mlflow_url),
+                needs=needs[name],
+            )
+        )
+    return rows
+
+
+def _recorded_outs(lock: Lock) -> list[tuple[str, str]]:
+    """(path, md5) of every out that ``dvc.lock`` records: the exact data behind the page."""
+    outs = [out for entry in lock.entries.values() for out in entry.outs.items()]
+    return sorted((path, md5) for path, md5 in outs if path != paths.REPORT.as_posix() and md5)
+
+
+def _versions() -> dict[str, str]:
+    """Versions of what computed the figures."""
+    found = {"python": platform.python_version(), "system": f"{platform.system()} {platform.machine()}"}
+    for name in COMPUTED:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = "not installed as a package"
+    return found
 
 
 def _untrained(root: Path) -> list[Skipped]:

@@ -13,8 +13,7 @@ from paco_core.io.files import inside, read_json
 from paco_core.io.pictures import read_image
 from paco_core.report import charts
 from paco_core.report.charts import Axis, Chart, by_size, keep, line, read_log
-from paco_core.report.figures import Figures, Missing
-from paco_core.report.html import Picture
+from paco_core.report.html import Figures, Missing, Picture
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from PIL.Image import Image
 
-    from paco_core.report.figures import Figures
+    from paco_core.report.html import Figures
     from paco_core.report.policies import Measure, PolicyPart
 
 MOST_SETS = 100  # shown: those of the paper's profile are 1024 px wide, and take long to read

@@ -16,10 +16,11 @@ from fixture_project import found_runs, write_project
 from dvc_project.lockfile import Lock
 from paco_core.config.params import load
 from paco_core.report import charts, judges, page
-from paco_core.report.figures import Figures, duration, text_of
-from paco_core.report.runs import recorded_runs, stage_runs
+from paco_core.report.html import Figures, duration, text_of
+from paco_core.report.page import stage_runs
 from paco_core.runtime.provenance import records
 from paco_core.runtime.provenance.chain import Run
+from paco_core.runtime.provenance.records import recorded_runs
 
 MADE = datetime(2026, 1, 2, 3, 4, tzinfo=UTC)
 LOADING = {"img", "script", "link", "iframe", "source", "video", "audio", "object", "embed", "use", "image"}

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from pathlib import Path
 
+from dvc_project.lockfile import Lock
 from paco_core.io import files
 from paco_core.io.files import DataError
 from paco_core.runtime.provenance.chain import Run
@@ -39,3 +40,16 @@ def recorded(root: Path, label: str, recipe: str) -> Run | None:
         return Run(**tree["run"]) if tree["recipe"] == recipe else None
     except (KeyError, TypeError) as error:
         raise DataError(f"{path}: not the record of a run ({error!r}); remove it") from None
+
+
+def recorded_runs(root: Path, lock: Lock) -> dict[str, Run]:
+    """The run that made the present outs of each stage or item (``grids@0``), where a record of it lies here.
+
+    Raises:
+        DataError: when a record is damaged.
+    """
+    found = {}
+    for label, entry in lock.entries.items():
+        if run := recorded(root, label, entry.inputs.digest):
+            found[label] = run
+    return found
