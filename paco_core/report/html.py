@@ -34,7 +34,7 @@ UNKNOWN = "–"
 def render(template: Path, view: Mapping[str, Any], **filters: Callable[..., Any]) -> str:
     """The page that a template makes of ``view``.
 
-    It finds the macros of ``parts.html.j2``, ``style``, and the filter ``raw`` for what our own code drew, every text
+    It finds the macro of ``picture.html.j2``, ``style``, and the filter ``raw`` for what our own code drew, every text
     from outside escaped by it.
     """
     env = Environment(
