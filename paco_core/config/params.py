@@ -41,7 +41,8 @@ from paco_core.config.params_data import (
     ReasonsParams,
 )
 from paco_core.config.params_edits import EditingParams, EditPromptsParams, EditQuestion, EditsParams, Painter
-from paco_core.config.params_policies import EarlyStop, PoliciesParams, PolicyRecipe, PolicyTraining
+from paco_core.config.params_losses import EarlyStop
+from paco_core.config.params_policies import PoliciesParams, PolicyRecipe, PolicyTraining
 from paco_core.config.params_reward import RewardParams, ServingParams
 from paco_core.config.params_rewards import RewardSet, RewardTerm
 from paco_core.io.files import DataError

@@ -30,12 +30,12 @@ from paco_core.config.params_base import (
     Seed,
     Side,
 )
+from paco_core.config.params_losses import OFFLINE, DpoParams, EarlyStop, KlParams, Loss, NftParams
 from paco_core.config.params_rewards import RewardSet, refuse_unknown
-from paco_core.config.references import AdapterRef, ModelRef, UserFile
+from paco_core.config.references import AdapterRef, ModelRef, PreferencesFolder, UserFile
 from paco_core.config.registered import registered
 from paco_core.io.files import DataError, checked_name
 
-Loss = Annotated[str, registered("grpo/losses.py", "LOSSES", "nft")]
 Dynamics = Annotated[str, registered("grpo/dynamics.py", "DYNAMICS", "ode")]
 
 
@@ -46,37 +46,6 @@ class PromptFiles(Section):
     """JSON Lines of T2IS records to train on, instead of the graph's"""
     test: UserFile
     """JSON Lines of T2IS records to evaluate on"""
-
-
-class NftParams(Section):
-    """Loss nft (DiffusionNFT, arXiv 2509.16117), table of its schedules in its code."""
-
-    mix: Annotated[float, Field(gt=0, le=1)] = 1.0
-    """b of the loss nft, the share of the new velocity in the implicit policies"""
-    decay: Literal["on_policy", "slow", "late"] = "slow"
-    """how fast the adapter `old` follows"""
-
-
-class KlParams(Section):
-    """Distance to the policy without adapter. No reference pass is run at beta 0."""
-
-    beta: FromZero = 0.0
-    """weight of the distance to the model without adapter; 0 = no such pass"""
-    form: Literal["exact", "paper"] = "exact"
-    """exact, or divided by the step's deviation as in the paper"""
-
-
-class EarlyStop(Section):
-    """When to end a training before its last epoch; the outs are those of a finished one."""
-
-    reward_rise: FromZero = 0.05
-    """rise of the weighted reward that a training must keep, as a share of its first epochs'"""
-    diversity_kept: Fraction = 0.5
-    """share of the first epochs' panel diversity below which a training ends"""
-    patience: Positive = 3
-    """epochs that both must hold; also how many first epochs are averaged"""
-    nan: Literal["error", "stop"] = "error"
-    """what a gradient that is not finite does"""
 
 
 class PolicyTraining(Section):
@@ -111,6 +80,7 @@ class PolicyTraining(Section):
     max_advantage: AboveZero
     """advantages are clipped to this"""
     nft: NftParams = NftParams()
+    dpo: DpoParams = DpoParams()
     kl: KlParams = KlParams()
     epochs: Natural
     """rounds of sampling and learning; 0 = only evaluate the start"""
@@ -169,9 +139,33 @@ class PolicyTraining(Section):
 
     @model_validator(mode="after")
     def _log_prob_fits_the_loss(self) -> PolicyTraining:
-        if self.loss == "nft" and self.old_log_prob == "recomputed":
-            raise ValueError("loss nft uses no log-probabilities: leave old_log_prob at 'rollout'")
+        if self.forward and self.old_log_prob == "recomputed":
+            raise ValueError(f"loss {self.loss} uses no log-probabilities: leave old_log_prob at 'rollout'")
+        if self.offline and self.kl.beta > 0:
+            raise ValueError(f"loss {self.loss} takes no KL: set kl.beta to 0 (dpo.beta is what holds dpo)")
         return self
+
+    @property
+    def offline(self) -> bool:
+        """Whether the loss learns from pictures that were ranked before, without a rollout."""
+        return self.loss in OFFLINE
+
+    @property
+    def forward(self) -> bool:
+        """Whether the loss noises clean latents anew, and so needs no noisy step of a rollout."""
+        return self.loss == "nft" or self.offline
+
+    @property
+    def pictures_an_epoch(self) -> int:
+        """Pictures that are sampled, or ranked ones that are learnt from."""
+        if self.offline:
+            return self.prompts_per_epoch * self.pictures_a_pair
+        return self.prompts_per_epoch * self.group_size
+
+    @property
+    def pictures_a_pair(self) -> int:
+        """Pictures of a ranked pair that an offline loss looks at: the best, and for dpo the worst."""
+        return 2 if self.loss == "dpo" else 1
 
 
 def _own_and_shared(schema: dict[str, Any]) -> None:
@@ -218,7 +212,7 @@ class PolicyRecipe(PolicyTraining):
     num_noise_steps: Positive | None = None
     """so many of noise_steps, drawn anew each epoch; null = all"""
     train_steps: list[Natural] | None = None
-    """noise steps that are trained (loss nft, sampling steps); null = all"""
+    """noise steps that are trained (losses nft, dpo, sft: sampling steps); null = all"""
     dynamics: Dynamics
     """how noise enters a step; an entry of `paco_core/grpo/dynamics.py`"""
     noise_level: AboveZero
@@ -229,6 +223,8 @@ class PolicyRecipe(PolicyTraining):
     """guidance scale"""
     max_sequence_length: Positive
     """tokens of a prompt that the text encoder reads"""
+    preferences: PreferencesFolder | None = None
+    """folder of people's rankings of pictures, for the losses dpo and sft; null = the graph's rankings of its grids"""
     prompts: PromptFiles | None = None  # of sets; null = the graph's diverse prompts, some of them held back
     rewards: RewardSet
     test_rewards: RewardSet | None = None  # what evaluation asks; null = the training's rewards
@@ -269,16 +265,25 @@ class PolicyRecipe(PolicyTraining):
 
     @model_validator(mode="after")
     def _steps_fit_the_loss(self) -> PolicyRecipe:
-        if self.loss != "nft" and not self.noise_steps:
+        if not self.forward and not self.noise_steps:
             raise ValueError(
                 f"loss {self.loss} learns from noisy steps and there are none; name some in noise_steps, or choose "
                 "loss nft"
             )
-        allowed = range(self.sampling_steps) if self.loss == "nft" else self.noise_steps
+        allowed = range(self.sampling_steps) if self.forward else self.noise_steps
         wrong = [s for s in self.train_steps or [] if s not in allowed]
         if wrong or self.train_steps == []:
-            kind = "sampling" if self.loss == "nft" else "noise"
+            kind = "sampling" if self.forward else "noise"
             raise ValueError(f"train_steps {wrong or []} are not among the {kind} steps; choose from {list(allowed)}")
+        return self
+
+    @model_validator(mode="after")
+    def _preferences_are_learnt_from(self) -> PolicyRecipe:
+        if self.preferences is not None and not self.offline:
+            raise ValueError(
+                f"loss {self.loss} learns from its own pictures, not from preferences; choose loss "
+                f"{' or '.join(OFFLINE)}, or leave preferences null"
+            )
         return self
 
     @property
@@ -358,7 +363,7 @@ def _laid_over(shared: dict[str, Any], own: Any) -> Any:
     if not isinstance(own, dict):
         return own
     given = {key: value for key, value in own.items() if value is not None or key not in shared}
-    if given.get("loss") == "nft":
+    if given.get("loss") in ("nft", *OFFLINE):
         given.setdefault("old_log_prob", "rollout")  # it uses no log-probabilities, whatever the others use
     for key, value in given.items():
         if isinstance(value, dict) and isinstance(shared.get(key), dict):

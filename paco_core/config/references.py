@@ -28,6 +28,7 @@ class Names:
 ModelRef = Annotated[str, Names("model")]  # a folder of the project, or a model of a hub
 AdapterRef = Annotated[str, Names("adapter")]  # a folder, a safetensors file, or an adapter of a hub
 UserFile = Annotated[str, Names("file")]
+PreferencesFolder = Annotated[str, Names("folder", "put rankings.jsonl and its pictures there or name another")]
 BenchmarkFolder = Annotated[str, Names("folder", "put the benchmark there or name another")]
 
 

@@ -45,6 +45,8 @@ def refuse_uneven(sizes: Sequence[Hashable], recipe: PolicyRecipe, world: int) -
     """
     for epoch in range(recipe.epochs if len(set(sizes)) > 1 else 1):
         rows = prompts_of_epoch(len(sizes), recipe.prompts_per_epoch, epoch, recipe.seed)
+        if recipe.offline:
+            return  # nothing is rolled out
         of_size = Counter(sizes[row] for row in rows).values()
         share(sum(-(-count * recipe.group_size // recipe.rollout_batch) for count in of_size), 0, world)
 

@@ -12,7 +12,9 @@ import torch
 from paco_core.config.params import PolicyTraining
 from paco_core.grpo import ratio
 from paco_core.grpo.experience import Experience, MicroBatch, micro_batches
-from paco_core.grpo.objectives import Terms, objective
+from paco_core.grpo.losses import FORWARD_LOSS, OFFLINE
+from paco_core.grpo.objectives import ForwardObjective, Objective, Terms, TransitionObjective
+from paco_core.grpo.offline import OfflineObjective
 from paco_core.policies.base import Policy
 from paco_core.training import optimizers, updates
 from paco_core.training.checkpoint import pack, unpack
@@ -27,7 +29,8 @@ class UpdateHealth:
     ``ratio_gap``: largest |ratio - 1| before the first update, 0 but for rounding; ``first_clip_fraction``: share of
     that update's samples outside the clip range. ``ratio_mean``, ``ratio_std``, ``clip_fraction``: over all trained
     samples. ``grad_norm``: mean over updates, before clipping. ``kl``: mean distance to the policy without adapter,
-    where it has weight.
+    where it has weight. ``preferred``: share of trained pairs whose best picture gained more on the reference than
+    the worst.
     """
 
     ratio_gap: float
@@ -38,6 +41,7 @@ class UpdateHealth:
     grad_norm: float
     loss: float
     kl: float
+    preferred: float
     trained: int  # samples passed forward and backward; those without a gradient are not
 
     def figures(self) -> dict[str, float]:
@@ -53,9 +57,10 @@ class _Tally:
         ends = np.cumsum([len(batch.places) for batch in flat], dtype=int)
         self.spans = [slice(end - len(batch.places), end) for end, batch in zip(ends, flat, strict=True)]
         self.first = sum(len(batch.places) for batch in next(filter(None, batches), []))  # of the first update's passes
-        self.ratio, self.kl = (torch.zeros(int(ends[-1]) if flat else 0, dtype=torch.float64) for _ in range(2))
+        count = int(ends[-1]) if flat else 0
+        self.ratio, self.kl, self.preferred = (torch.zeros(count, dtype=torch.float64) for _ in range(3))
         self.loss = torch.zeros(len(flat), dtype=torch.float64)
-        self.has_ratio = self.has_kl = False
+        self.has_ratio = self.has_kl = self.has_pairs = False
 
     def add(self, number: int, loss: float, terms: Terms) -> None:
         self.loss[number] = loss
@@ -65,6 +70,9 @@ class _Tally:
         if terms.kl is not None:
             self.has_kl = True
             self.kl[self.spans[number]] = terms.kl.double().cpu()
+        if terms.margin is not None:
+            self.has_pairs = True
+            self.preferred[self.spans[number]] = (terms.margin > 0).double().cpu()
 
     def start(self, processes: Processes, clip: float) -> tuple[float, float]:
         """Largest |ratio - 1| of the first update's samples, and the share of them outside the clip range."""
@@ -74,11 +82,11 @@ class _Tally:
     def health(
         self, processes: Processes, start: tuple[float, float], norms: list[float], trained: int, clip: float
     ) -> UpdateHealth:
-        ratios, kl, loss = (processes.sum(part) for part in (self.ratio, self.kl, self.loss))
-        known = processes.sum(torch.tensor([self.has_ratio, self.has_kl], dtype=torch.int64))
-        has_ratio, has_kl = (bool(flag) for flag in known)
+        ratios, kl, preferred, loss = (processes.sum(p) for p in (self.ratio, self.kl, self.preferred, self.loss))
+        known = processes.sum(torch.tensor([self.has_ratio, self.has_kl, self.has_pairs], dtype=torch.int64))
+        has_ratio, has_kl, has_pairs = (bool(flag) for flag in known)
         if not len(ratios):
-            return UpdateHealth(0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, np.nan, 0)
+            return UpdateHealth(0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, np.nan, np.nan, 0)
         nan = float("nan")
         return UpdateHealth(
             ratio_gap=start[0],
@@ -89,8 +97,16 @@ class _Tally:
             grad_norm=float(np.mean(norms)),
             loss=float(np.sum(loss.tolist())) / max(1, len(norms)),
             kl=float(kl.mean()) if has_kl else nan,
+            preferred=float(preferred.mean()) if has_pairs else nan,
             trained=trained,
         )
+
+
+def objective(policy: Policy, params: PolicyTraining) -> Objective:
+    """The objective of ``params.loss``; attaches what it needs to the policy."""
+    if params.loss in OFFLINE:
+        return OfflineObjective(policy, params)
+    return ForwardObjective(policy, params) if params.loss == FORWARD_LOSS else TransitionObjective(policy, params)
 
 
 class Learner:
@@ -126,7 +142,8 @@ class Learner:
         each = len(experience.rows) // params.updates_per_epoch
         steps = objective.steps(experience.buckets[0].sampling)
         spans = [range(number * each, (number + 1) * each) for number in range(params.updates_per_epoch)]
-        batches = [list(micro_batches(experience, span, steps, params.train_batch, objective)) for span in spans]
+        together = max(1, params.train_batch // objective.pictures)
+        batches = [list(micro_batches(experience, span, steps, together, objective)) for span in spans]
         own = self.processes.mine
         numbers = iter(range(sum(len(update) for update in batches)))
         numbered = [[(next(numbers), batch) for batch in update] for update in batches]

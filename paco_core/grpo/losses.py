@@ -1,7 +1,8 @@
 """Policy losses. Each declares what the rollout must keep for it; what no loss needs is neither kept nor computed.
 
 A loss on noisy transitions (:data:`LOSSES`) is one function of :class:`LossInputs` and one line. The loss on
-the forward process, :func:`nft`, needs clean latents only.
+the forward process, :func:`nft`, needs clean latents only. Those of :data:`OFFLINE` learn from pictures that
+were ranked before, and need no rollout at all.
 """
 
 from __future__ import annotations
@@ -117,6 +118,55 @@ def nft(inputs: NftInputs) -> torch.Tensor:
         return (residual**2).mean(dim=1) / scale
 
     return limit * (share * distance(positive) + (1.0 - share) * distance(negative)) / b
+
+
+@dataclass(frozen=True)
+class PairErrors:
+    """Mean squared errors of velocities on N pairs of pictures, the two of a pair noised alike, (N,) each.
+
+    ``worst`` and those of the frozen reference are None where the loss needs none.
+    """
+
+    best: torch.Tensor
+    worst: torch.Tensor | None = None
+    reference_best: torch.Tensor | None = None
+    reference_worst: torch.Tensor | None = None
+
+    @property
+    def margin(self) -> torch.Tensor:
+        """How much more the policy improves on the reference for the best picture than for the worst: (N,)."""
+        assert self.worst is not None and self.reference_best is not None and self.reference_worst is not None
+        return (self.worst - self.reference_worst) - (self.best - self.reference_best)
+
+
+def dpo(errors: PairErrors, beta: float) -> torch.Tensor:
+    """Prefer the best picture of a prompt to the worst, held by a frozen reference: (N,).
+
+    Diffusion-DPO, arXiv 2311.12908, equation 14, with the velocity's error in the place of the noise's as in Flow-DPO,
+    arXiv 2501.13918: loss = -log sigmoid(-beta/2 [(|v_w - v(x_w)|^2 - |v_w - v_ref(x_w)|^2) - (|v_l - v(x_l)|^2 -
+    |v_l - v_ref(x_l)|^2)]), x = (1 - sigma) x0 + sigma noise, v = noise - x0, one noise a pair. |.|^2 is the mean over
+    elements, as in Diffusion-DPO's code, and beta does not depend on sigma.
+    """
+    return -torch.nn.functional.logsigmoid(0.5 * beta * errors.margin)
+
+
+def sft(errors: PairErrors, beta: float) -> torch.Tensor:  # noqa: ARG001
+    """The flow-matching error of the best picture alone (arXiv 2210.02747), the plain baseline of :func:`dpo`: (N,)."""
+    return errors.best
+
+
+@dataclass(frozen=True)
+class OfflineLoss:
+    """A loss on ranked pictures; ``pairs``: it needs the worst picture, too, and a pass of the reference for both."""
+
+    function: Callable[[PairErrors, float], torch.Tensor]
+    pairs: bool
+
+
+OFFLINE = {
+    "dpo": OfflineLoss(dpo, pairs=True),
+    "sft": OfflineLoss(sft, pairs=False),
+}
 
 
 @dataclass(frozen=True)

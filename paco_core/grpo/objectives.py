@@ -6,7 +6,7 @@ log-probabilities are recomputed, or for the second adapter of nft; the referenc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -18,7 +18,6 @@ from paco_core.config.params import PolicyTraining
 from paco_core.grpo.dynamics import DYNAMICS
 from paco_core.grpo.experience import Experience, Learns, MicroBatch
 from paco_core.grpo.losses import (
-    FORWARD_LOSS,
     LOSSES,
     OLD_DECAYS,
     LossInputs,
@@ -35,11 +34,12 @@ FORWARD_NOISE = 1_000_000  # added to the step of a noise key: noise of the forw
 
 @dataclass(frozen=True)
 class Terms:
-    """Loss a sample (N,); ratio (N,) where the loss has one; KL (N,) where weighed."""
+    """Loss a sample (N,); ratio (N,) where the loss has one; KL (N,) where weighed; margin (N,) of pairs."""
 
     loss: torch.Tensor
     ratio: torch.Tensor | None = None
     kl: torch.Tensor | None = None
+    margin: torch.Tensor | None = None
 
 
 class Objective(Learns, Protocol):
@@ -47,6 +47,7 @@ class Objective(Learns, Protocol):
 
     keeps: frozenset[str]  # tensors that the rollout keeps of each trained noise step
     keeps_clean: bool
+    pictures: int  # that a pass takes of each sample
 
     def steps(self, sampling: Sampling) -> list[int]:
         """The steps that are trained."""
@@ -76,6 +77,7 @@ class TransitionObjective:
     """Policy gradient on the noisy steps of the rollout: ppo, grpo_guard."""
 
     keeps_clean = False
+    pictures = 1
     as_sampled = True
 
     def __init__(self, policy: Policy, params: PolicyTraining) -> None:
@@ -159,6 +161,7 @@ class ForwardObjective:
 
     keeps: frozenset[str] = frozenset()
     keeps_clean = True
+    pictures = 1
     as_sampled = False
     learns_at_zero = (
         True  # advantage 0 asks the implicit policies to be equally near: it holds the trained one at `old`
@@ -225,10 +228,3 @@ class ForwardObjective:
 
     def tensors(self) -> dict[str, torch.Tensor]:
         return dict(self.old)
-
-
-def objective(policy: Policy, params: PolicyTraining) -> Objective:
-    """The objective of ``params.loss``; attaches what it needs to the policy."""
-    build: Callable[[Policy, PolicyTraining], Objective]
-    build = ForwardObjective if params.loss == FORWARD_LOSS else TransitionObjective
-    return build(policy, params)

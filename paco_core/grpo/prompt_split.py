@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from paco_core.data.records.edit_records import EditRecord, of_part
 from paco_core.data.records.records import PromptRecord
 from paco_core.grpo.scoring import Reference
 from paco_core.io.files import DataError, read_json, write_json
+
+if TYPE_CHECKING:
+    from paco_core.data.preferences import Preferences
 
 FILE = "prompts.json"
 
@@ -22,6 +26,7 @@ class PromptSplit:
     trained: Sequence[PromptRecord]
     unseen: Sequence[PromptRecord]
     reference: Reference | None = None  # of edits, what gives the picture that a record is about
+    preferences: Preferences | None = None  # of an offline loss, a pair of each prompt in ``trained``
 
     def write(self, folder: Path) -> None:
         """Leave the ids in ``prompts.json``, for benchmarks that want unseen prompts."""
@@ -80,6 +85,21 @@ def held_out_edits(records: Sequence[EditRecord], reference: Reference | None, u
         )
     chosen = set(random.Random(f"hold out {seed}").sample(range(len(held)), unseen))
     return PromptSplit(list(trained), [record for n, record in enumerate(held) if n in chosen], reference)
+
+
+def preferred(split: PromptSplit, preferences: Preferences) -> PromptSplit:
+    """The same, trained on the prompts alone that have a pair.
+
+    Raises:
+        DataError: when none has.
+    """
+    trained = [record for record in split.trained if record.idx in preferences.pairs]
+    if not trained:
+        raise DataError(
+            f"none of {len(split.trained)} training prompts has a best and a worst picture: {len(preferences.pairs)} "
+            "prompts are ranked with a difference; the losses dpo and sft learn from ranked pictures alone"
+        )
+    return replace(split, trained=trained, preferences=preferences)
 
 
 def trained_ids(folder: Path) -> set[str]:

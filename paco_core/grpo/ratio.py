@@ -21,8 +21,8 @@ def bound(params: PolicyTraining) -> float:
 
 
 def compares(params: PolicyTraining) -> bool:
-    """Whether the loss has a ratio: ``nft`` compares no log-probabilities."""
-    return params.loss != "nft"
+    """Whether the loss has a ratio: one on clean latents compares no log-probabilities."""
+    return not params.forward
 
 
 def clipped_early(share: float, params: PolicyTraining) -> str | None:

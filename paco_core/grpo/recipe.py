@@ -17,6 +17,8 @@ from paco_core.grpo.epoch_prompts import refuse_split_groups, refuse_uneven
 from paco_core.grpo.evaluation import Evaluator, Gold
 from paco_core.grpo.learner import Learner
 from paco_core.grpo.model_card import model_card
+from paco_core.grpo.offline import OfflineEpochs
+from paco_core.grpo.online import Epochs, OnlineEpochs
 from paco_core.grpo.outcome import Outcome, Reports
 from paco_core.grpo.prompt_split import PromptSplit
 from paco_core.grpo.sampler import Sampler
@@ -25,7 +27,7 @@ from paco_core.grpo.sizes import picture_size, refuse_sizes, token_pixels
 from paco_core.grpo.trainer import Trainer
 from paco_core.grpo.training_key import training_key
 from paco_core.io import paths
-from paco_core.io.files import DataError
+from paco_core.io.files import DataError, digest
 from paco_core.io.model_licence import licence_front
 from paco_core.io.pictures import picture_digests
 from paco_core.policies.base import Policy, Size, load_recipe
@@ -116,7 +118,8 @@ def assemble(
     torch.manual_seed(recipe.seed)  # noise has generators of its own; this is for layers that draw, dropout say
     trained, seen = _encoded(recipe, policy, split, split.trained, [recipe.train_size])
     unseen, watched = _encoded(recipe, policy, split, split.unseen, recipe.eval_sizes)
-    key = training_key(recipe, split.trained, split.unseen, [seen, watched], setting.identity)
+    identity = {**setting.identity, **_preferred(split)}
+    key = training_key(recipe, split.trained, split.unseen, [seen, watched], identity)
     cut = report(of_records(policy.cut, [*split.trained, *split.unseen]), reports.say)
     policy.drop_encoders()
     if recipe.start is None:
@@ -134,15 +137,20 @@ def assemble(
         reports.say(f"{processes.world} processes share the work of each epoch")
     scoring = Scoring(scorers.rewards, split.reference)
     tested = scoring if scorers.test is None else Scoring(scorers.test, split.reference)
+    epochs: Epochs
+    if split.preferences is not None:
+        epochs = OfflineEpochs(policy, recipe, split.trained, trained, split.preferences)
+    else:
+        sampler = Sampler(policy, recipe, split.trained, trained, learner.objective, scoring, processes)
+        epochs = OnlineEpochs(recipe, split.trained, sampler, learner.objective, setting.max_failed_share)
     return Trainer(
         recipe=recipe,
         split=split,
         learner=learner,
-        sampler=Sampler(policy, recipe, split.trained, trained, learner.objective, scoring, processes),
+        epochs=epochs,
         evaluator=Evaluator(policy, recipe, split.unseen, unseen, tested, scorers.gold, processes),
         key=key,
         card=partial(model_card, recipe, policy, split.unseen[0], setting.place.as_posix(), setting.licence),
-        max_failed_share=setting.max_failed_share,
         reports=reports,
         cut=cut,
     )
@@ -160,6 +168,14 @@ def _encoded(
     prompts = [record.prompt for record in records]
     encoded = policy.encode(prompts, recipe.max_sequence_length, references, sizes, guidance=recipe.guidance)
     return encoded, picture_digests(references or ())
+
+
+def _preferred(split: PromptSplit) -> dict[str, str]:
+    """The pairs of the training prompts, by their pixels."""
+    if split.preferences is None:
+        return {}
+    pairs = [picture_digests(split.preferences.pictures(record.idx)) for record in split.trained]
+    return {"preferences": digest(pairs)}
 
 
 def _sizes(recipe: PolicyRecipe, policy: Policy, records: Sequence[PromptRecord], sides: Sequence[int]) -> list[Size]:
@@ -180,6 +196,8 @@ def _refuse_misfits(recipe: PolicyRecipe, policy: Policy, split: PromptSplit, sc
         raise DataError("no unseen prompt to evaluate on")
     if (recipe.test_rewards is None) != (scorers.test is None):
         raise ValueError("test_rewards of the recipe and of the scorers belong together")
+    if recipe.offline != (split.preferences is not None):
+        raise ValueError("an offline loss and preferences belong together")
     if policy.edits != (split.reference is not None):
         raise ValueError("an editing policy needs references of its records, and no other policy takes them")
     check_optimizer(recipe.optimizer)

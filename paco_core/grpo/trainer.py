@@ -1,4 +1,7 @@
-"""PaCo-GRPO: sample, score, give advantages, optimise, evaluate; epoch after epoch, resumable."""
+"""PaCo-GRPO: sample, score, give advantages, optimise, evaluate; epoch after epoch, resumable.
+
+Where pictures were ranked before, an epoch has pairs of these instead of samples (:mod:`.offline`).
+"""
 
 from __future__ import annotations
 
@@ -11,29 +14,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from paco_core.grpo.advantages import Advantages, advantages
 from paco_core.grpo.early_stop import collapsed
-from paco_core.grpo.epoch_prompts import noise_steps_of_epoch, prompts_of_epoch
 from paco_core.grpo.evaluation import Evaluation, Evaluator, beside, sheet
-from paco_core.grpo.experience import Experience
 from paco_core.grpo.figures import (
     Row,
     evaluated,
     evaluation_row,
     note,
-    reward_figures,
     save_pictures,
     save_references,
 )
 from paco_core.grpo.learner import Learner
+from paco_core.grpo.online import Epochs
 from paco_core.grpo.outcome import Outcome, Reports
-from paco_core.grpo.sampler import Sampler
 from paco_core.io.atomic import atomic
-from paco_core.io.files import DataError
-from paco_core.policies.base import NoiseKey
-from paco_core.rewards.aggregation import aggregate
 from paco_core.runtime.checkpoints import alone
 from paco_core.training.checkpoint import Checkpoint, latest, save
 from paco_core.training.log import LOG, write_log
@@ -55,18 +49,16 @@ class Trainer:
     Attributes:
         key: names what is trained by content; checkpoints of another key are not gone on with.
         card: the model card of evaluations before and after, and of the number of epochs.
-        max_failed_share: share of an epoch's samples without a score that ends the training.
         cut: how many prompts were longer than the policy reads, as a metric.
     """
 
     recipe: PolicyRecipe
     split: PromptSplit
     learner: Learner
-    sampler: Sampler
+    epochs: Epochs
     evaluator: Evaluator
     key: str
     card: Callable[[Row, Row, int], str]
-    max_failed_share: float
     reports: Reports
     cut: Mapping[str, int]
 
@@ -85,7 +77,7 @@ class Trainer:
             RuntimeError: when a gradient is not finite, or the training pass does not match the sampling pass.
         """
         store = checkpoints / self.key
-        with self.sampler.scoring, self.evaluator.scoring, alone(store) if self.processes.main else nullcontext():
+        with self.epochs.open(), self.evaluator.scoring, alone(store) if self.processes.main else nullcontext():
             self.processes.wait()  # until the first one is at it, no other reads where to go on from
             return self._epochs(out, store)
 
@@ -193,55 +185,16 @@ class Trainer:
         return row
 
     def _epoch(self, epoch: int) -> tuple[Row, Row]:
-        """Sample, score, give advantages, optimise; the figures of one epoch, and apart from them its seconds.
+        """Gather what is learnt from, optimise; the figures of one epoch, and apart from them its seconds.
 
         Seconds are logged and not kept: equal inputs make an equal out.
         """
-        clock, processor = time.monotonic(), time.process_time()
-        recipe, rewards = self.recipe, self.recipe.rewards
-        prompts = prompts_of_epoch(len(self.split.trained), recipe.prompts_per_epoch, epoch, recipe.seed)
-        noisy = noise_steps_of_epoch(self.recipe.noise_steps, self.recipe.num_noise_steps, epoch, recipe.seed)
-        rows = [row for row in prompts for _ in range(recipe.group_size)]
-        seed = (recipe.seed << 32) + epoch + 1
-        keys = [NoiseKey(self.split.trained[row].idx, i % recipe.group_size, seed) for i, row in enumerate(rows)]
-        with self.learner.objective.behaviour():
-            buckets, pending = self.sampler.sample(rows, keys, noisy)
-        sampled = time.monotonic()
-        scores = pending()
-        scored = time.monotonic()
-        shape = (len(prompts), recipe.group_size)
-        combined = aggregate(
-            {name: values.reshape(shape) for name, values in scores.rewards.items()},
-            {name: term.weight for name, term in rewards.terms.items()},
-            rewards.aggregator,
-            rewards.tame_delta,
-        )
-        given = advantages(combined, rewards.advantage_std)
-        self._refuse_failures(given, len(rows))
-        flat = np.where(np.isnan(combined.values), np.nan, given.values).reshape(-1)
-        health = self.learner.learn(Experience(self.sampler.encoded, rows, keys, flat, buckets))
+        processor = time.process_time()
+        experience, figures, seconds = self.epochs.gather(epoch)
+        clock = time.monotonic()
+        health = self.learner.learn(experience)
         self.learner.objective.after_epoch(epoch + 1)
-        figures = {
-            "epoch": epoch + 1.0,
-            **reward_figures(scores, combined, given),
-            **{f"update/{name}": value for name, value in health.figures().items()},
-        }
-        seconds = {
-            "seconds/sample": sampled - clock,
-            "seconds/wait_for_scores": scored - sampled,
-            "seconds/optimise": time.monotonic() - scored,
-            "seconds/processor": time.process_time() - processor,
-        }
-        if self.recipe.num_noise_steps is not None:
-            figures["first_noise_step"] = float(noisy[0])
-        return figures, seconds
-
-    def _refuse_failures(self, given: Advantages, samples: int) -> None:
-        if given.failed > self.max_failed_share * samples:
-            causes = (
-                ", ".join(f"{k} x {cause}" for cause, k in self.sampler.scoring.failures().items()) or "no cause given"
-            )
-            raise DataError(
-                f"{given.failed} of {samples} samples could not be scored, more than "
-                f"max_failed_share={self.max_failed_share}: {causes}"
-            )
+        updates = {f"update/{name}": value for name, value in health.figures().items()}
+        seconds["seconds/optimise"] = time.monotonic() - clock
+        seconds["seconds/processor"] = time.process_time() - processor
+        return {"epoch": epoch + 1.0, **figures, **updates}, seconds

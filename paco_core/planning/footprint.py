@@ -193,16 +193,18 @@ def footprint(found: Architecture, recipe: PolicyRecipe, passes: tuple[int, int]
     image, words = found.tokens(recipe, recipe.train_size)
     lora = found.lora_parameters(recipe.lora.rank, recipe.lora.targets or family.lora_targets)
     moments = 2 if recipe.optimizer == "adamw_8bit" else 8
-    each = 4 + 4 + 4 + 8 + moments + (4 if recipe.loss == "nft" else 0)  # weight, EMA, gradient, its fp64 sum, moments
+    each = (
+        4 + 4 + 4 + 8 + moments + (4 if recipe.loss in ("nft", "dpo") else 0)
+    )  # weight, EMA, gradient, its fp64 sum, moments
     activations = max(
         found.training_gb(recipe, recipe.train_batch, size, checkpointing=recipe.gradient_checkpointing),
         found.sampling_gb(recipe, recipe.train_size, recipe.rollout_batch, size),
         found.decoding_gb(recipe.train_size, recipe.rollout_batch, size),
     )
     steps = len(recipe.train_steps or recipe.noise_steps) or recipe.sampling_steps
-    images = recipe.prompts_per_epoch * recipe.group_size
+    images = recipe.pictures_an_epoch
     latents = images * (recipe.train_size // found.patch) ** 2 * found.channels * 4
-    kept = latents * (1 if recipe.loss == "nft" else steps * (3 if recipe.loss == "grpo_guard" else 2))
+    kept = latents * (1 if recipe.forward else steps * (3 if recipe.loss == "grpo_guard" else 2))
     forward = found.pass_flops(image, words)
     backward = 3 if recipe.gradient_checkpointing else 2  # frozen weights need no gradient of their own
     sampled, trained = forward * passes[0], forward * passes[1] * backward

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from paco_core.config.params import Params
+from paco_core.config.params import Params, PolicyRecipe
 from paco_core.grpo.epoch_prompts import prompts_of_epoch, refuse_split_groups, refuse_uneven
 from paco_core.grpo.sizes import picture_size, refuse_sizes
 from paco_core.io.answer import Answer, plain
@@ -20,6 +20,7 @@ from paco_core.policies.families import refuse_other_pipeline, refuse_text_windo
 from paco_core.policies.quantised import check_base
 from paco_core.rewards import registry
 from paco_core.tasks.base import Foreseen
+from paco_core.tasks.preferences import foresee_preferences
 from paco_core.tasks.table import task_of
 from paco_core.training.optimizers import check_optimizer
 
@@ -35,6 +36,7 @@ def impossible(params: Params, policy: str, root: Path, processes: int, foreseen
     task = task_of(recipe)
     split = found.attempt(key, task.foresee, recipe, foreseen, lambda path: root / path)
     records = [] if split is None else [*split.trained, *split.unseen]
+    found.attempt(key, foresee_preferences, recipe, params, foreseen, root)
     found.attempt(key, refuse_text_window, key, recipe, root)
     found.attempt(key, refuse_other_pipeline, root, recipe.model, recipe.family)
     for name, rewards in recipe.reward_sets.items():
@@ -112,6 +114,27 @@ def _resources(
     return lines, {**estimates, "gpu_hours": hours}
 
 
+def _gathered(recipe: PolicyRecipe, done: Workload) -> list[str]:
+    """What an epoch learns from: sampled and scored pictures, or ranked ones."""
+    if recipe.offline:
+        kind = "best against worst" if recipe.pictures_a_pair == 2 else "the best picture alone"
+        return [
+            f"pairs per epoch      {recipe.prompts_per_epoch} of ranked pictures, one a prompt, {kind}; nothing is "
+            "sampled or scored but in evaluations"
+        ]
+    noise = f"noise at {recipe.noise_steps}" if recipe.noise_steps else "no noise"
+    if recipe.num_noise_steps:
+        noise = f"noise at {recipe.num_noise_steps} of {recipe.noise_steps}, drawn each epoch"
+    asks = done.images_an_epoch * done.questions_a_picture
+    return [
+        f"images per epoch     {done.images_an_epoch} = {recipe.prompts_per_epoch} prompts x {recipe.group_size}",
+        f"sampling             {done.rollout_batches} batches of {recipe.rollout_batch}, {done.rollout_passes} "
+        f"passes ({recipe.sampling_steps} steps, {noise})",
+        f"scoring              {asks} distinct pairs ({done.questions_a_picture} per picture), "
+        f"rewards {', '.join(recipe.rewards.terms)} by {recipe.rewards.aggregator}",
+    ]
+
+
 def plan(params: Params, policy: str, root: Path = Path(), processes: int = 1) -> Answer:
     """The plan of one recipe: one line a figure, with how it comes about.
 
@@ -122,19 +145,12 @@ def plan(params: Params, policy: str, root: Path = Path(), processes: int = 1) -
     refuse_impossible(params, policy, root, processes)
     recipe = params.policies.recipes[policy]
     asks = done.images_an_epoch * done.questions_a_picture
-    noise = f"noise at {recipe.noise_steps}" if recipe.noise_steps else "no noise"
-    if recipe.num_noise_steps:
-        noise = f"noise at {recipe.num_noise_steps} of {recipe.noise_steps}, drawn each epoch"
     sizes = " and ".join(f"{side} px" for side in recipe.eval_sizes)
     resources, estimates = _resources(params, policy, root, done, processes)
     text = "\n".join(
         [
             f"{policy}: {recipe.model}, {done.epochs} epochs at {recipe.train_size} px, evaluated at {sizes}",
-            f"images per epoch     {done.images_an_epoch} = {recipe.prompts_per_epoch} prompts x {recipe.group_size}",
-            f"sampling             {done.rollout_batches} batches of {recipe.rollout_batch}, {done.rollout_passes} "
-            f"passes ({recipe.sampling_steps} steps, {noise})",
-            f"scoring              {asks} distinct pairs ({done.questions_a_picture} per picture), "
-            f"rewards {', '.join(recipe.rewards.terms)} by {recipe.rewards.aggregator}",
+            *_gathered(recipe, done),
             f"training             {done.trained_passes} passes with backward and {done.untrained_passes} without, "
             f"{recipe.updates_per_epoch} updates of {done.micro_batches} micro-batches of {recipe.train_batch}, "
             f"loss {recipe.loss}",

@@ -38,16 +38,18 @@ class Workload:
             DataError: when there is no recipe of that name.
         """
         recipe = params.policies.recipe(policy)
+        if recipe.offline:
+            return cls._offline(recipe)
         images = recipe.prompts_per_epoch * recipe.group_size
         noisy = recipe.num_noise_steps or len(recipe.noise_steps)
         trained = len(recipe.train_steps) if recipe.train_steps else noisy
-        if recipe.loss == "nft" and recipe.train_steps is None:
+        if recipe.forward and recipe.train_steps is None:
             trained = recipe.sampling_steps
         each = family_of(recipe.family).passes_a_step(recipe.guidance)
         # Samples that share their initial noise share the passes up to the first noisy step, this one included.
         first = min(recipe.noise_steps, default=recipe.sampling_steps - 1)
         common = first + 1 if recipe.shared_noise else 0
-        shares = recipe.shared_noise and recipe.loss != "nft" and first in (recipe.train_steps or [first])
+        shares = recipe.shared_noise and not recipe.forward and first in (recipe.train_steps or [first])
         apart, together = trained - shares, int(shares)
         an_update = images // recipe.updates_per_epoch
         groups = -(-an_update // recipe.group_size)
@@ -60,6 +62,28 @@ class Workload:
             trained_passes=passes,
             untrained_passes=passes * _other_passes(recipe),
             micro_batches=-(-an_update // recipe.train_batch) * apart + -(-groups // recipe.train_batch) * together,
+            optimiser_steps=recipe.epochs * recipe.updates_per_epoch,
+            evaluations=evaluations_of(recipe.epochs, recipe.eval_every),
+            evaluation_images=recipe.eval_prompts * len(recipe.eval_seeds) * len(recipe.eval_sizes),
+            epochs=recipe.epochs,
+        )
+
+    @classmethod
+    def _offline(cls, recipe: PolicyRecipe) -> Workload:
+        """Of a loss on pairs of pictures that there are: nothing is rolled out and nothing is scored in training."""
+        each, steps = family_of(recipe.family).passes_a_step(recipe.guidance), recipe.train_steps
+        trained = len(steps) if steps else recipe.sampling_steps
+        passes = each * recipe.pictures_an_epoch * trained
+        pairs = recipe.prompts_per_epoch // recipe.updates_per_epoch
+        together = max(1, recipe.train_batch // recipe.pictures_a_pair)
+        return cls(
+            images_an_epoch=0,
+            questions_a_picture=0,
+            rollout_batches=0,
+            rollout_passes=0,
+            trained_passes=passes,
+            untrained_passes=passes if recipe.loss == "dpo" else 0,
+            micro_batches=-(-pairs // together) * trained,
             optimiser_steps=recipe.epochs * recipe.updates_per_epoch,
             evaluations=evaluations_of(recipe.epochs, recipe.eval_every),
             evaluation_images=recipe.eval_prompts * len(recipe.eval_seeds) * len(recipe.eval_sizes),

@@ -127,6 +127,13 @@ class Policy(Flow, Protocol):
     def decode(self, latents: torch.Tensor, size: Size) -> list[Image]:
         """Clean latents to pictures."""
 
+    def encode_pictures(self, pictures: Sequence[Image], size: Size) -> torch.Tensor:
+        """Pictures, brought to ``size``, to clean latents: the inverse of :meth:`decode`.
+
+        Raises:
+            DataError: where the family cannot.
+        """
+
     def add_adapter(self, lora: LoraParams | PolicyLora, seed: int) -> None:
         """Attach a fresh LoRA adapter, drawn from ``seed``, and freeze everything else.
 

@@ -106,6 +106,11 @@ class FluxPolicy(PipelinePolicy):
         )[0]
         return predicted.float()
 
+    def _maps(self, pixels: torch.Tensor) -> torch.Tensor:
+        config, encoded = self.vae.config, self.vae.encode(pixels).latent_dist.mode()
+        maps: torch.Tensor = (encoded - config.shift_factor) * config.scaling_factor
+        return maps
+
     def _pixels(self, maps: torch.Tensor) -> torch.Tensor:
         config = self.vae.config
         scaled = (maps / config.scaling_factor + config.shift_factor).to(self.vae.dtype)

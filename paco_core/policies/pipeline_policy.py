@@ -25,6 +25,7 @@ from paco_core.io.device_memory import give_back
 from paco_core.io.files import DataError, settle_safetensors
 from paco_core.io.hub import from_hub
 from paco_core.io.imports import uncollected, without_bars
+from paco_core.io.pictures import rgb
 from paco_core.io.precision import painting, weights_format
 from paco_core.io.weights import load_part, load_pipeline, reading
 from paco_core.policies import adapters
@@ -268,6 +269,20 @@ class PipelinePolicy:
     def _pixels(self, maps: torch.Tensor) -> torch.Tensor:
         """Clean latents, unpacked, to pixels (N, 3, H, W) in -1..1."""
         raise NotImplementedError
+
+    def encode_pictures(self, pictures: Sequence[Image], size: Size) -> torch.Tensor:
+        self.check_size(size)
+        processor, found = self.pipeline.image_processor, []
+        with torch.no_grad():
+            for picture in pictures:  # one at a time, so that its latents depend on nothing else
+                pixels = processor.preprocess(processor.resize(rgb(picture), *size), *size)
+                maps = self._maps(pixels.to(self.device, self.vae.dtype))
+                found.append(self.pipeline._pack_latents(maps, *maps.shape).float())
+        return torch.cat(found)
+
+    def _maps(self, pixels: torch.Tensor) -> torch.Tensor:  # noqa: ARG002
+        """Pixels (N, 3, H, W) in -1..1 to clean latents, unpacked: the inverse of :meth:`_pixels`."""
+        raise DataError(f"the family {self.family} does not encode pictures, which the losses dpo and sft learn from")
 
     def add_adapter(self, lora: LoraParams | PolicyLora, seed: int) -> None:
         adapters.attach(self.transformer, lora, lora.targets or self.known.lora_targets, seed)

@@ -156,6 +156,10 @@ image = pipeline(
         )[0]
         return predicted[:, : latents.shape[1]].float()
 
+    def _maps(self, pixels: torch.Tensor) -> torch.Tensor:
+        maps: torch.Tensor = self.pipeline._encode_vae_image(pixels.unsqueeze(2), generator=None)[:, :, 0]
+        return maps
+
     def _pixels(self, maps: torch.Tensor) -> torch.Tensor:
         config, maps = self.vae.config, maps.to(self.vae.dtype)
         mean, std = (torch.tensor(v).view(1, -1, 1, 1, 1).to(maps) for v in (config.latents_mean, config.latents_std))

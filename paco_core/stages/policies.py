@@ -156,7 +156,7 @@ def run(ctx: StageContext) -> None:
         return ctx.skip(paths.POLICIES / name, f"policies.recipes.{name} is null")
     recipe = ctx.params.policies.recipes[name]
     final = paths.POLICIES / name
-    samples, updates = recipe.prompts_per_epoch * recipe.group_size, recipe.updates_per_epoch
+    samples, updates = recipe.pictures_an_epoch, recipe.updates_per_epoch
     summary = Summary(task_of(recipe).success(ctx.params.world), max(recipe.eval_sizes))
     with ctx.writing(final) as out, ctx.progress(recipe.epochs, "epochs") as progress:
         out.mkdir()

@@ -5,7 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from paco_core.grpo.prompt_split import preferred
 from paco_core.grpo.recipe import train
+from paco_core.tasks.preferences import preferences_of
 from paco_core.tasks.table import task_of
 
 if TYPE_CHECKING:
@@ -22,6 +24,9 @@ def train_recipe(params: Params, name: str, place: Place, code: str, reports: Re
     """
     recipe = params.policies.recipe(name)
     task = task_of(recipe)
-    return train(
-        params, name, task.split(recipe, place.read), partial(task.means, params, place.read), place, code, reports
-    )
+    split = task.split(recipe, place.read)
+    if recipe.offline:
+        ids = {record.idx for record in (*split.trained, *split.unseen)}
+        split = preferred(split, preferences_of(recipe, ids, place.read, reports.say))
+        reports.say(f"{len(split.trained)} training prompts have a best and a worst picture")
+    return train(params, name, split, partial(task.means, params, place.read), place, code, reports)

@@ -45,6 +45,6 @@ def test_a_records_own_size_wins_where_asked_for(tmp_path: Path) -> None:
     train = [shaped(n, 64, 32) for n in range(4)]
     given = trainer(train=train, recipe=recipe(record_size="exact", epochs=1))
     given.run(tmp_path, tmp_path / "checkpoint")
-    assert set(given.sampler._sampling) == {(64, 32)}
+    assert set(given.epochs.sampler._sampling) == {(64, 32)}
     pictures = [Image.open(p).size for p in (tmp_path / "samples" / "after" / "64").iterdir()]
     assert set(pictures) == {(32, 32)}, "the unseen records name 32 x 32, whatever the evaluation's size"

@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 from tiny import tiny_flux
 
 from paco_core.config import profiles
 from paco_core.config.params import Params, PolicyLora, PolicyRecipe, load, parse
+from paco_core.data.prompts.prompts import make_prompts
 from paco_core.io.files import DataError
 from paco_core.planning.footprint import KNOWN, architecture, footprint
 from paco_core.planning.plan import plan
@@ -70,6 +72,68 @@ def test_passes_by_loss(
 ) -> None:
     found = Workload.of(changed(params, {**recipe, "shared_noise": False}, **changes), "flux_t2is")
     assert (found.trained_passes, found.untrained_passes) == tuple(found.images_an_epoch * n for n in passes)
+
+
+@pytest.mark.parametrize(
+    ("loss", "trained", "untrained", "micro_batches"), [("dpo", 2 * 8 * 4, 2 * 8 * 4, 2 * 4), ("sft", 8 * 4, 0, 4)]
+)
+def test_ranked_pairs_are_counted(
+    repository: Path, params: Params, loss: str, trained: int, untrained: int, micro_batches: int
+) -> None:
+    asked = changed(
+        params,
+        {"dynamics": "ode", "noise_steps": []},
+        loss=loss,
+        epochs=5,
+        prompts_per_epoch=8,
+        updates_per_epoch=2,
+        train_batch=5,
+    )
+    found = Workload.of(asked, "flux_t2is")
+    assert (found.trained_passes, found.untrained_passes, found.micro_batches) == (trained, untrained, micro_batches)
+    assert (found.images_an_epoch, found.rollout_passes, found.questions_a_picture) == (0, 0, 0)
+    text = str(plan(asked, "flux_t2is", repository))
+    assert "pairs per epoch      8 of ranked pictures, one a prompt" in text
+    assert f"{trained} passes with backward and {untrained} without" in text and f"loss {loss}" in text
+    assert "sampling   " not in text and "in all               0 images, 0 scored pairs" in text
+
+
+OFFLINE = {"loss": "dpo", "dynamics": "ode", "noise_steps": []}
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "value", "policy", "message"),
+    [
+        ("annotations", "source", "none", "flux_t2is", r"the graph makes none \(annotations.source 'none'"),
+        ("grids", "seeds", [], "flux_t2is", r"the graph makes none \(.*grids.seeds \[\]\)"),
+        ("grids", "seeds", [0, 1], "kontext_edit", "the graph ranks no edits; name a folder of rankings"),
+    ],
+)
+def test_a_loss_on_rankings_is_refused_where_there_will_be_none(
+    repository: Path, params: Params, section: str, key: str, value: object, policy: str, message: str
+) -> None:
+    tree = changed(params).model_dump()
+    tree["policies"]["recipes"][policy].update(OFFLINE)
+    plan(parse(tree), "flux_t2is", repository)
+    tree[section][key] = value
+    with pytest.raises(DataError, match=message):
+        plan(parse(tree), policy, repository)
+
+
+def test_a_folder_of_rankings_without_a_pair_is_refused(tmp_path: Path, repository: Path, params: Params) -> None:
+    asked = changed(params, {**OFFLINE, "preferences": str(tmp_path)})
+    with pytest.raises(DataError, match=r"rankings.jsonl: no such file"):
+        plan(asked, "flux_t2is", repository)
+    prompt = make_prompts(params.prompts, (64, 64), repository).records[0].idx
+    for name in ("a.png", "b.png"):
+        Image.new("RGB", (64, 64)).save(tmp_path / name)
+    row = {"prompt_id": prompt, "pictures": ["a.png", "b.png"], "ranking": [0, 1]}
+    lines = [json.dumps(row), json.dumps({**row, "ranking": [1, 0]})]
+    (tmp_path / "rankings.jsonl").write_text("\n".join(lines))
+    with pytest.raises(DataError, match="no prompt has a best and a worst picture in its rankings"):
+        plan(asked, "flux_t2is", repository)
+    (tmp_path / "rankings.jsonl").write_text(lines[0])
+    assert "loss dpo" in str(plan(asked, "flux_t2is", repository))
 
 
 @pytest.mark.parametrize(

@@ -171,6 +171,13 @@ def test_one_encoding_serves_every_size_it_was_made_for(policy: Any) -> None:
         assert np.abs(arrays(policy.decode(done.latents, size)) - sample(policy, size)).max() <= 1
 
 
+def test_a_picture_is_encoded_to_the_latents_that_its_reference_has(policy: Any) -> None:
+    encoded = policy.encode(PROMPTS, TEXT_LENGTH, references(), [[(64, 32)]] * 3)
+    latents = policy.encode_pictures(references(), (64, 32))
+    assert torch.equal(latents, encoded.take([0, 1, 2]).tensors["reference 64x32"].float())
+    assert latents.shape == policy.noise((64, 32), KEYS).shape
+
+
 def test_an_empty_instruction_is_encoded_only_for_guided_passes(policy: Any) -> None:
     def names(guidance: float | None) -> set[str]:
         encoded = policy.encode(PROMPTS[:1], TEXT_LENGTH, references(1), [[(32, 32)]], guidance=guidance)

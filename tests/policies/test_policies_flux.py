@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from released_lora import as_released
 from safetensors.torch import load_file, save_file
 from tiny import TEXT_LENGTH, tiny_flux
@@ -53,6 +54,17 @@ def sample(policy: FluxPolicy, size: tuple[int, int]) -> np.ndarray:
     encoded = policy.encode(PROMPTS, TEXT_LENGTH)
     done = rollout(policy, encoded, range(3), KEYS, Sampling.of(policy, size, 4, 3.5))
     return np.stack([np.asarray(image, dtype=int) for image in policy.decode(done.latents, size)])
+
+
+def test_a_picture_is_encoded_by_the_inverse_of_decoding(repository: Path) -> None:
+    policy = base.load("flux", str(repository / "data/zoo/flux"), "cpu", "float32")
+    squares = np.kron([[40, 200], [220, 90]], np.ones((32, 32))).astype(np.uint8)
+    picture = Image.fromarray(np.stack([squares, squares.T, squares], axis=-1))
+    latents = policy.encode_pictures([picture, picture.rotate(90)], (64, 64))
+    assert latents.shape == policy.noise((64, 64), KEYS[:2]).shape and latents.dtype == torch.float32
+    again = np.asarray(policy.decode(latents, (64, 64))[0], dtype=int)
+    assert np.abs(again - np.asarray(picture, dtype=int)).mean() < 20
+    assert torch.equal(latents[1:], policy.encode_pictures([picture.rotate(90)], (64, 64)))
 
 
 def test_mixed_trains_as_float32_does_and_paints_nearly_the_same(

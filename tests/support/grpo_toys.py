@@ -28,7 +28,7 @@ from paco_core.rewards.base import RewardBatch
 
 TOKEN = 16  # pixels
 #: What a pass without gradient is counted as, by its adapter.
-WITHOUT_GRADIENT = {"default": "sampled", "old": "old", None: "reference"}
+WITHOUT_GRADIENT = {"default": "sampled", "old": "old", "reference": "reference", None: "reference"}
 
 
 class ToyPolicy:
@@ -105,6 +105,12 @@ class ToyPolicy:
         rows, columns = size[0] // TOKEN, size[1] // TOKEN
         colours = (latents[..., :3].sigmoid() * 255).to(torch.uint8).reshape(-1, rows, columns, 3).numpy()
         return [Image.fromarray(colour).resize((size[1], size[0]), Image.Resampling.NEAREST) for colour in colours]
+
+    def encode_pictures(self, pictures: Sequence[Image.Image], size: Size) -> torch.Tensor:
+        rows, columns = size[0] // TOKEN, size[1] // TOKEN
+        small = [np.asarray(p.resize((columns, rows), Image.Resampling.NEAREST), np.float32) for p in pictures]
+        colours = torch.from_numpy(np.stack(small)).reshape(len(small), -1, 3).clamp(1.0, 254.0) / 255.0
+        return torch.cat([colours.logit(), torch.zeros(*colours.shape[:2], 1)], dim=-1)
 
     def add_adapter(self, lora: LoraParams | PolicyLora, seed: int) -> None:
         generator = torch.Generator().manual_seed(seed)
@@ -267,7 +273,9 @@ def trainer(**changes: Any) -> Trainer:
         return changes.pop(name, default)
 
     rule, policy = part("recipe", recipe()), part("policy", ToyPolicy())
-    split = PromptSplit(part("train", TRAIN), part("unseen", UNSEEN), part("reference", None))
+    split = PromptSplit(
+        part("train", TRAIN), part("unseen", UNSEEN), part("reference", None), part("preferences", None)
+    )
     scorers = Scorers(part("rewards", {"brightness": Brightness()}), part("test_rewards", None), part("gold", None))
     return assemble(rule, policy, split, scorers, Setting(**{"identity": {"model": "toy"}, **changes}))
 

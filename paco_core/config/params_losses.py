@@ -1,0 +1,52 @@
+"""Settings of losses, and when a training ends before its last epoch."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from paco_core.config.params_base import AboveZero, Fraction, FromZero, Positive, Section
+from paco_core.config.registered import names_of, registered
+
+#: Losses that learn from pictures which were ranked before, without a rollout.
+OFFLINE = names_of("grpo/losses.py", "OFFLINE")
+Loss = Annotated[str, registered("grpo/losses.py", "LOSSES", "nft", *OFFLINE)]
+
+
+class NftParams(Section):
+    """Loss nft (DiffusionNFT, arXiv 2509.16117), table of its schedules in its code."""
+
+    mix: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """b of the loss nft, the share of the new velocity in the implicit policies"""
+    decay: Literal["on_policy", "slow", "late"] = "slow"
+    """how fast the adapter `old` follows"""
+
+
+class DpoParams(Section):
+    """Loss dpo (Diffusion-DPO, arXiv 2311.12908, equation 14, for flow matching)."""
+
+    beta: AboveZero = 2000.0
+    """beta of the loss dpo, how strongly the reference holds: large = few steps away from it"""
+
+
+class KlParams(Section):
+    """Distance to the policy without adapter. No reference pass is run at beta 0."""
+
+    beta: FromZero = 0.0
+    """weight of the distance to the model without adapter; 0 = no such pass"""
+    form: Literal["exact", "paper"] = "exact"
+    """exact, or divided by the step's deviation as in the paper"""
+
+
+class EarlyStop(Section):
+    """When to end a training before its last epoch; the outs are those of a finished one."""
+
+    reward_rise: FromZero = 0.05
+    """rise of the weighted reward that a training must keep, as a share of its first epochs'"""
+    diversity_kept: Fraction = 0.5
+    """share of the first epochs' panel diversity below which a training ends"""
+    patience: Positive = 3
+    """epochs that both must hold; also how many first epochs are averaged"""
+    nan: Literal["error", "stop"] = "error"
+    """what a gradient that is not finite does"""

@@ -1,0 +1,98 @@
+"""An epoch of sampling: pictures of the policy itself, their scores, and what these say about each."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from paco_core.grpo.advantages import Advantages, advantages
+from paco_core.grpo.epoch_prompts import noise_steps_of_epoch, prompts_of_epoch
+from paco_core.grpo.experience import Experience
+from paco_core.grpo.figures import Row, reward_figures
+from paco_core.grpo.objectives import Objective
+from paco_core.grpo.sampler import Sampler
+from paco_core.io.files import DataError
+from paco_core.policies.base import NoiseKey
+from paco_core.rewards.aggregation import aggregate
+
+if TYPE_CHECKING:
+    from paco_core.config.params import PolicyRecipe
+    from paco_core.data.records.records import PromptRecord
+
+
+class Epochs(Protocol):
+    """What a training learns from, epoch after epoch; an epoch depends on its number and the weights alone."""
+
+    def open(self) -> AbstractContextManager[object]:
+        """What is held while epochs are gathered."""
+
+    def gather(self, epoch: int) -> tuple[Experience, Row, Row]:
+        """The experience of epoch 0, 1, ..., its figures, and apart from them its seconds."""
+
+
+@dataclass(frozen=True)
+class OnlineEpochs:
+    """Sample, score, give advantages.
+
+    Attributes:
+        records: training prompts, which the sampler has encoded.
+        max_failed_share: share of an epoch's samples without a score that ends the training.
+    """
+
+    recipe: PolicyRecipe
+    records: Sequence[PromptRecord]
+    sampler: Sampler
+    objective: Objective
+    max_failed_share: float
+
+    def open(self) -> AbstractContextManager[object]:
+        return self.sampler.scoring
+
+    def gather(self, epoch: int) -> tuple[Experience, Row, Row]:
+        """Groups of pictures with their advantages.
+
+        Raises:
+            DataError: when too many samples could not be scored.
+        """
+        clock = time.monotonic()
+        recipe, rewards = self.recipe, self.recipe.rewards
+        prompts = prompts_of_epoch(len(self.records), recipe.prompts_per_epoch, epoch, recipe.seed)
+        noisy = noise_steps_of_epoch(recipe.noise_steps, recipe.num_noise_steps, epoch, recipe.seed)
+        rows = [row for row in prompts for _ in range(recipe.group_size)]
+        seed = (recipe.seed << 32) + epoch + 1
+        keys = [NoiseKey(self.records[row].idx, i % recipe.group_size, seed) for i, row in enumerate(rows)]
+        with self.objective.behaviour():
+            buckets, pending = self.sampler.sample(rows, keys, noisy)
+        sampled = time.monotonic()
+        scores = pending()
+        scored = time.monotonic()
+        shape = (len(prompts), recipe.group_size)
+        combined = aggregate(
+            {name: values.reshape(shape) for name, values in scores.rewards.items()},
+            {name: term.weight for name, term in rewards.terms.items()},
+            rewards.aggregator,
+            rewards.tame_delta,
+        )
+        given = advantages(combined, rewards.advantage_std)
+        self._refuse_failures(given, len(rows))
+        flat = np.where(np.isnan(combined.values), np.nan, given.values).reshape(-1)
+        figures = reward_figures(scores, combined, given)
+        if recipe.num_noise_steps is not None:
+            figures["first_noise_step"] = float(noisy[0])
+        seconds = {"seconds/sample": sampled - clock, "seconds/wait_for_scores": scored - sampled}
+        return Experience(self.sampler.encoded, rows, keys, flat, buckets), figures, seconds
+
+    def _refuse_failures(self, given: Advantages, samples: int) -> None:
+        if given.failed > self.max_failed_share * samples:
+            causes = (
+                ", ".join(f"{k} x {cause}" for cause, k in self.sampler.scoring.failures().items()) or "no cause given"
+            )
+            raise DataError(
+                f"{given.failed} of {samples} samples could not be scored, more than "
+                f"max_failed_share={self.max_failed_share}: {causes}"
+            )

@@ -1,0 +1,93 @@
+"""What the losses dpo and sft learn from: the graph's rankings of its grids, or a folder of people's rankings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from paco_core.data.pairs.rankings import COLUMNS
+from paco_core.data.preferences import Preferences, of_folder, of_grids
+from paco_core.io import paths
+from paco_core.io.files import DataError, read_table
+from paco_core.io.rejected import Rejected
+from paco_core.io.shards import GRID_COLUMNS, ShardReader
+from paco_core.tasks.table import task_of
+
+if TYPE_CHECKING:
+    from paco_core.config.params import Params, PolicyRecipe
+    from paco_core.tasks.base import Foreseen, Read
+
+
+def refuse_without_rankings(recipe: PolicyRecipe, params: Params) -> None:
+    """Find, before anything runs, a recipe of an offline loss that nothing will be ranked for.
+
+    Raises:
+        DataError: with what to do.
+    """
+    if not recipe.offline or recipe.preferences is not None:
+        return
+    _refuse_edits(recipe)
+    if params.annotations.source == "none" or params.prompts.engine == "none" or not params.grids.seeds:
+        raise DataError(
+            f"loss {recipe.loss} learns from rankings, and the graph makes none (annotations.source "
+            f"{params.annotations.source!r}, grids.seeds {params.grids.seeds}); rank its grids, or name a folder of "
+            "rankings in preferences"
+        )
+
+
+def _refuse_edits(recipe: PolicyRecipe) -> None:
+    if task_of(recipe).given == "reference":
+        raise DataError(
+            f"loss {recipe.loss} learns from rankings, and the graph ranks no edits; name a folder of "
+            "rankings in preferences"
+        )
+
+
+def preferences_of(
+    recipe: PolicyRecipe, prompts: Collection[str], read: Read, say: Callable[[str], object]
+) -> Preferences:
+    """The best and the worst picture of each ranked prompt.
+
+    Args:
+        prompts: ids of the prompts that there are, for a folder of rankings to name.
+
+    Raises:
+        DataError: when there are no rankings, or none with a difference.
+    """
+    if recipe.preferences is not None:
+        rejected = Rejected()
+        found, place = of_folder(read(Path(recipe.preferences)), prompts, rejected), recipe.preferences
+        rejected.print(say)
+    else:
+        _refuse_edits(recipe)
+        instances = read_table(read(paths.RANKINGS) / "instances.parquet", require=COLUMNS)
+        annotations = read_table(read(paths.ANNOTATIONS) / "rankings.parquet")
+        grids = ShardReader.below(read(paths.GRIDS), require=GRID_COLUMNS)
+        found, place, rejected = Preferences(of_grids(instances, annotations), grids.read), "annotations", Rejected()
+    if not found.pairs:
+        raise DataError(f"{place}: no prompt has a best and a worst picture in its rankings{rejected.example}")
+    return found
+
+
+def foresee_preferences(recipe: PolicyRecipe, params: Params, foreseen: Foreseen, root: Path) -> None:
+    """Find what :func:`preferences_of` will refuse, where the ids of prompts are known before these are made.
+
+    Raises:
+        DataError: as :func:`preferences_of`.
+    """
+    if not recipe.offline:
+        return
+    refuse_without_rankings(recipe, params)
+    if recipe.preferences is None or not (root / recipe.preferences).is_dir():
+        return  # `paco check` reports a folder that is missing
+    if task_of(recipe).given == "reference":
+        known = params.edit_prompts.source == "file"
+        prompts = {record.idx for record in foreseen.edits}
+    else:
+        known = params.prompts.engine != "openai" or recipe.prompts is not None
+        prompts = {record.idx for record in foreseen.prompts}
+        if recipe.prompts is not None:
+            prompts = task_of(recipe).seen(recipe, lambda path: root / path)
+    if known and prompts:
+        preferences_of(recipe, prompts, lambda path: root / path, lambda _line: None)
