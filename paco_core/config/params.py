@@ -44,7 +44,7 @@ from paco_core.config.params_edits import EditingParams, EditPromptsParams, Edit
 from paco_core.config.params_losses import EarlyStop
 from paco_core.config.params_policies import PoliciesParams, PolicyRecipe, PolicyTraining
 from paco_core.config.params_reward import RewardParams, ServingParams
-from paco_core.config.params_rewards import RewardSet, RewardTerm
+from paco_core.config.params_rewards import HttpScorer, RewardSet, RewardTerm
 from paco_core.io.files import DataError
 from paco_core.io.nearest import nearest
 
@@ -57,6 +57,7 @@ __all__ = [
     "EditingParams",
     "EditsParams",
     "GridsParams",
+    "HttpScorer",
     "LoraParams",
     "Painter",
     "PairsParams",

@@ -6,12 +6,29 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from paco_core.config.params_base import AboveZero, Number, Section
+from paco_core.config.params_base import AboveZero, Natural, Number, Positive, Section
 from paco_core.config.references import ModelRef
 from paco_core.config.registered import FUNCTION, names_of, registered
 from paco_core.io.nearest import meant
 
 Aggregator = Annotated[str, registered("rewards/aggregation.py", "AGGREGATORS", functions=True)]
+
+
+class HttpScorer(Section):
+    """A scorer behind an address. The key itself stands in the environment only."""
+
+    url: Annotated[str, Field(pattern=r"^https?://[^@\s]+$")]
+    """where a batch of pictures is posted to"""
+    model: str
+    """name and version of what scores there; its scores are kept under this name"""
+    api_key_env: Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")] | None = None
+    """name of the environment variable that holds the key; null = no key is sent"""
+    timeout_s: Positive = 120
+    """seconds until one request must be answered"""
+    retries: Natural = 4
+    """repetitions of a request that was not served (429, 5xx, dropped connections)"""
+    budget_s: AboveZero = 600
+    """seconds that a batch may take, with all repetitions and pauses"""
 
 
 class RewardTerm(Section):
@@ -25,6 +42,8 @@ class RewardTerm(Section):
     """where that model runs"""
     theme_from: Literal["theme", "opening"] = "theme"
     """what the question quotes; the record's theme, or its prompt's opening"""
+    http: HttpScorer | None = None
+    """whom the reward `http` asks"""
 
 
 class RewardSet(Section):

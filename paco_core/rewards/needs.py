@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from paco_core.io.files import DataError
 
@@ -17,6 +18,9 @@ MODELS = {
     **dict.fromkeys(("clip_t", "clip_i", "clip_score"), "a folder or hf-hub name of an open_clip model"),
     "pickscore": "a folder or hub id, such as yuvalkirstain/PickScore_v1",
 }
+
+#: What a reward that asks somebody else's model is told in a section of its own name.
+SECTIONS = {"http": "url and model"}
 
 
 def refuse_single_panels(reward: str, records: Iterable[PromptRecord]) -> None:
@@ -36,6 +40,30 @@ def need_model(reward: str, term: RewardTerm) -> str:
     if reward in MODELS and term.model is None:
         raise DataError(f"reward {reward} needs model: {MODELS[reward]}")
     return str(term.model)
+
+
+def need_section(reward: str, term: RewardTerm) -> Any:
+    """The section of a term that has the reward's name.
+
+    Raises:
+        DataError: when it is missing.
+    """
+    section = getattr(term, reward)
+    if section is None:
+        raise DataError(f"reward {reward} needs a section {reward}: {SECTIONS[reward]}")
+    return section
+
+
+def need_key(address: str, variable: str | None) -> str | None:
+    """The key for an address, from an environment variable; None where no variable is named.
+
+    Raises:
+        DataError: when the variable is empty.
+    """
+    key = os.environ.get(variable) if variable else None
+    if variable and not key:
+        raise DataError(f"{address}: the environment variable {variable} holds no key")
+    return key
 
 
 def need_rapidocr() -> None:

@@ -10,7 +10,7 @@ from paco_core.config.params import RewardSet, RewardTerm
 from paco_core.io.files import DataError
 from paco_core.rewards.base import RewardFunction
 from paco_core.rewards.function import FunctionReward, find
-from paco_core.rewards.needs import need_model, need_rapidocr, refuse_single_panels
+from paco_core.rewards.needs import SECTIONS, need_key, need_model, need_rapidocr, need_section, refuse_single_panels
 from paco_core.rewards.sources import Sources
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ REWARDS = {
     "pickscore": "paco_core.rewards.pickscore:build",
     "jpeg": "paco_core.rewards.jpeg:compressibility",
     "ocr": "paco_core.rewards.ocr:build",
+    "http": "paco_core.rewards.http_scorer:build",
 }
 #: Rewards that ask a served reward model about pairs.
 JUDGED = frozenset({"consistency", "editing"})
@@ -67,7 +68,7 @@ def check(rewards: RewardSet, given: str = "panels", records: Sequence[PromptRec
 
     Raises:
         DataError: for an unknown reward, a function that is not there, a reward of another kind of picture, or one that
-            lacks its model or its library, or compares panels of which a record has one.
+            lacks its model, its section or its library, or compares panels of which a record has one.
     """
     groupwise = []
     for name, term in rewards.terms.items():
@@ -78,6 +79,9 @@ def check(rewards: RewardSet, given: str = "panels", records: Sequence[PromptRec
         elif (needed := NEEDS.get(asked, given)) != given:
             raise DataError(f"reward {asked} does not fit this policy, which {LACKS[needed]}")
         need_model(asked, term)
+        if asked in SECTIONS:
+            section = need_section(asked, term)
+            need_key(section.url, section.api_key_env)
         if NEEDS.get(asked) == "panels":
             refuse_single_panels(asked, records)
         if asked == "ocr":

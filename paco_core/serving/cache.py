@@ -7,6 +7,7 @@ import hashlib
 import logging
 import os
 import sqlite3
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -16,9 +17,11 @@ from paco_core.io.files import DataError
 CHUNK = 500  # keys a statement
 WAIT_S = 30.0  # for another process that writes
 VERSION = 1  # of the tables, and of how a score is computed: a file of an older one is emptied
+PROBABILITY = (0.0, 1.0)
+ANY_NUMBER = (-sys.float_info.max, sys.float_info.max)
 TABLES = (
     "CREATE TABLE IF NOT EXISTS scores (key BLOB PRIMARY KEY, value REAL NOT NULL"
-    " CHECK (typeof(value) = 'real' AND value BETWEEN 0 AND 1)) WITHOUT ROWID",
+    " CHECK (typeof(value) = 'real' AND value BETWEEN {0} AND {1})) WITHOUT ROWID",
     "CREATE TABLE IF NOT EXISTS lookups (model TEXT PRIMARY KEY, hits INTEGER, misses INTEGER)",
 )
 log = logging.getLogger("paco.serving")
@@ -46,13 +49,23 @@ def _version(connection: sqlite3.Connection) -> int:
 
 
 class ScoreCache:
-    """A table of scores in [0, 1], and how often each model's were asked for; several processes may use one file.
+    """A table of scores, and how often each model's were asked for; several processes may use one file.
 
     Scores that an older version computed are dropped, and the log says so.
+
+    Args:
+        bounds: least and highest score that the file may hold; one file has one pair of bounds.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, bounds: tuple[float, float] = PROBABILITY) -> None:
+        self.path, self._bounds = path, bounds
+
+    def _is_score(self, value: object) -> bool:
+        return isinstance(value, float) and self._bounds[0] <= value <= self._bounds[1]
+
+    @property
+    def _range(self) -> str:
+        return f"[{self._bounds[0]:g}, {self._bounds[1]:g}]"
 
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
@@ -79,7 +92,7 @@ class ScoreCache:
             for table in ("scores", "lookups"):
                 connection.execute(f"DROP TABLE IF EXISTS {table}")
             for statement in TABLES:
-                connection.execute(statement)
+                connection.execute(statement.format(*self._bounds))
             connection.execute(f"PRAGMA user_version = {VERSION}")
             if dropped:
                 log.warning("%s: %d scores of an older version are dropped and will be asked again", self.path, dropped)
@@ -118,10 +131,10 @@ class ScoreCache:
                 "hits = hits + excluded.hits, misses = misses + excluded.misses",
                 (model, len(found), len(keys) - len(found)),
             )
-        wrong = [value for value in found.values() if not (isinstance(value, float) and 0.0 <= value <= 1.0)]
+        wrong = [value for value in found.values() if not self._is_score(value)]
         if wrong:
             raise DataError(
-                f"{self.path}: {len(wrong)} of its entries are not scores in [0, 1] (one is {wrong[0]!r}); "
+                f"{self.path}: {len(wrong)} of its entries are not scores in {self._range} (one is {wrong[0]!r}); "
                 "delete the file and run again"
             )
         return found
@@ -142,11 +155,13 @@ class ScoreCache:
         """Keep scores.
 
         Raises:
-            ValueError: when one is no number in [0, 1]; none is kept then.
+            ValueError: when one is no number within the bounds; none is kept then.
             DataError, OSError: as :meth:`get`.
         """
-        wrong = [value for value in scores.values() if not 0.0 <= value <= 1.0]
+        wrong = [value for value in scores.values() if not self._is_score(float(value))]
         if wrong:
-            raise ValueError(f"{len(wrong)} of {len(scores)} scores to keep are not in [0, 1]; one is {wrong[0]!r}")
+            raise ValueError(
+                f"{len(wrong)} of {len(scores)} scores to keep are not in {self._range}; one is {wrong[0]!r}"
+            )
         with self._open() as connection:
             connection.executemany("INSERT OR REPLACE INTO scores VALUES (?, ?)", scores.items())

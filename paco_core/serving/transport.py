@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import logging
+import math
 import random
 import threading
 import time
@@ -41,11 +42,15 @@ class RequestFailed(Exception):
 
 @dataclass(frozen=True)
 class Patience:
-    """How long to go on: at most ``retries`` more tries; while the server is down, until ``wait_s`` is over."""
+    """How long to go on: at most ``retries`` more tries; while the server is down, until ``wait_s`` is over.
+
+    ``budget_s``: seconds for all tries of a request and the pauses between them; no try begins that cannot end in it.
+    """
 
     retries: int = 4
     backoff_s: float = 0.25
     wait_s: float = 0.0
+    budget_s: float = math.inf
 
     def pause(self, attempt: int, at_least_s: float = 0.0) -> float:
         """Seconds before try number ``attempt`` + 1: doubling, with jitter so that callers spread out.
@@ -120,10 +125,10 @@ class Transport:
             connection.close()
         return fresh, address, False
 
-    def _once(self, method: str, path: str, body: bytes | None) -> tuple[int, bytes, str | None]:
+    def _once(self, method: str, path: str, body: bytes | None, seconds: float) -> tuple[int, bytes, str | None]:
         """Status, body and ``Retry-After`` of one answer."""
         connection, address, used = self._connection()
-        connection.start(self._timeout)
+        connection.start(seconds)
         while True:
             try:
                 connection.request(method, address.prefix + path, body, self._headers)
@@ -147,25 +152,29 @@ class Transport:
 
         Retried: status 429 and 5xx, not before ``Retry-After`` is over, and dropped connections. Not retried: other
         statuses, time-outs, answers that are no JSON. While the server is down, tries go on until
-        ``Patience.wait_s`` is over.
+        ``Patience.wait_s`` is over. Nothing goes on for longer than ``Patience.budget_s``.
 
         Raises:
             RequestFailed: with the cause.
         """
         attempt, started = 0, time.monotonic()
         while True:
+            seconds = min(self._timeout, self._patience.budget_s - (time.monotonic() - started))
             try:
-                return self._answer(*self._once(method, path, body))
+                return self._answer(*self._once(method, path, body, seconds))
             except (RequestFailed, *DROPPED, OSError) as error:
-                failure, again = _judge(error, self._timeout)
-            waiting = failure.down and time.monotonic() - started < self._patience.wait_s
-            if not again or (attempt >= self._patience.retries and not waiting):
+                failure, again = _judge(error, seconds)
+            pause = self._patience.pause(attempt, failure.retry_after_s)
+            spent = time.monotonic() - started
+            waiting = failure.down and spent < self._patience.wait_s
+            late = spent + pause >= self._patience.budget_s
+            if late or not again or (attempt >= self._patience.retries and not waiting):
                 raise failure from None
             if failure.down:
                 self._look_elsewhere(waiting)
             with self._lock:
                 self.retries += 1
-            time.sleep(self._patience.pause(attempt, failure.retry_after_s))
+            time.sleep(pause)
             attempt += 1
 
     def _look_elsewhere(self, waiting: bool) -> None:

@@ -34,6 +34,7 @@ from paco_core.io.pictures import picture_digest
 from paco_core.policies.encodings import fingerprint, row_key
 from paco_core.reward_model.examples import Example
 from paco_core.reward_model.training_key import training_key as reward_key
+from paco_core.rewards.http_scorer import sample_key
 from paco_core.runtime import checkpoints
 from paco_core.runtime.code.source_cache import reading_key
 from paco_core.runtime.tracking.outbox import Address
@@ -194,6 +195,11 @@ def answer(
     return key_of(params, Question(id, text, form, system, images))
 
 
+def scorers_score(folder: Path, *, model="one", prompt="?", theme="cats", pictures=(RED, BLUE)) -> object:
+    """What somebody else's scorer gave to a sample."""
+    return sample_key(model, {"prompt": prompt, "theme": theme}, [picture_digest(picture) for picture in pictures])
+
+
 def ranking(folder: Path, *, reference=RED, candidates=(RED, BLUE)) -> object:
     """What a person ranked."""
     return digest_of({"a": reference, "b": candidates[0], "c": candidates[1]}.__getitem__, "a", ["b", "c"])
@@ -291,6 +297,9 @@ CACHES = {
         },
     ),
     "unfinished work": Cache(unfinished, {"stage": "grids@1", "identity": "other code"}),
+    "score of a scorer": Cache(
+        scorers_score, {"model": "two", "prompt": "!", "theme": "dogs", "pictures": (BLUE, RED)}
+    ),
     "score of a server": Cache(
         score,
         {

@@ -131,10 +131,11 @@ async def messages_of(params: ChatParams, question: Question[Any]) -> list[dict[
 
 async def picture_part(image: Image) -> dict[str, Any]:
     """A picture as a part of a message."""
-    return {"type": "image_url", "image_url": {"url": await asyncio.to_thread(_data_url, image)}}
+    return {"type": "image_url", "image_url": {"url": await asyncio.to_thread(data_url, image)}}
 
 
-def _data_url(image: Image) -> str:
+def data_url(image: Image) -> str:
+    """A picture as lossless PNG in a data URL."""
     buffer = io.BytesIO()
     image.save(buffer, format="PNG")
     return f"data:image/png;base64,{base64.b64encode(buffer.getvalue()).decode()}"
