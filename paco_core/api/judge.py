@@ -8,12 +8,14 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations
 from pathlib import Path
+from statistics import fmean
 from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, overload
 
 import numpy as np
 
 from paco_core.api.judge_model import Dtype, PairModel, judge_model
+from paco_core.data.records.subfigures import cut
 from paco_core.io.files import DataError
 from paco_core.io.pictures import Picture, picture_of
 from paco_core.reward_model.instructions import question
@@ -208,6 +210,33 @@ class Judge:
             raise DataError(f"{len(pictures)} picture: consistency needs two or more")
         return self.scores(list(combinations(pictures, 2)), theme=theme, on_batch=on_batch)
 
+    def grid_scores(
+        self, pictures: Sequence[Picture], layouts: Sequence[str], *, themes: Sequence[str | None]
+    ) -> list[Score]:
+        """The consistency of each grid, a picture of several panels, in order; where it has none, NaN with the cause.
+
+        It is the reward ``consistency``: a grid with any pair that cannot be scored has no score.
+
+        Args:
+            layouts: rows and columns of each grid, such as ``2x2``.
+            themes: what each grid was made for, or None.
+
+        Raises:
+            DataError: when a picture cannot be read, does not divide into its layout, or has a single panel.
+        """
+        pairs: list[tuple[Picture, Picture]] = []
+        words: list[str | None] = []
+        counts = []
+        for picture, layout, theme in zip(pictures, layouts, themes, strict=True):
+            panels = cut(picture_of(picture), layout)
+            if len(panels) < 2:
+                raise DataError(f"layout {layout} has one panel: consistency needs two or more")
+            pairs += combinations(panels, 2)
+            counts.append(len(pairs) - len(words))
+            words += [theme] * counts[-1]
+        scores = iter(self.scores(pairs, theme=words))
+        return [_mean([next(scores) for _ in range(count)]) for count in counts]
+
     def reasons(self, pairs: Sequence[tuple[Picture, Picture]], *, theme: Themes = None) -> list[str]:
         """The model's answer in words for each pair, in order.
 
@@ -234,6 +263,12 @@ class Judge:
         for cause, count in Counter(score.cause for score in scores if score.failed).items():
             log.warning("%d of %d pairs have no score: %s", count, len(scores), cause)
         return np.array([score.value for score in scores], dtype=np.float64)
+
+
+def _mean(scores: Sequence[Score]) -> Score:
+    """The mean, or the first failure: a mean over the rest would depend on which pairs failed."""
+    failed = next((score for score in scores if score.failed), None)
+    return failed or Score(fmean(score.value for score in scores))
 
 
 def square(values: Sequence[float] | np.ndarray, count: int) -> np.ndarray:

@@ -1,0 +1,86 @@
+"""What the two scorer services share: a small HTTP server, and the prompts that it knows."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+from paco_core import Judge
+from paco_core.data.records.records import PromptRecord, read_prompts
+from paco_core.io.files import DataError
+
+MAX_BODY = 128 << 20  # bytes; larger requests are refused before they are read
+IDLE_S = 60.0  # a connection on which nothing arrives is closed
+
+#: Method, path and body of a request -> status, content type and body of the answer.
+Answer = Callable[[str, str, bytes], tuple[int, str, bytes]]
+
+
+def by_prompt(path: Path) -> dict[str, PromptRecord]:
+    """The records of a T2IS file by the text of their prompt, which is all that some trainers send."""
+    return {record.prompt: record for record in read_prompts(path)}
+
+
+def known(records: dict[str, PromptRecord], prompt: str) -> PromptRecord:
+    """The record of a prompt.
+
+    Raises:
+        DataError: when the file holds none.
+    """
+    if prompt not in records:
+        raise DataError(f"prompt {prompt[:60]!r}... is not in the file of prompts, which says its layout and theme")
+    return records[prompt]
+
+
+def server(answer: Answer, port: int) -> ThreadingHTTPServer:
+    """A server on 127.0.0.1."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        timeout = IDLE_S
+
+        def do_GET(self) -> None:
+            self._reply(*answer("GET", self.path, b""))
+
+        def do_POST(self) -> None:
+            length = self.headers.get("Content-Length", "")
+            if not length.isascii() or not length.isdigit() or int(length) > MAX_BODY:
+                self.close_connection = True  # the body stays unread
+                self._reply(413, "text/plain", f"expected Content-Length, at most {MAX_BODY}".encode())
+                return
+            self._reply(*answer("POST", self.path, self.rfile.read(int(length))))
+
+        def log_message(self, *_: object) -> None:
+            """A line a request would be thousands."""
+
+        def _reply(self, status: int, kind: str, body: bytes) -> None:
+            self.send_response(status)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+    return ThreadingHTTPServer(("127.0.0.1", port), Handler)
+
+
+def arguments(description: str, port: int) -> argparse.ArgumentParser:
+    """The options of both services."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--judge", required=True, type=_address, help="address of `paco serve up`")
+    parser.add_argument("--port", type=int, default=port)
+    return parser
+
+
+def _address(judge: str) -> str:
+    if not judge.startswith(("http://", "https://")):
+        raise argparse.ArgumentTypeError(f"{judge!r} is no address of a server; start one with `paco serve up`")
+    return judge
+
+
+def run(answer: Callable[[Judge], Answer], given: argparse.Namespace) -> None:
+    """Serve until Ctrl-C."""
+    with Judge(given.judge) as judge, server(answer(judge), given.port) as listening:
+        print(f"http://127.0.0.1:{listening.server_address[1]}", flush=True)
+        listening.serve_forever()
