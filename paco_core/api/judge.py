@@ -6,6 +6,7 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from itertools import combinations
 from pathlib import Path
 from statistics import fmean
@@ -71,7 +72,10 @@ class Judge:
         served: str | None = None,
         project: Path | None = None,
     ) -> None:
-        self.scorer: PairModel = judge_model(model, device=device, dtype=dtype, served=served, project=project).load()
+        chosen = judge_model(model, device=device, dtype=dtype, served=served, project=project)
+        self._gpu = ExitStack()  # held for as long as this judge is there
+        self._gpu.enter_context(chosen.place())
+        self.scorer: PairModel = chosen.load()
 
     @overload
     def score(self, first: Picture, second: Picture, *, theme: str | None = None) -> float: ...
@@ -246,7 +250,8 @@ class Judge:
         return [text for queries in _queries(pairs, theme) for text in self.scorer.generate_reasons(queries)]
 
     def close(self) -> None:
-        """End the connections to a server; of a model in this process nothing is open."""
+        """End the connections to a server, or give the GPU of a model in this process back."""
+        self._gpu.close()
         if isinstance(self.scorer, RewardClient):
             self.scorer.close()
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -15,12 +17,14 @@ from paco_core.io.content import content_of
 from paco_core.io.files import DataError
 from paco_core.io.imports import uncollected
 from paco_core.io.project import found_root, working_folder
+from paco_core.runtime.placement import one_gpu
 
 if TYPE_CHECKING:
     from paco_core.reward_model.scorer import Scorer
     from paco_core.reward_model.yes_probability import PairQuery, Score
     from paco_core.serving.client import RewardClient
 
+log = logging.getLogger("paco.judge")
 Dtype = Literal["float32", "bfloat16"]
 COMPUTES = ("paco-rl", "torch", "transformers")  # packages whose versions may move a score
 
@@ -40,18 +44,21 @@ class LocalModel:
     Attributes:
         source: its folder, or its name on the hub.
         pixels: least and most pixels of a picture after resizing; the folder's own bounds where None.
+        project: whose parameters divide the GPUs; None outside of a project.
     """
 
     source: Path | str
     device: str
     dtype: Dtype
     pixels: tuple[int, int] | None
+    project: Path | None = None
 
     @classmethod
     def of(cls, root: Path | None, model: str | Path | None, device: str | None, dtype: Dtype | None) -> LocalModel:
         """As a project's parameters say, where there is one, else on a GPU, where there is one."""
-        source, pixels = _source(root, model), None
+        source, pixels, project = _source(root, model), None, None
         if root is not None and (root / PARAMS_FILE).is_file():
+            project = root
             reward = load(root / PARAMS_FILE).reward
             device, dtype = device or reward.device, dtype or reward.dtype
             pixels = reward.min_pixels, reward.max_pixels
@@ -59,13 +66,19 @@ class LocalModel:
             import torch
 
             device = "cuda" if torch.cuda.is_available() else "cpu"
-        return cls(source, device, dtype or ("bfloat16" if device.startswith("cuda") else "float32"), pixels)
+        return cls(source, device, dtype or ("bfloat16" if device.startswith("cuda") else "float32"), pixels, project)
 
     @property
     def identity(self) -> str:
         """What decides its scores of a question: the model by its content, where and with what it is computed."""
         packages = " ".join(f"{name} {version(name)}" for name in COMPUTES)
         return f"{content_of(self.source)} {self.device} {self.dtype} {self.pixels} {packages}"
+
+    def place(self) -> AbstractContextManager[None]:
+        """Within, this process has the GPU that the model is loaded to, as the project divides them."""
+        if self.project is None:
+            return nullcontext()
+        return one_gpu([self.device], f"score in {self.project}", load(self.project / PARAMS_FILE), log.warning)
 
     def load(self) -> Scorer:
         """The model, after its golden pairs, where its folder has any, got the scores that they were written with.
@@ -116,6 +129,10 @@ class RemoteModel:
     def identity(self) -> str:
         """What decides its scores of a question: the id carries the fingerprint of its weights."""
         return f"{self.address} {self.name}"
+
+    def place(self) -> AbstractContextManager[None]:
+        """Nothing: the server has its GPUs."""
+        return nullcontext()
 
     def load(self) -> RewardClient:
         """A client that was answered.

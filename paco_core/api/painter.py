@@ -16,7 +16,7 @@ from paco_core.io.pictures import Picture, picture_of
 from paco_core.io.project import project_root
 from paco_core.operations import asked, paint, painters
 from paco_core.policies.encodings import cache_folder
-from paco_core.runtime.placement import take_gpus
+from paco_core.runtime.placement import one_gpu
 from paco_core.tasks.edits import EDITS
 from paco_core.tasks.sets import SETS
 from paco_core.tasks.table import TASKS, recipes_of
@@ -165,8 +165,7 @@ class Painter:
         if task.name not in self._loaded:
             by = self.named(task)
             device, holder = self._params.policies.device, f"paint in {self._root}"
-            for lease in take_gpus(device, 1, holder, self._params, log.warning):
-                self._leases.enter_context(lease)
+            self._leases.enter_context(one_gpu([device], holder, self._params, log.warning))
             policy = paint.load_policy(self._root, by, cache=cache_folder(self._root))
             self._loaded[task.name] = by, policy
         return self._loaded[task.name]

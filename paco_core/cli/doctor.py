@@ -14,7 +14,7 @@ from pathlib import Path
 
 from dvc_project.repository import settings
 from paco_core.config.params import PARAMS_FILE, ParamsError, load
-from paco_core.io import gpus, nvidia_smi
+from paco_core.io import gpus
 from paco_core.io.answer import Answer
 from paco_core.io.secrets import bare, redacted
 from paco_core.planning.preflight import memory_gb
@@ -33,6 +33,7 @@ SHOWN_VARIABLES = (
     "MLFLOW_",
     "DAGSTER_",
     "CUDA_VISIBLE_DEVICES",
+    "HIP_VISIBLE_DEVICES",
     "OMP_NUM_THREADS",
     "HF_HOME",
     "HF_HUB_OFFLINE",
@@ -66,9 +67,11 @@ def _all(root: Path) -> Iterator[tuple[str, str]]:
 
 
 def _gpus() -> str:
-    listing = nvidia_smi.listed()
+    listing = gpus.listed()
     found = ", ".join(f"{gpu.number} ({gpu.memory_gb or '?'} GB)" for gpu in gpus.visible(listing)) or "none visible"
-    return f"{found}; nvidia-smi: {listing.trouble}" if listing.trouble else found
+    trouble = f"nvidia-smi: {listing.trouble}" if listing.trouble else None
+    driver = None if listing.driver is None else f"driver {listing.driver}"
+    return "; ".join(filter(None, (found, trouble, listing.too_old or driver)))
 
 
 def _version(package: str) -> str:

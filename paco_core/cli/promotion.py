@@ -29,6 +29,7 @@ from paco_core.operations.promotion.champions import (
 from paco_core.operations.promotion.decision import Decision, Side
 from paco_core.policies.adapted import adapted
 from paco_core.policies.cuts import report
+from paco_core.runtime.placement import one_gpu
 from paco_core.runtime.provenance.chain import of_path
 from paco_core.runtime.provenance.runs import RunFinder
 from paco_core.runtime.tracking import Tracker, open_run
@@ -114,7 +115,8 @@ def _decide(
         return decisions.first(name, rule, unmeasured, found)
     folders = [root / candidate.path, bytes_of(root, incumbent)]
     say(f"measuring version {candidate.number} against the champion, version {incumbent.number}")
-    ours, theirs = _measure(root, params, name, folders)
+    with one_gpu([params.policies.device, params.reward.device], f"promotion of {name} in {root}", params, say):
+        ours, theirs = _measure(root, params, name, folders)
     chosen = decisions.benchmark_of(params, name)
     made = decisions.decide(
         name, rule, (candidate.number, candidate.md5, ours.table), (incumbent.number, incumbent.md5, theirs.table),

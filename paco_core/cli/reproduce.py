@@ -17,6 +17,7 @@ from paco_core.experiments.reproduction.variants import VARIANTS, Variant, chose
 from paco_core.io import paths
 from paco_core.io.answer import Answer
 from paco_core.io.file_locks import locked
+from paco_core.runtime.placement import one_gpu
 
 EXPERIMENT = "paco/reproduce"
 ABOUT = "Policies and their ablations, each trained with several seeds; a parent run holds the report."
@@ -120,6 +121,8 @@ class _Table:
         settings = {"variants": [v.name for v in self.variants], "seeds": list(self.options.seeds)}
         with grid.parent(settings) as parent, ExitStack() as stack:
             if left:
+                device, holder = self.params.policies.device, f"reproduce {self.options.name} in {self.root}"
+                stack.enter_context(one_gpu([device], holder, self.params, say))
                 self._keep_server(stack)
             for recipe, trainings in self.trainings.items():
                 with locked(self.out / "before" / f".{recipe}.lock"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 from zoneinfo import ZoneInfo
 
@@ -125,4 +126,12 @@ def _time_zone(name: str) -> str:
     return name
 
 
+def _device(name: str) -> str:
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
+        why = "; mps computes no float64, which is needed" if name.startswith("mps") else ""
+        raise ValueError(f"{name!r}: expected cpu, cuda, or one GPU by its number, such as cuda:1{why}")
+    return name
+
+
+Device = Annotated[str, AfterValidator(_device)]
 TimeZone = Annotated[str, AfterValidator(_time_zone)]

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from paco_core.config.params_base import ChatParams, Drawn, DrawnSide, Positive, Resamples, Section, Seed
+from paco_core.config.params_base import ChatParams, Device, Drawn, DrawnSide, Positive, Resamples, Section, Seed
 from paco_core.config.references import BenchmarkFolder, ModelRef, Names, UserFile
 
 #: Judges that the stage ``consistency_rank`` asks itself; a table of scores has another name.
@@ -21,7 +21,7 @@ class PredictorParams(Section):
     """interpreter of the environment that has it"""
     model: str | None = None
     """its model; null = its own default"""
-    device: str = "cuda"
+    device: Device = "cuda"
     """where it runs"""
 
 

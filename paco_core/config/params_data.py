@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from paco_core.config.params_base import ChatParams, Fraction, Number, Positive, Section, Seed, Side
+from paco_core.config.params_base import ChatParams, Device, Fraction, Number, Positive, Section, Seed, Side
 from paco_core.config.params_edits import EditingParams
 from paco_core.config.references import BenchmarkFolder, ModelRef, Names, UserFile
 
@@ -46,7 +46,7 @@ class DiverseParams(Section):
     """embedding model"""
     text: Literal["prompt", "theme"] = "prompt"
     """what of a prompt is embedded; prompts longer than the encoder's window are embedded by theme anyway"""
-    device: str
+    device: Device
     """where it runs"""
     target: Positive | None
     """how many prompts are kept, the most different ones; null = by threshold"""
@@ -63,7 +63,7 @@ class DiverseParams(Section):
 class GridsParams(Section):
     model: ModelRef
     """generator that paints"""
-    device: str
+    device: Device
     """where it runs"""
     dtype: Literal["float32", "mixed", "bfloat16", "float16"]
     """number format of its weights; mixed = float32, and painted in bfloat16 where the device computes it"""

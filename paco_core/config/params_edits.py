@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from paco_core.config.params_base import (
     MOST_DRAWN,
+    Device,
     DrawnSide,
     Family,
     Fraction,
@@ -100,7 +101,7 @@ class EditsParams(Section):
 
     painters: list[Painter]
     """base editors that paint training edits for the reward model to learn from; none = nothing is painted"""
-    device: str
+    device: Device
     """where they run"""
     dtype: Literal["float32", "mixed", "bfloat16", "float16"]
     """number format of their weights; mixed = float32, and painted in bfloat16 where the device computes it"""

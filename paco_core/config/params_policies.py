@@ -19,6 +19,7 @@ from pydantic import (
 from paco_core.config.execution import HOW, Was, how_fields
 from paco_core.config.params_base import (
     AboveZero,
+    Device,
     Family,
     Fraction,
     FromZero,
@@ -51,7 +52,7 @@ class PromptFiles(Section):
 class PolicyTraining(Section):
     """How a policy is trained, and on what: numbers that all recipes share, but for those that a recipe sets itself."""
 
-    device: str
+    device: Device
     """where policies train"""
     dtype: Literal["float32", "mixed", "bfloat16"]
     """number format of the generator's weights; the adapter's are float32; mixed = float32, and pictures, but no

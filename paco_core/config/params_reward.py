@@ -10,6 +10,7 @@ from paco_core.config.execution import HOW
 from paco_core.config.params_base import (
     AboveZero,
     Area,
+    Device,
     Fraction,
     FromZero,
     LoraParams,
@@ -30,7 +31,7 @@ class RewardParams(Section):
     """published adapter or merged model, a folder or hub id; null = trained here"""
     base: ModelRef
     """Qwen2.5-VL that is trained"""
-    device: str
+    device: Device
     """where it trains"""
     dtype: Literal["float32", "bfloat16"]
     """number format of the base's weights; the adapter's are float32"""
@@ -94,7 +95,7 @@ class ServingParams(Section):
     """address that it listens on"""
     port: Annotated[Port, HOW]
     """its port; 0 = any free one"""
-    device: str
+    device: Device
     """where it runs"""
     dtype: Literal["float32", "bfloat16", "auto"]
     """number format of its weights"""

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from paco_core.config.params_base import AboveZero, Natural, Number, Positive, Section
+from paco_core.config.params_base import AboveZero, Device, Natural, Number, Positive, Section
 from paco_core.config.references import ModelRef
 from paco_core.config.registered import FUNCTION, names_of, registered
 from paco_core.io.nearest import meant
@@ -38,7 +38,7 @@ class RewardTerm(Section):
     """registered name or `module:function`; null = the term's own name"""
     model: ModelRef | None = None
     """model that the reward uses"""
-    device: str = "cpu"
+    device: Device = "cpu"
     """where that model runs"""
     theme_from: Literal["theme", "opening"] = "theme"
     """what the question quotes; the record's theme, or its prompt's opening"""

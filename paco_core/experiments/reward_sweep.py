@@ -37,6 +37,7 @@ from paco_core.reward_model.scorer import Scorer
 from paco_core.reward_model.training import ADAPTER, train
 from paco_core.reward_model.yes_probability import PairScorer
 from paco_core.runtime.code.stage_code import StageCodes
+from paco_core.runtime.placement import one_gpu
 from paco_core.runtime.tracking import Tracker
 
 ALPHAS = ("1/n", "0.01", "0.1", "0.3", "0.5", "0.9", "fast")
@@ -135,7 +136,9 @@ class Sweep:
         tags = {"profile": self.params.profile, "paco.sweep": self.out.name}
         grid = Grid(self.root, self.out, EXPERIMENT, ABOUT, tags, self.say)
         cells = [self._cell(setting, seed) for setting in settings for seed in seeds]
-        with grid.parent({"settings": [s.name for s in settings], "seeds": list(seeds)}) as parent:
+        named = {"settings": [s.name for s in settings], "seeds": list(seeds)}
+        gpu = one_gpu([self.params.reward.device], f"sweep in {self.root}", self.params, self.say)
+        with grid.parent(named) as parent, gpu:
             judges = self._baselines()
             rows = self._rows(grid.run(parent, cells), judges)
             self._write(rows, parent)

@@ -1,8 +1,11 @@
 """Which GPUs of this machine a stage and a server get: leases by kernel lock, one file a GPU, for a user's projects.
 
 The environment passes on what was decided: :data:`STAGES` and :data:`SERVERS` name the GPUs that stages and reward
-servers may take, ``CUDA_VISIBLE_DEVICES`` the ones that this process has. A lock lives as long as any process has its
-file open, so the launcher that a stage turns into keeps it, and a killed one frees it.
+servers may take, ``CUDA_VISIBLE_DEVICES`` the ones that this process has: by UUID, since CUDA numbers the fastest first
+and nvidia-smi by slot. AMD's have numbers alone there, and ``HIP_VISIBLE_DEVICES`` names them, too.
+
+A lock lives as long as any process has its file open, so the launcher that a stage turns into keeps it, and a killed
+one frees it.
 """
 
 from __future__ import annotations
@@ -16,12 +19,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from paco_core.io import nvidia_smi
+from paco_core.io import nvidia_smi, rocm_smi
 from paco_core.io.file_locks import is_held, locked, try_hold
 from paco_core.io.files import DataError
 from paco_core.io.nvidia_smi import Gpu, Listing
 
 VISIBLE, STAGES, SERVERS = "CUDA_VISIBLE_DEVICES", "PACO_STAGE_GPUS", "PACO_SERVER_GPUS"
+HIP = "HIP_VISIBLE_DEVICES"  # ROCm reads it before CUDA_VISIBLE_DEVICES
 POLL_S = 0.2
 
 
@@ -33,20 +37,38 @@ class Machine:
     servers: tuple[Gpu, ...] = ()
 
 
+def listed() -> Listing:
+    """The GPUs of this machine, by nvidia-smi or else rocm-smi."""
+    found = nvidia_smi.listed()
+    return rocm_smi.listed() if found == Listing() else found
+
+
 def visible(listing: Listing | None = None) -> list[Gpu]:
-    """The GPUs that this process may use, by CUDA_VISIBLE_DEVICES and nvidia-smi (``listing``; None = asked now)."""
-    found = (listing or nvidia_smi.listed()).gpus
-    if (named := os.environ.get(VISIBLE)) is None:
+    """The GPUs that this process may use, by its environment and the machine's tool (``listing``; None = asked now).
+
+    Numbers in CUDA_VISIBLE_DEVICES are taken as the tool's.
+    """
+    found = (listing or listed()).gpus
+    named = os.environ.get(VISIBLE)
+    if any(map(_is_amd, found)):
+        named = os.environ.get(HIP, named)
+    if named is None:
         return found
-    known = {gpu.number: gpu for gpu in found} | {gpu.name: gpu for gpu in found}
     words = [word.strip() for word in named.split(",")]
     if "-1" in words:  # as CUDA reads it: the list ends there
         words = words[: words.index("-1")]
-    return [_called(word, known.get(word)) for word in words if word]
+    return [_called(word, found) for word in words if word]
 
 
-def _called(word: str, gpu: Gpu | None) -> Gpu:
-    return Gpu(word, word) if gpu is None else Gpu(word, gpu.name, gpu.memory_gb)
+def _called(word: str, gpus: Sequence[Gpu]) -> Gpu:
+    """The GPU of a number, or of a UUID or the beginning of one, as CUDA_VISIBLE_DEVICES takes them."""
+    exact = [gpu for gpu in gpus if word in (gpu.number, gpu.name)]
+    begun = [gpu for gpu in gpus if word.startswith(("GPU-", "MIG-")) and gpu.name.startswith(word)]
+    return next(iter(exact or (begun if len(begun) == 1 else [])), Gpu(word, word))
+
+
+def _is_amd(gpu: Gpu) -> bool:
+    return gpu.name.startswith(rocm_smi.AMD)
 
 
 def divide(gpus: Sequence[Gpu], chosen: Sequence[int] | None, servers: int | None, needed: int) -> Machine:
@@ -77,8 +99,8 @@ def divide(gpus: Sequence[Gpu], chosen: Sequence[int] | None, servers: int | Non
 
 def announce(machine: Machine) -> None:
     """Name the machine's GPUs in the environment, for the servers that this process starts."""
-    os.environ[STAGES] = ",".join(gpu.number for gpu in machine.stages)
-    os.environ[SERVERS] = ",".join(gpu.number for gpu in machine.servers)
+    os.environ[STAGES] = ",".join(map(_address, machine.stages))
+    os.environ[SERVERS] = ",".join(map(_address, machine.servers))
 
 
 def take(gpus: Sequence[Gpu], count: int, holder: str, say: Callable[[str], object]) -> list[IO[bytes]]:
@@ -99,7 +121,7 @@ def take(gpus: Sequence[Gpu], count: int, holder: str, say: Callable[[str], obje
     while True:
         found = _try(gpus, count, holder)
         if found:
-            os.environ[VISIBLE] = _numbers([gpu for gpu, _ in found])
+            os.environ.update(_environment([gpu for gpu, _ in found]))
             for _, stream in found:
                 os.set_inheritable(stream.fileno(), True)
             return [stream for _, stream in found]
@@ -140,18 +162,29 @@ def for_server(count: int, name: str) -> Iterator[tuple[dict[str, str], tuple[in
     if not (count and numbers):
         yield {}, ()
         return
-    known = {gpu.number: gpu for gpu in nvidia_smi.listed().gpus}
-    gpus = [_called(number, known.get(number)) for number in numbers]
+    known = listed().gpus
+    gpus = [_called(number, known) for number in numbers]
     found = _try(gpus, count, name)
     with ExitStack() as held:
         for _, stream in found:
             held.enter_context(stream)
         chosen = [gpu for gpu, _ in found] or gpus[-count:]
-        yield {VISIBLE: _numbers(chosen)}, tuple(stream.fileno() for _, stream in found)
+        yield _environment(chosen), tuple(stream.fileno() for _, stream in found)
+
+
+def _environment(gpus: Sequence[Gpu]) -> dict[str, str]:
+    """What shows a process these GPUs and no others."""
+    shown = ",".join(map(_address, gpus))
+    return {VISIBLE: shown, **({HIP: shown} if any(map(_is_amd, gpus)) else {})}
+
+
+def _address(gpu: Gpu) -> str:
+    """What CUDA_VISIBLE_DEVICES calls it."""
+    return gpu.number if _is_amd(gpu) else gpu.name
 
 
 def _numbers(gpus: Sequence[Gpu]) -> str:
-    return ",".join(gpu.number for gpu in gpus)
+    return ", ".join(gpu.number for gpu in gpus)
 
 
 def _holders(gpus: Sequence[Gpu]) -> str:

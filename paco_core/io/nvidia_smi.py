@@ -8,9 +8,14 @@ import subprocess
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+#: The oldest driver that CUDA 13.0 runs on (its release notes, table of drivers for Linux); PyTorch 2.13 and vLLM 0.32
+#: are built with it.
+OLDEST_DRIVER = "580.65.06"
 TIMEOUT_S = 30.0  # without persistence mode it starts the driver of each card first: seconds; a hung driver: for ever
-_QUERY = ("--query-gpu=index,uuid,memory.total,mig.mode.current", "--format=csv,noheader,nounits")
-_CARD = re.compile(r"(?P<number>\d+), *(?P<name>GPU-[^,\s]+), *(?P<mebibytes>[^,]*), *(?P<mig>[^,]*)")
+_QUERY = ("--query-gpu=index,uuid,memory.total,mig.mode.current,driver_version", "--format=csv,noheader,nounits")
+_CARD = re.compile(
+    r"(?P<number>\d+), *(?P<name>GPU-[^,\s]+), *(?P<mebibytes>[^,]*), *(?P<mig>[^,]*), *(?P<driver>[^,]*)"
+)
 #: Lines of ``nvidia-smi -L``: a card, and below it each part that CUDA computes on in its place.
 _LISTED = re.compile(
     r"GPU \d+: .*\(UUID: (?P<card>GPU-[^)]+)\)|\s+MIG \S*?\.(?P<gb>\d+)gb\S* .*\(UUID: (?P<part>MIG-.+)\)"
@@ -19,7 +24,7 @@ _LISTED = re.compile(
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU: ``number`` is what CUDA_VISIBLE_DEVICES calls it, ``name`` tells it from every other one."""
+    """A GPU: ``number`` is the tool's, for people and ``devices``; ``name`` (a UUID) tells it from every other one."""
 
     number: str
     name: str
@@ -28,10 +33,22 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Listing:
-    """The GPUs of this machine, and why some or all of them may be missing; without nvidia-smi, there are none."""
+    """The GPUs of this machine, why some or all of them may be missing, and the version of NVIDIA's driver."""
 
     gpus: list[Gpu] = field(default_factory=list)
     trouble: str | None = None
+    driver: str | None = None
+
+    @property
+    def too_old(self) -> str | None:
+        """Why PyTorch and vLLM find no GPU on this driver; None where they may."""
+        if self.driver is None or _numbers(self.driver) >= _numbers(OLDEST_DRIVER):
+            return None
+        return f"driver {self.driver}: PyTorch and vLLM need {OLDEST_DRIVER} or newer (CUDA 13); update the driver"
+
+
+def _numbers(driver: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", driver)] or [10**6]  # one that does not say is not too old
 
 
 def listed() -> Listing:
@@ -39,20 +56,21 @@ def listed() -> Listing:
     if (tool := shutil.which("nvidia-smi")) is None:
         return Listing()
     try:
-        lines, trouble = _answer(tool, *_QUERY)
+        lines, trouble = answer(tool, *_QUERY)
         cards = [found for line in lines if (found := _CARD.fullmatch(line))]
         strange = [line for line in lines if not _CARD.fullmatch(line)]
         parts: dict[str, list[Gpu]] = {}
         if any(card["mig"].strip() == "Enabled" for card in cards):
-            more, also = _answer(tool, "-L")
+            more, also = answer(tool, "-L")
             parts, trouble = _parts(more), trouble or also
     except (OSError, subprocess.TimeoutExpired) as error:
-        return Listing([], _why(error))
+        return Listing([], why(error))
     gpus = [gpu for card in cards for gpu in _gpus(card, parts)]
-    return Listing(gpus, ": ".join([*([trouble] if trouble else []), *strange[:1]]) or None)
+    driver = next((card["driver"].strip() for card in cards), None)
+    return Listing(gpus, ": ".join([*([trouble] if trouble else []), *strange[:1]]) or None, driver)
 
 
-def _answer(tool: str, *words: str) -> tuple[list[str], str | None]:
+def answer(tool: str, *words: str) -> tuple[list[str], str | None]:
     """Lines of its output, and its exit status where that is not 0, with what it wrote to stderr.
 
     Raises:
@@ -78,7 +96,7 @@ def _answer(tool: str, *words: str) -> tuple[list[str], str | None]:
     return lines, ": ".join([f"exit status {process.returncode}", *said[:1]])
 
 
-def _why(error: OSError | subprocess.TimeoutExpired) -> str:
+def why(error: OSError | subprocess.TimeoutExpired) -> str:
     if isinstance(error, subprocess.TimeoutExpired):
         return f"no answer within {TIMEOUT_S:g} s; the driver may hang"
     return f"cannot be run: {error.strerror}"

@@ -29,6 +29,7 @@ from paco_core.operations.promotion.decision import Rule, rule_for
 from paco_core.operations.promotion.measuring import pair_up, rank_held_out
 from paco_core.operations.promotion.paired import Paired, paired
 from paco_core.policies.cuts import Cut, report
+from paco_core.runtime.placement import one_gpu
 from paco_core.runtime.tracking import Tracker, open_run
 from paco_core.serving.servers.endpoint import RewardEndpoint
 
@@ -97,7 +98,11 @@ def reevaluate(root: Path, name: str, now: datetime | None = None, say: Say = la
     found = subject(root, name)
     day = now.date().isoformat()
     tags = {"dvc.md5": found.md5, "profile": params.profile, "paco.version": found.version}
-    with open_run(root, f"paco/nightly/{name}", f"nightly/{name}/{params.profile}", tags, about=ABOUT) as tracker:
+    devices, run = [params.policies.device, params.reward.device], f"nightly/{name}/{params.profile}"
+    with (
+        one_gpu(devices, f"re-evaluation of {name} in {root}", params, say),
+        open_run(root, f"paco/nightly/{name}", run, tags, about=ABOUT) as tracker,
+    ):
         table = _reward(root, params, found, day) if name == REWARD else _policy(root, params, found, day, tracker, say)
         made = compare(root, params, found, table, now, tracker.url)
         tracker.metrics({k: v for k, v in _metrics(made).items() if not math.isnan(v)})

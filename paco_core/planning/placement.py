@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from paco_core.config.params import Params
-from paco_core.io import nvidia_smi
+from paco_core.io import gpus
 from paco_core.io.files import DataError
 from paco_core.io.gpus import Machine
 from paco_core.io.nvidia_smi import Gpu
@@ -22,18 +22,18 @@ def described(
     on_gpu = {label: cost for label, cost in costs.items() if cost.device.startswith("cuda")}
     if not on_gpu and not server_gpus(params):
         return [], []
-    listing = nvidia_smi.listed()
+    listing = gpus.listed()
     try:
         machine = machine_of(params, listing)
     except DataError as error:
         return [], [str(error)]
     memory = _memory(machine.stages, params)
     remarks = [f"GPUs: {_shares(machine, memory)}", *([f"nvidia-smi: {listing.trouble}"] if listing.trouble else [])]
+    problems = [listing.too_old] if listing.too_old else []
     if memory is None:
-        return [*remarks, "devices.memory_gb: set it to see whether the graph fits GPUs that are not here"], []
+        return [*remarks, "devices.memory_gb: set it to see whether the graph fits GPUs that are not here"], problems
     shared = not machine.servers
     server = server_gb(params, root, memory) if server_gpus(params) else 0.0
-    problems = []
     for label, cost in on_gpu.items():
         stage = stages[label.partition("@")[0]]
         beside = server if shared and stage.served else 0.0
@@ -49,11 +49,11 @@ def described(
     return remarks, problems
 
 
-def _memory(gpus: Sequence[Gpu], params: Params) -> float | None:
+def _memory(cards: Sequence[Gpu], params: Params) -> float | None:
     """GB of the smallest one."""
     if params.devices.memory_gb is not None:
         return params.devices.memory_gb
-    known = [gpu.memory_gb for gpu in gpus]
+    known = [gpu.memory_gb for gpu in cards]
     return min(known) if known and None not in known else None  # type: ignore[type-var]
 
 

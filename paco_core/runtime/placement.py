@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
 from paco_core.config.params import PARAMS_FILE, Params, load
-from paco_core.io import gpus, nvidia_smi
-from paco_core.io.nvidia_smi import Listing
+from paco_core.io import gpus
+from paco_core.io.nvidia_smi import Gpu, Listing
+from paco_core.runtime import launchers
 
 
 def server_gpus(params: Params) -> int:
@@ -38,12 +41,63 @@ def take_gpus(
     """
     if not (device.startswith("cuda") or server_gpus(params)):
         return []
-    listing = nvidia_smi.listed()
+    listing = gpus.listed()
     if listing.trouble:
         say(f"nvidia-smi: {listing.trouble}; a GPU that it does not list is not reserved for this computation")
     machine = machine_of(params, listing)
     gpus.announce(machine)
     return gpus.take(machine.stages, count, holder, say) if device == "cuda" and machine.stages else []
+
+
+class _OfThisProcess:
+    """The GPU of this process. CUDA reads CUDA_VISIBLE_DEVICES once, so the first one that it had stays its own."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.users = 0
+        self.gpus: tuple[Gpu, ...] = ()
+        self.leases: list[IO[bytes]] = []
+
+
+_OURS = _OfThisProcess()
+
+
+@contextmanager
+def one_gpu(
+    devices: Sequence[str], holder: str, params: Params, say: Callable[[str], object] = print
+) -> Iterator[None]:
+    """Within, this process has a GPU of its own where one of its devices is any GPU (``cuda``).
+
+    To be entered before CUDA is used, which importing diffusers does: modules import it where they load a pipeline.
+    All who compute in one process share the GPU; the last to leave gives it back.
+
+    Raises:
+        DataError: as :func:`take_gpus`, and what ``say`` raises instead of waiting.
+    """
+    if launchers.chosen() == "ray":  # Ray places the work
+        yield
+        return
+    device = "cuda" if "cuda" in devices else devices[0]
+    with _OURS.lock:
+        if not _OURS.users:
+            if _OURS.gpus and device == "cuda":
+                _OURS.leases = gpus.take(_OURS.gpus, 1, holder, say)
+            else:
+                _OURS.leases = take_gpus(device, 1, holder, params, say)
+                _OURS.gpus = tuple(gpus.visible()) if _OURS.leases else ()
+        if _OURS.leases:
+            _OURS.users += 1
+        held = bool(_OURS.leases)
+    try:
+        yield
+    finally:
+        with _OURS.lock:
+            if held:
+                _OURS.users -= 1
+                if not _OURS.users:
+                    for lease in _OURS.leases:
+                        lease.close()
+                    _OURS.leases = []
 
 
 def announce_servers(root: Path) -> None:

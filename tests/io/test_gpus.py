@@ -43,7 +43,7 @@ def test_gpus_are_those_that_cuda_shows(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv(gpus.VISIBLE, "1")
     assert gpus.visible() == [second]
     monkeypatch.setenv(gpus.VISIBLE, "GPU-b, 7")
-    assert gpus.visible() == [Gpu("GPU-b", "GPU-b", second.memory_gb), Gpu("7", "7")]
+    assert gpus.visible() == [second, Gpu("7", "7")]
     for nothing in ("", "-1", "-1,0"):
         monkeypatch.setenv(gpus.VISIBLE, nothing)
         assert gpus.visible() == []
@@ -76,13 +76,13 @@ def test_a_division_that_cannot_be_is_named() -> None:
 
 def test_nobody_has_a_gpu_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     first = gpus.take(CARDS, 3, "stage a", print)
-    assert os.environ[gpus.VISIBLE] == "0,1,2"
+    assert os.environ[gpus.VISIBLE] == "GPU-0,GPU-1,GPU-2"
     second = gpus.take(CARDS, 1, "stage b", print)
-    assert os.environ[gpus.VISIBLE] == "3"
+    assert os.environ[gpus.VISIBLE] == "GPU-3"
     for stream in first[1:]:
         stream.close()
     third = gpus.take(CARDS, 2, "stage c", print)
-    assert os.environ[gpus.VISIBLE] == "1,2"
+    assert os.environ[gpus.VISIBLE] == "GPU-1,GPU-2"
     for stream in [first[0], *second, *third]:
         stream.close()
     with pytest.raises(DataError, match="stage d needs 5 GPUs, and stages have 4 here"):
@@ -102,7 +102,7 @@ def line_of(process: subprocess.Popen[str]) -> str:
 def test_who_waits_is_told_for_whom_and_gets_what_the_dead_had(end: signal.Signals) -> None:
     holder = waiter("2", "0,1")
     try:
-        assert line_of(holder) == "has 0,1"
+        assert line_of(holder) == "has GPU-0,GPU-1"
         told: list[str] = []
 
         def heard(line: str) -> None:
@@ -110,7 +110,7 @@ def test_who_waits_is_told_for_whom_and_gets_what_the_dead_had(end: signal.Signa
             holder.send_signal(end)
 
         held = gpus.take(CARDS[:3], 2, "stage c", heard)
-        assert os.environ[gpus.VISIBLE] == "0,1" and holder.wait(10) == -end
+        assert os.environ[gpus.VISIBLE] == "GPU-0,GPU-1" and holder.wait(10) == -end
         assert told == [
             f"waiting for 2 GPUs: GPU 0 has stage b, process {holder.pid}; GPU 1 has stage b, process {holder.pid}"
         ]
@@ -144,11 +144,11 @@ def test_servers_get_a_gpu_each_and_share_the_last_where_there_are_too_few() -> 
     assert _for_server() == ({}, ())  # nobody said so: a server computes where its starter does
     gpus.announce(Machine(tuple(CARDS[:2]), tuple(CARDS[2:])))
     with gpus.for_server(1, "server a") as (first, held), gpus.for_server(1, "server b") as (second, more):
-        assert (first, second) == ({gpus.VISIBLE: "2"}, {gpus.VISIBLE: "3"}) and len(held) == len(more) == 1
+        assert (first, second) == ({gpus.VISIBLE: "GPU-2"}, {gpus.VISIBLE: "GPU-3"}) and len(held) == len(more) == 1
         with gpus.for_server(1, "server c") as (third, none):
-            assert (third, none) == ({gpus.VISIBLE: "3"}, ())
+            assert (third, none) == ({gpus.VISIBLE: "GPU-3"}, ())
     with gpus.for_server(2, "server d") as (wide, _):
-        assert wide == {gpus.VISIBLE: "2,3"}
+        assert wide == {gpus.VISIBLE: "GPU-2,GPU-3"}
     with gpus.for_server(0, "server e") as nothing:
         assert nothing == ({}, ())
 
@@ -165,3 +165,41 @@ def test_a_folder_of_another_user_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     (Path(os.environ["TMPDIR"]) / f"paco-gpus-{os.getuid()}").mkdir()
     with pytest.raises(DataError, match="belongs to another user"):
         gpus.take(CARDS, 1, "stage a", print)
+
+
+def test_the_beginning_of_one_uuid_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    cards = [Gpu("0", "GPU-a1"), Gpu("1", "GPU-a2")]
+    monkeypatch.setenv(gpus.VISIBLE, "GPU-a2")
+    assert gpus.visible(Listing(cards)) == [cards[1]]
+    monkeypatch.setenv(gpus.VISIBLE, "GPU-a")  # of two: CUDA sees none
+    assert gpus.visible(Listing(cards)) == [Gpu("GPU-a", "GPU-a")]
+
+
+@pytest.mark.parametrize("cards", [CARDS[:2], CARDS[1::-1]])
+def test_a_lease_is_by_uuid_whatever_the_order(cards: list[Gpu]) -> None:
+    """nvidia-smi counts by slot, CUDA the fastest first: a number would show another card."""
+    (stream,) = gpus.take(cards, 1, "stage a", print)
+    assert os.environ[gpus.VISIBLE] == cards[0].name
+    stream.close()
+
+
+ROCM = '{"card0": {"Unique ID": "0xaa", "VRAM Total Memory (B)": "206158430208"}, "card1": {"Unique ID": "0xbb"}}'
+
+
+def test_amds_gpus_are_leased_without_nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool = tmp_path / "rocm-smi"
+    tool.write_text(f"#!/bin/sh\ncat <<'END'\n{ROCM}\nEND\n")
+    tool.chmod(0o755)
+    monkeypatch.setattr(nvidia_smi, "listed", Listing)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv(gpus.HIP, "")
+    monkeypatch.delenv(gpus.HIP)
+    first, second = gpus.visible()
+    assert (first, second) == (Gpu("0", "AMD-0xaa", 206.158430208), Gpu("1", "AMD-0xbb"))
+    (one,) = gpus.take([first, second], 1, "stage a", print)
+    (two,) = gpus.take([first, second], 1, "stage b", print)
+    assert (os.environ[gpus.VISIBLE], os.environ[gpus.HIP]) == ("1", "1") and gpus.visible() == [second]
+    for stream in (one, two):
+        stream.close()
+    tool.write_text("#!/bin/sh\necho ERROR: no driver\nexit 2\n")
+    assert gpus.listed() == Listing([], "rocm-smi: ERROR: no driver")

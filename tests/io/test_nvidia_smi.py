@@ -13,10 +13,12 @@ from paco_core.cli import doctor
 from paco_core.config.params import load
 from paco_core.io import nvidia_smi
 from paco_core.io.nvidia_smi import Gpu, Listing
+from paco_core.planning import placement as planning
 from paco_core.runtime import placement
+from paco_core.runtime.stage import Cost, Stage
 
 Tool = Callable[..., Path]
-TWO = "0, GPU-aa, 81559, Disabled\n1, GPU-bb, [N/A], [N/A]"
+TWO = "0, GPU-aa, 81559, Disabled, 580.95.05\n1, GPU-bb, [N/A], [N/A], 580.95.05"
 BROKEN = (
     "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that the latest NVIDIA "
     "driver is installed and running."
@@ -28,7 +30,10 @@ IN_PARTS = """GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-aa)
   MIG 1g.10gb+me  Device  1: (UUID: MIG-12)
 GPU 1: NVIDIA H100 80GB HBM3 (UUID: GPU-bb)
 GPU 2: NVIDIA H100 80GB HBM3 (UUID: GPU-cc)"""
-MIG = "0, GPU-aa, 81559, Enabled\n1, GPU-bb, 81559, Disabled\n2, GPU-cc, 81559, Enabled"
+MIG = "\n".join(
+    f"{number}, GPU-{2 * letter}, 81559, {mode}, 580.95.05"
+    for number, letter, mode in ((0, "a", "Enabled"), (1, "b", "Disabled"), (2, "c", "Enabled"))
+)
 
 
 @pytest.fixture
@@ -68,14 +73,16 @@ def test_its_status_and_output_are_read_as_they_are(
     tool: Tool, query: str, status: int, gpus: list[Gpu], trouble: str | None
 ) -> None:
     tool(query, status=status)
-    assert nvidia_smi.listed() == Listing(gpus, trouble)
+    assert nvidia_smi.listed() == Listing(gpus, trouble, "580.95.05" if gpus else None)
 
 
 def test_a_card_in_mig_mode_is_its_parts(tool: Tool) -> None:
     """CUDA does not see the card itself; one without parts cannot be computed on."""
     tool(MIG, IN_PARTS)
     whole = Gpu("1", "GPU-bb", CARDS[0].memory_gb)
-    assert nvidia_smi.listed() == Listing([Gpu("MIG-11", "MIG-11", 40.0), Gpu("MIG-12", "MIG-12", 10.0), whole])
+    assert nvidia_smi.listed() == Listing(
+        [Gpu("MIG-11", "MIG-11", 40.0), Gpu("MIG-12", "MIG-12", 10.0), whole], None, "580.95.05"
+    )
 
 
 def test_one_that_cannot_be_run(tool: Tool) -> None:
@@ -99,3 +106,16 @@ def test_doctor_and_stages_go_on_and_name_it(tool: Tool, project: Path) -> None:
     assert placement.take_gpus("cuda", 1, "stage a", load(project / "params.yaml"), lines.append) == []
     (line,) = lines
     assert line.startswith("nvidia-smi: exit status 6: No devices were found; a GPU that it does not list")
+
+
+@pytest.mark.parametrize(
+    ("driver", "old"), [("550.54.15", True), ("580.65.05", True), ("580.65.06", False), ("[N/A]", False)]
+)
+def test_doctor_and_check_name_a_driver_that_is_too_old(tool: Tool, project: Path, driver: str, old: bool) -> None:
+    """PyTorch would only say that there is no GPU."""
+    tool(f"0, GPU-aa, 81559, Disabled, {driver}")
+    params, costs = load(project / "params.yaml"), {"grids": Cost("x", device="cuda")}
+    _, problems = planning.described(params, project, {"grids": Stage()}, costs)
+    line = f"driver {driver}: PyTorch and vLLM need 580.65.06 or newer (CUDA 13); update the driver"
+    assert (line in problems, line in doctor._gpus()) == (old, old)
+    assert f"driver {driver}" in doctor._gpus()

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from diffusers import DiffusionPipeline
 
 from paco_core.data.prompts.prompt_embeddings import PromptEmbeddings
 from paco_core.io.files import DataError
@@ -59,6 +58,9 @@ class TextToImage:
         Raises:
             DataError: when no pipeline is there, or it paints no pictures from text.
         """
+        # Here, since it asks CUDA for the GPUs, which must be leased before.
+        from diffusers import DiffusionPipeline  # noqa: PLC0415
+
         if Path(model).is_dir() and not (Path(model) / "model_index.json").is_file():
             raise DataError(f"{model}: no diffusers pipeline there (model_index.json is missing)")
         try:

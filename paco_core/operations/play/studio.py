@@ -21,7 +21,7 @@ from paco_core.operations.play.gallery import Gallery
 from paco_core.operations.play.jobs import Job
 from paco_core.reward_model.instructions import question
 from paco_core.reward_model.yes_probability import PairQuery, Score
-from paco_core.runtime.placement import take_gpus
+from paco_core.runtime.placement import one_gpu
 from paco_core.tasks.edits import EDITS
 from paco_core.tasks.sets import SETS
 
@@ -211,10 +211,8 @@ class Studio:
         if self._placed:
             return
         job.step("loading")
-        devices = {self.params.policies.device, self.params.reward.device}
-        device = "cuda" if "cuda" in devices else self.params.policies.device
-        for lease in take_gpus(device, 1, f"play in {self.root}", self.params, _refuse):
-            self._leases.enter_context(lease)
+        devices = [self.params.policies.device, self.params.reward.device]
+        self._leases.enter_context(one_gpu(devices, f"play in {self.root}", self.params, _refuse))
         self._placed = True
 
 
