@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,8 +27,8 @@ from torch.utils.flop_counter import flop_registry
 from paco_core.config import profiles
 from paco_core.config.params import PolicyRecipe
 from paco_core.planning.footprint import H100_FLOPS, Architecture, architecture
+from paco_core.policies.adapters import rounded
 from paco_core.policies.families import family_of
-from paco_core.policies.pipeline_policy import PipelinePolicy
 from speed.memory import RECIPES, allocate
 from speed.policy_models import build, encoded
 
@@ -105,7 +105,7 @@ def passes(name: str, recipe: PolicyRecipe, found: Architecture, root: Path) -> 
         latents = torch.empty(batch, (side // found.patch) ** 2, found.channels)
 
         def one() -> None:
-            with torch.set_grad_enabled(train), _computing(policy, train):
+            with torch.set_grad_enabled(train), nullcontext() if train else rounded(policy.transformer):
                 velocity: torch.Tensor = policy.velocity(latents, 0.9, given, recipe.guidance, (side, side))
                 if train:
                     velocity.square().mean().backward()
@@ -124,16 +124,6 @@ def passes(name: str, recipe: PolicyRecipe, found: Architecture, root: Path) -> 
                 work()
             share = batch * flops * counted / H100_FLOPS / line.seconds
             yield Pass(name, phase, batch, line.seconds, line.products / line.seconds, share)
-
-
-@contextmanager
-def _computing(policy: PipelinePolicy, train: bool) -> Iterator[None]:
-    """As the trainer makes the pass."""
-    if train:
-        yield
-        return
-    with policy.painting():
-        yield
 
 
 def measure(root: Path, profile: str = "paper", recipes: tuple[str, ...] = RECIPES) -> list[Pass]:

@@ -28,8 +28,8 @@ DECODING: dict[Kind, int] = {"FluxTransformer2DModel": 1620, "QwenImageTransform
 #: Shares of an H100's peak that a pass without and one with gradient reach at best, in bfloat16: the roofline of the
 #: project's own passes on fake tensors (`python -m speed.roofline`). More than half of a pass moves memory.
 UTILISATION: dict[Kind, tuple[float, float]] = {
-    "FluxTransformer2DModel": (0.31, 0.30),
-    "QwenImageTransformer2DModel": (0.27, 0.26),
+    "FluxTransformer2DModel": (0.39, 0.30),
+    "QwenImageTransformer2DModel": (0.39, 0.26),
 }
 
 

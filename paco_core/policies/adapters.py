@@ -105,6 +105,28 @@ def using(transformer: torch.nn.Module, name: str | None) -> Iterator[None]:
         _activate(transformer, TRAINED)
 
 
+@contextmanager
+def rounded(transformer: torch.nn.Module) -> Iterator[None]:
+    """Multiply by adapters in the transformer's own number format, for the length of a block without gradients.
+
+    They are float32 beside bfloat16, so that products and what is between them take twice the memory and more. Weights
+    that are held in shards stay as they are.
+    """
+    exact = {p: p.data for p in _weights(transformer) if not hasattr(p, "full_tensor")}
+    dtype = transformer.dtype
+    for parameter, data in exact.items():
+        parameter.data = data.to(dtype)  # type: ignore[arg-type]
+    try:
+        yield
+    finally:
+        for parameter, data in exact.items():
+            parameter.data = data
+
+
+def _weights(transformer: torch.nn.Module) -> list[torch.nn.Parameter]:
+    return [parameter for name, parameter in transformer.named_parameters() if "lora_" in name]
+
+
 def _tail(name: str) -> str:
     """A layer's name without its place in a list of blocks: ``blocks.3.attn.to_out.0`` -> ``attn.to_out.0``."""
     parts = name.split(".")

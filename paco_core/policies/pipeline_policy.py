@@ -252,6 +252,8 @@ class PipelinePolicy:
         return packed.to(self.device)
 
     def painting(self) -> AbstractContextManager[None]:
+        if self.dtype == "bfloat16" and self.device != "cpu":
+            return adapters.rounded(self.transformer)
         return painting(self.device, self.dtype)
 
     def decoded_at_once(self, latents: torch.Tensor, size: Size) -> Sequence[torch.Tensor]:

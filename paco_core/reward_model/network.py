@@ -30,6 +30,7 @@ from paco_core.io.weights import load_model, reading
 from paco_core.reward_model.features import FeatureCache, Visual
 from paco_core.reward_model.instructions import chat
 from paco_core.reward_model.passes import Passes, ReadPositions, embed_patches_by_product
+from paco_core.reward_model.segments import attend_in_one_call
 from paco_core.reward_model.shapes import PATCH_STEP, chunks, whole
 from paco_core.reward_model.yes_probability import Query, answer_tokens
 
@@ -72,6 +73,8 @@ class Network:
         self.window = int(model.config.text_config.max_position_embeddings)  # tokens of a question and its answer
         self.encoded = self.reused = 0  # pictures through the vision tower, and those whose features were kept
         embed_patches_by_product(model.model.visual.patch_embed)
+        if self.device.type != "cpu":
+            attend_in_one_call(model.model.visual)
         self._read = ReadPositions(model.model.language_model.layers[-1].mlp)
 
     @classmethod

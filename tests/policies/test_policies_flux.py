@@ -333,3 +333,19 @@ def test_an_adapter_is_measured_as_it_was_trained(folder: Path, tmp_path: Path) 
         with torch.no_grad():
             expected, found = (p.velocity(noise, 0.9, encoded, 3.5, (32, 32)) for p in (trained, other))
         assert torch.equal(expected, found), enter
+
+
+def test_untrained_steps_multiply_by_the_adapter_in_bfloat16_on_a_gpu(folder: Path) -> None:
+    policy = FluxPolicy.load(str(folder), "cpu", "bfloat16")
+    policy.add_adapter(LORA, 0)
+    train_a_little(policy)
+    weights = list(policy.trainable().values())
+    exact = [weight.detach().clone() for weight in weights]
+    with policy.painting():
+        assert {weight.dtype for weight in weights} == {torch.float32}, "a processor computes as before"
+    policy.device = "cuda"
+    with pytest.raises(RuntimeError, match="ended"), policy.painting():
+        assert {weight.dtype for weight in weights} == {torch.bfloat16}
+        raise RuntimeError("ended")
+    assert all(torch.equal(before, weight) for before, weight in zip(exact, weights, strict=True))
+    assert all(weight.dtype == torch.float32 and weight.requires_grad for weight in weights)
