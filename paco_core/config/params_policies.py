@@ -193,6 +193,8 @@ class PolicyRecipe(PolicyTraining):
 
     family: Family
     """an entry of `paco_core/policies/families.py`"""
+    task: Literal["sets", "edits"] | None = None
+    """what a family that does both is trained for; null = what its family does, and `sets` where it does both"""
     model: ModelRef
     """generator, a folder or hub id"""
     start: AdapterRef | None = None

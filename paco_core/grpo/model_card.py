@@ -34,12 +34,11 @@ def model_card(
         epochs: epochs that were trained.
         licence: of the base model, for the card's head.
     """
-    family = family_of(recipe.family)
     front = {
         **base_front(recipe.model, base_model_relation="adapter"),
         **licence,
         "library_name": "diffusers",
-        "pipeline_tag": "image-to-image" if family.edits else "text-to-image",
+        "pipeline_tag": "image-to-image" if policy.edits else "text-to-image",
         "tags": ["lora", "reinforcement-learning", "paco-grpo", recipe.family],
     }
     rewards = ", ".join(f"{name} (weight {term.weight:g})" for name, term in recipe.rewards.terms.items())

@@ -10,7 +10,7 @@ from paco_core.planning.amounts import CPU_SECONDS, seconds
 from paco_core.planning.device_memory import device_memory, painting_gb
 from paco_core.planning.weights import model_gb
 from paco_core.planning.workload import Workload
-from paco_core.policies.families import family_of
+from paco_core.policies.families import edits, family_of
 from paco_core.runtime.stage import BASE_GB, Cost, Stage
 from paco_core.tasks.base import Task
 from paco_core.tasks.table import recipes_of
@@ -65,7 +65,7 @@ def training_cost(params: Params, name: str, root: Path) -> Cost:
         held.together_gb if held else BASE_GB + models,
         takes,
         recipe.device,
-        "" if takes is not None or family.edits else "published: 6.0 h on 8 x H100",
+        "" if takes is not None or edits(recipe) else "published: 6.0 h on 8 x H100",
     )
 
 

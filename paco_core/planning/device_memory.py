@@ -10,7 +10,7 @@ from paco_core.benchmarks.painted import pictures_a_pass
 from paco_core.config.params import Params, PolicyRecipe
 from paco_core.planning.footprint import KEPT_BYTES, architecture, footprint
 from paco_core.planning.weights import model_gb
-from paco_core.policies.families import family_of
+from paco_core.policies.families import edits
 from paco_core.rewards import registry
 
 ANSWERING_GB = 2.0  # of a reward's server beside its weights, where it is ours: one batch of questions
@@ -57,9 +57,7 @@ def painting_gb(recipes: Iterable[PolicyRecipe], root: Path) -> float:
         if (found := architecture(root, recipe.model)) is not None:
             if recipe.base:
                 held -= found.parameters * (size - KEPT_BYTES[recipe.base]) / 1e9
-            batch = pictures_a_pass(
-                (side, side), edits=family_of(recipe.family).edits, words=recipe.max_sequence_length
-            )
+            batch = pictures_a_pass((side, side), edits=edits(recipe), words=recipe.max_sequence_length)
             held += max(found.sampling_gb(recipe, side, batch, size), found.decoding_gb(side, batch, size))
         most = max(most, held)
     return most

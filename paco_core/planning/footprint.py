@@ -11,7 +11,7 @@ from paco_core.config.params import PolicyRecipe
 from paco_core.grpo.sizes import token_pixels
 from paco_core.io.files import DataError, read_json
 from paco_core.policies.base import DECODE_PIXELS
-from paco_core.policies.families import family_of
+from paco_core.policies.families import edits, family_of
 
 H100_FLOPS = 989e12  # dense bf16, from its data sheet
 #: Values of hidden width a token, fitted to the peaks of the public models on fake tensors (`python -m speed.memory`):
@@ -74,7 +74,7 @@ class Architecture:
         """
         image, words = (side // self.patch) ** 2, recipe.max_sequence_length
         family = family_of(recipe.family)
-        if not family.edits:
+        if not edits(recipe):
             return image, words
         reference = recipe.reference_size or side
         seen = round((family.condition_size or reference) / self.text_patch) ** 2 if self.text_patch else 0

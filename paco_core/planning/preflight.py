@@ -22,6 +22,7 @@ from paco_core.planning import placement
 from paco_core.planning.costs import stage_costs
 from paco_core.planning.refusals import refusals
 from paco_core.planning.weights import model_gb
+from paco_core.policies.families import is_distilled
 from paco_core.runtime.code.derived import present_code
 from paco_core.runtime.code.stage_code import StageCodes, recorded
 from paco_core.runtime.stage import Cost, Stage
@@ -138,6 +139,19 @@ def _untrainable(params: Params) -> list[str]:
     return [f"policies.recipes.{name}: cannot be trained: there are no prompts for it" for name in lacking]
 
 
+def _distilled(params: Params, root: Path) -> list[str]:
+    """Recipes that train weights of few steps, which NFT and GRPO blur."""
+    return [
+        f"policies.recipes.{name}: {recipe.model} is distilled to a few steps, and training blurs such weights; train "
+        "the base model, whose adapter the distilled one loads" + IGNORED * (recipe.guidance > 1)
+        for name, recipe in params.policies.recipes.items()
+        if is_distilled(root, recipe.model)
+    ]
+
+
+IGNORED = " (it also ignores guidance: set it to 1)"
+
+
 def _graph_without_recipe(params: Params, declared: Set[str], root: Path) -> list[str]:
     """Recipes of params.yaml that dvc.yaml does not train, or whose benchmark does not read them.
 
@@ -234,7 +248,7 @@ def check_project(root: Path, stages: Mapping[str, Stage], profile: str | None =
         elif found.is_of_hub(root):
             report.remarks.append(f"{found.key}: {found.value} is not a folder here; it will be loaded from a hub")
     report.problems += _missing_inputs(params, root) + refusals(params, root, stages) + _nothing_to_train_on(params)
-    report.remarks += _untrainable(params)
+    report.remarks += _untrainable(params) + _distilled(params, root)
     report.problems += _graph_without_recipe(params, _declared(root, profile), root)
     lock = Lock.read(root)
     report.remarks += _lost_outs(root, lock) + (_changed_code(root, lock) if profile is None else [])

@@ -21,7 +21,7 @@ from paco_core.planning.foreseen import edits_of, foreseen_of, sets_of
 from paco_core.planning.plan import impossible
 from paco_core.planning.problems import Problems
 from paco_core.policies.base import refuse_tokens
-from paco_core.policies.families import refuse_other_pipeline, refuse_text_window
+from paco_core.policies.families import family_of, refuse_other_pipeline, refuse_text_window
 from paco_core.policies.windows import refuse_window
 from paco_core.runtime.launchers import chosen
 from paco_core.tasks.base import Foreseen
@@ -90,6 +90,7 @@ def _edits(found: Problems, params: Params, root: Path) -> None:
         key = f"edits.painters.{number}"
         found.attempt(key, refuse_text_window, key, painter, root)
         found.attempt(key, refuse_other_pipeline, root, painter.model, painter.family)
+        found.attempt(key, family_of(painter.family).edits, "edits")
         if multiple := token_pixels(root / painter.model):
             size = params.edits.size, params.edits.size
             found.attempt(key, refuse_tokens, size, multiple)

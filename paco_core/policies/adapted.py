@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from paco_core.config.references import is_folder
 from paco_core.io.project import owner_root
-from paco_core.policies.families import family_of
+from paco_core.policies.families import edits
 from paco_core.runtime.tracking.models import Adapted
 
 if TYPE_CHECKING:
@@ -23,4 +23,4 @@ def adapted(root: Path, recipe: PolicyRecipe) -> Adapted:
     side = max(recipe.eval_sizes)
     size = {"height": side, "width": side}
     defaults = {**size, "num_inference_steps": recipe.eval_steps, "guidance_scale": float(recipe.guidance)}
-    return Adapted(base, None if family_of(recipe.family).edits else defaults)
+    return Adapted(base, None if edits(recipe) else defaults)

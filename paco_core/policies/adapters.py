@@ -39,11 +39,21 @@ def attach(transformer: torch.nn.Module, lora: LoraParams | PolicyLora, targets:
             known = sorted({_tail(name) for name in linears})
             raise DataError(f"LoRA target {target!r} matches no linear layer; layers end in: {', '.join(known)}")
     transformer.requires_grad_(False)
-    config = LoraConfig(r=lora.rank, lora_alpha=lora.alpha, init_lora_weights="gaussian", target_modules=list(targets))
+    meant = _only_linear(transformer, linears, targets)
+    config = LoraConfig(r=lora.rank, lora_alpha=lora.alpha, init_lora_weights="gaussian", target_modules=meant)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         transformer.add_adapter(config)
     _to_fp32(transformer)
+
+
+def _only_linear(transformer: torch.nn.Module, linears: Sequence[str], targets: Sequence[str]) -> list[str]:
+    """Targets as PEFT takes them, which refuses one that is also the tail of a module of another kind.
+
+    Such a one becomes the names of its linear layers: `attn.to_out` of FLUX.2, a list of modules in its double blocks.
+    """
+    others = [name for name, _ in transformer.named_modules() if name not in set(linears)]
+    return [name for t in targets for name in (matching(linears, t) if matching(others, t) else [t])]
 
 
 def _to_fp32(transformer: torch.nn.Module) -> None:

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, Union
 
 from paco_core.config.references import model_at
 from paco_core.io.files import DataError
-from paco_core.policies.families import Family, family_of, refuse_text_window
+from paco_core.policies.families import Family, Task, family_of, refuse_text_window
 from paco_core.runtime.code.stage_code import library_digest
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from paco_core.policies.encoded import Condition, Encoded
 
 Size = tuple[int, int]  # height and width in pixels
+References = Union["Image", Sequence["Image"]]  # of one prompt: a picture, or several in their order
 #: Decoded at once at most, or one picture: 16 of 1024 px take 25.8 GB in the VAE of FLUX, 55 GB in that of Qwen-Image.
 DECODE_PIXELS = 1024 * 1024
 
@@ -90,7 +91,7 @@ class Policy(Flow, Protocol):
     """An image generator or editor under training. Latents are packed: (N, tokens, channels), fp32."""
 
     family: str
-    edits: bool  # each prompt changes a reference picture
+    edits: bool  # each prompt changes reference pictures
     known: Family
     device: str
     multiple: int  # pixels that a picture's sides are multiples of
@@ -103,22 +104,22 @@ class Policy(Flow, Protocol):
         self,
         prompts: Sequence[str],
         max_sequence_length: int,
-        references: Sequence[Image] | None = None,
+        references: Sequence[References] | None = None,
         sizes: Sequence[Sequence[Size]] = (),
         *,
         guidance: float | None = None,
     ) -> Encoded:
-        """Encode prompts, and the reference picture of each where the family edits, one row each.
+        """Encode prompts, and the reference pictures of each where the policy edits, one row each.
 
         Args:
-            references: one a prompt where :attr:`edits`, else None.
+            references: of each prompt where :attr:`edits`, else None; as many as the family takes.
             sizes: of the pictures that will be painted, a list for each prompt; an editing family brings the prompt's
                 reference to each of them (or to about ``reference_size``, where it was loaded with one).
             guidance: of the passes to come. What only guided passes need is left out where it asks for none of them,
                 and encoded when None.
 
         Raises:
-            DataError: for references where none are taken, or not one a prompt where they are.
+            DataError: for references where none are taken, or for more or fewer a prompt than the family takes.
         """
 
     def drop_encoders(self) -> None:
@@ -203,6 +204,7 @@ def load_recipe(recipe: PolicyRecipe, root: Path, *, device: str | None = None, 
         str(model),
         device or recipe.device,
         recipe.dtype,
+        task=recipe.task,
         reference_size=recipe.reference_size,
         cache=cache,
         base=recipe.base,
@@ -215,6 +217,7 @@ def load(
     device: str,
     dtype: str,
     *,
+    task: Task | None = None,
     reference_size: int | None = None,
     cache: Path | None = None,
     base: str | None = None,
@@ -223,6 +226,7 @@ def load(
 
     Args:
         base: number format in which a GPU keeps the transformer; that of ``dtype`` when None.
+        task: what the policy does, where its family paints sets and edits; None = sets.
         reference_size: side of a square of as many pixels as reference pictures are brought to; None = as many
             as the painted picture has. The released pipelines bring them to 1024.
         cache: folder below which encodings are remembered; None = they are made anew.
@@ -233,5 +237,7 @@ def load(
     kind = family_of(family).load_class()
     if cache is not None:  # what other code encoded is not taken for this code's
         cache = cache / library_digest(kind.__module__, frozenset({family}), cache)
-    policy: Policy = kind.load(model, device, dtype, reference_size=reference_size, cache=cache, base=base)
+    policy: Policy = kind.load(
+        model, device, dtype, task=task, reference_size=reference_size, cache=cache, base=base
+    )
     return policy

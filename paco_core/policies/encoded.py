@@ -14,6 +14,17 @@ def mask_of(name: str) -> str:
     return f"{name} mask"
 
 
+def shapes_of(name: str) -> str:
+    """Name of the tensor (N, parts, 2) of the rows and columns of tokens that another one is put together from.
+
+    It stays in main memory, where it says how a batch is passed; absent parts are (0, 0).
+    """
+    return f"{name}{_SHAPES}"
+
+
+_SHAPES = " shapes"
+
+
 @dataclass(frozen=True)
 class Condition:
     """What the pictures of one batch are conditioned on: tensors on the policy's device, one row a picture."""
@@ -51,4 +62,4 @@ class Encoded:
                 found[mask_of(name)] = pad_sequence(
                     [part.new_ones(len(part), dtype=torch.long) for part in parts], True
                 )
-        return Condition({name: tensor.to(self.device) for name, tensor in found.items()})
+        return Condition({n: t if n.endswith(_SHAPES) else t.to(self.device) for n, t in found.items()})

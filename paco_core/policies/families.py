@@ -8,10 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from paco_core.io.files import DataError, read_json
 from paco_core.policies.windows import Reader, refuse_window
+
+Task = Literal["sets", "edits"]
 
 
 @dataclass(frozen=True)
@@ -23,19 +25,39 @@ class Family:
         pipeline: class of the diffusers pipeline.
         text_encoders: parts of the pipeline that are freed once prompts are encoded.
         lora_targets: layers that an adapter sits on, unless the recipe names others.
-        edits: each prompt changes a reference picture.
+        references: fewest and most reference pictures of a prompt; (0, 0) paints from text alone, (1, ...) only edits,
+            (0, ...) does both.
         true_guidance: guidance above 1 takes a second pass of the transformer; else it is a number among its inputs.
         condition_size: the text encoder sees a reference at about this size squared, in pixels, whatever size its
             latents have; None where it sees it at the size of its latents, or not at all.
+        parts: "module:function" that refuses a folder whose parts do not belong together, from its configurations;
+            None where the class of the pipeline says enough.
     """
 
     policy: str
     pipeline: str
     text_encoders: tuple[str, ...]
     lora_targets: tuple[str, ...]
-    edits: bool = False
+    references: tuple[int, int] = (0, 0)
     true_guidance: bool = False
     condition_size: int | None = None
+    parts: str | None = None
+
+    def edits(self, task: Task | None = None) -> bool:
+        """Whether each prompt changes reference pictures, where policies are loaded for a task.
+
+        Args:
+            task: None = what the family does, and ``sets`` where it does both.
+
+        Raises:
+            DataError: when the family does not do it.
+        """
+        fewest, most = self.references
+        if task == "edits" and not most:
+            raise DataError(f"task: {self.pipeline} paints from text alone; choose a family that edits, or task sets")
+        if task == "sets" and fewest:
+            raise DataError(f"task: {self.pipeline} only edits; choose a family that paints from text, or task edits")
+        return fewest > 0 or task == "edits"
 
     def passes_a_step(self, guidance: float) -> int:
         """Transformer passes of one prediction."""
@@ -43,14 +65,22 @@ class Family:
 
     def load_class(self) -> Any:
         """The class of the family's policies; loads torch and diffusers, no weights."""
-        module, name = self.policy.split(":")
-        return getattr(import_module(module), name)
+        return _named(self.policy)
+
+
+def _named(place: str) -> Any:
+    module, name = place.split(":")
+    return getattr(import_module(module), name)
 
 
 _FLUX_ENCODERS = ("text_encoder", "text_encoder_2")
 _ATTENTION = ("to_q", "to_k", "to_v", "to_out.0", "add_q_proj", "add_k_proj", "add_v_proj", "to_add_out")
 _FLUX_LAYERS = (*_ATTENTION, "net.0.proj", "net.2")  # as released: not proj_mlp and proj_out of the single blocks
+#: Of the single blocks the fused layers as well. `attn.to_out` is theirs alone: in the double blocks it is a list.
+_FLUX2_LAYERS = (*_ATTENTION, "linear_in", "linear_out", "to_qkv_mlp_proj", "attn.to_out")
 _QWEN_LAYERS = (*_ATTENTION, "img_mlp.net.0.proj", "img_mlp.net.2", "txt_mlp.net.0.proj", "txt_mlp.net.2")
+
+ONE = (1, 1)
 
 FAMILIES = {
     "flux": Family("paco_core.policies.flux:FluxPolicy", "FluxPipeline", _FLUX_ENCODERS, _FLUX_LAYERS),
@@ -59,14 +89,14 @@ FAMILIES = {
         "FluxKontextPipeline",
         _FLUX_ENCODERS,
         _FLUX_LAYERS,
-        edits=True,
+        references=ONE,
     ),
     "qwen_image_edit": Family(
         "paco_core.policies.qwen_image_edit:QwenImageEditPolicy",
         "QwenImageEditPipeline",
         ("text_encoder",),
         _QWEN_LAYERS,
-        edits=True,
+        references=ONE,
         true_guidance=True,
     ),
     "qwen_image_edit_plus": Family(
@@ -74,9 +104,18 @@ FAMILIES = {
         "QwenImageEditPlusPipeline",
         ("text_encoder",),
         _QWEN_LAYERS,
-        edits=True,
+        references=ONE,
         true_guidance=True,
         condition_size=384,
+    ),
+    "flux2_klein": Family(
+        "paco_core.policies.flux2_klein:Flux2KleinPolicy",
+        "Flux2KleinPipeline",
+        ("text_encoder",),
+        _FLUX2_LAYERS,
+        references=(0, 4),  # docs.bfl.ai/guides/prompting_editing_overview
+        true_guidance=True,
+        parts="paco_core.policies.flux2_parts:refuse_parts",
     ),
 }
 
@@ -99,11 +138,42 @@ def refuse_class(model: str, found: object, family: str) -> None:
         raise DataError(f"{model}: holds a {found}, the family {family} needs a {wanted}")
 
 
+def refuse_parts(folder: Path, family: str) -> None:
+    """Raise DataError when the parts of a pipeline's folder do not belong together."""
+    if (check := family_of(family).parts) is not None:
+        _named(check)(folder)
+
+
 def refuse_other_pipeline(root: Path, model: str, family: str) -> None:
-    """:func:`refuse_class` for a folder of the project, before it is loaded; a hub is not asked."""
+    """:func:`refuse_class` and :func:`refuse_parts` for a folder of the project; a hub is not asked."""
     index = root / model / "model_index.json"
     if index.is_file():
         refuse_class(model, read_json(index).get("_class_name"), family)
+        refuse_parts(root / model, family)
+
+
+#: Public models of few steps, by heart; of a folder ``model_index.json`` says it.
+DISTILLED = {"black-forest-labs/FLUX.2-klein-4B", "black-forest-labs/FLUX.2-klein-9B"}
+
+
+def is_distilled(root: Path, model: str) -> bool:
+    """Whether a model's weights are distilled to a few steps, as far as that is known without asking a hub."""
+    index = root / model / "model_index.json"
+    return bool(read_json(index).get("is_distilled")) if index.is_file() else model in DISTILLED
+
+
+class Asked(Protocol):
+    """A recipe: its family, and what it is trained for."""
+
+    @property
+    def family(self) -> str: ...
+    @property
+    def task(self) -> Task | None: ...
+
+
+def edits(recipe: Asked) -> bool:
+    """Whether each prompt of a recipe changes reference pictures; see :meth:`Family.edits`."""
+    return family_of(recipe.family).edits(recipe.task)
 
 
 class PromptReader(Reader, Protocol):

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from paco_core.adapters.names import Vocabulary
-from paco_core.policies.base import Size
+from paco_core.policies.base import References, Size
 from paco_core.policies.cuts import cut_of
 from paco_core.policies.encoded import Condition, Encoded
-from paco_core.policies.encodings import Encodings, Tensors
+from paco_core.policies.encodings import Tensors
 from paco_core.policies.flux_names import original_names
 from paco_core.policies.pipeline_policy import PipelinePolicy
-
-if TYPE_CHECKING:
-    from PIL.Image import Image
 
 
 class FluxPolicy(PipelinePolicy):
@@ -24,10 +21,8 @@ class FluxPolicy(PipelinePolicy):
 
     family = "flux"
 
-    def __init__(
-        self, pipeline: Any, device: str, *, reference_size: int | None = None, encodings: Encodings | None = None
-    ) -> None:
-        super().__init__(pipeline, device, reference_size=reference_size, encodings=encodings)
+    def __init__(self, pipeline: Any, device: str, **more: Any) -> None:
+        super().__init__(pipeline, device, **more)
         self._image_ids: dict[Size, torch.Tensor] = {}
         self.vae.to(memory_format=torch.channels_last)  # a quarter less time for its convolutions
 
@@ -49,7 +44,7 @@ class FluxPolicy(PipelinePolicy):
         self,
         prompts: Sequence[str],
         max_sequence_length: int,
-        references: Sequence[Image] | None = None,
+        references: Sequence[References] | None = None,
         sizes: Sequence[Sequence[Size]] = (),
         *,
         guidance: float | None = None,  # noqa: ARG002

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from paco_core.io.pictures import picture_digest, rgb
-from paco_core.policies.base import Size, sized
+from paco_core.io.pictures import picture_digest
+from paco_core.policies.base import References, Size, sized
 from paco_core.policies.encoded import Condition, Encoded
 from paco_core.policies.encodings import Tensors
 from paco_core.policies.flux import FluxPolicy
@@ -44,20 +44,19 @@ class FluxKontextPolicy(FluxPolicy):
         self,
         prompts: Sequence[str],
         max_sequence_length: int,
-        references: Sequence[Image] | None = None,
+        references: Sequence[References] | None = None,
         sizes: Sequence[Sequence[Size]] = (),
         *,
         guidance: float | None = None,  # noqa: ARG002
     ) -> Encoded:
-        self.check_references(prompts, references, sizes)
+        pictures = [picture for picture, *_ in self.check_references(prompts, references, sizes)]
         texts = self._texts(prompts, max_sequence_length)
-        both = zip(texts, self._references(references or (), sizes), strict=True)
+        both = zip(texts, self._references(pictures, sizes), strict=True)
         return Encoded([text | reference for text, reference in both], self.device)
 
-    def _references(self, references: Sequence[Image], sizes: Sequence[Sequence[Size]]) -> list[Tensors]:
+    def _references(self, pictures: Sequence[Image], sizes: Sequence[Sequence[Size]]) -> list[Tensors]:
         """Packed latents (tokens, channels) of each picture, brought to its sizes."""
         processor, pipeline = self.pipeline.image_processor, self.pipeline
-        pictures = [rgb(picture) for picture in references]
         names = [picture_digest(picture) for picture in pictures]
 
         def encode(row: int, size: Size) -> torch.Tensor:

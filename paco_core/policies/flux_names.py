@@ -7,6 +7,8 @@ what it has no place for.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 
 from paco_core.adapters.names import Rows, Vocabulary, linears
@@ -56,18 +58,28 @@ MODULATION = ("final_layer.adaLN_modulation.1", "norm_out.linear")  # shift and 
 def original_names(transformer: torch.nn.Module) -> Vocabulary:
     """The layers of diffusers' FLUX by their original names."""
     sizes = {name: layer.out_features for name, layer in linears(transformer).items()}
+    original, name = MODULATION
+    half = sizes[name] // 2
+    return {**places(transformer, BLOCKS, REST), original: {name: [slice(half, None), slice(0, half)]}}
+
+
+def places(
+    transformer: torch.nn.Module,
+    blocks: Mapping[tuple[str, str], Mapping[str, tuple[str, ...]]],
+    rest: Mapping[str, str],
+) -> dict[str, Rows]:
+    """Which layers and rows the original names mean, by tables such as :data:`BLOCKS` and :data:`REST`."""
+    sizes = {name: layer.out_features for name, layer in linears(transformer).items()}
     found: dict[str, Rows] = {}
-    for (theirs, ours), layers in BLOCKS.items():
+    for (theirs, ours), layers in blocks.items():
         numbers = {name.split(".")[1] for name in sizes if name.startswith(f"{ours}.")}
         for number in numbers:
             for original, names in layers.items():
                 found[f"{theirs}.{number}.{original}"] = _stacked([f"{ours}.{number}.{name}" for name in names], sizes)
-    for original, name in REST.items():
+    for original, name in rest.items():
         if name in sizes:
             found[original] = _stacked([name], sizes)
-    original, name = MODULATION
-    half = sizes[name] // 2
-    return {**found, original: {name: [slice(half, None), slice(0, half)]}}
+    return found
 
 
 def _stacked(names: list[str], sizes: dict[str, int]) -> Rows:

@@ -29,11 +29,11 @@ from paco_core.io.pictures import rgb
 from paco_core.io.precision import painting, weights_format
 from paco_core.io.weights import load_part, load_pipeline, reading
 from paco_core.policies import adapters
-from paco_core.policies.base import DECODE_PIXELS, NoiseKey, Size, refuse_tokens, sized
+from paco_core.policies.base import DECODE_PIXELS, NoiseKey, References, Size, refuse_tokens, sized
 from paco_core.policies.cuts import Cut
 from paco_core.policies.encoder_adapters import adapters_on
 from paco_core.policies.encodings import Encodings, Tensors, fingerprint
-from paco_core.policies.families import family_of, refuse_class
+from paco_core.policies.families import Task, family_of, refuse_class, refuse_parts
 from paco_core.policies.quantised import quantization
 
 if TYPE_CHECKING:
@@ -49,9 +49,16 @@ class PipelinePolicy:
     dtype = "float32"  # of params.yaml, as :meth:`load` was given it
 
     def __init__(
-        self, pipeline: Any, device: str, *, reference_size: int | None = None, encodings: Encodings | None = None
+        self,
+        pipeline: Any,
+        device: str,
+        *,
+        task: Task | None = None,
+        reference_size: int | None = None,
+        encodings: Encodings | None = None,
     ) -> None:
         self.known = family_of(self.family)
+        self.edits = self.known.edits(task)  # each prompt changes reference pictures
         self.pipeline, self.device, self.reference_size = pipeline, device, reference_size
         self.vae = pipeline.vae
         self.load_transformer: Callable[[], Any] = partial(getattr, pipeline, "transformer")
@@ -85,6 +92,7 @@ class PipelinePolicy:
         device: str,
         dtype: str,
         *,
+        task: Task | None = None,
         reference_size: int | None = None,
         cache: Path | None = None,
         base: str | None = None,
@@ -108,12 +116,13 @@ class PipelinePolicy:
         refuse_class(model, found, cls.family)
         with without_bars(), from_hub(model):
             folder = Path(model if Path(model).is_dir() else kind.download(model))
+            refuse_parts(folder, cls.family)
             later = ("transformer",) if device != "cpu" else ()
             pipeline = load_pipeline(kind, folder, weights_format(dtype), later)
         pipeline.set_progress_bar_config(disable=True)
         pipeline.to(device)
         folder_of_cache = None if cache is None else cache / fingerprint(folder, str(weights_format(dtype)), device)
-        policy = cls(pipeline, device, reference_size=reference_size, encodings=Encodings(folder_of_cache))
+        policy = cls(pipeline, device, task=task, reference_size=reference_size, encodings=Encodings(folder_of_cache))
         policy.dtype = dtype
         if later:
             policy.load_transformer = partial(cls._on_a_gpu, kind, folder, device, dtype, base)
@@ -129,11 +138,6 @@ class PipelinePolicy:
     def multiple(self) -> int:
         """Pixels a token is high and wide: the VAE's factor times the 2 x 2 packing."""
         return int(self.pipeline.vae_scale_factor) * 2
-
-    @property
-    def edits(self) -> bool:
-        """Each prompt changes a reference picture."""
-        return self.known.edits
 
     def check_size(self, size: Size) -> None:
         refuse_tokens(size, self.multiple)
@@ -155,23 +159,37 @@ class PipelinePolicy:
         return max(1, round(size[0] * scale)) * self.multiple, max(1, round(size[1] * scale)) * self.multiple
 
     def check_references(
-        self, prompts: Sequence[str], references: Sequence[Image] | None, sizes: Sequence[Sequence[Size]]
-    ) -> None:
-        """Raise DataError unless there is one reference picture a prompt, or none where none is taken."""
+        self, prompts: Sequence[str], references: Sequence[References] | None, sizes: Sequence[Sequence[Size]]
+    ) -> list[list[Image]]:
+        """The reference pictures of each prompt, in RGB; none where none are taken.
+
+        Raises:
+            DataError: unless each prompt has as many as the family takes.
+        """
         if not self.edits:
             if references is not None:
                 raise DataError(
                     f"the family {self.family} paints from text alone, and was given {len(references)} reference "
                     "pictures; choose a family that edits, or leave them out"
                 )
-            return
+            return [[] for _ in prompts]
+        most = self.known.references[1]
+        taken = "one reference picture" if most == 1 else f"1 to {most} reference pictures"
         if references is None or len(references) != len(prompts):
             raise DataError(
-                f"the family {self.family} changes one reference picture per prompt: {len(prompts)} prompts came "
+                f"the family {self.family} changes {taken} per prompt: {len(prompts)} prompts came "
                 f"with {len(references or ())} pictures"
             )
         if len(sizes) != len(prompts) or not all(sizes):
             raise ValueError("name the sizes of each prompt's pictures: its reference is encoded for each")
+        found = [[rgb(one) for one in (given if isinstance(given, Sequence) else [given])] for given in references]
+        for prompt, pictures in zip(prompts, found, strict=True):
+            if not 1 <= len(pictures) <= most:
+                raise DataError(
+                    f"the family {self.family} changes {taken} per prompt, and {prompt[:60]!r} came with "
+                    f"{len(pictures)}; leave some out, or choose a family that takes as many"
+                )
+        return found
 
     def at_sizes(
         self,
@@ -224,32 +242,45 @@ class PipelinePolicy:
         rows, columns = self.grid(size)
         scheduler = self.pipeline.scheduler
         config = scheduler.config
-        shift = calculate_shift(
-            rows * columns,
+        given = None if config.get("use_flow_sigmas") else np.linspace(1.0, 1 / steps, steps)
+        shift = self._shift(rows * columns, steps)
+        scheduler.set_timesteps(None if given is not None else steps, sigmas=given, mu=shift, device="cpu")
+        return scheduler.sigmas.float().clone()
+
+    def _shift(self, tokens: int, steps: int) -> float:  # noqa: ARG002
+        """``mu`` of the schedule of a picture of so many tokens."""
+        config = self.pipeline.scheduler.config
+        shift: float = calculate_shift(
+            tokens,
             config.get("base_image_seq_len", 256),
             config.get("max_image_seq_len", 4096),
             config.get("base_shift", 0.5),
             config.get("max_shift", 1.15),
         )
-        given = None if config.get("use_flow_sigmas") else np.linspace(1.0, 1 / steps, steps)
-        scheduler.set_timesteps(None if given is not None else steps, sigmas=given, mu=shift, device="cpu")
-        return scheduler.sigmas.float().clone()
+        return shift
 
     def noise(self, size: Size, keys: Sequence[NoiseKey]) -> torch.Tensor:
-        rows, columns = self.grid(size)
-        channels = self.transformer.config.in_channels // 4
+        shape = self._map_shape(size)
         draws = [
-            torch.randn(
-                (channels, 2 * rows, 2 * columns),
-                generator=torch.Generator().manual_seed(key.generator_seed),
-                dtype=torch.float32,
-            )
+            torch.randn(shape, generator=torch.Generator().manual_seed(key.generator_seed), dtype=torch.float32)
             for key in keys
         ]
-        packed: torch.Tensor = self.pipeline._pack_latents(
-            torch.stack(draws), len(keys), channels, 2 * rows, 2 * columns
-        )
-        return packed.to(self.device)
+        return self._packed(torch.stack(draws)).to(self.device)
+
+    def _map_shape(self, size: Size) -> tuple[int, int, int]:
+        """Channels, height and width of the latents that noise is drawn for."""
+        rows, columns = self.grid(size)
+        return self.transformer.config.in_channels // 4, 2 * rows, 2 * columns
+
+    def _packed(self, maps: torch.Tensor) -> torch.Tensor:
+        """Latents (N, channels, height, width) as tokens (N, tokens, channels)."""
+        packed: torch.Tensor = self.pipeline._pack_latents(maps, *maps.shape)
+        return packed
+
+    def _unpacked(self, latents: torch.Tensor, size: Size) -> torch.Tensor:
+        """The reverse of :meth:`_packed`, as the autoencoder takes it."""
+        maps: torch.Tensor = self.pipeline._unpack_latents(latents, *size, self.pipeline.vae_scale_factor)
+        return maps
 
     def painting(self) -> AbstractContextManager[None]:
         if self.dtype == "bfloat16" and self.device != "cpu":
@@ -264,8 +295,8 @@ class PipelinePolicy:
         pictures: list[Image] = []
         with torch.no_grad(), self.painting():
             for part in self.decoded_at_once(latents, size):
-                maps = self.pipeline._unpack_latents(part, *size, self.pipeline.vae_scale_factor)
-                pictures += self.pipeline.image_processor.postprocess(self._pixels(maps).float(), output_type="pil")
+                pixels = self._pixels(self._unpacked(part, size)).float()
+                pictures += self.pipeline.image_processor.postprocess(pixels, output_type="pil")
         return pictures
 
     def _pixels(self, maps: torch.Tensor) -> torch.Tensor:

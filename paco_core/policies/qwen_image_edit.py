@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from paco_core.io.pictures import picture_digest, rgb
-from paco_core.policies.base import Size, sized
+from paco_core.io.pictures import picture_digest
+from paco_core.policies.base import References, Size, sized
 from paco_core.policies.cuts import cut_of
 from paco_core.policies.encoded import Condition, Encoded, mask_of
-from paco_core.policies.encodings import Encodings, Tensors
+from paco_core.policies.encodings import Tensors
 from paco_core.policies.one_frame import one_frame
 from paco_core.policies.pipeline_policy import PipelinePolicy
 
@@ -32,10 +32,8 @@ class QwenImageEditPolicy(PipelinePolicy):
 
     family = "qwen_image_edit"
 
-    def __init__(
-        self, pipeline: Any, device: str, *, reference_size: int | None = None, encodings: Encodings | None = None
-    ) -> None:
-        super().__init__(pipeline, device, reference_size=reference_size, encodings=encodings)
+    def __init__(self, pipeline: Any, device: str, **more: Any) -> None:
+        super().__init__(pipeline, device, **more)
         one_frame(self.vae)
 
     def example(self, size: Size, steps: int, guidance: float, max_sequence_length: int) -> str:  # noqa: ARG002
@@ -59,13 +57,12 @@ image = pipeline(
         self,
         prompts: Sequence[str],
         max_sequence_length: int,
-        references: Sequence[Image] | None = None,
+        references: Sequence[References] | None = None,
         sizes: Sequence[Sequence[Size]] = (),
         *,
         guidance: float | None = None,
     ) -> Encoded:
-        self.check_references(prompts, references, sizes)
-        pictures = [rgb(picture) for picture in references or ()]
+        pictures = [picture for picture, *_ in self.check_references(prompts, references, sizes)]
         names = [picture_digest(picture) for picture in pictures]
         instructions = [self._cut(prompt, max_sequence_length) for prompt in prompts]
         parts = [self._references(pictures, names, sizes)]

@@ -13,6 +13,7 @@ from paco_core.io.files import DataError, read_json
 WINDOWS = {
     "FluxPipeline": 512,
     "FluxKontextPipeline": 512,
+    "Flux2KleinPipeline": 512,
     "QwenImagePipeline": 1024,
     "QwenImageEditPipeline": 1024,
     "QwenImageEditPlusPipeline": 1024,

@@ -99,7 +99,9 @@ def _paint(ctx: StageContext, trained: list[EditRecord], reference: Reference) -
     with ctx.progress(len(params.painters) * len(trained) * len(params.seeds), "pictures") as progress:
         for painter in params.painters:
             model = str(ctx.model(painter.model))
-            policy = base.load(painter.family, model, params.device, params.dtype, cache=cache_folder(ctx.root))
+            policy = base.load(
+                painter.family, model, params.device, params.dtype, task="edits", cache=cache_folder(ctx.root)
+            )
             painted += painting.paint(
                 policy,
                 trained,

@@ -1,10 +1,10 @@
-"""The tasks, and which one a recipe is for: its model family decides."""
+"""The tasks, and which one a recipe is for: its model family decides, and its ``task`` where the family does both."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from paco_core.policies.families import family_of
+from paco_core.policies.families import edits
 from paco_core.tasks.base import Task
 from paco_core.tasks.edits import EDITS
 from paco_core.tasks.sets import SETS
@@ -19,9 +19,9 @@ def task_of(recipe: PolicyRecipe) -> Task:
     """What a recipe's policy is trained to do.
 
     Raises:
-        DataError: when its family is unknown.
+        DataError: when its family is unknown, or does not do the recipe's task.
     """
-    return EDITS if family_of(recipe.family).edits else SETS
+    return EDITS if edits(recipe) else SETS
 
 
 def measured_by(benchmark: str) -> Task:

@@ -17,7 +17,7 @@ import torch
 import yaml
 from PIL import Image
 from tiny import tiny_flux, tiny_kontext
-from tiny_pipelines import qwen_image_edit, qwen_image_edit_plus
+from tiny_pipelines import flux2_klein, qwen_image_edit, qwen_image_edit_plus
 
 from paco_core.config.params import Params, PolicyLora, parse
 from paco_core.data.records.records import PromptRecord
@@ -31,12 +31,14 @@ MODELS: dict[str, Callable[[Path], Path]] = {
     "flux_kontext": tiny_kontext,
     "qwen_image_edit": qwen_image_edit,
     "qwen_image_edit_plus": partial(qwen_image_edit_plus, zero_cond_t=True),
+    "flux2_klein": partial(flux2_klein, gain=1),
 }
 RECIPES = {
     "flux": "flux_t2is",
     "flux_kontext": "kontext_edit",
     "qwen_image_edit": "qwen_edit",
     "qwen_image_edit_plus": "qwen_edit",
+    "flux2_klein": "kontext_edit",
 }
 
 
@@ -80,6 +82,9 @@ def painted(policy: Any, record: PromptRecord, picture: Image.Image, params: Par
         ("qwen_image_edit_plus", {}, "float32"),
         ("qwen_image_edit_plus", {"reference_size": 1024}, "float32"),
         ("qwen_image_edit_plus", {"reference_size": 32}, "bfloat16"),
+        ("flux2_klein", {}, "float32"),
+        ("flux2_klein", {"task": "edits"}, "float32"),
+        ("flux2_klein", {"task": "edits", "reference_size": 1024}, "bfloat16"),
     ],
 )
 def test_the_example_on_a_card_paints_as_the_policy(
@@ -90,7 +95,8 @@ def test_the_example_on_a_card_paints_as_the_policy(
         MODELS[family](tmp_path / "model")
     params = settings(repository, family, dtype, **changes)
     recipe = params.policies.recipes["mine"]
-    policy: Any = base.load(family, str(tmp_path / "model"), "cpu", dtype, reference_size=recipe.reference_size)
+    own = {"task": recipe.task, "reference_size": recipe.reference_size}
+    policy: Any = base.load(family, str(tmp_path / "model"), "cpu", dtype, **own)
     policy.add_adapter(PolicyLora(rank=4, alpha=8), 0)
     generator = torch.Generator().manual_seed(5)
     for parameter in policy.trainable().values():

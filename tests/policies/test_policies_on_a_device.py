@@ -16,7 +16,7 @@ import pytest
 import torch
 from PIL import Image
 from tiny import TEXT_LENGTH, tiny_flux, tiny_kontext
-from tiny_pipelines import qwen_image_edit, qwen_image_edit_plus
+from tiny_pipelines import flux2_klein, qwen_image_edit, qwen_image_edit_plus
 
 from paco_core.config.params import PolicyLora
 from paco_core.grpo.dynamics import DYNAMICS
@@ -24,7 +24,7 @@ from paco_core.grpo.rollout import Sampling, rollout
 from paco_core.policies import base
 from paco_core.policies.base import NoiseKey
 from paco_core.policies.encoded import Encoded
-from paco_core.policies.families import FAMILIES
+from paco_core.policies.families import FAMILIES, family_of
 
 BUILDERS: dict[str, tuple[str, Callable[[Path], Path]]] = {
     "flux": ("flux", tiny_flux),
@@ -32,6 +32,7 @@ BUILDERS: dict[str, tuple[str, Callable[[Path], Path]]] = {
     "qwen_image_edit": ("qwen_image_edit", qwen_image_edit),
     "2509": ("qwen_image_edit_plus", qwen_image_edit_plus),
     "2511": ("qwen_image_edit_plus", partial(qwen_image_edit_plus, zero_cond_t=True)),
+    "flux2_klein": ("flux2_klein", flux2_klein),
 }
 SIZE = (32, 32)
 
@@ -43,7 +44,8 @@ def test_every_family_is_here() -> None:
 @pytest.mark.parametrize("case", BUILDERS)
 def test_a_rollout_leaves_nothing_that_a_trained_pass_cannot_use(tmp_path: Path, case: str) -> None:
     name, build = BUILDERS[case]
-    policy: Any = base.load(name, str(build(tmp_path / "model")), "cpu", "float32")
+    task = "edits" if family_of(name).references[1] else None
+    policy: Any = base.load(name, str(build(tmp_path / "model")), "cpu", "float32", task=task)
     pictures = [Image.new("RGB", (64, 64), "red")] * 2 if policy.edits else None
     words = policy.encode(["one", "one"], TEXT_LENGTH, pictures, [[SIZE]] * 2)
     policy.add_adapter(PolicyLora(rank=2, alpha=4), 0)

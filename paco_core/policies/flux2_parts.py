@@ -1,0 +1,52 @@
+"""Whether the folder of a ``Flux2KleinPipeline`` holds parts of one model, read from their configurations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from paco_core.io.files import DataError, read_json
+
+LAYERS = (9, 18, 27)  # of the text encoder, whose states stand side by side (Flux2KleinPipeline.encode_prompt)
+
+
+def refuse_parts(folder: Path) -> None:
+    """Compare transformer, text encoder, autoencoder and tokenizer of a folder.
+
+    Raises:
+        DataError: naming the two numbers that differ, or the missing chat template.
+    """
+    transformer, text, vae = (_config(folder / part) for part in ("transformer", "text_encoder", "vae"))
+    width, joint = text.get("hidden_size"), transformer.get("joint_attention_dim")
+    if width is not None and joint is not None and joint != len(LAYERS) * width:
+        raise DataError(
+            f"{folder}: the transformer reads texts of width {joint}, and three layers of the text encoder have "
+            f"{len(LAYERS) * width}: these are parts of klein models of two sizes; take all from one"
+        )
+    if (layers := text.get("num_hidden_layers", max(LAYERS))) < max(LAYERS):
+        raise DataError(f"{folder}: the text encoder has {layers} layers, and the pipeline reads layer {max(LAYERS)}")
+    channels, latents = transformer.get("in_channels"), vae.get("latent_channels")
+    if channels is not None and latents is not None and channels != 4 * latents:
+        raise DataError(
+            f"{folder}: the transformer takes {channels} channels, and the autoencoder gives 4 x {latents} a token"
+        )
+    if transformer.get("guidance_embeds"):
+        raise DataError(f"{folder}: the transformer takes guidance as a number, as FLUX.2-dev does and no klein model")
+    tokenizer = folder / "tokenizer"
+    if tokenizer.is_dir() and not _has_template(tokenizer):
+        raise DataError(
+            f"{folder}: the tokenizer has no chat template, in which the pipeline writes prompts; add "
+            "tokenizer/chat_template.jinja of the released model"
+        )
+
+
+def _config(part: Path) -> dict[str, Any]:
+    file = part / "config.json"
+    return read_json(file) if file.is_file() else {}
+
+
+def _has_template(tokenizer: Path) -> bool:
+    file = tokenizer / "tokenizer_config.json"
+    return (tokenizer / "chat_template.jinja").is_file() or bool(
+        read_json(file).get("chat_template") if file.is_file() else None
+    )

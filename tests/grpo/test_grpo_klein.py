@@ -1,0 +1,85 @@
+"""FLUX.2 [klein] of random weights through the one trainer, as a painter and as an editor."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import grpo_toys
+import pytest
+import torch
+from grpo_toys import recipe, record
+from PIL import Image
+from tiny_pipelines import flux2_klein
+
+from paco_core.data.prompts.edit_prompts import drawn
+from paco_core.grpo.prompt_split import held_out_edits
+from paco_core.grpo.trainer import Trainer
+from paco_core.policies import base
+from paco_core.rewards.base import RewardBatch
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        return flux2_klein(tmp_path_factory.mktemp("klein") / "model")
+
+
+class Darkness:
+    """Of the whole picture; knows no reference."""
+
+    name = "darkness"
+
+    def __init__(self) -> None:
+        self.causes: dict[str, int] = {}
+
+    def __call__(self, batch: RewardBatch) -> Any:
+        import numpy as np
+
+        return np.array([1 - np.asarray(picture, dtype=float).mean() / 255 for picture in batch.whole])
+
+
+def trainer(model: Path, task: str, loss: str, epochs: int) -> Trainer:
+    noise = {"noise_steps": [1], "dynamics": "flow_sde"} if loss == "ppo" else {"noise_steps": [], "dynamics": "ode"}
+    terms = {"terms": {"darkness": {"weight": 1.0}}, "aggregator": "weighted_sum", "advantage_std": "group"}
+    rule = recipe(
+        family="flux2_klein", task=task, loss=loss, guidance=2.0, eval_sizes=[32], rewards=terms, epochs=epochs,
+        eval_every=9, learning_rate=0.03, lora={"rank": 2, "alpha": 4, "targets": None}, gradient_checkpointing=True,
+        **noise,
+    )  # fmt: skip
+    policy = base.load("flux2_klein", str(model), "cpu", "float32", task=task)  # type: ignore[arg-type]
+    given: dict[str, Any] = {"policy": policy, "recipe": rule, "rewards": {"darkness": Darkness()}}
+    if task == "sets":
+        return grpo_toys.trainer(train=[record(n) for n in range(4)], unseen=[record(20)], **given)
+    found = drawn(8, 32, 0)
+    found.hold_out(3, 0)
+    shapes = {r.idx: (64, 64) if n % 2 else (96, 64) for n, r in enumerate(found.records)}
+    split = held_out_edits(found.records, lambda r: Image.new("RGB", shapes[r.idx], (200, 40, 40)), 3, 0)
+    return grpo_toys.trainer(train=split.trained, unseen=split.unseen, reference=split.reference, **given)
+
+
+@pytest.mark.parametrize(("task", "loss"), [("sets", "ppo"), ("edits", "ppo"), ("edits", "nft")])
+def test_it_is_trained_and_resumed(model: Path, tmp_path: Path, task: str, loss: str) -> None:
+    """The ratio is one before an update, the adapter moves, and two epochs in two goes are two epochs in one."""
+    outcome = trainer(model, task, loss, 2).run(tmp_path / "one", tmp_path / "one/checkpoint")
+    assert all(row["update/grad_norm"] > 0 for row in outcome.rows[1:])
+    assert loss == "nft" or max(row["update/ratio_gap"] for row in outcome.rows[1:]) < 1e-4
+    assert outcome.after["32/darkness"] != outcome.before["32/darkness"]
+    with pytest.raises(KeyboardInterrupt):
+        cut = trainer(model, task, loss, 2)
+        step = cut.learner.learn
+        done: list[int] = []
+
+        def once(*args: Any, **more: Any) -> Any:
+            if done:
+                raise KeyboardInterrupt
+            done.append(1)
+            return step(*args, **more)
+
+        cut.learner.learn = once  # type: ignore[method-assign]
+        cut.run(tmp_path / "two", tmp_path / "two/checkpoint")
+    again = trainer(model, task, loss, 2).run(tmp_path / "two", tmp_path / "two/checkpoint")
+    assert again.resumed_at == 1
+    name = "adapter/pytorch_lora_weights.safetensors"
+    assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
