@@ -41,6 +41,19 @@ def cut_of(tokenizer: Any, prompt: str, window: int, *, closing: bool) -> Cut | 
     return Cut(count, window, prompt[start:].strip())
 
 
+def cut_in_template(tokenizer: Any, text: str, prompt: str, window: int, dropped: int = 0) -> Cut | None:
+    """:func:`cut_of` for a prompt in the text that a template makes of it; what is lost of the prompt.
+
+    Args:
+        dropped: tokens at the beginning of the text that are not counted; all others are, the template's too.
+    """
+    if (cut := cut_of(tokenizer, text, dropped + window, closing=False)) is None:
+        return None
+    behind = text.rpartition(prompt)[2].strip()
+    lost = "" if behind.endswith(cut.lost) else cut.lost.removesuffix(behind).strip()
+    return Cut(cut.tokens - dropped, window, lost)
+
+
 def of_records(cut: Mapping[str, Cut], records: Iterable[PromptRecord]) -> dict[str, Cut]:
     """What is cut off the prompts of records, by their ids.
 

@@ -108,6 +108,13 @@ FAMILIES = {
         true_guidance=True,
         condition_size=384,
     ),
+    "qwen_image": Family(
+        "paco_core.policies.qwen_image:QwenImagePolicy",
+        "QwenImagePipeline",
+        ("text_encoder",),
+        _QWEN_LAYERS,
+        true_guidance=True,
+    ),
     "flux2_klein": Family(
         "paco_core.policies.flux2_klein:Flux2KleinPolicy",
         "Flux2KleinPipeline",

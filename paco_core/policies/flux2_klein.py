@@ -18,7 +18,7 @@ from paco_core.adapters.names import Vocabulary
 from paco_core.io.files import DataError
 from paco_core.io.pictures import picture_digest
 from paco_core.policies.base import References, Size, sized
-from paco_core.policies.cuts import Cut, cut_of
+from paco_core.policies.cuts import Cut, cut_in_template
 from paco_core.policies.encoded import Condition, Encoded, shapes_of
 from paco_core.policies.encodings import Tensors
 from paco_core.policies.flux2_names import original_names
@@ -96,9 +96,7 @@ picture = pipeline.image_processor._resize_if_exceeds_area(picture, most)
         text = tokenizer.apply_chat_template(
             [{"role": "user", "content": prompt}], tokenize=False, add_generation_prompt=True, enable_thinking=False
         )
-        cut = cut_of(tokenizer, text, length, closing=False)
-        behind = text.rpartition(prompt)[2].strip()
-        return cut and Cut(cut.tokens, cut.window, cut.lost.removesuffix(behind).strip())
+        return cut_in_template(tokenizer, text, prompt, length)
 
     def _texts(self, name: str, texts: Sequence[str], length: int) -> list[Tensors]:
         """Three layers of the Qwen3 side by side (length, 3 d), padding included: the pipeline attends to it too."""

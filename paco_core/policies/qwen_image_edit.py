@@ -140,18 +140,30 @@ image = pipeline(
         self, latents: torch.Tensor, sigma: float, condition: Condition, name: str, size: Size
     ) -> torch.Tensor:
         """One transformer pass with the instruction, or the empty one, of each row; fp32."""
-        reference = condition.tensors[sized("reference", size)]
-        dtype = self.transformer.dtype
+        reference, dtype = condition.tensors[sized("reference", size)], self.transformer.dtype
         shapes = [(1, *self.grid(size)), (1, *self.grid(self.reference_of(size)))]
+        tokens = torch.cat([latents.to(dtype), reference.to(dtype)], dim=1)
+        return self._pass(tokens, sigma, condition, sized(name, size), shapes)[:, : latents.shape[1]]
+
+    def _pass(
+        self,
+        tokens: torch.Tensor,
+        sigma: float,
+        condition: Condition,
+        name: str,
+        shapes: Sequence[tuple[int, int, int]],
+    ) -> torch.Tensor:
+        """The transformer over tokens of pictures of these frames, rows and columns; ``name`` = the text's tensor."""
+        dtype = self.transformer.dtype
         predicted: torch.Tensor = self.predictor(
-            hidden_states=torch.cat([latents.to(dtype), reference.to(dtype)], dim=1),
-            timestep=torch.full((len(latents),), sigma, device=self.device, dtype=dtype),
-            encoder_hidden_states=condition.tensors[sized(name, size)],
-            encoder_hidden_states_mask=condition.tensors.get(mask_of(sized(name, size))),
-            img_shapes=[shapes] * len(latents),
+            hidden_states=tokens.to(dtype),
+            timestep=torch.full((len(tokens),), sigma, device=self.device, dtype=dtype),
+            encoder_hidden_states=condition.tensors[name],
+            encoder_hidden_states_mask=condition.tensors.get(mask_of(name)),
+            img_shapes=[shapes] * len(tokens),
             return_dict=False,
         )[0]
-        return predicted[:, : latents.shape[1]].float()
+        return predicted.float()
 
     def _maps(self, pixels: torch.Tensor) -> torch.Tensor:
         maps: torch.Tensor = self.pipeline._encode_vae_image(pixels.unsqueeze(2), generator=None)[:, :, 0]

@@ -17,7 +17,7 @@ import torch
 import yaml
 from PIL import Image
 from tiny import tiny_flux, tiny_kontext
-from tiny_pipelines import flux2_klein, qwen_image_edit, qwen_image_edit_plus
+from tiny_pipelines import flux2_klein, qwen_image, qwen_image_edit, qwen_image_edit_plus
 
 from paco_core.config.params import Params, PolicyLora, parse
 from paco_core.data.records.records import PromptRecord
@@ -31,6 +31,7 @@ MODELS: dict[str, Callable[[Path], Path]] = {
     "flux_kontext": tiny_kontext,
     "qwen_image_edit": qwen_image_edit,
     "qwen_image_edit_plus": partial(qwen_image_edit_plus, zero_cond_t=True),
+    "qwen_image": qwen_image,
     "flux2_klein": partial(flux2_klein, gain=1),
 }
 RECIPES = {
@@ -38,6 +39,7 @@ RECIPES = {
     "flux_kontext": "kontext_edit",
     "qwen_image_edit": "qwen_edit",
     "qwen_image_edit_plus": "qwen_edit",
+    "qwen_image": "flux_t2is",
     "flux2_klein": "kontext_edit",
 }
 
@@ -82,6 +84,8 @@ def painted(policy: Any, record: PromptRecord, picture: Image.Image, params: Par
         ("qwen_image_edit_plus", {}, "float32"),
         ("qwen_image_edit_plus", {"reference_size": 1024}, "float32"),
         ("qwen_image_edit_plus", {"reference_size": 32}, "bfloat16"),
+        ("qwen_image", {"max_sequence_length": 128}, "float32"),
+        ("qwen_image", {"max_sequence_length": 128}, "bfloat16"),
         ("flux2_klein", {}, "float32"),
         ("flux2_klein", {"task": "edits"}, "float32"),
         ("flux2_klein", {"task": "edits", "reference_size": 1024}, "bfloat16"),

@@ -16,7 +16,7 @@ import pytest
 import torch
 from PIL import Image
 from tiny import TEXT_LENGTH, tiny_flux, tiny_kontext
-from tiny_pipelines import flux2_klein, qwen_image_edit, qwen_image_edit_plus
+from tiny_pipelines import flux2_klein, qwen_image, qwen_image_edit, qwen_image_edit_plus
 
 from paco_core.config.params import PolicyLora
 from paco_core.grpo.dynamics import DYNAMICS
@@ -32,6 +32,7 @@ BUILDERS: dict[str, tuple[str, Callable[[Path], Path]]] = {
     "qwen_image_edit": ("qwen_image_edit", qwen_image_edit),
     "2509": ("qwen_image_edit_plus", qwen_image_edit_plus),
     "2511": ("qwen_image_edit_plus", partial(qwen_image_edit_plus, zero_cond_t=True)),
+    "qwen_image": ("qwen_image", qwen_image),
     "flux2_klein": ("flux2_klein", flux2_klein),
 }
 SIZE = (32, 32)

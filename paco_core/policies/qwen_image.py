@@ -1,0 +1,70 @@
+"""Qwen-Image as a policy: a plain diffusers ``QwenImagePipeline``, from text alone.
+
+Transformer, autoencoder and guidance are those of Qwen-Image-Edit; its text encoder reads the prompt without a picture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from paco_core.policies.base import References, Size
+from paco_core.policies.cuts import cut_in_template
+from paco_core.policies.encoded import Condition, Encoded
+from paco_core.policies.encodings import Tensors
+from paco_core.policies.qwen_image_edit import NEGATIVE, QwenImageEditPolicy
+
+
+class QwenImagePolicy(QwenImageEditPolicy):
+    """Text to image with true guidance: two transformer passes a step where ``guidance`` is above 1, else one."""
+
+    family = "qwen_image"
+
+    def example(self, size: Size, steps: int, guidance: float, max_sequence_length: int) -> str:
+        return f"""image = pipeline(
+    prompt=prompt,
+    negative_prompt={NEGATIVE!r},
+    true_cfg_scale={guidance:g},
+    height={size[0]},
+    width={size[1]},
+    num_inference_steps={steps},
+    max_sequence_length={max_sequence_length},
+    generator=torch.Generator().manual_seed(0),
+).images[0]"""
+
+    def encode(
+        self,
+        prompts: Sequence[str],
+        max_sequence_length: int,
+        references: Sequence[References] | None = None,
+        sizes: Sequence[Sequence[Size]] = (),
+        *,
+        guidance: float | None = None,
+    ) -> Encoded:
+        self.check_references(prompts, references, sizes)
+        template, start = self.pipeline.prompt_template_encode, self.pipeline.prompt_template_encode_start_idx
+        for prompt in prompts:
+            text = template.format(prompt)
+            self.note(prompt, cut_in_template(self.pipeline.tokenizer, text, prompt, max_sequence_length, start))
+        rows = self._words(prompts, max_sequence_length)
+        if guidance is None or self.known.passes_a_step(guidance) > 1:
+            (negative,) = self._words([NEGATIVE], max_sequence_length)
+            rows = [row | {"negative": negative["text"]} for row in rows]
+        return Encoded(rows, self.device)
+
+    def _words(self, texts: Sequence[str], length: int) -> list[Tensors]:
+        """What the Qwen2.5-VL makes of each text (tokens, d)."""
+
+        def encode(row: int) -> Tensors:
+            self.need_encoders()
+            with torch.no_grad():
+                words, _ = self.pipeline.encode_prompt([texts[row]], self.device, max_sequence_length=length)
+            return {"text": words[0]}
+
+        return self.remembered([["text", text, length] for text in texts], encode)
+
+    def _predict(
+        self, latents: torch.Tensor, sigma: float, condition: Condition, name: str, size: Size
+    ) -> torch.Tensor:
+        return self._pass(latents, sigma, condition, name, [(1, *self.grid(size))])
