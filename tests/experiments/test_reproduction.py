@@ -249,7 +249,7 @@ def test_what_the_graph_has_not_made_is_named(made: Path, world: World, gone: st
 
 
 def test_wishes_that_mean_nothing(made: Path, world: World) -> None:
-    with pytest.raises(DataError, match=r"no variant 'ful'; there are: full, no_decoupling"):
+    with pytest.raises(DataError, match=r"no variant 'ful'; did you mean 'full'\? there are: full, no_decoupling"):
         reproduce(made, options("ful"))
     with pytest.raises(DataError, match="a seed is given twice"):
         reproduce(made, options(seeds=(1, 1)))
