@@ -37,6 +37,7 @@ class Outcome:
     sizes: tuple[int, ...]
     stopped: str | None = None  # why training ended before its last epoch
     cut: Mapping[str, int] = field(default_factory=dict)  # how many prompts were longer than the policy reads
+    seconds: Mapping[str, float] = field(default_factory=dict)  # of all epochs, by part: ``seconds/sample``
 
     def metrics(self) -> Row:
         """Flat figures: each evaluation and gap before and after, its change, and the last epoch's health.

@@ -84,6 +84,7 @@ class Trainer:
     def _epochs(self, out: Path, store: Path) -> Outcome:
         found = latest(store, self.key, self.recipe.epochs, ("stopped", "rows", "optimizer_steps"))
         rows: list[Row] = []
+        spent: Row = {}
         start, stopped = 0, None
         if found is None or not (store / BEFORE).is_dir():
             before = self._evaluate(0)
@@ -93,6 +94,7 @@ class Trainer:
         if found is not None:
             start, stopped = found.done, found.notes["stopped"]
             rows = [{k: math.nan if v is None else v for k, v in row.items()} for row in found.notes["rows"]]
+            spent = dict(found.notes.get("seconds", {}))  # those of earlier versions hold none
             self.learner.restore(found.tensors, found.notes["optimizer_steps"])
             self.reports.say(f"resumes after epoch {start} of {self.recipe.epochs}")
             if (
@@ -105,15 +107,15 @@ class Trainer:
         for epoch in range(start, self.recipe.epochs):
             if stopped:
                 break
-            stopped = self._one_epoch(epoch, rows)
+            stopped = self._one_epoch(epoch, rows, spent)
             done = epoch + 1
             if done % self.recipe.checkpoint_every == 0 or done == self.recipe.epochs or stopped:
-                self._save(store, done, rows, stopped)
+                self._save(store, done, {"rows": _plain(rows), "seconds": spent, "stopped": stopped})
         if stopped:
             self.reports.say(f"stopped after epoch {int(rows[-1]['epoch'])} of {self.recipe.epochs}: {stopped}")
-        return self._finish(out, store, rows, start, stopped)
+        return self._finish(out, store, rows, spent, start, stopped)
 
-    def _one_epoch(self, epoch: int, rows: list[Row]) -> str | None:
+    def _one_epoch(self, epoch: int, rows: list[Row], spent: Row) -> str | None:
         """Train, evaluate where it is due, log; why to stop, or None."""
         rule, done = self.recipe.early_stop, epoch + 1
         try:
@@ -123,6 +125,8 @@ class Trainer:
                 raise
             rows.append({"epoch": float(done)})
             return str(error)
+        for name, value in seconds.items():
+            spent[name] = spent.get(name, 0.0) + value
         if done % self.recipe.eval_every == 0 and done < self.recipe.epochs:
             self._evaluate_midway(done, row)
         rows.append(row)
@@ -136,22 +140,21 @@ class Trainer:
         with self.learner.ema.applied(self.learner.parameters):
             row |= evaluation_row(self._evaluate(epoch).metrics, self.recipe.eval_sizes)
 
-    def _save(self, store: Path, done: int, rows: list[Row], stopped: str | None) -> None:
-        plain = [{k: None if math.isnan(v) else v for k, v in row.items()} for row in rows]
-        notes = {"rows": plain, "optimizer_steps": self.learner.ema.steps, "stopped": stopped}
+    def _save(self, store: Path, done: int, notes: dict[str, object]) -> None:
         tensors = self.learner.tensors()
         if self.processes.main:
-            kept = Checkpoint(self.key, done, tensors, notes)
+            kept = Checkpoint(self.key, done, tensors, {**notes, "optimizer_steps": self.learner.ema.steps})
             save(store, kept, keep=self.recipe.keep_checkpoints)
 
-    def _finish(self, out: Path, store: Path, rows: list[Row], start: int, stopped: str | None) -> Outcome:
+    def _finish(self, out: Path, store: Path, rows: list[Row], spent: Row, start: int, stopped: str | None) -> Outcome:
         with self.learner.ema.applied(self.learner.parameters):
             last = int(rows[-1]["epoch"])
             after = self._evaluate(last)
             rows[-1] |= self._told(after, last)
             outcome = Outcome(
-                evaluated(rows[0]), dict(after.metrics), rows, start, tuple(self.recipe.eval_sizes), stopped, self.cut
-            )
+                evaluated(rows[0]), dict(after.metrics), rows, start, tuple(self.recipe.eval_sizes), stopped, self.cut,
+                spent,
+            )  # fmt: skip
             if self.processes.main:
                 with atomic(out / "adapter", replace=True) as part:
                     self.learner.policy.save_adapter(part)
@@ -187,7 +190,7 @@ class Trainer:
     def _epoch(self, epoch: int) -> tuple[Row, Row]:
         """Gather what is learnt from, optimise; the figures of one epoch, and apart from them its seconds.
 
-        Seconds are logged and not kept: equal inputs make an equal out.
+        Seconds are logged, and summed up in checkpoints, but are in no out: equal inputs make an equal one.
         """
         processor = time.process_time()
         experience, figures, seconds = self.epochs.gather(epoch)
@@ -198,3 +201,8 @@ class Trainer:
         seconds["seconds/optimise"] = time.monotonic() - clock
         seconds["seconds/processor"] = time.process_time() - processor
         return {"epoch": epoch + 1.0, **figures, **updates}, seconds
+
+
+def _plain(rows: list[Row]) -> list[dict[str, float | None]]:
+    """Rows as JSON holds them: NaN is None."""
+    return [{k: None if math.isnan(v) else v for k, v in row.items()} for row in rows]

@@ -95,10 +95,9 @@ class World:
         ratio = 3.0 if variant == "no_log_tame" else 1.5
         health = {"reward_ratio": ratio + rule.seed / 100, "panel_diversity": 0.2}
         epoch = {"update/clip_fraction": 0.1} if variant == "kontext" else health
-        for number in (1, 2):
-            reports.metrics({"seconds/sample": SECONDS[variant] / 2, "seconds/processor": 1.0}, number)
+        seconds = {"seconds/sample": SECONDS[variant], "seconds/processor": 2.0}
         reports.metrics({"eval/64/consistency": 0.5}, 2)
-        return SimpleNamespace(rows=[{"epoch": 0.0}, epoch, epoch], stopped=None), ""
+        return SimpleNamespace(rows=[{"epoch": 0.0}, epoch, epoch], stopped=None, seconds=seconds), ""
 
     def load_recipe(self, *_: Any, **__: Any) -> Any:
         self._state = ("", 0)

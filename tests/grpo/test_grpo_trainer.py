@@ -120,11 +120,13 @@ trainer(recipe=recipe(checkpoint_every=2), reports=Reports(epoch=kill)).run(out,
 
 
 def test_finished_training_is_not_repeated_but_may_be_extended(tmp_path: Path) -> None:
-    trainer(recipe=recipe(epochs=2)).run(tmp_path, tmp_path / "checkpoint")
+    first = trainer(recipe=recipe(epochs=2)).run(tmp_path, tmp_path / "checkpoint")
     again = trainer(recipe=recipe(epochs=2))
     outcome = again.run(tmp_path, tmp_path / "checkpoint")
     assert outcome.resumed_at == 2 and again.learner.policy.rows["trained"] == 0  # type: ignore[attr-defined]
-    assert trainer(recipe=recipe(epochs=3)).run(tmp_path, tmp_path / "checkpoint").resumed_at == 2
+    assert outcome.seconds == first.seconds and first.seconds["seconds/sample"] > 0
+    longer = trainer(recipe=recipe(epochs=3)).run(tmp_path, tmp_path / "checkpoint")
+    assert longer.resumed_at == 2 and longer.seconds["seconds/sample"] > first.seconds["seconds/sample"]
 
 
 def test_an_extended_training_equals_a_long_one(tmp_path: Path) -> None:

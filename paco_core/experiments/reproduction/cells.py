@@ -21,7 +21,7 @@ from paco_core.experiments.reproduction.variants import VARIANTS, Variant
 from paco_core.grpo.outcome import Reports
 from paco_core.grpo.recipe import Place
 from paco_core.io import paths
-from paco_core.io.files import DataError, digest, folder_digest, read_json, write_json
+from paco_core.io.files import DataError, digest, folder_digest, read_json
 from paco_core.io.progress import Progress
 from paco_core.policies.cuts import report
 from paco_core.runtime.code.stage_code import StageCodes
@@ -138,8 +138,7 @@ class Trainings:
 
     def compute(self, variant: Variant, seed: int, cell: OpenCell) -> dict[str, Any]:
         """Train, going on after a kill, and examine."""
-        clock = EpochSeconds.of(cell.folder / "seconds.json", self.key(variant, seed))
-        outcome = self._train(variant.applied(self.params, seed), cell, f"{variant.name}, seed {seed}", clock)
+        outcome = self._train(variant.applied(self.params, seed), cell, f"{variant.name}, seed {seed}")
         with Progress(self.exam.pictures, f"{variant.name}, seed {seed}", "pictures", self.say) as progress:
             cuts = self.exam.sit(cell.folder / "policy" / "adapter", cell.folder, progress.advance)
         return {
@@ -150,17 +149,16 @@ class Trainings:
             "examined": self.examined_key,
             "changes": dict(variant.changes),
             "settings": self.settings,
-            "training": _training(outcome, clock),
+            "training": _training(outcome),
         }
 
-    def _train(self, params: Params, cell: OpenCell, label: str, clock: EpochSeconds) -> Outcome:
+    def _train(self, params: Params, cell: OpenCell, label: str) -> Outcome:
         recipe = params.policies.recipes[self.recipe]
         samples = recipe.prompts_per_epoch * recipe.group_size
 
         def metrics(values: Mapping[str, float], epoch: int) -> None:
             logged = {**values, "epoch": epoch, "samples_seen": epoch * samples}
             cell.tracker.metrics(logged, epoch * recipe.updates_per_epoch)
-            clock.note(epoch, values)
 
         with Progress(recipe.epochs, label, "epochs", self.say) as progress:
             reports = Reports(
@@ -188,34 +186,6 @@ def scored_by(params: Params) -> list[object]:
     return [serving.engine, serving.dtype, serving.device, serving.both_orders, serving.picture_format]
 
 
-@dataclass
-class EpochSeconds:
-    """Seconds of each epoch, as the trainer reports them, kept in a file: a training that was killed loses none.
-
-    An epoch that a kill made repeat counts once, with its last seconds.
-    """
-
-    path: Path
-    key: str
-    epochs: dict[str, dict[str, float]]
-
-    @classmethod
-    def of(cls, path: Path, key: str) -> EpochSeconds:
-        """Those of the training that ``key`` names: the kept ones, or none yet."""
-        kept = read_json(path) if path.is_file() else {}
-        return cls(path, key, kept["epochs"] if kept.get("key") == key else {})
-
-    def note(self, epoch: int, values: Mapping[str, float]) -> None:
-        """Keep what the figures of an epoch say of its seconds."""
-        found = {name.removeprefix("seconds/"): v for name, v in values.items() if name.startswith("seconds/")}
-        if found:
-            self.epochs[str(epoch)] = found
-            write_json(self.path, {"key": self.key, "epochs": self.epochs})
-
-    def total(self, *names: str) -> float:
-        return sum(epoch.get(name, 0.0) for epoch in self.epochs.values() for name in names)
-
-
 def _note(cell: OpenCell, done: dict[str, Any]) -> None:
     """Log a cell's figures to its run."""
     cell.tracker.tags({"paco.trained_by": str(done["run"])})
@@ -225,7 +195,7 @@ def _note(cell: OpenCell, done: dict[str, Any]) -> None:
     cell.tracker.metrics({f"{size}/{name}": float(v) for name in means for size, v in means[name].items()})
 
 
-def _training(outcome: Outcome, clock: EpochSeconds) -> dict[str, Any]:
+def _training(outcome: Outcome) -> dict[str, Any]:
     """What is reported of a training beside its examination.
 
     ``seconds``: sampling, waiting for scores and optimising, summed over epochs; evaluations are not counted.
@@ -239,12 +209,13 @@ def _training(outcome: Outcome, clock: EpochSeconds) -> dict[str, Any]:
         return float(np.mean(values)) if values else float("nan")
 
     parts = ("sample", "wait_for_scores", "optimise")
+    seconds = {name: outcome.seconds.get(f"seconds/{name}", 0.0) for name in parts}
     return {
         "epochs": len(epochs),
         "stopped": outcome.stopped,
-        "seconds": clock.total(*parts),
-        "seconds_of": {name: clock.total(name) for name in parts},
-        "processor_seconds": clock.total("processor"),
+        "seconds": sum(seconds.values()),
+        "seconds_of": seconds,
+        "processor_seconds": outcome.seconds.get("seconds/processor", 0.0),
         "reward_ratio": mean("reward_ratio"),
         "panel_diversity": mean("panel_diversity"),
         "clip_fraction": mean("update/clip_fraction"),
