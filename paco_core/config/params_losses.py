@@ -39,6 +39,17 @@ class KlParams(Section):
     """exact, or divided by the step's deviation as in the paper"""
 
 
+class Drift(Section):
+    """Two judges that no longer agree: the one that trains, and one that only watches."""
+
+    trained: str
+    """term of the recipe's rewards that the policy is trained by"""
+    held_out: str
+    """term of weight 0, the same reward by a judge that trains nothing"""
+    bound: FromZero
+    """gain by the former less gain by the latter above which a training ends"""
+
+
 class EarlyStop(Section):
     """When to end a training before its last epoch; the outs are those of a finished one."""
 
@@ -48,5 +59,6 @@ class EarlyStop(Section):
     """share of the first epochs' panel diversity below which a training ends"""
     patience: Positive = 3
     """epochs that both must hold; also how many first epochs are averaged"""
+    drift: Drift | None = None
     nan: Literal["error", "stop"] = "error"
     """what a gradient that is not finite does"""

@@ -289,6 +289,21 @@ class PolicyRecipe(PolicyTraining):
             )
         return self
 
+    @model_validator(mode="after")
+    def _drift_is_between_two_judges(self) -> PolicyRecipe:
+        drift = self.early_stop.drift if self.early_stop else None
+        if drift is None:
+            return self
+        weights = {name: term.weight for name, term in self.rewards.terms.items()}
+        if missing := [name for name in (drift.trained, drift.held_out) if name not in weights]:
+            raise ValueError(f"early_stop.drift: {missing[0]!r} is no term of rewards; there are {', '.join(weights)}")
+        if weights[drift.trained] == 0 or weights[drift.held_out] != 0:
+            raise ValueError(
+                f"early_stop.drift: a reward that trains ({drift.trained}: weight {weights[drift.trained]:g}) is compared "
+                f"with one of weight 0 ({drift.held_out}: weight {weights[drift.held_out]:g})"
+            )
+        return self
+
     @property
     def inherited(self) -> set[str]:
         """Shared numbers that the recipe does not set itself."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paco_core.grpo.early_stop import collapsed
+from paco_core.grpo.early_stop import stops
 from paco_core.grpo.evaluation import Evaluation, Evaluator, beside, sheet
 from paco_core.grpo.figures import (
     Row,
@@ -134,7 +134,7 @@ class Trainer:
             self.reports.metrics({k: v for k, v in {**row, **seconds}.items() if k != "epoch"}, done)
             self.reports.epoch(done, note(row))
         weights = {name: term.weight for name, term in self.recipe.rewards.terms.items()}
-        return None if rule is None else collapsed(rows, weights, rule)
+        return None if rule is None else stops(rows, weights, rule)
 
     def _evaluate_midway(self, epoch: int, row: Row) -> None:
         with self.learner.ema.applied(self.learner.parameters):

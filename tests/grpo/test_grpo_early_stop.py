@@ -6,14 +6,17 @@ from pathlib import Path
 from typing import Any
 
 import grpo_toys
+import numpy as np
 import pytest
 import torch
 from grpo_toys import ToyPolicy, recipe
+from pydantic import ValidationError
 
 from paco_core.config.params import EarlyStop
-from paco_core.grpo.early_stop import collapsed
+from paco_core.grpo.early_stop import collapsed, drifted
 from paco_core.grpo.outcome import Reports
 from paco_core.grpo.trainer import Trainer
+from paco_core.rewards.base import RewardBatch
 from paco_core.training.optimizers import NotFinite
 
 RULE = EarlyStop(reward_rise=0.1, diversity_kept=0.5, patience=2)
@@ -44,6 +47,69 @@ def test_collapse_is_a_rising_reward_with_panels_that_become_one(
     assert (found is not None) == stops
     if found is not None:
         assert "2.1 (1.1 at first)" in found and "0.1 (0.4 at first)" in found
+
+
+@pytest.mark.parametrize(
+    ("trained", "held_out", "stops"),
+    [
+        ([0.5, 0.5, 0.8, 0.9], [0.4, 0.4, 0.45, 0.45], True),
+        ([0.5, 0.5, 0.8, 0.9], [0.4, 0.4, 0.65, 0.75], False),  # shared
+        ([0.5, 0.5, 0.8, 0.9], [0.4, 0.4, 0.65, 0.45], False),  # one epoch is not patience
+        ([0.5, 0.5, 0.5, 0.5], [0.4, 0.4, 0.1, 0.1], True),  # lost by the other alone
+        ([0.5, 0.9, 0.9], [0.4, 0.4, 0.4], False),  # too early to tell
+        ([0.5, 0.5, 0.8, 0.9], [0.4, 0.4, float("nan"), 0.4], False),  # an epoch without an answer says nothing
+    ],
+)
+def test_drift_is_a_gain_that_the_held_out_judge_does_not_share(
+    trained: list[float], held_out: list[float], stops: bool
+) -> None:
+    found = drifted(
+        [{"epoch": 0.0}] + [{"reward/a": one, "reward/b": other} for one, other in zip(trained, held_out, strict=True)],
+        EarlyStop.model_validate({"patience": 2, "drift": {"trained": "a", "held_out": "b", "bound": 0.2}}),
+    )
+    assert (found is not None) == stops
+    if trained[-1] == 0.9 and stops:
+        assert found is not None and "a gained 0.35, and the held-out b 0.05; more than 0.2 apart" in found
+
+
+class Same:
+    """A judge that nothing pleases more than anything else."""
+
+    def __init__(self) -> None:
+        self.name, self.causes = "same", dict[str, int]()
+
+    def __call__(self, batch: RewardBatch) -> np.ndarray:
+        return np.full(len(batch), 0.5)
+
+
+DRIFT = {"reward_rise": 9.0, "patience": 2, "drift": {"trained": "brightness", "held_out": "same", "bound": 0.03}}
+JUDGES = {"brightness": {"weight": 1.0, "reward": "own:brightness"}, "same": {"weight": 0.0, "reward": "own:same"}}
+TWO = {"terms": JUDGES, "aggregator": "weighted_sum", "advantage_std": "group"}
+
+
+@pytest.mark.parametrize("other", [Same(), grpo_toys.Brightness()])
+def test_a_training_ends_where_its_judges_part_and_not_where_they_agree(tmp_path: Path, other: Any) -> None:
+    rule = recipe(epochs=12, eval_every=99, group_size=12, learning_rate=0.3, early_stop=DRIFT, rewards=TWO)
+    rewards = {"brightness": grpo_toys.Brightness(), "same": other}
+    outcome = grpo_toys.trainer(recipe=rule, rewards=rewards).run(tmp_path, tmp_path / "checkpoint")
+    if isinstance(other, Same):
+        assert outcome.stopped is not None and outcome.stopped.startswith("drift: over the last 2 epochs brightness")
+        assert outcome.rows[-1]["epoch"] < 12
+    else:
+        assert outcome.stopped is None and outcome.rows[-1]["epoch"] == 12
+
+
+@pytest.mark.parametrize(
+    ("drift", "message"),
+    [
+        ({"held_out": "sam"}, "'sam' is no term of rewards; there are brightness, same"),
+        ({"held_out": "brightness"}, r"is compared with one of weight 0 \(brightness: weight 1\)"),
+        ({"trained": "same"}, r"a reward that trains \(same: weight 0\)"),
+    ],
+)
+def test_drift_is_refused_without_two_judges(drift: dict[str, str], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        recipe(early_stop={**DRIFT, "drift": {**DRIFT["drift"], **drift}}, rewards=TWO)  # type: ignore[dict-item]
 
 
 def trainer(policy: ToyPolicy | None = None, reports: Reports | None = None, **changes: Any) -> Trainer:
