@@ -299,8 +299,8 @@ class PolicyRecipe(PolicyTraining):
             raise ValueError(f"early_stop.drift: {missing[0]!r} is no term of rewards; there are {', '.join(weights)}")
         if weights[drift.trained] == 0 or weights[drift.held_out] != 0:
             raise ValueError(
-                f"early_stop.drift: a reward that trains ({drift.trained}: weight {weights[drift.trained]:g}) is compared "
-                f"with one of weight 0 ({drift.held_out}: weight {weights[drift.held_out]:g})"
+                f"early_stop.drift: a reward that trains ({drift.trained}: weight {weights[drift.trained]:g}) is "
+                f"compared with one of weight 0 ({drift.held_out}: weight {weights[drift.held_out]:g})"
             )
         return self
 

@@ -237,7 +237,5 @@ def load(
     kind = family_of(family).load_class()
     if cache is not None:  # what other code encoded is not taken for this code's
         cache = cache / library_digest(kind.__module__, frozenset({family}), cache)
-    policy: Policy = kind.load(
-        model, device, dtype, task=task, reference_size=reference_size, cache=cache, base=base
-    )
+    policy: Policy = kind.load(model, device, dtype, task=task, reference_size=reference_size, cache=cache, base=base)
     return policy

@@ -26,7 +26,6 @@ from paco_core.io.files import DataError
 from paco_core.policies import base
 from paco_core.policies.base import NoiseKey, Size
 from paco_core.policies.families import family_of
-from paco_core.policies.one_frame import one_frame
 
 PROMPTS = ["a red cat on the beach", "The colour", "No. The animal differs: the first shows cat and the second frog."]
 KEYS = [NoiseKey(f"p{n}", n, 3) for n in range(3)]
@@ -367,24 +366,6 @@ def test_another_pipeline_class_is_refused(family: Family, folder: Path, tmp_pat
 def test_instructions_that_were_cut_are_named_with_what_is_lost(policy: Any) -> None:
     policy.encode([long := " ".join(["a red cat"] * 40), "a frog"], 8, references(2), [[(32, 32)]] * 2)
     assert {text: cut.window for text, cut in policy.cut.items()} == {long: 8} and long.endswith(policy.cut[long].lost)
-
-
-def test_one_frame_is_what_the_video_autoencoder_makes_of_it(tmp_path: Path) -> None:
-    from diffusers import AutoencoderKLQwenImage
-
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        vae = AutoencoderKLQwenImage(
-            base_dim=8, z_dim=4, dim_mult=[1, 1, 2], num_res_blocks=1, temperal_downsample=[False, True]
-        ).eval()
-        frames = torch.randn(2, 3, 5, 16, 16)
-    with torch.inference_mode():
-        picture, film = (vae.encode(x).latent_dist.mode() for x in (frames[:, :, :1], frames))
-        decoded = vae.decode(picture).sample
-        one_frame(vae)
-        assert (vae.encode(frames[:, :, :1]).latent_dist.mode() - picture).abs().max() < 1e-5
-        assert (vae.decode(picture).sample - decoded).abs().max() < 1e-5
-        assert (vae.encode(frames).latent_dist.mode() - film).abs().max() < 1e-5
 
 
 def test_the_text_encoder_of_plus_sees_what_its_pipeline_shows_it(tmp_path: Path) -> None:
