@@ -105,8 +105,7 @@ def measure(params: Params, name: str) -> dict[str, float]:
         def decoded(latents: torch.Tensor, side: int) -> None:
             with torch.no_grad():
                 for part in policy.decoded_at_once(latents, (side, side)):
-                    maps = policy.pipeline._unpack_latents(part, side, side, policy.pipeline.vae_scale_factor)
-                    policy._pixels(maps)
+                    policy._pixels(policy._unpacked(part, (side, side)))
                     break  # the others are like it
 
         for weight in weights:

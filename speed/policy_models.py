@@ -6,6 +6,7 @@ Time and memory do not depend on the values of the weights, so nothing has to be
 from __future__ import annotations
 
 import inspect
+import math
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from paco_core.config.params import PolicyRecipe
 from paco_core.io.precision import weights_format
 from paco_core.planning.footprint import Architecture
 from paco_core.policies.base import sized
-from paco_core.policies.encoded import Encoded
+from paco_core.policies.encoded import Encoded, shapes_of
 from paco_core.policies.families import family_of
 from paco_core.policies.pipeline_policy import PipelinePolicy
 
@@ -34,11 +35,20 @@ FLUX_VAE: dict[str, Any] = {
     "down_block_types": ("DownEncoderBlock2D",) * 4, "up_block_types": ("UpDecoderBlock2D",) * 4,
     "use_post_quant_conv": False, "scaling_factor": 0.3611, "shift_factor": 0.1159,
 }  # fmt: skip
+FLUX2: dict[str, Any] = {
+    "in_channels": 128, "num_layers": 5, "num_single_layers": 20, "num_attention_heads": 24, "attention_head_dim": 128,
+    "joint_attention_dim": 7680, "guidance_embeds": False,
+}  # fmt: skip
 PUBLISHED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "FluxTransformer2DModel": (FLUX, FLUX_VAE),
     "QwenImageTransformer2DModel": (QWEN, {}),
+    "Flux2Transformer2DModel": (FLUX2, {}),
 }
-VAES = {"FluxTransformer2DModel": "AutoencoderKL", "QwenImageTransformer2DModel": "AutoencoderKLQwenImage"}
+VAES = {
+    "FluxTransformer2DModel": "AutoencoderKL",
+    "QwenImageTransformer2DModel": "AutoencoderKLQwenImage",
+    "Flux2Transformer2DModel": "AutoencoderKLFlux2",
+}
 
 
 def build(recipe: PolicyRecipe, found: Architecture, device: str, root: Path) -> PipelinePolicy:
@@ -58,8 +68,11 @@ def build(recipe: PolicyRecipe, found: Architecture, device: str, root: Path) ->
         torch.set_default_dtype(before)
     parts["scheduler"] = diffusers.FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True)
     kind = getattr(diffusers, known.pipeline)
-    none = dict.fromkeys(name for name in inspect.signature(kind.__init__).parameters if name != "self")
-    policy: PipelinePolicy = known.load_class()(kind(**{**none, **parts}), "cpu" if device == "meta" else device)
+    given = inspect.signature(kind.__init__).parameters.values()
+    none = {one.name: None for one in given if one.name != "self" and one.default is inspect.Parameter.empty}
+    policy: PipelinePolicy = known.load_class()(
+        kind(**{**none, **parts}), "cpu" if device == "meta" else device, task=recipe.task
+    )
     policy.dtype = recipe.dtype
     policy.add_adapter(recipe.lora, 0)
     policy.enable_gradient_checkpointing()
@@ -75,9 +88,12 @@ def encoded(policy: PipelinePolicy, recipe: PolicyRecipe, found: Architecture, s
     text = torch.randn(words, config.joint_attention_dim).to(dtype)
     if found.kind == "FluxTransformer2DModel":
         row = {"text": text, "pooled": torch.randn(config.pooled_projection_dim).to(dtype)}
+    elif not policy.known.references[0]:  # it reads words alone
+        row = {"text": text, "negative": text.clone()}
     else:
         row = {sized("text", size): text, sized("negative", size): text.clone()}
     if policy.edits:
         tokens = image - (side // found.patch) ** 2
         row[sized("reference", size)] = torch.randn(tokens, found.channels).to(dtype)
+        row[shapes_of(sized("reference", size))] = torch.tensor([[math.isqrt(tokens)] * 2])
     return Encoded([row], policy.device)

@@ -15,24 +15,69 @@ from paco_core.policies.families import edits, family_of
 
 H100_FLOPS = 989e12  # dense bf16, from its data sheet
 #: Values of hidden width a token, fitted to the peaks of the public models on fake tensors (`python -m speed.memory`):
-#: what a pass without gradient holds for a token of picture and of text, and what the backward of one block does. A
-#: pass without checkpointing keeps more in each block (Megatron's count, arXiv 2205.05198).
-SAMPLED_PICTURE, SAMPLED_TEXT, BACKWARD, KEPT_A_BLOCK = 28, 6, 27, 34
-Kind = Literal["FluxTransformer2DModel", "QwenImageTransformer2DModel"]
-FEED_FORWARD: dict[Kind, tuple[str, str]] = {  # of the picture's and of the text's stream in a double block
-    "FluxTransformer2DModel": ("ff", "ff_context"),
-    "QwenImageTransformer2DModel": ("img_mlp", "txt_mlp"),
+#: what the backward of one block holds for a token (`Blocks.sampled`: what a pass without gradient does). A pass
+#: without checkpointing keeps more in each block (Megatron's count, arXiv 2205.05198).
+BACKWARD, KEPT_A_BLOCK = 27, 34
+Kind = Literal["FluxTransformer2DModel", "QwenImageTransformer2DModel", "Flux2Transformer2DModel"]
+Layers = dict[str, tuple[int, int]]  # widths in and out of a block's linear layers, in hidden widths
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """The linear layers of one kind of transformer, in hidden widths.
+
+    ``modulation`` = weights beside them in a double block, in a single one, and in what all share; ``a_token`` =
+    weights that a token meets in a block; ``decoding`` = bytes that decoding a pixel takes in bfloat16, at the peak of
+    the public VAEs on fake tensors; ``sampled`` = values of hidden width that a pass without gradient holds for a token
+    of picture and of text.
+    """
+
+    double: Layers
+    single: Layers
+    modulation: tuple[int, int, int]
+    a_token: int
+    decoding: int
+    sampled: tuple[int, int] = (28, 6)
+
+
+_ATTENTION: Layers = dict.fromkeys(
+    ("to_q", "to_k", "to_v", "to_out.0", "add_q_proj", "add_k_proj", "add_v_proj", "to_add_out"), (1, 1)
+)
+
+
+def _feed_forward(names: tuple[str, str], first: str, last: str, wide: tuple[int, int] = (4, 4)) -> Layers:
+    """Of the picture's and the text's stream; ``wide`` = out of the first layer, into the last one."""
+    return {
+        f"{name}.{layer}": shape for name in names for layer, shape in ((first, (1, wide[0])), (last, (wide[1], 1)))
+    }
+
+
+_FLUX_SINGLE: Layers = {"to_q": (1, 1), "to_k": (1, 1), "to_v": (1, 1), "proj_mlp": (1, 4), "proj_out": (5, 1)}
+_FLUX2_SINGLE: Layers = {"attn.to_qkv_mlp_proj": (1, 9), "attn.to_out": (4, 1)}
+BLOCKS: dict[Kind, Blocks] = {
+    "FluxTransformer2DModel": Blocks(
+        _ATTENTION | _feed_forward(("ff", "ff_context"), "net.0.proj", "net.2"), _FLUX_SINGLE, (12, 3, 0), 12, 1620
+    ),
+    "QwenImageTransformer2DModel": Blocks(
+        _ATTENTION | _feed_forward(("img_mlp", "txt_mlp"), "net.0.proj", "net.2"), {}, (12, 0, 0), 12, 3400
+    ),
+    "Flux2Transformer2DModel": Blocks(  # gated feed-forward layers, and one modulation for all blocks of a sort
+        _ATTENTION | _feed_forward(("ff", "ff_context"), "linear_in", "linear_out", (6, 3)),
+        _FLUX2_SINGLE,
+        (0, 0, 15),
+        13,
+        1620,
+        (53, 53),  # single blocks, most of them, hold the words beside the picture, and gated layers are wide
+    ),
 }
-#: Bytes that decoding a pixel takes in bfloat16, at the peak of the public VAEs on fake tensors.
-DECODING: dict[Kind, int] = {"FluxTransformer2DModel": 1620, "QwenImageTransformer2DModel": 3400}
 #: Shares of an H100's peak that a pass without and one with gradient reach at best, in bfloat16: the roofline of the
-#: project's own passes on fake tensors (`python -m speed.roofline`). More than half of a pass moves memory.
+#: project's own passes on fake tensors (`python -m speed.roofline`). More than half of a pass moves memory. FLUX.2's
+#: are taken to be FLUX's.
 UTILISATION: dict[Kind, tuple[float, float]] = {
     "FluxTransformer2DModel": (0.39, 0.30),
     "QwenImageTransformer2DModel": (0.39, 0.26),
+    "Flux2Transformer2DModel": (0.39, 0.30),
 }
-
-
 #: Bytes of a weight as it is kept: bits, and the scales of blocks of 64 (nf4) or of rows (fp8).
 KEPT_BYTES = {"nf4": 0.5 + 4 / 64, "fp8": 1.0}
 
@@ -59,13 +104,18 @@ class Architecture:
 
     @property
     def parameters(self) -> int:
-        """Weights of the blocks: 36 d^2 in a double block, 15 d^2 in a single one."""
-        return (36 * self.double_blocks + 15 * self.single_blocks) * self.hidden**2
+        """Weights of the blocks: of FLUX 36 d^2 in a double one, 15 d^2 in a single one; of FLUX.2 26 and 13 d^2."""
+        blocks = BLOCKS[self.kind]
+        double, single = (sum(a * b for a, b in layers.values()) for layers in (blocks.double, blocks.single))
+        more, fewer, shared = blocks.modulation
+        weights = (double + more) * self.double_blocks + (single + fewer) * self.single_blocks + shared
+        return weights * self.hidden**2
 
     def pass_flops(self, image_tokens: int, text_tokens: int) -> float:
         """Floating point operations of one sample's forward pass: matrix products and attention."""
         tokens = image_tokens + text_tokens
-        return (2.0 * 12 * self.hidden**2 * tokens + 4.0 * tokens**2 * self.hidden) * self.blocks
+        a_token = BLOCKS[self.kind].a_token
+        return (2.0 * a_token * self.hidden**2 * tokens + 4.0 * tokens**2 * self.hidden) * self.blocks
 
     def tokens(self, recipe: PolicyRecipe, side: int) -> tuple[int, int]:
         """Image and text tokens of one pass at a square picture of ``side`` px.
@@ -83,7 +133,8 @@ class Architecture:
     def sampling_gb(self, recipe: PolicyRecipe, side: int, batch: int, size: int) -> float:
         """What a pass without gradient holds beside the weights; ``size`` = bytes of a value."""
         image, words = self.tokens(recipe, side)
-        return batch * (SAMPLED_PICTURE * image + SAMPLED_TEXT * words) * self.hidden * size / 1e9
+        picture, text = BLOCKS[self.kind].sampled
+        return batch * (picture * image + text * words) * self.hidden * size / 1e9
 
     def training_gb(self, recipe: PolicyRecipe, batch: int, size: int, *, checkpointing: bool) -> float:
         """What a pass with gradient and its backward hold beside the weights; guidance keeps both its passes."""
@@ -97,20 +148,14 @@ class Architecture:
     def decoding_gb(self, side: int, batch: int, size: int) -> float:
         """What the decoder holds, which takes no more pixels at once than :data:`DECODE_PIXELS`."""
         pixels = side**2 * min(batch, max(1, DECODE_PIXELS // side**2))
-        return pixels * DECODING[self.kind] * size / 2 / 1e9
+        return pixels * BLOCKS[self.kind].decoding * size / 2 / 1e9
 
     def lora_parameters(self, rank: int, targets: Sequence[str]) -> int:
         """Weights of a LoRA on the named layers: r (in + out) each."""
-        d = self.hidden
-        double = dict.fromkeys(("to_q", "to_k", "to_v", "to_out.0"), (d, d))
-        double |= dict.fromkeys(("add_q_proj", "add_k_proj", "add_v_proj", "to_add_out"), (d, d))
-        for stream in FEED_FORWARD[self.kind]:
-            double |= {f"{stream}.net.0.proj": (d, 4 * d), f"{stream}.net.2": (4 * d, d)}
-        single = {"to_q": (d, d), "to_k": (d, d), "to_v": (d, d), "proj_mlp": (d, 4 * d), "proj_out": (5 * d, d)}
-        total = 0
-        for layers, count in ((double, self.double_blocks), (single, self.single_blocks)):
+        d, blocks, total = self.hidden, BLOCKS[self.kind], 0
+        for layers, count in ((blocks.double, self.double_blocks), (blocks.single, self.single_blocks)):
             meant = [shape for name, shape in layers.items() if any(_is_tail(name, target) for target in targets)]
-            total += count * sum(rank * (wide + high) for wide, high in meant)
+            total += count * sum(rank * d * (wide + high) for wide, high in meant)
         return total + (rank * (d + self.channels) if "proj_out" in targets else 0)  # so is the last layer called
 
 
@@ -123,7 +168,21 @@ KNOWN = {
     "black-forest-labs/FLUX.1-dev": Architecture(3072, 19, 38),
     "black-forest-labs/FLUX.1-Kontext-dev": Architecture(3072, 19, 38),
     **dict.fromkeys(
-        ("Qwen/Qwen-Image-Edit", "Qwen/Qwen-Image-Edit-2509", "Qwen/Qwen-Image-Edit-2511"),
+        ("black-forest-labs/FLUX.2-klein-base-4B", "black-forest-labs/FLUX.2-klein-4B"),
+        Architecture(3072, 5, 20, channels=128, kind="Flux2Transformer2DModel"),
+    ),
+    **dict.fromkeys(
+        ("black-forest-labs/FLUX.2-klein-base-9B", "black-forest-labs/FLUX.2-klein-9B"),
+        Architecture(4096, 8, 24, channels=128, kind="Flux2Transformer2DModel"),
+    ),
+    **dict.fromkeys(
+        (
+            "Qwen/Qwen-Image",
+            "Qwen/Qwen-Image-2512",
+            "Qwen/Qwen-Image-Edit",
+            "Qwen/Qwen-Image-Edit-2509",
+            "Qwen/Qwen-Image-Edit-2511",
+        ),
         Architecture(3072, 60, 0, kind="QwenImageTransformer2DModel", text_patch=28),
     ),
 }
@@ -148,7 +207,7 @@ def architecture(root: Path, model: str) -> Architecture | None:
         return Architecture(
             hidden=config["num_attention_heads"] * config["attention_head_dim"],
             double_blocks=config["num_layers"],
-            single_blocks=config["num_single_layers"] if kind == "FluxTransformer2DModel" else 0,
+            single_blocks=config["num_single_layers"] if BLOCKS[kind].single else 0,
             patch=token_pixels(folder) or 16,
             channels=config["in_channels"],
             kind=kind,

@@ -8,6 +8,12 @@ from pathlib import Path
 HUB_GB = {
     "black-forest-labs/FLUX.1-dev": 33.7,
     "black-forest-labs/FLUX.1-Kontext-dev": 33.7,  # the same parts
+    "black-forest-labs/FLUX.2-klein-4B": 16.0,  # 3.9 B in the transformer, 4.0 B in the text encoder
+    "black-forest-labs/FLUX.2-klein-base-4B": 16.0,
+    "black-forest-labs/FLUX.2-klein-9B": 34.5,  # 9.0 B and 8.2 B
+    "black-forest-labs/FLUX.2-klein-base-9B": 34.5,
+    "Qwen/Qwen-Image": 57.7,  # the same parts as the editor's
+    "Qwen/Qwen-Image-2512": 57.7,
     "Qwen/Qwen-Image-Edit": 57.7,  # 20.4 B in the transformer, 8.3 B in the text encoder
     "Qwen/Qwen-Image-Edit-2509": 57.7,  # the same parts
     "Qwen/Qwen-Image-Edit-2511": 57.7,
