@@ -23,6 +23,7 @@ from paco_core.operations.play.jobs import Cancelled, Job
 from paco_core.operations.play.studio import Options, Studio
 from paco_core.reward_model.scorer import Scorer
 from paco_core.reward_model.yes_probability import Score
+from paco_core.runtime import placement
 from paco_core.tasks.sets import SETS
 
 pytestmark = pytest.mark.slow
@@ -213,7 +214,8 @@ def test_a_gpu_is_taken_once_before_anything_is_loaded(project: Path, monkeypatc
             say("waiting for a GPU: GPU 0 has policies, process 7")
         return [stream] * count
 
-    monkeypatch.setattr(place, "take_gpus", take)
+    monkeypatch.setattr(placement, "take_gpus", take)
+    monkeypatch.setattr(placement, "_OURS", placement._OfThisProcess())
     monkeypatch.setattr(place.paint, "load_judge", lambda _root, _params: None)
     with pytest.raises(DataError, match="no GPU is free now .*GPU 0 has policies, process 7"):
         made.score([], None, False, job())
