@@ -44,7 +44,7 @@ from paco_core.config.params_edits import EditingParams, EditPromptsParams, Edit
 from paco_core.config.params_losses import EarlyStop
 from paco_core.config.params_policies import PoliciesParams, PolicyRecipe, PolicyTraining
 from paco_core.config.params_reward import RewardParams, ServingParams
-from paco_core.config.params_rewards import HttpScorer, RewardSet, RewardTerm
+from paco_core.config.params_rewards import HttpScorer, RewardSet, RewardTerm, Rubric
 from paco_core.io.files import DataError
 from paco_core.io.nearest import nearest
 
@@ -71,6 +71,7 @@ __all__ = [
     "RewardParams",
     "RewardSet",
     "RewardTerm",
+    "Rubric",
     "ServingParams",
     "load",
 ]

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from paco_core.config.params_base import AboveZero, Device, Natural, Number, Positive, Section
+from paco_core.config.params_base import AboveZero, ChatParams, Device, Natural, Number, Positive, Section
 from paco_core.config.references import ModelRef
 from paco_core.config.registered import FUNCTION, names_of, registered
 from paco_core.io.nearest import meant
@@ -30,6 +30,31 @@ class HttpScorer(Section):
     budget_s: AboveZero = 600
     """seconds that a batch may take, with all repetitions and pauses"""
 
+    @property
+    def address(self) -> str:
+        return self.url
+
+    @property
+    def key_variable(self) -> str | None:
+        return self.api_key_env
+
+
+class Rubric(Section):
+    """Criteria by which a vision language model marks pictures."""
+
+    endpoint: ChatParams
+    """model that is asked"""
+    criteria: dict[str, str] = Field(min_length=1)
+    """name of each criterion and, in your own words, when it is met"""
+
+    @property
+    def address(self) -> str:
+        return self.endpoint.base_url
+
+    @property
+    def key_variable(self) -> str | None:
+        return self.endpoint.api_key_env
+
 
 class RewardTerm(Section):
     weight: Number
@@ -44,6 +69,8 @@ class RewardTerm(Section):
     """what the question quotes; the record's theme, or its prompt's opening"""
     http: HttpScorer | None = None
     """whom the reward `http` asks"""
+    rubric: Rubric | None = None
+    """what the reward `rubric` asks, and whom"""
 
 
 class RewardSet(Section):

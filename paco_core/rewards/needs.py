@@ -20,7 +20,7 @@ MODELS = {
 }
 
 #: What a reward that asks somebody else's model is told in a section of its own name.
-SECTIONS = {"http": "url and model"}
+SECTIONS = {"http": "url and model", "rubric": "endpoint and criteria"}
 
 
 def refuse_single_panels(reward: str, records: Iterable[PromptRecord]) -> None:

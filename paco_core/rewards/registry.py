@@ -28,6 +28,7 @@ REWARDS = {
     "jpeg": "paco_core.rewards.jpeg:compressibility",
     "ocr": "paco_core.rewards.ocr:build",
     "http": "paco_core.rewards.http_scorer:build",
+    "rubric": "paco_core.rewards.rubric:build",
 }
 #: Rewards that ask a served reward model about pairs.
 JUDGED = frozenset({"consistency", "editing"})
@@ -81,7 +82,7 @@ def check(rewards: RewardSet, given: str = "panels", records: Sequence[PromptRec
         need_model(asked, term)
         if asked in SECTIONS:
             section = need_section(asked, term)
-            need_key(section.url, section.api_key_env)
+            need_key(section.address, section.key_variable)
         if NEEDS.get(asked) == "panels":
             refuse_single_panels(asked, records)
         if asked == "ocr":

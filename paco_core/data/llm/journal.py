@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, BinaryIO
 
-from paco_core.io.files import DataError
+from paco_core.io.files import DataError, read_jsonl
 
 
 class Journal:
@@ -69,3 +70,35 @@ class Journal:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+class SharedJournal:
+    """The same file format for several writers, which each hold the file only while they write a line.
+
+    :attr:`rows` holds what lay there at the beginning and what this one added; others' later lines are not read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a+b") as stream:
+            fcntl.flock(stream, fcntl.LOCK_EX)
+            _cut_half_line(stream)
+        self.rows: list[dict[str, Any]] = [row for _, row in read_jsonl(path)]
+
+    def append(self, row: dict[str, Any]) -> None:
+        """Write one row as one line."""
+        with self.path.open("a+b") as stream:
+            fcntl.flock(stream, fcntl.LOCK_EX)
+            _cut_half_line(stream)
+            stream.write(json.dumps(row, ensure_ascii=False, allow_nan=False).encode() + b"\n")
+        self.rows.append(row)
+
+
+def _cut_half_line(stream: BinaryIO) -> None:
+    """Remove what a kill left of a last line."""
+    if end := stream.seek(0, os.SEEK_END):
+        stream.seek(end - 1)
+        if stream.read(1) != b"\n":
+            stream.seek(0)
+            stream.truncate(stream.read().rfind(b"\n") + 1)

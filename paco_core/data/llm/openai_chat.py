@@ -35,7 +35,7 @@ from paco_core.data.llm.chat_protocol import (
     messages_of,
     read,
 )
-from paco_core.data.llm.journal import Journal
+from paco_core.data.llm.journal import Journal, SharedJournal
 
 if TYPE_CHECKING:
     from paco_core.config.params import ChatParams
@@ -98,7 +98,7 @@ class Chat:
             refuses the key or the model, or serves nothing any more.
     """
 
-    def __init__(self, params: ChatParams, journal: Journal | Notes) -> None:
+    def __init__(self, params: ChatParams, journal: Journal | SharedJournal | Notes) -> None:
         self.params, self.counts, self.journal = params, ChatCounts(), journal
         self._endpoint = Endpoint(params)
         self._lines: defaultdict[str, list[ChatLine]] = defaultdict(list)

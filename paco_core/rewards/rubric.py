@@ -1,0 +1,96 @@
+"""Any vision language model behind an OpenAI-compatible endpoint marks pictures by criteria in your own words."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict
+
+from paco_core.data.llm.chat_protocol import Question, Rejection
+from paco_core.data.llm.journal import SharedJournal
+from paco_core.data.llm.openai_chat import Chat
+from paco_core.rewards.base import RewardBatch
+from paco_core.rewards.needs import need_section
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+    from paco_core.config.params import RewardTerm, Rubric
+    from paco_core.data.records.records import PromptRecord
+    from paco_core.rewards.sources import Sources
+
+JOURNAL = Path(".paco/rewards/rubric.jsonl")
+BEST = 10
+SYSTEM = f"""\
+You mark a generated picture by the criteria that you are given, each on its own. First say in one sentence what you \
+see that bears on the criterion, then give a whole number from 0 (not met at all) to {BEST} (fully met)."""
+
+
+class Mark(BaseModel):
+    """What is seen, and the mark for one criterion."""
+
+    model_config = ConfigDict(extra="forbid")
+    criterion: str
+    reason: str
+    mark: int
+
+
+class Marks(BaseModel):
+    """One mark a criterion."""
+
+    model_config = ConfigDict(extra="forbid")
+    marks: list[Mark]
+
+
+class RubricReward:
+    """Mean mark of a picture over the criteria, 0 to 1; NaN, with its cause, where no usable answer came.
+
+    Answers with their reasons are kept in ``journal``, and a question that was answered is not asked again.
+
+    Raises:
+        ChatError: when the key's environment variable is empty; while asking, when the endpoint refuses the key or the
+            model, or serves nothing any more.
+    """
+
+    name = "rubric"
+
+    def __init__(self, rubric: Rubric, journal: SharedJournal) -> None:
+        self._criteria, self._chat = rubric.criteria, Chat(rubric.endpoint, journal)
+        self.causes: dict[str, int] = {}
+
+    def __call__(self, batch: RewardBatch) -> np.ndarray:
+        references = batch.references or [None] * len(batch)
+        replies = self._chat.ask_here(zip(batch.records, batch.whole, references, strict=True), self._question)
+        for reply in replies:
+            if reply.answer is None:
+                cause = reply.rejected[-1].cause
+                self.causes[cause] = self.causes.get(cause, 0) + 1
+        answers = [reply.answer for reply in replies]
+        return np.array([math.nan if a is None else fmean(m.mark for m in a.marks) / BEST for a in answers])
+
+    def _question(self, sample: tuple[PromptRecord, Image, Image | None]) -> Question[Marks]:
+        record, picture, reference = sample
+        listed = "\n".join(f"- {name}: {text}" for name, text in self._criteria.items())
+        shown = "The first picture was edited; the second is the result.\n" if reference is not None else ""
+        text = (
+            f"{shown}Prompt: {record.prompt}\nLayout (rows x columns): {record.layout}\nTheme: {record.theme}\n\n"
+            f"Criteria:\n{listed}\n\nGive one mark for each criterion, by its name."
+        )
+        images = [picture] if reference is None else [reference, picture]
+        return Question(record.idx, text, Marks, system=SYSTEM, images=images, fault=self._fault)
+
+    def _fault(self, answer: Marks) -> Rejection | None:
+        if sorted(mark.criterion for mark in answer.marks) != sorted(self._criteria):
+            return Rejection("not_each_criterion_once", f"expected {', '.join(self._criteria)}, each once")
+        outside = [mark.mark for mark in answer.marks if not 0 <= mark.mark <= BEST]
+        return Rejection("mark_out_of_range", f"{outside[0]} is not 0 to {BEST}") if outside else None
+
+
+def build(term: RewardTerm, sources: Sources) -> RubricReward:
+    """The reward of a term."""
+    rubric: Rubric = need_section("rubric", term)
+    return RubricReward(rubric, SharedJournal(sources.root / JOURNAL))
