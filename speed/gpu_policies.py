@@ -29,6 +29,7 @@ from paco_core.planning.footprint import H100_FLOPS, Architecture, architecture
 from paco_core.policies.base import NoiseKey
 from paco_core.policies.families import family_of
 from paco_core.policies.pipeline_policy import PipelinePolicy
+from paco_core.training.precision import choose_kernels
 from speed.policy_models import build, encoded
 
 MEASURED_STEPS = 3  # of a rollout, of which one has noise; the others of a real one take as long
@@ -123,6 +124,7 @@ def rows_of(name: str, profile: str, sides: Sequence[int], device: str, root: Pa
     found = architecture(root, recipe.model)
     if found is None:
         raise SystemExit(f"{recipe.model}: neither a folder nor a model whose sizes are known")
+    choose_kernels(device, recipe.dtype)
     policy = build(recipe, found, device, root)
     learner, rows = Learner(policy, recipe), []
     for side in sides:

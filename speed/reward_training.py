@@ -36,7 +36,9 @@ def measure(args: argparse.Namespace, variant: dict[str, Any]) -> dict[str, Any]
     from paco_core.reward_model import lora
     from paco_core.reward_model.features import FeatureCache
     from paco_core.reward_model.items import answer_module, tokenise
+    from paco_core.training.precision import choose_kernels
 
+    choose_kernels(args.device, args.dtype)
     net = network(args)
     net.features = FeatureCache(1 << 40 if variant["cache"] else 0, evict=False)
     pairs = examples(args, args.batch * (args.steps + 1))
@@ -91,7 +93,7 @@ def flops_a_pair(net: Any, item: Any, cached: bool) -> float:
     """
     text = net.model.config.text_config
     layers = net.model.model.language_model.named_parameters()
-    weights = sum(p.numel() for name, p in layers if ".layers." in name and "lora" not in name)
+    weights = sum(p.numel() for name, p in layers if name.startswith("layers.") and "lora" not in name)
     linear = 4.0 * (weights * item.length + net.model.lm_head.weight.numel() * len(item.answer))
     attention = 3 * 0.5 * 4.0 * item.length**2 * text.hidden_size * text.num_hidden_layers
     if cached:

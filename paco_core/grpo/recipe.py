@@ -40,7 +40,7 @@ from paco_core.rewards.sources import Sources
 from paco_core.serving.servers.endpoint import RewardEndpoint
 from paco_core.training import fsdp2
 from paco_core.training.optimizers import check_optimizer
-from paco_core.training.precision import allow_tf32
+from paco_core.training.precision import choose_kernels
 from paco_core.training.processes import Processes, launched_processes
 from paco_core.training.saving import try_to_save
 
@@ -114,7 +114,7 @@ def assemble(
     setting = setting or Setting()
     processes, reports = setting.processes, setting.reports
     _refuse_misfits(recipe, policy, split, scorers, processes.world)
-    allow_tf32(recipe.device, recipe.dtype)
+    choose_kernels(recipe.device, recipe.dtype)
     torch.manual_seed(recipe.seed)  # noise has generators of its own; this is for layers that draw, dropout say
     trained, seen = _encoded(recipe, policy, split, split.trained, [recipe.train_size])
     unseen, watched = _encoded(recipe, policy, split, split.unseen, recipe.eval_sizes)

@@ -37,7 +37,7 @@ from paco_core.runtime.checkpoints import alone
 from paco_core.training import fsdp2
 from paco_core.training.log import LOG, write_log
 from paco_core.training.optimizers import NotFinite
-from paco_core.training.precision import allow_tf32
+from paco_core.training.precision import choose_kernels
 from paco_core.training.processes import Processes
 from paco_core.training.saving import try_to_save
 from paco_core.training.updates import Updates
@@ -167,7 +167,7 @@ class _Run:
     def to_the_end(self, say: Callable[[str], None]) -> TrainingReport:
         """Everything from the untrained base to the written adapter."""
         params = self.params
-        allow_tf32(params.device, params.dtype)
+        choose_kernels(params.device, params.dtype)
         before = self._evaluate()
         say(f"base: accuracy {before.accuracy:.3f}, ROC-AUC {before.roc_auc:.3f} on {before.pairs} pairs")
         wrapped = lora.attach(
