@@ -185,4 +185,6 @@ def _source(root: Path | None, model: str | Path | None) -> Path | str:
         if not (place / model).is_dir():
             raise DataError(f"{model}: no model there; give its folder, or as a string its name on the hub")
         return place / model
+    if "/" not in model and not (place / model).is_dir():
+        raise DataError(f"{model}: no folder in {place}, and a model on the hub is named OWNER/NAME")
     return model_at(place, model, "model")

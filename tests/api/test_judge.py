@@ -168,6 +168,7 @@ def test_models_that_are_none_are_named(
     for model, message in (
         ("./none", "model './none': no such folder"),
         (Path("none"), "none: no model there; give its folder, or as a string its name on the hub"),
+        ("rewrd", "rewrd: no folder in .*, and a model on the hub is named OWNER/NAME"),
         ("nobody/reward", "nobody/reward: not, or not wholly, in the cache"),
     ):
         with pytest.raises(DataError, match=message):
