@@ -35,18 +35,26 @@ VLLM = ROOT / ".venv-vllm" / "bin" / "python"
 Rows = list[dict[str, Any]]
 
 
+def apart(module: str, options: Sequence[str]) -> Rows:
+    """The rows that a script of ``speed`` prints last, run in a process of its own."""
+    done = subprocess.run([sys.executable, "-m", f"speed.{module}", *options], capture_output=True, text=True, cwd=ROOT)
+    if done.returncode:
+        raise SystemExit(f"speed.{module} {' '.join(options)}: exited with {done.returncode}\n{done.stderr}")
+    rows: Rows = json.loads(done.stdout.splitlines()[-1])
+    return rows
+
+
+def trainings(tiny: bool, device: str) -> Rows:
+    """Each family with small weights: trained, and trained again from a checkpoint."""
+    return apart("gpu_trainer", [*(["flux", "--dtypes", "float32"] if tiny else []), "--device", device])
+
+
 def policies(tiny: bool, device: str) -> Rows:
     """FLUX.1-dev, Kontext and Qwen-Image-Edit: rollout, trained pass, decoding and evaluation."""
     rows: Rows = []
     for name, sides in POLICIES.items():
         profile, sizes = ("storybook", [64]) if tiny else ("paper", sides)
-        options = [name, "--profile", profile, "--device", device, "--sides", *map(str, sizes)]
-        done = subprocess.run(
-            [sys.executable, "-m", "speed.gpu_policies", *options], capture_output=True, text=True, cwd=ROOT
-        )
-        if done.returncode:
-            raise SystemExit(f"speed.gpu_policies {' '.join(options)}: exited with {done.returncode}\n{done.stderr}")
-        rows += json.loads(done.stdout.splitlines()[-1])
+        rows += apart("gpu_policies", [name, "--profile", profile, "--device", device, "--sides", *map(str, sizes)])
     return rows
 
 
@@ -125,6 +133,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         raise SystemExit(f"{VLLM} does not exist: `make vllm` (or --engine transformers)")
     begun = time.monotonic()
     parts = {
+        "Trainings": lambda: trainings(args.tiny, args.device),
         "Policies": lambda: policies(args.tiny, args.device),
         "Reward model, training": lambda: reward(args.tiny, args.device),
         "Reward model, merging and serving": lambda: serving(args.tiny, args.device, args.engine),

@@ -45,6 +45,8 @@ def test_every_line_of_the_gpu_suite_runs_with_small_weights(
     gpu.main(["--tiny", "--device", "cpu", "--engine", "transformers"])
     tables = capsys.readouterr().out
     phases = ["rollout", "trained pass", "decoding", "evaluation"]
+    trained = [line for line in tables.splitlines() if line.startswith("| flux | ")]
+    assert [line.split(" | ")[1] for line in trained] == ["ppo", "nft"] and all("| yes |" in line for line in trained)
     found = [tuple(line.split(" | "))[0:3:2] for line in tables.splitlines() if "| 64 |" in line]
     assert found == [(f"| {policy}", phase) for policy in gpu.POLICIES for phase in phases]
     assert "| merge |" in tables and "| serving, transformers |" in tables and "pairs/s" in tables
@@ -68,3 +70,13 @@ def test_figures_are_put_between_the_marks_of_the_page(gpu: ModuleType, tmp_path
     page.write_text("no marks")
     with pytest.raises(SystemExit, match="the marks"):
         gpu.write(page, "")
+
+
+def test_a_training_that_fails_is_a_row_of_its_own(
+    gpu: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = importlib.import_module("speed.gpu_trainer")
+    model = trainer.CASES["flux"][1](tmp_path / "model")
+    monkeypatch.setattr(trainer.Darkness, "__call__", lambda reward, batch: [float("nan")] * len(batch.whole))
+    row = trainer.measure("flux", model, "ppo", "float32", "cpu", tmp_path)
+    assert row["case"] == "flux" and row["error"].startswith("DataError: ") and "seconds" not in row
