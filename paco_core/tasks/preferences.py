@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paco_core.data.pairs.rankings import COLUMNS
 from paco_core.data.preferences import Preferences, of_folder, of_grids
 from paco_core.io import paths
 from paco_core.io.files import DataError, read_table
@@ -61,6 +60,8 @@ def preferences_of(
         rejected.print(say)
     else:
         _refuse_edits(recipe)
+        from paco_core.data.pairs.rankings import COLUMNS  # imports pandas, which `paco check` does without
+
         instances = read_table(read(paths.RANKINGS) / "instances.parquet", require=COLUMNS)
         annotations = read_table(read(paths.ANNOTATIONS) / "rankings.parquet")
         grids = ShardReader.below(read(paths.GRIDS), require=GRID_COLUMNS)

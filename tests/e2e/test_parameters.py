@@ -16,7 +16,7 @@ from paco_core.config.params import load
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 #: Benchmarks ask each recipe for its family, and pass over those of the other kind.
-OF_ANOTHER_KIND = {"t2is": "family", "gedit": "family"}
+OF_ANOTHER_KIND = {"t2is": (".family", ".task"), "gedit": (".family", ".task")}
 #: Declared, and not read where the smoke profile chooses another source, engine or loss: reason by dotted key.
 NOT_IN_THIS_PROFILE = {
     "prompts.source": "engine import",
@@ -72,8 +72,8 @@ def test_no_stage_reads_what_it_does_not_declare(read: dict[str, set[str]], grap
         declared = stage.params.get("params.yaml", ())
         allowed = {leaf for leaf in read[label] if leaf.startswith(f"{EXECUTION}.")}
         if stage.group in OF_ANOTHER_KIND:
-            tail = f".{OF_ANOTHER_KIND[stage.group]}"
-            allowed |= {leaf for leaf in read[label] if leaf.startswith("policies.recipes.") and leaf.endswith(tail)}
+            tails = OF_ANOTHER_KIND[stage.group]
+            allowed |= {leaf for leaf in read[label] if leaf.startswith("policies.recipes.") and leaf.endswith(tails)}
         if undeclared := sorted(leaf for leaf in read[label] - allowed if not covered(leaf, declared)):
             found[label] = undeclared
     assert not found, f"declare in dvc.yaml: {found}"

@@ -21,7 +21,7 @@ WORDS = {"annotations", "code", "edits", "grids", "pairs", "policies", "prompts"
 ROOMS = ("paco_core", "pipelines", "dvc_project", "dagster_dvc", "speed", "tools", "examples")
 HOMES = ("paco_core/stages/", "paco_core/io/paths.py", "tools/docs/")  # the last draws the pictures of docs/
 COLUMN, UNIT, PART = "a column of a table", "what is counted", "a subset of a public data set"
-SECTION = "a section of params.yaml"
+SECTION, TASK = "a section of params.yaml", "a task"
 #: What a person reads, a sentence with "run `dvc repro rankings`", is no text that a program looks up.
 TEXT = re.compile(r"(\w+)(?:@\S*)?|data/(\w+)(?:/\S*)?")
 #: Different things of the same name, by file.
@@ -37,18 +37,21 @@ DIFFERENT = {
     "paco_core/data/annotation/label_studio.py": {"annotations": "a key of Label Studio's files"},
     "paco_core/data/checks.py": {"report": "a value of pairs.leakage"},
     "paco_core/exchange/card.py": {"pairs": PART, "prompts": PART, "rankings": PART},
-    "paco_core/config/params_policies.py": {"policies": SECTION},
+    "paco_core/config/params_policies.py": {"edits": TASK, "policies": SECTION},
     "paco_core/experiments/reproduction/report.py": {"report": "a file's name"},
     "paco_core/experiments/reproduction/tables.py": {"policies": SECTION},
     "paco_core/experiments/reward_sweep.py": {"pairs": UNIT},
-    "paco_core/planning/refusals.py": dict.fromkeys(
+    "paco_core/planning/refusals.py": {"edits": TASK}
+    | dict.fromkeys(
         ("annotations", "diverse_prompts", "edit_prompts", "grids", "pairs", "policies", "prompts", "t2is"), SECTION
     ),
+    "paco_core/policies/families.py": {"edits": TASK},
     "paco_core/report/judges.py": {"grids": "what a section shows", "prompts": UNIT},
     "paco_core/report/policies.py": {"policies": "a key of a benchmark's results", "prompts": UNIT},
     "paco_core/reward_model/checks.py": {"pairs": "a figure"},
     "paco_core/runtime/code/stage_code.py": {"code": "the stage itself, which is bookkeeping"},
-    "paco_core/tasks/edits.py": {"edits": "a task"},
+    "paco_core/tasks/edits.py": {"edits": TASK},
+    "paco_core/tasks/preferences.py": {"annotations": "a place in an error"},
     "paco_core/tasks/sets.py": {"prompts": UNIT},
     "pipelines/defs/operations/assets.py": {"policies": "part of the keys champion/policies and nightly/policies"},
     "pipelines/defs/operations/promoted.py": {"policies": "part of the key champion/policies"},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -38,7 +39,7 @@ def scorer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recorder:
     for number in range(2):
         reward_tiny.picture(number).save(tmp_path / f"{number}.png")
     found = Recorder()
-    model = SimpleNamespace(identity="a recorder", load=lambda: found)
+    model = SimpleNamespace(identity="a recorder", load=lambda: found, place=nullcontext)
     for module in (judge, command):  # who asks, and who keeps what was asked
         monkeypatch.setattr(module, "judge_model", lambda *_, **__: model)
     return found
