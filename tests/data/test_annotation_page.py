@@ -122,8 +122,8 @@ def test_a_person_ranks_ten_instances(browser: Browser, tmp_path: Path) -> None:
         assert who.page.locator("#confirm").is_disabled()
         server.start()
         who.wait("4 of 10, 1 skipped")
-        network = [error for error in who.errors if "ERR_CONNECTION" not in error and "ERR_EMPTY" not in error]
-        assert not network
+        gone = ("ERR_CONNECTION", "ERR_EMPTY", "ERR_CONTENT_LENGTH")  # killed before, or in the middle of, an answer
+        assert not [error for error in who.errors if not any(code in error for code in gone)]
 
         # The rest; the skipped one comes last, and says so.
         for done in range(4, 9):

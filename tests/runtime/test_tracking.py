@@ -130,8 +130,9 @@ def test_a_store_that_goes_down_in_mid_run_gets_all_when_it_is_back(
         for step in range(1, 2001):
             tracker.metrics({"loss": float(step)}, step)
         told = time.perf_counter() - began
-        until(lambda: outage.failed > 0)
+        until(lambda: bool(said))  # it is noticed while the run goes on, and so is its end
         outage.down = False
+        until(lambda: len(said) > 1)
     assert told < 20, "telling a figure never waits for the store"
     run = only_run(project)
     assert history(project, run.info.run_id, "loss") == [(s, float(s)) for s in range(2001)]
