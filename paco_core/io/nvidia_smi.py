@@ -24,7 +24,7 @@ _LISTED = re.compile(
 
 @dataclass(frozen=True)
 class Gpu:
-    """A GPU: ``number`` is the tool's, for people and ``devices``; ``name`` (a UUID) tells it from every other one."""
+    """A GPU: ``number`` is the tool's, for people and ``devices``; ``name`` (a UUID) belongs to no other one."""
 
     number: str
     name: str

@@ -19,7 +19,7 @@ MODELS = {
     "pickscore": "a folder or hub id, such as yuvalkirstain/PickScore_v1",
 }
 
-#: What a reward that asks somebody else's model is told in a section of its own name.
+#: What a reward that asks another model reads from a section of its own name.
 SECTIONS = {"http": "url and model", "rubric": "endpoint and criteria"}
 
 

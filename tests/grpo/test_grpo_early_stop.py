@@ -56,7 +56,7 @@ def test_collapse_is_a_rising_reward_with_panels_that_become_one(
         ([0.5, 0.5, 0.8, 0.9], [0.4, 0.4, 0.65, 0.75], False),  # shared
         ([0.5, 0.5, 0.8, 0.9], [0.4, 0.4, 0.65, 0.45], False),  # one epoch is not patience
         ([0.5, 0.5, 0.5, 0.5], [0.4, 0.4, 0.1, 0.1], True),  # lost by the other alone
-        ([0.5, 0.9, 0.9], [0.4, 0.4, 0.4], False),  # too early to tell
+        ([0.5, 0.9, 0.9], [0.4, 0.4, 0.4], False),  # too few epochs
         ([0.5, 0.5, 0.8, 0.9], [0.4, 0.4, float("nan"), 0.4], False),  # an epoch without an answer says nothing
     ],
 )
