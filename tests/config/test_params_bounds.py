@@ -44,6 +44,7 @@ def keys(node: Any, at: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
         yield from keys(value, (*at, name))
 
 
+@pytest.mark.slow
 def test_anything_in_the_place_of_any_value_is_read_or_refused(tree: Any) -> None:
     text, refused = json.dumps(tree), 0
     for at, wrong in product(keys(tree), WRONG):

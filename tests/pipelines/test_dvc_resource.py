@@ -245,6 +245,7 @@ def test_long_failures_keep_head_and_tail() -> None:
     assert len(text) == FAILURE_CHARACTERS and text.endswith("end") and text.startswith("stage a failed")
 
 
+@pytest.mark.slow
 def test_record_takes_what_lies_on_disk(tmp_path: Path) -> None:
     root = graphs.make(tmp_path, graphs.CHAIN)
     (root / "a.out").write_text("made on a cluster")

@@ -89,6 +89,7 @@ def test_a_task_that_the_family_does_not_do_is_refused(repository: Path) -> None
         plan(parse(tree), "flux_t2is", repository)
 
 
+@pytest.mark.slow
 def test_the_formula_is_near_what_would_be_allocated(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the real sizes, on fake tensors."""
     monkeypatch.syspath_prepend(str(repository))

@@ -71,6 +71,7 @@ def test_everything_that_outlives_a_run_is_found_in_the_owner(
         assert tracking_uri(checkout) == absolute
 
 
+@pytest.mark.slow
 def test_two_experiments_share_a_reward_server_that_outlives_the_checkout_of_the_first(
     tmp_path: Path, checkout: Path, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -112,6 +112,7 @@ def test_200_at_once_equal_one_at_a_time(served: RewardEndpoint, expected: list[
     assert together == pytest.approx(expected, abs=CLOSE[served.serving.engine])
 
 
+@pytest.mark.slow
 def test_what_the_model_cannot_read_is_refused_and_spares_its_neighbours(
     served: RewardEndpoint, expected: list[float]
 ) -> None:
