@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from paco_core.grpo.scoring import panel_diversity
+from paco_core.io.picture_measures import panel_diversity
 from paco_core.reward_model.scorer import Scorer
 from paco_core.rewards import clip_t
 from paco_core.rewards.base import RewardBatch

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import combinations
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from paco_core.data.records.records import PromptRecord
 from paco_core.data.records.subfigures import cut
+from paco_core.io.picture_measures import panel_diversity, reference_distance
 from paco_core.rewards.base import RewardBatch, RewardFunction
 
 if TYPE_CHECKING:
@@ -47,17 +47,6 @@ class Scores:
 
         rewards = {name: full(values) for name, values in self.rewards.items()}
         return Scores(rewards, full(self.diversity), self.measure)
-
-
-def panel_diversity(panels: Sequence[Image]) -> float:
-    """Root mean square pixel difference over the unordered pairs of panels, on the scale 0 to 1."""
-    pixels = np.stack([np.asarray(panel, dtype=np.float64) for panel in panels]) / 255.0
-    return float(np.mean([np.sqrt(np.mean((a - b) ** 2)) for a, b in combinations(pixels, 2)]))
-
-
-def reference_distance(picture: Image, reference: Image) -> float:
-    """Root mean square pixel difference of an edit and its reference, which is resized to it, on the scale 0 to 1."""
-    return panel_diversity([picture, reference.resize(picture.size)])
 
 
 class Pending:
