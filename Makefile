@@ -28,7 +28,7 @@ GPU ?= $(wildcard /dev/nvidiactl /proc/driver/nvidia/version /usr/lib/wsl/lib/li
 READY := .venv/.ready$(if $(GPU),-gpu)
 setup: $(READY)
 
-$(READY): locks/dev.txt pyproject.toml wheels/dvc-project/pyproject.toml wheels/dagster-dvc/pyproject.toml $(wildcard tools/*)
+$(READY): locks/dev.txt pyproject.toml packages/dvc-project/pyproject.toml packages/dagster-dvc/pyproject.toml $(wildcard tools/*)
 	@$(PYTHON) tools/bootstrap.py $(if $(GPU),--gpu)
 
 demo: setup
@@ -101,7 +101,7 @@ lock: setup
 
 # What would be published: dist/*.whl.
 wheels: setup
-	@for project in wheels/dvc-project wheels/dagster-dvc .; do uv build --quiet --wheel --no-build-isolation --python python --out-dir dist $$project || exit 1; done
+	@for project in packages/dvc-project packages/dagster-dvc .; do uv build --quiet --wheel --no-build-isolation --python python --out-dir dist $$project || exit 1; done
 	@ls -l dist
 
 # Checkpoints (.paco/checkpoints), people's answers (answers/) and DVC's cache are kept.

@@ -24,7 +24,7 @@ CUDA_ONLY, STUBS = os.path.join("tools", "cuda-only.txt"), os.path.join("tools",
 #: Of these few processes import anything; compiled, they would take 0.2 GB more.
 NOT_COMPILED = r"/site-packages/([^/]*/)*(tests|kubernetes|moto)/"
 #: The project, and the two libraries that are wheels of their own.
-PROJECTS = (".", "wheels/dvc-project", "wheels/dagster-dvc")
+PROJECTS = (".", "packages/dvc-project", "packages/dagster-dvc")
 #: Files that are newer than what the environment was made from; `make setup` looks at the one for this machine.
 READY, READY_GPU = os.path.join(VENV, ".ready"), os.path.join(VENV, ".ready-gpu")
 
@@ -104,16 +104,6 @@ def compile_packages():
         process.wait()
 
 
-def remove_copies():
-    """The two libraries' packages, which hatchling copies even when it installs in place: they would hide the clone's.
-
-    Their metadata stay; the code is found beside that of the project.
-    """
-    for name in ("dvc_project", "dagster_dvc"):
-        for folder in glob.glob(os.path.join(VENV, "lib", "python*", "site-packages", name)):
-            shutil.rmtree(folder)
-
-
 def main(gpu):
     root = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     os.chdir(root)
@@ -137,7 +127,6 @@ def main(gpu):
     step(4, "the project's own packages")
     editable = [word for project in PROJECTS for word in ("--editable", "./" + project)]
     run(*pip, "--no-deps", "--no-build-isolation", *editable)
-    remove_copies()
     # MLflow takes seconds to make its tables; the first stage would wait for them. What fails here is reported there.
     step(5, "MLflow's tables")
     succeeds(PYTHON, "-m", "paco_core.runtime.tracking.prepare", stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

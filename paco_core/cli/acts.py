@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -196,8 +197,16 @@ def dataset(args: argparse.Namespace) -> None:
 
 
 def zoo(args: argparse.Namespace) -> None:
-    from paco_core.cli import zoo as command
+    from paco_core.io.files import DataError
 
+    try:  # beside the library in a clone; a wheel holds the weights, not their training
+        command = import_module("zoo.command")
+    except ModuleNotFoundError as error:
+        if error.name not in ("zoo", "zoo.command"):
+            raise
+        raise DataError(
+            "the package zoo/ is missing: how the small models are trained is part of a clone of paco, not of its wheel"
+        ) from None
     root = project_root()
     if args.action == "build":
         command.build(args.members, root)

@@ -25,7 +25,7 @@ def names_of(file: str, table: str) -> tuple[str, ...]:
     """The keys of a dictionary as a module writes it down.
 
     Args:
-        file: of the module, relative to the package: ``grpo/losses.py``.
+        file: of the module, relative to the package, ``grpo/losses.py``, or absolute.
 
     Raises:
         LookupError: when the module has no such dictionary.

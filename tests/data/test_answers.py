@@ -11,7 +11,7 @@ from paco_core.data.pairs.answers import fault, normalised, opening
 from paco_core.io.files import DataError
 from paco_core.reward_model.examples import Example
 from paco_core.reward_model.examples import opening as trained
-from paco_core.zoo.vlm import build_tokenizer
+from zoo.vlm import build_tokenizer
 
 TAKEN = {
     "Yes. They agree.": "Yes. They agree.",

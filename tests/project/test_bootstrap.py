@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 PREREQUISITES = (
-    "locks/dev.txt", "pyproject.toml", "wheels/dvc-project/pyproject.toml", "wheels/dagster-dvc/pyproject.toml",
+    "locks/dev.txt", "pyproject.toml", "packages/dvc-project/pyproject.toml", "packages/dagster-dvc/pyproject.toml",
     "tools/bootstrap.py", "tools/cuda-only.txt", "tools/cuda_stubs.py",
 )  # fmt: skip
 

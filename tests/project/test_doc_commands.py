@@ -17,7 +17,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 RUN = pages_of(REPOSITORY, "tutorial", "how-to")
 PAGES = pages_of(REPOSITORY, "")
 #: A file of this project that is named in a command.
-FILE = re.compile(r"^(?:dagster_dvc|docs|launch|paco_core|pipelines|profiles|speed|tests|tools|wheels)/[\w/.-]+$")
+FILE = re.compile(r"^(?:docs|launch|packages|paco_core|pipelines|profiles|speed|tests|tools|zoo)/[\w/.-]+$")
 
 
 @pytest.mark.parametrize("page", RUN)

@@ -38,7 +38,7 @@ def templates(files: Iterable[Path]) -> list[str]:
 
 @cache
 def ours() -> list[str]:
-    rooms = ("dagster_dvc", "dvc_project", "paco_core", "pipelines", "tools")
+    rooms = ("packages", "paco_core", "pipelines", "tools", "zoo")
     return templates(file for room in rooms for file in sorted((REPOSITORY / room).rglob("*.py")))
 
 

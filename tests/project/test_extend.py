@@ -109,7 +109,7 @@ def follow(page: str, root: Path) -> list[str]:
 @pytest.fixture
 def copy(repository: Path, tmp_path: Path) -> Path:
     """The library and its parameters, without data and weights."""
-    for name in ("dagster_dvc", "dvc_project", "paco_core", "pipelines", "profiles"):
+    for name in ("paco_core", "pipelines", "profiles"):
         shutil.copytree(repository / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("params.yaml", "dvc.yaml"):
         shutil.copy(repository / name, tmp_path)

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-ROOMS = ("dagster_dvc", "dvc_project", "paco_core", "pipelines", "speed", "tools")
+ROOMS = ("packages", "paco_core", "pipelines", "speed", "tools", "zoo")
 BEYOND = (str(10**30), str(-(10**30)), "nan", "inf", "-inf")
 
 

@@ -18,7 +18,7 @@ import yaml
 REPOSITORY = Path(__file__).resolve().parents[2]
 NAMES = set(yaml.safe_load((REPOSITORY / "dvc.yaml").read_text())["stages"])
 WORDS = {"annotations", "code", "edits", "grids", "pairs", "policies", "prompts", "rankings", "report"}
-ROOMS = ("paco_core", "pipelines", "dvc_project", "dagster_dvc", "speed", "tools", "examples")
+ROOMS = ("paco_core", "pipelines", "packages", "speed", "tools", "examples", "zoo")
 HOMES = ("paco_core/stages/", "paco_core/io/paths.py", "tools/docs/")  # the last draws the pictures of docs/
 COLUMN, UNIT, PART = "a column of a table", "what is counted", "a subset of a public data set"
 SECTION, TASK = "a section of params.yaml", "a task"

@@ -20,7 +20,7 @@ from wheel_environments import with_everything, with_what_it_asks_for
 pytestmark = pytest.mark.slow
 
 BIN = Path(sys.executable).parent
-PROJECTS = ("wheels/dvc-project", "wheels/dagster-dvc", ".")
+PROJECTS = ("packages/dvc-project", "packages/dagster-dvc", ".")
 
 
 def run(command: Sequence[str | Path], where: Path, environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:

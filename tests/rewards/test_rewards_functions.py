@@ -207,7 +207,7 @@ def test_pickscore_is_the_scaled_cosine_over_26(tmp_path: Path) -> None:
     import torch
     from transformers import CLIPConfig, CLIPImageProcessor, CLIPModel, CLIPProcessor
 
-    from paco_core.zoo.text import build_tokenizer
+    from zoo.text import build_tokenizer
 
     tokenizer = build_tokenizer()
     text = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}

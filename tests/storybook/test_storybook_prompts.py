@@ -21,7 +21,7 @@ from paco_core.storybook.prompts import (
 )
 from paco_core.storybook.reasons import answer, true_reasons
 from paco_core.storybook.world import SHARED_TRAITS, VOCABULARY, Panel, differing_traits
-from paco_core.zoo.text import MAX_LENGTH, build_tokenizer
+from zoo.text import MAX_LENGTH, build_tokenizer
 
 panels = st.builds(Panel, **{trait: st.sampled_from(words) for trait, words in VOCABULARY.items()})
 layouts = st.sampled_from(["2x2", "1x2", "1x3", "1x7", "2x3", "3x2"])

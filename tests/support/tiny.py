@@ -24,7 +24,7 @@ def tiny_flux(folder: Path, *, seed: int = 0) -> Path:
     )
     from transformers import CLIPTextConfig, CLIPTextModel, T5Config, T5EncoderModel
 
-    from paco_core.zoo.text import build_tokenizer
+    from zoo.text import build_tokenizer
 
     tokenizer = build_tokenizer()
     words, eos, pad = len(tokenizer), tokenizer.eos_token_id, tokenizer.pad_token_id

@@ -17,7 +17,7 @@ def stable_diffusion(folder: Path) -> Path:
     from diffusers import AutoencoderKL, DDIMScheduler, StableDiffusionPipeline, UNet2DConditionModel
     from transformers import CLIPTextConfig, CLIPTextModel
 
-    from paco_core.zoo.text import build_tokenizer
+    from zoo.text import build_tokenizer
 
     tokenizer = build_tokenizer()
     tokenizer.model_max_length = TEXT_LENGTH
@@ -42,7 +42,7 @@ def pixart(folder: Path) -> Path:
     from diffusers import AutoencoderKL, DPMSolverMultistepScheduler, PixArtAlphaPipeline, PixArtTransformer2DModel
     from transformers import T5Config, T5EncoderModel
 
-    from paco_core.zoo.text import build_tokenizer
+    from zoo.text import build_tokenizer
 
     tokenizer = build_tokenizer()
     text = T5Config(
@@ -137,7 +137,7 @@ def flux2_klein(folder: Path, *, distilled: bool = False, gain: float = 3.0, **t
     from tiny_vlm import SENTENCES
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
-    from paco_core.zoo.vlm import build_tokenizer
+    from zoo.vlm import build_tokenizer
 
     tokenizer = build_tokenizer(SENTENCES)
     tokenizer.chat_template = CHAT_TEMPLATE

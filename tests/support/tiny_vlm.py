@@ -26,7 +26,7 @@ def build(folder: Path, *, seed: int = 0, sentences: Sequence[str] = SENTENCES) 
     import torch
     from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
 
-    from paco_core.zoo.vlm import PANEL_SIDE, PATCH, build_tokenizer, export
+    from zoo.vlm import PANEL_SIDE, PATCH, build_tokenizer, export
 
     tokenizer = build_tokenizer(sentences)
 

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from paco_core.storybook.world import VOCABULARY, Panel, random_panel
-from paco_core.zoo.dialogues import (
+from zoo.dialogues import (
     COMPARISONS,
     NOUNS,
     OVERALL,

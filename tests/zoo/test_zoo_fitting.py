@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from paco_core.zoo.fitting import CHECKPOINT, Schedule, fit
-from paco_core.zoo.muon import Muon
+from zoo.fitting import CHECKPOINT, Schedule, fit
+from zoo.muon import Muon
 
 SCHEDULE = Schedule(steps=10, learning_rate=0.05, warmup=2, checkpoint_every=3)
 Optimizer = Callable[[nn.Module], torch.optim.Optimizer | None]
@@ -79,7 +79,7 @@ def test_a_checkpoint_is_one_file_and_a_kill_in_it_leaves_the_one_before(
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr("paco_core.zoo.fitting.save_file", cut)
+        patch.setattr("zoo.fitting.save_file", cut)
         train(tmp_path, lambda _model: None, stop=-1)
     assert (tmp_path / CHECKPOINT).read_bytes() == before
     _, steps, _ = train(tmp_path, lambda _model: None)

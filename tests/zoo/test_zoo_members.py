@@ -96,7 +96,7 @@ def test_batched_vision_tower_equals_the_library(processor: Any) -> None:
     import torch
     from transformers import Qwen2_5_VLForConditionalGeneration
 
-    from paco_core.zoo.vlm import encode_panels
+    from zoo.vlm import encode_panels
 
     tower = Qwen2_5_VLForConditionalGeneration.from_pretrained(ZOO / "qwen2_5_vl").eval().model.visual
     patches = torch.randn(3, 16, 1176, generator=torch.Generator().manual_seed(0))
@@ -110,8 +110,8 @@ def test_batched_language_equals_the_library(processor: Any) -> None:
     import torch
     from transformers import Qwen2_5_VLForConditionalGeneration
 
-    from paco_core.zoo.vlm import encode_panels
-    from paco_core.zoo.vlm_batches import Renderer, language_states
+    from zoo.vlm import encode_panels
+    from zoo.vlm_batches import Renderer, language_states
 
     model = Qwen2_5_VLForConditionalGeneration.from_pretrained(ZOO / "qwen2_5_vl").eval()
     ids = torch.tensor([Renderer(processor.tokenizer, 1.0).question(2, INSTRUCTIONS[0])])

@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from paco_core.zoo.fitting import Schedule
-from paco_core.zoo.pipelines import fit_pipeline
+from zoo.fitting import Schedule
+from zoo.pipelines import fit_pipeline
 
 SCHEDULE = Schedule(steps=4, learning_rate=0.1, warmup=1, checkpoint_every=2)
 
@@ -62,7 +62,7 @@ def test_the_small_qwen_image_edit_has_the_processor_that_its_pipeline_asks_for(
     """Another class works too, with a warning at every loading."""
     from transformers import AutoTokenizer
 
-    from paco_core.zoo import qwen_image_edit
+    from zoo import qwen_image_edit
 
     tokenizer = AutoTokenizer.from_pretrained(Path(__file__).parents[2] / "data" / "zoo" / "qwen2_5_vl")
     made = qwen_image_edit.pipeline(None, None, None, tokenizer)

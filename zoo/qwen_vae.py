@@ -12,9 +12,9 @@ import torch
 from diffusers import AutoencoderKLQwenImage
 
 from paco_core.policies.one_frame import one_frame
-from paco_core.zoo.fitting import Say, Schedule, fit
-from paco_core.zoo.muon import Muon
-from paco_core.zoo.vae import KL_WEIGHT, panel_batch, pixel_loss
+from zoo.fitting import Say, Schedule, fit
+from zoo.muon import Muon
+from zoo.vae import KL_WEIGHT, panel_batch, pixel_loss
 
 SCHEDULE = Schedule(steps=720, learning_rate=2e-2, warmup=30, checkpoint_every=200)
 #: Panel sizes in pixels and how many a batch holds; a batch has one size.

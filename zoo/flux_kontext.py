@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from diffusers import AutoencoderKL, FlowMatchEulerDiscreteScheduler, FluxKontextPipeline, FluxPipeline
 
-from paco_core.zoo import edits
-from paco_core.zoo.edits import EditPool
-from paco_core.zoo.fitting import Say, Schedule
-from paco_core.zoo.flux import GUIDANCE, SHIFT, is_hidden, shift_mu
-from paco_core.zoo.pipelines import fit_pipeline
-from paco_core.zoo.text import build_tokenizer, grown, words_of
+from zoo import edits
+from zoo.edits import EditPool
+from zoo.fitting import Say, Schedule
+from zoo.flux import GUIDANCE, SHIFT, is_hidden, shift_mu
+from zoo.pipelines import fit_pipeline
+from zoo.text import build_tokenizer, grown, words_of
 
 SCHEDULE = Schedule(steps=4000, learning_rate=1e-2, warmup=40, checkpoint_every=200)
 MAX_LENGTH = 8  # words of an instruction, function words left out, and the end token

@@ -29,8 +29,8 @@ from paco_core.storybook.prompts import storybook_prompts
 from paco_core.storybook.reasons import answer, true_reasons
 from paco_core.storybook.recogniser import TRAITS, split_by_trait
 from paco_core.storybook.world import VOCABULARY, Panel
-from paco_core.zoo import vlm
-from paco_core.zoo.dialogues import (
+from zoo import vlm
+from zoo.dialogues import (
     INSTRUCTIONS,
     Dialogue,
     about_an_edit,
@@ -39,10 +39,10 @@ from paco_core.zoo.dialogues import (
     second_panel,
     two_pictures,
 )
-from paco_core.zoo.fitting import Say, Schedule, fit
-from paco_core.zoo.muon import Muon
-from paco_core.zoo.views import drawn_views, paint_training_panels, read_views
-from paco_core.zoo.vlm_batches import PanelBank, Renderer, language_states
+from zoo.fitting import Say, Schedule, fit
+from zoo.muon import Muon
+from zoo.views import drawn_views, paint_training_panels, read_views
+from zoo.vlm_batches import PanelBank, Renderer, language_states
 
 if TYPE_CHECKING:
     from transformers import Qwen2_5_VLForConditionalGeneration, Qwen2Tokenizer

@@ -14,10 +14,10 @@ from paco_core.io.files import DataError, read_json
 from paco_core.policies import base
 from paco_core.storybook.prompts import storybook_prompts
 from paco_core.storybook.recogniser import Recogniser, gold_consistency, gold_following
-from paco_core.zoo import clip, edit_figures, flux_kontext, qwen_vae, recogniser_training, vlm_figures
-from paco_core.zoo.names import check_names
-from paco_core.zoo.text import MAX_LENGTH
-from paco_core.zoo.vae import psnr
+from zoo import clip, edit_figures, flux_kontext, qwen_vae, recogniser_training, vlm_figures
+from zoo.names import check_names
+from zoo.text import MAX_LENGTH
+from zoo.vae import psnr
 
 if TYPE_CHECKING:
     from PIL.Image import Image

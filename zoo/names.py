@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from paco_core.config.registered import names_of
 from paco_core.io.files import DataError
@@ -11,7 +12,7 @@ from paco_core.io.nearest import meant
 
 def check_names(members: Sequence[str]) -> None:
     """Raise DataError for a name that is no member."""
-    known = names_of("zoo/build.py", "MEMBERS")
+    known = names_of(str(Path(__file__).with_name("build.py")), "MEMBERS")
     if unknown := [member for member in members if member not in known]:
         raise DataError(
             f"the zoo has no member {unknown[0]!r}; {meant(unknown[0], known)}choose among {', '.join(known)}"

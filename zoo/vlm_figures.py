@@ -13,11 +13,11 @@ from transformers import AutoTokenizer, Qwen2_5_VLForConditionalGeneration
 from paco_core.storybook.editing import changed
 from paco_core.storybook.prompts import storybook_prompts
 from paco_core.storybook.world import SHARED_TRAITS, VOCABULARY, Panel, differing_traits, random_panel
-from paco_core.zoo import vlm
-from paco_core.zoo.dialogues import COMPARISONS, NOUNS, OVERALL, second_panel
-from paco_core.zoo.views import Views, drawn_views, paint, read_views
-from paco_core.zoo.vlm_batches import PanelBank, Renderer, language_states
-from paco_core.zoo.vlm_training import themes
+from zoo import vlm
+from zoo.dialogues import COMPARISONS, NOUNS, OVERALL, second_panel
+from zoo.views import Views, drawn_views, paint, read_views
+from zoo.vlm_batches import PanelBank, Renderer, language_states
+from zoo.vlm_training import themes
 
 if TYPE_CHECKING:
     from pathlib import Path

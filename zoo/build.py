@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paco_core.io.files import DataError, read_json, write_json
-from paco_core.zoo import clip, flux_kontext, qwen_image_edit, recogniser_training, vlm_training
-from paco_core.zoo.card import Card, write_card
-from paco_core.zoo.check import measure
-from paco_core.zoo.fitting import Say
-from paco_core.zoo.flux import build_flux
-from paco_core.zoo.names import check_names
-from paco_core.zoo.vae import build_vae
+from zoo import clip, flux_kontext, qwen_image_edit, recogniser_training, vlm_training
+from zoo.card import Card, write_card
+from zoo.check import measure
+from zoo.fitting import Say
+from zoo.flux import build_flux
+from zoo.names import check_names
+from zoo.vae import build_vae
 
 Build = Callable[[Path, Path, Say], None]
 

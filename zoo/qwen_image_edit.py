@@ -15,12 +15,12 @@ import torch
 from diffusers import FlowMatchEulerDiscreteScheduler, QwenImageEditPipeline, QwenImageTransformer2DModel
 from transformers import Qwen2VLProcessor
 
-from paco_core.zoo import edits, qwen_reader, qwen_vae, vlm
-from paco_core.zoo.edits import EditPool
-from paco_core.zoo.fitting import Say, Schedule
-from paco_core.zoo.flux import SHIFT, shift_mu
-from paco_core.zoo.pipelines import fit_pipeline
-from paco_core.zoo.qwen_reader import InstructionReader
+from zoo import edits, qwen_reader, qwen_vae, vlm
+from zoo.edits import EditPool
+from zoo.fitting import Say, Schedule
+from zoo.flux import SHIFT, shift_mu
+from zoo.pipelines import fit_pipeline
+from zoo.qwen_reader import InstructionReader
 
 SCHEDULE = Schedule(steps=5000, learning_rate=2e-2, warmup=60, checkpoint_every=200)
 EMPTY_SHARE = 0.1  # of the training instructions

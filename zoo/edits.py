@@ -21,7 +21,7 @@ from paco_core.io.progress import Progress
 from paco_core.storybook.drawing import draw
 from paco_core.storybook.editing import Edit
 from paco_core.storybook.world import SHARED_TRAITS, VOCABULARY, Panel
-from paco_core.zoo.fitting import Say
+from zoo.fitting import Say
 
 TRAITS = tuple(VOCABULARY)
 FAMILY = 2 ** len(TRAITS)

@@ -18,9 +18,9 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoTokenizer, DynamicCache, Qwen2_5_VLForConditionalGeneration
 
 from paco_core.io.files import read_json
-from paco_core.zoo import vlm
-from paco_core.zoo.byte_pairs import with_whole_words
-from paco_core.zoo.text import grown
+from zoo import vlm
+from zoo.byte_pairs import with_whole_words
+from zoo.text import grown
 
 if TYPE_CHECKING:
     from transformers import Qwen2Tokenizer

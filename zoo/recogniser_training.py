@@ -19,8 +19,8 @@ from paco_core.io.files import write_json
 from paco_core.storybook.prompts import storybook_prompts
 from paco_core.storybook.recogniser import TRAITS, Recogniser, build_network, normalise, split_by_trait, to_pixels
 from paco_core.storybook.world import VOCABULARY
-from paco_core.zoo.fitting import Say, Schedule, fit
-from paco_core.zoo.views import (
+from zoo.fitting import Say, Schedule, fit
+from zoo.views import (
     Views,
     drawn_views,
     move,

@@ -26,9 +26,9 @@ from paco_core.io.progress import Progress
 from paco_core.storybook.drawing import draw
 from paco_core.storybook.prompts import KINDS, compose, place_marks, random_set
 from paco_core.storybook.world import SHARED_TRAITS, VOCABULARY, Panel
-from paco_core.zoo.fitting import Say, Schedule
-from paco_core.zoo.pipelines import fit_pipeline
-from paco_core.zoo.text import MAX_LENGTH, build_tokenizer
+from zoo.fitting import Say, Schedule
+from zoo.pipelines import fit_pipeline
+from zoo.text import MAX_LENGTH, build_tokenizer
 
 SCHEDULE = Schedule(steps=8000, learning_rate=2e-2, warmup=60, checkpoint_every=200)
 #: Panel size in pixels, pictures a batch (about 1,800 tokens), share of the steps. A 2x2 grid has twice the size.

@@ -10,8 +10,8 @@ from safetensors.torch import load_file, save_file
 
 from paco_core.io.atomic import atomic
 from paco_core.io.files import read_json, write_json
-from paco_core.zoo.fitting import Say, Schedule, fit
-from paco_core.zoo.muon import Muon
+from zoo.fitting import Say, Schedule, fit
+from zoo.muon import Muon
 
 if TYPE_CHECKING:
     import torch

@@ -16,9 +16,9 @@ from transformers.image_utils import OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
 
 from paco_core.storybook.recogniser import normalise
 from paco_core.storybook.world import VOCABULARY, Panel
-from paco_core.zoo import vlm
-from paco_core.zoo.dialogues import Dialogue, Turn, second_panel
-from paco_core.zoo.views import Views, move, spoil
+from zoo import vlm
+from zoo.dialogues import Dialogue, Turn, second_panel
+from zoo.views import Views, move, spoil
 
 if TYPE_CHECKING:
     from transformers import Qwen2_5_VLForConditionalGeneration, Qwen2Tokenizer
