@@ -171,7 +171,8 @@ def use(root: Path, name: str) -> str:
         if before == BASE:
             _copy(held, kept)
         write(held, tree)
-    return f"params.yaml now holds the profile {name!r}; `paco check` says what it needs, `dvc repro` runs it"
+    moved = f", what it held is kept as profiles/{BASE}.yaml" if before == BASE else ""
+    return f"params.yaml now holds the profile {name!r}{moved}; `paco check` says what it needs, `dvc repro` runs it"
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -18,6 +18,7 @@ from paco_core.config.params_policies import PolicyTraining
 from paco_core.io.answer import Answer, plain
 from paco_core.io.atomic import atomic
 from paco_core.io.files import DataError
+from paco_core.io.nearest import meant
 
 PAGE = Path("docs") / "reference" / "parameters.md"
 SCHEMA = Path("profiles") / "params.schema.json"
@@ -216,7 +217,8 @@ def text(root: Path, patterns: Sequence[str]) -> Answer:
     """Parameters whose keys match, with meaning and values, for a terminal.
 
     Args:
-        patterns: keys, beginnings of keys, or shell patterns (``policies.*.steps``); none = all.
+        patterns: keys, beginnings or last names of keys, or shell patterns (``policies.*.noise_level``); a recipe's
+            name may stand where the key has a star; none = all.
 
     Raises:
         DataError: when nothing matches.
@@ -231,12 +233,16 @@ def text(root: Path, patterns: Sequence[str]) -> Answer:
         lines += [f"    {name}: {given}" for name, given in said.items() if given]
         figures.append({**plain(parameter), "profiles": said})
     if not lines:
-        raise DataError(f"no parameter matches {', '.join(patterns)}; `paco params` lists all of them")
+        names = sorted({name for parameter in parameters() for name in (parameter.key, parameter.key.split(".")[-1])})
+        hints = "".join(meant(pattern, names) for pattern in patterns)
+        raise DataError(f"no parameter matches {', '.join(patterns)}; {hints}`paco params` lists all of them")
     return Answer("\n".join(lines), figures)
 
 
 def _matches(key: str, pattern: str) -> bool:
-    return key == pattern or key.startswith(f"{pattern}.") or fnmatch.fnmatchcase(key, pattern)
+    parts, asked = key.split("."), pattern.split(".")
+    begins = len(asked) <= len(parts) and all(one in ("*", two) for one, two in zip(parts, asked, strict=False))
+    return begins or parts[-1] == pattern or fnmatch.fnmatchcase(key, pattern)
 
 
 def page(root: Path) -> str:

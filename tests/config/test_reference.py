@@ -57,7 +57,9 @@ def test_the_terminal_shows_some_of_them(repository: Path, capsys: pytest.Captur
     assert said[0] == "reward.alpha" and said[2] == "    number at least 0, at most 1"
     assert said[3:5] == ["    storybook: 0.7", "    paper: 0.1"] and "policies.recipes.*.noise_level" in said
     assert len(reference.text(repository, ["reward"]).splitlines()) > 80 < len(reference.text(repository, ["*size*"]))
-    with pytest.raises(DataError, match=r"no parameter matches reward\.alhpa"):
+    for asked in ("policies.recipes.flux_t2is.noise_level", "noise_level"):
+        assert reference.text(repository, [asked]).splitlines()[0] == "policies.recipes.*.noise_level"
+    with pytest.raises(DataError, match=r"no parameter matches reward\.alhpa; did you mean 'reward\.alpha'\?"):
         reference.text(repository, ["reward.alhpa"])
 
 
