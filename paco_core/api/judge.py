@@ -24,7 +24,7 @@ from paco_core.reward_model.yes_probability import PairQuery, Score
 from paco_core.serving.client import RewardClient
 
 if TYPE_CHECKING:
-    from paco_core.benchmarks.painted import Painted
+    from paco_core.painting.painted import Painted
 
 log = logging.getLogger("paco.judge")
 PAIRS = 256  # whose pictures are in memory at once

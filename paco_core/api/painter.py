@@ -9,12 +9,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from paco_core.benchmarks.painted import Painted
 from paco_core.config.params import PARAMS_FILE, load
 from paco_core.io.files import DataError
 from paco_core.io.pictures import Picture, picture_of
 from paco_core.io.project import project_root
 from paco_core.operations import asked, paint, painters
+from paco_core.painting.painted import Painted
 from paco_core.policies.encodings import cache_folder
 from paco_core.runtime.placement import one_gpu
 from paco_core.tasks.edits import EDITS

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paco_core.benchmarks.painted import Painted
-from paco_core.benchmarks.painted_before import PaintedBefore
-from paco_core.benchmarks.painting import before_and_after, paint_sizes
-from paco_core.benchmarks.separate_panels import paint_separately
 from paco_core.config.params import PolicyTraining
 from paco_core.config.references import model_content
 from paco_core.io.files import folder_digest
+from paco_core.painting.paint import before_and_after, paint_sizes
+from paco_core.painting.painted import Painted
+from paco_core.painting.painted_before import PaintedBefore
+from paco_core.painting.separate_panels import paint_separately
 from paco_core.policies.base import load_recipe
 from paco_core.policies.encodings import cache_folder
 

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pandas as pd
 
 from paco_core.benchmarks.ranking_metrics import METRICS, TIE_RULE, RankMetrics, chance_metrics, rank_metrics
-from paco_core.benchmarks.results import flat, jsonable
+from paco_core.benchmarks.results import flat
 from paco_core.benchmarks.statistics import LEVEL, Comparison, Estimate, compare, estimate
+from paco_core.io.answer import plain
 from paco_core.io.files import DataError, read_table
 from paco_core.reward_model.instructions import render
 from paco_core.reward_model.yes_probability import PairQuery
@@ -202,7 +203,7 @@ class Result:
             "methods": methods,
             "comparisons": comparisons,
         }
-        cleaned: dict[str, Any] = jsonable(tree)
+        cleaned: dict[str, Any] = plain(tree)
         return cleaned
 
     def metrics(self) -> dict[str, float]:

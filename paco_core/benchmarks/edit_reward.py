@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import pandas as pd
 
-from paco_core.benchmarks.results import flat, jsonable
+from paco_core.benchmarks.results import flat
 from paco_core.benchmarks.statistics import LEVEL, METHODS, Comparison, Estimate, macro_compare, macro_estimate
 from paco_core.benchmarks.tables import Table, difference, interval, number, with_published
+from paco_core.io.answer import plain
 from paco_core.io.pictures import picture_digest
 from paco_core.reward_model.instructions import render
 from paco_core.reward_model.yes_probability import PairQuery, PairScorer
@@ -184,7 +185,7 @@ class Result:
             "methods": methods,
             "comparisons": {n: {d: c.as_dict() for d, c in row.items()} for n, row in self.comparisons.items()},
         }
-        cleaned: dict[str, Any] = jsonable(tree)
+        cleaned: dict[str, Any] = plain(tree)
         return cleaned
 
     def metrics(self) -> dict[str, float]:

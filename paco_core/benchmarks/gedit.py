@@ -17,16 +17,16 @@ import pandas as pd
 from paco_core.benchmarks import viescore
 from paco_core.benchmarks.cases import Cases
 from paco_core.benchmarks.edit_answers import EditAnswers, answers
-from paco_core.benchmarks.painted import AFTER, BEFORE, Painted
 from paco_core.benchmarks.paired_changes import Result as Changes
 from paco_core.benchmarks.paired_changes import summarise as paired
 from paco_core.benchmarks.published import PublishedRow
-from paco_core.benchmarks.results import jsonable
 from paco_core.benchmarks.statistics import METHODS
 from paco_core.benchmarks.tables import Table, difference, interval, number
 from paco_core.data.records.edit_records import EditRecord, of_part, read_edit_prompts
 from paco_core.io import paths
+from paco_core.io.answer import plain
 from paco_core.io.files import DataError
+from paco_core.painting.painted import AFTER, BEFORE, Painted
 from paco_core.rewards.base import RewardBatch
 from paco_core.tasks.edits import EDITS
 
@@ -117,7 +117,7 @@ class Result:
     def as_dict(self) -> dict[str, Any]:
         """The content of ``results.json``."""
         more = {"pictures": self.pictures, "failed": self.failed, "by_task": list(self.by_task)}
-        cleaned: dict[str, Any] = jsonable({**self.changes.as_dict(), **more})
+        cleaned: dict[str, Any] = plain({**self.changes.as_dict(), **more})
         return cleaned
 
     def metrics(self) -> dict[str, float]:

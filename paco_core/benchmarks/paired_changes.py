@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from paco_core.benchmarks.painted import AFTER, BEFORE
-from paco_core.benchmarks.results import flat, jsonable
+from paco_core.benchmarks.results import flat
 from paco_core.benchmarks.statistics import LEVEL, Comparison, Estimate, compare, estimate
+from paco_core.io.answer import plain
+from paco_core.painting.painted import AFTER, BEFORE
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,7 +53,7 @@ class Result:
             "level": LEVEL,
             "policies": policies,
         }
-        cleaned: dict[str, Any] = jsonable(tree)
+        cleaned: dict[str, Any] = plain(tree)
         return cleaned
 
     def metrics(self) -> dict[str, float]:

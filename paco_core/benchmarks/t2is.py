@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from paco_core.benchmarks.cases import Cases
-from paco_core.benchmarks.painted import Painted
 from paco_core.benchmarks.set_measures import set_measures
 from paco_core.benchmarks.unseen_prompts import only_test_file, unseen_prompts
 from paco_core.io import paths
+from paco_core.painting.painted import Painted
 from paco_core.rewards.base import RewardBatch, RewardFunction
 from paco_core.tasks.sets import SETS, read_sets
 

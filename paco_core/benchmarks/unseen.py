@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from paco_core.benchmarks.cases import Cases
-    from paco_core.benchmarks.painted import Painted
     from paco_core.config.params import Params
+    from paco_core.painting.painted import Painted
     from paco_core.tasks.base import Read
 
 _MODULES = {SETS.name: t2is, EDITS.name: gedit}

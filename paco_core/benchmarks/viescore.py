@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from paco_core.benchmarks.painted import Painted
 from paco_core.benchmarks.statistics import Estimate, macro_estimate
 from paco_core.benchmarks.tables import Table, interval
 from paco_core.benchmarks.viescore_prompts import Wording
@@ -24,6 +23,7 @@ from paco_core.data.llm.chat_protocol import Question, Rejection, Reply
 from paco_core.data.llm.chat_workers import ask_all
 from paco_core.data.llm.journal import Journal
 from paco_core.data.llm.openai_chat import Chat
+from paco_core.painting.painted import Painted
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -263,7 +263,7 @@ def provenance(args: argparse.Namespace) -> None:
 
 def promote(args: argparse.Namespace) -> None:
     root = _recorded_root(args.name)
-    from paco_core.cli.promotion import promote
+    from paco_core.operations.promote import promote
 
     made = promote(root, args.name, say=lambda line: print(line, file=sys.stderr))
     _show(args, Answer(made.text(), made))
@@ -271,7 +271,7 @@ def promote(args: argparse.Namespace) -> None:
 
 def rollback(args: argparse.Namespace) -> None:
     root = _recorded_root(args.name)
-    from paco_core.cli.promotion import roll_back
+    from paco_core.operations.promote import roll_back
 
     _show(args, roll_back(root, args.name))
 

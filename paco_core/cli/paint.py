@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING
 
 from paco_core.api.judge import Judge
 from paco_core.api.painter import Painter
-from paco_core.benchmarks.painted import AFTER, BEFORE, Painted
-from paco_core.benchmarks.painting import caption, side_by_side
 from paco_core.data.records import prompt_text
 from paco_core.io import paths
 from paco_core.io.answer import Answer
@@ -25,6 +23,8 @@ from paco_core.io.progress import Progress
 from paco_core.io.targets import checked
 from paco_core.io.text_table import text_table
 from paco_core.operations import asked, painters
+from paco_core.painting.paint import caption, side_by_side
+from paco_core.painting.painted import AFTER, BEFORE, Painted
 from paco_core.tasks.edits import EDITS
 from paco_core.tasks.sets import SETS
 

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paco_core.benchmarks.results import jsonable
 from paco_core.config.changes import changed, changes_of
 from paco_core.config.params import PARAMS_FILE, Params, load
 from paco_core.io import paths
+from paco_core.io.answer import plain
 from paco_core.io.file_locks import hold
 from paco_core.io.files import DataError, checked_name, read_json, write_json
 from paco_core.io.targets import checked
@@ -42,7 +42,7 @@ class OpenCell:
         """
         kept = kept_result(self.folder, key)
         if kept is None:
-            made = jsonable(dict(compute(self)))
+            made = plain(dict(compute(self)))
             write_json(self.folder / RESULT, {"key": key, "run": self.tracker.run_id, **made})
             kept = read_json(self.folder / RESULT)
         return kept

@@ -17,7 +17,6 @@ import numpy as np
 from paco_core.benchmarks import consistency_rank as bench
 from paco_core.benchmarks.clip_images import ClipImages
 from paco_core.benchmarks.ranking_metrics import METRICS
-from paco_core.benchmarks.results import jsonable
 from paco_core.benchmarks.statistics import Comparison, Estimate, compare, estimate
 from paco_core.benchmarks.tables import Table, difference, interval, number, write_tables
 from paco_core.config.changes import changed
@@ -27,6 +26,7 @@ from paco_core.config.references import model_at
 from paco_core.data.records.panels import PanelStore
 from paco_core.experiments.grid import Cell, Grid, OpenCell, Say, needed
 from paco_core.io import paths
+from paco_core.io.answer import plain
 from paco_core.io.content import content_of, folder_content
 from paco_core.io.files import DataError, digest, write_json
 from paco_core.io.progress import Progress
@@ -224,7 +224,7 @@ class Sweep:
         return Row(name, len(runs), metrics, spread, gain, validation)
 
     def _write(self, rows: Sequence[Row], parent: Tracker) -> None:
-        write_json(self.out / "results.json", jsonable({row.name: row.as_dict() for row in rows}))
+        write_json(self.out / "results.json", plain({row.name: row.as_dict() for row in rows}))
         write_tables(self.out, f"Sweep {self.out.name}", tables(rows, len(self.instances)))
         for name in ("results.json", "results.md", "results.html"):
             parent.artifact(self.out / name)

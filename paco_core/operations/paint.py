@@ -7,10 +7,10 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paco_core.benchmarks.painted import AFTER, BEFORE, Painted
-from paco_core.benchmarks.painting import paint
 from paco_core.data.records.records import PromptRecord
 from paco_core.io import paths
+from paco_core.painting.paint import paint
+from paco_core.painting.painted import AFTER, BEFORE, Painted
 from paco_core.policies.base import load_recipe
 from paco_core.reward_model.scorer import Scorer
 from paco_core.rewards.base import RewardBatch

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from paco_core.benchmarks.painted import pictures_a_pass
 from paco_core.config.params import Params, PolicyRecipe
+from paco_core.painting.painted import pictures_a_pass
 from paco_core.planning.footprint import KEPT_BYTES, architecture, footprint
 from paco_core.planning.weights import model_gb
 from paco_core.policies.families import edits

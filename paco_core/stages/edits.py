@@ -10,12 +10,12 @@ from paco_core.runtime.preview import Pictures
 from paco_core.runtime.stage import BASE_GB, Check, Cost, Stage
 
 if TYPE_CHECKING:
-    from paco_core.benchmarks.painted import Painted
     from paco_core.config.params import Params
     from paco_core.data.pairs.painted_edits import PaintedEdit
     from paco_core.data.records.edit_records import EditRecord
     from paco_core.grpo.scoring import Reference
     from paco_core.io.check_report import CheckReport
+    from paco_core.painting.painted import Painted
     from paco_core.runtime.context import StageContext
     from paco_core.runtime.preview import Preview
 
@@ -86,8 +86,8 @@ STAGE = Stage(
 
 def _paint(ctx: StageContext, trained: list[EditRecord], reference: Reference) -> list[Painted]:
     """Every training prompt by every painter, from every seed."""
-    from paco_core.benchmarks import painting
-    from paco_core.benchmarks.painted import BEFORE
+    from paco_core.painting import paint as painting
+    from paco_core.painting.painted import BEFORE
     from paco_core.policies import base
     from paco_core.policies.encodings import cache_folder
     from paco_core.policies.families import refuse_text_window
@@ -145,9 +145,9 @@ def _show(ctx: StageContext, painted: list[Painted], reference: Reference) -> No
 
 
 def run(ctx: StageContext) -> None:
-    from paco_core.benchmarks.painted import cuts_of
     from paco_core.data.pairs.painted_edits import write_painted
     from paco_core.data.records.edit_records import of_part, read_edit_prompts
+    from paco_core.painting.painted import cuts_of
     from paco_core.policies.cuts import report
 
     records, reference = read_edit_prompts(ctx.read(paths.EDIT_PROMPTS), none_allowed=True)

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
     from paco_core.benchmarks import viescore
     from paco_core.benchmarks.cases import Cases
-    from paco_core.benchmarks.painted import Painted
-    from paco_core.benchmarks.painted_before import PaintedBefore
     from paco_core.config.params import Params
     from paco_core.config.params_benchmarks import VieScoreParams
     from paco_core.io.check_report import CheckReport
+    from paco_core.painting.painted import Painted
+    from paco_core.painting.painted_before import PaintedBefore
     from paco_core.runtime.context import StageContext
     from paco_core.runtime.preview import Preview
 
@@ -117,7 +117,7 @@ def _measure(ctx: StageContext) -> tuple[Cases, list[Painted], pd.DataFrame]:
 
 
 def _kept(ctx: StageContext) -> PaintedBefore:
-    from paco_core.benchmarks.painted_before import PaintedBefore
+    from paco_core.painting.painted_before import PaintedBefore
 
     return PaintedBefore(ctx.unfinished / "pictures")
 
@@ -137,13 +137,14 @@ def _judge(ctx: StageContext, params: VieScoreParams, cases: Cases, painted: lis
 def run(ctx: StageContext) -> None:
     import pandas as pd
 
-    from paco_core.benchmarks import gedit, painting, viescore
-    from paco_core.benchmarks.painted import cuts_of
+    from paco_core.benchmarks import gedit, viescore
     from paco_core.benchmarks.published import GEDIT
-    from paco_core.benchmarks.results import jsonable
     from paco_core.benchmarks.tables import write_tables
     from paco_core.benchmarks.viescore_prompts import wording
+    from paco_core.io.answer import plain
     from paco_core.io.files import write_json, write_jsonl
+    from paco_core.painting import paint as painting
+    from paco_core.painting.painted import cuts_of
     from paco_core.policies.cuts import report
     from paco_core.tasks.edits import EDITS
     from paco_core.tasks.table import recipes_of
@@ -172,7 +173,7 @@ def run(ctx: StageContext) -> None:
             figures = viescore.table_of(rows, model, words)
             tree["viescore"] = {"judge": model, "wording": words.name, "rows": viescore.jsonable_rows(rows)}
             write_jsonl(out / "answers.jsonl", judged.answers)
-        write_json(out / "results.json", jsonable(tree))
+        write_json(out / "results.json", plain(tree))
         table.to_parquet(out / "per_prompt.parquet", index=False)
         write_tables(out, "GEdit-Bench", result.tables(GEDIT, figures))
         if painted:

@@ -108,12 +108,13 @@ STAGE = Stage(
 
 
 def run(ctx: StageContext) -> None:
-    from paco_core.benchmarks import painting, paired_changes, t2is
-    from paco_core.benchmarks.painted import SEPARATELY, cuts_of
-    from paco_core.benchmarks.painted_before import PaintedBefore
+    from paco_core.benchmarks import paired_changes, t2is
     from paco_core.benchmarks.t2is_bench.sets import write_painted
     from paco_core.grpo.prompt_split import trained_ids
     from paco_core.io.files import write_json
+    from paco_core.painting import paint as painting
+    from paco_core.painting.painted import SEPARATELY, cuts_of
+    from paco_core.painting.painted_before import PaintedBefore
     from paco_core.policies.cuts import report
     from paco_core.tasks.sets import SETS
     from paco_core.tasks.table import recipes_of

@@ -98,12 +98,13 @@ STAGE = Stage(
 def run(ctx: StageContext) -> None:
     from paco_core.benchmarks.answers_cache import remembering
     from paco_core.benchmarks.published import T2IS_BENCH
-    from paco_core.benchmarks.results import flat, jsonable
+    from paco_core.benchmarks.results import flat
     from paco_core.benchmarks.t2is_bench.measures import parts
     from paco_core.benchmarks.t2is_bench.summary import figures
     from paco_core.benchmarks.t2is_bench.tables import tables
     from paco_core.benchmarks.t2is_bench.texts import Questions, read_criteria, read_panels
     from paco_core.benchmarks.tables import write_tables
+    from paco_core.io.answer import plain
     from paco_core.io.files import write_json
     from paco_core.io.rejected import Rejected
     from paco_core.io.skipped import skipped
@@ -142,7 +143,7 @@ def run(ctx: StageContext) -> None:
                 "failed": dict(failed),
                 "published": [{"model": r.model, "source": r.source, "figures": dict(r.figures)} for r in T2IS_BENCH],
             }
-            write_json(out / "results.json", jsonable(result))
+            write_json(out / "results.json", plain(result))
             table.to_parquet(out / "per_set.parquet", index=False)
             labelled = {s.label: found[s.method] for s in sets}
             write_tables(out, "T2IS-Bench", tables(labelled, asked, T2IS_BENCH))

@@ -13,9 +13,8 @@ import pytest
 from grpo_toys import ToyEditor, recipe
 from PIL import Image, ImageOps
 
-from paco_core.benchmarks import checks, gedit, painting
+from paco_core.benchmarks import checks, gedit
 from paco_core.benchmarks.edit_answers import EditAnswers
-from paco_core.benchmarks.painted import AFTER, BEFORE, Painted
 from paco_core.benchmarks.published import GEDIT
 from paco_core.benchmarks.tables import write_tables
 from paco_core.config.params import PolicyLora
@@ -23,6 +22,8 @@ from paco_core.data.prompts.edit_prompts import drawn
 from paco_core.data.records.edit_records import EditRecord
 from paco_core.io.contact_sheet import GAP, LINE, READABLE
 from paco_core.io.files import DataError, read_json, write_json
+from paco_core.painting import paint as painting
+from paco_core.painting.painted import AFTER, BEFORE, Painted
 from paco_core.reward_model.yes_probability import PairQuery, Score
 from paco_core.rewards.base import RewardBatch
 from paco_core.rewards.editing import Editing

@@ -15,16 +15,17 @@ from fixture_project import records_of
 from PIL import Image
 from tiny import TEXT_LENGTH, tiny_flux
 
-from paco_core.benchmarks import checks, consistency_rank, painting, paired_changes, t2is
+from paco_core.benchmarks import checks, consistency_rank, paired_changes, t2is
 from paco_core.benchmarks.consistency_rank import Instance
-from paco_core.benchmarks.painted import AFTER, BEFORE, Painted
-from paco_core.benchmarks.painted_before import PaintedBefore
 from paco_core.benchmarks.ranking_metrics import METRICS, rank_metrics
 from paco_core.benchmarks.set_measures import PanelDiversity
 from paco_core.benchmarks.unseen_prompts import unseen_prompts
 from paco_core.config.params import LoraParams
 from paco_core.io.contact_sheet import GAP, LINE, READABLE
 from paco_core.io.files import DataError, write_json
+from paco_core.painting import paint as painting
+from paco_core.painting.painted import AFTER, BEFORE, Painted
+from paco_core.painting.painted_before import PaintedBefore
 from paco_core.policies.flux import FluxPolicy
 from paco_core.reward_model.yes_probability import PairQuery, Score
 from paco_core.rewards.base import RewardBatch
@@ -203,7 +204,7 @@ def test_a_stopped_painting_goes_on_with_equal_pictures(
     records = records_of(storybook_prompts(3, seed=0))
     policy = FluxPolicy.load(str(policy_folder), "cpu", "float32")
     monkeypatch.setattr(
-        "paco_core.benchmarks.painted.TOKENS_A_PASS", 2 * (32 * 32 // 256 + TEXT_LENGTH)
+        "paco_core.painting.painted.TOKENS_A_PASS", 2 * (32 * 32 // 256 + TEXT_LENGTH)
     )  # two pictures a batch
     decoded: list[int] = []
     decode = policy.decode

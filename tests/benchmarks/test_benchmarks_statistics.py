@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 from scipy.stats import permutation_test, sem
 
 from paco_core.benchmarks.proportions import is_yes_no
-from paco_core.benchmarks.results import flat, jsonable
+from paco_core.benchmarks.results import flat
 from paco_core.benchmarks.statistics import compare, crossed_estimate, estimate, sign_flip_test
+from paco_core.io.answer import plain
 
 numbers = st.lists(st.floats(-100, 100), min_size=2, max_size=30)
 
@@ -120,7 +121,7 @@ def test_shapes_must_match() -> None:
 def test_flat_names_and_json() -> None:
     comparison = compare([1.0, 2.0], [0.0, 0.0])
     assert flat("gain", comparison).keys() == {"gain", "gain_low", "gain_high", "gain_p"}
-    assert jsonable({"a": [float("nan"), 1.0], "b": (float("inf"),)}) == {"a": [None, 1.0], "b": [None]}
+    assert plain({"a": [float("nan"), 1.0], "b": (float("inf"),)}) == {"a": [None, 1.0], "b": [None]}
 
 
 def test_few_seeds_widen_the_interval() -> None:

@@ -19,8 +19,6 @@ from PIL import Image
 from tiny import TEXT_LENGTH, tiny_flux
 
 from paco_core.benchmarks.endpoint_judge import EndpointJudge
-from paco_core.benchmarks.painted import AFTER, BEFORE, SEPARATELY, Painted
-from paco_core.benchmarks.separate_panels import paint_separately, panel_records
 from paco_core.benchmarks.t2is_bench.aesthetics import Aesthetics
 from paco_core.benchmarks.t2is_bench.alignment import AlignmentWithTexts
 from paco_core.benchmarks.t2is_bench.consistency import ConsistencyByCriteria
@@ -34,6 +32,8 @@ from paco_core.data.llm.chat_connection import ChatError
 from paco_core.data.records.records import PromptRecord
 from paco_core.io.files import DataError
 from paco_core.io.rejected import Rejected
+from paco_core.painting.painted import AFTER, BEFORE, SEPARATELY, Painted
+from paco_core.painting.separate_panels import paint_separately, panel_records
 from paco_core.policies.flux import FluxPolicy
 from paco_core.reward_model.yes_probability import PairQuery, PictureQuery, Query, Score
 from paco_core.rewards.base import RewardBatch

@@ -14,10 +14,10 @@ from chat_server import ChatServer, Raw, completion, text_of
 from PIL import Image
 
 from paco_core.benchmarks import viescore, viescore_prompts
-from paco_core.benchmarks.painted import AFTER, BEFORE, Painted
 from paco_core.data.llm.chat_connection import ChatError
 from paco_core.data.records.edit_records import EditRecord
 from paco_core.io.files import DataError
+from paco_core.painting.painted import AFTER, BEFORE, Painted
 
 REFERENCE = Image.new("RGB", (8, 8), "white")
 

@@ -151,7 +151,7 @@ def test_comparisons(made: Path, capsys: pytest.CaptureFixture[str], monkeypatch
 def test_decisions(made: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     side, gate = Side("2", "ab", {"accuracy": 0.75}), CheckReport("held_out", True, "ERROR", "fine")
     decided = Decision("reward", True, "becomes the first champion", Rule("accuracy", ()), side, None, (gate,))
-    monkeypatch.setattr("paco_core.cli.promotion.promote", lambda *_args, **_more: decided)
+    monkeypatch.setattr("paco_core.operations.promote.promote", lambda *_args, **_more: decided)
     text, found = both(capsys, "promote", "reward")
     assert found["promoted"] and found["candidate"]["figures"] == {"accuracy": 0.75} and found["reason"] in text
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from paco_core.benchmarks.painted import Painted
 from paco_core.data.records import prompt_text
 from paco_core.data.records.prompt_text import layout_of, parse_layout
 from paco_core.data.records.subfigures import cut
 from paco_core.io.files import DataError
 from paco_core.operations.asked import default_layout, set_record
+from paco_core.painting.painted import Painted
 from paco_core.storybook.prompts import storybook_prompts
 
 LAYOUTS = [

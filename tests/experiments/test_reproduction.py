@@ -19,7 +19,6 @@ from fixture_project import records_of
 from PIL import Image
 
 from paco_core.benchmarks.cases import Cases
-from paco_core.benchmarks.painted import BEFORE, Painted
 from paco_core.cli import reproduce as command
 from paco_core.cli.commands import main
 from paco_core.cli.reproduce import Options, reproduce
@@ -33,6 +32,7 @@ from paco_core.experiments.reproduction.findings import HELD, NOT_HELD, OPEN
 from paco_core.experiments.reproduction.variants import LARGEST, VARIANTS, chosen
 from paco_core.io import paths
 from paco_core.io.files import DataError
+from paco_core.painting.painted import BEFORE, Painted
 from paco_core.runtime.tracking import flatten
 from paco_core.storybook.prompts import storybook_prompts
 

@@ -13,7 +13,6 @@ from PIL import Image
 from tiny import TEXT_LENGTH
 from tiny_pipelines import qwen_image_edit
 
-from paco_core.cli import promotion
 from paco_core.config import profiles
 from paco_core.config.params import PolicyLora, PolicyRecipe, parse
 from paco_core.grpo import checks, ratio
@@ -22,6 +21,7 @@ from paco_core.grpo.learner import Learner, UpdateHealth
 from paco_core.grpo.outcome import Outcome, Reports
 from paco_core.grpo.rollout import Sampling, rollout
 from paco_core.io.check_report import CheckReport
+from paco_core.operations import promote as promotion
 from paco_core.policies import base
 from paco_core.policies.base import NoiseKey
 from paco_core.stages.policies import STAGE

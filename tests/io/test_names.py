@@ -15,8 +15,6 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from paco_core.benchmarks.edit_cases import read_public
-from paco_core.benchmarks.painted import Painted
-from paco_core.benchmarks.painting import save_samples
 from paco_core.cli import exchange as command
 from paco_core.config.params_edits import EditingParams
 from paco_core.data.pairs.editing import editing_pairs
@@ -29,6 +27,8 @@ from paco_core.data.records.records import parse_ref, read_prompts, write_prompt
 from paco_core.exchange import rank_bench
 from paco_core.io.files import MAX_NAME, DataError, Names, checked_name, inside, write_json, write_jsonl
 from paco_core.io.shards import encode_png, write_shard
+from paco_core.painting.paint import save_samples
+from paco_core.painting.painted import Painted
 
 ALLOWED = string.ascii_letters + string.digits + "_-."
 BAD = ["../up", "a/b", "/etc/passwd", "a\\b", ".hidden", "-rf", "", " ", "a b", "a.", "nul", "COM1.txt", "a\0b",

@@ -12,10 +12,10 @@ import pytest
 from mlflow.exceptions import MlflowException
 from promotion_stand import NAME, PASSED, POLICY, Stand, made_stand, table
 
-from paco_core.cli import promotion as command
 from paco_core.cli import provenance
 from paco_core.io.check_report import CheckReport
 from paco_core.io.files import DataError
+from paco_core.operations import promote as command
 from paco_core.operations.named import fetch
 from paco_core.operations.promotion import decision as decisions
 from paco_core.operations.promotion.champions import CHALLENGER, CHAMPION, Champions

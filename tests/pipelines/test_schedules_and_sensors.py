@@ -121,7 +121,7 @@ def test_a_worse_night_fails_its_check_and_its_run_and_people_are_told(
 
 @pytest.mark.parametrize("promoted", [True, False])
 def test_the_decision_is_the_metadata_of_the_champion(promoted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    from paco_core.cli import promotion as command
+    from paco_core.operations import promote as command
     from paco_core.operations.promotion import champions
 
     sides = [

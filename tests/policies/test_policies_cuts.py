@@ -10,8 +10,8 @@ from grpo_toys import ToyPolicy
 from PIL import Image
 from tiny import tiny_flux
 
-from paco_core.benchmarks.painted import Painted, cuts_of
-from paco_core.benchmarks.painting import paint
+from paco_core.painting.paint import paint
+from paco_core.painting.painted import Painted, cuts_of
 from paco_core.policies import flux
 from paco_core.policies.cuts import Cut, of_records, report
 from paco_core.policies.pipeline_cuts import cut_prompts

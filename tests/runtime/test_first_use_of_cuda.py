@@ -18,8 +18,9 @@ from paco_core.runtime import placement
 #: What every entry imports before it leases a GPU; stages lease theirs between their declaration and their `run`.
 ENTRIES = (
     "paco_core.cli.paint", "paco_core.cli.play", "paco_core.cli.score", "paco_core.cli.score_table",
-    "paco_core.cli.promotion", "paco_core.cli.reproduce", "paco_core.cli.sweep", "paco_core.operations.reevaluation",
-    "paco_core.operations.promotion.measuring", "paco_core.api.painter", "paco_core.api.judge",
+    "paco_core.operations.promote", "paco_core.cli.reproduce", "paco_core.cli.sweep",
+    "paco_core.operations.reevaluation", "paco_core.operations.promotion.measuring", "paco_core.api.painter",
+    "paco_core.api.judge",
 )  # fmt: skip
 IMPORTS = """
 import importlib, sys, traceback

@@ -17,7 +17,6 @@ from PIL import Image
 
 from paco_core.benchmarks.answers_cache import reckoning
 from paco_core.benchmarks.cases import painter
-from paco_core.benchmarks.painted_before import PaintedBefore
 from paco_core.benchmarks.t2is_bench.measures import predictor_reckoning
 from paco_core.config.params import ChatParams, Params, RewardParams, load
 from paco_core.config.params_benchmarks import PredictorParams
@@ -31,6 +30,7 @@ from paco_core.experiments.reward_sweep import cell_key
 from paco_core.grpo.training_key import training_key as policy_key
 from paco_core.io.content import content_of, folder_content
 from paco_core.io.pictures import picture_digest
+from paco_core.painting.painted_before import PaintedBefore
 from paco_core.policies.encodings import fingerprint, row_key
 from paco_core.reward_model.examples import Example
 from paco_core.reward_model.training_key import training_key as reward_key

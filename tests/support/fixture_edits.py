@@ -13,13 +13,13 @@ import pandas as pd
 from PIL.Image import Image
 
 from paco_core.benchmarks import gedit
-from paco_core.benchmarks.painted import AFTER, BEFORE, Painted
-from paco_core.benchmarks.painting import save_samples
 from paco_core.benchmarks.published import GEDIT
 from paco_core.data.prompts.edit_prompts import drawn
 from paco_core.data.records.edit_records import EditRecord
 from paco_core.io import paths
 from paco_core.io.files import write_json
+from paco_core.painting.paint import save_samples
+from paco_core.painting.painted import AFTER, BEFORE, Painted
 from paco_core.storybook.drawing import draw
 from paco_core.storybook.world import Panel
 

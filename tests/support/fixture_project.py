@@ -15,14 +15,14 @@ from fixture_edits import write_gedit
 from PIL import Image
 
 from paco_core.benchmarks import consistency_rank, edit_reward, paired_changes
-from paco_core.benchmarks.painted import AFTER, BEFORE, Painted
-from paco_core.benchmarks.painting import save_samples
 from paco_core.benchmarks.published import CONSISTENCY_RANK, EDIT_REWARD
 from paco_core.benchmarks.t2is_bench.sets import write_painted
 from paco_core.data.records.records import PromptRecord, panel_ref
 from paco_core.io import paths
 from paco_core.io.files import write_json
 from paco_core.io.shards import encode_png, write_shard
+from paco_core.painting.paint import save_samples
+from paco_core.painting.painted import AFTER, BEFORE, Painted
 from paco_core.runtime.provenance.chain import Run
 from paco_core.storybook.drawing import draw, tile
 from paco_core.storybook.prompts import StorybookPrompt, storybook_prompts

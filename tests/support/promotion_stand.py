@@ -10,8 +10,8 @@ import pandas as pd
 import provenance_world as world
 import pytest
 
-from paco_core.cli import promotion as command
 from paco_core.io.check_report import CheckReport
+from paco_core.operations import promote as command
 from paco_core.operations.promotion.measuring import Measured
 
 NAME = "flux_t2is"

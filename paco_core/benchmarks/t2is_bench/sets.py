@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paco_core.benchmarks.painted import AFTER, BEFORE, SEPARATELY, Painted
 from paco_core.benchmarks.t2is_bench.texts import case_of
 from paco_core.data.records.records import PromptRecord, read_prompts, write_prompts
 from paco_core.data.records.subfigures import cut
@@ -16,6 +15,7 @@ from paco_core.io.files import DataError
 from paco_core.io.pictures import read_image
 from paco_core.io.rejected import Rejected
 from paco_core.io.shards import ShardReader, encode_png, write_shard
+from paco_core.painting.painted import AFTER, BEFORE, SEPARATELY, Painted
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -4,7 +4,7 @@ painted.jsonl   one :class:`PaintedEdit` a line
 pictures/       the painted pictures, a shard
 
 Equal parameters give equal pictures on one machine; other prompts or seeds beside a picture may move its pixels by
-what rounding explains (:func:`paco_core.benchmarks.painting.paint` says how far, by number format).
+what rounding explains (:func:`paco_core.painting.paint.paint` says how far, by number format).
 """
 
 from __future__ import annotations

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paco_core.benchmarks import gedit
-from paco_core.benchmarks.painted import AFTER, BEFORE, cuts_of
 from paco_core.benchmarks.unseen import measuring, unseen_cases
 from paco_core.config.params import Params
 from paco_core.config.params_benchmarks import GeditParams, T2isParams
@@ -20,6 +19,7 @@ from paco_core.io.atomic import atomic
 from paco_core.io.content import folder_content
 from paco_core.io.files import write_json
 from paco_core.io.pictures import picture_digest
+from paco_core.painting.painted import AFTER, BEFORE, cuts_of
 from paco_core.policies.base import load_recipe
 from paco_core.policies.cuts import Cut
 from paco_core.policies.encodings import cache_folder
@@ -29,8 +29,8 @@ from paco_core.tasks.table import task_of
 if TYPE_CHECKING:
     import pandas as pd
 
-    from paco_core.benchmarks.painted import Painted
     from paco_core.data.records.records import PromptRecord
+    from paco_core.painting.painted import Painted
 
 TABLE, PICTURES = "table.parquet", "pictures"
 CAPTIONS, REFERENCE = "captions.json", "reference"  # among the pictures; references of edits alone

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from paco_core.benchmarks.results import jsonable
 from paco_core.benchmarks.statistics import Estimate, crossed_estimate
 from paco_core.experiments.reproduction.cells import Kept, of_recipes
 from paco_core.experiments.reproduction.variants import VARIANTS, plain_of
+from paco_core.io.answer import plain
 from paco_core.io.files import DataError
 from paco_core.tasks.table import measured_by
 
@@ -96,7 +96,7 @@ class Summary:
         rows = [asdict(row) for row in self.rows]
         variants = {row.pop("variant"): row for row in rows}
         tree = {"settings": dict(self.settings), "resamples": self.resamples, "variants": variants}
-        return dict(jsonable(tree))
+        return dict(plain(tree))
 
 
 def by_recipe(cells: Sequence[Kept]) -> dict[str, list[Kept]]:
@@ -115,7 +115,7 @@ def by_recipe(cells: Sequence[Kept]) -> dict[str, list[Kept]]:
 
 
 def _refuse_mixed(cells: Sequence[Kept]) -> None:
-    meant = {variant.name: jsonable(dict(variant.changes)) for variant in VARIANTS}
+    meant = {variant.name: plain(dict(variant.changes)) for variant in VARIANTS}
     other = [cell for cell in cells if dict(cell.changes) != meant[cell.variant]]
     if other:
         raise DataError(f"{other[0].folder}: variant {other[0].variant} meant {dict(other[0].changes)} then; remove it")

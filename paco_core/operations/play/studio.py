@@ -12,13 +12,13 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from paco_core.benchmarks.painted import BEFORE, Painted
 from paco_core.data.records.prompt_text import parse_layout
 from paco_core.io import paths
 from paco_core.io.files import DataError
 from paco_core.operations import asked, paint, painters
 from paco_core.operations.play.gallery import Gallery
 from paco_core.operations.play.jobs import Job
+from paco_core.painting.painted import BEFORE, Painted
 from paco_core.reward_model.instructions import question
 from paco_core.reward_model.yes_probability import PairQuery, Score
 from paco_core.runtime.placement import one_gpu

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 from paco_core.benchmarks import consistency_rank as bench
 from paco_core.benchmarks import gedit
-from paco_core.benchmarks.painted import AFTER, cuts_of
 from paco_core.benchmarks.public_rankings import read_public
 from paco_core.benchmarks.unseen import measuring, unseen_cases
 from paco_core.data.records.panels import PanelStore
 from paco_core.grpo.prompt_split import trained_ids
 from paco_core.io import paths
 from paco_core.io.files import DataError
+from paco_core.painting.painted import AFTER, cuts_of
 from paco_core.policies.base import load_recipe
 from paco_core.policies.encodings import cache_folder
 from paco_core.reward_model.scorer import Scorer

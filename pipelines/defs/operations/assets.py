@@ -13,7 +13,7 @@ POLICIES = TRANSLATOR.get_partitions_def(PROJECT.groups[maker(paths.POLICIES)])
 
 def _decided(context: dg.AssetExecutionContext, name: str) -> dg.MaterializeResult[Any]:
     """Decide about the present version; the champion after it is the asset's data version."""
-    from paco_core.cli.promotion import promote
+    from paco_core.operations.promote import promote
     from paco_core.operations.promotion.champions import CHAMPION, Champions
 
     made = promote(ROOT, name, say=context.log.info)

@@ -1,4 +1,4 @@
-"""``paco promote``: register the present version, ask its gates, measure both sides, move the alias or not."""
+"""A promotion: register the present version, ask its gates, measure both sides, move the alias or not."""
 
 from __future__ import annotations
 

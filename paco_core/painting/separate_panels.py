@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from PIL import Image as pil
 
-from paco_core.benchmarks.painted import SEPARATELY, Painted
-from paco_core.benchmarks.painted_before import PaintedBefore
-from paco_core.benchmarks.painting import paint
 from paco_core.data.records import prompt_text
+from paco_core.painting.paint import paint
+from paco_core.painting.painted import SEPARATELY, Painted
+from paco_core.painting.painted_before import PaintedBefore
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -7,15 +7,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paco_core.benchmarks.painted import AFTER, BEFORE, Painted, pictures_a_pass
-from paco_core.benchmarks.painted_before import PaintedBefore
-from paco_core.benchmarks.results import jsonable
 from paco_core.data.records.records import PromptRecord
 from paco_core.grpo.rollout import Sampling, rollout
 from paco_core.grpo.sizes import buckets, picture_size
+from paco_core.io.answer import plain
 from paco_core.io.contact_sheet import contact_sheet
 from paco_core.io.files import DataError, write_json
 from paco_core.io.pictures import picture_digest
+from paco_core.painting.painted import AFTER, BEFORE, Painted, pictures_a_pass
+from paco_core.painting.painted_before import PaintedBefore
 from paco_core.policies.base import NoiseKey
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ def save_samples(
             (folder / "reference").mkdir(exist_ok=True)
             reference(p.record).save(folder / entry["reference"])
         entries.append(entry)
-    write_json(folder / "samples.json", jsonable(entries))
+    write_json(folder / "samples.json", plain(entries))
 
 
 def side_by_side(painted: Sequence[Painted], count: int, reference: Reference | None = None) -> Image:
