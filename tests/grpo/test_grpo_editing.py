@@ -22,9 +22,9 @@ from paco_core.grpo.early_stop import collapsed
 from paco_core.grpo.outcome import Reports
 from paco_core.grpo.prompt_split import held_out_edits
 from paco_core.grpo.scoring import Scoring
-from paco_core.io.picture_measures import reference_distance
 from paco_core.grpo.trainer import Trainer
 from paco_core.io.files import DataError
+from paco_core.io.picture_measures import reference_distance
 from paco_core.policies import base
 from paco_core.rewards.base import RewardBatch
 
