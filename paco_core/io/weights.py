@@ -7,6 +7,7 @@ would be filled with random numbers), one that nothing takes, and one that holds
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -212,6 +213,20 @@ def _named(entry: Any) -> Any:
     return part if isinstance(part, type) and hasattr(part, "from_pretrained") else None
 
 
+@contextmanager
+def _without_the_warning_of_weights() -> Iterator[None]:
+    """Where a model is built only to compare its shapes, open_clip must not warn that it is initialized randomly."""
+
+    def other(record: logging.LogRecord) -> bool:
+        return not record.getMessage().startswith("No pretrained weights loaded")
+
+    logging.getLogger().addFilter(other)  # open_clip logs to the root logger itself
+    try:
+        yield
+    finally:
+        logging.getLogger().removeFilter(other)
+
+
 def load_open_clip(model: str, device: str) -> tuple[Any, Any, Any]:
     """(the model in evaluation mode, its preprocessing of pictures, its tokenizer) of open_clip.
 
@@ -232,7 +247,7 @@ def load_open_clip(model: str, device: str) -> tuple[Any, Any, Any]:
             raise DataError(f"{folder}: no safetensors there; other formats can run code when they are loaded")
         config = folder / "open_clip_config.json"
         held = numbers_below(folder)
-        with reading(config):
+        with reading(config), _without_the_warning_of_weights():
             refuse_larger(partial(open_clip.create_model, source, **WITHOUT_WEIGHTS), held, config)
     with reading(name), from_hub(name):
         tower, _, preprocess = open_clip.create_model_and_transforms(source, device=device)

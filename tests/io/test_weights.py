@@ -127,3 +127,9 @@ def test_the_header_comes_with_the_tensors(tmp_path: Path) -> None:
     save_file({"a": torch.ones(2)}, tmp_path / "a.safetensors", {"made": "here"})
     tensors, metadata = read_tensors(tmp_path / "a.safetensors")
     assert torch.equal(tensors["a"], torch.ones(2)) and metadata == {"made": "here"}
+
+
+def test_a_whole_clip_is_loaded_without_a_warning(repository: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """open_clip warns of random weights where the model's shapes are compared, before its weights are read."""
+    load_open_clip(str(repository / "data" / "zoo" / "clip"), "cpu")
+    assert [record.getMessage() for record in caplog.records if "weights" in record.getMessage()] == []
