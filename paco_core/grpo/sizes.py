@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -58,19 +59,31 @@ def token_pixels(model: Path) -> int | None:
 def refuse_sizes(records: Iterable[PromptRecord], recipe: PolicyRecipe, multiple: int) -> None:
     """Find picture sizes that the model's packing or a record's panels do not divide, before it is loaded.
 
+    Nor may a panel be smaller than a token, which would show two panels at once.
+
     Raises:
         DataError: naming the record, the size, and the nearest ones.
     """
     for record in records:
         for side in dict.fromkeys([recipe.train_size, *recipe.eval_sizes]):
             high, wide = picture_size(record, side, recipe.record_size, multiple)
-            steps = [math.lcm(multiple, count) for count in record.grid]
+            steps, least = ([of(multiple, count) for count in record.grid] for of in (math.lcm, operator.mul))
             if high % steps[0] or wide % steps[1]:
-                near = [max(1, round(pixels / step)) * step for pixels, step in zip((high, wide), steps, strict=True)]
+                near = [
+                    max(smallest, round(pixels / step) * step)
+                    for pixels, step, smallest in zip((high, wide), steps, least, strict=True)
+                ]
                 raise DataError(
                     f"record {record.idx}: a picture of {high} x {wide} does not divide into {multiple} px tokens and "
                     f"{record.layout} panels; the nearest that does is {near[0]} x {near[1]} (train_size, eval_sizes, "
                     "or the record's own size)"
+                )
+            panel = [pixels // count for pixels, count in zip((high, wide), record.grid, strict=True)]
+            if min(panel) < multiple:
+                raise DataError(
+                    f"record {record.idx}: panels of {panel[0]} x {panel[1]} px ({record.layout} in a picture of "
+                    f"{high} x {wide}) are smaller than the model's tokens of {multiple} px; a picture needs "
+                    f"{least[0]} x {least[1]} at least: raise train_size or eval_sizes"
                 )
 
 

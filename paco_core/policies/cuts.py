@@ -54,6 +54,14 @@ def cut_in_template(tokenizer: Any, text: str, prompt: str, window: int, dropped
     return Cut(cut.tokens - dropped, window, lost)
 
 
+def cut_in_dialogue(tokenizer: Any, prompt: str, window: int) -> Cut | None:
+    """:func:`cut_of` for a prompt in the tokenizer's chat template, as FLUX.2 [klein] reads it."""
+    text = tokenizer.apply_chat_template(
+        [{"role": "user", "content": prompt}], tokenize=False, add_generation_prompt=True, enable_thinking=False
+    )
+    return cut_in_template(tokenizer, text, prompt, window)
+
+
 def of_records(cut: Mapping[str, Cut], records: Iterable[PromptRecord]) -> dict[str, Cut]:
     """What is cut off the prompts of records, by their ids.
 

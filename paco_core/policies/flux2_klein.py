@@ -18,7 +18,7 @@ from paco_core.adapters.names import Vocabulary
 from paco_core.io.files import DataError
 from paco_core.io.pictures import picture_digest
 from paco_core.policies.base import References, Size, sized
-from paco_core.policies.cuts import Cut, cut_in_template
+from paco_core.policies.cuts import cut_in_dialogue
 from paco_core.policies.encoded import Condition, Encoded, shapes_of
 from paco_core.policies.encodings import Tensors
 from paco_core.policies.flux2_names import original_names
@@ -82,21 +82,13 @@ picture = pipeline.image_processor._resize_if_exceeds_area(picture, most)
     ) -> Encoded:
         pictures = self.check_references(prompts, references, sizes)
         for prompt in prompts:
-            self.note(prompt, self._cut(prompt, max_sequence_length))
+            self.note(prompt, cut_in_dialogue(self.pipeline.tokenizer, prompt, max_sequence_length))
         parts = [self._texts("text", prompts, max_sequence_length)]
         if guidance is None or self.passes(guidance) > 1:
             parts.append(self._texts("negative", [NEGATIVE] * len(prompts), max_sequence_length))
         if self.edits:
             parts.append(self._references(pictures, sizes))
         return Encoded([dict(ChainMap(*row)) for row in zip(*parts, strict=True)], self.device)
-
-    def _cut(self, prompt: str, length: int) -> Cut | None:
-        """What is lost of a prompt in its template, which counts among its tokens."""
-        tokenizer = self.pipeline.tokenizer
-        text = tokenizer.apply_chat_template(
-            [{"role": "user", "content": prompt}], tokenize=False, add_generation_prompt=True, enable_thinking=False
-        )
-        return cut_in_template(tokenizer, text, prompt, length)
 
     def _texts(self, name: str, texts: Sequence[str], length: int) -> list[Tensors]:
         """Three layers of the Qwen3 side by side (length, 3 d), padding included: the pipeline attends to it too."""
@@ -218,6 +210,10 @@ picture = pipeline.image_processor._resize_if_exceeds_area(picture, most)
         mean, variance = (v.view(1, -1, 1, 1).to(maps) for v in (statistics.running_mean, statistics.running_var))
         unpatched: torch.Tensor = self.pipeline._unpatchify_latents(maps * (variance + epsilon).sqrt() + mean)
         return unpatched
+
+    def _maps(self, pixels: torch.Tensor) -> torch.Tensor:
+        maps: torch.Tensor = self.pipeline._encode_vae_image(pixels, generator=None)
+        return maps
 
     def _pixels(self, maps: torch.Tensor) -> torch.Tensor:
         pixels: torch.Tensor = self.vae.decode(maps.to(self.vae.dtype), return_dict=False)[0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ import diffusers
 from transformers import AutoTokenizer
 
 from paco_core.io.hub import from_hub
-from paco_core.policies.cuts import Cut, cut_of
+from paco_core.policies.cuts import Cut, cut_in_dialogue, cut_in_template, cut_of
 from paco_core.policies.windows import main_tokenizer
 
 if TYPE_CHECKING:
@@ -33,6 +33,18 @@ def cut_prompts(model: Path | str, records: Sequence[PromptRecord], window: int)
     kind = getattr(diffusers, str(parts.get("_class_name")), None)
     takes = kind is not None and "max_sequence_length" in inspect.signature(kind.__call__).parameters
     reads = window if takes else int(tokenizer.model_max_length)
+    cut = _reader(str(parts.get("_class_name")), tokenizer, reads)
+    found = {record.idx: cut(record.prompt) for record in records}
+    return {idx: lost for idx, lost in found.items() if lost is not None}
+
+
+def _reader(kind: str, tokenizer: Any, window: int) -> Callable[[str], Cut | None]:
+    """What is cut off a prompt by a class; some write it into a template, whose tokens count."""
+    if kind == "Flux2KleinPipeline":
+        return lambda prompt: cut_in_dialogue(tokenizer, prompt, window)
+    if kind == "QwenImagePipeline":
+        empty = diffusers.QwenImagePipeline(**dict.fromkeys(inspect.signature(diffusers.QwenImagePipeline).parameters))
+        template, dropped = empty.prompt_template_encode, empty.prompt_template_encode_start_idx
+        return lambda prompt: cut_in_template(tokenizer, template.format(prompt), prompt, window, dropped)
     closing = tokenizer("a").input_ids[-1:] == [tokenizer.eos_token_id]
-    found = {record.idx: cut_of(tokenizer, record.prompt, reads, closing=closing) for record in records}
-    return {idx: cut for idx, cut in found.items() if cut is not None}
+    return lambda prompt: cut_of(tokenizer, prompt, window, closing=closing)

@@ -310,7 +310,7 @@ class PipelinePolicy:
             for picture in pictures:  # one at a time, so that its latents depend on nothing else
                 pixels = processor.preprocess(processor.resize(rgb(picture), *size), *size)
                 maps = self._maps(pixels.to(self.device, self.vae.dtype))
-                found.append(self.pipeline._pack_latents(maps, *maps.shape).float())
+                found.append(self._packed(maps).float())
         return torch.cat(found)
 
     def _maps(self, pixels: torch.Tensor) -> torch.Tensor:  # noqa: ARG002

@@ -115,14 +115,12 @@ image = pipeline(
         self, pictures: Sequence[Image], names: Sequence[str], sizes: Sequence[Sequence[Size]]
     ) -> list[Tensors]:
         """Packed latents (tokens, channels) of each picture, brought to its sizes."""
-        processor, pipeline = self.pipeline.image_processor, self.pipeline
+        processor = self.pipeline.image_processor
 
         def encode(row: int, size: Size) -> torch.Tensor:
             brought = self.reference_of(size)
-            pixels = processor.preprocess(processor.resize(pictures[row], *brought), *brought).unsqueeze(2)
-            maps = pipeline._encode_vae_image(pixels.to(self.device, self.vae.dtype), generator=None)[:, :, 0]
-            latents: torch.Tensor = pipeline._pack_latents(maps, *maps.shape)[0]
-            return latents
+            pixels = processor.preprocess(processor.resize(pictures[row], *brought), *brought)
+            return self._packed(self._maps(pixels.to(self.device, self.vae.dtype)))[0]
 
         return self.at_sizes("reference", sizes, lambda row, s: ["reference", names[row], self.reference_of(s)], encode)
 
@@ -166,11 +164,19 @@ image = pipeline(
         return predicted.float()
 
     def _maps(self, pixels: torch.Tensor) -> torch.Tensor:
-        maps: torch.Tensor = self.pipeline._encode_vae_image(pixels.unsqueeze(2), generator=None)[:, :, 0]
+        encoded = self.vae.encode(pixels.unsqueeze(2)).latent_dist.mode()
+        mean, deviation = self._statistics(encoded)
+        maps: torch.Tensor = ((encoded - mean) / deviation)[:, :, 0]
         return maps
 
     def _pixels(self, maps: torch.Tensor) -> torch.Tensor:
-        config, maps = self.vae.config, maps.to(self.vae.dtype)
-        mean, std = (torch.tensor(v).view(1, -1, 1, 1, 1).to(maps) for v in (config.latents_mean, config.latents_std))
-        pixels: torch.Tensor = self.vae.decode(maps * std + mean, return_dict=False)[0][:, :, 0]
+        maps = maps.to(self.vae.dtype)
+        mean, deviation = self._statistics(maps)
+        pixels: torch.Tensor = self.vae.decode(maps * deviation + mean, return_dict=False)[0][:, :, 0]
         return pixels
+
+    def _statistics(self, maps: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Mean and deviation of each channel of latents, by the autoencoder's configuration."""
+        rows = self.vae.config.latents_mean, self.vae.config.latents_std
+        mean, deviation = (torch.tensor(row).view(1, -1, 1, 1, 1).to(maps) for row in rows)
+        return mean, deviation

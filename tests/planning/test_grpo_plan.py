@@ -158,7 +158,8 @@ def test_passes_that_a_group_shares(
     ("changes", "recipe", "message"),
     [
         ({}, {"train_size": 72}, "72 x 72 does not divide into 16 px tokens and 2x2 panels.* is 64 x 64"),
-        ({}, {"eval_sizes": [64, 8]}, "a picture of 8 x 8 does not.*16 x 16"),
+        ({}, {"eval_sizes": [64, 8]}, "a picture of 8 x 8 does not.*32 x 32"),
+        ({}, {"eval_sizes": [64, 16]}, "panels of 8 x 8 px .2x2 in a picture of 16 x 16.*tokens of 16 px.*32 x 32 at"),
         ({"prompts_per_epoch": 200, "updates_per_epoch": 2}, {}, "only 184 training prompts; choose at most 184"),
         ({}, {"rewards": {"terms": {"editing": {"weight": 1}}, "aggregator": "rank", "advantage_std": "group"}},
          "reward editing does not fit this policy"),

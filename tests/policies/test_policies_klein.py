@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from dataset_world import records
 from PIL import Image
 from safetensors.torch import save_file
 from tiny_pipelines import flux2_klein
@@ -19,7 +20,9 @@ from paco_core.grpo.rollout import Sampling, rollout
 from paco_core.io.files import DataError
 from paco_core.policies import base
 from paco_core.policies.base import NoiseKey, Size
+from paco_core.policies.cuts import of_records
 from paco_core.policies.families import family_of, is_distilled, refuse_other_pipeline
+from paco_core.policies.pipeline_cuts import cut_prompts
 
 LENGTH, LORA, SIZE = 48, PolicyLora(rank=4, alpha=8), (32, 32)
 PROMPTS = ["a red cat on the beach", "The colour", "No. The animal differs: the first shows cat and the second frog."]
@@ -243,6 +246,25 @@ def test_a_long_prompt_is_noted_without_its_template(folder: Path) -> None:
     policy.encode([long := " ".join(["The colour"] * 40), "short"], LENGTH)
     (cut,) = policy.cut.values()
     assert set(policy.cut) == {long} and long.endswith(cut.lost) and cut.lost and cut.window == LENGTH
+
+
+def test_grids_count_what_the_pipeline_cuts(folder: Path) -> None:
+    """The template's tokens count: by the tokenizer's own count nothing is cut."""
+    policy, (first, second) = load(folder, 0), records(2)
+    window = len(policy.pipeline.tokenizer(PROMPTS[0]).input_ids) + 2
+    given = [first.model_copy(update={"prompt": PROMPTS[0]}), second.model_copy(update={"prompt": "a"})]
+    policy.encode([record.prompt for record in given], window)
+    found = cut_prompts(folder, given, window)
+    assert list(found) == [first.idx] and found == of_records(policy.cut, given)
+
+
+def test_a_picture_is_encoded_to_the_latents_that_its_reference_has(folder: Path) -> None:
+    """The losses dpo and sft learn from it."""
+    editor, (first, second, _) = load(folder), [picture.resize((64, 96)) for picture in pictures()]
+    encoded = editor.encode(PROMPTS[:2], LENGTH, [[first], [second]], [[(96, 64)]] * 2)
+    latents = editor.encode_pictures([first, second], (96, 64))
+    assert latents.shape == editor.noise((96, 64), KEYS[:2]).shape and latents.dtype == torch.float32
+    assert torch.equal(latents, torch.stack([row["reference 96x64"] for row in encoded.rows]))
 
 
 def test_references_that_the_family_does_not_take(folder: Path) -> None:

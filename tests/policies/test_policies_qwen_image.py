@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from dataset_world import records
 from PIL import Image
 from tiny_pipelines import qwen_image
 
@@ -17,6 +18,8 @@ from paco_core.grpo.rollout import Sampling, rollout
 from paco_core.io.files import DataError
 from paco_core.policies import base
 from paco_core.policies.base import NoiseKey, Size
+from paco_core.policies.cuts import of_records
+from paco_core.policies.pipeline_cuts import cut_prompts
 
 LENGTH, SIZE = 128, (32, 32)  # the small tokenizer makes 60 tokens more of the template than are dropped
 PROMPTS = ["a red cat on the beach", "The colour", "No. The animal differs: the first shows cat and the second frog."]
@@ -126,6 +129,29 @@ def test_a_long_prompt_is_noted_as_the_pipeline_cuts_it(policy: Any) -> None:
     other = long.removesuffix(cut.lost) + "is the same and something else entirely, on and on and on and on and on"
     first, second = policy.encode([long, other], LENGTH).rows
     assert torch.allclose(first["text"], second["text"], atol=1e-5), "what is noted as lost makes no difference"
+
+
+def test_grids_count_what_the_pipeline_cuts(policy: Any, folder: Path) -> None:
+    """The template's tokens count, as its fixed opening does not: by the tokenizer's own count nothing is cut."""
+    asked = zip(records(2), [" ".join(["The colour"] * 40), "short"], strict=True)
+    given = [record.model_copy(update={"prompt": prompt}) for record, prompt in asked]
+    policy.encode([record.prompt for record in given], LENGTH)
+    found = cut_prompts(folder, given, LENGTH)
+    assert list(found) == [given[0].idx] and found == of_records(policy.cut, given)
+    assert len(policy.pipeline.tokenizer(given[0].prompt).input_ids) < LENGTH
+
+
+def test_a_picture_is_encoded_as_the_autoencoder_is_normalised(folder: Path) -> None:
+    """The losses dpo and sft learn from it."""
+    policy: Any = base.load("qwen_image", str(folder), "cpu", "float32")
+    policy.vae.register_to_config(latents_mean=[0.5] * 4, latents_std=[2.0] * 4)
+    generator = torch.Generator().manual_seed(0)
+    picture = Image.fromarray(torch.randint(0, 255, (32, 48, 3), generator=generator, dtype=torch.uint8).numpy())
+    latents = policy.encode_pictures([picture, picture.rotate(180)], (32, 48))
+    assert latents.shape == policy.noise((32, 48), KEYS[:2]).shape and latents.dtype == torch.float32
+    pixels = policy.pipeline.image_processor.preprocess(picture, 32, 48)
+    raw = policy.vae.encode(pixels.unsqueeze(2)).latent_dist.mode()[:, :, 0]
+    assert torch.allclose(policy._unpacked(latents[:1], (32, 48))[:, :, 0] * 2 + 0.5, raw, atol=1e-5)
 
 
 def test_references_are_refused(policy: Any) -> None:
