@@ -69,10 +69,9 @@ class Preflight:
     def _asked(self) -> str:
         if not self.up_to_date:
             return "what each stage would do"
-        done = f"{len(self.up_to_date)} stages are up to date"
         if not self.costs:
-            return f"nothing would run, all {done}"
-        return f"{done}; what the others would do, at most {len(self.costs)}"
+            return "nothing would run, all stages are up to date"
+        return f"{len(self.up_to_date)} stages are up to date; what the others would do, at most {len(self.costs)}"
 
 
 def _duration(seconds: float) -> str:
