@@ -2,7 +2,7 @@
 # make test   everything that is checked
 # make quick  the tests of less than a second each, while you work
 # make gpu    speed and memory of the full-size models, on a GPU of 80 GB or more
-# make faults kills, full disks, damaged files and hostile requests; ends with a table
+# make faults kills, full disks, damaged files and hostile requests, the whole graph on a pretended GPU; ends with a table
 # make docs   the documentation as a site, in build/docs
 # make screenshots  the pictures of README and docs, from the run that is here, with the system's Chromium
 # make ui     Dagster on 127.0.0.1:3000 and MLflow on 127.0.0.1:5000, until Ctrl-C
@@ -50,7 +50,7 @@ quick: setup
 # The table goes to this file; docs/reference/reliability.md explains it.
 FAULTS ?= .paco/faults.md
 faults: setup
-	@OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive python -m pytest -n 2 --no-loadscope-reorder tests/faults --faults=$(FAULTS)
+	@OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive python -m pytest -n 2 --no-loadscope-reorder tests/faults tests/cuda --faults=$(FAULTS)
 
 gpu: setup
 	@python -m speed.gpu

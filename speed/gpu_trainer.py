@@ -15,7 +15,7 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -63,8 +63,14 @@ class Darkness:
         return np.array([1 - np.asarray(picture, dtype=float).mean() / 255 for picture in batch.whole])
 
 
-def trainer(case: str, model: Path, loss: str, dtype: str, device: str, epochs: int) -> Trainer:
-    """A training of a case on its small model."""
+def trainer(
+    case: str, model: Path, loss: str, dtype: str, device: str, epochs: int, changes: Mapping[str, Any] | None = None
+) -> Trainer:
+    """A training of a case on its small model.
+
+    Args:
+        changes: of the recipe.
+    """
     from paco_core.data.prompts.edit_prompts import drawn
     from paco_core.grpo.prompt_split import held_out_edits
 
@@ -74,7 +80,8 @@ def trainer(case: str, model: Path, loss: str, dtype: str, device: str, epochs: 
     recipe = grpo_toys.recipe(
         family=family, device=device, dtype=dtype, loss=loss, guidance=2.0, eval_sizes=[32], rewards=terms,
         epochs=epochs, eval_every=9, eval_prompts=1, lora={"rank": 2, "alpha": 4, "targets": None},
-        gradient_checkpointing=True, max_sequence_length=16, clip_range=0.05, **chosen, **NOISE[loss],
+        gradient_checkpointing=True, max_sequence_length=16, clip_range=0.05,
+        **{**chosen, **NOISE[loss], **(changes or {})},
     )  # fmt: skip
     policy = base.load(family, str(model), device, dtype, **chosen)  # type: ignore[arg-type]
     given: dict[str, Any] = {"policy": policy, "recipe": recipe, "rewards": {"darkness": Darkness()}}

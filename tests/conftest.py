@@ -34,6 +34,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--faults", metavar="FILE", help="run the whole fault suite, and write its table to this file")
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests marked ``thorough`` belong to `make faults`."""
+    if config.getoption("--faults") is None:
+        left_out = [item for item in items if item.get_closest_marker("thorough")]
+        items[:] = [item for item in items if item not in left_out]
+        config.hook.pytest_deselected(items=left_out)
+
+
 class WholeFiles(LoadScopeScheduling):
     """Tests of a file stay in one process, and all that share the smoke run.
 

@@ -22,14 +22,6 @@ def _target(config: pytest.Config) -> Path | None:
     return config.invocation_params.dir / given if given else None  # tests work in folders of their own
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests marked ``thorough`` belong to the whole suite only."""
-    if _target(config) is None:
-        left_out = [item for item in items if item.get_closest_marker("thorough")]
-        items[:] = [item for item in items if item not in left_out]
-        config.hook.pytest_deselected(items=left_out)
-
-
 def pytest_sessionstart(session: pytest.Session) -> None:
     target = _target(session.config)
     if target is not None and not hasattr(session.config, "workerinput"):

@@ -1,0 +1,108 @@
+"""Whole processes on the pretended machine: ranks that train together, and the lease that a stage takes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pretended_cuda
+import pytest
+from grpo_toys import figures, recipe, record, trainer
+from ranks import together
+from tiny import TEXT_LENGTH, tiny_flux
+
+from paco_core.io import nvidia_smi
+from paco_core.io.gpus import Gpu
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in pretended_cuda.environment(gpus=2).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+
+def python(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+
+
+@pytest.mark.slow
+def test_every_process_pretends_from_the_import_of_torch_on(machine: None) -> None:
+    code = (
+        "import sys, os; print('torch' in sys.modules); import torch; os.environ['CUDA_VISIBLE_DEVICES'] = '1';"
+        "print(torch.zeros(2, device='cuda').device, torch.cuda.device_count())"
+    )
+    assert python(code).stdout.split() == ["False", "cuda:0", "1"]
+
+
+def test_the_stand_in_answers_as_nvidia_smi(machine: None) -> None:
+    found = nvidia_smi.listed()
+    assert [gpu.number for gpu in found.gpus] == ["0", "1"] and found.trouble is None and found.too_old is None
+    assert isinstance(found.gpus[0], Gpu) and found.gpus[0].memory_gb == pytest.approx(85.9, abs=0.1)
+
+
+BACKENDS = """
+import sys, torch, torch.distributed as dist
+for backend, device in (("nccl", "cuda"), ("gloo", "cpu"), ("nccl", "cpu"), ("gloo", "cuda")):
+    dist.init_process_group(backend, init_method=f"file://{sys.argv[1]}-{backend}-{device}", rank=0, world_size=1)
+    try:
+        dist.all_reduce(torch.ones(2, device=device))
+        dist.all_gather([torch.zeros(2, device=device)], torch.ones(2, device=device))
+        print("fine")
+    except RuntimeError as error:
+        print(error)
+    dist.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+def test_a_backend_carries_the_tensors_of_its_devices(machine: None, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", BACKENDS, str(tmp_path / "meeting")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.stdout.splitlines() == [
+        "fine",
+        "fine",
+        "No backend type associated with device type cpu",
+        "ProcessGroupGloo::allgather_: unsupported device type cuda",
+    ], done.stderr[-2000:]
+
+
+def work(model: Path, out: Path) -> None:
+    """One rank trains, as a stage does under a launcher."""
+    from paco_core.policies import base
+    from paco_core.training.processes import Processes
+
+    processes = Processes("cuda")
+    rank = os.environ.get("RANK", "0")
+    assert processes.device == (f"cuda:{rank}" if processes.world > 1 else None)
+    rule = recipe(
+        device="cuda", lora={"rank": 4, "alpha": 8, "targets": ["to_q", "to_v"]}, epochs=2, eval_every=2,
+        prompts_per_epoch=2, group_size=4, updates_per_epoch=1, rollout_batch=4, train_batch=4, sampling_steps=3,
+        eval_steps=2, eval_sizes=[32], eval_seeds=[0], eval_prompts=2, max_sequence_length=TEXT_LENGTH,
+    )  # fmt: skip
+    policy = base.load("flux", str(model), processes.device or "cuda", "float32")
+    made = trainer(
+        policy=policy, recipe=rule, train=[record(n) for n in range(4)], unseen=[record(n) for n in (20, 21)],
+        processes=processes,
+    )  # fmt: skip
+    outcome = made.run(out, out / "checkpoint")
+    (out / f"rank{rank}.json").write_text(json.dumps(figures(outcome)))
+
+
+@pytest.mark.slow
+def test_two_ranks_on_two_gpus_compute_what_one_does(machine: None, tmp_path: Path) -> None:
+    model = tiny_flux(tmp_path / "flux")
+    for name in ("alone", "both"):
+        (tmp_path / name).mkdir()
+    with pretended_cuda.pretended():
+        work(model, tmp_path / "alone")
+    together(work, model, tmp_path / "both")
+    alone, first, second = (
+        json.loads((tmp_path / name).read_text()) for name in ("alone/rank0.json", "both/rank0.json", "both/rank1.json")
+    )
+    assert first == second
+    for row, other in zip(alone, first, strict=True):
+        assert other == pytest.approx(row, abs=1e-5, nan_ok=True)

@@ -1,0 +1,124 @@
+"""Copies between devices, which are copies here, too, and what only a tensor on the processor can do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from pretended_cuda import labels
+from pretended_cuda.patching import Patches
+
+_TO, _NUMPY, _ARRAY = torch.Tensor.to, torch.Tensor.numpy, torch.Tensor.__array__
+_CLONE = torch.UntypedStorage.clone
+
+
+class _Moved(torch.autograd.Function):
+    """A copy on another device, whose gradient goes back to where the tensor was."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+        ctx.home = labels.device_of(tensor)
+        return _copied(tensor, device)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:  # type: ignore[override]
+        return _copied(gradient, ctx.home), None
+
+
+def _copied(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    from pretended_cuda.operations import silent
+
+    with silent():
+        made = _TO(tensor, device) if device.type == "meta" else tensor.clone()
+        if device.type == "cuda":
+            labels.put(made, device.index)
+    return made
+
+
+def _parsed(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[torch.device | None, dict[str, Any]]:
+    """The device that ``to`` was asked for, and the rest of what it was."""
+    given = dict(kwargs)
+    left = list(args)
+    device = given.pop("device", None)
+    if "other" in given:
+        left.insert(0, given.pop("other"))
+    if left and isinstance(left[0], torch.Tensor):
+        other = left.pop(0)
+        device, given["dtype"] = labels.device_of(other), other.dtype
+    elif left and isinstance(left[0], (str, int, torch.device)) and not isinstance(left[0], bool):
+        device = left.pop(0)
+    elif left and left[0] is None:
+        left.pop(0)
+    if left and isinstance(left[0], torch.dtype):
+        given["dtype"] = left.pop(0)
+    elif left and left[0] is None:
+        left.pop(0)
+    given |= dict(zip(("non_blocking", "copy"), left, strict=False))
+    return labels.asked(device), {name: value for name, value in given.items() if value is not None}
+
+
+def _to(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+    device, rest = _parsed(args, kwargs)
+    here = labels.device_of(self)
+    if device is None or device == here or "cuda" not in (device.type, here.type):
+        kept = {} if device is None or here.type == "cuda" else {"device": device}
+        return _TO(self, **kept, **rest)
+    if here.type == "meta":
+        raise NotImplementedError("Cannot copy out of meta tensor; no data!")
+    moved = _Moved.apply(self, device) if torch.is_grad_enabled() and self.requires_grad else _copied(self, device)
+    rest.pop("copy", None)
+    return _TO(moved, **rest) if rest else moved
+
+
+def _cuda(self: torch.Tensor, device: Any = None, non_blocking: bool = False, **_: Any) -> torch.Tensor:
+    return _to(self, "cuda" if device is None else device)
+
+
+def _cpu(self: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+    return _to(self, "cpu")
+
+
+def _new_tensor(self: torch.Tensor, data: Any, **settings: Any) -> torch.Tensor:
+    return torch.tensor(data, **{"dtype": self.dtype, "device": labels.device_of(self), **settings})
+
+
+def _refuse(tensor: torch.Tensor) -> None:
+    if (gpu := labels.gpu_of(tensor)) is not None:
+        raise TypeError(
+            f"can't convert cuda:{gpu} device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory "
+            "first."
+        )
+
+
+def _numpy(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    if not kwargs.get("force"):
+        _refuse(self)
+    return _NUMPY(self, *args, **kwargs)
+
+
+def _array(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    _refuse(self)
+    return _ARRAY(self, *args, **kwargs)
+
+
+def _clone(self: Any) -> Any:
+    """As ``copy.deepcopy`` of a tensor makes it."""
+    made = _CLONE(self)
+    found = labels._labels.get(self._cdata)
+    if found is not None:
+        labels.put_storage(made, found[0])
+    return made
+
+
+def install(patches: Patches) -> None:
+    tensor = torch.Tensor
+    patches.set(tensor, "device", property(labels.device_of))
+    patches.set(tensor, "is_cuda", property(lambda self: labels.gpu_of(self) is not None))
+    patches.set(tensor, "is_cpu", property(lambda self: labels.device_of(self).type == "cpu"))
+    patches.set(tensor, "get_device", lambda self: -1 if (gpu := labels.gpu_of(self)) is None else gpu)
+    patches.set(tensor, "pin_memory", lambda self, device=None: self.clone())
+    patches.set(tensor, "new_tensor", _new_tensor)
+    for name, function in (("to", _to), ("cuda", _cuda), ("cpu", _cpu), ("numpy", _numpy), ("__array__", _array)):
+        patches.set(tensor, name, function)
+    patches.set(torch.UntypedStorage, "clone", _clone)

@@ -1,0 +1,80 @@
+"""The pretended machine: which of its GPUs a process sees, when it first used CUDA, the current GPU of each thread."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+COUNT, VISIBLE = "PRETENDED_GPUS", "CUDA_VISIBLE_DEVICES"
+MEMORY = 80 * 2**30
+
+
+def uuid(number: int) -> str:
+    return f"GPU-{number:08d}-0000-0000-0000-000000000000"
+
+
+class Machine:
+    """CUDA reads CUDA_VISIBLE_DEVICES once, at its first use; a process forked after it has no CUDA."""
+
+    def __init__(self) -> None:
+        self.count = int(os.environ.get(COUNT, "2"))
+        self.current = threading.local()
+        self.forget()
+        os.register_at_fork(after_in_child=self._forked)
+
+    def forget(self) -> None:
+        self.read: str | None = None
+        self.seen: list[int] | None = None
+        self.forked = False
+
+    def _forked(self) -> None:
+        self.forked = self.seen is not None
+
+    def use(self) -> list[int]:
+        """The numbers of the GPUs that this process sees; from the first call on they are settled."""
+        self.refuse_fork()
+        named = os.environ.get(VISIBLE)
+        if self.seen is None:
+            self.read, self.seen = named, _seen(named, self.count)
+        elif named != self.read and _seen(named, self.count) != self.seen:
+            raise RuntimeError(f"{VISIBLE} became {named!r} after CUDA's first use, which read {self.read!r}")
+        return self.seen
+
+    def refuse_fork(self) -> None:
+        if self.forked:
+            raise RuntimeError(
+                "Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must use the "
+                "'spawn' start method"
+            )
+
+    def index(self, index: int | None) -> int:
+        """The number of a GPU as this process counts, where None is its thread's current one."""
+        seen = self.use()
+        number = getattr(self.current, "index", 0) if index is None else index
+        if not seen:
+            raise RuntimeError("No CUDA GPUs are available")
+        if not 0 <= number < len(seen):
+            raise RuntimeError(f"CUDA error: invalid device ordinal {number} of {len(seen)}")
+        return number
+
+    def choose(self, index: int) -> int:
+        """Make it this thread's current GPU; the one before."""
+        before = getattr(self.current, "index", 0)
+        self.current.index = self.index(index)
+        return before
+
+
+def _seen(named: str | None, count: int) -> list[int]:
+    """As CUDA reads it: up to the first word that names no GPU."""
+    if named is None:
+        return list(range(count))
+    numbers = {name: n for n in range(count) for name in (str(n), uuid(n))}
+    seen: list[int] = []
+    for word in named.split(","):
+        if word.strip() not in numbers:
+            break
+        seen.append(numbers[word.strip()])
+    return seen
+
+
+MACHINE = Machine()
