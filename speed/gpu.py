@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from paco_core.io.atomic import atomic
-from paco_core.planning.footprint import H100_FLOPS
+from paco_core.planning.reached import H100_FLOPS
 from speed import gpu_reward
 from speed.reward_common import ROOT, in_own_process
 from speed.reward_training import VARIANTS

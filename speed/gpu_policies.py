@@ -25,7 +25,8 @@ from paco_core.grpo.learner import Learner
 from paco_core.grpo.rollout import Sampling, Trajectory, rollout
 from paco_core.io.numbers import whole
 from paco_core.planning.device_memory import device_memory
-from paco_core.planning.footprint import H100_FLOPS, Architecture, architecture
+from paco_core.planning.footprint import Architecture, architecture
+from paco_core.planning.reached import H100_FLOPS
 from paco_core.policies.base import NoiseKey
 from paco_core.policies.families import family_of
 from paco_core.policies.pipeline_policy import PipelinePolicy

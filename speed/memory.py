@@ -13,7 +13,7 @@ import argparse
 import json
 import weakref
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from paco_core.config import profiles
 from paco_core.config.params import Params
 from paco_core.planning.device_memory import device_memory
 from paco_core.planning.footprint import KNOWN
+from paco_core.policies.adapters import rounded
 from speed.policy_models import build, encoded
 
 RESULT = Path(__file__).with_suffix(".json")
@@ -96,14 +97,14 @@ def measure(params: Params, name: str) -> dict[str, float]:
             given = encoded(policy, recipe, found, side).take([0] * batch)
             latents = torch.empty(batch, (side // found.patch) ** 2, found.channels)
             size = (side, side)
-            with torch.set_grad_enabled(train):
+            with torch.set_grad_enabled(train), nullcontext() if train else rounded(policy.transformer):
                 velocity: torch.Tensor = policy.velocity(latents, 0.9, given, recipe.guidance, size)
                 if train:
                     velocity.square().mean().backward()
             return latents
 
         def decoded(latents: torch.Tensor, side: int) -> None:
-            with torch.no_grad():
+            with torch.no_grad(), rounded(policy.transformer):  # as `decode` does
                 for part in policy.decoded_at_once(latents, (side, side)):
                     policy._pixels(policy._unpacked(part, (side, side)))
                     break  # the others are like it

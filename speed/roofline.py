@@ -5,7 +5,8 @@
 Each operation takes the longer of two times: its arithmetic at the speed of its number format, and its bytes, read and
 written, at the memory's (the roofline model, Williams et al. 2009). Both are what kernels reach, not the data sheet's
 peaks. The sum over a pass is what PyTorch's operations take one after another, with nothing lost between them. `paco
-plan` takes its share of the peak from here (`footprint.UTILISATION`). Prints one line a pass; writes JSON.
+plan` prints the share of the peak from here (`reached.ROOFLINE`) beside what a GPU measured. Prints one line a pass;
+writes JSON.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from torch.utils.flop_counter import flop_registry
 
 from paco_core.config import profiles
 from paco_core.config.params import PolicyRecipe
-from paco_core.planning.footprint import H100_FLOPS, Architecture, architecture
+from paco_core.planning.footprint import Architecture, architecture
+from paco_core.planning.reached import H100_FLOPS
 from paco_core.policies.adapters import rounded
 from paco_core.policies.families import family_of
 from speed.memory import RECIPES, allocate

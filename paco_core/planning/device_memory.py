@@ -76,7 +76,7 @@ def device_memory(params: Params, policy: str, root: Path) -> DeviceMemory | Non
     need = footprint(found, recipe, (0, 0))
     size = _bytes(recipe)
     side, batch = max(recipe.eval_sizes), recipe.eval_batch or recipe.rollout_batch
-    held = need.weights_gb + need.adapter_gb
+    held = need.weights_gb + need.adapter_gb + need.rounded_gb
     painted = max(found.sampling_gb(recipe, side, batch, size), found.decoding_gb(side, batch, size))
     phases = {
         "encoding": max(

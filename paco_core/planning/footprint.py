@@ -5,20 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import get_args
 
 from paco_core.config.params import PolicyRecipe
 from paco_core.grpo.sizes import token_pixels
 from paco_core.io.files import DataError, read_json
+from paco_core.planning.reached import MEASURED, ROOFLINE, Kind
 from paco_core.policies.base import DECODE_PIXELS
 from paco_core.policies.families import edits, family_of
 
-H100_FLOPS = 989e12  # dense bf16, from its data sheet
-#: Values of hidden width a token, fitted to the peaks of the public models on fake tensors (`python -m speed.memory`):
-#: what the backward of one block holds for a token (`Blocks.sampled`: what a pass without gradient does). A pass
-#: without checkpointing keeps more in each block (Megatron's count, arXiv 2205.05198).
-BACKWARD, KEPT_A_BLOCK = 27, 34
-Kind = Literal["FluxTransformer2DModel", "QwenImageTransformer2DModel", "Flux2Transformer2DModel"]
+#: Values of hidden width a token that a pass without checkpointing keeps in each block (Megatron's count, arXiv
+#: 2205.05198). The other such numbers, in :class:`Blocks`, are fitted to the peaks of the public models on fake tensors
+#: (`python -m speed.memory`).
+KEPT_A_BLOCK = 34
 Layers = dict[str, tuple[int, int]]  # widths in and out of a block's linear layers, in hidden widths
 
 
@@ -29,7 +28,7 @@ class Blocks:
     ``modulation`` = weights beside them in a double block, in a single one, and in what all share; ``a_token`` =
     weights that a token meets in a block; ``decoding`` = bytes that decoding a pixel takes in bfloat16, at the peak of
     the public VAEs on fake tensors; ``sampled`` = values of hidden width that a pass without gradient holds for a token
-    of picture and of text.
+    of picture and of text; ``backward`` = what the backward of one block holds for a token.
     """
 
     double: Layers
@@ -38,6 +37,7 @@ class Blocks:
     a_token: int
     decoding: int
     sampled: tuple[int, int] = (28, 6)
+    backward: int = 27
 
 
 _ATTENTION: Layers = dict.fromkeys(
@@ -67,19 +67,15 @@ BLOCKS: dict[Kind, Blocks] = {
         (0, 0, 15),
         13,
         1620,
-        (53, 53),  # single blocks, most of them, hold the words beside the picture, and gated layers are wide
+        (30, 30),  # single blocks, most of them, hold the words beside the picture
+        55,  # gated layers are wide
     ),
-}
-#: Shares of an H100's peak that a pass without and one with gradient reach at best, in bfloat16: the roofline of the
-#: project's own passes on fake tensors (`python -m speed.roofline`). More than half of a pass moves memory. FLUX.2's
-#: are taken to be FLUX's.
-UTILISATION: dict[Kind, tuple[float, float]] = {
-    "FluxTransformer2DModel": (0.39, 0.30),
-    "QwenImageTransformer2DModel": (0.39, 0.26),
-    "Flux2Transformer2DModel": (0.39, 0.30),
 }
 #: Bytes of a weight as it is kept: bits, and the scales of blocks of 64 (nf4) or of rows (fp8).
 KEPT_BYTES = {"nf4": 0.5 + 4 / 64, "fp8": 1.0}
+#: Beside the blocks on a GPU: embedders and decoder (0.35 GB at most), and workspaces of kernels. With it no phase that
+#: an H200 measured is above its estimate (docs/reference/gpu.md).
+BESIDE_GB = 0.75
 
 
 @dataclass(frozen=True)
@@ -142,7 +138,11 @@ class Architecture:
             sum(self.tokens(recipe, recipe.train_size)),
             family_of(recipe.family).passes_a_step(recipe.guidance),
         )
-        deep = streams * self.blocks + BACKWARD if checkpointing else streams * self.blocks * KEPT_A_BLOCK
+        deep = (
+            streams * self.blocks + BLOCKS[self.kind].backward
+            if checkpointing
+            else streams * self.blocks * KEPT_A_BLOCK
+        )
         return batch * length * deep * self.hidden * size / 1e9
 
     def decoding_gb(self, side: int, batch: int, size: int) -> float:
@@ -226,14 +226,19 @@ def _text_patch(folder: Path) -> int | None:
 
 @dataclass(frozen=True)
 class Footprint:
-    """Estimates of one training process: GB by part, and of an epoch floating point operations and H100 seconds."""
+    """Estimates of one training process: GB by part, and of an epoch floating point operations and H100 seconds.
+
+    ``rounded_gb``: the copy of the adapter that a GPU samples with, part of ``activations_gb``.
+    """
 
     weights_gb: float
     adapter_gb: float
     activations_gb: float
     kept_gb: float
     flops_an_epoch: float
-    seconds_an_epoch: float  # in passes
+    seconds_an_epoch: float  # in passes, as measured
+    roofline_seconds_an_epoch: float  # at best
+    rounded_gb: float = 0.0
 
     @property
     def memory_gb(self) -> float:
@@ -255,10 +260,12 @@ def footprint(found: Architecture, recipe: PolicyRecipe, passes: tuple[int, int]
     each = (
         4 + 4 + 4 + 8 + moments + (4 if recipe.loss in ("nft", "dpo") else 0)
     )  # weight, EMA, gradient, its fp64 sum, moments
+    on_gpu = recipe.device.startswith("cuda")
+    rounded = 2 * lora / 1e9 if on_gpu and size == 2 else 0.0
     activations = max(
         found.training_gb(recipe, recipe.train_batch, size, checkpointing=recipe.gradient_checkpointing),
-        found.sampling_gb(recipe, recipe.train_size, recipe.rollout_batch, size),
-        found.decoding_gb(recipe.train_size, recipe.rollout_batch, size),
+        rounded + found.sampling_gb(recipe, recipe.train_size, recipe.rollout_batch, size),
+        rounded + found.decoding_gb(recipe.train_size, recipe.rollout_batch, size),
     )
     steps = len(recipe.train_steps or recipe.noise_steps) or recipe.sampling_steps
     images = recipe.pictures_an_epoch
@@ -267,12 +274,14 @@ def footprint(found: Architecture, recipe: PolicyRecipe, passes: tuple[int, int]
     forward = found.pass_flops(image, words)
     backward = 3 if recipe.gradient_checkpointing else 2  # frozen weights need no gradient of their own
     sampled, trained = forward * passes[0], forward * passes[1] * backward
-    sampling, training = UTILISATION[found.kind]
+    weights = found.parameters * (KEPT_BYTES[recipe.base] if recipe.base else size) / 1e9
     return Footprint(
-        weights_gb=found.parameters * (KEPT_BYTES[recipe.base] if recipe.base else size) / 1e9,
+        weights_gb=weights + (BESIDE_GB if on_gpu else 0.0),
         adapter_gb=lora * each / 1e9,
         activations_gb=activations,
         kept_gb=kept / 1e9,
         flops_an_epoch=sampled + trained,
-        seconds_an_epoch=(sampled / sampling + trained / training) / H100_FLOPS,
+        seconds_an_epoch=MEASURED[found.kind].seconds(sampled, trained),
+        roofline_seconds_an_epoch=ROOFLINE[found.kind].seconds(sampled, trained),
+        rounded_gb=rounded,
     )
