@@ -41,7 +41,7 @@ from paco_core.config.params_data import (
     ReasonsParams,
 )
 from paco_core.config.params_edits import EditingParams, EditPromptsParams, EditQuestion, EditsParams, Painter
-from paco_core.config.params_losses import EarlyStop
+from paco_core.config.params_losses import EarlyStop, HackMeter
 from paco_core.config.params_policies import PoliciesParams, PolicyRecipe, PolicyTraining
 from paco_core.config.params_reward import RewardParams, ServingParams
 from paco_core.config.params_rewards import HttpScorer, RewardSet, RewardTerm, Rubric
@@ -57,6 +57,7 @@ __all__ = [
     "EditingParams",
     "EditsParams",
     "GridsParams",
+    "HackMeter",
     "HttpScorer",
     "LoraParams",
     "Painter",

@@ -37,17 +37,20 @@ class KlParams(Section):
     """weight of the distance to the model without adapter; 0 = no such pass"""
     form: Literal["exact", "paper"] = "exact"
     """exact, or divided by the step's deviation as in the paper"""
+    where: Literal["everywhere", "disagreement"] = "everywhere"
+    """all samples, or only those that the hack meter's training judge puts above the mean of their group and its
+    held-out judge does not"""
 
 
-class Drift(Section):
-    """Two judges that no longer agree: the one that trains, and one that only watches."""
+class HackMeter(Section):
+    """Two judges of one question, one that trains and one that only watches, and measures that no judge sees."""
 
     trained: str
     """term of the recipe's rewards that the policy is trained by"""
     held_out: str
     """term of weight 0, the same reward by a judge that trains nothing"""
-    bound: FromZero
-    """gain by the former less gain by the latter above which a training ends"""
+    near_copy: Annotated[float, Field(ge=0, le=1)] = 0.05
+    """root mean square pixel difference, 0 to 1, below which two panels, or edit and reference, are near-copies"""
 
 
 class EarlyStop(Section):
@@ -59,6 +62,7 @@ class EarlyStop(Section):
     """share of the first epochs' panel diversity below which a training ends"""
     patience: Positive = 3
     """epochs that both must hold; also how many first epochs are averaged"""
-    drift: Drift | None = None
+    drift: FromZero | None = None
+    """gain by the hack meter's training judge less gain by the held-out one that ends a training; null = none does"""
     nan: Literal["error", "stop"] = "error"
     """what a gradient that is not finite does"""

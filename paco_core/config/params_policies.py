@@ -31,8 +31,8 @@ from paco_core.config.params_base import (
     Seed,
     Side,
 )
-from paco_core.config.params_losses import OFFLINE, DpoParams, EarlyStop, KlParams, Loss, NftParams
-from paco_core.config.params_rewards import RewardSet, refuse_unknown
+from paco_core.config.params_losses import OFFLINE, DpoParams, EarlyStop, HackMeter, KlParams, Loss, NftParams
+from paco_core.config.params_rewards import RewardSet, refuse_judges, refuse_unknown
 from paco_core.config.references import AdapterRef, ModelRef, PreferencesFolder, UserFile
 from paco_core.config.registered import registered
 from paco_core.io.files import DataError, checked_name
@@ -115,6 +115,7 @@ class PolicyTraining(Section):
     """epochs between checkpoints"""
     keep_checkpoints: Annotated[Positive, HOW] = 1
     """how many of the newest checkpoints are kept"""
+    hack_meter: HackMeter | None = None
     early_stop: EarlyStop | None = None
     seed: Seed
     """seed of everything that is drawn"""
@@ -290,18 +291,13 @@ class PolicyRecipe(PolicyTraining):
         return self
 
     @model_validator(mode="after")
-    def _drift_is_between_two_judges(self) -> PolicyRecipe:
-        drift = self.early_stop.drift if self.early_stop else None
-        if drift is None:
-            return self
-        weights = {name: term.weight for name, term in self.rewards.terms.items()}
-        if missing := [name for name in (drift.trained, drift.held_out) if name not in weights]:
-            raise ValueError(f"early_stop.drift: {missing[0]!r} is no term of rewards; there are {', '.join(weights)}")
-        if weights[drift.trained] == 0 or weights[drift.held_out] != 0:
-            raise ValueError(
-                f"early_stop.drift: a reward that trains ({drift.trained}: weight {weights[drift.trained]:g}) is "
-                f"compared with one of weight 0 ({drift.held_out}: weight {weights[drift.held_out]:g})"
-            )
+    def _judges_are_compared(self) -> PolicyRecipe:
+        if self.hack_meter is not None:
+            refuse_judges(self.hack_meter, self.reward_sets)
+        elif self.early_stop is not None and self.early_stop.drift is not None:
+            raise ValueError("early_stop.drift compares the judges of hack_meter: name them there")
+        elif self.kl.where == "disagreement":
+            raise ValueError("kl.where: disagreement is that of the judges of hack_meter: name them there")
         return self
 
     @property

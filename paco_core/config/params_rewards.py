@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from paco_core.config.params_base import AboveZero, ChatParams, Device, Natural, Number, Positive, Section
+from paco_core.config.params_losses import HackMeter
 from paco_core.config.references import ModelRef
 from paco_core.config.registered import FUNCTION, names_of, registered
 from paco_core.io.nearest import meant
@@ -103,3 +105,21 @@ def refuse_unknown(rewards: RewardSet, key: str) -> None:
             raise ValueError(
                 f"{key}: reward {asked!r} is unknown; {hint}Choose among {', '.join(names)}, or name module:function"
             )
+
+
+def refuse_judges(meter: HackMeter, sets: Mapping[str, RewardSet]) -> None:
+    """The judges of a hack meter are terms of every set that is asked, and one of them trains nothing.
+
+    Raises:
+        ValueError: naming the term, and what its weight is.
+    """
+    judges = (meter.trained, meter.held_out)
+    for key, rewards in sets.items():
+        if missing := [name for name in judges if name not in rewards.terms]:
+            raise ValueError(f"hack_meter: {missing[0]!r} is no term of {key}; there are {', '.join(rewards.terms)}")
+    trained, held_out = (sets["rewards"].terms[name].weight for name in judges)
+    if trained == 0 or held_out != 0:
+        raise ValueError(
+            f"hack_meter: a reward that trains ({meter.trained}: weight {trained:g}) is compared with one of weight 0 "
+            f"({meter.held_out}: weight {held_out:g})"
+        )

@@ -7,12 +7,16 @@ import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from paco_core.config.params import PolicyTraining
+from paco_core.config.params import PolicyRecipe, PolicyTraining
 from paco_core.grpo import ratio
 from paco_core.io.check_report import CheckReport
 from paco_core.io.files import DataError
 
 Row = Mapping[str, float]
+DRIFT = (
+    *(f"{key}{end}" for key in ("trained_gain", "held_out_gain", "drift") for end in ("", "_low", "_high")),
+    "drift_prompts",
+)
 DIVERSITY_KEPT = {"panel_diversity": 0.5, "reference_distance": 0.25}  # of the value before training
 
 
@@ -74,3 +78,32 @@ def ratio_before_update(rows: Sequence[Row], params: PolicyTraining) -> CheckRep
     if warning := ratio.clipped_early(share, params):
         return CheckReport(name, False, "WARN", warning, found)
     return CheckReport(name, True, "ERROR", said, found)
+
+
+def shared_gain(rows: Sequence[Row], recipe: PolicyRecipe) -> CheckReport:
+    """A gain by the judge that trains must be one by the judge that does not, as the last evaluation measured both.
+
+    It is not shared at a size where the training judge's gain and the drift are above zero with their whole 95%
+    intervals over prompts, and the held-out judge's gain is not.
+    """
+    name, meter = "gain_is_shared", recipe.hack_meter
+    if meter is None:
+        return CheckReport(name, True, "ERROR", "no held-out judge watched: the recipe has no hack_meter")
+    found: dict[str, str | int | float] = {}
+    told, alone = [], []
+    for side in recipe.eval_sizes:
+        last = {key: _last(rows, f"eval/{side}/{key}") for key in DRIFT}
+        found |= {f"{key}_{side}px": value for key, value in last.items() if not math.isnan(value)}
+        gains = "; ".join(
+            f"{words} {last[key]:+.3f} ({last[f'{key}_low']:+.3f} to {last[f'{key}_high']:+.3f})"
+            for key, words in (
+                ("trained_gain", meter.trained), ("held_out_gain", f"held-out {meter.held_out}"), ("drift", "drift")
+            )
+        )  # fmt: skip
+        told.append(f"at {side} px over {last['drift_prompts']:.0f} prompts {gains}")
+        if last["trained_gain_low"] > 0 and last["drift_low"] > 0 and not last["held_out_gain_low"] > 0:
+            alone.append(f"{side} px")
+        if math.isnan(last["drift_low"]):
+            alone.append(f"{side} px (not measured: fewer than two prompts have scores of both judges)")
+    end = f"; the held-out judge does not share the gain at {', '.join(alone)}" if alone else ""
+    return CheckReport(name, not alone, "ERROR", f"{'. '.join(told)}{end}", found)

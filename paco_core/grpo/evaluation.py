@@ -31,10 +31,14 @@ SHEET_COLUMNS = 8
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Metrics named ``<size>/<metric>``, and the pictures of each size in the order of prompts, then seeds."""
+    """Metrics named ``<size>/<metric>``, and the pictures of each size in the order of prompts, then seeds.
+
+    ``scores``: of each reward by the same names, (prompts, seeds), NaN where a picture has none.
+    """
 
     metrics: dict[str, float]
     pictures: dict[int, list[Image]]
+    scores: dict[str, np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -53,11 +57,14 @@ class Evaluator:
         """Sample, score and measure with the weights that the policy holds now; every process gets the same."""
         metrics: dict[str, float] = {}
         pictures: dict[int, list[Image]] = {}
+        each: dict[str, np.ndarray] = {}
         rows = [row for row in range(len(self.records)) for _ in self.recipe.eval_seeds]
         owners = [self.records[row] for row in rows]
         for side in self.recipe.eval_sizes:
             images, scores = self._paint(side, rows, owners)
             metrics |= {f"{side}/{name}": _mean(values) for name, values in scores.rewards.items()}
+            shape = (len(self.records), -1)
+            each |= {f"{side}/{name}": values.reshape(shape) for name, values in scores.rewards.items()}
             if self.recipe.test_rewards is not None:
                 metrics[f"{side}/score"] = _combined(scores, self.recipe.test_rewards, len(self.records))
             metrics[f"{side}/{scores.measure}"] = float(scores.diversity.mean())
@@ -65,7 +72,7 @@ class Evaluator:
                 panels = [cut(image, record.layout) for image, record in zip(images, owners, strict=True)]
                 metrics |= {f"{side}/{name}": value for name, value in self.gold(panels, owners).items()}
             pictures[side] = images
-        return Evaluation(metrics, pictures)
+        return Evaluation(metrics, pictures, each)
 
     def _paint(self, side: int, rows: list[int], owners: list[PromptRecord]) -> tuple[list[Image], Scores]:
         """Pictures and scores in the order of ``rows``; batches hold one size and are dealt to the processes."""

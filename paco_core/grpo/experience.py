@@ -34,7 +34,8 @@ class Bucket:
 class Experience:
     """One epoch's samples, group after group: prompt row, noise key and advantage of each (N,).
 
-    The advantage is NaN where a sample could not be scored: no loss learns from it.
+    The advantage is NaN where a sample could not be scored: no loss learns from it. ``held``: 1 where the KL counts and
+    0 where it does not (N,); None = it counts everywhere.
     """
 
     encoded: Encoded
@@ -42,6 +43,7 @@ class Experience:
     keys: Sequence[NoiseKey]
     advantages: np.ndarray
     buckets: Sequence[Bucket]
+    held: np.ndarray | None = None
 
     def conditions(self, samples: Sequence[int]) -> Condition:
         return self.encoded.take([self.rows[sample] for sample in samples])

@@ -60,9 +60,14 @@ def note(row: Mapping[str, float]) -> str:
     return ", ".join(f"{name.removeprefix('reward/')} {row[name]:.3f}" for name in row if name.startswith("reward/"))
 
 
+def picture_names(records: Sequence[PromptRecord], seeds: Sequence[int]) -> list[str]:
+    """Files of an evaluation's pictures, in its order."""
+    return [f"{record.idx}-{seed}.png" for record in records for seed in seeds]
+
+
 def save_pictures(folder: Path, evaluation: Evaluation, records: Sequence[PromptRecord], seeds: Sequence[int]) -> None:
     """PNG files ``<size>/<prompt id>-<seed>.png``, replacing what the folder held."""
-    names = [f"{record.idx}-{seed}.png" for record in records for seed in seeds]
+    names = picture_names(records, seeds)
     with atomic(folder, replace=True) as part:
         for side, pictures in evaluation.pictures.items():
             (part / str(side)).mkdir(parents=True)

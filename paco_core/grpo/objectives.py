@@ -73,6 +73,15 @@ def _advantages(experience: Experience, batch: MicroBatch, limit: float, device:
     return given.clamp(-limit, limit)
 
 
+def _held(experience: Experience, batch: MicroBatch, beta: float, distance: torch.Tensor) -> torch.Tensor:
+    """The weighed distance to the reference (N,), where the KL counts."""
+    if experience.held is None:
+        return beta * distance
+    return (
+        beta * distance * torch.as_tensor(experience.held[batch.samples], dtype=distance.dtype, device=distance.device)
+    )
+
+
 class TransitionObjective:
     """Policy gradient on the noisy steps of the rollout: ppo, grpo_guard."""
 
@@ -147,7 +156,7 @@ class TransitionObjective:
         if reference is None:
             return terms
         distance = gaussian_kl(transition.mean, reference, transition, step, kl.form)
-        return replace(terms, loss=found.loss + kl.beta * distance, kl=distance.detach())
+        return replace(terms, loss=found.loss + _held(experience, batch, kl.beta, distance), kl=distance.detach())
 
     def after_epoch(self, finished: int) -> None:  # noqa: ARG002
         self._old = {}
@@ -217,7 +226,7 @@ class ForwardObjective:
         if reference is None:
             return Terms(loss)
         distance = ((new - reference) ** 2).flatten(1).mean(dim=1)  # as in DiffusionNFT's code
-        return Terms(loss + kl.beta * distance, kl=distance.detach())
+        return Terms(loss + _held(experience, batch, kl.beta, distance), kl=distance.detach())
 
     def after_epoch(self, finished: int) -> None:
         """`old` follows the trained adapter: old <- decay old + (1 - decay) trained."""

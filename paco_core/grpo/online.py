@@ -18,11 +18,24 @@ from paco_core.grpo.objectives import Objective
 from paco_core.grpo.sampler import Sampler
 from paco_core.io.files import DataError
 from paco_core.policies.base import NoiseKey
-from paco_core.rewards.aggregation import aggregate
+from paco_core.rewards.aggregation import aggregate, normalise
 
 if TYPE_CHECKING:
     from paco_core.config.params import PolicyRecipe
     from paco_core.data.records.records import PromptRecord
+
+
+def disagreement(trained: np.ndarray, held_out: np.ndarray) -> np.ndarray:
+    """1 where the training judge puts a sample above its group's mean and the held-out one does not, else 0: (P, G).
+
+    These are the samples that the policy would learn from and the other judge would not; where the latter has no score
+    it is 1, too.
+
+    Args:
+        trained, held_out: scores (P, G), NaN where there is none.
+    """
+    above = [normalise(values) > 0 for values in (trained, held_out)]
+    return (above[0] & ~above[1]).astype(np.float64)
 
 
 class Epochs(Protocol):
@@ -84,8 +97,13 @@ class OnlineEpochs:
         figures = reward_figures(scores, combined, given)
         if recipe.num_noise_steps is not None:
             figures["first_noise_step"] = float(noisy[0])
+        held = None
+        if recipe.hack_meter is not None and recipe.kl.where == "disagreement":
+            judges = (recipe.hack_meter.trained, recipe.hack_meter.held_out)
+            held = disagreement(*(scores.rewards[name].reshape(shape) for name in judges)).reshape(-1)
+            figures["disagreement"] = float(held.mean())
         seconds = {"seconds/sample": sampled - clock, "seconds/wait_for_scores": scored - sampled}
-        return Experience(self.sampler.encoded, rows, keys, flat, buckets), figures, seconds
+        return Experience(self.sampler.encoded, rows, keys, flat, buckets, held), figures, seconds
 
     def _refuse_failures(self, given: Advantages, samples: int) -> None:
         if given.failed > self.max_failed_share * samples:

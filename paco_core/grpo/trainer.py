@@ -10,7 +10,7 @@ import shutil
 import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,9 +21,11 @@ from paco_core.grpo.figures import (
     evaluated,
     evaluation_row,
     note,
+    picture_names,
     save_pictures,
     save_references,
 )
+from paco_core.grpo.hack_meter import Start, measure, write_scores
 from paco_core.grpo.learner import Learner
 from paco_core.grpo.online import Epochs
 from paco_core.grpo.outcome import Outcome, Reports
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
 
 SHEET_PICTURES = 16
 BEFORE = "samples-before"  # beside the checkpoints: a run that goes on does not paint them again
+BEFORE_SCORES = "scores-before.json"
 
 
 @dataclass(frozen=True)
@@ -87,9 +90,10 @@ class Trainer:
         spent: Row = {}
         start, stopped = 0, None
         if found is None or not (store / BEFORE).is_dir():
-            before = self._evaluate(0)
+            before = self._evaluate(0, None)
             rows.append({"epoch": 0.0, **self._told(before, 0)})
             if self.processes.main:
+                write_scores(store / BEFORE_SCORES, before.scores)
                 save_pictures(store / BEFORE, before, self.split.unseen, self.recipe.eval_seeds)
         if found is not None:
             start, stopped = found.done, found.notes["stopped"]
@@ -103,11 +107,11 @@ class Trainer:
                 and evaluated(rows[-1]) == {}
                 and start % self.recipe.eval_every == 0
             ):
-                self._evaluate_midway(start, rows[-1])  # it was the last epoch of a shorter training
+                self._evaluate_midway(start, rows[-1], store)  # it was the last epoch of a shorter training
         for epoch in range(start, self.recipe.epochs):
             if stopped:
                 break
-            stopped = self._one_epoch(epoch, rows, spent)
+            stopped = self._one_epoch(epoch, rows, spent, store)
             done = epoch + 1
             if done % self.recipe.checkpoint_every == 0 or done == self.recipe.epochs or stopped:
                 self._save(store, done, {"rows": _plain(rows), "seconds": spent, "stopped": stopped})
@@ -115,7 +119,7 @@ class Trainer:
             self.reports.say(f"stopped after epoch {int(rows[-1]['epoch'])} of {self.recipe.epochs}: {stopped}")
         return self._finish(out, store, rows, spent, start, stopped)
 
-    def _one_epoch(self, epoch: int, rows: list[Row], spent: Row) -> str | None:
+    def _one_epoch(self, epoch: int, rows: list[Row], spent: Row, store: Path) -> str | None:
         """Train, evaluate where it is due, log; why to stop, or None."""
         rule, done = self.recipe.early_stop, epoch + 1
         try:
@@ -128,17 +132,17 @@ class Trainer:
         for name, value in seconds.items():
             spent[name] = spent.get(name, 0.0) + value
         if done % self.recipe.eval_every == 0 and done < self.recipe.epochs:
-            self._evaluate_midway(done, row)
+            self._evaluate_midway(done, row, store)
         rows.append(row)
         if self.processes.main:
             self.reports.metrics({k: v for k, v in {**row, **seconds}.items() if k != "epoch"}, done)
             self.reports.epoch(done, note(row))
         weights = {name: term.weight for name, term in self.recipe.rewards.terms.items()}
-        return None if rule is None else stops(rows, weights, rule)
+        return None if rule is None else stops(rows, weights, rule, self.recipe.hack_meter)
 
-    def _evaluate_midway(self, epoch: int, row: Row) -> None:
+    def _evaluate_midway(self, epoch: int, row: Row, store: Path) -> None:
         with self.learner.ema.applied(self.learner.parameters):
-            row |= evaluation_row(self._evaluate(epoch).metrics, self.recipe.eval_sizes)
+            row |= evaluation_row(self._evaluate(epoch, store).metrics, self.recipe.eval_sizes)
 
     def _save(self, store: Path, done: int, notes: dict[str, object]) -> None:
         tensors = self.learner.tensors()
@@ -149,7 +153,7 @@ class Trainer:
     def _finish(self, out: Path, store: Path, rows: list[Row], spent: Row, start: int, stopped: str | None) -> Outcome:
         with self.learner.ema.applied(self.learner.parameters):
             last = int(rows[-1]["epoch"])
-            after = self._evaluate(last)
+            after = self._evaluate(last, store)
             rows[-1] |= self._told(after, last)
             outcome = Outcome(
                 evaluated(rows[0]), dict(after.metrics), rows, start, tuple(self.recipe.eval_sizes), stopped, self.cut,
@@ -171,15 +175,24 @@ class Trainer:
         self.processes.wait()
         return outcome
 
-    def _evaluate(self, epoch: int) -> Evaluation:
+    def _evaluate(self, epoch: int, store: Path | None) -> Evaluation:
+        """An evaluation, with the hack meter where there is one; ``store`` holds the first one, None: this is it."""
         evaluation = self.evaluator.evaluate()
+        owners = [record for record in self.split.unseen for _ in self.recipe.eval_seeds]
+        if (meter := self.recipe.hack_meter) is not None:
+            start = Start.of(evaluation) if store is None else self._start(store)
+            found = measure(meter, evaluation, start, owners, self.split.reference)
+            evaluation = replace(evaluation, metrics=evaluation.metrics | found)
         if self.processes.main:
-            owners = [record for record in self.split.unseen for _ in self.recipe.eval_seeds]
             for side, pictures in evaluation.pictures.items():
                 shown = list(zip(owners, pictures, strict=True))[:SHEET_PICTURES]
                 cells = [p if self.split.reference is None else beside(self.split.reference(r), p) for r, p in shown]
                 self.reports.picture(sheet(cells), f"unseen_{side}px", epoch)
         return evaluation
+
+    def _start(self, store: Path) -> Start:
+        names = picture_names(self.split.unseen, self.recipe.eval_seeds)
+        return Start.read(store / BEFORE_SCORES, store / BEFORE, names, self.recipe.eval_sizes)
 
     def _told(self, evaluation: Evaluation, epoch: int) -> Row:
         row = evaluation_row(evaluation.metrics, self.recipe.eval_sizes)

@@ -60,6 +60,7 @@ def gates(root: Path, params: Params, name: str) -> list[CheckReport]:
     return [
         policy_checks.collapse(log, recipe.eval_sizes),
         policy_checks.ratio_before_update(log, recipe),
+        policy_checks.shared_gain(log, recipe),
     ]
 
 

@@ -34,14 +34,16 @@ class DeviceMemory:
         return self.peak_gb + sum(self.beside.values())
 
 
-def server_gb(params: Params, root: Path, memory_gb: float | None = None) -> float:
+def server_gb(params: Params, root: Path, memory_gb: float | None = None, judge: str | None = None) -> float:
     """What a reward server holds on each of its GPUs.
 
     Args:
+        judge: folder of the judge; None = the project's reward.
         memory_gb: of the GPU: vLLM takes ``execution.serving.gpu_share`` of it, whatever the model needs;
             None = what it needs.
     """
-    weights = params.reward.weights if params.reward.source == "merged" else params.reward.base
+    own = params.reward.weights if params.reward.source == "merged" else params.reward.base
+    weights = own if judge is None else judge
     needed = model_gb(root, weights) / params.serving.tensor_parallel + ANSWERING_GB
     if params.serving.engine != "vllm" or memory_gb is None:
         return needed

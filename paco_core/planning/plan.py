@@ -90,8 +90,11 @@ def _resources(
     estimates = {**plain(need), "memory_gb": need.memory_gb}
     if recipe.device.startswith("cuda") and (held := device_memory(params, policy, root)) is not None:
         phases = ", ".join(f"{name} {gb:.0f} GB" for name, gb in held.phases.items())
-        judged = registry.judges_of(*recipe.reward_sets.values()) and params.serving.device.startswith("cuda")
-        server = {"the reward's server": server_gb(params, root)} if judged else {}
+        judges = registry.judges_of(*recipe.reward_sets.values()) if params.serving.device.startswith("cuda") else []
+        server = {
+            "the reward's server" if judge is None else f"the server of {judge}": server_gb(params, root, judge=judge)
+            for judge in judges
+        }
         beside = ", ".join(f"{name} {gb:.0f} GB" for name, gb in {**held.beside, **server}.items()) or "nothing"
         total = held.together_gb + sum(server.values())
         estimates |= {"phases_gb": held.phases, "beside_gb": {**held.beside, **server}, "together_gb": total}
@@ -132,11 +135,14 @@ def _gathered(recipe: PolicyRecipe, done: Workload) -> list[str]:
     if recipe.num_noise_steps:
         noise = f"noise at {recipe.num_noise_steps} of {recipe.noise_steps}, drawn each epoch"
     asks = done.images_an_epoch * done.questions_a_picture
+    rubric = (
+        f" and {done.images_an_epoch * done.rubric_questions} questions of rubrics" if done.rubric_questions else ""
+    )
     return [
         f"images per epoch     {done.images_an_epoch} = {recipe.prompts_per_epoch} prompts x {recipe.group_size}",
         f"sampling             {done.rollout_batches} batches of {recipe.rollout_batch}, {done.rollout_passes} "
         f"passes ({recipe.sampling_steps} steps, {noise})",
-        f"scoring              {asks} distinct pairs ({done.questions_a_picture} per picture), "
+        f"scoring              {asks} distinct pairs ({done.questions_a_picture} per picture){rubric}, "
         f"rewards {', '.join(recipe.rewards.terms)} by {recipe.rewards.aggregator}",
     ]
 
@@ -168,7 +174,12 @@ def plan(params: Params, policy: str, root: Path = Path(), processes: int = 1) -
             *resources,
         ]
     )
-    work = {**plain(done), "scored_pairs_an_epoch": asks, "images": done.epochs * done.images_an_epoch}
+    work = {
+        **plain(done),
+        "scored_pairs_an_epoch": asks,
+        "rubric_questions_an_epoch": done.images_an_epoch * done.rubric_questions,
+        "images": done.epochs * done.images_an_epoch,
+    }
     return Answer(
         text, {"policy": policy, "model": recipe.model, "processes": processes, **work, "estimates": estimates}
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from paco_core.config.params import Params, PolicyRecipe
+from paco_core.config.params import Params, PolicyRecipe, RewardSet
 from paco_core.policies.families import family_of
 from paco_core.rewards import registry
 
@@ -20,6 +20,7 @@ class Workload:
 
     images_an_epoch: int
     questions_a_picture: int  # distinct ones, to a reward model: the pairs of a set's panels, or two about an edit
+    rubric_questions: int  # of a picture, to models behind an endpoint
     rollout_batches: int
     rollout_passes: int  # an epoch
     trained_passes: int  # an epoch, each forward and backward
@@ -57,6 +58,7 @@ class Workload:
         return cls(
             images_an_epoch=images,
             questions_a_picture=_questions(params, recipe),
+            rubric_questions=_rubrics(recipe.rewards),
             rollout_batches=-(-images // recipe.rollout_batch),
             rollout_passes=each * (images * (recipe.sampling_steps - common) + recipe.prompts_per_epoch * common),
             trained_passes=passes,
@@ -79,6 +81,7 @@ class Workload:
         return cls(
             images_an_epoch=0,
             questions_a_picture=0,
+            rubric_questions=0,
             rollout_batches=0,
             rollout_passes=0,
             trained_passes=passes,
@@ -97,6 +100,11 @@ def _questions(params: Params, recipe: PolicyRecipe) -> int:
     panels = rows * columns
     asked = {"consistency": panels * (panels - 1) // 2, "editing": 2}
     return sum(asked.get(registry.kind(name, term), 0) for name, term in recipe.rewards.terms.items())
+
+
+def _rubrics(rewards: RewardSet) -> int:
+    """Questions that rubrics ask about one picture: one each, all criteria together."""
+    return sum(registry.kind(name, term) == "rubric" for name, term in rewards.terms.items())
 
 
 def _other_passes(recipe: PolicyRecipe) -> int:

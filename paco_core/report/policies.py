@@ -13,6 +13,7 @@ from paco_core.io.files import inside, read_json
 from paco_core.io.pictures import read_image
 from paco_core.report import charts
 from paco_core.report.charts import Axis, Chart, by_size, keep, line, read_log
+from paco_core.report.hack_meter import hack_meter_charts
 from paco_core.report.html import Figures, Missing, Picture
 
 if TYPE_CHECKING:
@@ -113,12 +114,16 @@ def parts(
             PolicyPart(
                 name=name,
                 train_size=recipe.train_size,
-                charts=[] if log is None else kind.draw(log, recipe.eval_sizes, name, curves),
+                charts=[] if log is None else _charts(kind, log, recipe.eval_sizes, name, curves),
                 samples=_samples(kind, root, name, figures) if sizes else {},
                 tables=_tables(kind, name, sizes) if sizes else [],
             )
         )
     return found, missing
+
+
+def _charts(kind: Kind, log: pd.DataFrame, sizes: Sequence[int], name: str, curves: Curves) -> list[Chart]:
+    return [*kind.draw(log, sizes, name, curves), *hack_meter_charts(log, sizes, name, curves)]
 
 
 def _results(kind: Kind, root: Path, figures: Figures) -> dict[str, Any] | None:

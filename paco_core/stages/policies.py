@@ -55,6 +55,12 @@ def _ratio_is_one(root: Path, item: str | None) -> list[CheckReport]:
     return _check_each(root, item, checks.ratio_before_update)
 
 
+def _gain_is_shared(root: Path, item: str | None) -> list[CheckReport]:
+    from paco_core.grpo import checks
+
+    return _check_each(root, item, checks.shared_gain)
+
+
 def _preview(data: Path, item: str) -> dict[str, Preview]:
     """Evaluations on unseen prompts, newest first, and pictures before (above) and after training; of edits, what
     they are about on top."""
@@ -119,6 +125,7 @@ STAGE = Stage(
             "Before an update the ratio is one, up to rounding",
             blocking=True,
         ),
+        Check("gain_is_shared", _gain_is_shared, "A held-out judge shares the gain, where the recipe names one"),
     ),
 )
 

@@ -1,0 +1,145 @@
+"""What shows that a policy exploits its judge: a judge that does not train it, and measures that no judge sees."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy.special import stdtrit  # quantiles of Student's t
+
+from paco_core.config.params import HackMeter
+from paco_core.data.records.records import PromptRecord
+from paco_core.data.records.subfigures import cut
+from paco_core.grpo.evaluation import Evaluation
+from paco_core.grpo.scoring import Reference
+from paco_core.io.atomic import atomic
+from paco_core.io.files import read_json
+from paco_core.io.picture_measures import grid_score, pixel_distances, reference_distance
+from paco_core.io.pictures import read_image
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+LEVEL = 0.95
+
+
+@dataclass(frozen=True)
+class Start:
+    """An evaluation of the policy before training: pictures by size, scores (prompts, seeds) by ``<size>/<reward>``."""
+
+    pictures: Mapping[int, Sequence[Image]]
+    scores: Mapping[str, np.ndarray]
+
+    @classmethod
+    def of(cls, evaluation: Evaluation) -> Start:
+        return cls(evaluation.pictures, evaluation.scores)
+
+    @classmethod
+    def read(cls, scores: Path, pictures: Path, names: Sequence[str], sizes: Sequence[int]) -> Start:
+        """What :func:`write_scores` and ``save_pictures`` left, pictures in the order of ``names``.
+
+        Raises:
+            DataError: when the scores are missing or are no JSON.
+        """
+        kept: dict[str, list[list[float | None]]] = read_json(scores)
+        shown = {side: [read_image(pictures / str(side) / name) for name in names] for side in sizes}
+        return cls(shown, {name: np.array(rows, dtype=np.float64) for name, rows in kept.items()})
+
+
+def write_scores(path: Path, scores: Mapping[str, np.ndarray]) -> None:
+    """Scores as JSON, null where there is none."""
+    rows = {
+        name: [[None if math.isnan(one) else one for one in row] for row in found.tolist()]
+        for name, found in scores.items()
+    }
+    with atomic(path) as part:
+        part.write_text(json.dumps(rows), encoding="utf-8")
+
+
+def mean_with_interval(changes: np.ndarray) -> tuple[float, float, float]:
+    """Mean of changes (N,) and its 95% interval by Student's t, in the unit of the changes; NaN are left out.
+
+    One change leaves the interval NaN, none the mean, too: there is nothing to say how far they vary.
+    """
+    known = changes[~np.isnan(changes)]
+    if not len(known):
+        return float("nan"), float("nan"), float("nan")
+    mean = float(known.mean())
+    if len(known) < 2:
+        return mean, float("nan"), float("nan")
+    half = float(stdtrit(len(known) - 1, (1 + LEVEL) / 2) * known.std(ddof=1) / np.sqrt(len(known)))
+    return mean, mean - half, mean + half
+
+
+def drift(
+    trained: np.ndarray, trained_start: np.ndarray, held_out: np.ndarray, held_out_start: np.ndarray
+) -> dict[str, float]:
+    """Gains by two judges since the start, and drift, the first less the second, in units of their scores (0 to 1).
+
+    Each a mean over prompts with its 95% interval, ``_low`` and ``_high``; ``drift_prompts`` says over how many. A
+    prompt with a score missing from either judge, before or now, is left out of all three. Over-optimisation of a proxy
+    reward: Gao et al., arXiv 2210.10760.
+
+    Args:
+        trained, held_out: scores (prompts, seeds) now; ``_start`` before training.
+    """
+    gains = [np.mean(now - before, axis=1) for now, before in ((trained, trained_start), (held_out, held_out_start))]
+    both = np.where(np.isnan(gains).any(axis=0), np.nan, gains)
+    figures: dict[str, float] = {}
+    for name, changes in (("trained_gain", both[0]), ("held_out_gain", both[1]), ("drift", both[0] - both[1])):
+        figures |= zip((name, f"{name}_low", f"{name}_high"), mean_with_interval(changes), strict=True)
+    return {**figures, "drift_prompts": float((~np.isnan(both[0])).sum())}
+
+
+def near_copies(
+    pictures: Sequence[Image], records: Sequence[PromptRecord], bound: float, reference: Reference | None = None
+) -> float:
+    """Share of the panel pairs, or of the edits against their reference, that differ by less than ``bound``: 0 to 1.
+
+    A difference is a root mean square one of pixels on the scale 0 to 1. Copies are the cheapest way to be consistent,
+    and an edit that changes nothing the cheapest way to keep the rest. NaN where no picture has a pair.
+    """
+    found: list[float] = []
+    for picture, record in zip(pictures, records, strict=True):
+        if reference is not None:
+            found.append(reference_distance(picture, reference(record)))
+        elif len(panels := cut(picture, record.layout)) > 1:
+            found.extend(pixel_distances(panels))
+    return float(np.mean(np.array(found) < bound)) if found else float("nan")
+
+
+def measure(
+    meter: HackMeter, now: Evaluation, start: Start, records: Sequence[PromptRecord], reference: Reference | None
+) -> dict[str, float]:
+    """The hack meter at every size, named ``<size>/<measure>``.
+
+    ``grid_score`` (nats, pictures of one size together, the largest where prompts have several), ``near_copies`` and
+    ``start_distance`` (root mean square pixel difference from the same prompt and seed before training, 0 to 1), and
+    the figures of :func:`drift`.
+
+    Args:
+        records: the prompt of each picture, in the order of the evaluation.
+    """
+    figures: dict[str, float] = {}
+    for side, pictures in now.pictures.items():
+        before = start.pictures[side]
+        trained, held_out = f"{side}/{meter.trained}", f"{side}/{meter.held_out}"
+        found = {
+            "grid_score": _largest_grid_score(pictures, before),
+            "near_copies": near_copies(pictures, records, meter.near_copy, reference),
+            "start_distance": float(np.mean([reference_distance(*two) for two in zip(pictures, before, strict=True)])),
+            **drift(now.scores[trained], start.scores[trained], now.scores[held_out], start.scores[held_out]),
+        }
+        figures |= {f"{side}/{name}": value for name, value in found.items()}
+    return figures
+
+
+def _largest_grid_score(pictures: Sequence[Image], before: Sequence[Image]) -> float:
+    sizes = sorted({picture.size for picture in pictures})
+    alike = [([p for p in some if p.size == size] for some in (pictures, before)) for size in sizes]
+    return max(grid_score(*both) for both in alike)

@@ -1,0 +1,54 @@
+"""Whether a policy exploits its judge, as the hack meter of its training measured it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from paco_core.report.charts import Chart, by_size, keep, line
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def hack_meter_charts(log: pd.DataFrame, sizes: Sequence[int], name: str, curves: dict[str, Any]) -> list[Chart]:
+    """Gains by both judges with the lower end of the drift at the largest size, grid score and near-copies by size.
+
+    None where the training had no hack meter.
+    """
+    side = max(sizes)
+    place = f"eval/{side}"
+    if f"{place}/drift" not in log.columns:
+        return []
+    gains = [
+        line(log, "epoch", f"{place}/trained_gain", "by the judge that trains", dots=True),
+        line(log, "epoch", f"{place}/held_out_gain", "by the held-out judge", "s2", dots=True),
+        line(log, "epoch", f"{place}/drift_low", "drift, lower end", "s3", dots=True),
+    ]
+    grid, copies = by_size(log, sizes, "grid_score"), by_size(log, sizes, "near_copies")
+    for key, lines in {"gains": gains, "grid_score": grid, "near_copies": copies}.items():
+        keep(curves, f"{name}.{key}", lines)
+    return [
+        Chart.of(
+            "Gain by two judges",
+            f"Unseen prompts at {side} px. A lower end of the drift above 0, while the held-out judge sees no gain, "
+            "means that the policy exploits its judge.",
+            gains,
+            x_label="epoch",
+            guide=(0.0, "start"),
+        ),
+        Chart.of(
+            "Grid score",
+            "How far one frequency stands out against the pictures before training, in nats; 0 is nowhere.",
+            grid,
+            x_label="epoch",
+            bounds=(0.0, 3.0),
+        ),
+        Chart.of(
+            "Near-copies",
+            "Share of panel pairs, or of edits and their references, that hardly differ.",
+            copies,
+            x_label="epoch",
+            bounds=(0.0, 1.0),
+        ),
+    ]
