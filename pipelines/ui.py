@@ -36,7 +36,7 @@ LOCATION, DEFINITIONS = "paco", "pipelines.definitions"  # as in workspace.yaml
 
 
 @dataclass(frozen=True)
-class Server:
+class UiProcess:
     """A process to keep: what starts it, and what has to end well before it starts.
 
     A server has a ``port`` of this machine that people use, or a ``socket`` that the processes after it use. Those wait
@@ -62,7 +62,7 @@ class Server:
         return not self.port or in_use(self.port)
 
 
-def servers(root: Path, dagster_port: int, mlflow_port: int, runtime: Path) -> list[Server]:
+def servers(root: Path, dagster_port: int, mlflow_port: int, runtime: Path) -> list[UiProcess]:
     """MLflow, unless ``MLFLOW_TRACKING_URI`` names a server that runs elsewhere, and Dagster, in order of starting.
 
     ``runtime`` is a folder of this process, where the code server's socket and the workspace that names it lie.
@@ -76,7 +76,7 @@ def servers(root: Path, dagster_port: int, mlflow_port: int, runtime: Path) -> l
         before = [*python, "paco_core.runtime.tracking.prepare"]
         hidden = {"MLFLOW_BACKEND_STORE_URI": store}  # it may hold a password, and everybody sees arguments
         command = [*python, "mlflow", "server", *where, *listen]
-        chosen.append(Server("MLflow", command, mlflow_port, before=before, environment=hidden))
+        chosen.append(UiProcess("MLflow", command, mlflow_port, before=before, environment=hidden))
     code, workspace = runtime / "code.sock", runtime / "workspace.yaml"
     location = {"grpc_server": {"socket": str(code), "location_name": LOCATION}}
     workspace.write_text(yaml.safe_dump({"load_from": [location]}))
@@ -87,13 +87,13 @@ def servers(root: Path, dagster_port: int, mlflow_port: int, runtime: Path) -> l
     works = [str(Path(sys.executable).with_name("dagster-daemon")), "run", "-w", str(workspace), "--log-level", "error"]
     return [
         *chosen,
-        Server("the code server", serves, socket=code, before=[*python, "pipelines.instance.prepare"]),
-        Server("Dagster", [*python, "pipelines.webserver", *page], dagster_port),
-        Server("the daemon", works),
+        UiProcess("the code server", serves, socket=code, before=[*python, "pipelines.instance.prepare"]),
+        UiProcess("Dagster", [*python, "pipelines.webserver", *page], dagster_port),
+        UiProcess("the daemon", works),
     ]
 
 
-def environment(root: Path, running: Sequence[Server] = ()) -> dict[str, str]:
+def environment(root: Path, running: Sequence[UiProcess] = ()) -> dict[str, str]:
     """Where Dagster keeps its storage, where links between the two lead, and no telemetry or jobs of MLflow."""
     home = Path(os.environ.get("DAGSTER_HOME") or root / ".dagster").resolve()
     name_home(root)
@@ -108,7 +108,7 @@ def in_use(port: int) -> bool:
         return probe.connect_ex((HOST, port)) == 0
 
 
-def busy(server: Server) -> str:
+def busy(server: UiProcess) -> str:
     """What to say where the port of a server is taken."""
     from paco_core.serving.servers.process import port_holder  # late: only then
 
@@ -145,7 +145,7 @@ def serve(root: Path, dagster_port: int, mlflow_port: int) -> int:
         return _keep(root, chosen)
 
 
-def _keep(root: Path, chosen: Sequence[Server]) -> int:
+def _keep(root: Path, chosen: Sequence[UiProcess]) -> int:
     running: list[subprocess.Popen[bytes]] = []
 
     interrupt_on(signal.SIGINT, signal.SIGTERM)  # SIGINT too: a shell's background job starts with it ignored
@@ -177,7 +177,9 @@ def _keep(root: Path, chosen: Sequence[Server]) -> int:
         stop(running)
 
 
-def _await(awaited: Sequence[Server], chosen: Sequence[Server], running: Sequence[subprocess.Popen[bytes]]) -> bool:
+def _await(
+    awaited: Sequence[UiProcess], chosen: Sequence[UiProcess], running: Sequence[subprocess.Popen[bytes]]
+) -> bool:
     """Whether all of them come to answer; says which does not."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     while not all(server.answers() for server in awaited):
@@ -191,7 +193,7 @@ def _await(awaited: Sequence[Server], chosen: Sequence[Server], running: Sequenc
     return True
 
 
-def _ended(chosen: Sequence[Server], running: Sequence[subprocess.Popen[bytes]]) -> bool:
+def _ended(chosen: Sequence[UiProcess], running: Sequence[subprocess.Popen[bytes]]) -> bool:
     """Whether one of those that run ended by itself; says which."""
     for server, process in zip(chosen, running, strict=False):  # the last ones may not have started
         if process.poll() is not None:

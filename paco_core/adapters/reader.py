@@ -39,7 +39,7 @@ Layers = Mapping[str, Lora]  # a layer's name in the model -> its adapter
 
 
 @dataclass(frozen=True)
-class Part:
+class AdaptedModel:
     """A model that an adapter may be for, and by which names files may call its layers."""
 
     module: torch.nn.Module
@@ -62,7 +62,7 @@ class _Place:
         return next(iter(self.keys.values()))
 
 
-def read(source: str | Path, parts: Mapping[str, Part]) -> dict[str, Layers]:
+def read(source: str | Path, parts: Mapping[str, AdaptedModel]) -> dict[str, Layers]:
     """The adapter that lies there, for the parts of a pipeline (or for one model).
 
     Args:
@@ -80,7 +80,7 @@ def read(source: str | Path, parts: Mapping[str, Part]) -> dict[str, Layers]:
         return _fitted(found, parts)
 
 
-def _fitted(found: Stored, parts: Mapping[str, Part]) -> dict[str, Layers]:
+def _fitted(found: Stored, parts: Mapping[str, AdaptedModel]) -> dict[str, Layers]:
     main = next(iter(parts))
     settings = _settings(found, main)
     places: dict[str, list[_Place]] = {}
@@ -138,7 +138,7 @@ def _settings(found: Stored, main: str) -> dict[str, Settings]:
     return {part: Settings(values, found.file) for part, values in given.items()}
 
 
-def _layers(found: Stored, places: Sequence[_Place], part: Part, settings: Settings | None) -> Layers:
+def _layers(found: Stored, places: Sequence[_Place], part: AdaptedModel, settings: Settings | None) -> Layers:
     """The adapters of one part's layers."""
     vocabularies = part.vocabularies
     dotted = {place: rows for vocabulary in reversed(vocabularies) for place, rows in vocabulary.items()}
@@ -167,7 +167,7 @@ def _layers(found: Stored, places: Sequence[_Place], part: Part, settings: Setti
     return layers
 
 
-def _misfit(found: Stored, part: Part, what: str) -> DataError:
+def _misfit(found: Stored, part: AdaptedModel, what: str) -> DataError:
     owner = (found.config or {}).get("base_model_name_or_path")
     return DataError(
         f"{found.file}: the LoRA does not fit this {type(part.module).__name__}: {what}"
@@ -175,7 +175,7 @@ def _misfit(found: Stored, part: Part, what: str) -> DataError:
     )
 
 
-def _lora(found: Stored, place: _Place, part: Part, size: tuple[int, int], settings: Settings | None) -> Lora:
+def _lora(found: Stored, place: _Place, part: AdaptedModel, size: tuple[int, int], settings: Settings | None) -> Lora:
     """The tensors of a place, whose layer (or layers together) has the size (outputs, inputs)."""
     a, b = (found.tensors[place.keys[side]] for side in ("A", "B"))
     rank = len(a) if a.dim() else 0

@@ -35,7 +35,7 @@ ASK_BATCH = 256  # pairs a call, so that progress shows
 
 
 @dataclass(frozen=True)
-class Instance:
+class HeldOutRanking:
     """One held-out ranking: candidates as panel references, ``ranking`` their positions best first.
 
     ``scores`` are the annotator's, one a candidate; equal ones are ties, NaN where the annotator gives none.
@@ -73,7 +73,7 @@ class Judgement:
     is_chance: bool = False  # a random order, whose expected figures count
 
 
-def read_instances(path: Path, limit: int | None = None, seed: int = 0) -> list[Instance]:
+def read_instances(path: Path, limit: int | None = None, seed: int = 0) -> list[HeldOutRanking]:
     """Read held-out rankings; with ``limit``, a random choice of that many, the same for equal seeds.
 
     Raises:
@@ -85,7 +85,7 @@ def read_instances(path: Path, limit: int | None = None, seed: int = 0) -> list[
     return choose(instances_of(table, path), limit, seed)
 
 
-def instances_of(table: pd.DataFrame, path: Path) -> list[Instance]:
+def instances_of(table: pd.DataFrame, path: Path) -> list[HeldOutRanking]:
     """The rows of a table with :data:`COLUMNS`, which was read from ``path``.
 
     Raises:
@@ -94,7 +94,7 @@ def instances_of(table: pd.DataFrame, path: Path) -> list[Instance]:
     return [_instance(path, *row) for row in table[list(COLUMNS)].itertuples(index=False)]
 
 
-def choose(instances: Sequence[Instance], limit: int | None, seed: int) -> list[Instance]:
+def choose(instances: Sequence[HeldOutRanking], limit: int | None, seed: int) -> list[HeldOutRanking]:
     """All instances by id, or a random choice of ``limit``, the same for equal seeds."""
     ordered = sorted(instances, key=lambda instance: instance.instance_id)
     if limit is not None and limit < len(ordered):
@@ -104,7 +104,7 @@ def choose(instances: Sequence[Instance], limit: int | None, seed: int) -> list[
 
 def _instance(
     path: Path, instance_id: object, prompt_id: object, theme: object, reference: object, *lists: Any
-) -> Instance:
+) -> HeldOutRanking:
     try:
         candidates, ranking = tuple(map(str, lists[0])), tuple(map(int, lists[1]))
         scores = tuple(math.nan if score is None else float(score) for score in lists[2])  # Parquet has null for NaN
@@ -117,13 +117,13 @@ def _instance(
             f"{path}: instance {instance_id}: ranking {list(ranking)} does not order its "
             f"{len(candidates)} candidates; run `dvc repro pairs`"
         )
-    return Instance(str(instance_id), str(prompt_id), str(theme), str(reference), candidates, ranking, scores)
+    return HeldOutRanking(str(instance_id), str(prompt_id), str(theme), str(reference), candidates, ranking, scores)
 
 
 def judge_pairs(
     label: str,
     scorer: PairScorer,
-    instances: Sequence[Instance],
+    instances: Sequence[HeldOutRanking],
     panels: Panels,
     *,
     template: str,
@@ -131,7 +131,7 @@ def judge_pairs(
 ) -> Judgement:
     """P(Yes) of each (reference, candidate); a pair that several instances share is asked once."""
 
-    def question(instance: Instance, candidate: str) -> tuple[str, str, str]:
+    def question(instance: HeldOutRanking, candidate: str) -> tuple[str, str, str]:
         return instance.reference, candidate, render(template, theme=instance.theme)
 
     questions = sorted({question(i, candidate) for i in instances for candidate in i.candidates})
@@ -149,12 +149,12 @@ def judge_pairs(
     return Judgement(label, scores, causes, len(questions))
 
 
-def count_questions(instances: Sequence[Instance]) -> int:
+def count_questions(instances: Sequence[HeldOutRanking]) -> int:
     """How many distinct pairs :func:`judge_pairs` asks about."""
     return len({(i.reference, candidate, i.theme) for i in instances for candidate in i.candidates})
 
 
-def judge_embeddings(label: str, embedder: Embedder, instances: Sequence[Instance], panels: Panels) -> Judgement:
+def judge_embeddings(label: str, embedder: Embedder, instances: Sequence[HeldOutRanking], panels: Panels) -> Judgement:
     """Cosine of the embeddings of reference and candidate: CLIP-I, DreamSim."""
     refs = sorted({ref for i in instances for ref in (i.reference, *i.candidates)})
     vectors = dict(zip(refs, embedder.embed([panels.panel(ref) for ref in refs]), strict=True))
@@ -162,16 +162,16 @@ def judge_embeddings(label: str, embedder: Embedder, instances: Sequence[Instanc
     return Judgement(label, scores, asked=len(refs))
 
 
-def chance(label: str, instances: Sequence[Instance]) -> Judgement:
+def chance(label: str, instances: Sequence[HeldOutRanking]) -> Judgement:
     """A judge that orders at random, of which the expectation counts, not one draw; it has no scores."""
     return Judgement(label, [(math.nan,) * len(i.candidates) for i in instances], is_chance=True)
 
 
 @dataclass(frozen=True)
-class Result:
+class ConsistencyRankResult:
     """Everything that the benchmark found."""
 
-    instances: list[Instance]
+    instances: list[HeldOutRanking]
     judgements: dict[str, Judgement]
     per_instance: dict[str, list[RankMetrics]]
     estimates: dict[str, dict[str, Estimate]]
@@ -236,13 +236,13 @@ class Result:
 
 
 def evaluate(
-    instances: Sequence[Instance],
+    instances: Sequence[HeldOutRanking],
     judgements: Mapping[str, Judgement],
     pairs: Sequence[tuple[str, str]],
     *,
     resamples: int = 2000,
     seed: int = 0,
-) -> Result:
+) -> ConsistencyRankResult:
     """Metrics of each judge and paired differences of the named pairs, intervals over prompts.
 
     Args:
@@ -269,4 +269,4 @@ def evaluate(
         f"{a} - {b}": {metric: compare(columns[a][metric], columns[b][metric], **draws) for metric in METRICS}
         for a, b in pairs
     }
-    return Result(list(instances), dict(judgements), per_instance, estimates, comparisons)
+    return ConsistencyRankResult(list(instances), dict(judgements), per_instance, estimates, comparisons)

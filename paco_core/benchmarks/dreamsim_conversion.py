@@ -33,7 +33,7 @@ LORA_NAME = re.compile(r"(?:extractor_list\.(\d+)\.)?(?:model\.)*blocks\.(\d+)\.
 
 
 @dataclass(frozen=True)
-class Kind:
+class DreamSimModel:
     """A published model: its branches in order, and the folder of its LoRA."""
 
     names: tuple[str, ...]
@@ -41,10 +41,10 @@ class Kind:
 
 
 KINDS = {
-    "ensemble": Kind(("dino_vitb16", "clip_vitb16", "open_clip_vitb16"), "ensemble_lora"),
-    "dino_vitb16": Kind(("dino_vitb16",), "dino_vitb16_single_lora"),
-    "clip_vitb32": Kind(("clip_vitb32",), "clip_vitb32_single_lora"),
-    "open_clip_vitb32": Kind(("open_clip_vitb32",), "open_clip_vitb32_single_lora"),
+    "ensemble": DreamSimModel(("dino_vitb16", "clip_vitb16", "open_clip_vitb16"), "ensemble_lora"),
+    "dino_vitb16": DreamSimModel(("dino_vitb16",), "dino_vitb16_single_lora"),
+    "clip_vitb32": DreamSimModel(("clip_vitb32",), "clip_vitb32_single_lora"),
+    "open_clip_vitb32": DreamSimModel(("open_clip_vitb32",), "open_clip_vitb32_single_lora"),
 }
 
 

@@ -19,7 +19,7 @@ import pandas as pd
 
 from paco_core.benchmarks.results import flat
 from paco_core.benchmarks.statistics import LEVEL, METHODS, Comparison, Estimate, macro_compare, macro_estimate
-from paco_core.benchmarks.tables import Table, difference, interval, number, with_published
+from paco_core.benchmarks.tables import ResultTable, difference, interval, number, with_published
 from paco_core.io.answer import plain
 from paco_core.io.pictures import picture_digest
 from paco_core.reward_model.instructions import render
@@ -59,7 +59,7 @@ class Case:
 
 
 @dataclass
-class Judgement:
+class EditJudgement:
     """(score of the better, score of the worse) of each case, NaN where the judge failed or does not judge."""
 
     label: str
@@ -80,9 +80,9 @@ def judge_pairs(
     *,
     wording: Literal["rl", "published"] = "rl",
     advance: Callable[[int], object] = lambda _count: None,
-) -> Judgement:
+) -> EditJudgement:
     """P(Yes) of the questions that each case's dimension needs; equal questions of a batch are asked once."""
-    judged = Judgement(label, [])
+    judged = EditJudgement(label, [])
     for part in _batches(cases):
         queries: list[PairQuery] = []
         places: list[list[list[int]]] = []  # of each case: of each edit: its questions
@@ -121,9 +121,9 @@ def _batches(cases: Sequence[Case]) -> Iterable[list[Case]]:
     return (list(cases[start : start + size]) for start in range(0, len(cases), size))
 
 
-def judge_clip(label: str, clip: ClipImages, cases: Sequence[Case]) -> Judgement:
+def judge_clip(label: str, clip: ClipImages, cases: Sequence[Case]) -> EditJudgement:
     """CLIP-I: cosine of source and edited picture. It reads no instruction, so it judges consistency alone."""
-    judged = Judgement(label, [(math.nan, math.nan)] * len(cases))
+    judged = EditJudgement(label, [(math.nan, math.nan)] * len(cases))
     places = [place for place, case in enumerate(cases) if case.dimension == CONSISTENCY]
     pictures = [image for place in places for image in cases[place].pictures()]
     vectors = clip.embed(pictures)
@@ -133,17 +133,17 @@ def judge_clip(label: str, clip: ClipImages, cases: Sequence[Case]) -> Judgement
     return judged
 
 
-def chance(label: str, cases: Sequence[Case]) -> Judgement:
+def chance(label: str, cases: Sequence[Case]) -> EditJudgement:
     """A judge that prefers either edit equally often; it has no scores."""
-    return Judgement(label, [(math.nan, math.nan)] * len(cases), is_chance=True)
+    return EditJudgement(label, [(math.nan, math.nan)] * len(cases), is_chance=True)
 
 
 @dataclass(frozen=True)
-class Result:
+class EditRewardResult:
     """Everything that the benchmark found."""
 
     cases: list[Case]
-    judgements: dict[str, Judgement]
+    judgements: dict[str, EditJudgement]
     right: dict[str, dict[str, np.ndarray]]  # judge -> strict | geq -> (cases,), NaN where not judged
     estimates: dict[str, dict[str, dict[str, Estimate]]]  # judge -> dimension -> strict | geq
     comparisons: dict[str, dict[str, Comparison]]  # "reward - base" -> dimension
@@ -214,7 +214,9 @@ class Result:
             ]
         )  # fmt: skip
 
-    def tables(self, published: Sequence[PublishedRow], wording: Literal["rl", "published"] = "rl") -> list[Table]:
+    def tables(
+        self, published: Sequence[PublishedRow], wording: Literal["rl", "published"] = "rl"
+    ) -> list[ResultTable]:
         """Accuracy, the published rows, differences, and accuracy by task type.
 
         The published rows stand below the measured ones only where those were asked in the same words.
@@ -240,27 +242,27 @@ class Result:
         else:
             note += " Asked in other words than above (edit_reward.wording “published” asks in these)."
         found = with_published(
-            Table("EditReward-Bench", head, rows, notes),
-            Table("EditReward-Bench, published", ["judge", *words], others, [note]),
+            ResultTable("EditReward-Bench", head, rows, notes),
+            ResultTable("EditReward-Bench, published", ["judge", *words], others, [note]),
             alike=alike,
         )
         if self.comparisons:
             differences = [[name, *(difference(row[d]) for d in DIMENSIONS)] for name, row in self.comparisons.items()]
-            found.append(Table("Paired differences", ["judges", *words], differences, detail=True))
+            found.append(ResultTable("Paired differences", ["judges", *words], differences, detail=True))
         for name, judgement in self.judgements.items():
             by_task = [[task, *(number(row[d]) for d in DIMENSIONS)] for task, row in self.by_task(name).items()]
-            found.append(Table(f"By task type: {judgement.label}", ["task type", *words], by_task, detail=True))
+            found.append(ResultTable(f"By task type: {judgement.label}", ["task type", *words], by_task, detail=True))
         return found
 
 
 def evaluate(
     cases: Sequence[Case],
-    judgements: Mapping[str, Judgement],
+    judgements: Mapping[str, EditJudgement],
     pairs: Sequence[tuple[str, str]],
     *,
     resamples: int = 2000,
     seed: int = 0,
-) -> Result:
+) -> EditRewardResult:
     """Accuracies of each judge and paired differences of the named pairs, intervals over groups of cases."""
     right = {name: _right(judgement) for name, judgement in judgements.items()}
     places = {d: [n for n, case in enumerate(cases) if case.dimension == d] for d in DIMENSIONS}
@@ -288,10 +290,10 @@ def evaluate(
         }
         for a, b in pairs
     }
-    return Result(list(cases), dict(judgements), right, estimates, comparisons)
+    return EditRewardResult(list(cases), dict(judgements), right, estimates, comparisons)
 
 
-def _right(judgement: Judgement) -> dict[str, np.ndarray]:
+def _right(judgement: EditJudgement) -> dict[str, np.ndarray]:
     if judgement.is_chance:
         half = np.full(len(judgement.scores), 0.5)
         return {"strict": half, "geq": half}

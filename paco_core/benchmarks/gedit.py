@@ -17,11 +17,11 @@ import pandas as pd
 from paco_core.benchmarks import viescore
 from paco_core.benchmarks.cases import Cases
 from paco_core.benchmarks.edit_answers import EditAnswers, answers
-from paco_core.benchmarks.paired_changes import Result as Changes
+from paco_core.benchmarks.paired_changes import PairedChanges
 from paco_core.benchmarks.paired_changes import summarise as paired
 from paco_core.benchmarks.published import PublishedRow
 from paco_core.benchmarks.statistics import METHODS
-from paco_core.benchmarks.tables import Table, difference, interval, number
+from paco_core.benchmarks.tables import ResultTable, difference, interval, number
 from paco_core.data.records.edit_records import EditRecord, of_part, read_edit_prompts
 from paco_core.io import paths
 from paco_core.io.answer import plain
@@ -106,10 +106,10 @@ def intersection(painted: Sequence[Painted]) -> set[str]:
 
 
 @dataclass(frozen=True)
-class Result:
+class GEditResult:
     """Paired changes of every policy, and means by task type."""
 
-    changes: Changes
+    changes: PairedChanges
     by_task: Sequence[dict[str, Any]]  # policy, size, task_type, edits, and of each measure (before, after)
     pictures: int
     failed: int  # pictures that got no reward
@@ -124,7 +124,7 @@ class Result:
         """The flat figures for DVC and MLflow: ``<policy>.px<size>.<measure>.<before|after|change>``."""
         return {**self.changes.metrics(), "pictures": self.pictures, "failed": self.failed}
 
-    def tables(self, published: Sequence[PublishedRow], judged: Table | None = None) -> list[Table]:
+    def tables(self, published: Sequence[PublishedRow], judged: ResultTable | None = None) -> list[ResultTable]:
         """Before and after by policy and size, published rows beside, and by task type.
 
         Args:
@@ -144,7 +144,7 @@ class Result:
                 f"({METHODS}), paired tests over pictures. {self.failed} edits could not be scored."
             )
             title = f"GEdit-Bench, {policy}: before and after"
-            found.append(Table(title, ["measure", "before", "after", "change"], rows, [note]))
+            found.append(ResultTable(title, ["measure", "before", "after", "change"], rows, [note]))
         if self.by_task:
             names = [name for name in ("gold_editing", "editing") if name in self.by_task[0]]
             head = ["task type", "policy", "size", "edits", *(MEASURES[name] for name in names)]
@@ -152,11 +152,11 @@ class Result:
                 [t["task_type"], t["policy"], f"{t['size']} px", str(t["edits"]), *(_arrow(*t[n]) for n in names)]
                 for t in self.by_task
             ]
-            found.append(Table("By task type", head, rows, detail=True))
+            found.append(ResultTable("By task type", head, rows, detail=True))
         return found
 
 
-def published_table(published: Sequence[PublishedRow]) -> Table:
+def published_table(published: Sequence[PublishedRow]) -> ResultTable:
     """Rows from elsewhere, for orientation."""
     head = ["model", "semantic consistency", "perceptual quality", "overall"]
     rows = [[f"{r.model} (published)", *(number(v) for v in r.figures.values())] for r in published]
@@ -164,21 +164,23 @@ def published_table(published: Sequence[PublishedRow]) -> Table:
         "Published on GEdit-Bench, English, full set, 0 to 10, judged by GPT-4.1 in the published words: figures that "
         "were asked otherwise, or on other pictures, cannot be compared with them."
     )
-    return Table("GEdit-Bench (published)", head, rows, [note, *{r.source for r in published}])
+    return ResultTable("GEdit-Bench (published)", head, rows, [note, *{r.source for r in published}])
 
 
 def _arrow(before: float, after: float) -> str:
     return f"{number(before)} → {number(after)}"
 
 
-def summarise(table: pd.DataFrame, *, seeds: Sequence[int], steps: int, resamples: int = 2000, seed: int = 0) -> Result:
+def summarise(
+    table: pd.DataFrame, *, seeds: Sequence[int], steps: int, resamples: int = 2000, seed: int = 0
+) -> GEditResult:
     """Paired figures of a table that :func:`measure` made; of an empty one, none.
 
     Raises:
         ValueError: when a picture before has no partner after, or the other way round.
     """
     if table.empty:
-        return Result(Changes({}, 0, tuple(seeds), steps), [], 0, 0)
+        return GEditResult(PairedChanges({}, 0, tuple(seeds), steps), [], 0, 0)
     changes = paired(table, seeds=seeds, steps=steps, group="picture", about=ABOUT, resamples=resamples, seed=seed)
     names = [name for name in MEASURES if name in table]
     by_task = []
@@ -190,4 +192,4 @@ def summarise(table: pd.DataFrame, *, seeds: Sequence[int], steps: int, resample
                 **{name: [float(part[name].mean()) for part in parts.values()] for name in names},
             }
         )  # fmt: skip
-    return Result(changes, by_task, table["picture"].nunique(), int(table["editing"].isna().sum()))
+    return GEditResult(changes, by_task, table["picture"].nunique(), int(table["editing"].isna().sum()))

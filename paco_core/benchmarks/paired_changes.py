@@ -32,7 +32,7 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Result:
+class PairedChanges:
     """policy -> size -> measure -> change, and how the figures were made."""
 
     changes: Mapping[str, Mapping[int, Mapping[str, Change]]]
@@ -77,7 +77,7 @@ def summarise(
     about: Sequence[str] = (),
     resamples: int = 2000,
     seed: int = 0,
-) -> Result:
+) -> PairedChanges:
     """Paired figures of a table that :func:`measure` made (or several, concatenated).
 
     Args:
@@ -105,4 +105,4 @@ def summarise(
             before, after = (rows[(name, when)].to_numpy(dtype="float64") for when in (BEFORE, AFTER))
             found[name] = Change(estimate(before, **draws), estimate(after, **draws), compare(after, before, **draws))
         changes.setdefault(policy, {})[size] = found
-    return Result(changes, table["prompt_id"].nunique(), tuple(seeds), steps)
+    return PairedChanges(changes, table["prompt_id"].nunique(), tuple(seeds), steps)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paco_core.benchmarks.consistency_rank import Instance, Judgement, choose, instances_of
+from paco_core.benchmarks.consistency_rank import HeldOutRanking, Judgement, choose, instances_of
 from paco_core.exchange import rank_bench
 from paco_core.io.files import DataError
 from paco_core.io.rejected import Rejected
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 KEYS = ("reference", "candidate", "score")
 
 
-def read_public(folder: Path, limit: int | None = None, seed: int = 0) -> tuple[list[Instance], RankBench]:
+def read_public(folder: Path, limit: int | None = None, seed: int = 0) -> tuple[list[HeldOutRanking], RankBench]:
     """The rankings of a folder in the public layout, as :func:`read_instances` chooses them, and its pictures.
 
     Rankings that cannot be used are left out and counted (``rejected``).
@@ -31,7 +31,7 @@ def read_public(folder: Path, limit: int | None = None, seed: int = 0) -> tuple[
     return choose(instances_of(bench.table, folder), limit, seed), bench
 
 
-def judge_from_file(label: str, path: Path, instances: Sequence[Instance], rejected: Rejected) -> Judgement:
+def judge_from_file(label: str, path: Path, instances: Sequence[HeldOutRanking], rejected: Rejected) -> Judgement:
     """Scores that a judge gave elsewhere (DreamSim, a closed model): a table of reference, candidate, score.
 
     A pair without a row is a failure and counted; a distance must be turned into a similarity first.

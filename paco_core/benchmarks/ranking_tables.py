@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from paco_core.benchmarks.consistency_rank import Result
+from paco_core.benchmarks.consistency_rank import ConsistencyRankResult
 from paco_core.benchmarks.published import PublishedRow
 from paco_core.benchmarks.ranking_metrics import TIE_RULE
-from paco_core.benchmarks.tables import Table, difference, interval, number, with_published
+from paco_core.benchmarks.tables import ResultTable, difference, interval, number, with_published
 
 COLUMNS = {
     "accuracy": "accuracy",
@@ -20,7 +20,7 @@ COLUMNS = {
 }
 
 
-def tables(result: Result, published: Sequence[PublishedRow], template: str) -> list[Table]:
+def tables(result: ConsistencyRankResult, published: Sequence[PublishedRow], template: str) -> list[ResultTable]:
     """The judges with intervals, the published rows, and the reward's difference to each of the others.
 
     The published rows stand below the measured ones only where those were asked in the same words.
@@ -51,12 +51,12 @@ def tables(result: Result, published: Sequence[PublishedRow], template: str) -> 
     alike = template == "marked"
     if not alike:
         note += " Their judges were asked in other words than above (template “marked”)."
-    measured = Table("ConsistencyRank", head, rows, notes)
-    found = with_published(measured, Table("ConsistencyRank, published", head, others, [note]), alike=alike)
+    measured = ResultTable("ConsistencyRank", head, rows, notes)
+    found = with_published(measured, ResultTable("ConsistencyRank, published", head, others, [note]), alike=alike)
     shown = ("accuracy", "t1_b1", "tau", "rho")
     differences = [[name, *(difference(row[metric]) for metric in shown)] for name, row in result.comparisons.items()]
     if differences:
         note = "Paired by instance; p of a sign-flip test over prompts."
         head = ["judges", *(COLUMNS[metric] for metric in shown)]
-        found.append(Table("Paired differences", head, differences, [note], detail=True))
+        found.append(ResultTable("Paired differences", head, differences, [note], detail=True))
     return found

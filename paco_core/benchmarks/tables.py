@@ -27,7 +27,7 @@ STYLE = (
 
 
 @dataclass(frozen=True)
-class Table:
+class ResultTable:
     """A title, a head, rows of cells, and notes below; a cell is text that is shown as it is.
 
     ``detail``: not one of the paper's tables, but what we add to them.
@@ -65,13 +65,13 @@ def _cell(text: str) -> str:
     return f"<td>{escape(text)}</td>"
 
 
-def with_published(measured: Table, published: Table, *, alike: bool) -> list[Table]:
+def with_published(measured: ResultTable, published: ResultTable, *, alike: bool) -> list[ResultTable]:
     """Measured and published rows: in one table only where both were asked in the same words."""
     if not alike:
         return [measured, published]
     blank = [""] * (len(measured.head) - len(published.head))
     rows = [*measured.rows, *([*row, *blank] for row in published.rows)]
-    return [Table(measured.title, measured.head, rows, [*measured.notes, *published.notes])]
+    return [ResultTable(measured.title, measured.head, rows, [*measured.notes, *published.notes])]
 
 
 def _row(cells: Sequence[str]) -> str:
@@ -99,14 +99,14 @@ def difference(value: Comparison) -> str:
     return f"{found.mean:+.3f} ({low} to {high}), p {value.p_value:.3f}"
 
 
-def write_tables(folder: Path, title: str, tables: Sequence[Table], name: str = "results") -> None:
+def write_tables(folder: Path, title: str, tables: Sequence[ResultTable], name: str = "results") -> None:
     """Write ``NAME.md``, ``NAME.html`` (self-contained) and ``tables.json``, for :func:`read_tables`, to ``folder``."""
     write_text(folder / f"{name}.md", f"# {title}\n\n" + "\n".join(table.markdown() for table in tables))
     write_json(folder / TABLES, [asdict(table) for table in tables])
     write_page(folder / f"{name}.html", title, "\n".join(table.html() for table in tables))
 
 
-def read_tables(folder: Path) -> list[Table]:
+def read_tables(folder: Path) -> list[ResultTable]:
     """What :func:`write_tables` wrote to a benchmark's folder.
 
     Raises:
@@ -114,7 +114,7 @@ def read_tables(folder: Path) -> list[Table]:
     """
     path = folder / TABLES
     try:
-        return [Table(**table) for table in read_json(path)]
+        return [ResultTable(**table) for table in read_json(path)]
     except TypeError as error:
         raise DataError(f"{path}: not what a benchmark writes ({error}); run `dvc repro {folder.name}`") from None
 

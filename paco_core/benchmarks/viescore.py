@@ -17,7 +17,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from paco_core.benchmarks.statistics import Estimate, macro_estimate
-from paco_core.benchmarks.tables import Table, interval
+from paco_core.benchmarks.tables import ResultTable, interval
 from paco_core.benchmarks.viescore_prompts import Wording
 from paco_core.data.llm.chat_protocol import Question, Rejection, Reply
 from paco_core.data.llm.chat_workers import ask_all
@@ -47,7 +47,7 @@ class Rating(BaseModel):
 
 
 @dataclass(frozen=True)
-class Asked:
+class VieScoreQuestion:
     """One question about one edit: its number, and whether it is about the edit or about the picture alone."""
 
     number: int
@@ -85,7 +85,7 @@ def judge(
     Raises:
         ChatError: when the endpoint cannot be worked with, or did not serve all questions.
     """
-    asked = [Asked(number, kind) for number in range(len(painted)) for kind in ("sc", "pq")]
+    asked = [VieScoreQuestion(number, kind) for number in range(len(painted)) for kind in ("sc", "pq")]
     with Journal(root / JOURNAL) as journal:
         chat = Chat(endpoint, journal)
         replies = ask_all(chat, asked, partial(_question, painted, reference, words), advance)
@@ -100,7 +100,9 @@ def judge(
     return Judged(columns, answers, counts)
 
 
-def _question(painted: Sequence[Painted], reference: Reference, words: Wording, ask: Asked) -> Question[Rating]:
+def _question(
+    painted: Sequence[Painted], reference: Reference, words: Wording, ask: VieScoreQuestion
+) -> Question[Rating]:
     edit = painted[ask.number]
     name = f"{edit.policy}-{edit.size}-{edit.when}-{edit.record.idx}-{edit.seed}-{ask.kind}"
     if ask.kind == "pq":
@@ -152,7 +154,7 @@ def figures(table: pd.DataFrame, intersection: Collection[str], *, resamples: in
     return found
 
 
-def table_of(rows: Sequence[Mapping[str, Any]], judge: str, words: Wording) -> Table:
+def table_of(rows: Sequence[Mapping[str, Any]], judge: str, words: Wording) -> ResultTable:
     """The figures as a table."""
     cells = [
         [
@@ -168,7 +170,7 @@ def table_of(rows: Sequence[Mapping[str, Any]], judge: str, words: Wording) -> T
         f"VIEScore, 0 to 10, by {judge}, asked in {words.name}: mean within each task type, then over task types, with "
         "95% bootstrap intervals over source pictures."
     )
-    return Table("GEdit-Bench", ["method", "language", "subset", "edits", *COLUMNS.values()], cells, [note])
+    return ResultTable("GEdit-Bench", ["method", "language", "subset", "edits", *COLUMNS.values()], cells, [note])
 
 
 def jsonable_rows(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ from paco_core.io.imports import uncollected
 from paco_core.io.project import found_root, project_root, working_folder
 
 if TYPE_CHECKING:
-    from paco_core.cli.paint import Options
+    from paco_core.cli.paint import PaintOptions
 
 
 def _show(args: argparse.Namespace, found: Answer) -> None:
@@ -123,7 +123,7 @@ def score(args: argparse.Namespace) -> None:
         from paco_core.cli import score as command
     from paco_core.io.files import DataError
 
-    options = command.Options(args.model, args.theme, args.reasons)
+    options = command.ScoreOptions(args.model, args.theme, args.reasons)
     if args.table is None:
         _show(args, command.score_pictures(root, args.pictures, options, args.out, _say))
         return
@@ -157,7 +157,7 @@ def reproduce(args: argparse.Namespace) -> None:
     with uncollected():
         from paco_core.cli import reproduce as command
 
-    options = command.Options(args.variants, args.seeds, args.set, args.name)
+    options = command.ReproduceOptions(args.variants, args.seeds, args.set, args.name)
     act = command.listing if args.list else command.report_only if args.report_only else command.reproduce
     _show(args, act(root, options))
 
@@ -176,7 +176,9 @@ def annotate(args: argparse.Namespace) -> None:
 
     root = project_root()
     if args.action == "serve":
-        command.serve(root, args.port, command.Options(args.annotators, args.overlap, args.instances, args.retire))
+        command.serve(
+            root, args.port, command.AnnotateOptions(args.annotators, args.overlap, args.instances, args.retire)
+        )
     elif args.action == "export":
         print(command.export(root, args.folder, args.address))
     elif args.action == "save":
@@ -363,10 +365,10 @@ def play(args: argparse.Namespace) -> None:
     command.play(root, args.port, browser=not args.no_open)
 
 
-def _painting(args: argparse.Namespace) -> Options:
-    from paco_core.cli.paint import Options
+def _painting(args: argparse.Namespace) -> PaintOptions:
+    from paco_core.cli.paint import PaintOptions
 
-    return Options(args.policy, args.seeds, args.size, args.steps, args.compare, args.out)
+    return PaintOptions(args.policy, args.seeds, args.size, args.steps, args.compare, args.out)
 
 
 def push(args: argparse.Namespace) -> None:

@@ -26,7 +26,7 @@ ANNOTATORS, OVERLAP = 1, 1
 
 
 @dataclass(frozen=True)
-class Options:
+class AnnotateOptions:
     """What a study is asked to be; None keeps what it was when it was served last."""
 
     annotators: int | None = None
@@ -35,7 +35,7 @@ class Options:
     retire: str | None = None
 
 
-def serve(root: Path, port: int, options: Options) -> None:
+def serve(root: Path, port: int, options: AnnotateOptions) -> None:
     """Serve the page until Ctrl-C, with a link for every annotator on standard output; then save the answers.
 
     What a server that was killed did not save is saved at the start.
@@ -92,7 +92,7 @@ def save(root: Path) -> str:
         return f"{answer_file.save(root, store)} answers in {answer_file.FILE}"
 
 
-def open_queue(root: Path, store: AnswerStore, options: Options) -> AnnotationQueue:
+def open_queue(root: Path, store: AnswerStore, options: AnnotateOptions) -> AnnotationQueue:
     """The study as it was served last, changed as asked."""
     from paco_core.data.annotation.queue import AnnotationQueue
     from paco_core.data.records.panels import PanelStore
@@ -162,7 +162,7 @@ def status(root: Path) -> Answer:
     """
     with _store(root) as store:
         unsaved = answer_file.unsaved(root, store.every())
-        queue = open_queue(root, store, Options())
+        queue = open_queue(root, store, AnnotateOptions())
         sizes = {name: len(instance.candidates) for name, instance in queue.instances.items()}
         found = from_answers(store.latest(), sizes, queue.pictures)
         progress = queue.progress()

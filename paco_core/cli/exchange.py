@@ -114,10 +114,10 @@ def _rows(table: pd.DataFrame, column: str, value: str) -> list[dict[Any, Any]]:
     return table[table[column] == value].to_dict("records")
 
 
-def _figures(root: Path) -> card.Figures:
+def _figures(root: Path) -> card.StageFigures:
     files = {path: root / paths.metrics_file(path.name) for path in card.COUNTED}
     agreement = root / paths.ANNOTATIONS / "agreement.json"
-    return card.Figures(
+    return card.StageFigures(
         {path: read_json(file) for path, file in files.items() if file.is_file()},
         read_json(agreement) if agreement.is_file() else {},
     )

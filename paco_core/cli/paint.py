@@ -39,7 +39,7 @@ BASE = "base"
 
 
 @dataclass(frozen=True)
-class Options:
+class PaintOptions:
     """What both verbs take: who paints, how many, how large, and where the pictures go."""
 
     policy: str | None
@@ -50,7 +50,9 @@ class Options:
     out: Path | None
 
 
-def paint_set(root: Path, prompt: str, panels: Sequence[str], options: Options, layout: str | None = None) -> Answer:
+def paint_set(
+    root: Path, prompt: str, panels: Sequence[str], options: PaintOptions, layout: str | None = None
+) -> Answer:
     """Paint sets of a prompt; what was written and scored.
 
     Args:
@@ -68,7 +70,7 @@ def paint_set(root: Path, prompt: str, panels: Sequence[str], options: Options, 
     return _painted(root, painter, painter.named(SETS), record, work, options, notes)
 
 
-def edit_picture(root: Path, file: Path, instruction: str, options: Options) -> Answer:
+def edit_picture(root: Path, file: Path, instruction: str, options: PaintOptions) -> Answer:
     """Edit a picture; what was written and scored.
 
     Raises:
@@ -85,7 +87,7 @@ def _painted(
     by: painters.NamedPolicy,
     record: PromptRecord,
     work: Callable[..., list[Painted]],
-    options: Options,
+    options: PaintOptions,
     notes: Sequence[str],
     file: Path | None = None,
 ) -> Answer:

@@ -7,12 +7,12 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from paco_core.benchmarks.tables import Table
+from paco_core.benchmarks.tables import ResultTable
 from paco_core.config.changes import changed, changes_of
 from paco_core.config.params import PARAMS_FILE, Params, load
 from paco_core.experiments.grid import Cell, Grid, OpenCell, begin, folder_of, say
 from paco_core.experiments.reproduction import estimates, report
-from paco_core.experiments.reproduction.cells import Kept, Trainings, kept_cells, of_recipes
+from paco_core.experiments.reproduction.cells import FinishedCell, Trainings, kept_cells, of_recipes
 from paco_core.experiments.reproduction.variants import VARIANTS, Variant, chosen
 from paco_core.io import paths
 from paco_core.io.answer import Answer
@@ -26,7 +26,7 @@ SEEDS = (0, 1, 2)
 
 
 @dataclass(frozen=True)
-class Options:
+class ReproduceOptions:
     """What is asked for on the command line."""
 
     variants: Sequence[str] | None = None
@@ -35,7 +35,7 @@ class Options:
     name: str = "ablation"
 
 
-def listing(root: Path, options: Options) -> Answer:
+def listing(root: Path, options: ReproduceOptions) -> Answer:
     """The variants, their recipes, the keys they change, and which seeds of each are kept."""
     recipes = load(root / PARAMS_FILE).policies.recipes
     kept = kept_cells(folder_of(root / FOLDER, options.name))
@@ -50,16 +50,16 @@ def listing(root: Path, options: Options) -> Answer:
         for variant in _told(options, recipes)
     ]
     head = ["variant", "recipe", "what it is", "changes", "kept"]
-    table = Table(f"Variants, and seeds kept in {FOLDER / options.name}", head, rows)
+    table = ResultTable(f"Variants, and seeds kept in {FOLDER / options.name}", head, rows)
     return Answer(table.markdown(), table)
 
 
-def _told(options: Options, recipes: Collection[str]) -> Sequence[Variant]:
+def _told(options: ReproduceOptions, recipes: Collection[str]) -> Sequence[Variant]:
     """The variants to report: those of absent recipes, too, unless some are named."""
     return VARIANTS if options.variants is None else chosen(options.variants, recipes)
 
 
-def report_only(root: Path, options: Options) -> Answer:
+def report_only(root: Path, options: ReproduceOptions) -> Answer:
     """Write the report again from what is kept, with nothing but the kept results.
 
     Raises:
@@ -77,7 +77,7 @@ def _writing(out: Path) -> AbstractContextManager[None]:
     return locked(out / ".report.lock")
 
 
-def reproduce(root: Path, options: Options) -> Answer:
+def reproduce(root: Path, options: ReproduceOptions) -> Answer:
     """Run what is asked for below ``data/reproduce/NAME`` and return the report as Markdown.
 
     Raises:
@@ -101,7 +101,7 @@ def _tell_absent(variants: Sequence[Variant]) -> None:
 class _Table:
     """One table under way."""
 
-    def __init__(self, root: Path, params: Params, variants: Sequence[Variant], options: Options) -> None:
+    def __init__(self, root: Path, params: Params, variants: Sequence[Variant], options: ReproduceOptions) -> None:
         from paco_core.planning.plan import refuse_impossible
 
         self.root, self.params, self.variants, self.options = root, params, variants, options
@@ -144,12 +144,12 @@ class _Table:
         folder = self.root / paths.REWARD_MERGED
         stack.enter_context(RewardEndpoint.lease(folder, self.params.serving, self.root, wait=False))
 
-    def _kept(self) -> list[Kept]:
+    def _kept(self) -> list[FinishedCell]:
         """Finished cells that rest on what their table rests on; others of an earlier setting are left out, aloud.
 
         Cells of a recipe that this command was not asked for stay in the report, when they go together.
         """
-        cells, fitting = kept_cells(self.out), list[Kept]()
+        cells, fitting = kept_cells(self.out), list[FinishedCell]()
         for recipe, part in of_recipes(cells).items():
             if recipe in self.trainings:
                 fitting += [cell for cell in part if cell.basis == self.trainings[recipe].basis]

@@ -25,7 +25,7 @@ from paco_core.io.text_table import text_table
 
 
 @dataclass(frozen=True)
-class Options:
+class ScoreOptions:
     """What every form of the verb takes: who is asked, about what, and whether to say why."""
 
     model: str | None = None
@@ -36,7 +36,7 @@ class Options:
 def score_pictures(
     root: Path | None,
     given: Sequence[Path],
-    options: Options,
+    options: ScoreOptions,
     out: Path | None = None,
     say: Callable[[str], None] | None = None,
 ) -> Answer:
@@ -78,7 +78,7 @@ def _parts(name: str) -> list[str]:
     return re.split(r"(\d+)", name)
 
 
-def _pair(root: Path | None, files: Sequence[Path], options: Options) -> Answer:
+def _pair(root: Path | None, files: Sequence[Path], options: ScoreOptions) -> Answer:
     pair = read_image(files[0]), read_image(files[1])  # before a model is loaded
     with Judge(options.model, project=root) as judge:
         (score,) = judge.scores([pair], theme=options.theme)
@@ -90,7 +90,7 @@ def _pair(root: Path | None, files: Sequence[Path], options: Options) -> Answer:
 def _matrix(
     root: Path | None,
     files: Sequence[Path],
-    options: Options,
+    options: ScoreOptions,
     out: Path | None,
     say: Callable[[str], None] | None,
 ) -> Answer:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from paco_core.api.judge import Judge
 from paco_core.api.judge_model import judge_model
-from paco_core.cli.score import Options, pictures_in
+from paco_core.cli.score import ScoreOptions, pictures_in
 from paco_core.config.params import PARAMS_FILE, load
 from paco_core.data.llm.journal import Journal
 from paco_core.data.records.records import parse_ref
@@ -37,7 +37,7 @@ UNFINISHED = ".unfinished"
 
 
 @dataclass(frozen=True)
-class Row:
+class ScoreRow:
     """A row of the table: its number, the names of its pictures (two of a pair), and its theme."""
 
     number: int
@@ -52,7 +52,7 @@ class Row:
 def score_table(
     root: Path | None,
     table: Path,
-    options: Options,
+    options: ScoreOptions,
     out: Path | None = None,
     say: Callable[[str], None] | None = None,
 ) -> Answer:
@@ -129,7 +129,7 @@ def _kept(target: Path) -> Iterator[Journal]:
         place.unlink()
 
 
-def _rows(given: tables.Table, table: Path, pictures: _Pictures, theme: str | None) -> list[Row]:
+def _rows(given: tables.ReadTable, table: Path, pictures: _Pictures, theme: str | None) -> list[ScoreRow]:
     """The rows, each picture looked for.
 
     Raises:
@@ -152,20 +152,20 @@ def _rows(given: tables.Table, table: Path, pictures: _Pictures, theme: str | No
         listed = [list(names) for names in zip(*columns, strict=True)]
     themes = tables.texts(given, "theme", table) if "theme" in given.columns else [theme] * len(given)
     return [
-        Row(number, tuple(pictures.checked(name, number) for name in names), words)
+        ScoreRow(number, tuple(pictures.checked(name, number) for name in names), words)
         for number, (names, words) in enumerate(zip(listed, themes, strict=True))
     ]
 
 
-def _keys(rows: Sequence[Row], judge: str, reasons: bool, pictures: _Pictures) -> list[str]:
+def _keys(rows: Sequence[ScoreRow], judge: str, reasons: bool, pictures: _Pictures) -> list[str]:
     """What a row's result depends on."""
     states = {name: pictures.state(name) for name in {name for row in rows for name in row.names}}
     return [digest([judge, reasons, row.theme, [states[name] for name in row.names]], 32) for row in rows]
 
 
-def _parts(rows: Sequence[Row]) -> list[list[Row]]:
+def _parts(rows: Sequence[ScoreRow]) -> list[list[ScoreRow]]:
     """Rows of about :data:`PAIRS` pairs together; a larger set stands alone."""
-    parts: list[list[Row]] = []
+    parts: list[list[ScoreRow]] = []
     room = 0
     for row in rows:
         if not parts or row.pairs > room:
@@ -187,11 +187,11 @@ def _place(root: Path | None) -> tuple[str, int]:
 class _Scoring:
     """Scores parts of a table, here or in a worker elsewhere; its judge loads once."""
 
-    def __init__(self, root: Path | None, table: Path, options: Options, _: int) -> None:
+    def __init__(self, root: Path | None, table: Path, options: ScoreOptions, _: int) -> None:
         self._pictures, self._reasons = _Pictures(root, table), options.reasons
         self._judge = Judge(options.model, project=root)
 
-    def __call__(self, rows: Sequence[Row]) -> list[dict[str, Any]]:
+    def __call__(self, rows: Sequence[ScoreRow]) -> list[dict[str, Any]]:
         """``score``, ``cause`` and, where they are asked for, ``reasons`` of each row; a set's score is its mean."""
         named = {name: row.number for row in rows for name in row.names}
         shown = {name: self._pictures.picture(name, row) for name, row in named.items()}

@@ -40,7 +40,7 @@ from paco_core.config.params_data import (
     PromptsParams,
     ReasonsParams,
 )
-from paco_core.config.params_edits import EditingParams, EditPromptsParams, EditQuestion, EditsParams, Painter
+from paco_core.config.params_edits import EditingParams, EditPainter, EditPromptsParams, EditQuestion, EditsParams
 from paco_core.config.params_losses import EarlyStop, HackMeter
 from paco_core.config.params_policies import PoliciesParams, PolicyRecipe, PolicyTraining
 from paco_core.config.params_reward import RewardParams, ServingParams
@@ -52,6 +52,7 @@ __all__ = [
     "AnnotationsParams",
     "ChatParams",
     "EarlyStop",
+    "EditPainter",
     "EditPromptsParams",
     "EditQuestion",
     "EditingParams",
@@ -60,7 +61,6 @@ __all__ = [
     "HackMeter",
     "HttpScorer",
     "LoraParams",
-    "Painter",
     "PairsParams",
     "Params",
     "PoliciesParams",

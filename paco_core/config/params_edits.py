@@ -83,7 +83,7 @@ class EditPromptsParams(Section):
         return self
 
 
-class Painter(Section):
+class EditPainter(Section):
     """A base editor; ``guidance`` and text window as in the recipes of ``policies``."""
 
     family: Family
@@ -99,7 +99,7 @@ class Painter(Section):
 class EditsParams(Section):
     """What base editors paint of the training edit prompts, for the reward model to learn from."""
 
-    painters: list[Painter]
+    painters: list[EditPainter]
     """base editors that paint training edits for the reward model to learn from; none = nothing is painted"""
     device: Device
     """where they run"""

@@ -24,11 +24,11 @@ PAGE = Path("docs") / "reference" / "parameters.md"
 SCHEMA = Path("profiles") / "params.schema.json"
 MARK = "<!-- written by `paco params --write` from paco_core/config; change it there -->"
 GENERAL = "general"  # keys of no section
-SHARED = ("ChatParams", "PredictorParams", "Painter")  # sections that stand in several places, described once
+SHARED = ("ChatParams", "PredictorParams", "EditPainter")  # sections that stand in several places, described once
 TITLES = {
     "ChatParams": "chat models: every `endpoint`",
     "PredictorParams": "predictors: `vqascore` and `aesthetics`",
-    "Painter": "each of `edits.painters`",
+    "EditPainter": "each of `edits.painters`",
 }
 RECIPE = "policies.recipes.*."
 COMPARED = ("storybook", "paper")

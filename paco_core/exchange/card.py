@@ -35,7 +35,7 @@ COUNTED = tuple(dict.fromkeys(out for _, out, _ in _COUNTS))
 
 
 @dataclass(frozen=True)
-class Figures:
+class StageFigures:
     """What the stages counted: the metrics of each by its out, and ``agreement.json`` of the annotations."""
 
     stages: Mapping[Path, Mapping[str, Any]]
@@ -53,7 +53,7 @@ class Figures:
         ]
 
 
-def card(params: Params, figures: Figures, form: str, licence: str, generator: str) -> str:
+def card(params: Params, figures: StageFigures, form: str, licence: str, generator: str) -> str:
     """The text of ``README.md``, with the front matter that a hub and ``datasets`` read.
 
     Args:

@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from paco_core.data.records.records import Id, Words, first_fault
 from paco_core.io.atomic import atomic
-from paco_core.io.files import DataError, Names, digest, write_json, write_jsonl
+from paco_core.io.files import DataError, UniqueIds, digest, write_json, write_jsonl
 from paco_core.io.pictures import decode_image
 from paco_core.io.rejected import Rejected
 from paco_core.io.shards import encode_png
@@ -58,7 +58,7 @@ def import_gedit(source: Path, out: Path) -> dict[str, Any]:
     """
     rejected = Rejected()
     rows: list[dict[str, Any]] = []
-    names, known = Names(), set[str]()
+    names, known = UniqueIds(), set[str]()
     with atomic(out) as part:
         (part / "pictures").mkdir(parents=True)
         for number, (place, entry) in enumerate(_entries(source)):

@@ -64,10 +64,10 @@ class _Pairs:
     """Pairs on their way into tables, each once; one that is given both answers is none."""
 
     rejected: Rejected
-    _kept: dict[str, tuple[sharegpt.Row, tuple[Any, ...]]] = field(default_factory=dict)
+    _kept: dict[str, tuple[sharegpt.ShareGptRow, tuple[Any, ...]]] = field(default_factory=dict)
     _contradicted: set[str] = field(default_factory=set)
 
-    def add(self, row: sharegpt.Row, prompt_id: str, first: str, second: str) -> None:
+    def add(self, row: sharegpt.ShareGptRow, prompt_id: str, first: str, second: str) -> None:
         theme, edit, asked = row.question.theme, row.question.instruction, row.question.template
         shown = (first, second) if edit is not None else sorted((first, second))  # an edit has a direction
         pair_id = digest([*shown, theme, edit, *([asked] if asked else [])], 16)
@@ -82,7 +82,7 @@ class _Pairs:
             refs = panel_ref(first, 0), panel_ref(second, 0)
             self._kept[pair_id] = row, (pair_id, prompt_id, theme or "", *refs, row.label, edit, row.answer, asked)
 
-    def _contradiction(self, row: sharegpt.Row) -> None:
+    def _contradiction(self, row: sharegpt.ShareGptRow) -> None:
         self.rejected.add(_place(row), f"contradiction: the pair occurs with both answers, here {row.label}")
 
     def tables(self) -> dict[str, list[tuple[Any, ...]]]:
@@ -96,7 +96,7 @@ class _Pairs:
         return found
 
 
-def _place(row: sharegpt.Row) -> str:
+def _place(row: sharegpt.ShareGptRow) -> str:
     return f"{row.split}: {row.first.name}, {row.second.name}"
 
 

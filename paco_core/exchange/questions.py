@@ -10,7 +10,7 @@ from paco_core.reward_model.instructions import TEMPLATES, render
 
 
 @dataclass(frozen=True)
-class Question:
+class PairQuestion:
     """What a pair is asked: about a theme, about an edit, or (both None) plainly.
 
     ``template``: of an edit, where it is not the default.
@@ -34,10 +34,10 @@ def _pattern(template: str) -> re.Pattern[str]:
 _PATTERNS = {name: _pattern(name) for name in ("theme", "plain", *EDIT_TEMPLATES)}
 
 
-def parse_question(text: str) -> Question | None:
+def parse_question(text: str) -> PairQuestion | None:
     """Inverse of :meth:`Question.text`; None for any other wording, and for one about a blank theme or instruction."""
     for name, pattern in _PATTERNS.items():
         match = pattern.fullmatch(text.strip())
         if match and all(said.strip() for said in match.groups()):
-            return Question(**match.groupdict(), template=name if name in EDIT_TEMPLATES[1:] else None)
+            return PairQuestion(**match.groupdict(), template=name if name in EDIT_TEMPLATES[1:] else None)
     return None

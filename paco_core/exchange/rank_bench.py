@@ -22,7 +22,7 @@ from paco_core.data.pairs.leakage import Held, normalised
 from paco_core.data.pairs.pairs import BENCHMARK_COLUMNS
 from paco_core.data.records.records import PromptRecord, parse_ref
 from paco_core.exchange.panel_files import PanelWriter
-from paco_core.io.files import DataError, Names, checked_name, digest, inside, read_jsonl, write_jsonl
+from paco_core.io.files import DataError, UniqueIds, checked_name, digest, inside, read_jsonl, write_jsonl
 from paco_core.io.pictures import image_size, picture_digest, read_image
 from paco_core.io.rejected import Rejected
 from paco_core.io.tables import text
@@ -134,7 +134,7 @@ def read(folder: Path) -> RankBench:
 
 def _prompts(file: Path, rejected: Rejected) -> dict[str, dict[str, Any]]:
     """The prompts by id, which is the name of a folder of pictures."""
-    found, names = dict[str, dict[str, Any]](), Names()
+    found, names = dict[str, dict[str, Any]](), UniqueIds()
     for number, row in read_jsonl(file, rejected.lines_of(file)):
         try:
             name = checked_name(text(row.get("idx"), "idx"))

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 from paco_core.data.pairs.answers import normalised, opening
 from paco_core.data.records.records import parse_ref
 from paco_core.exchange.panel_files import PanelWriter
-from paco_core.exchange.questions import Question, parse_question
-from paco_core.exchange.turns import IMAGE, PICTURES, Form, Round, rounds
+from paco_core.exchange.questions import PairQuestion, parse_question
+from paco_core.exchange.turns import IMAGE, PICTURES, DialogueRound, Form, rounds
 from paco_core.io.files import DataError, checked_name, inside, read_json, write_json, write_jsonl
 from paco_core.io.pictures import image_size
 from paco_core.io.rejected import Rejected
@@ -52,13 +52,13 @@ class File:
 
 
 @dataclass(frozen=True)
-class Row:
+class ShareGptRow:
     """One pair as it was published; its answer begins as it is trained."""
 
     split: str
     first: Path
     second: Path
-    question: Question
+    question: PairQuestion
     answer: str
 
     @property
@@ -84,7 +84,7 @@ def write(folder: Path, tables: Mapping[str, pd.DataFrame], pictures: PanelWrite
 
 def _row(row: dict[Any, Any], pictures: PanelWriter, template: str) -> dict[str, Any]:
     edit, asked = (t if isinstance(t, str) else None for t in (row.get("instruction"), row.get("question")))
-    question = Question(row["theme"], edit, asked)
+    question = PairQuestion(row["theme"], edit, asked)
     names = ["images/{}_{}.png".format(*parse_ref(row[side])) for side in ("first", "second")]
     return {
         "id": row["pair_id"],
@@ -96,7 +96,7 @@ def _row(row: dict[Any, Any], pictures: PanelWriter, template: str) -> dict[str,
     }
 
 
-def read(folder: Path, rejected: Rejected) -> Iterator[Row]:
+def read(folder: Path, rejected: Rejected) -> Iterator[ShareGptRow]:
     """The rows of every registered file that can be used; the others go to ``rejected``.
 
     Raises:
@@ -151,7 +151,7 @@ def _forms(entry: Mapping[str, Any]) -> tuple[Form, ...]:
     return (replace(CONVERSATIONS, **known),) if known else FORMS
 
 
-def _parsed(folder: Path, split: str, one: Round) -> Row:
+def _parsed(folder: Path, split: str, one: DialogueRound) -> ShareGptRow:
     if len(one.images) != PICTURES:
         raise DataError(f"record: its question shows {len(one.images)} pictures, expected {PICTURES} ({IMAGE} marks)")
     question = parse_question(one.asked)
@@ -167,4 +167,4 @@ def _parsed(folder: Path, split: str, one: Round) -> Row:
             image_size(path)
     except DataError as error:
         raise DataError(f"picture: {error}") from None
-    return Row(split, first, second, question, answer)
+    return ShareGptRow(split, first, second, question, answer)

@@ -31,7 +31,7 @@ class Form:
 
 
 @dataclass(frozen=True)
-class Round:
+class DialogueRound:
     """A question, the answer that follows it, and the pictures that its marks stand for."""
 
     asked: str  # without the marks of the pictures
@@ -39,7 +39,7 @@ class Round:
     images: list[str]
 
 
-def rounds(row: Mapping[str, Any], form: Form) -> list[Round]:
+def rounds(row: Mapping[str, Any], form: Form) -> list[DialogueRound]:
     """The rounds of a row, in order; each has the pictures of its own marks, which take them in order.
 
     Raises:
@@ -88,7 +88,7 @@ def _images(row: Mapping[str, Any], form: Form) -> list[str]:
     return given
 
 
-def _rounds(questions: list[str], answers: list[str], images: list[str]) -> Iterator[Round]:
+def _rounds(questions: list[str], answers: list[str], images: list[str]) -> Iterator[DialogueRound]:
     marks = [question.count(IMAGE) for question in questions]
     if any(IMAGE in answer for answer in answers):
         raise DataError(f"record: an answer holds {IMAGE}")
@@ -99,7 +99,7 @@ def _rounds(questions: list[str], answers: list[str], images: list[str]) -> Iter
         )
     left = iter(images)
     for question, answer, count in zip(questions, answers, marks, strict=True):
-        yield Round(question.replace(IMAGE, ""), answer, list(islice(left, count)))
+        yield DialogueRound(question.replace(IMAGE, ""), answer, list(islice(left, count)))
 
 
 def _counted(count: int, noun: str) -> str:

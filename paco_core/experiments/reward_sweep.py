@@ -18,7 +18,7 @@ from paco_core.benchmarks import consistency_rank as bench
 from paco_core.benchmarks.clip_images import ClipImages
 from paco_core.benchmarks.ranking_metrics import METRICS
 from paco_core.benchmarks.statistics import Comparison, Estimate, compare, estimate
-from paco_core.benchmarks.tables import Table, difference, interval, number, write_tables
+from paco_core.benchmarks.tables import ResultTable, difference, interval, number, write_tables
 from paco_core.config.changes import changed
 from paco_core.config.execution import how_fields
 from paco_core.config.params import Params, RewardParams
@@ -55,7 +55,7 @@ NAMED: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class Setting:
+class SweepSetting:
     """A name, and dotted keys of ``params.yaml`` with the values that it changes them to."""
 
     name: str
@@ -70,7 +70,7 @@ class Setting:
         return changed(params, {**self.changes, "reward.seed": seed, "reward.source": "train"})
 
 
-def setting(name: str) -> Setting:
+def setting(name: str) -> SweepSetting:
     """What a point of the sweep means.
 
     ``1/n``: every token of an answer counts alike; a number: the share alpha of the decision token; ``fast``:
@@ -80,18 +80,18 @@ def setting(name: str) -> Setting:
         DataError: for anything else.
     """
     if name in NAMED:
-        return Setting(name, NAMED[name])
+        return SweepSetting(name, NAMED[name])
     try:
         alpha = float(name)
     except ValueError:
         alpha = -1.0
     if not 0.0 <= alpha <= 1.0:
         raise DataError(f"alpha {name!r}: give a number from 0 to 1, 1/n, fast or default")
-    return Setting(name, {"reward.loss": "weighted", "reward.answers": "reasons", "reward.alpha": alpha})
+    return SweepSetting(name, {"reward.loss": "weighted", "reward.answers": "reasons", "reward.alpha": alpha})
 
 
 @dataclass(frozen=True)
-class Row:
+class SweepRow:
     """One line of the result: a setting over its seeds, or a judge that is not trained."""
 
     name: str
@@ -128,7 +128,7 @@ class Sweep:
         self.instances = bench.read_instances(self.table, bounds.max_instances, bounds.seed)
         self.panels = PanelStore.below(needed(root, paths.GRIDS), root / paths.PAIRS)
 
-    def run(self, settings: Sequence[Setting], seeds: Sequence[int]) -> list[Row]:
+    def run(self, settings: Sequence[SweepSetting], seeds: Sequence[int]) -> list[SweepRow]:
         """Train and judge every cell that is not done yet; write the tables; log to MLflow.
 
         Cells that another command is training are left out of the tables.
@@ -144,7 +144,7 @@ class Sweep:
             self._write(rows, parent)
         return rows
 
-    def _cell(self, setting: Setting, seed: int) -> Cell:
+    def _cell(self, setting: SweepSetting, seed: int) -> Cell:
         reward = setting.applied(self.params, seed).reward
         settings = {"setting": setting.name, "seed": seed, "reward": reward.model_dump()}
         return Cell(setting.name, seed, settings, self._key(reward), partial(self._train, reward), self._note)
@@ -186,7 +186,9 @@ class Sweep:
         judges["random"] = bench.chance("Random order", self.instances)
         return judges
 
-    def _rows(self, cells: Sequence[tuple[Cell, dict[str, Any]]], judges: Mapping[str, bench.Judgement]) -> list[Row]:
+    def _rows(
+        self, cells: Sequence[tuple[Cell, dict[str, Any]]], judges: Mapping[str, bench.Judgement]
+    ) -> list[SweepRow]:
         """One row a setting, in the order of the cells, then one a baseline."""
         base = self._columns([judges["base"].scores])
         by_setting: dict[str, list[dict[str, Any]]] = {}
@@ -213,7 +215,7 @@ class Sweep:
         runs: Sequence[list[tuple[float, ...]]],
         base: Mapping[str, np.ndarray] | None,
         validation: Mapping[str, float],
-    ) -> Row:
+    ) -> SweepRow:
         bounds, columns = self.params.consistency_rank, self._columns(runs)
         groups = [instance.prompt_id for instance in self.instances]
         draws: dict[str, Any] = {"groups": groups, "resamples": bounds.bootstrap, "seed": bounds.seed}
@@ -221,9 +223,9 @@ class Sweep:
         spread = {m: float(np.nanmean(v, axis=1).std(ddof=1)) if len(v) > 1 else np.nan for m, v in columns.items()}
         gain = None if base is None else {m: compare(means[m], base[m].mean(axis=0), **draws) for m in METRICS}
         metrics = {m: estimate(values, **draws) for m, values in means.items()}
-        return Row(name, len(runs), metrics, spread, gain, validation)
+        return SweepRow(name, len(runs), metrics, spread, gain, validation)
 
-    def _write(self, rows: Sequence[Row], parent: Tracker) -> None:
+    def _write(self, rows: Sequence[SweepRow], parent: Tracker) -> None:
         write_json(self.out / "results.json", plain({row.name: row.as_dict() for row in rows}))
         write_tables(self.out, f"Sweep {self.out.name}", tables(rows, len(self.instances)))
         for name in ("results.json", "results.md", "results.html"):
@@ -250,7 +252,7 @@ def _scores(done: Mapping[str, Any]) -> list[tuple[float, ...]]:
     return [tuple(np.nan if score is None else float(score) for score in row) for row in done["scores"]]
 
 
-def tables(rows: Sequence[Row], instances: int) -> list[Table]:
+def tables(rows: Sequence[SweepRow], instances: int) -> list[ResultTable]:
     """The rankings, and the decision on validation pairs."""
     ranking = [
         [
@@ -269,8 +271,8 @@ def tables(rows: Sequence[Row], instances: int) -> list[Table]:
     decision = [[row.name, *(number(row.validation[key]) for key in VALIDATION)] for row in rows if row.validation]
     words = [name.replace("_", " ") for name in VALIDATION]
     return [
-        Table("Held-out rankings", head, ranking, [note]),
-        Table("Validation pairs, mean over seeds", ["setting", *words], decision),
+        ResultTable("Held-out rankings", head, ranking, [note]),
+        ResultTable("Validation pairs, mean over seeds", ["setting", *words], decision),
     ]
 
 

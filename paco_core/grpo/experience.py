@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from paco_core.grpo.rollout import Kept, Sampling, alike
+from paco_core.grpo.rollout import NoisyStep, Sampling, alike
 from paco_core.policies.base import NoiseKey
 from paco_core.policies.encoded import Condition, Encoded
 
@@ -26,7 +26,7 @@ class Bucket:
 
     sampling: Sampling
     samples: np.ndarray
-    kept: dict[int, Kept]
+    kept: dict[int, NoisyStep]
     clean: torch.Tensor | None = None
 
 

@@ -44,7 +44,7 @@ class LossTerms:
 
 @dataclass(frozen=True)
 class Loss:
-    """``keeps``: tensors of :class:`paco_core.grpo.rollout.Kept` that the function reads."""
+    """``keeps``: tensors of :class:`paco_core.grpo.rollout.NoisyStep` that the function reads."""
 
     function: Callable[[LossInputs], LossTerms]
     keeps: frozenset[str] = TRANSITION

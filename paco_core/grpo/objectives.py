@@ -25,7 +25,7 @@ from paco_core.grpo.losses import (
     gaussian_kl,
     nft,
 )
-from paco_core.grpo.rollout import Kept, Sampling
+from paco_core.grpo.rollout import NoisyStep, Sampling
 from paco_core.policies.base import Policy
 
 OLD = "old"  # name of the second adapter
@@ -95,7 +95,7 @@ class TransitionObjective:
         self.learns_at_zero = params.kl.beta > 0
         self.recomputes = params.old_log_prob == "recomputed"
         self.keeps = self.loss.keeps - {"log_prob", "mean"} if self.recomputes else self.loss.keeps
-        self._old: dict[int, Kept] = {}
+        self._old: dict[int, NoisyStep] = {}
 
     def steps(self, sampling: Sampling) -> list[int]:
         return list(sampling.train_steps or sampling.noise_steps)
@@ -103,7 +103,7 @@ class TransitionObjective:
     def behaviour(self) -> AbstractContextManager[object]:
         return nullcontext()
 
-    def _velocity(self, experience: Experience, batch: MicroBatch, kept: Kept) -> torch.Tensor:
+    def _velocity(self, experience: Experience, batch: MicroBatch, kept: NoisyStep) -> torch.Tensor:
         """Of each sample (N, L, C); equal samples share a pass."""
         sampling, counts = batch.bucket.sampling, [len(places) for places in batch.same]
         first = [end - count for end, count in zip(accumulate(counts), counts, strict=True)]

@@ -84,7 +84,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Setting:
+class TrainingSetting:
     """What a training has around it, beside its recipe.
 
     Attributes:
@@ -103,7 +103,7 @@ class Setting:
 
 
 def assemble(
-    recipe: PolicyRecipe, policy: Policy, split: PromptSplit, scorers: Scorers, setting: Setting | None = None
+    recipe: PolicyRecipe, policy: Policy, split: PromptSplit, scorers: Scorers, setting: TrainingSetting | None = None
 ) -> Trainer:
     """Make a policy ready to be trained: encode all prompts, drop its encoders, attach the adapter.
 
@@ -111,7 +111,7 @@ def assemble(
         DataError: when prompts are too few, shared by training and evaluation, or sizes do not fit.
         ValueError: when the parts do not belong together.
     """
-    setting = setting or Setting()
+    setting = setting or TrainingSetting()
     processes, reports = setting.processes, setting.reports
     _refuse_misfits(recipe, policy, split, scorers, processes.world)
     choose_kernels(recipe.device, recipe.dtype)
@@ -266,7 +266,7 @@ def train(
             Scorers(
                 registry.build_set(recipe.rewards, sources), registry.build_set(test, sources) if test else None, truth
             ),
-            Setting(
+            TrainingSetting(
                 identity=identity(params, root, name, code, answers),
                 max_failed_share=params.serving.max_failed_share,
                 place=place.final,

@@ -26,7 +26,7 @@ class Sampling:
     noise_steps: tuple[int, ...] = ()
     dynamics: str = "flow_sde"
     shared_noise: bool = False  # one initial noise a group
-    keeps: frozenset[str] = TRANSITION  # tensors of :class:`Kept`
+    keeps: frozenset[str] = TRANSITION  # tensors of :class:`NoisyStep`
     train_steps: tuple[int, ...] = ()  # noise steps of which something is kept; none named = all
 
     @classmethod
@@ -87,7 +87,7 @@ def spread(values: torch.Tensor, same: Sequence[Sequence[int]]) -> torch.Tensor:
 
 
 @dataclass(frozen=True)
-class Kept:
+class NoisyStep:
     """One noisy step of N samples: latents before and after (N, L, C), and, where asked for, log p and mean."""
 
     step: int
@@ -96,13 +96,13 @@ class Kept:
     log_prob: torch.Tensor | None = None
     mean: torch.Tensor | None = None
 
-    def map(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Kept:
+    def map(self, change: Callable[[torch.Tensor], torch.Tensor]) -> NoisyStep:
         """The same with every tensor changed."""
         log_prob = None if self.log_prob is None else change(self.log_prob)
         mean = None if self.mean is None else change(self.mean)
-        return Kept(self.step, change(self.before), change(self.after), log_prob, mean)
+        return NoisyStep(self.step, change(self.before), change(self.after), log_prob, mean)
 
-    def take(self, rows: Sequence[int]) -> Kept:
+    def take(self, rows: Sequence[int]) -> NoisyStep:
         index = list(rows)
         return self.map(lambda tensor: tensor[index])
 
@@ -112,7 +112,7 @@ class Trajectory:
     """Clean latents (N, L, C) and the kept steps."""
 
     latents: torch.Tensor
-    kept: list[Kept]
+    kept: list[NoisyStep]
 
 
 def rollout(
@@ -136,7 +136,7 @@ def rollout(
     starts = [sampling.start(key) for key in keys]
     same = alike(rows, starts)
     own = encoded.take(rows)
-    kept: list[Kept] = []
+    kept: list[NoisyStep] = []
     with torch.no_grad():  # not inference mode: what a model caches in its first pass, trained ones read, too
         x = policy.noise(sampling.size, [starts[places[0]] for places in same])
         condition = own if len(same) == len(rows) else encoded.take([rows[places[0]] for places in same])
@@ -155,7 +155,9 @@ def rollout(
             after = transition.mean + transition.std * policy.noise(sampling.size, draws)
             if sampling.is_trained(number):
                 log_prob = dynamics.log_prob(after, transition) if "log_prob" in sampling.keeps else None
-                kept.append(Kept(number, x, after, log_prob, transition.mean if "mean" in sampling.keeps else None))
+                kept.append(
+                    NoisyStep(number, x, after, log_prob, transition.mean if "mean" in sampling.keeps else None)
+                )
             x = after
         if condition is not own:
             x = spread(x, same)

@@ -13,7 +13,7 @@ from paco_core.data.records.records import PromptRecord
 from paco_core.grpo.epoch_prompts import refuse_split_groups, share
 from paco_core.grpo.experience import Bucket
 from paco_core.grpo.objectives import Objective
-from paco_core.grpo.rollout import Kept, Sampling, Trajectory, rollout
+from paco_core.grpo.rollout import NoisyStep, Sampling, Trajectory, rollout
 from paco_core.grpo.scoring import Scores, Scoring
 from paco_core.grpo.sizes import buckets, picture_size
 from paco_core.policies.base import NoiseKey, Policy, Size
@@ -118,10 +118,10 @@ class Sampler:
         def joined(parts: list[torch.Tensor], shape: Sequence[int] = latent) -> torch.Tensor:
             return self._joined(dict(zip(own, parts, strict=True)), lengths, shape)
 
-        kept: dict[int, Kept] = {}
+        kept: dict[int, NoisyStep] = {}
         for position, step in enumerate(filter(sampling.is_trained, sampling.noise_steps)):
             parts = [done[number].kept[position] for number in own]
-            kept[step] = Kept(
+            kept[step] = NoisyStep(
                 step,
                 joined([part.before for part in parts]),
                 joined([part.after for part in parts]),

@@ -46,7 +46,7 @@ class TooLarge(Undecodable):
 
 
 @dataclass(frozen=True)
-class Encoded:
+class EncodedPicture:
     """A picture whose head was read and found within the limits, and whose pixels were not decoded yet."""
 
     data: bytes
@@ -85,7 +85,7 @@ class Encoded:
         return rgb(self.opened)
 
 
-def read_head(data: bytes, most: int = MAX_PIXELS) -> Encoded:
+def read_head(data: bytes, most: int = MAX_PIXELS) -> EncodedPicture:
     """The picture in a file's bytes, before its pixels are decoded.
 
     Args:
@@ -110,7 +110,7 @@ def read_head(data: bytes, most: int = MAX_PIXELS) -> Encoded:
     except Exception as error:  # Pillow raises many types for broken files
         raise _damaged(error) from None
     _check_size(opened.width, opened.height, most)
-    return Encoded(data, opened)
+    return EncodedPicture(data, opened)
 
 
 def from_array(array: np.ndarray) -> Image.Image:

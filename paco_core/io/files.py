@@ -47,7 +47,7 @@ def checked_name(value: object) -> str:
     return value
 
 
-class Names:
+class UniqueIds:
     """Ids of one file of data, each once, also on disks where upper and lower case are the same."""
 
     def __init__(self) -> None:

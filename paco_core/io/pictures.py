@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, Union
 
 from paco_core.io import decoding
-from paco_core.io.decoding import MAX_BYTES, Encoded, Undecodable, read_head
+from paco_core.io.decoding import MAX_BYTES, EncodedPicture, Undecodable, read_head
 from paco_core.io.files import DataError
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def read_image(path: Path, name: str | None = None) -> Image:
     return decode_image(_bytes(path, name), name)
 
 
-def read_encoded(path: Path) -> Encoded:
+def read_encoded(path: Path) -> EncodedPicture:
     """The head of a picture's file.
 
     Raises:

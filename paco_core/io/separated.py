@@ -36,7 +36,7 @@ def unguarded(text: str) -> str:
 
 
 @dataclass(frozen=True)
-class Record:
+class SeparatedRecord:
     """One record: its line (from 1), its cells as they are spelled, and how it ends."""
 
     line: int
@@ -55,14 +55,14 @@ class Separated:
 
     before: str  # a byte order mark, and Excel's line that names the separator
     separator: str
-    header: Record
-    records: Sequence[Record]
+    header: SeparatedRecord
+    records: Sequence[SeparatedRecord]
 
     @property
     def columns(self) -> list[str]:
         return self.header.values
 
-    def fault(self, record: Record) -> str | None:
+    def fault(self, record: SeparatedRecord) -> str | None:
         """What is wrong with a record, or None."""
         found, expected = len(record.cells), len(self.header.cells)
         return None if found == expected else f"{found} cells, the header has {expected}"
@@ -79,7 +79,7 @@ class Separated:
             lines.append(self._line(record, places, dict(zip(added, values, strict=True))))
         return self.before + "".join(lines)
 
-    def _line(self, record: Record, places: Mapping[str, int], values: Mapping[str, Cell]) -> str:
+    def _line(self, record: SeparatedRecord, places: Mapping[str, int], values: Mapping[str, Cell]) -> str:
         cells = [self._safe(cell) for cell in record.cells]
         for name, place in places.items():
             text = self._spelled(values[name])
@@ -141,7 +141,7 @@ def read_separated(file: Path, require: Sequence[str] = ()) -> Separated:
     raise DataError(f"{file}: column {', '.join(missing)} is missing; it has {', '.join(header)}")
 
 
-def _records(file: Path, text: str, separator: str, start: int, line: int) -> Iterator[Record]:
+def _records(file: Path, text: str, separator: str, start: int, line: int) -> Iterator[SeparatedRecord]:
     cut = re.escape(separator)
     cell = re.compile(rf'("[^"]*+(?:""[^"]*+)*+"|(?!")[^{cut}\r\n]*+)({cut}|\r\n|\n|\r|\Z)')
     cells, first = list[str](), line
@@ -153,10 +153,10 @@ def _records(file: Path, text: str, separator: str, start: int, line: int) -> It
         start, line = found.end(), line + (found[0].count("\n") or found[0].count("\r"))
         if found[2] != separator:
             if cells != [""]:
-                yield Record(first, cells, found[2])
+                yield SeparatedRecord(first, cells, found[2])
             cells, first = [], line
     if cells:  # the file ends behind a separator
-        yield Record(first, [*cells, ""], "")
+        yield SeparatedRecord(first, [*cells, ""], "")
 
 
 def _plain(cell: str) -> str:

@@ -5,7 +5,7 @@
 - Parquet: values as they are stored; null is no value.
 
 Where a text is expected, an integer is read as its digits (the ids ``17`` and ``"17"`` are one); any other value is an
-error. :class:`Table` is a table that is written back with further columns, in its own format: everything else stays
+error. :class:`ReadTable` is a table that is written back with further columns, in its own format: everything else stays
 as it was. :func:`read_rows` gives records one by one, and leaves out those that cannot be read.
 """
 
@@ -29,7 +29,7 @@ LINES = (".jsonl", ".ndjson")
 FORMATS = (".parquet", ".csv", ".jsonl", ".tsv", ".ndjson")
 
 
-class Table(Protocol):
+class ReadTable(Protocol):
     """A table that is read whole."""
 
     @property
@@ -44,7 +44,7 @@ class Table(Protocol):
         """Write it with further columns, atomically; a column that is there already is replaced."""
 
 
-def read(file: Path, require: Sequence[str]) -> Table:
+def read(file: Path, require: Sequence[str]) -> ReadTable:
     """Read a table.
 
     Raises:
@@ -54,7 +54,7 @@ def read(file: Path, require: Sequence[str]) -> Table:
     if not file.is_file():
         raise DataError(f"{file}: {'a folder, expected a file' if file.is_dir() else 'no such file'}")
     suffix = file.suffix.lower()
-    table: Table
+    table: ReadTable
     if suffix in SEPARATORS:
         table = _Separated(file, require)
     elif suffix in LINES:
@@ -68,7 +68,7 @@ def read(file: Path, require: Sequence[str]) -> Table:
     return table
 
 
-def texts(table: Table, column: str, file: Path) -> list[str | None]:
+def texts(table: ReadTable, column: str, file: Path) -> list[str | None]:
     """One column of texts.
 
     Raises:

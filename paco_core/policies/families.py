@@ -169,7 +169,7 @@ def is_distilled(root: Path, model: str) -> bool:
     return bool(read_json(index).get("is_distilled")) if index.is_file() else model in DISTILLED
 
 
-class Asked(Protocol):
+class FamilyChoice(Protocol):
     """A recipe: its family, and what it is trained for."""
 
     @property
@@ -178,7 +178,7 @@ class Asked(Protocol):
     def task(self) -> Task | None: ...
 
 
-def edits(recipe: Asked) -> bool:
+def edits(recipe: FamilyChoice) -> bool:
     """Whether each prompt of a recipe changes reference pictures; see :meth:`Family.edits`."""
     return family_of(recipe.family).edits(recipe.task)
 

@@ -20,7 +20,7 @@ from diffusers.pipelines.flux.pipeline_flux import calculate_shift
 
 from paco_core.adapters.attach import attach, detach, to_save, without
 from paco_core.adapters.names import Vocabulary, own_names, renamed, with_or_without
-from paco_core.adapters.reader import Part, read
+from paco_core.adapters.reader import AdaptedModel, read
 from paco_core.io.device_memory import give_back
 from paco_core.io.files import DataError, settle_safetensors
 from paco_core.io.hub import from_hub
@@ -324,15 +324,15 @@ class PipelinePolicy:
         """By which names, beside diffusers' own, files call the transformer's layers."""
         return ()
 
-    def _parts(self) -> dict[str, Part]:
+    def _parts(self) -> dict[str, AdaptedModel]:
         """What an adapter may change."""
         before_26 = {n.removesuffix(".0"): n for n in own_names(self.transformer) if n.endswith(".to_out.0")}
         others = [*self.other_names(), renamed(self.transformer, before_26)]
-        parts = {"transformer": Part(self.transformer, others)}
+        parts = {"transformer": AdaptedModel(self.transformer, others)}
         for name in self.known.text_encoders:
             encoder = getattr(self.pipeline, name)
             if encoder is not None:
-                parts[name] = Part(encoder, [with_or_without(encoder, "text_model.")])
+                parts[name] = AdaptedModel(encoder, [with_or_without(encoder, "text_model.")])
         return parts
 
     def start_from(self, source: str) -> None:

@@ -218,7 +218,7 @@ def arcs(count: int, edges: Sequence[tuple[int, int]], row: int, width: int) -> 
 
 
 @dataclass(frozen=True)
-class Chart:
+class DrawnChart:
     """A chart, its legend and its words."""
 
     title: str
@@ -227,7 +227,7 @@ class Chart:
     legend: list[tuple[str, str]]
 
     @classmethod
-    def of(cls, title: str, note: str, lines: Sequence[Line], **how: Any) -> Chart:
+    def of(cls, title: str, note: str, lines: Sequence[Line], **how: Any) -> DrawnChart:
         drawn = [line for line in lines if line.points()]
         legend = [(legend_marker(line.style), line.label) for line in drawn]
         return cls(title, note, line_chart(drawn, title=title, **how), legend if len(drawn) > 1 else [])

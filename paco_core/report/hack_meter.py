@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from paco_core.report.charts import Chart, by_size, keep, line
+from paco_core.report.charts import DrawnChart, by_size, keep, line
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-def hack_meter_charts(log: pd.DataFrame, sizes: Sequence[int], name: str, curves: dict[str, Any]) -> list[Chart]:
+def hack_meter_charts(log: pd.DataFrame, sizes: Sequence[int], name: str, curves: dict[str, Any]) -> list[DrawnChart]:
     """Gains by both judges with the lower end of the drift at the largest size, grid score and near-copies by size.
 
     None where the training had no hack meter.
@@ -29,7 +29,7 @@ def hack_meter_charts(log: pd.DataFrame, sizes: Sequence[int], name: str, curves
     for key, lines in {"gains": gains, "grid_score": grid, "near_copies": copies}.items():
         keep(curves, f"{name}.{key}", lines)
     return [
-        Chart.of(
+        DrawnChart.of(
             "Gain by two judges",
             f"Unseen prompts at {side} px. A lower end of the drift above 0, while the held-out judge sees no gain, "
             "means that the policy exploits its judge.",
@@ -37,14 +37,14 @@ def hack_meter_charts(log: pd.DataFrame, sizes: Sequence[int], name: str, curves
             x_label="epoch",
             guide=(0.0, "start"),
         ),
-        Chart.of(
+        DrawnChart.of(
             "Grid score",
             "How far one frequency stands out against the pictures before training, in nats; 0 is nowhere.",
             grid,
             x_label="epoch",
             bounds=(0.0, 3.0),
         ),
-        Chart.of(
+        DrawnChart.of(
             "Near-copies",
             "Share of panel pairs, or of edits and their references, that hardly differ.",
             copies,

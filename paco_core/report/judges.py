@@ -15,7 +15,7 @@ from paco_core.io import paths
 from paco_core.io.files import read_json, read_table
 from paco_core.io.shards import GRID_COLUMNS, ShardReader
 from paco_core.report import charts
-from paco_core.report.charts import Axis, Chart, keep, line, read_log
+from paco_core.report.charts import Axis, DrawnChart, keep, line, read_log
 from paco_core.report.html import Figures, Missing, Picture, Skipped
 
 SHEET_ROWS, PAIRS = 6, 6
@@ -134,7 +134,7 @@ def pair_cards(root: Path) -> list[PairCard] | Missing | Skipped:
     return cards or Skipped("pairs of panels", "none was ranked here")
 
 
-def learning(root: Path, curves: dict[str, Any]) -> list[Chart] | Missing:
+def learning(root: Path, curves: dict[str, Any]) -> list[DrawnChart] | Missing:
     """The judge's learning curves."""
     log = read_log(root / paths.REWARD_LORA / "training_log.csv")
     if log is None and (root / paths.REWARD_LORA / "source.json").is_file():
@@ -149,8 +149,10 @@ def learning(root: Path, curves: dict[str, Any]) -> list[Chart] | Missing:
     keep(curves, "reward_lora.loss", loss)
     keep(curves, "reward_lora.validation", seen)
     return [
-        Chart.of("Training loss", "Falls while the judge learns; each point is a mini-batch.", loss, x_label="step"),
-        Chart.of(
+        DrawnChart.of(
+            "Training loss", "Falls while the judge learns; each point is a mini-batch.", loss, x_label="step"
+        ),
+        DrawnChart.of(
             "On held-out pairs",
             "After each round through the data: how often it is right, and how well it separates Yes from No.",
             seen,

@@ -12,7 +12,7 @@ from paco_core.io import paths
 from paco_core.io.files import inside, read_json
 from paco_core.io.pictures import read_image
 from paco_core.report import charts
-from paco_core.report.charts import Axis, Chart, by_size, keep, line, read_log
+from paco_core.report.charts import Axis, DrawnChart, by_size, keep, line, read_log
 from paco_core.report.hack_meter import hack_meter_charts
 from paco_core.report.html import Figures, Missing, Picture
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Curves = dict[str, Any]
 
 
-class Measure(NamedTuple):
+class MeasureText(NamedTuple):
     """A measure in plain words."""
 
     name: str
@@ -69,13 +69,13 @@ class PolicyPart:
 
     name: str
     train_size: int
-    charts: list[Chart]
+    charts: list[DrawnChart]
     samples: dict[str, list[Sample]]  # by prompt, one entry a size
     tables: list[MeasureTable]
 
 
 @dataclass(frozen=True)
-class Kind:
+class PolicyKind:
     """What the page must know of a kind of policy.
 
     Attributes:
@@ -89,12 +89,12 @@ class Kind:
     stage: str
     compared: str
     counts: tuple[str, ...]
-    measures: Mapping[str, Measure]
-    draw: Callable[[pd.DataFrame, Sequence[int], str, Curves], list[Chart]]
+    measures: Mapping[str, MeasureText]
+    draw: Callable[[pd.DataFrame, Sequence[int], str, Curves], list[DrawnChart]]
 
 
 def parts(
-    kind: Kind, root: Path, recipes: Mapping[str, PolicyRecipe], figures: Figures, curves: Curves
+    kind: PolicyKind, root: Path, recipes: Mapping[str, PolicyRecipe], figures: Figures, curves: Curves
 ) -> tuple[list[PolicyPart], list[Missing]]:
     """The part of every recipe of a kind, and what is missing for them."""
     if not recipes:
@@ -122,11 +122,11 @@ def parts(
     return found, missing
 
 
-def _charts(kind: Kind, log: pd.DataFrame, sizes: Sequence[int], name: str, curves: Curves) -> list[Chart]:
+def _charts(kind: PolicyKind, log: pd.DataFrame, sizes: Sequence[int], name: str, curves: Curves) -> list[DrawnChart]:
     return [*kind.draw(log, sizes, name, curves), *hack_meter_charts(log, sizes, name, curves)]
 
 
-def _results(kind: Kind, root: Path, figures: Figures) -> dict[str, Any] | None:
+def _results(kind: PolicyKind, root: Path, figures: Figures) -> dict[str, Any] | None:
     path = root / "data" / kind.stage / "results.json"
     if not path.is_file():
         return None
@@ -136,7 +136,7 @@ def _results(kind: Kind, root: Path, figures: Figures) -> dict[str, Any] | None:
     return results
 
 
-def _tables(kind: Kind, name: str, sizes: Mapping[str, Any]) -> list[MeasureTable]:
+def _tables(kind: PolicyKind, name: str, sizes: Mapping[str, Any]) -> list[MeasureTable]:
     """Before and after by measure and size."""
     tables = []
     for key, measure in kind.measures.items():
@@ -156,7 +156,7 @@ def _tables(kind: Kind, name: str, sizes: Mapping[str, Any]) -> list[MeasureTabl
     return tables
 
 
-def _samples(kind: Kind, root: Path, name: str, figures: Figures) -> dict[str, list[Sample]]:
+def _samples(kind: PolicyKind, root: Path, name: str, figures: Figures) -> dict[str, list[Sample]]:
     """Kept pictures of a policy by prompt; all sizes of a prompt stand together."""
     folder = root / "data" / kind.stage / "samples"
     if not (folder / "samples.json").is_file():
@@ -192,24 +192,26 @@ def _sample(folder: Path, before: Mapping[str, Any], after: Mapping[str, Any], k
 
 
 SET_MEASURES = {
-    "gold_consistency": Measure(
+    "gold_consistency": MeasureText(
         "Gold consistency",
         "share of panel pairs that show the same character in the same style, read by the recogniser",
     ),
-    "gold_following": Measure(
+    "gold_following": MeasureText(
         "Gold prompt following", "share of requested attributes that were drawn, read by the recogniser"
     ),
-    "consistency": Measure(
+    "consistency": MeasureText(
         "Judge's consistency", "mean probability of “Yes” over the panel pairs; a training reward", rewarded=True
     ),
-    "clip_t": Measure(
+    "clip_t": MeasureText(
         "Text match (CLIP-T)", "similarity of each panel and its own sentence; a training reward", rewarded=True
     ),
-    "panel_diversity": Measure("Panel diversity", "how different the panels are; 0 would be one picture four times"),
+    "panel_diversity": MeasureText(
+        "Panel diversity", "how different the panels are; 0 would be one picture four times"
+    ),
 }
 
 
-def _set_charts(log: pd.DataFrame, sizes: Sequence[int], name: str, curves: Curves) -> list[Chart]:
+def _set_charts(log: pd.DataFrame, sizes: Sequence[int], name: str, curves: Curves) -> list[DrawnChart]:
     """Rewards, their ratio, unseen prompts, diversity."""
     rewards = [
         line(log, "epoch", "reward/consistency", "judge’s consistency"),
@@ -226,15 +228,15 @@ def _set_charts(log: pd.DataFrame, sizes: Sequence[int], name: str, curves: Curv
     for key, lines in lists.items():
         keep(curves, f"{name}.{key}", lines)
     return [
-        Chart.of("Rewards", "Mean over all pictures of an epoch.", rewards, x_label="epoch"),
-        Chart.of(
+        DrawnChart.of("Rewards", "Mean over all pictures of an epoch.", rewards, x_label="epoch"),
+        DrawnChart.of(
             "Reward ratio",
             "If training pursued only one of the rewards, this line would keep climbing.",
             ratio,
             x_label="epoch",
         ),
-        Chart.of("Unseen prompts", measured, unseen, x_label="epoch", bounds=(0.0, 1.0)),
-        Chart.of(
+        DrawnChart.of("Unseen prompts", measured, unseen, x_label="epoch", bounds=(0.0, 1.0)),
+        DrawnChart.of(
             "Panel diversity",
             "Near 0 the panels would be one picture four times: the collapse to watch for.",
             diversity,
@@ -244,22 +246,22 @@ def _set_charts(log: pd.DataFrame, sizes: Sequence[int], name: str, curves: Curv
     ]
 
 
-PAINTERS = Kind(paths.T2IS.name, "the comparison before and after", ("prompts",), SET_MEASURES, _set_charts)
+PAINTERS = PolicyKind(paths.T2IS.name, "the comparison before and after", ("prompts",), SET_MEASURES, _set_charts)
 
 
 EDIT_MEASURES = {
-    "gold_editing": Measure(
+    "gold_editing": MeasureText(
         "Gold editing", "share of edits that did what was asked and changed nothing else, read by the recogniser"
     ),
-    "gold_reached": Measure("Gold: asked trait reached", "share of edits that show the requested change"),
-    "gold_kept": Measure("Gold: the rest kept", "share of the other traits that stayed as they were"),
-    "editing": Measure(
+    "gold_reached": MeasureText("Gold: asked trait reached", "share of edits that show the requested change"),
+    "gold_kept": MeasureText("Gold: the rest kept", "share of the other traits that stayed as they were"),
+    "editing": MeasureText(
         "Judge’s editing score", "root of the product of its two answers; the training reward", rewarded=True
     ),
 }
 
 
-def _edit_charts(log: pd.DataFrame, sizes: Sequence[int], name: str, curves: Curves) -> list[Chart]:
+def _edit_charts(log: pd.DataFrame, sizes: Sequence[int], name: str, curves: Curves) -> list[DrawnChart]:
     """The reward, unseen pictures, the distance from the reference."""
     rewards = [line(log, "epoch", "reward/editing", "judge’s editing score")]
     measure = "gold_editing" if f"eval/{sizes[0]}/gold_editing" in log.columns else "editing"
@@ -269,9 +271,9 @@ def _edit_charts(log: pd.DataFrame, sizes: Sequence[int], name: str, curves: Cur
         keep(curves, f"{name}.{key}", lines)
     words = f"{EDIT_MEASURES[measure].name} on pictures it never trained on."
     return [
-        Chart.of("Reward", "Mean over all edits of an epoch.", rewards, x_label="epoch"),
-        Chart.of("Unseen pictures", words, unseen, x_label="epoch", bounds=(0.0, 1.0)),
-        Chart.of(
+        DrawnChart.of("Reward", "Mean over all edits of an epoch.", rewards, x_label="epoch"),
+        DrawnChart.of("Unseen pictures", words, unseen, x_label="epoch", bounds=(0.0, 1.0)),
+        DrawnChart.of(
             "Distance from the reference",
             "Near 0 the edits would be copies: the collapse to watch for.",
             distance,
@@ -281,7 +283,9 @@ def _edit_charts(log: pd.DataFrame, sizes: Sequence[int], name: str, curves: Cur
     ]
 
 
-EDITORS = Kind(paths.GEDIT.name, "the edits before and after", ("prompts", "pictures"), EDIT_MEASURES, _edit_charts)
+EDITORS = PolicyKind(
+    paths.GEDIT.name, "the edits before and after", ("prompts", "pictures"), EDIT_MEASURES, _edit_charts
+)
 
 
 def published(root: Path, figures: Figures) -> list[dict[str, Any]]:

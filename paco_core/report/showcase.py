@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
     from paco_core.report.html import Figures
-    from paco_core.report.policies import Measure, PolicyPart
+    from paco_core.report.policies import MeasureText, PolicyPart
 
 MOST_SETS = 100  # shown: those of the paper's profile are 1024 px wide, and take long to read
 THUMBNAIL_PX = 128
@@ -36,7 +36,7 @@ WIDEST_ROW = 4  # panels of a set side by side; where a set has more, its own co
 ROSE, SAME, FELL = "rose", "same", "fell"
 
 
-class Pair(NamedTuple):
+class PicturePair(NamedTuple):
     """One prompt and seed, and the measure of the two pictures painted from them."""
 
     prompt_id: str
@@ -54,7 +54,7 @@ class Pair(NamedTuple):
         return SAME if self.change == 0 else ROSE if self.change > 0 else FELL
 
 
-def pairs_of(table: pd.DataFrame, policy: str, size: int, measure: str) -> list[Pair]:
+def pairs_of(table: pd.DataFrame, policy: str, size: int, measure: str) -> list[PicturePair]:
     """Every pair of a policy at a size, in the order of the table, which is random by prompt.
 
     Pairs whose measure failed (NaN) before or after are left out.
@@ -66,14 +66,14 @@ def pairs_of(table: pd.DataFrame, policy: str, size: int, measure: str) -> list[
     columns = (rows[name].tolist() for name in ("when", "prompt_id", "seed", measure))
     values = {(when, str(prompt), int(seed)): float(v) for when, prompt, seed, v in zip(*columns, strict=True)}
     found = [
-        Pair(prompt, seed, before, values.get((AFTER, prompt, seed), math.nan))
+        PicturePair(prompt, seed, before, values.get((AFTER, prompt, seed), math.nan))
         for (when, prompt, seed), before in values.items()
         if when == BEFORE
     ]
     return [pair for pair in found if math.isfinite(pair.change)]
 
 
-def by_change(pairs: Sequence[Pair]) -> list[Pair]:
+def by_change(pairs: Sequence[PicturePair]) -> list[PicturePair]:
     """From the largest rise to the largest fall; of equal ones first the higher end, then the earlier place."""
     return sorted(pairs, key=lambda pair: (-pair.change, -round(pair.after, 9)))
 
@@ -95,7 +95,7 @@ class Showcase:
     title: str
     size: int
     times: str  # the size at which the policy trained, as in "twice "
-    measure: Measure
+    measure: MeasureText
     before: list[Picture]
     after: list[Picture]
     columns: int
@@ -114,7 +114,7 @@ class _Painted:
         keys = zip(rows["painted"].astype(str), rows["prompt_id"].astype(str), rows["seed"].astype(int), strict=True)
         self._ids = dict(zip(keys, rows["id"].astype(str), strict=True))
 
-    def picture(self, pair: Pair, when: str) -> Image:
+    def picture(self, pair: PicturePair, when: str) -> Image:
         found = self._ids.get((when, pair.prompt_id, pair.seed))
         if found is None:
             raise DataError(
@@ -152,7 +152,7 @@ def showcase(root: Path, part: PolicyPart, size: int, measure: str, figures: Fig
         cuts = cut(painted.picture(first, when), record.layout)
         return [Picture.of(image, f"{when} training, panel {n}: {record.theme}") for n, image in enumerate(cuts, 1)]
 
-    def card(place: int, pair: Pair) -> Card:
+    def card(place: int, pair: PicturePair) -> Card:
         theme, name = records[pair.prompt_id].theme, f"{key}.set.{place}"
         figures.add_all(name, {BEFORE: pair.before, AFTER: pair.after})
         before, after = (

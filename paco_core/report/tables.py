@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dvc_project.lockfile import Lock
-from paco_core.benchmarks.tables import Table, read_tables, write_page
+from paco_core.benchmarks.tables import ResultTable, read_tables, write_page
 from paco_core.io import paths
 from paco_core.io.files import write_text
 from paco_core.runtime.provenance.records import recorded_runs
@@ -21,11 +21,11 @@ TITLE = "Benchmarks"
 
 
 @dataclass(frozen=True)
-class Section:
+class BenchmarkSection:
     """The tables of one benchmark and the run that they are from; no tables where it did not run."""
 
     benchmark: str
-    tables: Sequence[Table]
+    tables: Sequence[ResultTable]
     run: Run | None
 
     @property
@@ -41,7 +41,7 @@ class Section:
         return f"{self.benchmark}: {', '.join(parts)}"
 
 
-def sections(root: Path, benchmarks: Iterable[str], *, detail: bool = False) -> list[Section]:
+def sections(root: Path, benchmarks: Iterable[str], *, detail: bool = False) -> list[BenchmarkSection]:
     """Of each benchmark its tables, none where it did not run.
 
     Args:
@@ -57,11 +57,11 @@ def sections(root: Path, benchmarks: Iterable[str], *, detail: bool = False) -> 
         out = root / paths.DATA / name
         tables = read_tables(out) if out.is_dir() else []
         shown = [table for table in tables if detail or not table.detail]
-        found.append(Section(name, shown, runs.get(name)))
+        found.append(BenchmarkSection(name, shown, runs.get(name)))
     return found
 
 
-def markdown(found: Sequence[Section]) -> str:
+def markdown(found: Sequence[BenchmarkSection]) -> str:
     """All tables as Markdown."""
     parts = [f"# {TITLE}\n"]
     for section in found:
@@ -69,7 +69,7 @@ def markdown(found: Sequence[Section]) -> str:
     return "\n".join(parts)
 
 
-def text(found: Sequence[Section]) -> str:
+def text(found: Sequence[BenchmarkSection]) -> str:
     """All tables for a terminal."""
     parts = [part for section in found for part in (*(table.text() for table in section.tables), f"{section.origin}\n")]
     return "\n".join(parts)
@@ -80,7 +80,7 @@ def files(folder: Path) -> list[Path]:
     return [folder / "tables.md", folder / "tables.html"]
 
 
-def write(folder: Path, found: Sequence[Section]) -> None:
+def write(folder: Path, found: Sequence[BenchmarkSection]) -> None:
     """Write ``tables.md`` and ``tables.html`` (self-contained) to ``folder``."""
     plain, page = files(folder)
     write_text(plain, markdown(found))

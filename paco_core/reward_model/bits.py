@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from PIL import Image
 
-from paco_core.reward_model.network import Network, Row
+from paco_core.reward_model.network import Network, TokenRow
 from paco_core.reward_model.passes import Passes
 from paco_core.reward_model.shapes import chunks
 
@@ -20,7 +20,7 @@ def batches_keep_bits(network: Network, passes: Passes) -> bool:
 
     def logits(asked: Sequence[Sequence[Image.Image]]) -> torch.Tensor:
         visuals = chunks(network.watch([picture for pair in asked for picture in pair]), 2)
-        rows = [Row(network.prompt("Same?", (a.grid, b.grid)), (a, b)) for a, b in visuals]
+        rows = [TokenRow(network.prompt("Same?", (a.grid, b.grid)), (a, b)) for a, b in visuals]
         return network.first_logits(rows)
 
     *single, together, turned = passes.run(logits, [*([pair] for pair in pairs), pairs, pairs[::-1]])
@@ -32,7 +32,7 @@ def answers(network: Network) -> bool:
     """Whether a question about a small picture gets finite logits; raises whatever the model's files make of it."""
     with torch.no_grad():
         (visual,) = network.watch(_pictures(network, 1))
-        logits = network.first_logits([Row(network.prompt("Same?", (visual.grid,)), (visual,))])
+        logits = network.first_logits([TokenRow(network.prompt("Same?", (visual.grid,)), (visual,))])
     return bool(logits.isfinite().all())
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from paco_core.reward_model.evaluation import Evaluation
+from paco_core.reward_model.evaluation import RewardEvaluation
 from paco_core.training.checkpoint import Checkpoint, count, damaged, latest, pack, unpack
 from paco_core.training.checkpoint import save as save_checkpoint
 from paco_core.training.updates import Updates
@@ -25,11 +25,11 @@ class Best:
     """The best evaluation so far, and the adapter's weights of then."""
 
     epoch: int
-    seen: Evaluation
+    seen: RewardEvaluation
     weights: dict[str, torch.Tensor]
 
     @classmethod
-    def of(cls, epoch: int, seen: Evaluation, weights: Mapping[str, torch.Tensor]) -> Best:
+    def of(cls, epoch: int, seen: RewardEvaluation, weights: Mapping[str, torch.Tensor]) -> Best:
         """With a copy of the weights in host memory."""
         return cls(epoch, seen, {name: tensor.detach().cpu().clone() for name, tensor in weights.items()})
 
@@ -99,7 +99,7 @@ def _restored(found: Checkpoint, weights: Mapping[str, torch.Tensor], updates: U
     return done
 
 
-def _plain(seen: Evaluation) -> dict[str, Any]:
+def _plain(seen: RewardEvaluation) -> dict[str, Any]:
     """An evaluation as JSON, where NaN is null."""
     tree = asdict(seen)
     tree["scores"] = [None if math.isnan(score) else score for score in seen.scores]
@@ -109,4 +109,4 @@ def _plain(seen: Evaluation) -> dict[str, Any]:
 def _best(tree: dict[str, Any], weights: dict[str, torch.Tensor]) -> Best:
     values: dict[str, Any] = {name: math.nan if value is None else value for name, value in tree.items()}
     values["scores"] = tuple(math.nan if score is None else score for score in tree["scores"])
-    return Best(count(values.pop("epoch")), Evaluation(**values), weights)
+    return Best(count(values.pop("epoch")), RewardEvaluation(**values), weights)

@@ -15,7 +15,7 @@ BINS = 10
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class RewardEvaluation:
     """Figures over labelled pairs; NaN where a figure is not defined (one label only, no scored pair)."""
 
     accuracy: float  # share of pairs whose decision (score > 0.5) is the label
@@ -46,7 +46,7 @@ class Evaluation:
 BETTER_WHEN_HIGHER = {"accuracy": True, "roc_auc": True, "calibration_error": False, "position_spread": False}
 
 
-def better(metric: str, new: Evaluation, old: Evaluation | None) -> bool:
+def better(metric: str, new: RewardEvaluation, old: RewardEvaluation | None) -> bool:
     """Whether ``new`` is at least as good as ``old``, where the later of two equals counts as the better.
 
     "last" prefers every new one. An undefined figure is worse than any other.
@@ -59,7 +59,7 @@ def better(metric: str, new: Evaluation, old: Evaluation | None) -> bool:
     return a >= b
 
 
-def evaluate(scorer: PairScorer, examples: Sequence[Example], symmetry_pairs: int = 256) -> Evaluation:
+def evaluate(scorer: PairScorer, examples: Sequence[Example], symmetry_pairs: int = 256) -> RewardEvaluation:
     """Score ``examples``.
 
     The figures of symmetry and of identical pictures use at most the first ``symmetry_pairs`` whose pictures may stand
@@ -77,7 +77,7 @@ def evaluate(scorer: PairScorer, examples: Sequence[Example], symmetry_pairs: in
     difference = difference[~np.isnan(difference)]
     same = same[~np.isnan(same)]
     said, labelled = scores[valid] > 0.5, labels[valid]
-    return Evaluation(
+    return RewardEvaluation(
         accuracy=_mean(said == labelled),
         roc_auc=roc_auc(scores[valid], labelled),
         calibration_error=calibration_error(scores[valid], labelled),

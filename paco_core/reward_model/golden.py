@@ -14,7 +14,7 @@ from typing import Any
 from paco_core.io.files import DataError, read_json, write_json
 from paco_core.io.pictures import read_image
 from paco_core.io.shards import encode_png
-from paco_core.reward_model.margins import Agreement, compare, served
+from paco_core.reward_model.margins import MarginAgreement, compare, served
 from paco_core.reward_model.yes_probability import PairQuery, PairScorer, Score
 
 FILE, FOLDER = "golden.json", "golden"
@@ -79,7 +79,7 @@ def read_golden(folder: Path) -> list[Golden]:
         raise DataError(f"{path}: not what `dvc repro reward_merged` writes ({error!r}); run it") from None
 
 
-def agreement(golden: Sequence[Golden], scores: Sequence[Score], dtype: str) -> tuple[Agreement, str]:
+def agreement(golden: Sequence[Golden], scores: Sequence[Score], dtype: str) -> tuple[MarginAgreement, str]:
     """How far scores that a model gives now, in ``dtype``, lie from those it was written with; each pair in words."""
     bounds = served(dtype, *{pair.dtype for pair in golden})
     found = compare([pair.score for pair in golden], [score.value for score in scores], bounds)

@@ -11,8 +11,8 @@ from torch import nn
 
 from paco_core.io.files import DataError
 from paco_core.reward_model.examples import Example
-from paco_core.reward_model.loss import Answers, LossKind, answer_loss
-from paco_core.reward_model.network import Network, Prompt, Row
+from paco_core.reward_model.loss import BatchAnswers, LossKind, answer_loss
+from paco_core.reward_model.network import Network, Prompt, TokenRow
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -67,17 +67,17 @@ def answer_ids(network: Network, answer: str, *, newline: bool = False) -> torch
     return torch.tensor([*ids, *(tokenizer("\n", add_special_tokens=False)["input_ids"] if newline else [])])
 
 
-def rows_of(network: Network, items: Sequence[Item], *, trained_vision: bool = False) -> list[Row]:
+def rows_of(network: Network, items: Sequence[Item], *, trained_vision: bool = False) -> list[TokenRow]:
     """Items with the features of their pictures: cached ones, or with gradients where the tower is trained."""
     images = [image for item in items for image in item.images]
     visuals = network.watch(images) if trained_vision else network.look(images)
     return [
-        Row(item.prompt, (visuals[2 * number], visuals[2 * number + 1]), item.answer)
+        TokenRow(item.prompt, (visuals[2 * number], visuals[2 * number + 1]), item.answer)
         for number, item in enumerate(items)
     ]
 
 
-def answers_of(rows: Sequence[Row], device: torch.device) -> Answers:
+def answers_of(rows: Sequence[TokenRow], device: torch.device) -> BatchAnswers:
     """Where the answer tokens of right-padded rows are predicted."""
     tokens = [row.answer for row in rows]
     counts = torch.tensor([0 if answer is None else len(answer) for answer in tokens])
@@ -86,7 +86,7 @@ def answers_of(rows: Sequence[Row], device: torch.device) -> Answers:
     within = torch.cat([torch.arange(int(count)) for count in counts])
     target = torch.cat([answer for answer in tokens if answer is not None])
     answers = (row, starts[row] + within - 1, target, within == 0, counts[row])
-    return Answers(*(part.to(device) for part in answers))
+    return BatchAnswers(*(part.to(device) for part in answers))
 
 
 def answer_module(network: Network, wrapped: Any, kind: LossKind, alpha: float, *, trained_vision: bool = False) -> Any:

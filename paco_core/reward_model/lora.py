@@ -15,7 +15,7 @@ from safetensors import safe_open
 from paco_core.adapters.attach import fill, settings_of
 from paco_core.adapters.files import CONFIG, WEIGHTS
 from paco_core.adapters.names import Vocabulary, own_names, renamed
-from paco_core.adapters.reader import Part, read
+from paco_core.adapters.reader import AdaptedModel, read
 from paco_core.io.files import DataError, read_json, write_json
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def load(model: Any, adapter: Path) -> Any:
     for name in (CONFIG, WEIGHTS):
         if not (adapter / name).is_file():
             raise DataError(f"{adapter}: no adapter there ({name} is missing); run `dvc repro reward_lora`")
-    layers = read(adapter / WEIGHTS, {"model": Part(model, [_older_names(model)])})["model"]
+    layers = read(adapter / WEIGHTS, {"model": AdaptedModel(model, [_older_names(model)])})["model"]
     _refuse_other_weights(model, adapter)
     wrapped = get_peft_model(model, settings_of(layers))
     fill(model, layers, "default")

@@ -28,7 +28,7 @@ Average = Literal["example", "token"]
 
 
 @dataclass(frozen=True)
-class Answers:
+class BatchAnswers:
     """The answer tokens of a batch, flat: where each is predicted, and what it is.
 
     All tensors have shape (m,), m = answer tokens of the batch.
@@ -53,7 +53,7 @@ def token_weights(first: torch.Tensor, count: torch.Tensor, kind: LossKind, alph
     return torch.where(n == 1, 1.0, torch.where(first, alpha, rest))
 
 
-def answer_loss(logits: torch.Tensor, answers: Answers, kind: LossKind, alpha: float) -> torch.Tensor:
+def answer_loss(logits: torch.Tensor, answers: BatchAnswers, kind: LossKind, alpha: float) -> torch.Tensor:
     """Loss of each example, float32 (batch,), from the logits (m, vocabulary) of answer positions only."""
     nll = functional.cross_entropy(logits.float(), answers.target, reduction="none")
     weights = token_weights(answers.first, answers.count, kind, alpha)

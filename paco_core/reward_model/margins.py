@@ -45,7 +45,7 @@ def margin(score: float) -> float:
 
 
 @dataclass(frozen=True)
-class Agreement:
+class MarginAgreement:
     """How far two runs' margins of the same pairs lie apart."""
 
     differences: tuple[float, ...]
@@ -71,7 +71,7 @@ class Agreement:
         )
 
 
-def compare(expected: Sequence[float], found: Sequence[float], bounds: Bounds) -> Agreement:
+def compare(expected: Sequence[float], found: Sequence[float], bounds: Bounds) -> MarginAgreement:
     """Compare two runs' scores of the same pairs, in order."""
     pairs = zip(expected, found, strict=True)
-    return Agreement(tuple(abs(margin(after) - margin(before)) for before, after in pairs), bounds)
+    return MarginAgreement(tuple(abs(margin(after) - margin(before)) for before, after in pairs), bounds)

@@ -13,7 +13,7 @@ from scipy.stats import spearmanr
 
 from paco_core.io.files import DataError, read_json, write_json
 from paco_core.reward_model import lora
-from paco_core.reward_model.margins import MERGED, Agreement, compare
+from paco_core.reward_model.margins import MERGED, MarginAgreement, compare
 from paco_core.reward_model.network import Network
 from paco_core.reward_model.scorer import Scorer
 from paco_core.reward_model.yes_probability import PairQuery, Score
@@ -28,7 +28,7 @@ class MergeReport:
     ``rank_agreement`` is Spearman's correlation of their scores, NaN where all are equal.
     """
 
-    margins: Agreement
+    margins: MarginAgreement
     rank_agreement: float
     scores: list[Score]  # of the merged folder, in the order of the queries
 

@@ -50,7 +50,7 @@ class Prompt:
 
 
 @dataclass(frozen=True)
-class Row:
+class TokenRow:
     """One sequence for the language model: a prompt, perhaps followed by an answer."""
 
     prompt: Prompt
@@ -223,7 +223,7 @@ class Network:
         ]
 
     def states(
-        self, rows: Sequence[Row], row: torch.Tensor, position: torch.Tensor, length: int | None = None
+        self, rows: Sequence[TokenRow], row: torch.Tensor, position: torch.Tensor, length: int | None = None
     ) -> torch.Tensor:
         """Last hidden states (m, hidden) of rows at the places (``row``, ``position``), int64 (m,) each.
 
@@ -235,7 +235,7 @@ class Network:
             states: torch.Tensor = self._forward(rows, False, length).last_hidden_state
         return states[row, position]
 
-    def prefill(self, rows: Sequence[Row]) -> tuple[torch.Tensor, Any]:
+    def prefill(self, rows: Sequence[TokenRow]) -> tuple[torch.Tensor, Any]:
         """Hidden states and key-value cache of rows of one length, to go on from with :meth:`step`."""
         output = self._forward(rows, True)
         return output.last_hidden_state, output.past_key_values
@@ -252,7 +252,7 @@ class Network:
         states: torch.Tensor = output.last_hidden_state
         return states
 
-    def _forward(self, rows: Sequence[Row], use_cache: bool, length: int | None = None) -> Any:
+    def _forward(self, rows: Sequence[TokenRow], use_cache: bool, length: int | None = None) -> Any:
         longest = length or max(row.length for row in rows)
         ids = torch.zeros(len(rows), longest, dtype=torch.int64)
         positions = torch.zeros(3, len(rows), longest, dtype=torch.int64)
@@ -272,7 +272,7 @@ class Network:
         embedded = embedded.masked_scatter(places, visual)
         return core.language_model(inputs_embeds=embedded, position_ids=positions, use_cache=use_cache)
 
-    def first_logits(self, rows: Sequence[Row]) -> torch.Tensor:
+    def first_logits(self, rows: Sequence[TokenRow]) -> torch.Tensor:
         """Logits (rows, vocabulary), float32, of the first answer token; rows carry no answer here."""
         length = whole(max(row.length for row in rows))
         row, last = list(range(len(rows))), [row.length - 1 for row in rows]

@@ -14,7 +14,7 @@ from paco_core.config.references import model_at
 from paco_core.io.files import DataError, write_json
 from paco_core.io.hub import from_hub
 from paco_core.reward_model import lora
-from paco_core.reward_model.evaluation import Evaluation, evaluate
+from paco_core.reward_model.evaluation import RewardEvaluation, evaluate
 from paco_core.reward_model.examples import Example
 from paco_core.reward_model.network import Network
 from paco_core.reward_model.scorer import Scorer
@@ -58,7 +58,7 @@ def evaluate_published(
     validation: Sequence[Example],
     *,
     say: Callable[[str], None],
-) -> tuple[Evaluation, Evaluation]:
+) -> tuple[RewardEvaluation, RewardEvaluation]:
     """(the base, the published weights) on the validation pairs.
 
     Raises:

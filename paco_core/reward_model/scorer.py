@@ -14,7 +14,7 @@ import torch
 from paco_core.io.files import DataError
 from paco_core.io.weights import reading
 from paco_core.reward_model.bits import answers, batches_keep_bits
-from paco_core.reward_model.network import Network, Row
+from paco_core.reward_model.network import Network, TokenRow
 from paco_core.reward_model.passes import Passes
 from paco_core.reward_model.shapes import by_length, chunks, of_one_length
 from paco_core.reward_model.yes_probability import Query, Score, cased_tokens, from_logits, from_top_logits
@@ -113,12 +113,12 @@ class Scorer:
             return str(error)
         return None
 
-    def _rows(self, queries: Sequence[Query], answer: int = 1) -> list[Row]:
+    def _rows(self, queries: Sequence[Query], answer: int = 1) -> list[TokenRow]:
         prompts = [self.network.question(query, answer) for query in queries]
         images = [image for query in queries for image in query.pictures]
         visuals = iter(self.network.look(images, self.passes, None if self._together else 1))
         return [
-            Row(prompt, tuple(next(visuals) for _ in query.pictures))
+            TokenRow(prompt, tuple(next(visuals) for _ in query.pictures))
             for prompt, query in zip(prompts, queries, strict=True)
         ]
 
@@ -135,9 +135,9 @@ class Scorer:
     def passes_of(self, queries: Sequence[Query]) -> int:
         """How many passes :meth:`score` would make of these queries."""
         prompts = [self.network.question(query) for query in queries if self.fault(query) is None]
-        return len(self._cut([Row(prompt, ()) for prompt in prompts]))
+        return len(self._cut([TokenRow(prompt, ()) for prompt in prompts]))
 
-    def _cut(self, rows: Sequence[Row]) -> list[list[int]]:
+    def _cut(self, rows: Sequence[TokenRow]) -> list[list[int]]:
         """Row numbers in batches; on a processor, of rows of one padded length."""
         if self.network.device.type != "cpu":
             return by_length(rows, self.max_batch)
@@ -205,7 +205,7 @@ class Scorer:
         return answers
 
 
-def _greedy(network: Network, rows: Sequence[Row], limit: int) -> list[list[int]]:
+def _greedy(network: Network, rows: Sequence[TokenRow], limit: int) -> list[list[int]]:
     """Greedy continuations of rows, without the closing token; rows of one length share a key-value cache."""
     answers: list[list[int]] = [[] for _ in rows]
     groups: dict[int, list[int]] = {}
@@ -217,7 +217,7 @@ def _greedy(network: Network, rows: Sequence[Row], limit: int) -> list[list[int]
     return answers
 
 
-def _continue(network: Network, rows: Sequence[Row], limit: int) -> list[list[int]]:
+def _continue(network: Network, rows: Sequence[TokenRow], limit: int) -> list[list[int]]:
     """Greedy continuations of rows of equal length."""
     ends = {network.processor.tokenizer.eos_token_id, network.model.config.text_config.eos_token_id}
     states, cache = network.prefill(rows)

@@ -18,7 +18,7 @@ PATCH_STEP = 16  # patches, four to a token; a layer's width may be odd multiple
 T = TypeVar("T")
 
 
-class Row(Protocol):
+class SequenceShape(Protocol):
     """A sequence for the language model."""
 
     @property
@@ -35,12 +35,12 @@ def chunks(items: Sequence[T], size: int) -> list[list[T]]:
     return [list(items[start : start + size]) for start in range(0, len(items), size)]
 
 
-def by_length(rows: Sequence[Row], limit: int) -> list[list[int]]:
+def by_length(rows: Sequence[SequenceShape], limit: int) -> list[list[int]]:
     """Row numbers in batches of at most ``limit`` rows of similar length."""
     return chunks(sorted(range(len(rows)), key=lambda number: rows[number].length), limit)
 
 
-def of_one_length(rows: Sequence[Row]) -> dict[int, list[int]]:
+def of_one_length(rows: Sequence[SequenceShape]) -> dict[int, list[int]]:
     """Row numbers by the length that their rows are padded to, the shortest first."""
     groups: dict[int, list[int]] = {}
     for number in sorted(range(len(rows)), key=lambda number: rows[number].length):

@@ -23,7 +23,7 @@ from paco_core.io.progress import Progress
 from paco_core.reward_model import checkpoint, lora
 from paco_core.reward_model.batches import epoch_batches, learning_rate_at
 from paco_core.reward_model.checkpoint import Best, Progressed
-from paco_core.reward_model.evaluation import Evaluation, better, evaluate, most_wrong
+from paco_core.reward_model.evaluation import RewardEvaluation, better, evaluate, most_wrong
 from paco_core.reward_model.examples import Example, require_both_labels
 from paco_core.reward_model.features import FeatureCache
 from paco_core.reward_model.items import Item, answer_module, tokenise
@@ -60,8 +60,8 @@ class TrainingReport:
 
     steps: int
     pairs_per_second: float  # evaluation not counted; NaN when nothing was left to do
-    before: Evaluation
-    after: Evaluation  # of the best epoch, whose weights were kept
+    before: RewardEvaluation
+    after: RewardEvaluation  # of the best epoch, whose weights were kept
     best_epoch: int
     mistakes: list[tuple[Example, float]]  # the most wrong pairs and their scores, worst first
 
@@ -231,7 +231,7 @@ class _Run:
         module.eval()
         return len(self.items) - before
 
-    def _end_epoch(self, weights: Mapping[str, torch.Tensor], updates: Updates, done: Progressed) -> Evaluation:
+    def _end_epoch(self, weights: Mapping[str, torch.Tensor], updates: Updates, done: Progressed) -> RewardEvaluation:
         """Evaluate, keep the weights where they are the best so far, and write a checkpoint."""
         done.epoch, done.within = done.epoch + 1, 0
         seen = self._evaluate()
@@ -292,7 +292,7 @@ class _Run:
             f"the last checkpoint is kept in {self.kept}"
         )
 
-    def _evaluate(self) -> Evaluation:
+    def _evaluate(self) -> RewardEvaluation:
         if self.trains_vision:
             self.network.features.clear()  # the tower has changed since
         return evaluate(_SharedScorer(Scorer.of(self.network), self.processes), self.validation)

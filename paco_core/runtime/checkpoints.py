@@ -26,7 +26,7 @@ UNFINISHED = Path(".paco") / "unfinished"
 
 
 @dataclass(frozen=True)
-class Kept:
+class CheckpointedRun:
     """What is kept of one run of a stage."""
 
     stage: str
@@ -53,13 +53,13 @@ def stage_folder(root: Path, stage: str) -> Path:
     return owner_root(root) / FOLDER / stage
 
 
-def listing(root: Path) -> list[Kept]:
+def listing(root: Path) -> list[CheckpointedRun]:
     """Everything that is kept, the newest first."""
     found = []
     for place in (place for place in (owner_root(root) / FOLDER).glob("*/*") if place.is_dir()):
         stats = [path.stat() for path in place.rglob("*") if path.is_file()]
         size, modified = sum(stat.st_size for stat in stats), max((stat.st_mtime for stat in stats), default=0.0)
-        found.append(Kept(place.parent.name, place, size, modified))
+        found.append(CheckpointedRun(place.parent.name, place, size, modified))
     return sorted(found, key=lambda kept: kept.modified, reverse=True)
 
 
@@ -77,7 +77,7 @@ def _lock(place: Path) -> Path:
 
 
 @contextmanager
-def _nobody_trains(kept: Kept) -> Iterator[bool]:
+def _nobody_trains(kept: CheckpointedRun) -> Iterator[bool]:
     """Keep trainings from an identity; False when one has it already."""
     lock = try_hold(_lock(kept.folder))
     if lock is None:
@@ -87,13 +87,13 @@ def _nobody_trains(kept: Kept) -> Iterator[bool]:
         yield True
 
 
-def _remove(kept: Kept) -> None:
+def _remove(kept: CheckpointedRun) -> None:
     """Within :func:`_nobody_trains`."""
     shutil.rmtree(kept.folder)
     _lock(kept.folder).unlink(missing_ok=True)
 
 
-def prune(root: Path, limit_gb: float) -> list[Kept]:
+def prune(root: Path, limit_gb: float) -> list[CheckpointedRun]:
     """Remove the oldest until all together take at most ``limit_gb``; those in use stay. Returns what went."""
     left, gone = listing(root), []
     total = sum(kept.size for kept in left)
@@ -108,7 +108,7 @@ def prune(root: Path, limit_gb: float) -> list[Kept]:
     return gone
 
 
-def drop(root: Path, stages: Sequence[str] = ()) -> list[Kept]:
+def drop(root: Path, stages: Sequence[str] = ()) -> list[CheckpointedRun]:
     """Remove what is kept of these stages, or of all. Returns what went.
 
     Raises:
@@ -134,7 +134,7 @@ def drop(root: Path, stages: Sequence[str] = ()) -> list[Kept]:
     return gone
 
 
-def text(found: Sequence[Kept]) -> str:
+def text(found: Sequence[CheckpointedRun]) -> str:
     """A table for the terminal."""
     if not found:
         return "no checkpoints"

@@ -73,7 +73,7 @@ STAGE = Stage(
 def run(ctx: StageContext) -> None:
     from paco_core.data.annotation.agreement import agreement
     from paco_core.data.annotation.sources import annotate, workload
-    from paco_core.data.annotation.votes import Task, adjudicate, to_table
+    from paco_core.data.annotation.votes import RankingTask, adjudicate, to_table
     from paco_core.data.pairs.rankings import COLUMNS
     from paco_core.data.records.panels import PanelStore
     from paco_core.io import files
@@ -81,7 +81,7 @@ def run(ctx: StageContext) -> None:
     instances = files.read_table(ctx.read(paths.RANKINGS) / "instances.parquet", require=COLUMNS)
     panels = PanelStore.below(ctx.read(paths.GRIDS))
     with ctx.progress(*workload(instances, ctx.params.annotations)) as progress:
-        votes = annotate(Task(instances, panels, ctx.params.annotations, ctx.root, progress.advance, ctx.say))
+        votes = annotate(RankingTask(instances, panels, ctx.params.annotations, ctx.root, progress.advance, ctx.say))
     if not votes.rankings:
         ctx.say(f"annotations: none of {len(instances)} instances is ranked (source {ctx.params.annotations.source!r})")
     agreed = agreement(votes.rankings)

@@ -130,7 +130,7 @@ def run(ctx: StageContext) -> None:
     ctx.report({**result.metrics(), "rejected": len(rejected)}, {"reward.": paths.REWARD_MERGED})
 
 
-def _given(ctx: StageContext) -> tuple[list[bench.Instance], bench.Panels, Rejected]:
+def _given(ctx: StageContext) -> tuple[list[bench.HeldOutRanking], bench.Panels, Rejected]:
     """The rankings, where their pictures are, and what is left out: the project's own, or a folder's, as published."""
     from paco_core.benchmarks import consistency_rank as bench
     from paco_core.benchmarks.public_rankings import read_public

@@ -13,7 +13,7 @@ from paco_core.runtime.stage import BASE_GB, Check, Cost, Stage
 if TYPE_CHECKING:
     from paco_core.config.params import Params, RewardParams
     from paco_core.io.check_report import CheckReport
-    from paco_core.reward_model.evaluation import Evaluation
+    from paco_core.reward_model.evaluation import RewardEvaluation
     from paco_core.reward_model.examples import Example
     from paco_core.runtime.context import StageContext
     from paco_core.runtime.preview import Preview
@@ -174,7 +174,7 @@ def _published(ctx: StageContext, validation: list[Example]) -> None:
     ctx.report({**after.metrics(), **before.metrics("base."), "steps": 0.0})
 
 
-def _show(ctx: StageContext, seen: Evaluation, mistakes: list[tuple[Example, float]]) -> None:
+def _show(ctx: StageContext, seen: RewardEvaluation, mistakes: list[tuple[Example, float]]) -> None:
     """The confusion table and the most wrong pairs, for people."""
     from paco_core.reward_model.mistakes import contact_sheet, mistake
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     import pandas as pd
 
-    from paco_core.benchmarks.t2is_bench.measures import Part
+    from paco_core.benchmarks.t2is_bench.measures import BenchmarkPart
     from paco_core.benchmarks.t2is_bench.sets import PaintedSet
     from paco_core.benchmarks.t2is_bench.texts import Questions
     from paco_core.config.params import Params
@@ -166,7 +166,10 @@ def _sets(ctx: StageContext, questions: Questions, rejected: Rejected) -> list[P
 
 
 def _measured(
-    sets: Sequence[PaintedSet], asked: Mapping[str, Part], counts: Mapping[str, Sequence[int]], progress: Progress
+    sets: Sequence[PaintedSet],
+    asked: Mapping[str, BenchmarkPart],
+    counts: Mapping[str, Sequence[int]],
+    progress: Progress,
 ) -> pd.DataFrame:
     """One row a set: method, prompt_id, seed, panels, and the columns of each part (NaN = not measured)."""
     import pandas as pd

@@ -33,7 +33,7 @@ _PICTURE = re.compile(r"!\[(?P<alt>[^\]]*)\]\((?P<url>data:image/[^)]+)\)")
 
 
 @dataclass
-class Row:
+class StageRow:
     """A stage on the page. ``said``: the last lines of its log; when it is done, its first figures instead."""
 
     name: str
@@ -60,7 +60,7 @@ class ProgressPage:
 
     def __init__(self, project: DvcProject, waits: Set[str]) -> None:
         self.project, self.file = project, project.root / PAGE
-        self._rows = {name: Row(name, WAITING if name in waits else KEPT) for name in project.stages}
+        self._rows = {name: StageRow(name, WAITING if name in waits else KEPT) for name in project.stages}
         self._began = time.monotonic()
         self._lock, self._changed, self._ended = threading.Lock(), threading.Event(), threading.Event()
         self._sheets: dict[str, list[Sheet]] = {}

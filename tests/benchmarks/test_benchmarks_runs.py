@@ -16,7 +16,7 @@ from PIL import Image
 from tiny import TEXT_LENGTH, tiny_flux
 
 from paco_core.benchmarks import checks, consistency_rank, paired_changes, t2is
-from paco_core.benchmarks.consistency_rank import Instance
+from paco_core.benchmarks.consistency_rank import HeldOutRanking
 from paco_core.benchmarks.ranking_metrics import METRICS, rank_metrics
 from paco_core.benchmarks.set_measures import PanelDiversity
 from paco_core.benchmarks.unseen_prompts import unseen_prompts
@@ -34,8 +34,10 @@ from paco_core.storybook.prompts import storybook_prompts
 ORDERS = [(0, 1, 2, 3), (3, 2, 1, 0), (2, 0, 3, 1)]
 
 
-def instance(number: int, prompt: str, reference: str, ranking: tuple[int, ...]) -> Instance:
-    return Instance(f"i{number}", prompt, "a theme", reference, ("c#0", "c#1", "c#2", "c#3"), ranking, (math.nan,) * 4)
+def instance(number: int, prompt: str, reference: str, ranking: tuple[int, ...]) -> HeldOutRanking:
+    return HeldOutRanking(
+        f"i{number}", prompt, "a theme", reference, ("c#0", "c#1", "c#2", "c#3"), ranking, (math.nan,) * 4
+    )
 
 
 class Greys:

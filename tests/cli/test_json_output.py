@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from paco_core.benchmarks.tables import Table, write_tables
+from paco_core.benchmarks.tables import ResultTable, write_tables
 from paco_core.cli import commands as cli
 from paco_core.cli import paint
 from paco_core.cli.arguments import parser
@@ -119,7 +119,7 @@ def test_the_tour_and_the_tables(made: Path, capsys: pytest.CaptureFixture[str])
     text, found = both(capsys, "tour")
     assert found["figures"] == {"accuracy": 0.8152, "share": None} and "0.8152" in text and found["report"] in text
     (made / paths.CONSISTENCY_RANK).mkdir()
-    write_tables(made / paths.CONSISTENCY_RANK, "x", [Table("Ranks", ["judge", "accuracy"], [["ours", "0.815"]])])
+    write_tables(made / paths.CONSISTENCY_RANK, "x", [ResultTable("Ranks", ["judge", "accuracy"], [["ours", "0.815"]])])
     text, found = both(capsys, "tables")
     (table,) = next(one["tables"] for one in found if one["benchmark"] == "consistency_rank")
     assert table["rows"] == [["ours", "0.815"]] and "ours      0.815" in text

@@ -14,7 +14,7 @@ import tiny_vlm
 
 from paco_core.api.judge import Judge
 from paco_core.cli import main, score_table
-from paco_core.cli.score import Options, pictures_in
+from paco_core.cli.score import ScoreOptions, pictures_in
 from paco_core.io import paths
 from paco_core.io.files import DataError
 from paco_core.io.text_table import text_table
@@ -62,7 +62,7 @@ def test_a_table_of_sets_gets_the_mean_of_each(folder: Path, suffix: str) -> Non
         frame.to_json(table, orient="records", lines=True)
     else:  # one type a column there
         pd.DataFrame([{"pictures": [f"set/{n}.png" for n in (1, 2, 10)]}, rows[1]]).to_parquet(table)
-    line = score_table.score_table(folder, table, Options())
+    line = score_table.score_table(folder, table, ScoreOptions())
     assert ": 2 sets, 0 without a score, mean score 0." in line
     read: Any = {".csv": pd.read_csv, ".parquet": pd.read_parquet, ".jsonl": lambda f: pd.read_json(f, lines=True)}
     judge = Judge()
@@ -80,10 +80,10 @@ def test_tables_of_sets_that_are_none_are_named(folder: Path) -> None:
     ):
         (folder / "sets.jsonl").write_text("\n".join(map(json.dumps, rows)))
         with pytest.raises(DataError, match=message):
-            score_table.score_table(folder, folder / "sets.jsonl", Options())
+            score_table.score_table(folder, folder / "sets.jsonl", ScoreOptions())
     (folder / "sets.jsonl").write_text(json.dumps({"pictures": "set"}))
     with pytest.raises(DataError, match="--reasons goes with pairs"):
-        score_table.score_table(folder, folder / "sets.jsonl", Options(reasons=True))
+        score_table.score_table(folder, folder / "sets.jsonl", ScoreOptions(reasons=True))
 
 
 @pytest.mark.slow
@@ -93,7 +93,7 @@ def test_rows_that_are_done_are_not_scored_again(folder: Path, monkeypatch: pyte
     table = folder / "pairs.csv"
     pd.DataFrame(rows).to_csv(table, index=False)
     monkeypatch.setattr(score_table, "PAIRS", 2)
-    score_table.score_table(folder, table, Options(), folder / "whole.csv")
+    score_table.score_table(folder, table, ScoreOptions(), folder / "whole.csv")
     asked: list[int] = []
     scores = Judge.scores
 
@@ -105,7 +105,7 @@ def test_rows_that_are_done_are_not_scored_again(folder: Path, monkeypatch: pyte
 
     monkeypatch.setattr(Judge, "scores", dies)
     with pytest.raises(KeyboardInterrupt):
-        score_table.score_table(folder, table, Options())
+        score_table.score_table(folder, table, ScoreOptions())
     assert asked == [2, 2, 2] and not (folder / "pairs.scored.csv").exists()
     assert (folder / "pairs.scored.csv.unfinished").is_file()
     again: list[int] = []
@@ -114,14 +114,14 @@ def test_rows_that_are_done_are_not_scored_again(folder: Path, monkeypatch: pyte
     )
     reward_tiny.picture(7).save(folder / "set" / "10.png")  # of the six rows that are done one shows it
     said: list[str] = []
-    score_table.score_table(folder, table, Options(), say=said.append)
+    score_table.score_table(folder, table, ScoreOptions(), say=said.append)
     assert "pairs.csv: 4 of 9 rows were scored before, and are not scored again" in said and sum(again) == 5
     assert not (folder / "pairs.scored.csv.unfinished").exists()
     before, after = (pd.read_csv(folder / name) for name in ("whole.csv", "pairs.scored.csv"))
     same = [row for row in range(9) if "set/10.png" not in rows[row].values()]
     assert list(before["score"][same]) == list(after["score"][same])
     assert list(before["score"]) != list(after["score"])
-    score_table.score_table(folder, table, Options(), say=said.append)  # whole tables are scored anew
+    score_table.score_table(folder, table, ScoreOptions(), say=said.append)  # whole tables are scored anew
     assert sum(again) == 14
 
 

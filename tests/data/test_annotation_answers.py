@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from dvc_project.hashing import Workspace
 from paco_core.cli import commands as cli
 from paco_core.data.annotation import answer_file
-from paco_core.data.annotation.store import Answer, AnswerStore
+from paco_core.data.annotation.store import AnnotatorAnswer, AnswerStore
 from paco_core.io.files import DataError
 from paco_core.planning import preflight
 from paco_core.stages import declared
@@ -28,20 +28,21 @@ from paco_core.stages import declared
 WHO = ("annotator-1", "annotator-2", "annotator-10")
 
 
-def answers(count: int = 12, seed: int = 0) -> list[Answer]:
+def answers(count: int = 12, seed: int = 0) -> list[AnnotatorAnswer]:
     """Answers as a study gives them, two revisions of some, in order of time."""
-    rng, made = random.Random(seed), list[Answer]()
+    rng, made = random.Random(seed), list[AnnotatorAnswer]()
     for n in range(count):
         shown = tuple(rng.sample(range(4), 4))
-        first = Answer(WHO[n % 3], f"i{n // 3}", 1, "ranked", tuple(rng.sample(range(4), 4)), shown, rng.random() * 9,
-                       f"2026-01-01T00:00:{n:02d}+00:00")  # fmt: skip
+        first = AnnotatorAnswer(WHO[n % 3], f"i{n // 3}", 1, "ranked", tuple(rng.sample(range(4), 4)), shown,
+                                rng.random() * 9,
+                                f"2026-01-01T00:00:{n:02d}+00:00")  # fmt: skip
         made.append(first)
         if n % 4 == 0:
             made.append(replace(first, revision=2, verdict="withdrawn", ranking=None, seconds=0.0))
     return made
 
 
-def filled(path: Path, given: list[Answer]) -> AnswerStore:
+def filled(path: Path, given: list[AnnotatorAnswer]) -> AnswerStore:
     store = AnswerStore(path, create=True)
     store.restore(given)
     return store

@@ -16,7 +16,7 @@ from PIL import Image
 from paco_core.config.params import AnnotationsParams, ParamsError, parse
 from paco_core.data.annotation.judge import questions
 from paco_core.data.annotation.sources import annotate, workload
-from paco_core.data.annotation.votes import Task, Votes
+from paco_core.data.annotation.votes import RankingTask, Votes
 from paco_core.data.llm.chat_connection import ChatError
 from paco_core.data.records.panels import PanelStore
 
@@ -38,7 +38,7 @@ def run(root: Path, server: ChatServer, judge: str, **changes: Any) -> Votes:
 
     table = pd.read_parquet(root / "data/rankings/instances.parquet")
     params = AnnotationsParams(source="judge", judge=judge, endpoint=server.params(**changes))  # type: ignore[arg-type]
-    return annotate(Task(table, PanelStore.below(root / "data/grids"), params, root))
+    return annotate(RankingTask(table, PanelStore.below(root / "data/grids"), params, root))
 
 
 def truth(root: Path) -> dict[str, list[float]]:

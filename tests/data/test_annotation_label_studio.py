@@ -17,7 +17,7 @@ from paco_core.cli import commands as cli
 from paco_core.config.params import AnnotationsParams
 from paco_core.data.annotation import label_studio
 from paco_core.data.annotation.sources import annotate
-from paco_core.data.annotation.votes import Task, unscored
+from paco_core.data.annotation.votes import RankingTask, unscored
 from paco_core.data.records.panels import PanelStore
 from paco_core.io.files import DataError
 from paco_core.io.rejected import Rejected
@@ -92,7 +92,7 @@ def test_rankings_make_the_round_trip(
     tasks[3]["annotations"].append(annotated(tasks[3], 5, [], result=[]))
     file = tmp_path / "project-1-at-2026-11-21.json"
     file.write_text(json.dumps(tasks))
-    task = Task(
+    task = RankingTask(
         table, PanelStore.below(tmp_path / "data/grids"), AnnotationsParams(source="import", file=file.name), tmp_path
     )
     found = annotate(task)
@@ -134,7 +134,7 @@ def test_bad_exports_are_named(exported: tuple[Path, pd.DataFrame, list[dict[str
     file.write_text(json.dumps([{"data": {"instance_id": "x"}, "annotations": []}]))
     params = AnnotationsParams(source="import", file=file.name)
     with pytest.raises(DataError, match=r"none of its rankings can be used, e.g. .*task 1: instance: there is no"):
-        annotate(Task(table, PanelStore.below(tmp_path / "data/grids"), params, tmp_path))
+        annotate(RankingTask(table, PanelStore.below(tmp_path / "data/grids"), params, tmp_path))
 
 
 def test_the_command_writes_the_study_as_it_stands(

@@ -16,10 +16,10 @@ from PIL import Image
 from paco_core.config.params import AnnotationsParams
 from paco_core.data.annotation import answer_file
 from paco_core.data.annotation.people import votes
-from paco_core.data.annotation.queue import AnnotationQueue, View
+from paco_core.data.annotation.queue import AnnotationQueue, QueueView
 from paco_core.data.annotation.server import create_app
-from paco_core.data.annotation.store import Answer, AnswerStore
-from paco_core.data.annotation.votes import Task
+from paco_core.data.annotation.store import AnnotatorAnswer, AnswerStore
+from paco_core.data.annotation.votes import RankingTask
 
 TABLE = pd.DataFrame(
     [("one", "g1#0", ["g2#0", "g2#1"]), ("two", "g3#0", ["g4#0", "g4#1"])],
@@ -43,7 +43,7 @@ def study(root: Path, **other: str) -> AnnotationQueue:
     return AnnotationQueue(store, TABLE, panels(**other), overlap=1)
 
 
-def rank_all(queue: AnnotationQueue) -> View:
+def rank_all(queue: AnnotationQueue) -> QueueView:
     (who,) = queue.annotators
     while (view := queue.view(who)).instance is not None:
         queue.answer(who, view.instance, view.revision, "ranked", [0, 1], 1.0)
@@ -52,7 +52,7 @@ def rank_all(queue: AnnotationQueue) -> View:
 
 def counted(root: Path, queue: AnnotationQueue) -> tuple[int, float]:
     answer_file.save(root, queue.store)
-    found = votes(Task(TABLE, queue.panels, AnnotationsParams(source="people"), root))
+    found = votes(RankingTask(TABLE, queue.panels, AnnotationsParams(source="people"), root))
     return len(found.rankings), found.counts["stale_answers"]
 
 
@@ -73,7 +73,7 @@ def test_an_instance_that_was_painted_anew_is_asked_again_and_its_old_answer_not
 def test_answers_of_earlier_versions_stand_as_they_were(tmp_path: Path) -> None:
     queue = study(tmp_path)
     (who,) = queue.annotators
-    queue.store.record(Answer(who.name, "one", 1, "ranked", (1, 0), (0, 1), 1.0, "2026-01-01T00:00:00+00:00"))
+    queue.store.record(AnnotatorAnswer(who.name, "one", 1, "ranked", (1, 0), (0, 1), 1.0, "2026-01-01T00:00:00+00:00"))
     queue.store.close()
     with closing(sqlite3.connect(tmp_path / "answers.sqlite")) as raw:
         raw.execute("DROP TABLE seen")

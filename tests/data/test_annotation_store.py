@@ -21,17 +21,17 @@ from paco_core.data import checks
 from paco_core.data.annotation import answer_file, assignment
 from paco_core.data.annotation.people import from_answers, votes
 from paco_core.data.annotation.queue import AnnotationQueue, Last
-from paco_core.data.annotation.store import Answer, AnswerStore, NotStored, StaleAnswer
-from paco_core.data.annotation.votes import Task
+from paco_core.data.annotation.store import AnnotatorAnswer, AnswerStore, NotStored, StaleAnswer
+from paco_core.data.annotation.votes import RankingTask
 from paco_core.io.files import DataError
 from paco_core.runtime.context import StageContext
 from paco_core.stages import annotations
 
 
-def ranked(revision: int = 1, ranking: tuple[int, ...] = (1, 0), **changes: object) -> Answer:
+def ranked(revision: int = 1, ranking: tuple[int, ...] = (1, 0), **changes: object) -> AnnotatorAnswer:
     given = {"annotator": "annotator-1", "instance_id": "i", "revision": revision, "verdict": "ranked",
              "ranking": ranking, "shown": (0, 1), "seconds": 2.0}  # fmt: skip
-    return Answer(**{**given, **changes})  # type: ignore[arg-type]
+    return AnnotatorAnswer(**{**given, **changes})  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -212,13 +212,13 @@ def test_the_source_people_reads_what_was_saved(tmp_path: Path) -> None:
             queue.answer(who, view.instance, view.revision, verdict, chosen, 4.0)  # type: ignore[arg-type]
     params = AnnotationsParams(source="people")
     answer_file.save(tmp_path, queue.store)
-    found = votes(Task(table, queue.panels, params, tmp_path))
+    found = votes(RankingTask(table, queue.panels, params, tmp_path))
     assert len(found.rankings) == 10 and {tuple(vote.ranking) for vote in found.rankings} == {(3, 1, 2, 0)}
     assert found.counts == {"cannot_tell": 2, "skipped": 0, "stale_answers": 0}
     gone = from_answers(queue.store.latest(), {str(i): 4 for i in table["instance_id"] if i not in queue.chosen[:2]})
     assert gone.counts["stale_answers"] == 4 and len(gone.rankings) < 10
     with pytest.raises(DataError, match="no such file; `paco annotate` writes it when it stops, `paco annotate save`"):
-        votes(Task(table, queue.panels, params, tmp_path / "elsewhere"))
+        votes(RankingTask(table, queue.panels, params, tmp_path / "elsewhere"))
 
 
 def test_an_empty_study_is_refused(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from paco_core.data.annotation.agreement import agreement, kendall_tau, kendall_
 from paco_core.data.annotation.imported import read_rankings
 from paco_core.data.annotation.recogniser import rank
 from paco_core.data.annotation.sources import SOURCES, annotate
-from paco_core.data.annotation.votes import Annotation, Task, adjudicate, from_table, to_table, unscored
+from paco_core.data.annotation.votes import Annotation, RankingTask, adjudicate, from_table, to_table, unscored
 from paco_core.data.pairs.rankings import instances
 from paco_core.io.files import DataError
 from paco_core.io.rejected import Rejected
@@ -39,7 +39,7 @@ def grid_table(prompts: int = 1, seeds: int = 2) -> object:
 def imported(tmp_path: Path, rows: list[dict[str, object]]) -> list[Annotation]:
     (tmp_path / "a.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
     params = AnnotationsParams(source="import", file="a.jsonl")
-    return annotate(Task(instances(grid_table()), None, params, tmp_path)).rankings  # type: ignore[arg-type]
+    return annotate(RankingTask(instances(grid_table()), None, params, tmp_path)).rankings  # type: ignore[arg-type]
 
 
 def read(tmp_path: Path, rows: list[dict[str, object]]) -> tuple[list[Annotation], Rejected]:

@@ -16,7 +16,7 @@ from paco_core.config.params import AnnotationsParams, EditingParams, PairsParam
 from paco_core.data import checks
 from paco_core.data.annotation.agreement import agreement
 from paco_core.data.annotation.sources import annotate
-from paco_core.data.annotation.votes import Annotation, Task, adjudicate, to_table
+from paco_core.data.annotation.votes import Annotation, RankingTask, adjudicate, to_table
 from paco_core.data.pairs import pairs
 from paco_core.data.pairs.answers import fault, written_fault
 from paco_core.data.pairs.editing import editing_pairs
@@ -148,7 +148,7 @@ def world(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[P
     grids, zoo = PanelStore.below(data / "grids"), "data/zoo/recogniser"
     tables = {"rankings/instances": instances(ShardReader.below(data / "grids").index)}
     source = AnnotationsParams(source="recogniser", model=zoo)
-    votes = annotate(Task(tables["rankings/instances"], grids, source, repository)).rankings
+    votes = annotate(RankingTask(tables["rankings/instances"], grids, source, repository)).rankings
     annotations = adjudicate(votes)
     tables["annotations/rankings"] = to_table(annotations.values())
     write_json(data / "annotations" / "agreement.json", agreement(votes).as_json())

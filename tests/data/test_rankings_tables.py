@@ -13,7 +13,7 @@ import pytest
 from annotation_world import make_world
 from PIL import Image
 
-from paco_core.benchmarks.consistency_rank import Instance
+from paco_core.benchmarks.consistency_rank import HeldOutRanking
 from paco_core.benchmarks.public_rankings import judge_from_file
 from paco_core.config.params import AnnotationsParams, load
 from paco_core.data import checks
@@ -103,7 +103,7 @@ def test_a_person_is_one_person_however_an_export_writes_the_id(tmp_path: Path) 
 
 
 def test_scores_given_elsewhere_are_read_from_csv(tmp_path: Path) -> None:
-    instances = [Instance("i", "p", "a bear", "0017", ("1", "2"), (0, 1), (1.0, 0.0))]
+    instances = [HeldOutRanking("i", "p", "a bear", "0017", ("1", "2"), (0, 1), (1.0, 0.0))]
     file = tmp_path / "s.csv"
     file.write_text("reference;candidate;score\n0017;1;0.75\n0017;2;0,5\n0017;2;\n17;2;1\n")
     judged = judge_from_file("x", file, instances, rejected := Rejected())

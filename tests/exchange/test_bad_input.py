@@ -27,7 +27,7 @@ from paco_core.data.annotation.label_studio import read_export
 from paco_core.data.pairs.editing import editing_pairs
 from paco_core.data.prompts.edit_prompts import read_rows
 from paco_core.data.prompts.prompts import imported, make_prompts
-from paco_core.exchange.questions import Question
+from paco_core.exchange.questions import PairQuestion
 from paco_core.io.files import DataError, write_json
 from paco_core.io.rejected import Rejected
 
@@ -116,7 +116,7 @@ def paco_dataset(root: Path, bad: list[str]) -> tuple[int, list[tuple[str, str]]
     pictures(root / "in")
 
     def row(images: list[str], theme: str = "a cat") -> Row:
-        asked = "<image><image>" + Question(theme=theme).text("theme")
+        asked = "<image><image>" + PairQuestion(theme=theme).text("theme")
         turns = [{"role": "user", "content": asked}, {"role": "assistant", "content": "Yes. Alike."}]
         return {"messages": turns, "images": images}
 

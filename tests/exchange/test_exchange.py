@@ -18,7 +18,7 @@ from paco_core.cli import commands as cli
 from paco_core.cli import exchange as command
 from paco_core.data.records.panels import PanelStore
 from paco_core.exchange import rank_bench
-from paco_core.exchange.questions import Question, parse_question
+from paco_core.exchange.questions import PairQuestion, parse_question
 from paco_core.io.files import DataError, write_json
 from paco_core.reward_model.examples import read_examples
 from paco_core.stages import run_stage
@@ -78,7 +78,9 @@ def test_paco_dataset_loads_and_its_rows_hold_question_answer_and_pictures(made:
     for row in found["train"]:
         pair = want.loc[row["id"]]
         edit = isinstance(pair["instruction"], str)
-        question = Question(pair["theme"], pair["instruction"], pair["question"]) if edit else Question(pair["theme"])
+        question = (
+            PairQuestion(pair["theme"], pair["instruction"], pair["question"]) if edit else PairQuestion(pair["theme"])
+        )
         assert row["messages"][0] == {"role": "user", "content": "<image><image>" + question.text("theme")}
         assert row["messages"][1] == {"role": "assistant", "content": pair["answer"]}
         shown = [Image.open(tmp_path / "out" / name).convert("RGB").tobytes() for name in row["images"]]
@@ -191,7 +193,11 @@ def test_the_card_tells_counts_rules_agreement_and_licences(made: Path, tmp_path
 
 
 def test_questions_are_read_back_to_the_letter() -> None:
-    for question in (Question(theme='A "cat", {big}'), Question(instruction="Don't: 'cut' it."), Question()):
+    for question in (
+        PairQuestion(theme='A "cat", {big}'),
+        PairQuestion(instruction="Don't: 'cut' it."),
+        PairQuestion(),
+    ):
         assert parse_question(question.text("theme" if question.theme else "plain")) == question
     assert parse_question("Are they alike?") is None
 
@@ -272,7 +278,10 @@ def test_columns_and_tags_of_dataset_info_are_honoured(tmp_path: Path, form: str
     folder.mkdir()
     for name, colour in (("a", "red"), ("b", "blue")):
         Image.new("RGB", (8, 8), colour).save(folder / f"{name}.png")
-    turns = [{who: user, what: "<image><image>" + Question(theme="cats").text("theme")}, {who: assistant, what: "Yes."}]
+    turns = [
+        {who: user, what: "<image><image>" + PairQuestion(theme="cats").text("theme")},
+        {who: assistant, what: "Yes."},
+    ]
     row = {talk: turns, pictures: ["a.png", "b.png"]}
     (folder / "rows.json").write_text(json.dumps([row]))
     write_json(folder / "dataset_info.json", {"x": {"file_name": "rows.json", "formatting": "sharegpt", **entry}})
@@ -311,7 +320,7 @@ def test_bad_rows_of_a_paco_dataset_are_counted_by_cause(tmp_path: Path, capsys:
         turns = [{"role": "user", "content": "<image><image>" + question}, {"role": "assistant", "content": answer}]
         return {"messages": turns, "images": list(images)}
 
-    sound = Question(theme="cats").text("theme")
+    sound = PairQuestion(theme="cats").text("theme")
     rows = [row(sound), row(sound), row("Alike?"), row(sound, "Perhaps."), row(sound, images=("a.png",))]
     rows += [row(sound, images=("a.png", "none.png")), row(sound, images=("half.png", "b.png")), {"text": "x"}]
     (folder / "rows.json").write_text(json.dumps(rows))  # a list, as LLaMA-Factory's own files are

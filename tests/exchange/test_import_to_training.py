@@ -16,7 +16,7 @@ from PIL import Image
 from paco_core.cli import exchange as command
 from paco_core.config.params import PARAMS_FILE, load
 from paco_core.data.records.panels import PanelStore
-from paco_core.exchange.questions import Question
+from paco_core.exchange.questions import PairQuestion
 from paco_core.io.files import DataError, write_json, write_jsonl
 from paco_core.planning.costs import stage_costs
 from paco_core.reward_model.examples import read_examples
@@ -30,12 +30,12 @@ ANSWERS = (
     "Yes. 两张图片风格一致。", "No. Style. Logic. Identity. None agrees.", "Yes.\n1. Same style.\n2. Same bear.",
 )  # fmt: skip
 QUESTIONS = (
-    Question(theme="a bear"), Question(theme="1984"), Question(theme="None"), Question(),
-    Question(instruction="Make it red."), Question(instruction="Make it red.", template="edit_following"),
+    PairQuestion(theme="a bear"), PairQuestion(theme="1984"), PairQuestion(theme="None"), PairQuestion(),
+    PairQuestion(instruction="Make it red."), PairQuestion(instruction="Make it red.", template="edit_following"),
 )  # fmt: skip
 
 
-def turns(question: Question, answer: str, form: str) -> list[Row]:
+def turns(question: PairQuestion, answer: str, form: str) -> list[Row]:
     said = 2 * "<image>" + question.text("theme" if question.theme else "plain"), answer
     if form == "messages":
         return [{"role": who, "content": text} for who, text in zip(("user", "assistant"), said, strict=True)]
@@ -184,7 +184,7 @@ def test_contradicting_rows_go_altogether_and_an_edit_has_a_direction(tmp_path: 
     folder.mkdir()
     for name, colour in (("a", "red"), ("b", "blue"), ("c", "green")):
         Image.new("RGB", (8, 8), colour).save(folder / f"{name}.png")
-    edit, theme = Question(instruction="Make it red."), Question(theme="a bear")
+    edit, theme = PairQuestion(instruction="Make it red."), PairQuestion(theme="a bear")
     rows = [
         {"messages": turns(question, answer, "messages"), "images": [f"{name}.png" for name in names]}
         for question, answer, names in (

@@ -21,7 +21,7 @@ from PIL import Image
 from paco_core.benchmarks.cases import Cases
 from paco_core.cli import reproduce as command
 from paco_core.cli.commands import main
-from paco_core.cli.reproduce import Options, reproduce
+from paco_core.cli.reproduce import ReproduceOptions, reproduce
 from paco_core.config.changes import changed
 from paco_core.config.params import Params, load
 from paco_core.data.prompts.edit_prompts import drawn
@@ -147,8 +147,8 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     return found
 
 
-def options(*variants: str, seeds: tuple[int, ...] = (0, 1), changes: tuple[str, ...] = ()) -> Options:
-    return Options(variants or tuple(GAIN), seeds, [*SMALL, *changes], "try")
+def options(*variants: str, seeds: tuple[int, ...] = (0, 1), changes: tuple[str, ...] = ()) -> ReproduceOptions:
+    return ReproduceOptions(variants or tuple(GAIN), seeds, [*SMALL, *changes], "try")
 
 
 def reported(made: Path, recipe: str = "flux_t2is") -> dict[str, Any]:
@@ -279,14 +279,14 @@ def test_the_default_is_every_variant_whose_recipe_is_there(made: Path, capsys: 
     assert chosen(None, {"flux_t2is", "kontext_edit", "qwen_edit"}) == list(VARIANTS)
     assert [v.name for v in chosen(None, {"flux_t2is"})][-1] == "nft"
     assert [v.name for v in chosen(["nft", "full"], ())] == ["full", "nft"]
-    listing = command.listing(made, Options(name="try"))
+    listing = command.listing(made, ReproduceOptions(name="try"))
     assert "| kontext | kontext_edit | " in listing and "| qwen | qwen_edit (not in params.yaml) | " in listing
     with pytest.raises(DataError, match="variant qwen: no recipe 'qwen_edit'.*there are: flux_t2is, kontext_edit"):
         reproduce(made, options("qwen"))
 
 
 def test_recipes_that_are_not_there_are_left_out_aloud(made: Path, world: World, capsys: Any) -> None:
-    reproduce(made, Options(None, (0,), SMALL, "try"))
+    reproduce(made, ReproduceOptions(None, (0,), SMALL, "try"))
     assert "qwen is left out: params.yaml has no recipe qwen_edit" in capsys.readouterr().err
     assert len(world.trained) == len(VARIANTS) - 1 and ("kontext", 0) in world.trained
     assert world.examined == ["flux_t2is", "kontext_edit"], "each recipe has a bare model of its own"

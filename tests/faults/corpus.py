@@ -14,13 +14,13 @@ from readers import KEYS, SIZES
 from ruamel.yaml import YAML
 
 from dvc_project.hashing import Workspace
-from paco_core.data.annotation.store import Answer, AnswerStore
+from paco_core.data.annotation.store import AnnotatorAnswer, AnswerStore
 from paco_core.data.llm.journal import Journal
 from paco_core.io.files import write_json, write_jsonl
 from paco_core.io.shards import encode_png
 from paco_core.runtime.provenance import records
 from paco_core.runtime.provenance.chain import Run
-from paco_core.runtime.tracking.journal import Journal as RunJournal
+from paco_core.runtime.tracking.journal import RunJournal
 from paco_core.serving.cache import ScoreCache
 from paco_core.training.checkpoint import Checkpoint
 from paco_core.training.checkpoint import save as save_policy
@@ -35,7 +35,7 @@ def make(finished: Path, root: Path) -> Path:
     with AnswerStore(root / "answers.sqlite", create=True) as store:
         store.recruit(1)
         for name in SIZES:
-            store.record(Answer("annotator-1", name, 1, "ranked", (2, 0, 1, 3), (0, 1, 2, 3), 1.0))
+            store.record(AnnotatorAnswer("annotator-1", name, 1, "ranked", (2, 0, 1, 3), (0, 1, 2, 3), 1.0))
     with Journal(root / "journal.jsonl") as journal:
         for n in range(12):
             journal.append({"key": f"k{n}", "answer": "Yes. It is."})

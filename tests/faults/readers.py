@@ -250,10 +250,10 @@ def _chat_journal(root: Path) -> Any:
 
 def _run_journal(root: Path) -> Any:
     from paco_core.io.files import DataError
-    from paco_core.runtime.tracking.journal import DamagedJournal, Journal
+    from paco_core.runtime.tracking.journal import DamagedJournal, RunJournal
 
     try:
-        return [event for event, _ in Journal(root / "tracking").waiting(0)]
+        return [event for event, _ in RunJournal(root / "tracking").waiting(0)]
     except DamagedJournal as error:
         raise DataError(str(error)) from None
 

@@ -19,11 +19,10 @@ import pytest
 from test_killed_stages import figures_of, start_afresh
 from verdicts import Ledger, Outcome, unclear
 
-from paco_core.data.annotation.store import Answer, AnswerStore, NotStored
+from paco_core.data.annotation.store import AnnotatorAnswer, AnswerStore, NotStored
 from paco_core.data.llm.journal import Journal
 from paco_core.io.files import DataError, read_json, write_json
-from paco_core.runtime.tracking.journal import DamagedJournal
-from paco_core.runtime.tracking.journal import Journal as RunJournal
+from paco_core.runtime.tracking.journal import DamagedJournal, RunJournal
 from paco_core.serving.cache import ScoreCache
 
 Breach = tuple[Outcome, str] | None
@@ -102,7 +101,7 @@ def _scores(folder: Path) -> set[int]:
 def _put_answer(folder: Path, n: int) -> None:
     with AnswerStore(folder / "answers.sqlite", create=True) as store:
         store.recruit(1)
-        store.record(Answer("annotator-1", f"i{n}", 1, "ranked", (1, 0), (0, 1), 1.0))
+        store.record(AnnotatorAnswer("annotator-1", f"i{n}", 1, "ranked", (1, 0), (0, 1), 1.0))
 
 
 def _answers(folder: Path) -> set[int]:

@@ -24,12 +24,12 @@ from verdicts import Ledger
 from paco_core.io.files import write_json
 from paco_core.reward_model.scorer import Scorer
 from paco_core.serving.engines.answering import Answerer
-from paco_core.serving.engines.transformers_app import Server, build_app
+from paco_core.serving.engines.transformers_app import ModelServer, build_app
 from paco_core.serving.engines.usage import counter
 from paco_core.serving.protocol import ChatRequest
 from paco_core.serving.servers.gateway import Gateway, routes
 from paco_core.serving.servers.gateway import build_app as build_gateway
-from paco_core.serving.servers.registry import Record, Registry
+from paco_core.serving.servers.registry import Registry, ServerRecord
 
 CHAT = "/v1/chat/completions"
 PIXELS = (3136, 3136)
@@ -43,7 +43,7 @@ def app(tmp_path_factory: pytest.TempPathFactory) -> Any:
     scorer = Scorer(folder, min_pixels=PIXELS[0], max_pixels=PIXELS[1], max_batch=8)
     answerer = Answerer(scorer)
     count = counter(scorer.network)
-    return build_app(Server(answerer, NAME, max_batch=8, count=count, answer_tokens=answerer.answer_tokens))
+    return build_app(ModelServer(answerer, NAME, max_batch=8, count=count, answer_tokens=answerer.answer_tokens))
 
 
 @pytest.fixture(scope="module")
@@ -266,7 +266,9 @@ def test_a_registered_model_whose_supervisor_was_killed(tmp_path: Path, ledger: 
     home.mkdir(parents=True)
     (home / "server.log").write_text("killed\n")
     (home / "alive").touch()  # nobody holds its lock
-    write_json(home / "server.json", asdict(Record(GONE, "http://127.0.0.1:9", 2**22, "transformers", "gone", 0.0)))
+    write_json(
+        home / "server.json", asdict(ServerRecord(GONE, "http://127.0.0.1:9", 2**22, "transformers", "gone", 0.0))
+    )
     door = listening(build_gateway(Gateway(lambda: routes(registry), timeout_s=5)))
     with door as url, ledger.row("its engine died", "gateway") as row:
         reply = hostile.send(url, "POST", CHAT, json.dumps(request([GOOD, GOOD], model=GONE)).encode())

@@ -23,7 +23,7 @@ from verdicts import Ledger, Outcome
 from waiting import until
 
 from paco_core.runtime.tracking import open_run, send_left_over
-from paco_core.runtime.tracking.journal import Journal, journals
+from paco_core.runtime.tracking.journal import RunJournal, journals
 
 Breach = tuple[Outcome, str] | None
 STEPS = 25
@@ -158,7 +158,7 @@ def test_a_server_that_takes_connections_and_never_answers(bare: Path, tmp_path:
             cwd=root, env={**os.environ, "MLFLOW_TRACKING_URI": server.url}, capture_output=True, text=True,
         )  # fmt: skip
         took = time.monotonic() - began
-        kept = sum(Journal(place.home).count_waiting() for place in journals(root))
+        kept = sum(RunJournal(place.home).count_waiting() for place in journals(root))
         row.judge(
             "during a whole stage",
             ("unclear", f"the stage failed: {done.stderr[-300:]}") if done.returncode else None,

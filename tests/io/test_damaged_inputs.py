@@ -20,7 +20,7 @@ from paco_core.adapters.files import CONFIG, WEIGHTS
 from paco_core.benchmarks.edit_cases import read_public
 from paco_core.config.params import LoraParams, ParamsError, read_text
 from paco_core.data.annotation import votes
-from paco_core.data.annotation.store import Answer, AnswerStore
+from paco_core.data.annotation.store import AnnotatorAnswer, AnswerStore
 from paco_core.data.llm.journal import Journal
 from paco_core.io.files import DataError
 from paco_core.io.shards import ShardReader, encode_png, write_shard
@@ -199,7 +199,7 @@ def test_people_s_answers_whose_pages_are_damaged(tmp_path: Path) -> None:
     with AnswerStore(tmp_path / "people.sqlite", create=True) as store:
         store.recruit(1)
         for n in range(400):
-            store.record(Answer("annotator-1", f"i{n}", 1, "ranked", (1, 0), (0, 1), 1.0))
+            store.record(AnnotatorAnswer("annotator-1", f"i{n}", 1, "ranked", (1, 0), (0, 1), 1.0))
     data = bytearray((tmp_path / "people.sqlite").read_bytes())
     data[len(data) // 2 :] = bytes(len(data) - len(data) // 2)
     (tmp_path / "people.sqlite").write_bytes(data)

@@ -25,7 +25,7 @@ from paco_core.data.records.edit_records import FILE as EDITS
 from paco_core.data.records.edit_records import read_edit_prompts
 from paco_core.data.records.records import parse_ref, read_prompts, write_prompts
 from paco_core.exchange import rank_bench
-from paco_core.io.files import MAX_NAME, DataError, Names, checked_name, inside, write_json, write_jsonl
+from paco_core.io.files import MAX_NAME, DataError, UniqueIds, checked_name, inside, write_json, write_jsonl
 from paco_core.io.shards import encode_png, write_shard
 from paco_core.painting.paint import save_samples
 from paco_core.painting.painted import Painted
@@ -60,7 +60,7 @@ def test_numbers_and_digests_are_ids(name: str) -> None:
 
 
 def test_ids_that_differ_in_case_only_are_one_file_on_many_disks() -> None:
-    names = Names()
+    names = UniqueIds()
     names.add("cat-1", 1)
     names.add("cat-2", 2)
     with pytest.raises(DataError, match="^cat-1 is already on line 1$"):

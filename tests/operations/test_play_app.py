@@ -19,7 +19,7 @@ from paco_core.operations.play import app as page
 from paco_core.operations.play.about import about
 from paco_core.operations.play.gallery import Gallery, Gone
 from paco_core.operations.play.jobs import Job, Jobs
-from paco_core.operations.play.studio import Options
+from paco_core.operations.play.studio import StudioOptions
 
 HOST = {"host": "127.0.0.1:7861"}
 PAINT = {"theme": "a red cat", "panels": ["at night", "in the snow"], "policy": "base", "seeds": 1}
@@ -33,13 +33,13 @@ class Models:
         self.asked: list[tuple[Any, ...]] = []
         self.may = threading.Event()
 
-    def paint(self, theme: str, panels: Sequence[str], options: Options, job: Job) -> dict[str, Any]:
+    def paint(self, theme: str, panels: Sequence[str], options: StudioOptions, job: Job) -> dict[str, Any]:
         self.asked.append(("paint", theme, list(panels), options))
         assert self.may.wait(60)
         job.check()
         return {"pictures": []}
 
-    def edit(self, picture: str, instruction: str, options: Options, _job: Job) -> dict[str, Any]:
+    def edit(self, picture: str, instruction: str, options: StudioOptions, _job: Job) -> dict[str, Any]:
         self.asked.append(("edit", self.gallery.image(picture).size, instruction, options))
         return {"pictures": []}
 
@@ -178,8 +178,8 @@ def test_work_is_queued_watched_and_cancelled(client: TestClient, models: Models
     models.may.set()
     assert ended(client, edited)["state"] == "done" and ended(client, first.json()["job"])["state"] == "done"
     assert models.asked == [
-        ("paint", "a red cat", ["at night", "in the snow"], Options("base", 1, None, None)),
-        ("edit", (40, 30), "Make it blue.", Options("base", 2, None, None)),
+        ("paint", "a red cat", ["at night", "in the snow"], StudioOptions("base", 1, None, None)),
+        ("edit", (40, 30), "Make it blue.", StudioOptions("base", 2, None, None)),
     ]
     assert client.get("/jobs/guess").status_code == 404
 

@@ -12,7 +12,7 @@ from waiting import until
 
 from paco_core.io.files import DataError
 from paco_core.operations.play import jobs as queue
-from paco_core.operations.play.jobs import Full, Job, Jobs, Unknown
+from paco_core.operations.play.jobs import Full, Job, Jobs, UnknownJob
 
 PATIENCE_S = 60.0
 
@@ -150,10 +150,10 @@ def test_only_some_may_wait_and_only_the_last_are_kept(jobs: Jobs, monkeypatch: 
     for name in waiting:
         try:
             known.append(jobs.view(name)["job"])
-        except Unknown:
+        except UnknownJob:
             continue
     assert known == waiting[-len(known) :] and 1 <= len(known) <= 4
-    with pytest.raises(Unknown, match="not known any more"):
+    with pytest.raises(UnknownJob, match="not known any more"):
         jobs.cancel("0123456789abcdef")
 
 

@@ -20,7 +20,7 @@ from paco_core.operations import asked, paint, painters
 from paco_core.operations.play import studio as place
 from paco_core.operations.play.gallery import Gallery
 from paco_core.operations.play.jobs import Cancelled, Job
-from paco_core.operations.play.studio import Options, Studio
+from paco_core.operations.play.studio import Studio, StudioOptions
 from paco_core.reward_model.scorer import Scorer
 from paco_core.reward_model.yes_probability import Score
 from paco_core.runtime import placement
@@ -29,8 +29,8 @@ from paco_core.tasks.sets import SETS
 pytestmark = pytest.mark.slow
 
 PANELS = [f"a {size} red cat {where}, flat style." for size in ("small", "big") for where in ("at night", "in snow")]
-OPTIONS = Options("flux_t2is", 1, 64, beside="base")
-OPTIONS_BASE = Options("base", 1, 64, beside=None)
+OPTIONS = StudioOptions("flux_t2is", 1, 64, beside="base")
+OPTIONS_BASE = StudioOptions("base", 1, 64, beside=None)
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def pixels(made: Studio, row: dict[str, Any]) -> bytes:
 
 def test_before_training_base_paints_and_nothing_is_scored(project: Path) -> None:
     made, now = studio(project), job()
-    found = made.paint("a red cat", PANELS, Options("base", 2, 64, beside="base"), now)
+    found = made.paint("a red cat", PANELS, StudioOptions("base", 2, 64, beside="base"), now)
     assert found["judge"] is False and found["painters"] == [{"name": "base", "trained": False}]
     assert [(row["trained"], row["seed"], row["score"], row["cause"]) for row in found["pictures"]] == [
         (False, 0, None, None), (False, 1, None, None),
@@ -81,7 +81,7 @@ def test_base_and_trained_stand_side_by_side_each_with_a_score(project: Path, re
     """One policy is loaded once, and base paints the same whether an adapter lies on it or not."""
     adapter(project)
     made, loads = studio(project, repository / "data/zoo/qwen2_5_vl"), list[str]()
-    bare = made.paint("a red cat", PANELS, Options("base", 1, 64, beside=None), job())
+    bare = made.paint("a red cat", PANELS, StudioOptions("base", 1, 64, beside=None), job())
     doing = job(lambda now: loads.append(now.doing))
     both = made.paint("a red cat", PANELS, OPTIONS, doing)
     assert [row["trained"] for row in both["pictures"]] == [False, True] and set(loads) == {
@@ -91,7 +91,7 @@ def test_base_and_trained_stand_side_by_side_each_with_a_score(project: Path, re
     base, trained = both["pictures"]
     assert pixels(made, base) == pixels(made, bare["pictures"][0]) != pixels(made, trained)
     assert all(0 < row["score"] < 1 and row["cause"] is None for row in both["pictures"])
-    again = made.paint("a red cat", PANELS, Options("base", 1, 64, beside=None), job())
+    again = made.paint("a red cat", PANELS, StudioOptions("base", 1, 64, beside=None), job())
     assert again["pictures"] == bare["pictures"]
     by = painters.named(project, made.params, "flux_t2is", SETS)
     record = asked.set_record("a red cat", PANELS, 64)
@@ -106,13 +106,15 @@ def test_a_champion_stands_beside_the_current_policy(project: Path, monkeypatch:
     monkeypatch.setattr(painters, "Champions", lambda _root: SimpleNamespace(at=lambda *_name: "1"))
     monkeypatch.setattr(painters, "adapter_of", lambda _root, _version: champion)
     made = studio(project)
-    found = made.paint("a red cat", PANELS, Options("flux_t2is", 2, 64, beside="flux_t2is@champion"), job())
+    found = made.paint("a red cat", PANELS, StudioOptions("flux_t2is", 2, 64, beside="flux_t2is@champion"), job())
     assert [one["name"] for one in found["painters"]] == ["flux_t2is@champion", "flux_t2is"]
     assert [(row["by"], row["seed"], row["trained"]) for row in found["pictures"]] == [
         ("flux_t2is@champion", 0, True), ("flux_t2is@champion", 1, True),
         ("flux_t2is", 0, True), ("flux_t2is", 1, True),
     ]  # fmt: skip
-    alone = made.paint("a red cat", PANELS, Options("flux_t2is@champion", 1, 64, beside="base"), job())["pictures"]
+    alone = made.paint("a red cat", PANELS, StudioOptions("flux_t2is@champion", 1, 64, beside="base"), job())[
+        "pictures"
+    ]
     assert pixels(made, alone[1]) == pixels(made, found["pictures"][0]) != pixels(made, found["pictures"][2])
     assert pixels(made, alone[0]) == pixels(made, made.paint("a red cat", PANELS, OPTIONS, job())["pictures"][0])
 
@@ -128,13 +130,13 @@ def test_an_adapter_that_was_trained_anew_is_loaded_anew(project: Path) -> None:
 
 def test_a_judge_that_was_trained_meanwhile_judges(project: Path, repository: Path) -> None:
     made = studio(project)
-    before = made.paint("a red cat", PANELS, Options("base", 1, 64, beside=None), job())
+    before = made.paint("a red cat", PANELS, StudioOptions("base", 1, 64, beside=None), job())
     shutil.copytree(repository / "data/zoo/qwen2_5_vl", project / "data/reward_merged")
-    first = made.paint("a red cat", PANELS, Options("base", 1, 64, beside=None), job())
+    first = made.paint("a red cat", PANELS, StudioOptions("base", 1, 64, beside=None), job())
     weights = project / "data/reward_merged/model.safetensors"
     tensors = {name: tensor * 1.05 for name, tensor in load_file(weights).items()}
     save_file(tensors, weights, metadata={"format": "pt"})
-    second = made.paint("a red cat", PANELS, Options("base", 1, 64, beside=None), job())
+    second = made.paint("a red cat", PANELS, StudioOptions("base", 1, 64, beside=None), job())
     scores = [found["pictures"][0]["score"] for found in (before, first, second)]
     assert scores[0] is None and scores[1] != scores[2]
 
@@ -166,29 +168,29 @@ def test_what_could_not_be_judged_is_null_with_its_cause(
         {"first": 0, "second": 1, "score": None, "cause": "the model's logits are not finite", "reasons": None}
     ]
     assert found["mean"] is None
-    (row,) = made.paint("a red cat", PANELS, Options("base", 1, 64, beside=None), job())["pictures"]
+    (row,) = made.paint("a red cat", PANELS, StudioOptions("base", 1, 64, beside=None), job())["pictures"]
     assert (row["score"], row["cause"]) == (None, "the model's logits are not finite")
 
 
 def test_a_picture_is_edited_at_its_own_size(project: Path, repository: Path) -> None:
     made = studio(project, repository / "data/zoo/qwen2_5_vl")
     name, before = made.gallery.add(Image.new("RGB", (70, 70), "red")), {path.name for path in project.rglob("*")}
-    found = made.edit(name, "Make the cat blue.", Options("base", 1, None, beside="base"), job())
+    found = made.edit(name, "Make the cat blue.", StudioOptions("base", 1, None, beside="base"), job())
     (row,) = found["pictures"]
     assert (row["width"], row["height"], row["panels"]) == (64, 64, []) and 0 < row["score"] < 1
     assert found["reference"] == name
     assert {path.name for path in project.rglob("*")} == before, "nothing is written"
     with pytest.raises(DataError, match="no longer kept"):
-        made.edit("0" * 20, "Make the cat blue.", Options("base", 1, None, beside="base"), job())
+        made.edit("0" * 20, "Make the cat blue.", StudioOptions("base", 1, None, beside="base"), job())
 
 
 def test_painting_ends_within_a_step_when_it_is_cancelled_and_can_begin_again(project: Path) -> None:
     made = studio(project)
     now = job(lambda one: one.done == 1 and one.cancel())
     with pytest.raises(Cancelled):
-        made.paint("a red cat", PANELS, Options("base", 8, 64, beside=None), now)
+        made.paint("a red cat", PANELS, StudioOptions("base", 8, 64, beside=None), now)
     assert now.done == 1 and now.result is None
-    assert len(made.paint("a red cat", PANELS, Options("base", 1, 64, beside=None), job())["pictures"]) == 1
+    assert len(made.paint("a red cat", PANELS, StudioOptions("base", 1, 64, beside=None), job())["pictures"]) == 1
 
 
 def test_no_name_leads_to_a_folder(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,7 +198,7 @@ def test_no_name_leads_to_a_folder(project: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.chdir(project)
     for name in ("data", str(folder), ".."):
         with pytest.raises(DataError, match="is no policy for sets"):
-            studio(project).paint("a red cat", PANELS, Options(name, 1, 64, beside=None), job())
+            studio(project).paint("a red cat", PANELS, StudioOptions(name, 1, 64, beside=None), job())
 
 
 def test_a_gpu_is_taken_once_before_anything_is_loaded(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,11 +232,11 @@ def test_a_gpu_is_taken_once_before_anything_is_loaded(project: Path, monkeypatc
 
 def test_a_layout_that_was_chosen_is_painted_and_what_is_cut_is_named(project: Path) -> None:
     made = studio(project)
-    options = Options("base", 1, 64, beside=None, layout="4x1")
+    options = StudioOptions("base", 1, 64, beside=None, layout="4x1")
     found = made.paint("a red cat", PANELS, options, job())
     (row,) = found["pictures"]
     assert (found["layout"], found["columns"], found["cut"]) == ("4x1", 1, None) and row["height"] == 4 * row["width"]
     longer = [f"{panel} a cat with a scarf and a hat" for panel in PANELS]
-    cut = made.paint("a red cat", longer, Options("base", 1, 64, beside=None), job())["cut"]
+    cut = made.paint("a red cat", longer, StudioOptions("base", 1, 64, beside=None), job())["cut"]
     assert cut["of"] - cut["tokens"] == 40 and longer[-1].endswith(cut["lost"][-20:])
     assert made.paint("a red cat", PANELS, OPTIONS_BASE, job())["cut"] is None, "another prompt's cut is not shown"

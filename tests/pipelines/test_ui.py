@@ -103,7 +103,7 @@ os.write(1, b"up" + bytes([10]))
 time.sleep(600)
 """
 ports = {"MLflow": sys.argv[1], "Dagster": sys.argv[2], "C": "0"}
-made = [ui.Server(name, [sys.executable, "-c", child, port], int(port)) for name, port in ports.items()]
+made = [ui.UiProcess(name, [sys.executable, "-c", child, port], int(port)) for name, port in ports.items()]
 ui.servers = lambda *_: made
 raise SystemExit(ui.serve(Path(sys.argv[3]), 0, 0))
 '''

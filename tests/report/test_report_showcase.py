@@ -17,7 +17,7 @@ from paco_core.config.params import load
 from paco_core.io.files import DataError
 from paco_core.io.shards import TAR, ShardReader
 from paco_core.report import page, showcase
-from paco_core.report.showcase import Pair, by_change, pairs_of
+from paco_core.report.showcase import PicturePair, by_change, pairs_of
 from paco_core.storybook.prompts import storybook_prompts
 
 
@@ -37,7 +37,7 @@ def test_pairs_of_one_policy_and_size_in_the_order_of_the_table() -> None:
         ("a", 64, "after", "p1", 0, 0.7),
         ("b", 128, "after", "p1", 0, 0.8),
     )
-    assert pairs_of(rows, "a", 128, "gold") == [Pair("p2", 0, 0.5, 0.4), Pair("p1", 0, 0.1, 0.3)]
+    assert pairs_of(rows, "a", 128, "gold") == [PicturePair("p2", 0, 0.5, 0.4), PicturePair("p1", 0, 0.1, 0.3)]
 
 
 def test_what_could_not_be_measured_takes_no_part() -> None:
@@ -53,14 +53,14 @@ def test_what_could_not_be_measured_takes_no_part() -> None:
 
 
 def test_equal_changes_by_the_higher_end_then_by_place() -> None:
-    half = [Pair("low", 0, 0.0, 0.5), Pair("high", 0, 0.5, 1.0), Pair("high", 1, 0.5, 1.0)]
-    fell, rose = Pair("fell", 0, 1.0, 0.5), Pair("rose", 0, 1 / 6, 1.0)
+    half = [PicturePair("low", 0, 0.0, 0.5), PicturePair("high", 0, 0.5, 1.0), PicturePair("high", 1, 0.5, 1.0)]
+    fell, rose = PicturePair("fell", 0, 1.0, 0.5), PicturePair("rose", 0, 1 / 6, 1.0)
     assert by_change([fell, *half, rose]) == [rose, half[1], half[2], half[0], fell]
     # 0.5 - 1/3 and 1/3 - 1/6 differ in the last bit
-    sixths = [Pair("first", 0, 1 / 3, 0.5), Pair("second", 0, 1 / 6, 1 / 3)]
+    sixths = [PicturePair("first", 0, 1 / 3, 0.5), PicturePair("second", 0, 1 / 6, 1 / 3)]
     assert sixths[0].after - sixths[0].before != sixths[1].after - sixths[1].before
     assert by_change(sixths[::-1]) == sixths
-    assert [pair.outcome for pair in (fell, rose, Pair("same", 0, 0.1 + 0.2, 0.3))] == ["fell", "rose", "same"]
+    assert [pair.outcome for pair in (fell, rose, PicturePair("same", 0, 0.1 + 0.2, 0.3))] == ["fell", "rose", "same"]
 
 
 @pytest.fixture

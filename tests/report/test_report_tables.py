@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from paco_core.benchmarks.tables import Table, read_tables, write_tables
+from paco_core.benchmarks.tables import ResultTable, read_tables, write_tables
 from paco_core.cli import main
 from paco_core.io import paths
 from paco_core.io.files import DataError
 from paco_core.report import tables
 
 BENCHMARKS = ("consistency_rank", "gedit")
-MEASURED = Table(
+MEASURED = ResultTable(
     "ConsistencyRank", ["judge", "accuracy"], [["ours | <b>", "0.815 (0.771 to 0.860)"]], ["230 rankings."]
 )
-DETAIL = Table("Paired differences", ["judges", "accuracy"], [["reward - base", "+0.165"]], detail=True)
+DETAIL = ResultTable("Paired differences", ["judges", "accuracy"], [["reward - base", "+0.165"]], detail=True)
 
 
 def test_tables_come_back_as_they_were_written(tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ class Both:
 
 
 def by_ranking(template: str) -> Ask:
-    instance = consistency_rank.Instance("i", "p", THEME, "first", ("second",) * 2, (0, 1), (math.nan,) * 2)
+    instance = consistency_rank.HeldOutRanking("i", "p", THEME, "first", ("second",) * 2, (0, 1), (math.nan,) * 2)
     return lambda scorer: consistency_rank.judge_pairs("x", scorer, [instance], Both(), template=template)
 
 

@@ -14,7 +14,7 @@ from reward_project import fill
 from safetensors.torch import load_file, save_file
 
 from paco_core.cli import score_table as command
-from paco_core.cli.score import Options, score_pictures
+from paco_core.cli.score import ScoreOptions, score_pictures
 from paco_core.io import paths
 from paco_core.io.files import DataError
 from paco_core.reward_model.golden import write_golden
@@ -63,7 +63,7 @@ def test_a_table_is_scored_in_batches_with_progress(folder: Path, monkeypatch: p
     ]  # fmt: skip
     scorer = Scorer(folder / paths.REWARD_MERGED)
     for suffix, read in tables:
-        line = command.score_table(folder, pairs(folder, suffix), Options(), say=told.append)
+        line = command.score_table(folder, pairs(folder, suffix), ScoreOptions(), say=told.append)
         assert line.startswith(f"{folder / 'pairs.scored'}{suffix}: 6 pairs, 0 without a score, mean score ")
         found = read(folder / f"pairs.scored{suffix}")
         for row in found.itertuples():
@@ -74,7 +74,7 @@ def test_a_table_is_scored_in_batches_with_progress(folder: Path, monkeypatch: p
 
 
 def test_reasons_are_added_when_asked(folder: Path) -> None:
-    command.score_table(folder, pairs(folder, ".parquet"), Options(reasons=True), folder / "out.parquet")
+    command.score_table(folder, pairs(folder, ".parquet"), ScoreOptions(reasons=True), folder / "out.parquet")
     found = pd.read_parquet(folder / "out.parquet")
     assert list(found.columns) == ["id", "first", "second", "theme", "score", "cause", "reasons"]
     assert found["reasons"].str.len().min() > 0
@@ -85,14 +85,14 @@ def test_panels_of_the_project_are_found_by_reference(project: Path) -> None:
     tiny_vlm.build(project / paths.REWARD_MERGED)
     table, out = project / paths.COT_LABELS / "validation.parquet", project / "scored.parquet"
     with pytest.raises(DataError, match=r"validation.scored.parquet lies in data/cot_labels, an out of the stage"):
-        command.score_table(project, table, Options())
-    line = command.score_table(project, table, Options(), out)
+        command.score_table(project, table, ScoreOptions())
+    line = command.score_table(project, table, ScoreOptions(), out)
     assert ": 4 pairs, 0 without a score" in line
     frame = pd.read_parquet(project / paths.COT_LABELS / "validation.parquet").reset_index(drop=True)
     frame.loc[1, "second"] = "lost#1"
     frame.to_parquet(project / "lost.parquet")
     with pytest.raises(DataError, match=r"lost.parquet: row 1: lost#1: no such grid"):
-        command.score_table(project, project / "lost.parquet", Options())
+        command.score_table(project, project / "lost.parquet", ScoreOptions())
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_a_missing_picture_names_its_row_before_anything_is_scored(
 ) -> None:
     monkeypatch.setattr(command, "Judge", lambda *_args, **_named: pytest.fail("the model was loaded"))
     with pytest.raises(DataError, match=message):
-        command.score_table(folder, pairs(folder, ".parquet", **changes), Options())
+        command.score_table(folder, pairs(folder, ".parquet", **changes), ScoreOptions())
     assert not (folder / "pairs.scored.parquet").exists()
 
 
@@ -133,18 +133,18 @@ def test_the_command_line_takes_pictures_or_a_table(folder: Path, capsys: pytest
 
 def test_tables_that_are_none_are_named(folder: Path) -> None:
     with pytest.raises(DataError, match="no such file"):
-        command.score_table(folder, folder / "none.parquet", Options())
+        command.score_table(folder, folder / "none.parquet", ScoreOptions())
     (folder / "pairs.xlsx").touch()
     with pytest.raises(DataError, match="unknown format '.xlsx'; expected .parquet, .csv, .jsonl"):
-        command.score_table(folder, folder / "pairs.xlsx", Options())
+        command.score_table(folder, folder / "pairs.xlsx", ScoreOptions())
     (folder / "broken.parquet").write_bytes(b"no table")
     with pytest.raises(DataError, match="broken.parquet: not readable as parquet"):
-        command.score_table(folder, folder / "broken.parquet", Options())
+        command.score_table(folder, folder / "broken.parquet", ScoreOptions())
     pd.DataFrame({"first": ["a"]}).to_csv(folder / "half.csv")
     with pytest.raises(DataError, match="column second is missing"):
-        command.score_table(folder, folder / "half.csv", Options())
+        command.score_table(folder, folder / "half.csv", ScoreOptions())
     with pytest.raises(DataError, match="model './elsewhere': no such folder"):
-        command.score_table(folder, pairs(folder, ".csv"), Options("./elsewhere"))
+        command.score_table(folder, pairs(folder, ".csv"), ScoreOptions("./elsewhere"))
 
 
 def test_the_golden_pairs_of_the_folder_are_asked_first(folder: Path) -> None:
@@ -153,11 +153,11 @@ def test_the_golden_pairs_of_the_folder_are_asked_first(folder: Path) -> None:
     asked = [example.query for example in reward_tiny.pairs(3)]
     write_golden(model, asked, Scorer(model).score(asked), "float32")
     first, second = (folder / "pictures" / f"{n}.png" for n in range(2))
-    assert score_pictures(folder, [first, second], Options()).startswith("0.")
+    assert score_pictures(folder, [first, second], ScoreOptions()).startswith("0.")
     tensors = load_file(model / "model.safetensors")
     changed = {name: tensor * 1.5 if name.endswith("q_proj.weight") else tensor for name, tensor in tensors.items()}
     save_file(changed, model / "model.safetensors", {"format": "pt"})
     with pytest.raises(DataError, match="does not give the golden scores that it was written with: pair 0"):
-        score_pictures(folder, [first, second], Options())
+        score_pictures(folder, [first, second], ScoreOptions())
     with pytest.raises(DataError, match="golden scores"):
-        command.score_table(folder, pairs(folder, ".csv"), Options())
+        command.score_table(folder, pairs(folder, ".csv"), ScoreOptions())

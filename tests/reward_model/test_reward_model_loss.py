@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from paco_core.reward_model.loss import Answers, answer_loss, shares, token_weights
+from paco_core.reward_model.loss import BatchAnswers, answer_loss, shares, token_weights
 
 KINDS = ("weighted", "legacy", "plain")
 VOCABULARY = 11
@@ -43,12 +43,12 @@ def batch(lengths: list[int], side: str) -> torch.Tensor:
     return labels
 
 
-def locate(labels: torch.Tensor) -> Answers:
+def locate(labels: torch.Tensor) -> BatchAnswers:
     """The answer tokens of labels (batch, length) with -100 outside the answer."""
     wanted = labels != -100
     row, own = wanted.nonzero(as_tuple=True)
     first = torch.cat([torch.ones(1, dtype=torch.bool), row[1:] != row[:-1]])
-    return Answers(row, own - 1, labels[row, own], first, wanted.sum(1)[row])
+    return BatchAnswers(row, own - 1, labels[row, own], first, wanted.sum(1)[row])
 
 
 @pytest.mark.parametrize("side", ["left", "right"])

@@ -24,7 +24,7 @@ from safetensors.torch import load_file
 from paco_core.adapters.files import WEIGHTS
 from paco_core.config.params import RewardParams
 from paco_core.reward_model import checkpoint, training
-from paco_core.reward_model.evaluation import Evaluation
+from paco_core.reward_model.evaluation import RewardEvaluation
 from paco_core.training.processes import Processes
 from paco_core.training.updates import WholeUpdates
 
@@ -177,10 +177,10 @@ def test_two_processes_train_as_one_also_from_a_checkpoint(
         assert seen["scores"] == pytest.approx(one.after.scores, abs=10 * within) and seen["kinds"] == kinds
 
 
-def seen(**figures: float) -> Evaluation:
+def seen(**figures: float) -> RewardEvaluation:
     given = {"accuracy": 0.5, "roc_auc": 0.5, "calibration_error": 0.1, "position_bias": 0.0, "position_spread": 0.1}
     counts = {"true_yes": 1, "false_yes": 1, "true_no": 1, "false_no": 1, "pairs": 4, "failed": 0}
-    return Evaluation(**{**given, "identical_score": 0.5, **counts, "scores": (0.5,) * 4, **figures})  # type: ignore[arg-type]
+    return RewardEvaluation(**{**given, "identical_score": 0.5, **counts, "scores": (0.5,) * 4, **figures})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from reward_project import fill, fill_benchmark
 from test_benchmarks_dreamsim import little
 
 from dvc_project.project import stages_of
-from paco_core.cli.score import Options, score_pictures
+from paco_core.cli.score import ScoreOptions, score_pictures
 from paco_core.config.params import ParamsError
 from paco_core.config.params_benchmarks import OWN_JUDGES
 from paco_core.io import paths
@@ -58,7 +58,7 @@ def test_the_reward_is_trained_merged_and_scored(project: Path) -> None:
     assert all(abs(score.value - pair.score) < 1e-5 for score, pair in zip(scores, golden, strict=True))
 
     first, second = (folder / "golden" / f"0-{side}.png" for side in ("first", "second"))
-    text = score_pictures(project, [first, second], Options(reasons=True))  # as it was asked
+    text = score_pictures(project, [first, second], ScoreOptions(reasons=True))  # as it was asked
     assert abs(float(text.splitlines()[0]) - golden[0].score) < 1e-4
 
 

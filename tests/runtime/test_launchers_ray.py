@@ -26,7 +26,7 @@ from test_dataset_grids import params
 from tiny import tiny_flux
 
 from paco_core.cli import score_table as command
-from paco_core.cli.score import Options
+from paco_core.cli.score import ScoreOptions
 from paco_core.data.grids import grids
 from paco_core.data.grids.grid_workers import paint_apart
 from paco_core.data.grids.text_to_image import TextToImage
@@ -169,6 +169,6 @@ def test_a_table_is_scored_to_the_byte(on_ray: None, project: Path, monkeypatch:
     lines: list[str] = []
     for launcher in ("local", "ray"):
         monkeypatch.setenv(launchers.VARIABLE, launcher)
-        command.score_table(project, table, Options(), project / f"{launcher}.parquet", say=lines.append)
+        command.score_table(project, table, ScoreOptions(), project / f"{launcher}.parquet", say=lines.append)
     assert (project / "local.parquet").read_bytes() == (project / "ray.parquet").read_bytes()
     assert sum("9/9 pairs" in line for line in lines) == 2

@@ -24,8 +24,8 @@ from waiting import until
 from paco_core.io.file_locks import try_hold
 from paco_core.runtime import tracking
 from paco_core.runtime.tracking import open_run, outbox, send_left_over, unsent
-from paco_core.runtime.tracking.journal import FOLDER, Journal
-from paco_core.runtime.tracking.outbox import Address
+from paco_core.runtime.tracking.journal import FOLDER, RunJournal
+from paco_core.runtime.tracking.outbox import SenderAddress
 from paco_core.runtime.tracking.outbox import start as start_process
 
 Senders = list[subprocess.Popen[bytes]]
@@ -43,7 +43,7 @@ def senders(monkeypatch: pytest.MonkeyPatch) -> Iterator[Senders]:
     started: Senders = []
     monkeypatch.setenv("PACO_SENDER_IDLE_S", "600")
 
-    def start(address: Address, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    def start(address: SenderAddress, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
         started.append(start_process(address, environment))
         return started[-1]
 
@@ -80,7 +80,7 @@ def test_a_killed_sender_is_replaced_and_nothing_is_doubled(project: Path, sende
         begun = (home / "events.jsonl").stat().st_size
         for step in range(3000):
             tracker.metrics({"loss": float(step)}, step)
-        until(lambda: Journal(home).delivered().offset > begun)
+        until(lambda: RunJournal(home).delivered().offset > begun)
         senders[0].kill()  # in the middle of its work
         until(lambda: len(senders) == 2)
     run = runs(project)["x"]
@@ -115,7 +115,7 @@ def test_a_killed_stage_ends_killed_and_its_sender_goes_with_the_project(
     run_id = stage.stdout.readline().strip()
     stage.send_signal(signal.SIGKILL)
     stage.communicate(timeout=60)  # returns at once only where nobody else holds the pipes
-    address = Address.of(project, os.environ)
+    address = SenderAddress.of(project, os.environ)
     assert address.is_served()
     pid = int(address.file.read_text().split()[1])
     until(lambda: unsent(project) == 0)
@@ -142,12 +142,12 @@ def test_a_sender_asks_a_dead_server_once_for_what_was_left_and_goes(
 
 
 def test_who_finds_a_sender_that_goes_starts_another_one(project: Path) -> None:
-    address = Address.of(project, os.environ)
+    address = SenderAddress.of(project, os.environ)
     address.file.parent.mkdir(parents=True)
     going = try_hold(address.file)
     assert going is not None and address.is_served()
     with open_run(project, "paco/x", "x", {}):
-        assert Address.of(project, os.environ) == address
+        assert SenderAddress.of(project, os.environ) == address
         going.close()
     assert runs(project)["x"].info.status == "FINISHED"
 
@@ -173,7 +173,7 @@ def test_a_sender_that_cannot_run_is_told_of_and_not_waited_for(
 
 
 def test_a_journal_that_nobody_can_read_stops_no_other(project: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    torn = Journal.begin(project), Journal.begin(project)
+    torn = RunJournal.begin(project), RunJournal.begin(project)
     header = json.dumps({"uri": tracking.tracking_uri(project), "kind": "run"})
     for journal, first in zip(torn, (header, "\0\0\0"), strict=True):
         journal.events.write_text(f"{first}\n\0\0\0\n")
@@ -191,10 +191,10 @@ def test_a_journal_that_nobody_can_read_stops_no_other(project: Path, capfd: pyt
 
 
 def test_a_sender_serves_one_environment_and_shows_nothing_of_it(project: Path) -> None:
-    ours = Address.of(project, {"MLFLOW_TRACKING_PASSWORD": "hunter2", "HOME": "/a"})
-    assert ours == Address.of(project, {"HOME": "/b", "MLFLOW_TRACKING_PASSWORD": "hunter2"})
+    ours = SenderAddress.of(project, {"MLFLOW_TRACKING_PASSWORD": "hunter2", "HOME": "/a"})
+    assert ours == SenderAddress.of(project, {"HOME": "/b", "MLFLOW_TRACKING_PASSWORD": "hunter2"})
     others = [{"MLFLOW_TRACKING_PASSWORD": "hunter3"}, {}, {"AWS_SESSION_TOKEN": "x"}]
-    assert len({ours.key, *(Address.of(project, other).key for other in others)}) == 4
+    assert len({ours.key, *(SenderAddress.of(project, other).key for other in others)}) == 4
     assert re.fullmatch("[0-9a-f]{16}", ours.key)
 
 

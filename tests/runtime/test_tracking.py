@@ -23,7 +23,7 @@ from waiting import until
 
 from paco_core.runtime import tracking
 from paco_core.runtime.tracking import delivery, open_run, send_left_over
-from paco_core.runtime.tracking.journal import FOLDER, Journal
+from paco_core.runtime.tracking.journal import FOLDER, RunJournal
 from paco_core.runtime.tracking.system import SystemMetrics
 
 
@@ -340,7 +340,7 @@ def test_links_lead_to_the_server_or_to_the_local_pages() -> None:
 
 
 def test_a_journal_that_never_began_is_removed(project: Path) -> None:
-    journal = Journal.begin(project)
+    journal = RunJournal.begin(project)
     (journal.home / "events.jsonl").write_text('{"kind": "ru')
     journal.leave()
     assert send_left_over(project).waiting == 0 and not journal.home.exists()

@@ -19,7 +19,7 @@ from paco_core.io.files import DataError
 from paco_core.runtime import tracking
 from paco_core.runtime.tracking import database, open_run, send_left_over, tracking_uri, unsent
 from paco_core.runtime.tracking.delivery import Delivery
-from paco_core.runtime.tracking.journal import Journal
+from paco_core.runtime.tracking.journal import RunJournal
 from pipelines import ui
 
 #: Is killed as soon as the table `webhooks` stands, after dozens of migrations.
@@ -93,7 +93,7 @@ def test_a_store_that_mlflow_left_half_made_is_told_with_the_remedy_which_works(
 
     (root / "dagster.yaml").write_text("{}\n")
     before = [sys.executable, "-m", "paco_core.runtime.tracking.prepare"]
-    server = ui.Server("MLflow", [sys.executable, "-c", "print('started')"], free_port(), before)
+    server = ui.UiProcess("MLflow", [sys.executable, "-c", "print('started')"], free_port(), before)
     monkeypatch.setattr(ui, "servers", lambda *_: [server])
     assert ui.serve(root, 0, 0) == 1
     told = capfd.readouterr()
@@ -113,7 +113,7 @@ def free_port() -> int:
 
 def test_a_store_that_cannot_be_opened_refuses_no_figure(root: Path) -> None:
     (root / "mlflow.db").write_bytes(b"no database" * 1000)
-    journal = Journal.begin(root)
+    journal = RunJournal.begin(root)
     journal.append({"kind": "run", "uri": tracking_uri(root)})
     journal.append({"kind": "metrics", "step": 0, "values": {"loss": 1.0}})
     delivery = Delivery(journal, tracking_uri(root), pytest.fail)

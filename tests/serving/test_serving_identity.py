@@ -10,7 +10,7 @@ from paco_core.config.params import ServingParams, load
 from paco_core.io import content
 from paco_core.serving.servers import endpoint
 from paco_core.serving.servers.endpoint import RewardEndpoint, fingerprint
-from paco_core.serving.servers.registry import Record
+from paco_core.serving.servers.registry import ServerRecord
 
 
 @pytest.fixture
@@ -56,7 +56,9 @@ def test_a_server_that_would_answer_otherwise_is_told_apart(
     lives, asked = (
         endpoint.recipe(tmp_path / "model", "name", serving.model_copy(update=each), tmp_path) for each in ({}, changes)
     )
-    record = Record("name", "url", 1, lives.engine, "model", 0.0, lives.dtype, lives.code, lives.device, lives.limits)
+    record = ServerRecord(
+        "name", "url", 1, lives.engine, "model", 0.0, lives.dtype, lives.code, lives.device, lives.limits
+    )
     found = asked.differs(record)
     assert (found is None) == (why is None) and (why is None or why in str(found))
 

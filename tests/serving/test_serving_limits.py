@@ -27,9 +27,9 @@ from paco_core.serving import guard
 from paco_core.serving.budget import Budget
 from paco_core.serving.client import RewardClient
 from paco_core.serving.engines import pictures
-from paco_core.serving.engines.answering import Answer, Ask
+from paco_core.serving.engines.answering import Ask, ModelAnswer
 from paco_core.serving.engines.batching import Batcher
-from paco_core.serving.engines.pictures import Pictures
+from paco_core.serving.engines.pictures import DecodedPictures
 from paco_core.serving.servers.gateway import Gateway, build_app
 from paco_core.serving.transport import Patience
 
@@ -44,10 +44,10 @@ class Held(FakeModel):
         super().__init__()
         self.go = threading.Event()
 
-    def __call__(self, asks: Sequence[Ask]) -> list[Answer | Exception]:
+    def __call__(self, asks: Sequence[Ask]) -> list[ModelAnswer | Exception]:
         self.batches.append(list(asks))
         self.go.wait(LIMIT_S)
-        return [Answer("Yes", "length") for _ in asks]
+        return [ModelAnswer("Yes", "length") for _ in asks]
 
 
 def plain(shade: int) -> str:
@@ -87,8 +87,8 @@ def test_pictures_of_many_requests_are_not_in_memory_together(monkeypatch: pytes
     bodies = [request([plain(2 * n), plain(2 * n + 1)]) for n in range(18)]
 
     class Blind(FakeModel):
-        def __call__(self, asks: Sequence[Ask]) -> list[Answer | Exception]:
-            return [Answer("Yes", "length") for _ in asks]
+        def __call__(self, asks: Sequence[Ask]) -> list[ModelAnswer | Exception]:
+            return [ModelAnswer("Yes", "length") for _ in asks]
 
     with served(Blind()) as (url, state), ThreadPoolExecutor(len(bodies)) as pool:
         statuses = [answer[0] for answer in pool.map(lambda body: send(url, body), bodies)]
@@ -124,7 +124,7 @@ def test_others_are_answered_while_a_picture_is_decoded(monkeypatch: pytest.Monk
 
 def test_without_room_for_its_pictures_a_request_is_sent_away_and_may_come_again() -> None:
     model, room = Held(), 2 * 8 * 8
-    with served(model, max_batch=1, pictures=Pictures(pixels=room, wait_s=0.2)) as (url, state):
+    with served(model, max_batch=1, pictures=DecodedPictures(pixels=room, wait_s=0.2)) as (url, state):
         pair, other = ([url_of(png(panel(n))) for n in numbers] for numbers in ((1, 2), (3, 4)))
         with ThreadPoolExecutor(2) as pool:
             first = pool.submit(send, url, request(pair))
@@ -151,7 +151,7 @@ def test_the_client_tries_again_where_a_server_is_busy() -> None:
 
 def test_a_broken_picture_leaves_its_room_to_others() -> None:
     broken = base64.b64decode(url_of(png(Image.effect_noise((8, 8), 90))).partition(",")[2])[:-30]
-    with served(FakeModel(), pictures=Pictures(pixels=2 * 8 * 8, wait_s=5)) as (url, state):
+    with served(FakeModel(), pictures=DecodedPictures(pixels=2 * 8 * 8, wait_s=5)) as (url, state):
         for _ in range(3):
             assert send(url, request([GOOD, url_of(broken)]))[0] == 400
         assert send(url, request([url_of(png(panel(1))), url_of(png(panel(2)))]))[0] == 200

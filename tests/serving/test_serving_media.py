@@ -14,7 +14,7 @@ from test_serving_app import GOOD, post, request
 from paco_core.config.params import ParamsError, load, parse
 from paco_core.serving.engines import vllm
 from paco_core.serving.engines.media import Media
-from paco_core.serving.engines.pictures import Pictures
+from paco_core.serving.engines.pictures import DecodedPictures
 from paco_core.serving.protocol import RequestError
 
 
@@ -76,7 +76,7 @@ def test_listed_sites_and_no_others_and_no_redirects() -> None:
 def test_the_server_scores_a_listed_picture_and_refuses_the_rest(tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(png(panel(7)))
     model = FakeModel()
-    with served(model, pictures=Pictures(Media([f"file://{tmp_path}/"]))) as (url, _):
+    with served(model, pictures=DecodedPictures(Media([f"file://{tmp_path}/"]))) as (url, _):
         assert post(url, request([GOOD, f"file://{tmp_path}/a.png"], model=NAME))[0] == 200
         assert post(url, request([GOOD, "file:///etc/hostname"], model=NAME))[0] == 400
     assert model.asks[0].query.second.tobytes() == panel(7).tobytes()

@@ -37,7 +37,7 @@ from paco_core.reward_model.training_key import training_key as reward_key
 from paco_core.rewards.http_scorer import sample_key
 from paco_core.runtime import checkpoints
 from paco_core.runtime.code.source_cache import reading_key
-from paco_core.runtime.tracking.outbox import Address
+from paco_core.runtime.tracking.outbox import SenderAddress
 from paco_core.serving.cache import question_key
 from paco_core.serving.client import RewardClient
 from paco_core.serving.servers.endpoint import fingerprint as served_fingerprint
@@ -242,7 +242,7 @@ def sender(folder: Path, *, store="sqlite:///a", password="a", proxy="a", certif
         "MLFLOW_TRACKING_URI": store, "AWS_SECRET_ACCESS_KEY": password, "https_proxy": proxy,
         "REQUESTS_CA_BUNDLE": certificates,
     }  # fmt: skip
-    return Address.of(folder, environment).key
+    return SenderAddress.of(folder, environment).key
 
 
 def asked_while_training(folder: Path, *, serving=PARAMS.serving) -> object:

@@ -144,7 +144,7 @@ def write_ranking(root: Path) -> None:
     rng = np.random.default_rng(3)
     panels, untied = ("a#0", "a#1", "a#2", "a#3"), (math.nan,) * 4
     instances = [
-        consistency_rank.Instance(f"i{n}", f"p{n % 20}", "t", "r#0", panels, tuple(order), untied)
+        consistency_rank.HeldOutRanking(f"i{n}", f"p{n % 20}", "t", "r#0", panels, tuple(order), untied)
         for n, order in enumerate(rng.permutation(4).tolist() for _ in range(120))
     ]
 
@@ -179,10 +179,10 @@ def write_edits(root: Path) -> None:
         for n in range(48)
     ]
 
-    def judged(label: str, gain: float, *, blind: bool = False) -> edit_reward.Judgement:
+    def judged(label: str, gain: float, *, blind: bool = False) -> edit_reward.EditJudgement:
         scores = [(float(gain + rng.normal()), float(rng.normal())) for _ in cases]
         seen = [not blind or case.dimension == "consistency" for case in cases]
-        return edit_reward.Judgement(
+        return edit_reward.EditJudgement(
             label, [pair if can else (math.nan, math.nan) for pair, can in zip(scores, seen, strict=True)]
         )
 

@@ -18,7 +18,7 @@ from paco_core.config.params import LoraParams, PolicyLora, PolicyRecipe
 from paco_core.data.records.records import PromptRecord
 from paco_core.grpo.outcome import Outcome
 from paco_core.grpo.prompt_split import PromptSplit
-from paco_core.grpo.recipe import Scorers, Setting, assemble
+from paco_core.grpo.recipe import Scorers, TrainingSetting, assemble
 from paco_core.grpo.trainer import Trainer
 from paco_core.io.files import DataError
 from paco_core.policies.base import NoiseKey, Size, sized
@@ -277,7 +277,7 @@ def trainer(**changes: Any) -> Trainer:
         part("train", TRAIN), part("unseen", UNSEEN), part("reference", None), part("preferences", None)
     )
     scorers = Scorers(part("rewards", {"brightness": Brightness()}), part("test_rewards", None), part("gold", None))
-    return assemble(rule, policy, split, scorers, Setting(**{"identity": {"model": "toy"}, **changes}))
+    return assemble(rule, policy, split, scorers, TrainingSetting(**{"identity": {"model": "toy"}, **changes}))
 
 
 def figures(outcome: Outcome) -> list[dict[str, float]]:

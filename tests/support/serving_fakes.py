@@ -21,8 +21,8 @@ from PIL import Image, ImageStat
 from paco_core.io.connections import Punctual
 from paco_core.reward_model.yes_probability import PairQuery
 from paco_core.serving.engines import Launch
-from paco_core.serving.engines.answering import Answer, Ask, TokenLogprob
-from paco_core.serving.engines.transformers_app import Server, build_app
+from paco_core.serving.engines.answering import Ask, ModelAnswer, TokenLogprob
+from paco_core.serving.engines.transformers_app import ModelServer, build_app
 from paco_core.serving.engines.usage import Usage
 
 NAME = "paco-reward@0123456789ab"
@@ -55,27 +55,29 @@ class FakeModel:
     def asks(self) -> list[Ask]:
         return [ask for batch in self.batches for ask in batch]
 
-    def __call__(self, asks: Sequence[Ask]) -> list[Answer | Exception]:
+    def __call__(self, asks: Sequence[Ask]) -> list[ModelAnswer | Exception]:
         self.batches.append(list(asks))
         if any("crash" in ask.query.instruction for ask in asks):
             raise RuntimeError("the model crashed")
         return [self._answer(ask) for ask in asks]
 
-    def _answer(self, ask: Ask) -> Answer:
+    def _answer(self, ask: Ask) -> ModelAnswer:
         share = true_score(ask.query)
         yes, no = TokenLogprob("Yes", math.log(share)), TokenLogprob("No", math.log(1 - share))
         rivals = () if "mute" in ask.query.instruction else (yes, no)
-        return Answer("Yes", "length", yes, rivals)
+        return ModelAnswer("Yes", "length", yes, rivals)
 
 
-def count(ask: Ask, answer: Answer) -> Usage:
+def count(ask: Ask, answer: ModelAnswer) -> Usage:
     """A token for each letter."""
     return Usage(len(ask.query.instruction), len(answer.text))
 
 
-def fake_server(model: FakeModel, name: str = NAME, **settings: Any) -> Server:
+def fake_server(model: FakeModel, name: str = NAME, **settings: Any) -> ModelServer:
     """The state of the real application around a made-up model."""
-    return Server(model, name, **{"max_batch": 32, "count": count, "answer_tokens": {"Yes": 5, "No": 6}, **settings})
+    return ModelServer(
+        model, name, **{"max_batch": 32, "count": count, "answer_tokens": {"Yes": 5, "No": 6}, **settings}
+    )
 
 
 @contextmanager
@@ -96,7 +98,7 @@ def listening(app: Any, port: int = 0) -> Iterator[str]:
 
 
 @contextmanager
-def served(model: FakeModel, *, port: int = 0, name: str = NAME, **settings: Any) -> Iterator[tuple[str, Server]]:
+def served(model: FakeModel, *, port: int = 0, name: str = NAME, **settings: Any) -> Iterator[tuple[str, ModelServer]]:
     """The real application around a made-up model, on a real socket."""
     state = fake_server(model, name, **settings)
     with listening(build_app(state), port) as url:

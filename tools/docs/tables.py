@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from paco_core.benchmarks import published
-from paco_core.benchmarks.tables import Table, number
+from paco_core.benchmarks.tables import ResultTable, number
 
 PAGE = Path("docs") / "reference" / "tables.md"
 OPENING = """\
@@ -66,14 +66,14 @@ def page() -> str:
     return "\n".join([OPENING, *(_table(name, rows).markdown() for name, rows in known.items())])
 
 
-def _table(name: str, rows: Sequence[published.PublishedRow]) -> Table:
+def _table(name: str, rows: Sequence[published.PublishedRow]) -> ResultTable:
     title, columns, note = TABLES[name]
     for row in rows:
         if lost := set(row.figures) - set(columns):
             raise SystemExit(f"tools/docs/tables.py: {name}: no column for {sorted(lost)}")
     cells = [[row.model, *(_cell(key, row.figures.get(key)) for key in columns)] for row in rows]
     sources = ", ".join(sorted({row.source for row in rows}))
-    return Table(title, ["", *columns.values()], cells, [note, f"Source: {sources}."])
+    return ResultTable(title, ["", *columns.values()], cells, [note, f"Source: {sources}."])
 
 
 def _cell(key: str, value: float | None) -> str:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 VQASCORE, AESTHETICS = "t2v-metrics", "aesthetic-predictor-v2-5"  # as the package index names them
 
 
-class Measure(Protocol):
+class SetMeasure(Protocol):
     """Columns of figures of sets, asked question by question."""
 
     columns: tuple[str, ...]
@@ -47,10 +47,10 @@ class Measure(Protocol):
 
 
 @dataclass(frozen=True)
-class Part:
+class BenchmarkPart:
     """One of the three parts of the benchmark: how it is measured, by whom, in which words."""
 
-    measure: Measure
+    measure: SetMeasure
     judge: str
     wording: str
 
@@ -58,14 +58,14 @@ class Part:
 @contextmanager
 def parts(
     params: T2isBenchParams, reward: RewardParams, questions: Questions, root: Path, scores: ScoreCache
-) -> Iterator[dict[str, Part]]:
+) -> Iterator[dict[str, BenchmarkPart]]:
     """The parts by name: "aesthetics", "alignment", "consistency"; those that are null are left out.
 
     Args:
         reward: number format, device and pixel bounds of a model that judges in this process.
         scores: what was asked before.
     """
-    found: dict[str, Part] = {}
+    found: dict[str, BenchmarkPart] = {}
     with ExitStack() as stack:
 
         def predicted(worker: ModuleType, given: PredictorParams, package: str) -> Remembered:
@@ -75,18 +75,18 @@ def parts(
 
         if params.aesthetics is not None:
             scorer = predicted(aesthetics, params.aesthetics, AESTHETICS)
-            found["aesthetics"] = Part(Aesthetics(scorer), AESTHETICS, "")
+            found["aesthetics"] = BenchmarkPart(Aesthetics(scorer), AESTHETICS, "")
         if (asked := params.alignment) is not None and asked.vqascore is not None:
             scorer = predicted(vqascore, asked.vqascore, VQASCORE)
             name = f"VQAScore, {asked.vqascore.model or 'clip-flant5-xxl'}"
-            found["alignment"] = Part(AlignmentWithTexts(scorer, questions, "text"), name, "published")
+            found["alignment"] = BenchmarkPart(AlignmentWithTexts(scorer, questions, "text"), name, "published")
         elif asked is not None:
             scorer = _judge(asked, reward, root, scores)
             measure = AlignmentWithTexts(scorer, questions, asked.wording)
-            found["alignment"] = Part(measure, _name(asked), asked.wording)
+            found["alignment"] = BenchmarkPart(measure, _name(asked), asked.wording)
         if (judge := params.consistency) is not None:
             by_criteria = ConsistencyByCriteria(_judge(judge, reward, root, scores), questions, judge.wording)
-            found["consistency"] = Part(by_criteria, _name(judge), judge.wording)
+            found["consistency"] = BenchmarkPart(by_criteria, _name(judge), judge.wording)
         yield found
 
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from paco_core.benchmarks.published import PublishedRow
 from paco_core.benchmarks.t2is_bench.summary import PARTS
-from paco_core.benchmarks.tables import Table, interval, number
+from paco_core.benchmarks.tables import ResultTable, interval, number
 
 if TYPE_CHECKING:
     from paco_core.benchmarks.statistics import Estimate
-    from paco_core.benchmarks.t2is_bench.measures import Part
+    from paco_core.benchmarks.t2is_bench.measures import BenchmarkPart
 
 COLUMNS = [name for part, columns in PARTS.items() for name in dict.fromkeys([*columns, part])]
 WORDINGS = {
@@ -23,8 +23,8 @@ PUBLISHED_JUDGES = {"average_qwen": "average, Qwen2.5-VL-7B", "average_gemma": "
 
 
 def tables(
-    figures: Mapping[str, Mapping[str, Estimate]], parts: Mapping[str, Part], published: Sequence[PublishedRow]
-) -> list[Table]:
+    figures: Mapping[str, Mapping[str, Estimate]], parts: Mapping[str, BenchmarkPart], published: Sequence[PublishedRow]
+) -> list[ResultTable]:
     """Methods with their figures, who judged each part, and the published averages in a table of their own.
 
     The published averages have judges of their own and are of all 596 prompts: they never share a column with ours.
@@ -53,8 +53,8 @@ def tables(
     elsewhere = [[row.model, *(number(row.figures[name]) for name in PUBLISHED_JUDGES)] for row in published]
     note = "Averages on all 596 prompts of T2IS-Bench, consistency judged by the model that the column names."
     return [
-        Table("T2IS-Bench", head, rows, notes),
-        Table(
+        ResultTable("T2IS-Bench", head, rows, notes),
+        ResultTable(
             "T2IS-Bench (published)",
             ["method", *PUBLISHED_JUDGES.values()],
             elsewhere,

@@ -22,7 +22,7 @@ ONE_SIDED = 1.645  # standard errors of a one-sided 95% bound
 
 
 @dataclass(frozen=True)
-class Annotator:
+class AnnotatorFigures:
     """One annotator's figures; ``doubts`` says in words why the rankings are doubtful, and is empty if not."""
 
     name: str
@@ -42,10 +42,10 @@ class Agreement:
     kendall_w: float
     kendall_tau: float
     pairwise: float
-    annotators: tuple[Annotator, ...]
+    annotators: tuple[AnnotatorFigures, ...]
 
     @property
-    def doubtful(self) -> tuple[Annotator, ...]:
+    def doubtful(self) -> tuple[AnnotatorFigures, ...]:
         return tuple(annotator for annotator in self.annotators if annotator.doubts)
 
     def names_of_doubtful(self) -> str:
@@ -152,10 +152,10 @@ def agreement(rankings: Iterable[Annotation]) -> Agreement:
     return Agreement(len(concordances), _mean(concordances), tau, (1 + tau) / 2, tuple(annotators))
 
 
-def _figures(name: str, rankings: int, taus: list[float], rest: list[float]) -> Annotator:
+def _figures(name: str, rankings: int, taus: list[float], rest: list[float]) -> AnnotatorFigures:
     tau = _mean(taus)
     error = stdev(taus) / math.sqrt(len(taus)) if len(taus) > 1 else math.nan
-    return Annotator(
+    return AnnotatorFigures(
         name=name,
         rankings=rankings,
         shared=len(taus),

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from paco_core.data.annotation.store import Answer, AnswerStore, Verdict
+from paco_core.data.annotation.store import AnnotatorAnswer, AnswerStore, Verdict
 from paco_core.data.annotation.votes import orders
 from paco_core.data.records.records import validated
 from paco_core.io import paths
@@ -39,7 +39,7 @@ class AnswerRow(BaseModel):
     at: str
     pictures: str = ""
 
-    def answer(self) -> Answer:
+    def answer(self) -> AnnotatorAnswer:
         """The answer as the store has it.
 
         Raises:
@@ -51,17 +51,17 @@ class AnswerRow(BaseModel):
             if not orders(value, len(self.shown)):
                 raise DataError(f"{value} does not name each of {len(self.shown)} candidates once")
         given = self.model_dump() | {"shown": tuple(self.shown)}
-        return Answer(**given | {"ranking": None if self.ranking is None else tuple(self.ranking)})
+        return AnnotatorAnswer(**given | {"ranking": None if self.ranking is None else tuple(self.ranking)})
 
 
-def text_of(answers: Iterable[Answer]) -> str:
+def text_of(answers: Iterable[AnnotatorAnswer]) -> str:
     """The content of the file. An answer of which it is not known what pictures were seen stands as it always did."""
     ordered = sorted(answers, key=_key)
     rows = ({n: getattr(a, n) for n in AnswerRow.model_fields if n != "pictures" or a.pictures} for a in ordered)
     return "".join(json.dumps(row) + "\n" for row in rows)
 
 
-def _key(answer: Answer) -> tuple[str, str, int]:
+def _key(answer: AnnotatorAnswer) -> tuple[str, str, int]:
     return answer.annotator, answer.instance_id, answer.revision
 
 
@@ -86,18 +86,18 @@ def save(root: Path, store: AnswerStore) -> int:
     return len(answers)
 
 
-def _counting(answers: Sequence[Answer]) -> Sequence[Answer]:
+def _counting(answers: Sequence[AnnotatorAnswer]) -> Sequence[AnnotatorAnswer]:
     """All answers, as soon as one of them is more than a skip."""
     return answers if any(answer.verdict != "skipped" for answer in answers) else []
 
 
-def unsaved(root: Path, answers: Sequence[Answer], *, back: bool = False) -> int:
+def unsaved(root: Path, answers: Sequence[AnnotatorAnswer], *, back: bool = False) -> int:
     """How many of these answers the file does not hold; with ``back``, how many of the file's are not among these."""
-    there = set(read(root)) if (root / FILE).is_file() else set[Answer]()
+    there = set(read(root)) if (root / FILE).is_file() else set[AnnotatorAnswer]()
     return len(there - set(answers) if back else set(_counting(answers)) - there)
 
 
-def read(root: Path) -> list[Answer]:
+def read(root: Path) -> list[AnnotatorAnswer]:
     """Every answer in the file, in its order.
 
     Raises:
@@ -106,7 +106,7 @@ def read(root: Path) -> list[Answer]:
     file = root / FILE
     if not file.is_file():
         raise DataError(f"{file}: no such file; `paco annotate` writes it when it stops, `paco annotate save` at once")
-    found: dict[tuple[str, str, int], Answer] = {}
+    found: dict[tuple[str, str, int], AnnotatorAnswer] = {}
     for number, row in read_jsonl(file):
         place = f"{file}:{number}"
         try:
@@ -122,7 +122,7 @@ def read(root: Path) -> list[Answer]:
     return list(found.values())
 
 
-def latest(answers: Iterable[Answer]) -> list[Answer]:
+def latest(answers: Iterable[AnnotatorAnswer]) -> list[AnnotatorAnswer]:
     """The last revision of each annotator's answer to each instance."""
     return list({(a.annotator, a.instance_id): a for a in sorted(answers, key=_key)}.values())
 

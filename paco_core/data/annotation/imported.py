@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from paco_core.data.annotation.label_studio import read_export
-from paco_core.data.annotation.votes import Annotation, Task, Votes, orders
+from paco_core.data.annotation.votes import Annotation, RankingTask, Votes, orders
 from paco_core.io.files import DataError
 from paco_core.io.rejected import Rejected
 from paco_core.io.tables import numbers, read_rows, text
@@ -16,7 +16,7 @@ from paco_core.io.tables import numbers, read_rows, text
 KEYS = ("instance_id", "annotator", "ranking")
 
 
-def votes(task: Task) -> Votes:
+def votes(task: RankingTask) -> Votes:
     """The rankings of ``annotations.file``: ``.json`` is an export of Label Studio, all else a table.
 
     Rows that cannot be used are left out and counted.

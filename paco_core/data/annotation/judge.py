@@ -20,7 +20,7 @@ from pydantic import BaseModel, ConfigDict
 
 from paco_core.data.annotation.agreement import kendall_tau
 from paco_core.data.annotation.assignment import places
-from paco_core.data.annotation.votes import Annotation, Task, Votes, adjudicate, unscored
+from paco_core.data.annotation.votes import Annotation, RankingTask, Votes, adjudicate, unscored
 from paco_core.data.llm.chat_protocol import Question, Rejection, Reply
 from paco_core.data.llm.chat_workers import ask_all
 from paco_core.data.llm.journal import Journal
@@ -53,7 +53,7 @@ class Order(BaseModel):
     ranking: list[int]
 
 
-def votes(task: Task) -> Votes:
+def votes(task: RankingTask) -> Votes:
     """The judge's ranking of every instance. Answers are kept below the project, so that a killed run goes on.
 
     An instance of which a question was not answered in the right form has no ranking, and is counted.
@@ -90,7 +90,7 @@ def _pair(first: str, second: str) -> tuple[str, str]:
     return (first, second) if first < second else (second, first)
 
 
-def _pairwise(task: Task, chat: Chat) -> Votes:
+def _pairwise(task: RankingTask, chat: Chat) -> Votes:
     rows, panels = _rows(task.instances), task.panels
     pairs = _pairs(rows)
 
@@ -129,7 +129,7 @@ def _score_fault(answer: PairScore) -> Rejection | None:
     return None if 0 <= answer.score <= BEST else Rejection("score_out_of_range", f"{answer.score} is not 0 to {BEST}")
 
 
-def _listwise(task: Task, chat: Chat) -> Votes:
+def _listwise(task: RankingTask, chat: Chat) -> Votes:
     rows, panels = _rows(task.instances), task.panels
     shown = {instance_id: places("judge", instance_id, len(candidates)) for instance_id, _, candidates in rows}
 

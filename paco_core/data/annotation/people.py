@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable
 
 from paco_core.data.annotation import answer_file
 from paco_core.data.annotation.pictures_seen import is_outdated, present
-from paco_core.data.annotation.store import Answer
-from paco_core.data.annotation.votes import Task, Votes, orders, unscored
+from paco_core.data.annotation.store import AnnotatorAnswer
+from paco_core.data.annotation.votes import RankingTask, Votes, orders, unscored
 
 
-def votes(task: Task) -> Votes:
+def votes(task: RankingTask) -> Votes:
     """The standing answers of ``data/people/answers.jsonl``.
 
     Answers to instances that are no longer there, or that have other candidates or pictures now, are counted as
@@ -25,7 +25,7 @@ def votes(task: Task) -> Votes:
 
 
 def from_answers(
-    answers: Iterable[Answer], sizes: dict[str, int], pictures: Callable[[str], str] = lambda _instance: ""
+    answers: Iterable[AnnotatorAnswer], sizes: dict[str, int], pictures: Callable[[str], str] = lambda _instance: ""
 ) -> Votes:
     """Votes from the last revision of every answer.
 
@@ -33,7 +33,7 @@ def from_answers(
         sizes: number of candidates of each known instance.
         pictures: digest of the present pictures of an instance; asked only where an answer names what was seen.
     """
-    known: list[Answer] = []
+    known: list[AnnotatorAnswer] = []
     stale = 0
     for answer in answers:
         count = sizes.get(answer.instance_id, -1)

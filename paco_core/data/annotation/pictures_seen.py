@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from PIL.Image import Image
 
-    from paco_core.data.annotation.store import Answer
+    from paco_core.data.annotation.store import AnnotatorAnswer
 
 
 def digest_of(panel: Callable[[str], Image], reference: str, candidates: Sequence[str]) -> str:
@@ -30,6 +30,6 @@ def present(instances: pd.DataFrame, panel: Callable[[str], Image]) -> Callable[
     return cache(lambda instance_id: digest_of(panel, *rows.loc[instance_id]))
 
 
-def is_outdated(answer: Answer, present: str) -> bool:
+def is_outdated(answer: AnnotatorAnswer, present: str) -> bool:
     """Whether an answer is about other pictures than the present ones, as far as both are known."""
     return bool(answer.pictures and present) and answer.pictures != present

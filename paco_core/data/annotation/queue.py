@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from paco_core.data.annotation import assignment
 from paco_core.data.annotation.pictures_seen import digest_of, is_outdated
-from paco_core.data.annotation.store import FINAL, Annotator, Answer, AnswerStore, StaleAnswer, Verdict
+from paco_core.data.annotation.store import FINAL, Annotator, AnnotatorAnswer, AnswerStore, StaleAnswer, Verdict
 from paco_core.data.records.panels import PanelStore
 from paco_core.io.files import DataError
 from paco_core.io.shards import encode_png
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 CACHED_PICTURES = 256
 
 
-class Unknown(DataError):
+class UnknownInstance(DataError):
     """There is no such instance, or no such picture of it."""
 
 
@@ -30,7 +30,7 @@ class NotAssigned(Exception):
 
 
 @dataclass(frozen=True)
-class Instance:
+class QueuedInstance:
     """A reference panel and its candidates."""
 
     instance_id: str
@@ -47,7 +47,7 @@ class Last:
 
 
 @dataclass(frozen=True)
-class View:
+class QueueView:
     """What the page shows: an instance (None when all is done), how far one is, and what can be undone.
 
     ``ranking`` holds places on the page, best first: what was chosen before an undo. ``ahead`` is the
@@ -86,7 +86,7 @@ class AnnotationQueue:
         self.store, self.panels, self.overlap = store, panels, overlap
         columns = instances[["instance_id", "reference", "candidates"]]
         self.instances = {
-            str(name): Instance(str(name), reference, tuple(candidates))
+            str(name): QueuedInstance(str(name), reference, tuple(candidates))
             for name, reference, candidates in columns.itertuples(index=False)
         }
         if not self.instances:
@@ -117,7 +117,7 @@ class AnnotationQueue:
     def annotators(self) -> list[Annotator]:
         return list(self._by_token.values())
 
-    def view(self, who: Annotator) -> View:
+    def view(self, who: Annotator) -> QueueView:
         """The present state of one annotator's page.
 
         What was just taken back comes first, then what is new, then what was skipped, longest ago first. An instance
@@ -134,7 +134,7 @@ class AnnotationQueue:
         last = Last(standing[-1].instance_id, standing[-1].revision) if standing else None
         done = sum(answer.verdict in FINAL for answer in latest.values())
         first = todo[0] if todo else None
-        return View(
+        return QueueView(
             instance=first,
             revision=stored[first].revision + 1 if first in stored else 1,
             candidates=len(self.instances[first].candidates) if first else 0,
@@ -147,7 +147,7 @@ class AnnotationQueue:
             last=last,
         )
 
-    def _before(self, who: Annotator, withdrawal: Answer) -> tuple[int, ...]:
+    def _before(self, who: Annotator, withdrawal: AnnotatorAnswer) -> tuple[int, ...]:
         """Places on the page that were chosen before a withdrawal, best first."""
         taken_back = self.store.revision(who.name, withdrawal.instance_id, withdrawal.revision - 1)
         if taken_back is None or taken_back.ranking is None:
@@ -178,7 +178,9 @@ class AnnotationQueue:
                 raise DataError(f"instance {instance_id}: {list(chosen)} does not name each of {count} places once")
             ranking = tuple(shown[place] for place in chosen)
         seen = self.pictures(instance_id)
-        self.store.record(Answer(who.name, instance_id, revision, verdict, ranking, shown, seconds, pictures=seen))
+        self.store.record(
+            AnnotatorAnswer(who.name, instance_id, revision, verdict, ranking, shown, seconds, pictures=seen)
+        )
 
     def pictures(self, instance_id: str) -> str:
         """Digest of what an instance shows now; "" where it is gone or damaged."""
@@ -190,7 +192,7 @@ class AnnotationQueue:
                 self._seen[instance_id] = digest_of(self.panels.panel, instance.reference, instance.candidates)
             return self._seen[instance_id]
 
-    def _outdated(self, answer: Answer) -> bool:
+    def _outdated(self, answer: AnnotatorAnswer) -> bool:
         return bool(answer.pictures) and is_outdated(answer, self.pictures(answer.instance_id))
 
     def _check_own(self, who: Annotator, instance_id: str) -> None:
@@ -225,13 +227,13 @@ class AnnotationQueue:
         """
         instance = self.instances.get(instance_id)
         if instance is None:
-            raise Unknown(f"there is no instance {instance_id}")
+            raise UnknownInstance(f"there is no instance {instance_id}")
         self._check_own(who, instance_id)
         ref = instance.reference
         if place is not None:
             shown = assignment.places(who.token, instance_id, len(instance.candidates))
             if not 0 <= place < len(shown):
-                raise Unknown(f"instance {instance_id} has {len(shown)} candidates")
+                raise UnknownInstance(f"instance {instance_id} has {len(shown)} candidates")
             ref = instance.candidates[shown[place]]
         with self._lock:  # the panel store is not thread-safe
             if ref not in self._pictures:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paco_core.data.annotation.votes import Annotation, Task, Votes
+from paco_core.data.annotation.votes import Annotation, RankingTask, Votes
 from paco_core.data.records.panels import PanelStore
 from paco_core.io.files import DataError
 from paco_core.storybook.recogniser import Recogniser
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 READ_BATCH = 256
 
 
-def votes(task: Task) -> Votes:
+def votes(task: RankingTask) -> Votes:
     """Every instance ranked by what the recogniser reads in its panels.
 
     Raises:

@@ -13,7 +13,7 @@ from fastapi import Depends, FastAPI, HTTPException, Request
 from fastapi.responses import FileResponse, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from paco_core.data.annotation.queue import AnnotationQueue, Last, NotAssigned, Unknown
+from paco_core.data.annotation.queue import AnnotationQueue, Last, NotAssigned, UnknownInstance
 from paco_core.data.annotation.store import Annotator, NotStored, StaleAnswer
 from paco_core.io import connections
 from paco_core.io.files import DataError
@@ -73,7 +73,13 @@ def create_app(queue: AnnotationQueue, at_end: Callable[[], object] = lambda: No
     def state(annotator: Annotator) -> dict[str, Any]:
         return {"annotator": annotator.name, **asdict(queue.view(annotator))}
 
-    for kind, status in ((DataError, 422), (Unknown, 404), (NotAssigned, 403), (StaleAnswer, 409), (NotStored, 503)):
+    for kind, status in (
+        (DataError, 422),
+        (UnknownInstance, 404),
+        (NotAssigned, 403),
+        (StaleAnswer, 409),
+        (NotStored, 503),
+    ):
         app.add_exception_handler(kind, failing(status))
 
     @app.get("/")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from paco_core.config.params import AnnotationsParams
 from paco_core.data.annotation.judge import questions
-from paco_core.data.annotation.votes import Task, Votes
+from paco_core.data.annotation.votes import RankingTask, Votes
 from paco_core.io.files import DataError
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def workload(instances: pd.DataFrame, params: AnnotationsParams) -> tuple[int, s
     return len(instances), "instances"
 
 
-def annotate(task: Task) -> Votes:
+def annotate(task: RankingTask) -> Votes:
     """The votes of the source that the parameters name; none where it is ``none``, or there is nothing to rank.
 
     Raises:
@@ -49,7 +49,7 @@ def annotate(task: Task) -> Votes:
     """
     if task.params.source == "none" or task.instances.empty:
         return Votes([])
-    source: Callable[[Task], Votes] = import_module(SOURCES[task.params.source]).votes
+    source: Callable[[RankingTask], Votes] = import_module(SOURCES[task.params.source]).votes
     found = source(task)
     if excluded := set(task.params.exclude):
         refuse_strangers(excluded, {vote.annotator for vote in found.rankings})

@@ -76,7 +76,7 @@ class Annotator:
 
 
 @dataclass(frozen=True)
-class Answer:
+class AnnotatorAnswer:
     """One thing that an annotator said about one instance; ``seconds`` is how long the page was looked at.
 
     ``pictures`` is the digest of what was seen (:mod:`.pictures_seen`): the same instance may be painted anew. It is
@@ -210,7 +210,7 @@ class AnswerStore:
             known = ", ".join(one.name for one in self.annotators()) or "nobody"
             raise DataError(f"{self.path}: there is no annotator {name!r}; known: {known}")
 
-    def record(self, answer: Answer) -> bool:
+    def record(self, answer: AnnotatorAnswer) -> bool:
         """Store an answer; True when it is new, False when exactly this one is stored already.
 
         When this returns, the answer has been synced to the disk.
@@ -236,7 +236,7 @@ class AnswerStore:
         self._checkpoint()
         return True
 
-    def restore(self, answers: Iterable[Answer]) -> None:
+    def restore(self, answers: Iterable[AnnotatorAnswer]) -> None:
         """Fill a fresh store with the answers of another one, in order of time; all or none.
 
         Annotators keep their names and get new tokens.
@@ -249,7 +249,7 @@ class AnswerStore:
             for answer in ordered:
                 self._insert(answer)
 
-    def _insert(self, answer: Answer) -> None:
+    def _insert(self, answer: AnnotatorAnswer) -> None:
         self._db.execute(_INSERT, _row(answer))
         if answer.pictures:
             about = answer.annotator, answer.instance_id, answer.revision, answer.pictures
@@ -263,26 +263,26 @@ class AnswerStore:
         with self._lock, suppress(sqlite3.Error):
             self._db.execute("PRAGMA wal_checkpoint(PASSIVE)")
 
-    def revision(self, annotator: str, instance_id: str, revision: int) -> Answer | None:
+    def revision(self, annotator: str, instance_id: str, revision: int) -> AnnotatorAnswer | None:
         """One revision, None where there is none yet."""
         stored = self._revisions(annotator, instance_id)
         return stored[revision - 1] if 0 < revision <= len(stored) else None
 
-    def _revisions(self, annotator: str, instance_id: str) -> list[Answer]:
+    def _revisions(self, annotator: str, instance_id: str) -> list[AnnotatorAnswer]:
         return self._select("WHERE annotator = ? AND instance_id = ? ORDER BY revision", (annotator, instance_id))
 
-    def latest(self, annotator: str | None = None) -> list[Answer]:
+    def latest(self, annotator: str | None = None) -> list[AnnotatorAnswer]:
         """The last revision of every answer, of one annotator or of all, in order of time."""
         chosen = "WHERE id IN (SELECT max(id) FROM answers {} GROUP BY annotator, instance_id) ORDER BY id"
         if annotator is None:
             return self._select(chosen.format(""), ())
         return self._select(chosen.format("WHERE annotator = ?"), (annotator,))
 
-    def every(self) -> list[Answer]:
+    def every(self) -> list[AnnotatorAnswer]:
         """All revisions, in order of time."""
         return self._select("ORDER BY id", ())
 
-    def _select(self, where: str, values: Sequence[str]) -> list[Answer]:
+    def _select(self, where: str, values: Sequence[str]) -> list[AnnotatorAnswer]:
         with self._lock:
             try:
                 joined = "answers LEFT JOIN seen USING (annotator, instance_id, revision)"
@@ -290,13 +290,13 @@ class AnswerStore:
             except sqlite3.DatabaseError as error:
                 raise DataError(f"{self.path}: cannot be read ({error}); replace it with a complete copy") from None
         return [
-            Answer(annotator, instance_id, revision, verdict, ranking and tuple(json.loads(ranking)),
+            AnnotatorAnswer(annotator, instance_id, revision, verdict, ranking and tuple(json.loads(ranking)),
                    tuple(json.loads(shown)), seconds, at, pictures or "")
             for annotator, instance_id, revision, verdict, ranking, shown, seconds, at, pictures in rows
         ]  # fmt: skip
 
 
-def _row(answer: Answer) -> tuple[object, ...]:
+def _row(answer: AnnotatorAnswer) -> tuple[object, ...]:
     return (
         answer.annotator,
         answer.instance_id,

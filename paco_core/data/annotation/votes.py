@@ -44,7 +44,7 @@ class Annotation:
 
 
 @dataclass(frozen=True)
-class Task:
+class RankingTask:
     """What a source is asked to rank.
 
     Args:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from paco_core.data.grids.grids import Finished, Generator, GridJob, Painted, Say, paint
+from paco_core.data.grids.grids import Finished, Generator, GridJob, GridsPainted, Say, paint
 from paco_core.data.grids.text_to_image import Request
 from paco_core.runtime import launchers
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 
-class Kept(dict[str, bytes]):
+class PicturesInMemory(dict[str, bytes]):
     """Pictures in memory, until they are sent home."""
 
     def save(self, grid_id: str, png: bytes) -> None:
@@ -23,7 +23,7 @@ class Kept(dict[str, bytes]):
 
 
 @dataclass
-class Painting:
+class PaintedBatch:
     """What a worker made of a batch, and said."""
 
     pictures: dict[str, bytes]
@@ -31,18 +31,18 @@ class Painting:
     said: list[str]
 
 
-class Painter:
+class GridPainter:
     """A worker: the generator loads once, and encodes every prompt of the run before it drops its encoders."""
 
     def __init__(self, load: Callable[[], Generator], requests: Sequence[Request], batch_size: int, _: int) -> None:
         self._generator, self._batch_size = load(), batch_size
         self._generator.encode(requests)
 
-    def __call__(self, jobs: Sequence[GridJob]) -> Painting:
-        kept, said = Kept(), list[str]()
+    def __call__(self, jobs: Sequence[GridJob]) -> PaintedBatch:
+        kept, said = PicturesInMemory(), list[str]()
         done = paint(jobs, kept, lambda: _Encoded(self._generator), batch_size=self._batch_size, say=said.append)
         self._batch_size = done.batch_size  # memory that did not suffice once will not the next time
-        return Painting(dict(kept), done.batch_size, said)
+        return PaintedBatch(dict(kept), done.batch_size, said)
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def paint_apart(
     threads: int,
     say: Say,
     advance: Callable[[int], object] = lambda _count: None,
-) -> Painted:
+) -> GridsPainted:
     """:func:`paco_core.data.grids.grids.paint` by workers of the chosen launcher; pictures are kept as they come home.
 
     Raises:
@@ -80,11 +80,11 @@ def paint_apart(
     pending = sorted(
         (job for job in jobs if job.id not in finished), key=lambda job: (job.record.height, job.record.width)
     )
-    result = Painted(resumed=len(jobs) - len(pending), batch_size=batch_size)
+    result = GridsPainted(resumed=len(jobs) - len(pending), batch_size=batch_size)
     if result.resumed:
         say(f"{result.resumed} of {len(jobs)} pictures were painted by an earlier run")
     batches = [pending[start : start + batch_size] for start in range(0, len(pending), batch_size)]
-    make = partial(Painter, load, [job.request for job in pending], batch_size)
+    make = partial(GridPainter, load, [job.request for job in pending], batch_size)
     for number, made in launchers.spread(batches, make, gpu=gpu, threads=threads):
         for line in made.said:
             say(line)

@@ -154,7 +154,7 @@ class Finished(Mapping[str, bytes]):
 
 
 @dataclass
-class Painted:
+class GridsPainted:
     """How painting went."""
 
     painted: int = 0
@@ -170,7 +170,7 @@ def paint(
     batch_size: int,
     say: Say,
     advance: Callable[[int], object] = lambda _count: None,
-) -> Painted:
+) -> GridsPainted:
     """Paint the jobs that are not finished yet, in batches of equal size; the generator loads only if needed.
 
     ``advance`` is called with how many pictures were painted. When memory does not suffice, the batch is halved,
@@ -180,7 +180,7 @@ def paint(
         DataError: when not even one picture fits into memory.
     """
     pending = [job for job in jobs if job.id not in finished]
-    result = Painted(resumed=len(jobs) - len(pending), batch_size=batch_size)
+    result = GridsPainted(resumed=len(jobs) - len(pending), batch_size=batch_size)
     if result.resumed:
         say(f"{result.resumed} of {len(jobs)} pictures were painted by an earlier run")
     if not pending:

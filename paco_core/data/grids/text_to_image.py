@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from paco_core.data.prompts.prompt_embeddings import PromptEmbeddings
+from paco_core.data.prompts.prompt_embeddings import CachedPromptEncoder
 from paco_core.io.files import DataError
 from paco_core.io.hub import from_hub
 from paco_core.io.imports import uncollected, without_bars
@@ -48,7 +48,7 @@ class TextToImage:
 
     def __init__(self, pipeline: Any, params: GridsParams) -> None:
         self.pipeline, self.params = pipeline, params
-        self._embeddings: PromptEmbeddings | None = None
+        self._embeddings: CachedPromptEncoder | None = None
 
     @classmethod
     @uncollected()
@@ -86,9 +86,9 @@ class TextToImage:
 
         A class that cannot encode ahead keeps its encoders; none is encoded then.
         """
-        if not PromptEmbeddings.possible(self.pipeline):
+        if not CachedPromptEncoder.possible(self.pipeline):
             return 0
-        self._embeddings = PromptEmbeddings(self.pipeline)
+        self._embeddings = CachedPromptEncoder(self.pipeline)
         distinct = {request.prompt: request for request in requests}
         for request in distinct.values():
             self._embeddings.encode(request.prompt, height=request.height, width=request.width, **self._settings())

@@ -69,17 +69,17 @@ class Reply(Generic[A]):
     served: bool = True
 
 
-class Message(BaseModel):
+class ReplyMessage(BaseModel):
     content: str | None = None
     refusal: str | None = None
 
 
 class Choice(BaseModel):
-    message: Message
+    message: ReplyMessage
     finish_reason: str | None = None
 
 
-class Usage(BaseModel):
+class ReplyUsage(BaseModel):
     prompt_tokens: int = 0
     completion_tokens: int = 0
 
@@ -89,7 +89,7 @@ class Completion(BaseModel):
 
     model: str = ""
     choices: list[Choice] = Field(min_length=1)
-    usage: Usage | None = None
+    usage: ReplyUsage | None = None
 
 
 class ChatLine(BaseModel):

@@ -28,7 +28,7 @@ A = TypeVar("A", bound=BaseModel)
 
 
 @dataclass(frozen=True)
-class Asked(Generic[A]):
+class WorkerReplies(Generic[A]):
     """What a worker brought home: replies, lines for the journal, counts; and why it could not go on, if so."""
 
     replies: list[Reply[A]]
@@ -52,14 +52,14 @@ class Asker(Generic[T, A]):
         self._params, self._question = params.model_copy(update={"in_flight": share}), question
         self._notes = Notes(path, list(rows))
 
-    def __call__(self, items: Sequence[T]) -> Asked[A]:
+    def __call__(self, items: Sequence[T]) -> WorkerReplies[A]:
         known, replies, error = len(self._notes.rows), list[Reply[A]](), None
         chat = Chat(self._params, self._notes)
         try:
             replies = chat.ask_here(items, self._question)
         except ChatError as found:
             error = str(found)
-        return Asked(replies, self._notes.rows[known:], chat.counts, error)
+        return WorkerReplies(replies, self._notes.rows[known:], chat.counts, error)
 
 
 def ask_apart(

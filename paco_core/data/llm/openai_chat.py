@@ -30,7 +30,7 @@ from paco_core.data.llm.chat_protocol import (
     Question,
     Rejection,
     Reply,
-    Usage,
+    ReplyUsage,
     key_of,
     messages_of,
     read,
@@ -191,7 +191,7 @@ class Chat:
                     raise self._given_up(error.rejection) from None
                 raise
         self._unserved = 0
-        choice, usage = found.choices[0], found.usage or Usage()
+        choice, usage = found.choices[0], found.usage or ReplyUsage()
         self.counts.requests += 1
         self.counts.prompt_tokens += usage.prompt_tokens
         self.counts.completion_tokens += usage.completion_tokens

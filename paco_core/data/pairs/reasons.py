@@ -26,7 +26,7 @@ JOURNAL = Path(".paco/cot_labels/journal.jsonl")  # outside the outs, which DVC 
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ReasonOutcome:
     """A pair's answer, or the cause of having none."""
 
     answer: str | None
@@ -71,7 +71,7 @@ def explain(
     pairs = pairs.reindex(columns=[*pairs.columns, *(c for c in ("instruction", "answer") if c not in pairs)])
     given = pairs["answer"].notna()
     if params.engine == "none":
-        written = [Outcome(None, "no_answer_given")] * int((~given).sum())
+        written = [ReasonOutcome(None, "no_answer_given")] * int((~given).sum())
     elif given.all():
         written = []
     elif params.engine == "openai":
@@ -95,26 +95,26 @@ def explain(
     )
 
 
-def _given(text: str, label: str) -> Outcome:
+def _given(text: str, label: str) -> ReasonOutcome:
     cause = fault(text, label)
-    return Outcome(None if cause else normalised(text), cause)
+    return ReasonOutcome(None if cause else normalised(text), cause)
 
 
-def _outcome(text: str, label: str) -> Outcome:
+def _outcome(text: str, label: str) -> ReasonOutcome:
     cause = written_fault(text, label)
-    return Outcome(None if cause else text, cause)
+    return ReasonOutcome(None if cause else text, cause)
 
 
 def _storybook(
     pairs: pd.DataFrame, panels: PanelStore, params: ReasonsParams, root: Path, advance: Callable[[int], object]
-) -> list[Outcome]:
+) -> list[ReasonOutcome]:
     if params.model is None:
         raise DataError("cot_labels.engine 'storybook' needs cot_labels.model, the recogniser's folder")
     readings = read_panels(pairs[pairs["instruction"].isna()], panels, root / params.model, advance)
     outcomes = []
     for first, second, label, edit in pairs[["first", "second", "label", "instruction"]].itertuples(index=False):
         if isinstance(edit, str):
-            outcomes.append(Outcome(None, "edit_without_answer"))
+            outcomes.append(ReasonOutcome(None, "edit_without_answer"))
         else:
             outcomes.append(_outcome(answer(*true_reasons(readings[first].panel, readings[second].panel)), label))
     return outcomes
@@ -127,7 +127,7 @@ def _written(
     root: Path,
     advance: Callable[[int], object],
     figures: Counter[str],
-) -> list[Outcome]:
+) -> list[ReasonOutcome]:
     def text(written: WrittenReasons) -> str:
         return answer_text(written.answer, written.reasons)
 
@@ -140,7 +140,8 @@ def _written(
     figures.update(chat.counts.figures())
     figures.update({f"rejected.{cause}": count for cause, count in chat.counts.rejected.items()})
     return [
-        Outcome(text(reply.answer)) if reply.answer else Outcome(None, reply.rejected[-1].cause) for reply in replies
+        ReasonOutcome(text(reply.answer)) if reply.answer else ReasonOutcome(None, reply.rejected[-1].cause)
+        for reply in replies
     ]
 
 

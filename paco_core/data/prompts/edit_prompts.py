@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from paco_core.data.records.edit_records import FILE, SHARD, EditRecord
 from paco_core.data.records.records import Id, Words, first_fault
 from paco_core.io.content import file_content
-from paco_core.io.files import DataError, Names, digest, inside, read_jsonl, write_jsonl
+from paco_core.io.files import DataError, UniqueIds, digest, inside, read_jsonl, write_jsonl
 from paco_core.io.pictures import decode_image, image_size, read_image
 from paco_core.io.rejected import Rejected
 from paco_core.io.shards import encode_png, write_shard
@@ -137,7 +137,7 @@ def read_rows(file: Path, limit: int | None = None, *, heads: bool = False) -> E
     Raises:
         DataError: when the file is missing, or none of its rows can be used.
     """
-    found, names = EditPrompts(), Names()
+    found, names = EditPrompts(), UniqueIds()
     for number, row in read_jsonl(file, found.rejected.lines_of(file)):
         if limit is not None and len(found.records) == limit:
             break

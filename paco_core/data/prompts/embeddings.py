@@ -83,7 +83,7 @@ def load_encoder(kind: str, model: str | Path, device: str = "cpu") -> TextEncod
         DataError: when the folder holds no model of that kind, or a package is missing.
     """
     kinds: dict[str, Callable[[str, str], TextEncoder]] = {
-        "open_clip": OpenClip,
+        "open_clip": OpenClipText,
         "sentence_transformers": Sentences,
         "transformers": Pooled,
     }
@@ -96,7 +96,7 @@ def _need(model: str, file: str, kind: str) -> None:
         raise DataError(f"{model}: no {kind} model there ({file} is missing)")
 
 
-class OpenClip:
+class OpenClipText:
     """The text tower of an open_clip model."""
 
     def __init__(self, model: str, device: str) -> None:

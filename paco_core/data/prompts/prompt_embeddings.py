@@ -25,7 +25,7 @@ class _Encoded(Exception):
     """The pipeline has encoded its prompts and would now begin to paint."""
 
 
-class PromptEmbeddings:
+class CachedPromptEncoder:
     """Stands in for a pipeline's ``encode_prompt``: asks it once a prompt and setting, then answers by heart."""
 
     def __init__(self, pipeline: Any) -> None:

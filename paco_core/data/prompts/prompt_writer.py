@@ -59,7 +59,7 @@ class WrittenPrompts(BaseModel):
 
 
 @dataclass(frozen=True)
-class Job:
+class PromptJob:
     """What is to be written: the layout, the size in pixels (height, width), and a seed that differs between runs."""
 
     layout: str
@@ -81,7 +81,7 @@ class _Chain:
 
     kind: Subcategory
     share: int
-    job: Job
+    job: PromptJob
     found: dict[str, tuple[str, PromptRecord]] = field(default_factory=dict)  # theme -> subject, record
     taken: dict[str, str] = field(default_factory=dict)  # theme -> subject, of what an earlier subcategory has
     rejected: Counter[str] = field(default_factory=Counter)
@@ -153,7 +153,9 @@ class _Chain:
         return [record for _, record in self.found.values()][: self.share]
 
 
-async def write(chat: Chat, count: int, job: Job, advance: Callable[[int], object] = lambda _count: None) -> Written:
+async def write(
+    chat: Chat, count: int, job: PromptJob, advance: Callable[[int], object] = lambda _count: None
+) -> Written:
     """``count`` prompts; a longer list from the same journal begins with the shorter one of each subcategory.
 
     Raises:
@@ -184,7 +186,7 @@ def _give_up_repeats(chains: list[_Chain]) -> None:
         seen |= chain.found.keys()
 
 
-def to_record(written: WrittenPrompt, kind: Subcategory, job: Job) -> PromptRecord | Rejection:
+def to_record(written: WrittenPrompt, kind: Subcategory, job: PromptJob) -> PromptRecord | Rejection:
     """The T2IS record of a filled form, or why there is none."""
     criteria: dict[Dimension, list[Criterion]] = {
         "Style": written.style,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from paco_core.data.llm.journal import Journal
 from paco_core.data.llm.openai_chat import Chat
-from paco_core.data.prompts.prompt_writer import Job, write
+from paco_core.data.prompts.prompt_writer import PromptJob, write
 from paco_core.data.records import prompt_text
 from paco_core.data.records.categories import CATEGORIES, category
 from paco_core.data.records.records import PromptRecord, read_prompts
@@ -96,7 +96,7 @@ def _written(
 ) -> Prompts:
     with Journal(root / JOURNAL) as journal:
         chat = Chat(endpoint, journal)
-        found = asyncio.run(write(chat, int(params.count or 0), Job(params.layout, size, params.seed), advance))
+        found = asyncio.run(write(chat, int(params.count or 0), PromptJob(params.layout, size, params.seed), advance))
     rejected = {f"rejected.{cause}": count for cause, count in sorted(found.rejected.items())}
     return Prompts(found.records, chat.counts.figures() | rejected)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import Field
 
 from paco_core.data.records.records import Dimension, Id, PromptRecord, validated
-from paco_core.io.files import DataError, Names, read_jsonl
+from paco_core.io.files import DataError, UniqueIds, read_jsonl
 from paco_core.io.shards import ShardReader
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def read_edit_prompts(folder: Path, *, none_allowed: bool = False) -> tuple[list
         DataError: naming file and line of a record that is no valid one or repeats an id; naming a record whose
             picture is missing.
     """
-    path, records, names = folder / FILE, list[EditRecord](), Names()
+    path, records, names = folder / FILE, list[EditRecord](), UniqueIds()
     for number, row in read_jsonl(path):
         record = validated(EditRecord, row, f"{path}:{number}")
         try:

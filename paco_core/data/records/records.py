@@ -16,7 +16,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from paco_core.data.records import prompt_text
 from paco_core.io.decoding import MAX_SIDE
-from paco_core.io.files import DataError, Names, checked_name, read_jsonl, write_jsonl
+from paco_core.io.files import DataError, UniqueIds, checked_name, read_jsonl, write_jsonl
 from paco_core.io.rejected import Rejected
 from paco_core.io.tables import text
 from paco_core.io.text import not_blank
@@ -117,7 +117,7 @@ def read_prompts(
         DataError: naming file and line of a record that is no valid one, or whose ``idx`` repeats.
     """
     records: list[PromptRecord] = []
-    names = Names()
+    names = UniqueIds()
     for number, row in read_jsonl(path, rejected.lines_of(path) if rejected is not None else None):
         try:
             record = _usable(row, number, names, check)
@@ -132,7 +132,7 @@ def read_prompts(
     return records
 
 
-def _usable(row: Any, number: int, names: Names, check: Callable[[PromptRecord], object]) -> PromptRecord:
+def _usable(row: Any, number: int, names: UniqueIds, check: Callable[[PromptRecord], object]) -> PromptRecord:
     try:
         record = PromptRecord.model_validate(row)
     except ValidationError as error:

@@ -37,7 +37,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Kept:
+class FinishedCell:
     """A finished cell as it lies on the disk."""
 
     variant: str
@@ -59,22 +59,22 @@ class Kept:
         return read_table(self.folder)
 
 
-def kept_cells(out: Path) -> list[Kept]:
+def kept_cells(out: Path) -> list[FinishedCell]:
     """Finished cells below a folder, in the order of the variants and seeds; other folders are passed over."""
     names = [variant.name for variant in VARIANTS]
-    found, parts = [], [field.name for field in fields(Kept) if field.name != "folder"]
+    found, parts = [], [field.name for field in fields(FinishedCell) if field.name != "folder"]
     for path in sorted((out / "cells").glob(f"*/{RESULT}")):
         kept = read_json(path)
         try:
-            found.append(Kept(**{name: kept[name] for name in parts}, folder=path.parent))
+            found.append(FinishedCell(**{name: kept[name] for name in parts}, folder=path.parent))
         except KeyError as error:
             raise DataError(f"{path}: has no {error}; remove it and run `paco reproduce` again") from None
     return sorted((c for c in found if c.variant in names), key=lambda c: (names.index(c.variant), c.seed))
 
 
-def of_recipes(cells: Sequence[Kept]) -> dict[str, list[Kept]]:
+def of_recipes(cells: Sequence[FinishedCell]) -> dict[str, list[FinishedCell]]:
     """The cells of each recipe, in their order."""
-    found: dict[str, list[Kept]] = {}
+    found: dict[str, list[FinishedCell]] = {}
     for cell in cells:
         found.setdefault(cell.recipe, []).append(cell)
     return found

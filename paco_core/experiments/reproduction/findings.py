@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from paco_core.benchmarks.statistics import Estimate
-from paco_core.experiments.reproduction.summary import Change, Row, Summary
+from paco_core.experiments.reproduction.summary import CellChange, RecipeSummary, VariantRow
 from paco_core.tasks.sets import SETS
 
 LIFT = 0.15  # asked of a recipe for sets; of one for edits, that the interval lies above zero
@@ -29,7 +29,7 @@ class Finding:
         return asdict(self)
 
 
-def findings(summary: Summary) -> list[Finding]:
+def findings(summary: RecipeSummary) -> list[Finding]:
     """The claims about a recipe that its finished variants allow to judge."""
     plain = summary.plain
     if plain is None:
@@ -43,12 +43,12 @@ def findings(summary: Summary) -> list[Finding]:
     return found
 
 
-def _goal(summary: Summary) -> str:
+def _goal(summary: RecipeSummary) -> str:
     gold = summary.task.gold.goal
     return gold if gold in summary.measures else summary.task.judged.goal
 
 
-def _follows(summary: Summary) -> str | None:
+def _follows(summary: RecipeSummary) -> str | None:
     """The measure of doing what was asked, which must not pay for the goal."""
     known = (summary.task.gold.follows, summary.task.judged.follows)
     return next((name for name in known if name in summary.measures), None)
@@ -60,7 +60,7 @@ def signed(found: Estimate) -> str:
     return f"{found.mean:+.3f}" + ("" if math.isnan(found.low) else f" ({found.low:+.3f} to {found.high:+.3f})")
 
 
-def _lift(summary: Summary, plain: Row, size: int) -> Finding:
+def _lift(summary: RecipeSummary, plain: VariantRow, size: int) -> Finding:
     goal, follows, far = _goal(summary), _follows(summary), summary.task is SETS
     change = plain.measures[size][goal].change
     where = f"at {size} px" + (", its training size" if size == summary.train_size else "")
@@ -89,7 +89,7 @@ def _risen(change: Estimate) -> tuple[str, list[str]]:
     return OPEN, ["the interval reaches down to no change"]
 
 
-def _same_quality(high: Row, goal: str, size: int, low: int) -> Finding:
+def _same_quality(high: VariantRow, goal: str, size: int, low: int) -> Finding:
     claim = (
         f"Training at {low} px gives up no {_words(goal)} at {size} px against training there (paper: .493 and .452)"
     )
@@ -100,14 +100,14 @@ def _same_quality(high: Row, goal: str, size: int, low: int) -> Finding:
     return Finding(claim, verdict, f"trained at {size} px less the full recipe: {signed(over)}")
 
 
-def _less_time(full: Row, high: Row) -> Finding:
+def _less_time(full: VariantRow, high: VariantRow) -> Finding:
     low, large = (float(np.mean(row.figures("seconds"))) for row in (full, high))
     text = f"{low:.0f} s and {large:.0f} s a training: {large / low:.2f} x"
     claim = "The low training size saves time (paper: 6.0 h for 12.0 h, 2 x)"
     return Finding(claim, HELD if large > low else NOT_HELD, text)
 
 
-def _ratio(full: Row, plain: Row) -> Finding:
+def _ratio(full: VariantRow, plain: VariantRow) -> Finding:
     tamed, summed = full.figures("reward_ratio"), plain.figures("reward_ratio")
     claim = "Log-taming keeps the ratio of the rewards lower (paper: below 1.8, above 2.5 without)"
     evidence = f"consistency / CLIP-T at the end: {_range(tamed)} with it, {_range(summed)} without"
@@ -115,9 +115,9 @@ def _ratio(full: Row, plain: Row) -> Finding:
     return Finding(claim, OPEN if not apart else HELD if max(tamed) < min(summed) else NOT_HELD, evidence)
 
 
-def _diversity(plain: Row, size: int) -> Finding:
+def _diversity(plain: VariantRow, size: int) -> Finding:
     claim = "Without log-taming panels become alike (paper: nearly identical)"
-    change: Change = plain.measures[size]["panel_diversity"]
+    change: CellChange = plain.measures[size]["panel_diversity"]
     if change.over_plain is None:
         return Finding(claim, OPEN, "the two share no training seed")
     over = change.over_plain

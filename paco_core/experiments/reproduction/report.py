@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paco_core.benchmarks.tables import Table
+from paco_core.benchmarks.tables import ResultTable
 from paco_core.config.params import Params
 from paco_core.experiments.grid import RESULT
-from paco_core.experiments.reproduction.cells import Kept
+from paco_core.experiments.reproduction.cells import FinishedCell
 from paco_core.experiments.reproduction.exam import CAPTIONS, PICTURES, REFERENCE, SHOWN, read_table
 from paco_core.experiments.reproduction.findings import Finding, findings, signed
-from paco_core.experiments.reproduction.summary import Summary, by_recipe, summarise
+from paco_core.experiments.reproduction.summary import RecipeSummary, by_recipe, summarise
 from paco_core.experiments.reproduction.tables import basis, published_rows, tables
 from paco_core.io.answer import Answer
 from paco_core.io.files import DataError, read_json, write_json, write_text
@@ -36,13 +36,13 @@ PLOTTED = {
 
 
 @dataclass(frozen=True)
-class Part:
+class RecipePart:
     """All that the report says of one recipe; ``before`` is the folder of its bare model's examination."""
 
-    summary: Summary
+    summary: RecipeSummary
     findings: Sequence[Finding]
-    tables: Sequence[Table]
-    cells: Sequence[Kept]
+    tables: Sequence[ResultTable]
+    cells: Sequence[FinishedCell]
     before: Path
 
     @property
@@ -104,13 +104,13 @@ def before_folder(out: Path, recipe: str) -> Path:
     return out / "before" / recipe
 
 
-def go_together(out: Path, cells: Sequence[Kept]) -> bool:
+def go_together(out: Path, cells: Sequence[FinishedCell]) -> bool:
     """Do a recipe's cells rest on the same settings, and on the bare model as it was examined last?"""
     key = read_json(before_folder(out, cells[0].recipe) / RESULT)["key"]
     return len({cell.basis for cell in cells}) == 1 and all(cell.examined == key for cell in cells)
 
 
-def write(out: Path, cells: Sequence[Kept], params: Params) -> Answer:
+def write(out: Path, cells: Sequence[FinishedCell], params: Params) -> Answer:
     """Write ``report.md``, ``report.html`` and ``report.json`` to ``out``; return the Markdown and the latter.
 
     Raises:
@@ -127,20 +127,20 @@ def write(out: Path, cells: Sequence[Kept], params: Params) -> Answer:
     return Answer(text, whole)
 
 
-def _part(out: Path, recipe: str, cells: Sequence[Kept], params: Params) -> Part:
+def _part(out: Path, recipe: str, cells: Sequence[FinishedCell], params: Params) -> RecipePart:
     before = before_folder(out, recipe)
     if not go_together(out, cells):
         raise DataError(f"{before}: the bare model was measured differently from the cells; run `paco reproduce` again")
     numbers = measured_by(cells[0].settings["benchmark"]).numbers(params)
     summary = summarise(recipe, cells, read_table(before), numbers.bootstrap)
-    return Part(summary, findings(summary), tables(summary), cells, before)
+    return RecipePart(summary, findings(summary), tables(summary), cells, before)
 
 
-def _markdown(name: str, parts: dict[str, Part]) -> str:
+def _markdown(name: str, parts: dict[str, RecipePart]) -> str:
     lines = [f"# Reproduced in small: {name}", ""]
     claims = [[f.claim, f.verdict, f.evidence] for part in parts.values() for f in part.findings]
     if claims:
-        lines.append(Table("What came out", ["claim", "here", "figures"], claims).markdown())
+        lines.append(ResultTable("What came out", ["claim", "here", "figures"], claims).markdown())
     for recipe, part in parts.items():
         lines += [f"# {recipe}", "", part.basis, "", *(table.markdown() for table in part.tables)]
     return "\n".join(lines)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from paco_core.benchmarks.statistics import Estimate, crossed_estimate
-from paco_core.experiments.reproduction.cells import Kept, of_recipes
+from paco_core.experiments.reproduction.cells import FinishedCell, of_recipes
 from paco_core.experiments.reproduction.variants import VARIANTS, plain_of
 from paco_core.io.answer import plain
 from paco_core.io.files import DataError
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Change:
+class CellChange:
     """One measure at one size: before training, after it, the change, and the change less the plain recipe's."""
 
     before: Estimate
@@ -39,13 +39,13 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Row:
+class VariantRow:
     """One variant over its seeds."""
 
     variant: str
     title: str
     changes: Mapping[str, Any]  # of keys
-    measures: Mapping[int, Mapping[str, Change]]  # size -> measure
+    measures: Mapping[int, Mapping[str, CellChange]]  # size -> measure
     trainings: Mapping[int, Mapping[str, Any]]  # seed -> what was reported of it, and its MLflow ``run``, if any
 
     @property
@@ -58,11 +58,11 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Summary:
+class RecipeSummary:
     """One recipe's rows, and what they rest on."""
 
     recipe: str
-    rows: list[Row]
+    rows: list[VariantRow]
     settings: Mapping[str, Any]
     resamples: int
 
@@ -72,7 +72,7 @@ class Summary:
         return int(self.settings[self.recipe]["train_size"])
 
     @property
-    def plain(self) -> Row | None:
+    def plain(self) -> VariantRow | None:
         """The recipe as it is."""
         return self.row(plain_of(self.recipe))
 
@@ -81,7 +81,7 @@ class Summary:
         """What the recipe trains for."""
         return measured_by(self.settings["benchmark"])
 
-    def row(self, variant: str) -> Row | None:
+    def row(self, variant: str) -> VariantRow | None:
         return next((row for row in self.rows if row.variant == variant), None)
 
     @property
@@ -99,7 +99,7 @@ class Summary:
         return dict(plain(tree))
 
 
-def by_recipe(cells: Sequence[Kept]) -> dict[str, list[Kept]]:
+def by_recipe(cells: Sequence[FinishedCell]) -> dict[str, list[FinishedCell]]:
     """The cells of each recipe, which can stand in one table.
 
     Raises:
@@ -114,12 +114,12 @@ def by_recipe(cells: Sequence[Kept]) -> dict[str, list[Kept]]:
     return found
 
 
-def _refuse_mixed(cells: Sequence[Kept]) -> None:
+def _refuse_mixed(cells: Sequence[FinishedCell]) -> None:
     meant = {variant.name: plain(dict(variant.changes)) for variant in VARIANTS}
     other = [cell for cell in cells if dict(cell.changes) != meant[cell.variant]]
     if other:
         raise DataError(f"{other[0].folder}: variant {other[0].variant} meant {dict(other[0].changes)} then; remove it")
-    by_basis: dict[str, list[Kept]] = {}
+    by_basis: dict[str, list[FinishedCell]] = {}
     for cell in cells:
         by_basis.setdefault(cell.basis, []).append(cell)
     if len(by_basis) > 1:
@@ -130,7 +130,9 @@ def _refuse_mixed(cells: Sequence[Kept]) -> None:
         )
 
 
-def summarise(recipe: str, cells: Sequence[Kept], before: pd.DataFrame, resamples: int, seed: int = 0) -> Summary:
+def summarise(
+    recipe: str, cells: Sequence[FinishedCell], before: pd.DataFrame, resamples: int, seed: int = 0
+) -> RecipeSummary:
     """The rows of a recipe's kept cells.
 
     Args:
@@ -145,7 +147,7 @@ def summarise(recipe: str, cells: Sequence[Kept], before: pd.DataFrame, resample
         if not mine:
             continue
         common = [cell.seed for cell in mine if (plain, cell.seed) in tables and variant.name != plain]
-        measures: dict[int, dict[str, Change]] = {}
+        measures: dict[int, dict[str, CellChange]] = {}
         for size, measure in bare:
             after = np.stack([tables[variant.name, cell.seed][size, measure] for cell in mine])
             base = bare[size, measure]
@@ -153,15 +155,15 @@ def summarise(recipe: str, cells: Sequence[Kept], before: pd.DataFrame, resample
             if common:
                 own, other = (np.stack([tables[v, s][size, measure] for s in common]) for v in (variant.name, plain))
                 over = crossed_estimate(own, other, **draws)
-            measures.setdefault(size, {})[measure] = Change(
+            measures.setdefault(size, {})[measure] = CellChange(
                 crossed_estimate(base, **draws),
                 crossed_estimate(after, **draws),
                 crossed_estimate(after, base, **draws),
                 over,
             )
         trainings = {c.seed: {**c.training, "run": c.run} for c in mine}
-        rows.append(Row(variant.name, variant.title, dict(variant.changes), measures, trainings))
-    return Summary(recipe, rows, cells[0].settings, resamples)
+        rows.append(VariantRow(variant.name, variant.title, dict(variant.changes), measures, trainings))
+    return RecipeSummary(recipe, rows, cells[0].settings, resamples)
 
 
 def _by_group(table: pd.DataFrame) -> dict[tuple[int, str], Table]:

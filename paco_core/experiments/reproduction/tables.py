@@ -10,9 +10,9 @@ import numpy as np
 from paco_core.benchmarks.gedit import published_table
 from paco_core.benchmarks.published import GEDIT, T2IS_ABLATION, PublishedRow
 from paco_core.benchmarks.statistics import METHODS
-from paco_core.benchmarks.tables import Table, interval, number
+from paco_core.benchmarks.tables import ResultTable, interval, number
 from paco_core.experiments.reproduction.findings import signed
-from paco_core.experiments.reproduction.summary import Row, Summary
+from paco_core.experiments.reproduction.summary import RecipeSummary, VariantRow
 from paco_core.tasks.edits import EDITS
 
 #: Measures by table, in order -> their heads.
@@ -37,7 +37,7 @@ MEASURES = {
 }
 
 
-def basis(summary: Summary) -> str:
+def basis(summary: RecipeSummary) -> str:
     """How the figures were made, in a sentence or two."""
     s = summary.settings
     rule, exam = s[s["recipe"]], s[s["benchmark"]]
@@ -52,7 +52,7 @@ def basis(summary: Summary) -> str:
     )
 
 
-def tables(summary: Summary) -> list[Table]:
+def tables(summary: RecipeSummary) -> list[ResultTable]:
     """All of a recipe, in the order of the page."""
     measured = [
         _measured(summary, size, kind, heads)
@@ -63,7 +63,7 @@ def tables(summary: Summary) -> list[Table]:
     return [*measured, _trainings(summary), published(summary), _runs(summary)]
 
 
-def _measured(summary: Summary, size: int, kind: str, heads: Mapping[str, str]) -> Table:
+def _measured(summary: RecipeSummary, size: int, kind: str, heads: Mapping[str, str]) -> ResultTable:
     names = [name for name in heads if name in summary.measures]
     plain = summary.plain if len(summary.rows) > 1 else None  # what else is compared with
     over = [f"less {plain.variant}'s"] if plain else []
@@ -81,7 +81,7 @@ def _measured(summary: Summary, size: int, kind: str, heads: Mapping[str, str]) 
         f"Mean after training with a 95% interval{compared}, case by case. Intervals are for other "
         f"{summary.task.drawn} and other training seeds, both drawn anew ({METHODS}); with few seeds they are rough."
     )
-    return Table(f"Unseen {summary.task.cases} at {size} px: {kind}", head, rows, [note])
+    return ResultTable(f"Unseen {summary.task.cases} at {size} px: {kind}", head, rows, [note])
 
 
 def spread(values: Sequence[float], digits: int = 2) -> str:
@@ -93,7 +93,7 @@ def spread(values: Sequence[float], digits: int = 2) -> str:
     return mean if len(known) == 1 else f"{mean} ({number(min(known), digits)} to {number(max(known), digits)})"
 
 
-def _trainings(summary: Summary) -> Table:
+def _trainings(summary: RecipeSummary) -> ResultTable:
     """Time and health; columns that say nothing of this recipe are left out."""
     plain = summary.plain
     base = float(np.mean(plain.figures("seconds"))) if plain else math.nan
@@ -117,20 +117,20 @@ def _trainings(summary: Summary) -> Table:
         "and clip fraction, as far as the recipe has them. In brackets the range over seeds.",
     ]
     rows = [list(cells) for cells in zip(*columns.values(), strict=True)]
-    return Table("Trainings", list(columns), rows, notes)
+    return ResultTable("Trainings", list(columns), rows, notes)
 
 
-def _ended(row: Row) -> str:
+def _ended(row: VariantRow) -> str:
     early = sum(t["stopped"] is not None for t in row.trainings.values())
     return f"{early} of {len(row.seeds)} early" if early else "all epochs"
 
 
-def published_rows(summary: Summary) -> tuple[PublishedRow, ...]:
+def published_rows(summary: RecipeSummary) -> tuple[PublishedRow, ...]:
     """What the paper says of such recipes."""
     return {"sets": T2IS_ABLATION, "edits": GEDIT}[summary.task.name]
 
 
-def published(summary: Summary) -> Table:
+def published(summary: RecipeSummary) -> ResultTable:
     """The paper's rows, for comparison by eye."""
     found = published_rows(summary)
     if summary.task is EDITS:
@@ -138,13 +138,15 @@ def published(summary: Summary) -> Table:
     names = {"aesthetics": 3, "following": 3, "consistency": 3, "hours": 1}
     rows = [[f"{r.model} (published)", *(number(r.figures[n], d) for n, d in names.items())] for r in found]
     note = f"{found[0].source}: FLUX.1-dev on T2IS-Bench, 8 x H100. Other models, data and judges than here."
-    return Table("Published", ["model", *names], rows, [note])
+    return ResultTable("Published", ["model", *names], rows, [note])
 
 
-def _runs(summary: Summary) -> Table:
+def _runs(summary: RecipeSummary) -> ResultTable:
     rows = [
         [row.variant, str(seed), training["run"] or "not in MLflow yet", str(training["ended"])]
         for row in summary.rows
         for seed, training in row.trainings.items()
     ]
-    return Table("Runs", ["variant", "training seed", "MLflow run", "ended"], rows, ["Experiment paco/reproduce."])
+    return ResultTable(
+        "Runs", ["variant", "training seed", "MLflow run", "ended"], rows, ["Experiment paco/reproduce."]
+    )

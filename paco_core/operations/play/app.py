@@ -14,8 +14,8 @@ from paco_core.io.files import DataError
 from paco_core.io.local_page import add_files, failing, guard
 from paco_core.operations.play.about import about
 from paco_core.operations.play.gallery import Gone
-from paco_core.operations.play.jobs import Full, Jobs, Unknown
-from paco_core.operations.play.studio import MOST_PICTURES, Options, Studio
+from paco_core.operations.play.jobs import Full, Jobs, UnknownJob
+from paco_core.operations.play.studio import MOST_PICTURES, Studio, StudioOptions
 
 PAGE = Path(__file__).parent / "page"
 MAX_BODY = 64 * 1024
@@ -38,8 +38,8 @@ class _OptionsBody(_Body):
     size: Annotated[int, Field(ge=16, le=MAX_SIDE)] | None = None
     beside: PolicyName | None = None
 
-    def options(self) -> Options:
-        return Options(self.policy, self.seeds, self.size, self.beside)
+    def options(self) -> StudioOptions:
+        return StudioOptions(self.policy, self.seeds, self.size, self.beside)
 
 
 class PaintBody(_OptionsBody):
@@ -70,7 +70,7 @@ def create_app(studio: Studio, jobs: Jobs) -> FastAPI:
     app, gallery = FastAPI(title="paco play", openapi_url=None), studio.gallery
     guard(app, MAX_BODY, larger={"/pictures": MAX_PICTURE}, own_page_only=True)
     add_files(app, PAGE)
-    for kind, status in ((DataError, 422), (Unknown, 404), (Gone, 404), (Full, 429)):
+    for kind, status in ((DataError, 422), (UnknownJob, 404), (Gone, 404), (Full, 429)):
         app.add_exception_handler(kind, failing(status))
 
     @app.get("/")

@@ -27,7 +27,7 @@ class Full(DataError):
     """Too many jobs wait already."""
 
 
-class Unknown(DataError):
+class UnknownJob(DataError):
     """There is no such job: it ended long ago, or belongs to an earlier start of the page."""
 
 
@@ -157,7 +157,7 @@ class Jobs:
 
     def _named(self, name: str) -> Job:
         if name not in self._jobs:
-            raise Unknown("this request is not known any more; send it again")
+            raise UnknownJob("this request is not known any more; send it again")
         return self._jobs[name]
 
     def _in_state(self, *states: str) -> list[Job]:

@@ -39,7 +39,7 @@ MOST_PICTURES = 8  # compared at once: 28 pairs
 
 
 @dataclass(frozen=True)
-class Options:
+class StudioOptions:
     """How pictures are to be painted.
 
     Args:
@@ -72,7 +72,7 @@ class Studio:
         """Give the GPU back."""
         self._leases.close()
 
-    def paint(self, theme: str, panels: Sequence[str], options: Options, job: Job) -> dict[str, Any]:
+    def paint(self, theme: str, panels: Sequence[str], options: StudioOptions, job: Job) -> dict[str, Any]:
         """Sets of a theme, each with its consistency.
 
         Raises:
@@ -82,7 +82,7 @@ class Studio:
         record = asked.set_record(theme, panels, options.size or max(painters[-1].recipe.eval_sizes), options.layout)
         return self._painted(painters, record, options, job)
 
-    def edit(self, picture: str, instruction: str, options: Options, job: Job) -> dict[str, Any]:
+    def edit(self, picture: str, instruction: str, options: StudioOptions, job: Job) -> dict[str, Any]:
         """Edits of a picture of the gallery, each with its editing reward.
 
         Raises:
@@ -120,7 +120,7 @@ class Studio:
         mean = fmean(known) if len(known) == len(rows) else None  # of the rest it would depend on which pairs failed
         return {"pictures": list(names), "theme": theme, "pairs": rows, "mean": mean}
 
-    def _painters(self, options: Options, task: Task) -> list[NamedPolicy]:
+    def _painters(self, options: StudioOptions, task: Task) -> list[NamedPolicy]:
         """Who paints: the one to compare with, where there is one, then the chosen one."""
         names = dict.fromkeys(name for name in (options.beside, options.policy) if name is not None)
         return [self._named(name, options.policy, task) for name in names]
@@ -136,7 +136,7 @@ class Studio:
         self,
         painters: Sequence[NamedPolicy],
         record: PromptRecord,
-        options: Options,
+        options: StudioOptions,
         job: Job,
         reference: Image | None = None,
     ) -> dict[str, Any]:

@@ -26,9 +26,9 @@ from paco_core.io.messages import not_yours
 from paco_core.io.project import owner_root
 from paco_core.io.secrets import bare, redacted
 from paco_core.runtime.tracking.database import connect, sqlite_file
-from paco_core.runtime.tracking.journal import DROPPED_TAG, FOLDER, Delivered, Event, Journal
+from paco_core.runtime.tracking.journal import DROPPED_TAG, FOLDER, Delivered, Event, RunJournal
 from paco_core.runtime.tracking.models import Adapted
-from paco_core.runtime.tracking.outbox import Address, Outbox
+from paco_core.runtime.tracking.outbox import Outbox, SenderAddress
 from paco_core.runtime.tracking.sender import Sent, send_left_over, unsent
 from paco_core.runtime.tracking.store import (
     artifact_location,
@@ -83,7 +83,7 @@ class Tracker:
     A disk that is full stops no stage: what cannot be written is dropped with a message and counted.
     """
 
-    def __init__(self, uri: str, journal: Journal | None, outbox: Outbox | None, say: Callable[[str], None]) -> None:
+    def __init__(self, uri: str, journal: RunJournal | None, outbox: Outbox | None, say: Callable[[str], None]) -> None:
         self.uri = uri
         self.dropped = 0  # events that could not be written
         self._journal, self._outbox, self._say = journal, outbox, say
@@ -284,7 +284,7 @@ def _begin(
     tags: Mapping[str, str],
     shown: Mapping[str, object],
     say: Callable[[str], None],
-) -> Journal | None:
+) -> RunJournal | None:
     """The journal of a new run; None, with a message, where the disk does not take it."""
     header = {
         "kind": "run",
@@ -294,11 +294,11 @@ def _begin(
         "uri": bare(uri),
         "needs_credentials": bare(uri) != uri,
         "artifacts": artifact_location(root),
-        "sender": Address.of(root, os.environ).key,
+        "sender": SenderAddress.of(root, os.environ).key,
         "tags": {key: redacted(str(value)) for key, value in tags.items()},
     }
     try:
-        return Journal.begin(root, header)
+        return RunJournal.begin(root, header)
     except OSError as error:
         if not is_unwritable(error):
             raise
@@ -306,7 +306,7 @@ def _begin(
         return None
 
 
-def _end(journal: Journal, status: str, dropped: int, say: Callable[[str], None]) -> None:
+def _end(journal: RunJournal, status: str, dropped: int, say: Callable[[str], None]) -> None:
     if dropped:
         say(f"{dropped} events of this run could not be written and are missing in MLflow (tag {DROPPED_TAG})")
     try:

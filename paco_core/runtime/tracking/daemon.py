@@ -16,7 +16,7 @@ from typing import IO
 from paco_core.io.file_locks import try_hold
 from paco_core.io.imports import uncollected
 from paco_core.io.secrets import redact_tracebacks
-from paco_core.runtime.tracking.outbox import Address
+from paco_core.runtime.tracking.outbox import SenderAddress
 from paco_core.runtime.tracking.sender import POLL_S, Sender
 from paco_core.runtime.tracking.store import brief_requests, tracking_uri
 
@@ -49,7 +49,7 @@ def complain(line: str) -> None:
 
 def main(root: Path) -> None:
     redact_tracebacks()
-    address, uri = Address.of(root, os.environ), tracking_uri(root)
+    address, uri = SenderAddress.of(root, os.environ), tracking_uri(root)
     held = lock(address.file)
     if held is None:
         return

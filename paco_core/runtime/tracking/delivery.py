@@ -15,7 +15,7 @@ from paco_core.io.files import DataError
 from paco_core.io.pictures import read_image
 from paco_core.io.secrets import bare, redacted
 from paco_core.runtime.tracking import database, models
-from paco_core.runtime.tracking.journal import DROPPED_TAG, NOTE_TAG, DamagedJournal, Event, Journal, store_of
+from paco_core.runtime.tracking.journal import DROPPED_TAG, NOTE_TAG, DamagedJournal, Event, RunJournal, store_of
 from paco_core.runtime.tracking.models import Adapted
 
 JOURNAL_TAG = "paco.journal"
@@ -65,7 +65,7 @@ class Delivery:
         left: whether it has.
     """
 
-    def __init__(self, journal: Journal, uri: str, say: Callable[[str], None], *, left: bool = False) -> None:
+    def __init__(self, journal: RunJournal, uri: str, say: Callable[[str], None], *, left: bool = False) -> None:
         self.journal, self.left, self._ours, self._say = journal, left, uri, say
         self.done = journal.delivered()
         self.failures = 0  # attempts in a row that found no answer

@@ -62,7 +62,7 @@ class Delivered:
     refusal: str = ""
 
 
-class Journal:
+class RunJournal:
     """One run's events. The writer appends; one deliverer at a time reads on from where the last one got."""
 
     def __init__(self, home: Path) -> None:
@@ -76,7 +76,7 @@ class Journal:
         return self.home / "events.jsonl"
 
     @classmethod
-    def begin(cls, root: Path, first: Event | None = None) -> Journal:
+    def begin(cls, root: Path, first: Event | None = None) -> RunJournal:
         """A new journal with its first event. Its writer is this process until :meth:`leave`.
 
         Nobody sees it before it is locked and has that event.
@@ -258,15 +258,15 @@ class Journal:
             shutil.rmtree((self.home / str(name)).parent, ignore_errors=True)
 
 
-def store_of(journal: Journal) -> str:
+def store_of(journal: RunJournal) -> str:
     """The URI of a journal's store, as it may be shown."""
     return bare(str((journal.header() or {}).get("uri", "")))
 
 
-def journals(root: Path) -> list[Journal]:
+def journals(root: Path) -> list[RunJournal]:
     """All that lie on disk, oldest first, those of running stages included."""
     homes = (path for path in (owner_root(root) / FOLDER).glob("*") if path.is_dir())
-    return [Journal(path) for path in sorted(homes) if path.name != REFUSED and not path.name.startswith(HIDDEN)]
+    return [RunJournal(path) for path in sorted(homes) if path.name != REFUSED and not path.name.startswith(HIDDEN)]
 
 
 def _event(line: bytes, path: Path, offset: int) -> Event:
@@ -283,7 +283,7 @@ def sweep(root: Path) -> None:
         shutil.rmtree(gone, ignore_errors=True)
 
 
-def _end_of_the_killed(journal: Journal) -> None:
+def _end_of_the_killed(journal: RunJournal) -> None:
     """Cut a torn last line off, and end a run that logged no end."""
     whole, last = 0, b""
     if journal.events.is_file():

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from paco_core.io.file_locks import is_held
 from paco_core.io.project import owner_root
-from paco_core.runtime.tracking.journal import Delivered, Journal, store_of
+from paco_core.runtime.tracking.journal import Delivered, RunJournal, store_of
 
 FOLDER = Path(".paco") / "senders"
 LOOK_S, POLL_S = 0.25, 0.02  # between two looks at a sender; while the stage waits for one
@@ -26,7 +26,7 @@ PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")  # in small or 
 
 
 @dataclass(frozen=True)
-class Address:
+class SenderAddress:
     """Which sender serves a project in an environment: the one that holds the lock on :attr:`file`.
 
     It serves the same code and the same way to the store; ``key`` is a digest of both and shows no value: of the
@@ -39,7 +39,7 @@ class Address:
     key: str
 
     @classmethod
-    def of(cls, root: Path, environment: Mapping[str, str]) -> Address:
+    def of(cls, root: Path, environment: Mapping[str, str]) -> SenderAddress:
         digest = hashlib.sha256()
         for source in sorted(Path(__file__).parent.glob("*.py")):
             digest.update(source.read_bytes())
@@ -57,7 +57,7 @@ class Address:
         return is_held(self.file)
 
 
-def start(address: Address, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+def start(address: SenderAddress, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
     """Start a sender that outlives this process and its working directory, and holds none of its pipes."""
     address.file.parent.mkdir(parents=True, mode=0o700, exist_ok=True)
     code = str(Path(__file__).parents[3])  # where this paco_core lies
@@ -77,10 +77,10 @@ def start(address: Address, environment: Mapping[str, str]) -> subprocess.Popen[
 class Outbox:
     """Brings one journal on its way while its stage runs, which waits for it ``patience_s`` seconds in all."""
 
-    def __init__(self, journal: Journal, root: Path, say: Callable[[str], None], patience_s: float) -> None:
+    def __init__(self, journal: RunJournal, root: Path, say: Callable[[str], None], patience_s: float) -> None:
         self._patience = patience_s
         self._environment = dict(os.environ)
-        self.address = Address.of(root, self._environment)
+        self.address = SenderAddress.of(root, self._environment)
         self._journal, self._say = journal, say
         self._sender: subprocess.Popen[bytes] | None = None
         self._started = -RESTART_S

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from paco_core.io.secrets import bare, redacted
 from paco_core.runtime.tracking.delivery import PAUSES_S, Delivery
-from paco_core.runtime.tracking.journal import DamagedJournal, Journal, journals, sweep
+from paco_core.runtime.tracking.journal import DamagedJournal, RunJournal, journals, sweep
 from paco_core.runtime.tracking.store import brief_requests, tracking_uri
 
 POLL_S = 0.1
@@ -70,7 +70,7 @@ class Sender:
                     self._say(_problem(error))
         return worked
 
-    def _take(self, journal: Journal) -> Delivery | None:
+    def _take(self, journal: RunJournal) -> Delivery | None:
         """Take a journal on, where it is this sender's and no other one is at it."""
         name = journal.home.name
         if time.monotonic() < self._later.get(name, 0.0):
@@ -100,7 +100,7 @@ class Sender:
             self._put_down(journal, math.inf)
         return worked
 
-    def _put_down(self, journal: Journal, until: float = 0.0) -> None:
+    def _put_down(self, journal: RunJournal, until: float = 0.0) -> None:
         if delivery := self._deliveries.pop(journal.home.name, None):
             delivery.journal.free()
         journal.free()
@@ -150,6 +150,6 @@ def send_left_over(root: Path, patience_s: float = 60.0) -> Sent:
         while sender.round() and time.monotonic() < deadline:
             pass
     sender.free()
-    sent = [before - Journal(home).count_waiting() for home, before in left.items()]
+    sent = [before - RunJournal(home).count_waiting() for home, before in left.items()]
     runs, events = sum(count > 0 for count in sent), sum(sent)
     return Sent(runs, events, sum(left.values()) - events, tuple(problems))

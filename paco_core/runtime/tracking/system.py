@@ -32,7 +32,7 @@ class SystemMetrics:
         self._interval = float(os.environ.get("MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL") or INTERVAL_S)
         self._stop = threading.Event()
         self._step = 0
-        self._machine, self._gpus = Machine(), gpus()
+        self._machine, self._gpus = MachineLoad(), gpus()
         self._thread = threading.Thread(target=self._run, name="system-metrics", daemon=True)
 
     def start(self) -> None:
@@ -57,7 +57,7 @@ class SystemMetrics:
         self._step += 1
 
 
-class Machine:
+class MachineLoad:
     """Processor (since the last sample), memory, the disk of ``/``, and network since this was made; in 10⁶ bytes."""
 
     def __init__(self) -> None:

@@ -18,7 +18,7 @@ TRAININGS = "workflowType=machine_learning"  # otherwise the page stands among t
 
 
 @dataclass(frozen=True)
-class Chart:
+class RunChart:
     """One figure of all runs: its course over the samples seen, or its last value as bars."""
 
     metric: str
@@ -51,7 +51,7 @@ class Chart:
 
 def saved_view(key: str, view: View) -> dict[str, str]:
     """The tag that holds a view: the charts in a section of their own, before those that MLflow makes; and columns."""
-    charts = [Chart(*chart) for chart in view.charts]
+    charts = [RunChart(*chart) for chart in view.charts]
     metrics = list(dict.fromkeys(chart.metric for chart in charts))
     state = {
         "compareRunCharts": [chart.card(key) for chart in charts],

@@ -37,7 +37,7 @@ class TokenLogprob:
 
 
 @dataclass(frozen=True)
-class Answer:
+class ModelAnswer:
     """The text, and for one-token answers its log-probability and those of its rivals."""
 
     text: str
@@ -59,10 +59,12 @@ class Answerer:
         """Token ids of the two words that a score is made of."""
         return {YES: self.scorer.yes_id, NO: self.scorer.no_id}
 
-    def __call__(self, asks: Sequence[Ask]) -> list[Answer | Exception]:
+    def __call__(self, asks: Sequence[Ask]) -> list[ModelAnswer | Exception]:
         """Answers in order; a request that cannot be answered has its refusal in its place."""
         faults = {number: self.scorer.fault(ask.query, ask.max_tokens) for number, ask in enumerate(asks)}
-        answers: dict[int, Answer | Exception] = {n: RequestError(400, fault) for n, fault in faults.items() if fault}
+        answers: dict[int, ModelAnswer | Exception] = {
+            n: RequestError(400, fault) for n, fault in faults.items() if fault
+        }
         whole = [number for number in faults if number not in answers]
         short = [number for number in whole if asks[number].max_tokens == 1]
         answers.update(zip(short, self._first_tokens([asks[number] for number in short]), strict=True))
@@ -71,10 +73,10 @@ class Answerer:
             answers.update(zip(long, self._texts([asks[number] for number in long], length), strict=True))
         return [answers[number] for number in range(len(asks))]
 
-    def _texts(self, asks: Sequence[Ask], length: int) -> list[Answer]:
-        return [Answer(text, "stop") for text in self.scorer.generate_reasons([ask.query for ask in asks], length)]
+    def _texts(self, asks: Sequence[Ask], length: int) -> list[ModelAnswer]:
+        return [ModelAnswer(text, "stop") for text in self.scorer.generate_reasons([ask.query for ask in asks], length)]
 
-    def _first_tokens(self, asks: Sequence[Ask]) -> list[Answer | Exception]:
+    def _first_tokens(self, asks: Sequence[Ask]) -> list[ModelAnswer | Exception]:
         """Only what is listed leaves the model's device, in three copies for all asks together."""
         import torch
 
@@ -86,7 +88,7 @@ class Answerer:
         deepest = max(1, *(ask.top for ask in asks))
         values, tokens = logprobs.topk(min(deepest, logprobs.shape[-1]), dim=-1)
         named = self._of_named(logprobs, asks)
-        found: list[Answer | Exception] = []
+        found: list[ModelAnswer | Exception] = []
         for row, (ask, tops, ids) in enumerate(zip(asks, values.tolist(), tokens.tolist(), strict=True)):
             if not finite[row]:
                 found.append(RequestError(422, "the model's logits for this pair are not finite", "not_finite"))
@@ -101,7 +103,7 @@ class Answerer:
             else:
                 rivals = self._named(ids[: ask.top], tops[: ask.top])
             chosen = self._named(ids[:1], tops[:1])[0]
-            found.append(Answer(chosen.token, "length", chosen, rivals))
+            found.append(ModelAnswer(chosen.token, "length", chosen, rivals))
         return found
 
     @staticmethod

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from paco_core.io.decoding import Encoded, TooLarge, Undecodable, read_head
+from paco_core.io.decoding import EncodedPicture, TooLarge, Undecodable, read_head
 from paco_core.serving.budget import WAIT_S, Budget
 from paco_core.serving.engines.media import Media
 from paco_core.serving.protocol import RequestError
@@ -41,7 +41,7 @@ def payload(url: str) -> bytes:
         raise RequestError(400, f"image_url.url: not base64 ({error})", "image_url") from None
 
 
-def decode(encoded: Encoded) -> Image:
+def decode(encoded: EncodedPicture) -> Image:
     """The RGB picture of which :func:`head` read the head.
 
     Raises:
@@ -53,7 +53,7 @@ def decode(encoded: Encoded) -> Image:
         raise _refused(error) from None
 
 
-def head(data: bytes) -> Encoded:
+def head(data: bytes) -> EncodedPicture:
     """The picture in a file's bytes, of which only the head was read, not the pixels.
 
     Raises:
@@ -83,10 +83,10 @@ class _Held:
 @dataclass(frozen=True)
 class _File:
     key: bytes
-    encoded: Encoded
+    encoded: EncodedPicture
 
 
-class Pictures:
+class DecodedPictures:
     """Decoded pictures by the digest of their data URL. All are of one event loop.
 
     Those that requests use stay; the others are kept for the next request that sends the same picture, until room is

@@ -28,11 +28,11 @@ from paco_core.io.imports import uncollected, without
 from paco_core.io.numbers import PORTS, whole
 from paco_core.reward_model.yes_probability import PairQuery
 from paco_core.serving.cache import ScoreCache
-from paco_core.serving.engines.answering import Answer, Ask
+from paco_core.serving.engines.answering import Ask, ModelAnswer
 from paco_core.serving.engines.batching import Batcher
 from paco_core.serving.engines.media import Media
 from paco_core.serving.engines.metrics import ServerMetrics
-from paco_core.serving.engines.pictures import Pictures
+from paco_core.serving.engines.pictures import DecodedPictures
 from paco_core.serving.engines.usage import Count, Usage, counter
 from paco_core.serving.guard import SameSite, authorise, bodies, body_of
 from paco_core.serving.protocol import ChatRequest, RequestError
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("paco.serving")
 
 
-class Server:
+class ModelServer:
     """The state behind the handlers: one model under one name.
 
     Args:
@@ -62,14 +62,14 @@ class Server:
         count: Count,
         answer_tokens: dict[str, int] | None = None,
         api_key: str | None = None,
-        pictures: Pictures | None = None,
+        pictures: DecodedPictures | None = None,
     ) -> None:
         self.name, self.answer_tokens, self.api_key, self._count = name, answer_tokens, api_key, count
         self.metrics = ServerMetrics()
-        self.bodies, self.pictures = bodies(), pictures or Pictures()
+        self.bodies, self.pictures = bodies(), pictures or DecodedPictures()
         self.metrics.tally("paco_pictures_decoded", "Pictures decoded", lambda: self.pictures.decoded)
         self.metrics.tally("paco_pictures_known", "Pictures decoded before", lambda: self.pictures.known)
-        self.batcher: Batcher[Ask, Answer] = Batcher(answer, max_batch, self.metrics.batch.observe)
+        self.batcher: Batcher[Ask, ModelAnswer] = Batcher(answer, max_batch, self.metrics.batch.observe)
         self.started = int(time.time())
 
     async def chat(self, body: bytes) -> dict[str, Any]:
@@ -94,7 +94,7 @@ class Server:
         return {"object": "list", "data": [card]}
 
 
-def completion(answer: Answer, model: str, logprobs: bool, usage: Usage) -> dict[str, Any]:
+def completion(answer: ModelAnswer, model: str, logprobs: bool, usage: Usage) -> dict[str, Any]:
     """A chat completion in OpenAI's shape."""
     content = None
     if logprobs and answer.chosen is not None:
@@ -117,7 +117,7 @@ def completion(answer: Answer, model: str, logprobs: bool, usage: Usage) -> dict
     }
 
 
-def build_app(server: Server, host: str = "127.0.0.1") -> Starlette:
+def build_app(server: ModelServer, host: str = "127.0.0.1") -> Starlette:
     """The application: ``/v1/models``, ``/v1/chat/completions``, ``/health``, ``/metrics``.
 
     Args:
@@ -178,7 +178,7 @@ def build_app(server: Server, host: str = "127.0.0.1") -> Starlette:
     )
 
 
-def tell_caches(server: Server, network: Network, scores: Path | None) -> None:
+def tell_caches(server: ModelServer, network: Network, scores: Path | None) -> None:
     """Have the server's metrics report what the model and the clients did not have to do again."""
     tally = server.metrics.tally
     tally("paco_panels_encoded", "Pictures through the vision tower", lambda: network.encoded)
@@ -241,14 +241,14 @@ def _serve(args: argparse.Namespace) -> None:
         )
         scorer.warm_up()
     answerer = Answerer(scorer)
-    server = Server(
+    server = ModelServer(
         answerer,
         args.served_model_name,
         max_batch=args.max_batch,
         answer_tokens=answerer.answer_tokens,
         count=counter(scorer.network),
         api_key=os.environ.get(API_KEY),
-        pictures=Pictures(Media(args.allow_media)),
+        pictures=DecodedPictures(Media(args.allow_media)),
     )
     tell_caches(server, scorer.network, args.score_cache)
     log.info("%s loaded from %s in %.1f s", args.served_model_name, args.model, time.monotonic() - began)

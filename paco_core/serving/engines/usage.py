@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from paco_core.serving.engines.answering import Answer, Ask
+from paco_core.serving.engines.answering import Ask, ModelAnswer
 
 if TYPE_CHECKING:
     from paco_core.reward_model.network import Network
@@ -25,14 +25,14 @@ class Usage:
         return {"prompt_tokens": self.prompt, "completion_tokens": self.completion, "total_tokens": total}
 
 
-Count = Callable[[Ask, Answer], Usage]
+Count = Callable[[Ask, ModelAnswer], Usage]
 
 
 def counter(network: Network) -> Count:
     """Counts by the model's own tokenizer; a question was tokenised to be answered, and is looked up."""
     tokenizer = network.processor.tokenizer
 
-    def count(ask: Ask, answer: Answer) -> Usage:
+    def count(ask: Ask, answer: ModelAnswer) -> Usage:
         pictures = (network.grid(ask.query.first), network.grid(ask.query.second))
         said = 1 if ask.max_tokens == 1 else len(tokenizer(answer.text)["input_ids"])
         return Usage(len(network.prompt(ask.query.instruction, pictures).ids), said)

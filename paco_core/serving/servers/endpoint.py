@@ -29,7 +29,7 @@ from paco_core.serving.client import RewardClient
 from paco_core.serving.engines import launch, launch_gateway, vllm
 from paco_core.serving.errors import ServingError
 from paco_core.serving.servers.process import tail
-from paco_core.serving.servers.registry import GATEWAY, Record, Registry, ServerSettings
+from paco_core.serving.servers.registry import GATEWAY, Registry, ServerRecord, ServerSettings
 from paco_core.serving.transport import Patience, RequestFailed, Transport
 
 POLL_S = 0.05
@@ -252,7 +252,7 @@ def _await_models(url: str, name: str, registry: Registry, serving: ServingParam
     transport.close()
 
 
-def _endpoint(record: Record, folder: Path, serving: ServingParams, registry: Registry) -> RewardEndpoint:
+def _endpoint(record: ServerRecord, folder: Path, serving: ServingParams, registry: Registry) -> RewardEndpoint:
     log = registry.log(record.name)
     made = record.url, record.name, record.pid, record.engine, record.dtype, record.device, record.code
     return RewardEndpoint(*made, folder, serving, log)
@@ -274,7 +274,7 @@ def gateway(serving: ServingParams, root: Path) -> str:
         GATEWAY, "", serving.host, serving.gateway_port, "", 0.0, lambda _h, _p, fd: launch_gateway(fd, serving, root)
     )
 
-    def ready(made: Record) -> None:
+    def ready(made: ServerRecord) -> None:
         _await_models(made.url, GATEWAY, registry, serving, time.monotonic() + serving.start_timeout_s)
 
     record, lived = _kept(registry, GATEWAY, start, ready)
@@ -282,8 +282,8 @@ def gateway(serving: ServingParams, root: Path) -> str:
 
 
 def _kept(
-    registry: Registry, name: str, settings: ServerSettings, ready: Callable[[Record], object]
-) -> tuple[Record, bool]:
+    registry: Registry, name: str, settings: ServerSettings, ready: Callable[[ServerRecord], object]
+) -> tuple[ServerRecord, bool]:
     """A ready server that stays until :func:`down`, and whether it lived before; one that fails is ended."""
     before = registry.living(name)
     record, lease = registry.join(name, settings, stay=True)

@@ -33,7 +33,7 @@ GATEWAY = "gateway"  # name and engine of the server that passes requests on to 
 
 
 @dataclass(frozen=True)
-class Record:
+class ServerRecord:
     """A server that was started: its name, address and supervisor."""
 
     name: str
@@ -67,7 +67,7 @@ class ServerSettings:
     device: str = ""
     limits: str = ""
 
-    def differs(self, record: Record) -> str | None:
+    def differs(self, record: ServerRecord) -> str | None:
         """Why a living server is not the one that this would start, None where it is: its answers would be others.
 
         Depends on: weights, code, engine, number format, device, and what is refused. Holds: the name, which carries
@@ -110,12 +110,12 @@ class Registry:
         """Whether a server of that name was started and not ended since: it lives, or it died."""
         return (self.home(name) / "server.json").is_file()
 
-    def living(self, name: str) -> Record | None:
+    def living(self, name: str) -> ServerRecord | None:
         """The record of a server whose supervisor lives."""
         if not self.is_recorded(name) or not is_held(self.home(name) / "alive"):
             return None
         try:
-            return Record(**read_json(self.home(name) / "server.json"))
+            return ServerRecord(**read_json(self.home(name) / "server.json"))
         except DataError:
             if self.is_recorded(name):
                 raise
@@ -127,7 +127,7 @@ class Registry:
     def is_kept(self, name: str) -> bool:
         return (self.home(name) / "stay").exists()
 
-    def join(self, name: str, recipe: ServerSettings, stay: bool = False) -> tuple[Record, IO[bytes]]:
+    def join(self, name: str, recipe: ServerSettings, stay: bool = False) -> tuple[ServerRecord, IO[bytes]]:
         """Take a lease of a living server of that name, or start one; safe in a race of many processes.
 
         Returns the record and the lease: a locked file that is held while open.
@@ -151,14 +151,16 @@ class Registry:
                 raise ServingError(f"server {name} does not stop; see {self.log(name)}")
             time.sleep(0.02)
 
-    def _refuse_in_use(self, record: Record, differs: str) -> None:
+    def _refuse_in_use(self, record: ServerRecord, differs: str) -> None:
         if self.is_kept(record.name) or self.leases(record.name):
             raise ServingError(
                 f"server {record.name} (process {record.pid}) {differs}, and is in use; wait until it ends, or end it "
                 f"with `paco serve down {record.name}`"
             )
 
-    def _enter(self, name: str, record: Record | None, recipe: ServerSettings, stay: bool) -> tuple[Record, IO[bytes]]:
+    def _enter(
+        self, name: str, record: ServerRecord | None, recipe: ServerSettings, stay: bool
+    ) -> tuple[ServerRecord, IO[bytes]]:
         home = self.home(name)
         lease = hold(home / "leases" / f"{os.getpid()}-{uuid.uuid4().hex[:8]}")
         if record is None:
@@ -172,7 +174,7 @@ class Registry:
             (home / "stay").touch()
         return record, lease
 
-    def _start(self, name: str, recipe: ServerSettings) -> Record:
+    def _start(self, name: str, recipe: ServerSettings) -> ServerRecord:
         home = self.home(name)
         if not is_loopback(recipe.host) and not os.environ.get(API_KEY):
             raise ServingError(
@@ -189,7 +191,7 @@ class Registry:
         address = f"[{host}]" if ":" in host else host
         url, now = f"http://{address}:{port}", time.time()
         made = recipe.dtype, recipe.code, recipe.device, recipe.limits
-        record = Record(name, url, pid, recipe.engine, recipe.model, now, *made)
+        record = ServerRecord(name, url, pid, recipe.engine, recipe.model, now, *made)
         write_json(home / "server.json", asdict(record))
         return record
 
@@ -203,7 +205,7 @@ class Registry:
         if record is not None:
             self._wait_dead(name)
 
-    def stop(self, name: str) -> Record | None:
+    def stop(self, name: str) -> ServerRecord | None:
         """Stop a server even where others use it; None when none lives."""
         with self.guard():
             (self.home(name) / "stay").unlink(missing_ok=True)
@@ -212,7 +214,7 @@ class Registry:
             self._wait_dead(name)
         return record
 
-    def _retire(self, name: str) -> Record | None:
+    def _retire(self, name: str) -> ServerRecord | None:
         record = self.living(name)
         (self.home(name) / "server.json").unlink(missing_ok=True)
         if record is not None:
