@@ -32,7 +32,8 @@ def python(code: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.slow
 def test_every_process_pretends_from_the_import_of_torch_on(machine: None) -> None:
     code = (
-        "import sys, os; print('torch' in sys.modules); import torch; os.environ['CUDA_VISIBLE_DEVICES'] = '1';"
+        "import sys, os; from importlib.util import find_spec; find_spec('torch'); print('torch' in sys.modules);"
+        "import torch; os.environ['CUDA_VISIBLE_DEVICES'] = '1';"
         "print(torch.zeros(2, device='cuda').device, torch.cuda.device_count())"
     )
     assert python(code).stdout.split() == ["False", "cuda:0", "1"]

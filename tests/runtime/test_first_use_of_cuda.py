@@ -8,7 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
+from pretended_cuda import pretended
+from pretended_cuda.machine import uuid
 
 from paco_core.config.params import Params, load
 from paco_core.io import gpus
@@ -79,6 +82,25 @@ def test_all_who_compute_in_a_process_share_its_gpu(params: Params) -> None:
             assert held() == ["GPU-a"]
         assert held() == ["GPU-a"]
     assert held() == []
+
+
+def test_cuda_has_the_leased_gpu_and_was_not_used_before(params: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a pretended machine of two, of which another process has the first."""
+    monkeypatch.setenv(gpus.VISIBLE, f"{uuid(0)},{uuid(1)}")
+    other = gpus.take([gpus.Gpu("0", uuid(0))], 1, "a stage", print)
+    monkeypatch.setenv(gpus.VISIBLE, f"{uuid(0)},{uuid(1)}")
+    with pretended(), placement.one_gpu(["cuda"], "paint", params):
+        assert os.environ[gpus.VISIBLE] == uuid(1) and torch.cuda.device_count() == 1
+        assert torch.zeros(1, device="cuda").device == torch.device("cuda:0")
+    monkeypatch.setenv(gpus.VISIBLE, f"{uuid(0)},{uuid(1)}")
+    with pretended():
+        assert torch.cuda.device_count() == 2
+        with (
+            placement.one_gpu(["cuda"], "paint", params),
+            pytest.raises(RuntimeError, match="CUDA_VISIBLE_DEVICES became .* after CUDA's first use"),
+        ):
+            torch.zeros(1, device="cuda")
+    other[0].close()
 
 
 def test_a_process_gets_its_own_gpu_again_and_no_other(params: Params) -> None:

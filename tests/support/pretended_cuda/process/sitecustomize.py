@@ -9,13 +9,13 @@ class _Torch(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path=None, target=None):  # type: ignore[no-untyped-def]
         if name != "torch":
             return None
-        sys.meta_path.remove(self)
         spec = importlib.machinery.PathFinder.find_spec(name, path)
         if spec is None or spec.loader is None:
             return spec
         execute = spec.loader.exec_module
 
         def and_pretend(module):  # type: ignore[no-untyped-def]
+            sys.meta_path.remove(self)
             execute(module)
             import pretended_cuda
 
