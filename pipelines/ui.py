@@ -151,6 +151,8 @@ def _keep(root: Path, chosen: Sequence[UiProcess]) -> int:
     interrupt_on(signal.SIGINT, signal.SIGTERM)  # SIGINT too: a shell's background job starts with it ignored
     try:
         env = environment(root, chosen)
+        names = " and ".join(server.name for server in chosen if server.port)
+        print(f"starting {names}; their addresses follow", file=sys.stderr, flush=True)
         for server in chosen:
             if server.before and subprocess.run(server.before, cwd=root, env=env).returncode != 0:
                 print(f"{server.name} cannot start; the reason is above", file=sys.stderr)

@@ -27,7 +27,7 @@ PACKAGES = (
     "dagster", "dagster-dvc", "dvc", "mlflow", "antlr4-python3-runtime", "hydra-core",
 )  # fmt: skip
 OPTIONAL = ("bitsandbytes", "boto3", "dagster-k8s", "dagster-postgres", "deepspeed", "rapidocr", "ray")
-PORTS = {3000: "Dagster", 5000: "MLflow", 7860: "annotation"}
+PORTS = {3000: "Dagster", 5000: "MLflow", 7860: "annotation", 7861: "play"}
 SHOWN_VARIABLES = (
     "PACO_",
     "MLFLOW_",

@@ -15,6 +15,7 @@ from pydantic import BaseModel
 
 from paco_core.io.content import content_of
 from paco_core.io.files import DataError
+from paco_core.io.nearest import meant
 
 
 @dataclass(frozen=True)
@@ -52,8 +53,9 @@ class Reference:
             lost = f"folder {self.value} is missing" if kind == "folder" else f"{self.value} is missing"
         remedy = self.names.remedy.format(kind=self.names.kind)
         if self.value.startswith("data/zoo/"):
-            remedy = f"restore it with `git checkout -- {self.value}`"
-        return f"{lost}; {remedy}"
+            remedy = f"what came with the project returns by `git checkout -- {self.value}`"
+        beside = [] if path.exists() else [one.name for one in path.parent.glob("*")]
+        return f"{lost}; {meant(path.name, beside)}{remedy}"
 
     def is_of_hub(self, root: Path) -> bool:
         """Whether a model or an adapter is loaded from a hub."""

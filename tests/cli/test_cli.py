@@ -221,8 +221,12 @@ def test_the_command_finds_rewards_in_the_project_s_folder(project: Path) -> Non
 @pytest.mark.parametrize(
     ("key", "value", "remedy"),
     [
-        ("edits.painters.1.model", "data/zoo/nope", "restore it with `git checkout -- data/zoo/nope`"),
-        ("cot_labels.model", "data/zoo/nope", "restore it with `git checkout -- data/zoo/nope`"),
+        (
+            "edits.painters.1.model",
+            "data/zoo/nope",
+            "what came with the project returns by `git checkout -- data/zoo/nope`",
+        ),
+        ("cot_labels.model", "data/zoo/nope", "what came with the project returns by `git checkout -- data/zoo/nope`"),
         ("policies.recipes.flux_t2is.start", "./lora", "put the adapter there or name another"),
         ("pairs.keep_out", "data/external/bench", "put the benchmark there or name another"),
         ("pairs.imported", "data/external/pairs", "make it with `paco dataset import` or name another"),

@@ -40,10 +40,17 @@ def test_what_is_missing_is_found_by_its_type(tmp_path: Path) -> None:
     assert faults(tmp_path, whole) == {
         "parts.a.start": "folder data/gone is missing; put the model there or name another",
         "painters.1": "data/table is a file, expected a folder; put the model there or name another",
-        "painters.2": "folder data/zoo/flux is missing; restore it with `git checkout -- data/zoo/flux`",
+        "painters.2": "folder data/zoo/flux is missing; what came with the project returns by `git checkout -- "
+        "data/zoo/flux`",
         "file": "data/there is a folder, expected a file; put the file there or name another",
     }
     assert [found.key for found in references(whole) if found.is_of_hub(tmp_path)] == ["parts.b.model"]
+
+
+def test_a_misspelt_folder_is_answered_with_the_one_beside_it(tmp_path: Path) -> None:
+    (tmp_path / "data/zoo/flux").mkdir(parents=True)
+    found = faults(tmp_path, Whole(parts={}, painters=["data/zoo/fluxx"]))
+    assert "did you mean 'flux'?" in found["painters.0"]
 
 
 def test_unset_references_and_other_texts_are_none(tmp_path: Path) -> None:

@@ -115,6 +115,7 @@ def test_one_signal_ends_all(tmp_path: Path) -> None:
     running = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert running.stdout is not None and running.stderr is not None
     assert [running.stdout.readline() for _ in range(3)] == [b"up\n"] * 3
+    assert running.stderr.readline() == b"starting MLflow and Dagster; their addresses follow\n"
     said = [running.stderr.readline().decode() for _ in range(3)]
     named = zip(("MLflow", "Dagster"), arguments[3:5], strict=True)
     assert said[:2] == [f"{name} on http://127.0.0.1:{port}\n" for name, port in named]
