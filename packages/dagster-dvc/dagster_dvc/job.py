@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import dagster as dg
 from dagster._core.definitions.assets.graph.asset_graph import AssetGraph
@@ -39,14 +39,18 @@ class WholeGraphJob(UnresolvedAssetJobDefinition):
 
 
 def build_whole_graph_job(
-    project: DvcProject, name: str = "whole_graph", *, translator: DagsterDvcTranslator | None = None
+    project: DvcProject,
+    name: str = "whole_graph",
+    *,
+    translator: DagsterDvcTranslator | None = None,
+    exclude: Sequence[str] = (),
 ) -> WholeGraphJob:
-    """The job that materialises every asset of a project, with its checks, in one run.
+    """The job that materialises every asset of a project but those of ``exclude``, with its checks, in one run.
 
     Raises:
         DvcProjectError: when partitions read partitions: Dagster looks for the run's partition key then.
     """
-    groups = [project.groups[name] for name in project.assets]
+    groups = [project.groups[name] for name in project.assets if name not in exclude]
     for group in groups:
         above = [up for up in project.group_upstream[group.name] if up != group.name and project.groups[up].dimensions]
         if group.dimensions and above:

@@ -103,7 +103,7 @@ class DagsterDvcTranslator:
 
     def get_deps(self, project: DvcProject, group: Group) -> list[dg.AssetDep]:
         named = set(project.assets) - {group.name}
-        upstream = [project.groups[name] for name in project.group_upstream[group.name] if name in named]
+        upstream = [project.groups[name] for name in project.forward[group.name] if name in named]
         read = {dep for stage in group.stages for dep in stage.deps}
         tracked = [out for out in project.tracked if any(overlap(out.path, dep) for dep in read)]
         return [

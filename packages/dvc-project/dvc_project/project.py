@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from dvc_project.artifacts import Artifact, artifacts
+from dvc_project.circles import without_circles
 from dvc_project.derived import Derived
 from dvc_project.errors import DvcProjectError
 from dvc_project.hashing import Workspace, digest
@@ -246,8 +247,8 @@ class DvcProject:
 
     @property
     def assets(self) -> list[str]:
-        """Entries under ``stages`` that are data, and not bookkeeping."""
-        return [name for name, group in self.groups.items() if _is_asset(group)]
+        """Entries under ``stages`` that are data, and not bookkeeping; a ``foreach`` without items is none."""
+        return [name for name, group in self.groups.items() if group.stages and _is_asset(group)]
 
     def bookkeeping(self, stage: Stage) -> list[Stage]:
         """The bookkeeping stages that a stage reads."""
@@ -274,6 +275,15 @@ class DvcProject:
             name: tuple(dict.fromkeys(self.stages[u].group for s in group.stages for u in self.upstream[s.name]))
             for name, group in self.groups.items()
         }
+
+    @cached_property
+    def forward(self) -> dict[str, tuple[str, ...]]:
+        """:attr:`group_upstream` without circles; see :func:`without_circles`."""
+        same: dict[str, set[str]] = {name: set() for name in self.groups}
+        for stage in self.stages.values():
+            read = (self.stages[name] for name in self.upstream[stage.name])
+            same[stage.group] |= {up.group for up in read if up.item == stage.item}
+        return without_circles(self.group_upstream, same)
 
     def order(self) -> list[Stage]:
         """All stages, producers first.
