@@ -176,15 +176,14 @@ def annotate(args: argparse.Namespace) -> None:
 
     root = project_root()
     if args.action == "serve":
-        command.serve(
-            root, args.port, command.AnnotateOptions(args.annotators, args.overlap, args.instances, args.retire)
-        )
+        asked = command.AnnotateOptions(args.annotators, args.overlap, args.instances, args.retire, args.round)
+        command.serve(root, args.port, asked)
     elif args.action == "export":
         print(command.export(root, args.folder, args.address))
     elif args.action == "save":
         print(command.save(root))
     else:
-        _show(args, command.status(root))
+        _show(args, command.status(root, args.round))
 
 
 def dataset(args: argparse.Namespace) -> None:

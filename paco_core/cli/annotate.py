@@ -12,6 +12,7 @@ from paco_core.data.annotation import answer_file
 from paco_core.data.annotation.agreement import agreement
 from paco_core.data.annotation.people import from_answers
 from paco_core.data.annotation.store import AnswerStore
+from paco_core.data.of_round import task_of_round
 from paco_core.data.pairs.rankings import COLUMNS
 from paco_core.io import paths
 from paco_core.io.answer import Answer
@@ -33,6 +34,7 @@ class AnnotateOptions:
     overlap: int | None = None
     instances: int | None = None
     retire: str | None = None
+    round: str | None = None
 
 
 def serve(root: Path, port: int, options: AnnotateOptions) -> None:
@@ -112,6 +114,9 @@ def open_queue(root: Path, store: AnswerStore, options: AnnotateOptions) -> Anno
     if overlap > people:
         raise DataError(f"--overlap {overlap}: each instance needs that many annotators, there are {people}")
     store.recruit(people)
+    if options.round is not None:
+        task = task_of_round(root, load(root / PARAMS_FILE), options.round)
+        return AnnotationQueue(store, task.instances, task.panels, overlap)
     count = store.setting("instances", options.instances)
     instances = read_table(root / paths.RANKINGS / "instances.parquet", require=COLUMNS)
     return AnnotationQueue(store, instances, PanelStore.below(root / paths.GRIDS), overlap, count)
@@ -154,7 +159,7 @@ def export(root: Path, folder: Path, address: str | None) -> str:
     )
 
 
-def status(root: Path) -> Answer:
+def status(root: Path, number: str | None = None) -> Answer:
     """How far everybody is, how well they agree, and who is doubtful.
 
     Raises:
@@ -162,7 +167,7 @@ def status(root: Path) -> Answer:
     """
     with _store(root) as store:
         unsaved = answer_file.unsaved(root, store.every())
-        queue = open_queue(root, store, AnnotateOptions())
+        queue = open_queue(root, store, AnnotateOptions(round=number))
         sizes = {name: len(instance.candidates) for name, instance in queue.instances.items()}
         found = from_answers(store.latest(), sizes, queue.pictures)
         progress = queue.progress()

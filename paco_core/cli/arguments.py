@@ -196,6 +196,7 @@ def _add_annotation(verb: Callable[..., argparse.ArgumentParser]) -> None:
     annotate.add_argument(
         "--instances", type=whole(1), help="a random subset of this size (default: as before, or all)"
     )
+    annotate.add_argument("--round", metavar="N", help="what this round asks for, to serve or for status")
     annotate.add_argument("--retire", metavar="NAME", help="give this annotator's open work to the others")
     annotate.add_argument("--json", action="store_true", help="JSON instead of text, for status")
 

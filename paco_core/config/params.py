@@ -45,6 +45,7 @@ from paco_core.config.params_losses import EarlyStop, HackMeter
 from paco_core.config.params_policies import PoliciesParams, PolicyRecipe, PolicyTraining
 from paco_core.config.params_reward import RewardParams, ServingParams
 from paco_core.config.params_rewards import HttpScorer, RewardSet, RewardTerm, Rubric
+from paco_core.config.params_rounds import RoundsParams
 from paco_core.io.files import DataError
 from paco_core.io.nearest import nearest
 
@@ -126,6 +127,7 @@ class Params(Section):
     t2is: T2isParams
     t2is_bench: T2isBenchParams
     gedit: GeditParams
+    rounds: RoundsParams = Field(default_factory=RoundsParams)
 
     @model_serializer(mode="wrap")
     def _as_in_file(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -139,6 +141,13 @@ class Params(Section):
                 "edits.painters paint what only the embedded world can label (world and edit_prompts.source: "
                 "storybook); elsewhere leave painters empty and import labelled triples (pairs.editing.source: import)"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _rounds_train_a_recipe(self) -> Params:
+        if self.rounds.items and self.rounds.recipe not in self.policies.recipes:
+            known = ", ".join(self.policies.recipes)
+            raise ValueError(f"rounds.recipe {self.rounds.recipe!r}: no recipe of policies.recipes; there are: {known}")
         return self
 
 

@@ -26,13 +26,24 @@ T2IS_BENCH = Path("data/t2is_bench")
 GEDIT = Path("data/gedit")
 REPORT = Path("data/report")
 METRICS = Path("data/metrics")
+ROUNDS = Path("data/rounds")
+ROUND = "round_"  # before the name of a stage in dvc.yaml: the same stage in a round
+
+
+def in_round(stage: str) -> str | None:
+    """The stage that an entry of ``dvc.yaml`` runs again in rounds; None for one that is no part of rounds."""
+    return stage.removeprefix(ROUND) if stage.startswith(ROUND) else None
 
 
 def producer(path: Path) -> str | None:
     """The stage that makes a path, absolute or relative to the root; None for what comes from elsewhere.
 
-    A stage writes below ``data/NAME``, and has the file ``paco_core/stages/NAME.py``.
+    A stage writes below ``data/NAME``, and has the file ``paco_core/stages/NAME.py``. In round N it is called
+    ``round_NAME@N`` and writes below ``data/rounds/N/NAME``.
     """
+    for place in (path, *path.parents):
+        if place.parent.parent.name == ROUNDS.name and (STAGES / f"{place.name}.py").is_file():
+            return f"{ROUND}{place.name}@{place.parent.name}"
     names = (place.name for place in (path, *path.parents) if place.parent.name == DATA.name)
     return next((name for name in names if (STAGES / f"{name}.py").is_file() and name != "__init__"), None)
 

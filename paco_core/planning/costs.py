@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from dvc_project.project import DvcProject
 from paco_core.config.params import Params
+from paco_core.io.paths import in_round
 from paco_core.planning.amounts import CPU_SECONDS, seconds
 from paco_core.planning.device_memory import device_memory, painting_gb
 from paco_core.planning.weights import model_gb
 from paco_core.planning.workload import Workload
 from paco_core.policies.families import edits, family_of
+from paco_core.runtime.rounds import params_of
 from paco_core.runtime.stage import BASE_GB, Cost, Stage
 from paco_core.tasks.base import Task
 from paco_core.tasks.table import recipes_of
@@ -30,6 +33,20 @@ def stage_costs(stages: Mapping[str, Stage], params: Params, root: Path) -> dict
             found[name] = cost
         else:
             found |= {f"{name}@{item}": one for item, one in cost.items()}
+    return found | _round_costs(stages, params, root)
+
+
+def _round_costs(stages: Mapping[str, Stage], params: Params, root: Path) -> dict[str, Cost]:
+    """Of the stages that each round runs again, with its parameters."""
+    found = dict[str, Cost]()
+    groups = DvcProject(root).groups if params.rounds.items else {}
+    again = {name: stages[of] for name in groups if (of := in_round(name)) is not None and of in stages}
+    for number in params.rounds.items:
+        for name, stage in again.items():
+            cost = (
+                stage.cost(params_of(params, name, number), root) if stage.cost else Cost("no estimate", seconds=None)
+            )
+            found[f"{name}@{number}"] = cost if isinstance(cost, Cost) else cost[params.rounds.recipe]
     return found
 
 

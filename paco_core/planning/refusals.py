@@ -51,7 +51,19 @@ def refusals(params: Params, root: Path, stages: Mapping[str, Stage]) -> list[st
     if paths.T2IS_BENCH.name not in idle:
         _t2is_bench(found, params, root)
     _viescore(found, params, root)
+    _rounds(found, params)
     return found
+
+
+def _rounds(found: Problems, params: Params) -> None:
+    name = params.rounds.recipe
+    if params.rounds.items and name not in (sets := recipes_of(SETS, params.policies)):
+        found.append(f"rounds.recipe: {name} does not paint sets; those that do: {', '.join(sets) or 'none'}")
+    if params.rounds.items and params.grids.model != params.policies.recipes[name].model:
+        found.append(
+            f"rounds.recipe: {name} trains {params.policies.recipes[name].model}, and grids.model is "
+            f"{params.grids.model}; a round paints with the policy, so both must be the same"
+        )
 
 
 def _foreseen(found: Problems, params: Params, root: Path) -> Foreseen:

@@ -32,6 +32,7 @@ from paco_core.runtime.code.stage_code import StageCode, StageCodes
 from paco_core.runtime.process import prepare
 from paco_core.runtime.provenance import records
 from paco_core.runtime.provenance.chain import RECIPE_TAG, STAGE_TAG, Run
+from paco_core.runtime.rounds import params_of, placed
 from paco_core.runtime.stage import Stage
 from paco_core.runtime.tracking import Tracker, dagster_url, git_state, open_run
 from paco_core.runtime.tracking.journal import NOTE_TAG
@@ -66,12 +67,32 @@ class StageContext:
     def label(self) -> str:
         return stage_label(self.name, self.item)
 
+    @property
+    def round(self) -> str | None:
+        """The number of the round in which the stage runs; None where it runs by itself."""
+        return self.item if paths.in_round(self.name) else None
+
+    def place(self, path: Path) -> Path:
+        """A path of :mod:`paco_core.io.paths` as this stage uses it: in a round the round's own."""
+        return placed(self.root, self.label, path)
+
     def read(self, path: Path) -> Path:
         """The absolute path of an input of this stage; logged as a data set with its DVC md5.
 
         Raises:
             DataError: when it does not exist, naming the stage that makes it.
         """
+        return self._input(self.place(path))
+
+    def read_before(self, path: Path) -> Path:
+        """In a round the absolute path of what the round before made, which is an input, too.
+
+        Raises:
+            DataError: when it does not exist, naming the stage that makes it.
+        """
+        return self._input(Path(self.params.rounds.items[str(self.round)].after, path.relative_to(paths.DATA)))
+
+    def _input(self, path: Path) -> Path:
         full = self.root / path
         if not full.exists():
             owner = paths.producer(path)
@@ -93,7 +114,7 @@ class StageContext:
 
     def writing(self, path: Path) -> AbstractContextManager[Path]:
         """A temporary path that becomes the out ``path`` when the block succeeds."""
-        return atomic(self.root / path, replace=True)
+        return atomic(self.root / self.place(path), replace=True)
 
     @property
     def unfinished(self) -> Path:
@@ -140,7 +161,7 @@ class StageContext:
         for start, path in (measures or {}).items():
             of_model = {k: v for k, v in left.items() if k.startswith(f"{self.name}/{start}")}
             left = {k: v for k, v in left.items() if k not in of_model}
-            self.tracker.metrics(of_model, measures=self._maker(path))
+            self.tracker.metrics(of_model, measures=self._maker(self.place(path)))
         self.tracker.metrics(left)
         self.say(f"{self.label}: {figures_text.line(metrics, file.as_posix())}")
 
@@ -200,7 +221,7 @@ def open_stage(name: str, item: str | None, root: Path, stage: Stage = _UNDECLAR
     Raises:
         ParamsError: when ``params.yaml`` is invalid; nothing has been started then.
     """
-    params = load(root / PARAMS_FILE)
+    params = params_of(load(root / PARAMS_FILE), name, item)
     prepare(params.threads)
     label = stage_label(name, item)
     code = StageCodes.present(root).of(name, item)

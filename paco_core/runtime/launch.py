@@ -5,27 +5,56 @@ from __future__ import annotations
 import os
 import time
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Protocol
 
 from dvc_project.project import stages_of
-from paco_core.config.params import PARAMS_FILE, ParamsError, load
+from paco_core.config.params import PARAMS_FILE, Params, ParamsError, load
 from paco_core.io import files, targets
 from paco_core.io.imports import rarely_collected
 from paco_core.runtime import launchers
+from paco_core.runtime.code.stage_code import StageCode, StageCodes
 from paco_core.runtime.context import StageContext, open_stage, stage_label
 from paco_core.runtime.launchers.rendezvous import lost_ranks
 from paco_core.runtime.placement import take_gpus
 from paco_core.runtime.process import prepare
+from paco_core.runtime.rounds import params_of, placed
 from paco_core.runtime.stage import Stage
 from paco_core.runtime.stage_lock import only_run
 
 SECONDS = Path(".paco") / "seconds"  # outside the outs: time is no result
 
 
+@dataclass(frozen=True)
+class Rank:
+    """What a further rank of a training knows: what the first one's context says, without its reports."""
+
+    params: Params
+    root: Path
+    name: str
+    item: str | None
+
+    @property
+    def label(self) -> str:
+        return stage_label(self.name, self.item)
+
+    @property
+    def code(self) -> StageCode:
+        return StageCodes.present(self.root).of(self.name, self.item)
+
+    def place(self, path: Path) -> Path:
+        """See :meth:`StageContext.place`."""
+        return placed(self.root, self.label, path)
+
+    def read(self, path: Path) -> Path:
+        """The absolute path of an input; the first rank has said where it is missing."""
+        return self.root / self.place(path)
+
+
 class StageFile(Protocol):
-    """A module of ``paco_core/stages``: what it declares, and what it does. ``assist(params, item, root)`` runs on the
-    further ranks of a stage that declares ``processes``; the others have none.
+    """A module of ``paco_core/stages``: what it declares, and what it does. ``assist(rank)`` runs on the further ranks
+    of a stage that declares ``processes``, with a :class:`Rank`; the others have none.
     """
 
     STAGE: Stage
@@ -46,7 +75,7 @@ def run_stage(name: str, stage: StageFile, item: str | None, root: Path) -> None
     _check_item(name, item, root)
     launcher = launchers.chosen()
     if int(os.environ.get("RANK", "0")) > 0:
-        _assist(stage, item, root)
+        _assist(name, stage, item, root)
         return
     label = stage_label(name, item)
     if (entry := stages_of(root).get(label)) is not None:
@@ -94,13 +123,13 @@ def _check_item(name: str, item: str | None, root: Path) -> None:
         raise ParamsError(f"stage {name} {found}; items (dvc.yaml): {', '.join(items)}")
 
 
-def _assist(stage: StageFile, item: str | None, root: Path) -> None:
+def _assist(name: str, stage: StageFile, item: str | None, root: Path) -> None:
     """A further rank of a training that accelerate or torchrun started; it neither reports nor writes files."""
-    params = load(root / PARAMS_FILE)
+    params = params_of(load(root / PARAMS_FILE), name, item)
     prepare(params.threads)
     if stage.STAGE.processes is not None:
         with lost_ranks(), rarely_collected():
-            stage.assist(params, item, root)
+            stage.assist(Rank(params, root, name, item))
 
 
 def usual_seconds(root: Path, label: str) -> float | None:

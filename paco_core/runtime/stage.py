@@ -78,7 +78,7 @@ class Stage:
         seed: of a run, by parameters and the item, for the name of the MLflow run; None = that of the section of
             ``params.yaml`` that is called like the stage, if it has one.
         device: what it computes on; None = the processor.
-        processes: how many train together; the stage's file has ``assist(params, item, root)`` for ranks other than the
+        processes: how many train together; the stage's file has ``assist(rank)`` for ranks other than the
             first. None = always one. ``PACO_LAUNCHER=accelerate`` takes the number from accelerate's configuration.
         served: whether a reward server answers meanwhile.
         advice: what needs less memory of a GPU.

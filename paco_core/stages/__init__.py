@@ -18,16 +18,18 @@ def names() -> list[str]:
 
 
 def stage_file(name: str) -> "StageFile":
-    """The module of a stage.
+    """The module of a stage; in rounds (``round_NAME``) it is the same one.
 
     Raises:
         ParamsError: when there is none of that name.
         DataError: when it declares nothing.
     """
     from paco_core.config.params import ParamsError
+    from paco_core.io import paths
     from paco_core.io.files import DataError
     from paco_core.runtime.stage import Stage
 
+    name = paths.in_round(name) or name
     if name not in names():
         raise ParamsError(f"no stage {name!r}; stages: {', '.join(names())}")
     module = importlib.import_module(f"{__name__}.{name}")
@@ -60,9 +62,10 @@ def declaration(name: str) -> "Stage":
     Raises:
         DataError: when the declaration is invalid.
     """
+    from paco_core.io import paths
     from paco_core.runtime.stage import Stage
 
-    return stage_file(name).STAGE if name in names() else Stage()
+    return stage_file(name).STAGE if (paths.in_round(name) or name) in names() else Stage()
 
 
 def run_stage(name: str, item: str | None, root: Path) -> None:

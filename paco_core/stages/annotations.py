@@ -71,7 +71,10 @@ STAGE = Stage(
 
 
 def run(ctx: StageContext) -> None:
+    import pandas as pd
+
     from paco_core.data.annotation.agreement import agreement
+    from paco_core.data.annotation.people import refuse_unanswered
     from paco_core.data.annotation.sources import annotate, workload
     from paco_core.data.annotation.votes import RankingTask, adjudicate, to_table
     from paco_core.data.pairs.rankings import COLUMNS
@@ -80,6 +83,14 @@ def run(ctx: StageContext) -> None:
 
     instances = files.read_table(ctx.read(paths.RANKINGS) / "instances.parquet", require=COLUMNS)
     panels = PanelStore.below(ctx.read(paths.GRIDS))
+    earlier = {}
+    if ctx.round is not None:  # what was ranked before is not asked again
+        known = files.read_table(ctx.read_before(paths.RANKINGS) / "instances.parquet", require=COLUMNS)
+        instances = instances[~instances["instance_id"].isin(known["instance_id"])]
+        before = ctx.read_before(paths.ANNOTATIONS)
+        earlier = {name: files.read_table(before / f"{name}.parquet") for name in ("rankings", "votes")}
+        if ctx.params.annotations.source == "people":
+            refuse_unanswered(RankingTask(instances, panels, ctx.params.annotations, ctx.root), ctx.round, ctx.label)
     with ctx.progress(*workload(instances, ctx.params.annotations)) as progress:
         votes = annotate(RankingTask(instances, panels, ctx.params.annotations, ctx.root, progress.advance, ctx.say))
     if not votes.rankings:
@@ -94,8 +105,9 @@ def run(ctx: StageContext) -> None:
         )
     with ctx.writing(paths.ANNOTATIONS) as out:
         out.mkdir()
-        table.to_parquet(out / "rankings.parquet", index=False)
-        to_table(votes.rankings).to_parquet(out / "votes.parquet", index=False)
+        for name, new in (("rankings", table), ("votes", to_table(votes.rankings))):
+            whole = pd.concat([earlier[name], new], ignore_index=True) if earlier else new
+            whole.to_parquet(out / f"{name}.parquet", index=False)
         files.write_json(out / "agreement.json", {"source": ctx.params.annotations.source, **agreed.as_json()})
     if len(agreed.annotators) > 1:
         ctx.say(agreed.text())

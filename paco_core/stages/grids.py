@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -84,6 +85,7 @@ def run(ctx: StageContext) -> None:
     from paco_core.data.grids.text_to_image import TextToImage
     from paco_core.data.records.records import read_prompts
     from paco_core.io.pictures import decode_image
+    from paco_core.io.shards import ShardReader
     from paco_core.policies.cuts import report
     from paco_core.policies.pipeline_cuts import cut_prompts
     from paco_core.policies.windows import refuse_window
@@ -91,8 +93,12 @@ def run(ctx: StageContext) -> None:
 
     params = ctx.params.grids
     prompts = read_prompts(ctx.read(paths.DIVERSE_PROMPTS) / "prompts.jsonl", none_allowed=True)
-    recipe = grids.Painting.of(params, ctx.root)
-    records = shard_of(prompts, int(ctx.item or 0), ctx.params.grid_shards)
+    adapter, records = None, prompts
+    if ctx.round is None:
+        records = shard_of(prompts, int(ctx.item or 0), ctx.params.grid_shards)
+    else:
+        adapter = ctx.read_before(paths.POLICIES / ctx.params.rounds.recipe) / "adapter"
+    recipe = grids.Painting.of(params, ctx.root, adapter)
     jobs = grids.grid_jobs(records, params.seeds, recipe)
     finished = grids.Finished(ctx.unfinished / recipe.digest)
     if not jobs:
@@ -105,13 +111,18 @@ def run(ctx: StageContext) -> None:
         painted = (apart if launchers.chosen() == "ray" else grids.paint)(
             jobs,
             finished,
-            partial(TextToImage.load, model, params),
+            partial(TextToImage.load, model, params, adapter=adapter),
             batch_size=params.batch_size,
             say=ctx.say,
             advance=progress.advance,
         )
-    with ctx.writing(paths.GRIDS / f"shard-{ctx.item}") as out:
-        grids.write_grids(out, jobs, finished)
+    with ctx.writing(paths.GRIDS / f"shard-{ctx.item}" if ctx.round is None else paths.GRIDS) as out:
+        if ctx.round is None:
+            grids.write_grids(out, jobs, finished)
+        else:  # all pictures so far; DVC's cache holds each shard once
+            for shard in ShardReader.below(ctx.read_before(paths.GRIDS)).folders:
+                shutil.copytree(shard, out / shard.name)
+            grids.write_grids(out / f"round-{ctx.round}", jobs, finished)
     for number, job in enumerate(jobs[: SHOWN * len(params.seeds) : len(params.seeds) or 1]):
         ctx.image(decode_image(finished[job.id], job.id), f"grids/{number}")
     cut = report(cut_prompts(model, records, params.max_sequence_length) if jobs else {}, ctx.say)

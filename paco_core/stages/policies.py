@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from paco_core.grpo.checks import Row
     from paco_core.io.check_report import CheckReport
     from paco_core.runtime.context import StageContext
+    from paco_core.runtime.launch import Rank
     from paco_core.runtime.preview import Preview
 
 SHOWN_PROMPTS = 6
@@ -130,19 +131,23 @@ STAGE = Stage(
 )
 
 
-def assist(params: Params, item: str | None, root: Path) -> None:
+def _recipe(ctx: StageContext | Rank) -> str:
+    """The recipe that is trained: the item, or that of all rounds."""
+    return ctx.params.rounds.recipe if paths.in_round(ctx.name) else str(ctx.item)
+
+
+def assist(rank: Rank) -> None:
     """Run training on ranks other than the first, without reporting."""
     from paco_core.grpo.outcome import Reports
     from paco_core.grpo.recipe import Place
     from paco_core.runtime import checkpoints
-    from paco_core.runtime.code.stage_code import StageCodes
     from paco_core.tasks.training import train_recipe
 
-    name = str(item)
-    final = paths.POLICIES / name
-    kept = checkpoints.stage_folder(root, f"policies@{name}")
-    place = Place(root, root / final, final, kept, lambda path: root / path)
-    train_recipe(params, name, place, StageCodes.present(root).of("policies", item).digest, Reports())
+    name = _recipe(rank)
+    final = rank.place(paths.POLICIES / name)
+    kept = checkpoints.stage_folder(rank.root, rank.label)
+    place = Place(rank.root, rank.root / final, final, kept, rank.read)
+    train_recipe(rank.params, name, place, rank.code.digest, Reports())
 
 
 def run(ctx: StageContext) -> None:
@@ -158,11 +163,11 @@ def run(ctx: StageContext) -> None:
     from paco_core.tasks.table import task_of
     from paco_core.tasks.training import train_recipe
 
-    name = str(ctx.item)
+    name = _recipe(ctx)
     if name not in ctx.params.policies.recipes:
         return ctx.skip(paths.POLICIES / name, f"policies.recipes.{name} is null")
     recipe = ctx.params.policies.recipes[name]
-    final = paths.POLICIES / name
+    final = ctx.place(paths.POLICIES / name)
     samples, updates = recipe.pictures_an_epoch, recipe.updates_per_epoch
     summary = Summary(task_of(recipe).success(ctx.params.world), max(recipe.eval_sizes))
     with ctx.writing(final) as out, ctx.progress(recipe.epochs, "epochs") as progress:
@@ -181,7 +186,7 @@ def run(ctx: StageContext) -> None:
         if judges:
             ctx.endpoint = judges
             ctx.tracker.tags({ENDPOINT_TAG: judges})
-        command = f"python -m paco_core run policies --item {name}"
+        command = f"python -m paco_core run {ctx.name} --item {ctx.item}"
         card = out / "adapter" / "README.md"
         if problem := ship(out, final, ctx.root, ctx.label, command, ctx.inputs, ctx.code, ctx.endpoint, card):
             ctx.say(problem)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from paco_core.io import paths
@@ -9,6 +10,8 @@ from paco_core.runtime.stage import Check, Cost, Stage
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import pandas as pd
 
     from paco_core.config.params import Params
     from paco_core.io.check_report import CheckReport
@@ -44,8 +47,58 @@ def run(ctx: StageContext) -> None:
     from paco_core.data.pairs.rankings import instances
     from paco_core.io.shards import GRID_COLUMNS, ShardReader
 
+    if ctx.round is not None:
+        return _of_round(ctx)
     table = instances(ShardReader.below(ctx.read(paths.GRIDS), require=GRID_COLUMNS).index)
+    _write(ctx, table)
+
+
+def _of_round(ctx: StageContext) -> None:
+    """The pictures of this round are ranked among themselves; what was to be ranked before stays as it was."""
+    import pandas as pd
+
+    from paco_core.data.annotation.asking import chosen
+    from paco_core.data.pairs.rankings import COLUMNS, instances
+    from paco_core.io.files import read_table
+    from paco_core.io.shards import GRID_COLUMNS, ShardReader
+
+    earlier = read_table(ctx.read_before(paths.RANKINGS) / "instances.parquet", require=COLUMNS)
+    known = ShardReader.below(ctx.read_before(paths.GRIDS), require=GRID_COLUMNS).index
+    index = ShardReader.below(ctx.read(paths.GRIDS), require=GRID_COLUMNS).index
+    new = chosen(instances(index[~index.index.isin(known.index)]), ctx.params.rounds.ask, partial(_doubts, ctx))
+    _write(ctx, pd.concat([earlier, new], ignore_index=True), asked=len(new))
+
+
+def _doubts(ctx: StageContext, table: pd.DataFrame) -> list[float]:
+    """How far from 0.5 the judge of the round before is, as a mean over the candidates of each instance."""
+    from paco_core.data.records.panels import PanelStore
+    from paco_core.data.records.records import read_prompts
+    from paco_core.reward_model.instructions import render
+    from paco_core.reward_model.scorer import Scorer
+    from paco_core.reward_model.yes_probability import PairQuery
+
+    reward, panel = ctx.params.reward, PanelStore.below(ctx.read(paths.GRIDS)).panel
+    themes = {record.idx: record.theme for record in read_prompts(ctx.read(paths.DIVERSE_PROMPTS) / "prompts.jsonl")}
+    queries = [
+        PairQuery(panel(reference), panel(candidate), render(reward.template, theme=themes[prompt]))
+        for prompt, reference, candidates in table[["prompt_id", "reference", "candidates"]].itertuples(index=False)
+        for candidate in candidates
+    ]
+    scorer = Scorer(
+        ctx.read_before(paths.REWARD_MERGED),
+        reward.device,
+        reward.dtype,
+        min_pixels=reward.min_pixels,
+        max_pixels=reward.max_pixels,
+    )
+    with ctx.progress(len(queries), "questions") as progress:
+        sure = iter([abs(score.value - 0.5) for score in scorer.score(queries, progress.advance)])
+    each = [[next(sure) for _ in candidates] for candidates in table["candidates"]]
+    return [sum(values) / len(values) for values in each]
+
+
+def _write(ctx: StageContext, table: pd.DataFrame, **figures: float) -> None:
     with ctx.writing(paths.RANKINGS) as out:
         out.mkdir()
         table.to_parquet(out / "instances.parquet", index=False)
-    ctx.report({"instances": len(table), "prompts": table["prompt_id"].nunique()})
+    ctx.report({"instances": len(table), "prompts": table["prompt_id"].nunique(), **figures})

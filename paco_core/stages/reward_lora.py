@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from paco_core.reward_model.evaluation import RewardEvaluation
     from paco_core.reward_model.examples import Example
     from paco_core.runtime.context import StageContext
+    from paco_core.runtime.launch import Rank
     from paco_core.runtime.preview import Preview
 
 
@@ -76,24 +77,24 @@ STAGE = Stage(
 )
 
 
-def assist(params: Params, _item: str | None, root: Path) -> None:
+def assist(rank: Rank) -> None:
     """Run training on ranks other than the first, without reporting."""
     from paco_core.config.references import model_at
     from paco_core.reward_model.training import train
     from paco_core.runtime import checkpoints
-    from paco_core.runtime.code.stage_code import StageCodes
 
-    if params.reward.source != "train":
+    params = rank.params.reward
+    if params.source != "train":
         return
-    examples, validation = _examples(lambda path: root / path, params.reward, "train", "validation")
+    examples, validation = _examples(rank.read, params, "train", "validation")
     train(
-        model_at(root, params.reward.base, "reward.base"),
+        model_at(rank.root, params.base, "reward.base"),
         examples,
         validation,
-        params.reward,
-        root / paths.REWARD_LORA,
-        checkpoints.stage_folder(root, "reward_lora"),
-        StageCodes.present(root).of("reward_lora", None).digest,
+        params,
+        rank.root / rank.place(paths.REWARD_LORA),
+        checkpoints.stage_folder(rank.root, rank.label),
+        rank.code.digest,
     )
 
 
@@ -144,7 +145,7 @@ def _train(ctx: StageContext, examples: list[Example], validation: list[Example]
         )
         card = adapter_card(
             params,
-            (paths.REWARD_LORA / "adapter").as_posix(),
+            (ctx.place(paths.REWARD_LORA) / "adapter").as_posix(),
             licence_front(params.base, ctx.root),
             out / LOG,
         )

@@ -121,10 +121,12 @@ def run(ctx: StageContext) -> None:
         golden = [plain[number] for number in chosen], [scores[number] for number in chosen]
         write_golden(out, *golden, params.dtype)
         mlflow_model.write(out)
-        log = ctx.root / paths.REWARD_LORA / LOG if params.source == "train" else None
+        log = ctx.root / ctx.place(paths.REWARD_LORA) / LOG if params.source == "train" else None
         licence, pairs = licence_front(params.base, ctx.root), list(zip(*golden, strict=True))
-        write_text(out / "README.md", model_card(params, paths.REWARD_MERGED.as_posix(), licence, log, pairs))
+        write_text(
+            out / "README.md", model_card(params, ctx.place(paths.REWARD_MERGED).as_posix(), licence, log, pairs)
+        )
     recipe = {RECIPE_TAG: ctx.inputs.digest} if ctx.inputs else {}
-    ctx.tracker.external_model(registered_name("reward"), paths.REWARD_MERGED, recipe)
+    ctx.tracker.external_model(registered_name("reward"), ctx.place(paths.REWARD_MERGED), recipe)
     asked = "pairs" if held_out else "drawn_pairs"
     ctx.report({**report.metrics(), asked: float(len(queries))}, {"": paths.REWARD_MERGED})

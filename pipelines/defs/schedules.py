@@ -6,6 +6,7 @@ import dagster as dg
 
 from dagster_dvc import build_whole_graph_job
 from paco_core.config.params import PARAMS_FILE, load
+from paco_core.io.paths import in_round
 from pipelines.defs.graph import PROJECT, ROOT, TRANSLATOR
 
 TIME_ZONE = load(ROOT / PARAMS_FILE).time_zone
@@ -60,7 +61,18 @@ def endpoint_health_every_5_minutes(_context: dg.ScheduleEvaluationContext) -> d
     return dg.RunRequest(tags={"serving": ", ".join(names)[:63]}) if names else dg.SkipReason("no server is up")
 
 
-whole_graph = build_whole_graph_job(PROJECT, translator=TRANSLATOR)
+# A round reads another one: each is a run of its own, with its number as the partition.
+ROUND_ASSETS = [name for name in PROJECT.assets if in_round(name)]
+whole_graph = build_whole_graph_job(PROJECT, translator=TRANSLATOR, exclude=ROUND_ASSETS)
+next_round = (
+    dg.define_asset_job(
+        "round",
+        selection=dg.AssetSelection.assets(*ROUND_ASSETS),
+        description="One round: painting, rankings, a new judge, the policy trained further, its exam",
+    )
+    if ROUND_ASSETS
+    else None
+)
 
-JOBS = [whole_graph, reevaluation, reproducibility_audit, endpoint_health]
+JOBS = [whole_graph, reevaluation, reproducibility_audit, endpoint_health, *([next_round] if next_round else [])]
 SCHEDULES = [nightly_reevaluation, weekly_audit, endpoint_health_every_5_minutes]

@@ -3,10 +3,11 @@
 # No `from __future__ import annotations`: Dagster reads the sensor functions' annotations.
 
 import dagster as dg
+from dagster._core.definitions.unresolved_asset_job_definition import UnresolvedAssetJobDefinition
 
 from dagster_dvc import build_dvc_lock_sensor
 from pipelines.defs.graph import PROJECT, ROOT, TRANSLATOR
-from pipelines.defs.schedules import endpoint_health, reevaluation, reproducibility_audit, whole_graph
+from pipelines.defs.schedules import endpoint_health, next_round, reevaluation, reproducibility_audit, whole_graph
 
 STOPPED = dg.DefaultSensorStatus.STOPPED
 
@@ -51,6 +52,31 @@ def champions(context: dg.SensorEvaluationContext) -> dg.SkipReason:
     return dg.SkipReason("; ".join(lines) or "Dagster and the registry agree")
 
 
+def answered_rounds(job: UnresolvedAssetJobDefinition) -> dg.SensorDefinition:
+    """Starts the round's job where people have answered all that it asked; what is made already is not made again."""
+
+    @dg.sensor(
+        name="answered_rounds",
+        job=job,
+        minimum_interval_seconds=60,
+        default_status=STOPPED,
+        description="Goes on with a round whose people have answered everything",
+    )
+    def sensor(_context: dg.SensorEvaluationContext):  # type: ignore[no-untyped-def]
+        from paco_core.config.params import PARAMS_FILE, load
+        from paco_core.data.annotation.answer_file import FILE
+        from paco_core.data.of_round import ready
+        from paco_core.io.content import content_of
+
+        rounds = ready(ROOT, load(ROOT / PARAMS_FILE))
+        if not rounds:
+            return dg.SkipReason("no round has all its answers and waits to go on")
+        answers = content_of(ROOT / FILE)
+        return [dg.RunRequest(run_key=f"round {number} {answers}", partition_key=number) for number in rounds]
+
+    return sensor
+
+
 @dg.run_failure_sensor(
     name="alert_on_failure",
     monitored_jobs=[whole_graph, reevaluation, reproducibility_audit, endpoint_health],
@@ -78,4 +104,5 @@ def _words(context: dg.RunFailureSensorContext) -> str:
 
 def sensors() -> list[dg.SensorDefinition]:
     """Runs and promotions from a terminal, or pulled with git, show up in Dagster: they are mirrored."""
-    return [build_dvc_lock_sensor(PROJECT, translator=TRANSLATOR), champions, housekeeping, alert_on_failure]
+    found = [build_dvc_lock_sensor(PROJECT, translator=TRANSLATOR), champions, housekeeping, alert_on_failure]
+    return [*found, answered_rounds(next_round)] if next_round else found

@@ -9,6 +9,7 @@ from paco_core.data.annotation import answer_file
 from paco_core.data.annotation.pictures_seen import is_outdated, present
 from paco_core.data.annotation.store import AnnotatorAnswer
 from paco_core.data.annotation.votes import RankingTask, Votes, orders, unscored
+from paco_core.io.files import DataError
 
 
 def votes(task: RankingTask) -> Votes:
@@ -22,6 +23,26 @@ def votes(task: RankingTask) -> Votes:
     """
     pictures = present(task.instances, task.panels.panel)
     return from_answers(answer_file.latest(answer_file.read(task.root)), task.sizes(), pictures)
+
+
+def answered(task: RankingTask) -> int:
+    """How many instances are ranked, or somebody could not tell."""
+    found = votes(task) if (task.root / answer_file.FILE).is_file() else Votes([])
+    return len({vote.instance_id for vote in found.rankings} | set(found.undecided))
+
+
+def refuse_unanswered(task: RankingTask, number: str, label: str) -> None:
+    """Let a round wait until each of its instances is answered.
+
+    Raises:
+        DataError: naming how many are answered, and what to run.
+    """
+    done, asked = answered(task), len(task.instances)
+    if done < asked:
+        raise DataError(
+            f"round {number} waits for people: {done} of {asked} rankings are answered. `paco annotate --round "
+            f"{number}` opens the page for the others; then `dvc repro {label}` goes on, or the asset in Dagster"
+        )
 
 
 def from_answers(

@@ -118,17 +118,17 @@ class AnnotationQueue:
         return list(self._by_token.values())
 
     def view(self, who: Annotator) -> QueueView:
-        """The present state of one annotator's page.
+        """The present state of one annotator's page; answers to other studies of the store do not count.
 
         What was just taken back comes first, then what is new, then what was skipped, longest ago first. An instance
         that was painted anew since it was answered is new.
         """
-        stored = {answer.instance_id: answer for answer in self.store.latest(who.name)}
+        stored = {a.instance_id: a for a in self.store.latest(who.name) if a.instance_id in self.instances}
         latest = {name: answer for name, answer in stored.items() if not self._outdated(answer)}
         queued = self._queues[who.name]
         withdrawn = [n for n in queued if n in latest and latest[n].verdict == "withdrawn"]
         fresh = [n for n in queued if n not in latest]
-        skipped = [n for n, answer in latest.items() if answer.verdict == "skipped" and n in self.instances]
+        skipped = [n for n, answer in latest.items() if answer.verdict == "skipped"]
         todo = [*withdrawn, *fresh, *skipped]
         standing = [answer for answer in latest.values() if answer.verdict != "withdrawn"]
         last = Last(standing[-1].instance_id, standing[-1].revision) if standing else None

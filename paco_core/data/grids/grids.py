@@ -22,6 +22,7 @@ from paco_core.config.references import model_content
 from paco_core.data.grids.divided import refuse_undivided
 from paco_core.data.grids.text_to_image import Request
 from paco_core.data.records.records import PromptRecord
+from paco_core.io.content import content_of
 from paco_core.io.files import DataError, digest
 from paco_core.io.shards import GRID_COLUMNS, encode_png, write_shard
 
@@ -66,16 +67,19 @@ class Painting:
     steps: int
     guidance: float
     max_sequence_length: int
+    adapter: str | None = None  # content digest of the policy's adapter; None for the bare generator
 
     @classmethod
-    def of(cls, params: GridsParams, root: Path) -> Painting:
-        """The recipe of these parameters; the generator counts by content, not by path."""
+    def of(cls, params: GridsParams, root: Path, adapter: Path | None = None) -> Painting:
+        """The recipe of these parameters; generator and adapter count by content, not by path."""
         model = model_content(root, params.model)
-        return cls(model, params.dtype, params.steps, params.guidance, params.max_sequence_length)
+        policy = None if adapter is None else content_of(adapter)
+        return cls(model, params.dtype, params.steps, params.guidance, params.max_sequence_length, policy)
 
     @property
     def digest(self) -> str:
-        return digest([self.model, self.dtype, self.steps, self.guidance, self.max_sequence_length])
+        settings = [self.model, self.dtype, self.steps, self.guidance, self.max_sequence_length]
+        return digest(settings if self.adapter is None else [*settings, self.adapter])
 
 
 @dataclass(frozen=True)

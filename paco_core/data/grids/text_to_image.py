@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from paco_core.adapters.attach import attach
+from paco_core.adapters.reader import AdaptedModel, read
 from paco_core.data.prompts.prompt_embeddings import CachedPromptEncoder
 from paco_core.io.files import DataError
 from paco_core.io.hub import from_hub
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
     from paco_core.config.params import GridsParams
+
+POLICY = "policy"  # name of the adapter on the transformer
 
 
 @dataclass(frozen=True)
@@ -52,11 +56,11 @@ class TextToImage:
 
     @classmethod
     @uncollected()
-    def load(cls, model: str | Path, params: GridsParams) -> TextToImage:
-        """Load from a folder or hub id.
+    def load(cls, model: str | Path, params: GridsParams, adapter: Path | None = None) -> TextToImage:
+        """Load from a folder or hub id; with the adapter of a policy, where one is given, as the policy paints.
 
         Raises:
-            DataError: when no pipeline is there, or it paints no pictures from text.
+            DataError: when no pipeline is there, or it paints no pictures from text, or the adapter does not fit.
         """
         # Here, since it asks CUDA for the GPUs, which must be leased before.
         from diffusers import DiffusionPipeline  # noqa: PLC0415
@@ -79,7 +83,11 @@ class TextToImage:
                 f"(it does not take {', '.join(sorted(lacking))})"
             )
         pipeline.set_progress_bar_config(disable=True)
-        return cls(pipeline.to(params.device), params)
+        pipeline = pipeline.to(params.device)
+        if adapter is not None:
+            transformer = pipeline.transformer
+            attach(transformer, read(adapter, {"transformer": AdaptedModel(transformer)})["transformer"], POLICY)
+        return cls(pipeline, params)
 
     def encode(self, requests: Sequence[Request]) -> int:
         """Encode each distinct prompt once and drop the encoders; how many prompts were encoded.

@@ -23,6 +23,7 @@ from paco_core.config.references import references
 from paco_core.config.registered import FUNCTION
 from paco_core.io.atomic import atomic
 from paco_core.io.files import digest
+from paco_core.io.paths import in_round
 from paco_core.io.project import owner_root
 from paco_core.runtime.code.closure import Code
 
@@ -129,7 +130,7 @@ class StageCodes:
         keys = sorted({key for stage in stages for key in stage.params.get(PARAMS_FILE, ())})
         slices = {key: _lookup(self._in_file, key) for key in keys}
         words = {word for value in slices.values() for word in _words(value)}
-        closure = self.code.closure([f"paco_core.stages.{name}", *self._functions(words)], words)
+        closure = self.code.closure([f"paco_core.stages.{in_round(name) or name}", *self._functions(words)], words)
         inputs = {path for key, path in self._inputs.items() if any(key == k or key.startswith(f"{k}.") for k in keys)}
         return StageCode(
             closure.modules,

@@ -1,0 +1,50 @@
+"""What a round asks for, by the files that it has made so far."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from paco_core.data.annotation.people import answered
+from paco_core.data.annotation.votes import RankingTask
+from paco_core.data.pairs.rankings import COLUMNS
+from paco_core.data.records.panels import PanelStore
+from paco_core.io import paths
+from paco_core.io.files import DataError, read_table
+
+if TYPE_CHECKING:
+    from paco_core.config.params import Params
+
+TABLE = "instances.parquet"
+
+
+def task_of_round(root: Path, params: Params, number: str) -> RankingTask:
+    """The instances that a round adds to those before it, with their pictures.
+
+    Raises:
+        DataError: when there is no such round, or its rankings are not made yet.
+    """
+    rounds = params.rounds.items
+    if number not in rounds:
+        raise DataError(f"round {number}: not in rounds.items; there are: {', '.join(rounds) or 'none'}")
+    place = root / paths.ROUNDS / number
+    made = place / paths.RANKINGS.name / TABLE
+    if not made.is_file():
+        raise DataError(f"{made}: missing; run `dvc repro {paths.ROUND}rankings@{number}`")
+    known = read_table(root / rounds[number].after / paths.RANKINGS.name / TABLE, require=COLUMNS)["instance_id"]
+    asked = read_table(made, require=COLUMNS)
+    panels = PanelStore.below(place / paths.GRIDS.name)
+    return RankingTask(asked[~asked["instance_id"].isin(known)], panels, params.annotations, root)
+
+
+def ready(root: Path, params: Params) -> list[str]:
+    """The rounds that waited for people, and have all answers now."""
+    found = []
+    for number, item in params.rounds.items.items():
+        place = root / paths.ROUNDS / number
+        if (item.annotations or params.annotations.source) != "people":
+            continue
+        if (place / paths.RANKINGS.name / TABLE).is_file() and not (place / paths.ANNOTATIONS.name).exists():
+            task = task_of_round(root, params, number)
+            found += [number] if answered(task) == len(task.instances) else []
+    return found

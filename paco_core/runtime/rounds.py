@@ -1,0 +1,44 @@
+"""Where the stages of a round read and write: those of the graph itself, one folder further down.
+
+A stage ``round_NAME`` of ``dvc.yaml`` is ``paco_core/stages/NAME.py`` once more, its items are the rounds. Of what that
+stage reads and writes, the paths that ``dvc.yaml`` declares for the round lie below ``data/rounds/N``; the others are
+the graph's own.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dvc_project.paths import overlap
+from dvc_project.project import stages_of
+from paco_core.config.params_rounds import PLACE
+from paco_core.io import paths
+
+if TYPE_CHECKING:
+    from paco_core.config.params import Params
+
+
+def placed(root: Path, label: str, path: Path) -> Path:
+    """The path that a stage uses for ``path``, relative to the root; ``path`` itself outside rounds."""
+    stage = stages_of(root).get(label)
+    if stage is None or stage.item is None or paths.in_round(stage.group) is None:
+        return path
+    own = Path(PLACE, str(stage.item), path.relative_to(paths.DATA)) if path.is_relative_to(paths.DATA) else path
+    declared = (*stage.deps, *(out.path for out in stage.outs))
+    return own if any(overlap(own.as_posix(), known) for known in declared) else path
+
+
+def params_of(params: Params, name: str, item: str | None) -> Params:
+    """The parameters of a stage: in a round those of the round."""
+    if paths.in_round(name) is None or item is None:
+        return params
+    recipe, of_round = params.rounds.recipe, params.rounds.items[item]
+    changed: dict[str, Any] = {"start": Path(of_round.after, paths.POLICIES.name, recipe, "adapter").as_posix()}
+    if of_round.epochs is not None:
+        changed["epochs"] = of_round.epochs
+    recipes = {recipe: params.policies.recipes[recipe].model_copy(update=changed)}
+    policies = params.policies.model_copy(update={"recipes": recipes})
+    source = of_round.annotations or params.annotations.source
+    annotations = params.annotations.model_copy(update={"source": source})
+    return params.model_copy(update={"policies": policies, "annotations": annotations})

@@ -1,0 +1,62 @@
+"""Two rounds through the real DVC, the second of which waits for people."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from conftest import run_dvc
+
+from dvc_project.lockfile import Lock
+from paco_core.cli.annotate import AnnotateOptions, _store, open_queue
+from paco_core.config import profiles
+from paco_core.data.annotation import answer_file
+
+pytestmark = [pytest.mark.slow, pytest.mark.e2e]
+PROFILE = """
+extends: smoke
+profile: small_rounds
+rounds:
+  ask: {count: 12, choose: uncertain}
+  items:
+    "1": {after: data, epochs: 1}
+    "2": {after: data/rounds/1, epochs: 1, annotations: people}
+"""
+
+
+def test_two_rounds_chain_wait_for_people_and_go_on(smoke: Path, tmp_path: Path) -> None:
+    root = tmp_path / "paco"
+    shutil.copytree(smoke, root, symlinks=True)
+    before = {name: entry.outs for name, entry in Lock.read(root).entries.items()}
+    (root / "profiles/small_rounds.yaml").write_text(PROFILE)
+    profiles.use(root, "small_rounds")
+
+    stopped = run_dvc(root, "repro", "round_t2is@2")
+    assert stopped.returncode != 0
+    assert "round 2 waits for people: 0 of 12 rankings are answered" in stopped.stderr
+    assert not (root / "data/rounds/2/annotations").exists()
+
+    with _store(root, create=True) as store:
+        queue = open_queue(root, store, AnnotateOptions(round="2"))
+        while (view := queue.view(queue.annotators[0])).instance:
+            queue.answer(queue.annotators[0], view.instance, view.revision, "ranked", range(view.candidates), 1.0)
+        answer_file.save(root, store)
+    done = run_dvc(root, "repro", "round_t2is@2")
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+
+    first, second = (pd.read_parquet(root / f"data/rounds/{n}/rankings/instances.parquet") for n in (1, 2))
+    assert list(second["asked"].iloc[-12:].value_counts().sort_index()) == [2, 10]  # random, uncertain
+    assert len(second) == len(first) + 12
+    votes = pd.read_parquet(root / "data/rounds/2/annotations/votes.parquet")
+    assert votes["annotator"].value_counts()["annotator-1"] == 12
+    lock = Lock.read(root).entries
+    assert {name: lock[name].outs for name in before} == before, "the graph itself is what it was"
+    chain = lock["round_policies@2"].inputs.deps
+    assert (
+        chain["data/rounds/1/policies/flux_t2is"] == lock["round_policies@1"].outs["data/rounds/1/policies/flux_t2is"]
+    )
+    card = json.loads((root / "data/metrics/round_t2is-2.json").read_text())
+    assert any(name.endswith("gold_consistency.change") for name in card)

@@ -1,0 +1,49 @@
+"""Rounds in Dagster: partitions of assets, a job, and no circle."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import dagster as dg
+
+from dagster_dvc import DvcProject, build_dvc_assets
+from paco_core.config import profiles
+from paco_core.io.paths import in_round
+from pipelines.defs.resources import resources
+from pipelines.defs.sensors import answered_rounds
+
+EDGES = {
+    "round_grids": {"diverse_prompts", "grids", "policies"},
+    "round_rankings": {"diverse_prompts", "grids", "rankings", "reward_merged", "round_grids"},
+    "round_annotations": {"annotations", "rankings", "round_grids", "round_rankings"},
+    "round_pairs": {
+        "diverse_prompts", "edit_prompts", "edits", "round_annotations", "round_grids", "round_rankings",
+    },
+    "round_cot_labels": {"round_grids", "round_pairs"},
+    "round_reward_lora": {"round_cot_labels", "round_grids", "round_pairs"},
+    "round_reward_merged": {"round_cot_labels", "round_grids", "round_pairs", "round_reward_lora"},
+    "round_policies": {"diverse_prompts", "policies", "round_reward_merged"},
+    "round_t2is": {"prompts", "round_policies", "round_reward_merged"},
+}  # fmt: skip
+
+
+def test_rounds_are_partitions_of_assets_and_one_job_makes_one(repository: Path, tmp_path: Path) -> None:
+    for name in ("dvc.yaml", "params.yaml"):
+        shutil.copy(repository / name, tmp_path / name)
+    shutil.copytree(repository / "profiles", tmp_path / "profiles")
+    profiles.use(tmp_path, "rounds")
+    project = DvcProject(tmp_path)
+    rounds = [name for name in project.assets if in_round(name)]
+    job = dg.define_asset_job("round", selection=dg.AssetSelection.assets(*rounds))
+    sensor = answered_rounds(job)
+    defs = dg.Definitions(assets=build_dvc_assets(project), jobs=[job], sensors=[sensor], resources=resources(tmp_path))
+    repository_def = defs.get_repository_def()
+    graph = repository_def.asset_graph
+    assert {
+        name: {key.to_user_string() for key in graph.get(dg.AssetKey(name)).parent_keys} for name in rounds
+    } == EDGES
+    resolved = repository_def.get_job("round").partitions_def
+    assert resolved is not None
+    assert resolved.get_partition_keys() == ["1", "2"]
+    assert sensor.default_status is dg.DefaultSensorStatus.STOPPED

@@ -1,0 +1,127 @@
+"""A round is the graph's stages, asked with another policy and in another place."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from dvc_project.project import DvcProject, stages_of
+from paco_core import stages
+from paco_core.config import profiles
+from paco_core.config.params import PARAMS_FILE, Params, ParamsError, load, parse, tree_of
+from paco_core.io import paths
+from paco_core.planning.costs import stage_costs
+from paco_core.planning.refusals import refusals
+from paco_core.runtime.rounds import params_of, placed
+
+
+@pytest.fixture(scope="module")
+def project(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The graph with the profile's two rounds; no data."""
+    root = tmp_path_factory.mktemp("rounds")
+    for name in ("dvc.yaml", PARAMS_FILE):
+        shutil.copy(repository / name, root / name)
+    shutil.copytree(repository / "profiles", root / "profiles")
+    profiles.use(root, "rounds")
+    return root
+
+
+@pytest.fixture(scope="module")
+def params(project: Path) -> Params:
+    return load(project / PARAMS_FILE)
+
+
+def test_without_rounds_there_is_no_stage_of_them(repository: Path) -> None:
+    project = DvcProject(repository)
+    assert not [name for name in project.stages if paths.in_round(name)]
+    assert not [name for name in project.assets if paths.in_round(name)]
+
+
+def test_a_stage_of_a_round_is_the_same_file(project: Path) -> None:
+    groups = {stage.group for stage in stages_of(project).values() if paths.in_round(stage.group)}
+    assert {"round_grids", "round_annotations", "round_reward_lora", "round_policies", "round_t2is"} <= groups
+    for group in groups:
+        assert stages.stage_file(group) is stages.stage_file(group.removeprefix("round_"))
+        assert stages.declaration(group) is stages.stage_file(group).STAGE
+
+
+def test_each_round_reads_the_one_before(project: Path) -> None:
+    upstream = DvcProject(project).upstream
+    assert {"policies@flux_t2is", "grids@0", "grids@1"} <= set(upstream["round_grids@1"])
+    assert {"round_policies@1", "round_grids@1"} <= set(upstream["round_grids@2"])
+    assert not {"grids@0", "policies@flux_t2is"} & set(upstream["round_grids@2"])
+    assert {"round_rankings@1", "round_reward_merged@1"} <= set(upstream["round_rankings@2"])
+    assert {"round_policies@1", "round_reward_merged@2"} <= set(upstream["round_policies@2"])
+
+
+def test_what_a_round_declares_lies_in_its_place_and_the_rest_where_it_was(project: Path) -> None:
+    for label, path, found in (
+        ("round_pairs@2", paths.RANKINGS, "data/rounds/2/rankings"),
+        ("round_pairs@2", paths.PAIRS, "data/rounds/2/pairs"),
+        ("round_pairs@2", paths.DIVERSE_PROMPTS, "data/diverse_prompts"),
+        ("round_policies@1", paths.REWARD_MERGED, "data/rounds/1/reward_merged"),
+        ("round_policies@1", paths.POLICIES / "flux_t2is", "data/rounds/1/policies/flux_t2is"),
+        ("round_annotations@2", paths.PEOPLE, "data/people"),
+        ("pairs", paths.RANKINGS, "data/rankings"),
+        ("grids@0", paths.GRIDS / "shard-0", "data/grids/shard-0"),
+    ):
+        once = placed(project, label, path)
+        assert once == Path(found), label
+        assert placed(project, label, once) == once, "a path that has its place keeps it"
+
+
+def test_an_input_names_the_stage_of_the_round_that_makes_it(tmp_path: Path) -> None:
+    assert paths.producer(tmp_path / "data/rounds/2/grids/round-2/index.parquet") == "round_grids@2"
+    assert paths.producer(Path("data/rounds/1/policies/flux_t2is")) == "round_policies@1"
+    assert paths.producer(Path("data/grids/shard-0")) == "grids"
+    assert paths.producer(Path("data/rounds/README.md")) is None
+
+
+def test_a_round_goes_on_from_the_policy_before(params: Params) -> None:
+    first, second = (params_of(params, "round_policies", number) for number in "12")
+    assert first.policies.recipes.keys() == {"flux_t2is"}
+    assert first.policies.recipes["flux_t2is"].start == "data/policies/flux_t2is/adapter"
+    assert second.policies.recipes["flux_t2is"].start == "data/rounds/1/policies/flux_t2is/adapter"
+    assert params_of(params, "policies", "flux_t2is") is params
+
+
+def test_a_round_may_ask_people_and_train_for_fewer_epochs(project: Path) -> None:
+    raw = tree_of((project / PARAMS_FILE).read_text(), project / PARAMS_FILE)
+    raw["rounds"]["items"]["2"] |= {"annotations": "people", "epochs": 3}
+    found = params_of(parse(raw), "round_annotations", "2")
+    assert found.annotations.source == "people"
+    assert found.policies.recipes["flux_t2is"].epochs == 3
+    assert params_of(parse(raw), "round_annotations", "1").annotations.source == "recogniser"
+
+
+@pytest.mark.parametrize(
+    ("rounds", "said"),
+    [
+        ({"items": {"1": {"after": "data/rounds/2"}}}, "no earlier round; there are: data"),
+        ({"items": {"0": {"after": "data"}}}, "'0': expected the number of a round"),
+        ({"items": {"1": {"after": "data/zoo"}}}, "should match pattern"),
+        ({"recipe": "flux", "items": {"1": {"after": "data"}}}, "rounds.recipe 'flux': no recipe"),
+    ],
+)
+def test_rounds_that_cannot_be_are_refused(repository: Path, rounds: dict[str, object], said: str) -> None:
+    raw = tree_of((repository / PARAMS_FILE).read_text(), repository / PARAMS_FILE)
+    with pytest.raises(ParamsError, match=said):
+        parse({**raw, "rounds": rounds})
+
+
+def test_an_editor_or_another_generator_is_refused_before_anything_runs(project: Path, params: Params) -> None:
+    editor = params.model_copy(update={"rounds": params.rounds.model_copy(update={"recipe": "kontext_edit"})})
+    said = refusals(editor, project, {})
+    assert "rounds.recipe: kontext_edit does not paint sets; those that do: flux_t2is" in said
+    other = params.model_copy(update={"grids": params.grids.model_copy(update={"model": "data/zoo/other"})})
+    assert any(
+        "trains data/zoo/flux, and grids.model is data/zoo/other" in line for line in refusals(other, project, {})
+    )
+
+
+def test_each_stage_of_each_round_has_a_cost(project: Path, params: Params) -> None:
+    found = stage_costs(stages.declared(project), params, project)
+    labels = {name for name in stages_of(project) if paths.in_round(stages_of(project)[name].group)}
+    assert labels == {label for label in found if paths.in_round(label)}
