@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paco_core.io.files import DataError, read_json, write_json
-from zoo import clip, flux_kontext, qwen_image_edit, recogniser_training, vlm_training
+from zoo import clip, flux2_klein, flux_kontext, qwen_image_edit, recogniser_training, vlm_training
 from zoo.card import Card, write_card
 from zoo.check import measure
 from zoo.fitting import Say
@@ -48,6 +48,10 @@ def _vlm(work: Path, zoo: Path, say: Say) -> None:
 
 def _flux_kontext(work: Path, zoo: Path, say: Say) -> None:
     flux_kontext.build(work / "flux_kontext", zoo / "flux_kontext", _built(zoo, "flux"), say)
+
+
+def _flux2_klein(work: Path, zoo: Path, say: Say) -> None:
+    flux2_klein.build(work / "flux2_klein", zoo / "flux2_klein", _built(zoo, "flux"), say)
 
 
 def _qwen_image_edit(work: Path, zoo: Path, say: Say) -> None:
@@ -180,6 +184,30 @@ MEMBERS: dict[str, Member] = {
             "reference to a million pixels, so paint with the family `qwen_image_edit` of paco_core.policies.",
         ),
         _qwen_image_edit,
+    ),
+    "flux2_klein": Member(
+        Card(
+            "flux2_klein",
+            "Storybook FLUX.2 [klein]",
+            "An ordinary `Flux2KleinPipeline` of few parameters that paints storybook sets as 2x2 grids of 64 px and "
+            "changes panels of 64 px as an instruction asks: one model for both.",
+            "from diffusers import Flux2KleinPipeline\n\n"
+            'pipeline = Flux2KleinPipeline.from_pretrained("data/zoo/flux2_klein")\n'
+            'settings = {"height": 64, "width": 64, "num_inference_steps": 10, "guidance_scale": 1.0}\n'
+            "pipeline(prompt, max_sequence_length=45, **settings)\n"
+            'pipeline("Make the cat big.", image=panel, max_sequence_length=13, **settings)',
+            "The storybook FLUX's autoencoder with a batch norm in place of scaling and shift, its statistics taken "
+            "over drawings. Transformer and text encoder from nothing, by flow matching on cached latents: sets as "
+            "those of the storybook FLUX (half of them stray from their prompt) and edits as those of the storybook "
+            "Kontext, in turn, one prompt in ten left empty. Sigma logit-normal, shifted as the pipeline shifts it for "
+            "ten steps. A place loss teaches the text encoder which panel a word is about. The pipeline reads a Qwen3 "
+            "at layers 9, 18 and 27: three layers are trained, the others pass their input on. Muon for hidden "
+            "matrices, AdamW for the rest; the rate falls fast in the last steps.",
+            "Imperfect on purpose, so that reinforcement has something to gain, and trained for a fraction of the "
+            "storybook FLUX's time. It reads storybook prompts and instructions only, at 64 px, with no reference or "
+            "one of 64 px; it never saw two. Prompts take 45 tokens and instructions 13, padding included.",
+        ),
+        _flux2_klein,
     ),
 }
 

@@ -14,7 +14,16 @@ from paco_core.io.files import DataError, read_json
 from paco_core.policies import base
 from paco_core.storybook.prompts import storybook_prompts
 from paco_core.storybook.recogniser import Recogniser, gold_consistency, gold_following
-from zoo import clip, edit_figures, flux_kontext, qwen_vae, recogniser_training, vlm_figures
+from zoo import (
+    clip,
+    edit_figures,
+    flux2_klein,
+    flux_kontext,
+    klein_reader,
+    qwen_vae,
+    recogniser_training,
+    vlm_figures,
+)
 from zoo.names import check_names
 from zoo.text import MAX_LENGTH
 from zoo.vae import psnr
@@ -27,7 +36,8 @@ if TYPE_CHECKING:
 TOLERANCES = {"psnr": 0.5, "gold": 0.08}
 DEFAULT_TOLERANCE = 0.03
 SIZES = (64, 96, 128, 192)  # of the grids that FLUX learnt to paint, in pixels
-GUIDANCE = {"flux_kontext": 3.5, "qwen_image_edit": 1.0}  # of the editors: what Kontext was trained with; one pass
+#: Of the editors: what Kontext was trained with; one pass for the others.
+GUIDANCE = {"flux_kontext": 3.5, "qwen_image_edit": 1.0, "flux2_klein": 1.0}
 
 
 @dataclass(frozen=True)
@@ -131,12 +141,32 @@ def _qwen_image_edit(zoo_dir: Path) -> dict[str, float]:
     return figures | edit_figures.figures(policy, zoo_dir / "recogniser", GUIDANCE["qwen_image_edit"], 16)
 
 
+def _flux2_klein(zoo_dir: Path) -> dict[str, float]:
+    """As a painter of sets and as an editor, each in one pass a step."""
+    policy: Any = base.load("flux2_klein", str(zoo_dir / "flux2_klein"), "cpu", "float32", task="edits")
+    recogniser = Recogniser.from_pretrained(zoo_dir / "recogniser")
+    size, guidance = flux2_klein.SIZE, GUIDANCE["flux2_klein"]
+    consistency, following = paint_and_read(
+        policy.pipeline, recogniser, size, guidance=guidance, length=klein_reader.PAINT_LENGTH
+    )
+    sets = {f"gold_consistency_{size}px": consistency, f"gold_following_{size}px": following}
+    length = klein_reader.EDIT_LENGTH
+    return sets | edit_figures.figures(policy, zoo_dir / "recogniser", guidance, length, (size,))
+
+
 def _editor(family: str, zoo_dir: Path) -> Any:
     return base.load(family, str(zoo_dir / family), "cpu", "float32")
 
 
 def paint_and_read(
-    pipeline: Any, recogniser: Any, size: int, prompts: int = 48, seed: int = 9_400
+    pipeline: Any,
+    recogniser: Any,
+    size: int,
+    prompts: int = 48,
+    seed: int = 9_400,
+    *,
+    guidance: float = 3.5,
+    length: int = MAX_LENGTH,
 ) -> tuple[float, float]:
     """Mean gold consistency and following of one 2x2 grid of ``size`` px for each of some unseen prompts."""
     consistency: list[float] = []
@@ -149,8 +179,8 @@ def paint_and_read(
             height=size,
             width=size,
             num_inference_steps=10,
-            guidance_scale=3.5,
-            max_sequence_length=MAX_LENGTH,
+            guidance_scale=guidance,
+            max_sequence_length=length,
             generator=torch.Generator().manual_seed(seed + start),
         ).images
         for prompt, grid in zip(batch, grids, strict=True):
@@ -172,4 +202,5 @@ MEASURES: dict[str, Callable[[Path], dict[str, float]]] = {
     "recogniser": _recogniser,
     "flux_kontext": _flux_kontext,
     "qwen_image_edit": _qwen_image_edit,
+    "flux2_klein": _flux2_klein,
 }

@@ -27,12 +27,14 @@ def unseen_edits(count: int = COUNT, seed: int = SEED) -> list[Edit]:
     return [random_edit(rng) for _ in range(count)]
 
 
-def figures(policy: Policy, recogniser: Path, guidance: float, length: int) -> dict[str, float]:
+def figures(
+    policy: Policy, recogniser: Path, guidance: float, length: int, sizes: Sequence[int] = SIZES
+) -> dict[str, float]:
     """Means at each size: the edit was made and nothing else; it was made at all; share of other traits kept."""
     edits = unseen_edits()
     reader = Recogniser.from_pretrained(recogniser)
     found: dict[str, float] = {}
-    for size in SIZES:
+    for size in sizes:
         references = [edit.draw(size, SEED + n)[0] for n, edit in enumerate(edits)]
         painted = paint(policy, [edit.instruction for edit in edits], references, size, guidance, length)
         judged = judge(reader, edits, painted)

@@ -71,9 +71,11 @@ class EditPool:
     encoded: dict[int, dict[str, torch.Tensor]]
 
     @classmethod
-    def build(cls, encode: Encode, file: Path, say: Say) -> EditPool:
+    def build(
+        cls, encode: Encode, file: Path, say: Say, sizes: Sequence[tuple[int, int, int, float]] = SIZES
+    ) -> EditPool:
         """Draw and encode, or load what an earlier run encoded with the same autoencoder."""
-        families = {size: _families(size, count) for size, count, _, _ in SIZES}
+        families = {size: _families(size, count) for size, count, _, _ in sizes}
         if not file.is_file():
             file.parent.mkdir(parents=True, exist_ok=True)
             tensors = {

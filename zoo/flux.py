@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -109,13 +110,19 @@ class LatentPool:
     latents: dict[int, torch.Tensor]
 
     @classmethod
-    def build(cls, vae: Any, work: Path, say: Say) -> LatentPool:
-        """Draw and encode, or load what an earlier run encoded with the same autoencoder."""
-        file = work / "latents.safetensors"
-        plan = {size: _drawings(size) for size, _, _ in SIZES}
+    def build(
+        cls, encode: Callable[[torch.Tensor], torch.Tensor], sizes: Sequence[int], file: Path, say: Say
+    ) -> LatentPool:
+        """Draw and encode, or load what an earlier run encoded with the same autoencoder.
+
+        Args:
+            encode: pixels (n, 3, s, s) in -1..1 -> scaled latents, one row a picture.
+            sizes: of the panels, in pixels.
+        """
+        plan = {size: _drawings(size) for size in sizes}
         if not file.is_file():
-            work.mkdir(parents=True, exist_ok=True)
-            save_file({str(size): _encode(vae, size, panels, say) for size, panels in plan.items()}, file)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            save_file({str(size): _encoded(encode, size, panels, say) for size, panels in plan.items()}, file)
         latents = {int(size): tensor for size, tensor in load_file(file).items()}
         rows: dict[int, dict[Panel, list[int]]] = {}
         for size, panels in plan.items():
@@ -125,7 +132,7 @@ class LatentPool:
         return cls(rows, latents)
 
     def grid(self, size: int, panels: list[Panel], rng: random.Random) -> torch.Tensor:
-        """Latents (16, 2 s, 2 s) of a 2x2 grid, one drawing a panel at random."""
+        """Latents (channels, 2 s, 2 s) of a 2x2 grid, one drawing a panel at random."""
         picked = [self.latents[size][rng.choice(self.rows[size][panel])] for panel in panels]
         return torch.cat([torch.cat(picked[:2], 2), torch.cat(picked[2:], 2)], 1).float()
 
@@ -136,16 +143,20 @@ def _drawings(size: int) -> list[Panel]:
     return every * {32: 2}.get(size, 1)
 
 
-def _encode(vae: Any, size: int, panels: list[Panel], say: Say) -> torch.Tensor:
+def encode(vae: Any, pixels: torch.Tensor) -> torch.Tensor:
+    """Scaled latents of drawings, as the pipelines encode pictures."""
+    with torch.autocast("cpu", torch.bfloat16):
+        latents: torch.Tensor = vae.encode(pixels).latent_dist.mode()
+    return (latents.float() - vae.config.shift_factor) * vae.config.scaling_factor
+
+
+def _encoded(encode: Callable[[torch.Tensor], torch.Tensor], size: int, panels: list[Panel], say: Say) -> torch.Tensor:
     rng, encoded = random.Random(size), []
     with torch.inference_mode(), Progress(len(panels), f"latents at {size} px", "panels", say) as progress:
         for start in range(0, len(panels), 128):
             chunk = panels[start : start + 128]
             drawn = np.stack([np.asarray(draw(panel, size, rng)) for panel in chunk])
-            pixels = torch.from_numpy(drawn).permute(0, 3, 1, 2).float() / 127.5 - 1
-            with torch.autocast("cpu", torch.bfloat16):
-                latents = vae.encode(pixels).latent_dist.mode()
-            encoded.append((latents.float() - vae.config.shift_factor) * vae.config.scaling_factor)
+            encoded.append(encode(torch.from_numpy(drawn).permute(0, 3, 1, 2).float() / 127.5 - 1))
             progress.advance(len(chunk))
     return torch.cat(encoded).to(torch.bfloat16).contiguous()
 
@@ -202,7 +213,8 @@ def flow_loss(parts: Any, tokenizer: Any, pool: LatentPool, step: int) -> torch.
 def build_flux(work: Path, out: Path, say: Say = print) -> None:
     """Train (or go on training) the small FLUX and save it to ``out``; the autoencoder lies in ``work/../vae``."""
     vae = AutoencoderKL.from_pretrained(work.parent / "vae" / "final").eval()
-    pool = LatentPool.build(vae, work, say)
+    sizes = [size for size, _, _ in SIZES]
+    pool = LatentPool.build(lambda pixels: encode(vae, pixels), sizes, work / "latents.safetensors", say)
     torch.manual_seed(0)
     parts = torch.nn.ModuleDict(new_parts())
     tokenizer = build_tokenizer()

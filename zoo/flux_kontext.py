@@ -16,7 +16,7 @@ from diffusers import AutoencoderKL, FlowMatchEulerDiscreteScheduler, FluxKontex
 from zoo import edits
 from zoo.edits import EditPool
 from zoo.fitting import Say, Schedule
-from zoo.flux import GUIDANCE, SHIFT, is_hidden, shift_mu
+from zoo.flux import GUIDANCE, SHIFT, encode, is_hidden, shift_mu
 from zoo.pipelines import fit_pipeline
 from zoo.text import build_tokenizer, grown, words_of
 
@@ -101,10 +101,3 @@ def build(work: Path, out: Path, flux: Path, say: Say = print) -> None:
         hidden=is_hidden,
         pipeline=lambda: pipeline(dict(parts.items()), vae),
     )
-
-
-def encode(vae: Any, pixels: torch.Tensor) -> torch.Tensor:
-    """Scaled latents of drawings, as the pipeline encodes reference pictures."""
-    with torch.autocast("cpu", torch.bfloat16):
-        latents: torch.Tensor = vae.encode(pixels).latent_dist.mode()
-    return (latents.float() - vae.config.shift_factor) * vae.config.scaling_factor

@@ -11,8 +11,8 @@ import pytest
 from paco_core.storybook.world import VOCABULARY
 
 ZOO = Path(__file__).parents[2] / "data" / "zoo"
-MEMBERS = ("flux", "qwen2_5_vl", "clip", "recogniser", "flux_kontext", "qwen_image_edit")
-LIMIT_MB = 60
+MEMBERS = ("flux", "qwen2_5_vl", "clip", "recogniser", "flux_kontext", "qwen_image_edit", "flux2_klein")
+LIMIT_MB = 70
 
 #: The instruction strings that a reward model is asked with, filled in.
 INSTRUCTIONS = (

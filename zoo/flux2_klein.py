@@ -1,0 +1,178 @@
+"""The small FLUX.2 [klein]: an ordinary Flux2KleinPipeline that paints storybook sets and changes panels at 64 px.
+
+One model for two tasks: a 2x2 set from a prompt, and a panel changed as an instruction asks. Its autoencoder is the
+small FLUX's with a batch norm in place of scaling and shift.
+Imperfect on purpose: half of the training sets stray from their prompt, and some training edits go wrong.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from diffusers import (
+    AutoencoderKL,
+    AutoencoderKLFlux2,
+    FlowMatchEulerDiscreteScheduler,
+    Flux2KleinPipeline,
+    Flux2Transformer2DModel,
+)
+from diffusers.pipelines.flux2.pipeline_flux2_klein import compute_empirical_mu
+
+from paco_core.storybook.prompts import KINDS, compose, random_set
+from zoo.edits import EditPool
+from zoo.fitting import Say, Schedule
+from zoo.flux import CONSISTENT_SHARE, PLACE_WEIGHT, LatentPool, place_loss, stray
+from zoo.klein_reader import EDIT_LENGTH, PAINT_LENGTH, WIDTH, build_tokenizer, new_encoder, read, tokenise
+from zoo.pipelines import fit_pipeline
+from zoo.vae import panel_batch
+
+
+@dataclass(frozen=True)
+class Cooled(Schedule):
+    """A cosine over more steps than are trained, and straight down from it in the last ones."""
+
+    cosine_steps: int = 1400
+    cooling: int = 150
+
+    def rate_at(self, step: int) -> float:
+        start = self.steps - self.cooling
+        cosine = Schedule(self.cosine_steps, self.learning_rate, self.warmup)
+        return cosine.rate_at(min(step, start)) * (1 - 0.99 * max(0, step - start) / self.cooling)
+
+
+SCHEDULE = Cooled(steps=950, learning_rate=2e-2, warmup=60, checkpoint_every=50)
+SIZE = 64  # of what is painted, in pixels
+PANEL = SIZE // 2
+FAMILIES = ((SIZE, 120, 40, 1.0),)  # as in edits.SIZES
+#: Task, pictures a batch, share of the steps.
+TASKS = (("paint", 20, 0.55), ("edit", 24, 0.45))
+EMPTY_SHARE = 0.1  # of the training prompts, so that true guidance has something to guide away from
+STEPS = 10  # of a sampler, whose schedule depends on them
+SAME = ("down_block_types", "up_block_types", "block_out_channels", "layers_per_block", "latent_channels",
+        "norm_num_groups", "mid_block_add_attention", "use_quant_conv", "use_post_quant_conv")  # fmt: skip
+
+
+def vae_of(flux: AutoencoderKL) -> AutoencoderKLFlux2:
+    """The small FLUX's autoencoder, its latents normalised by a batch norm over drawings of both sizes."""
+    vae = AutoencoderKLFlux2(**{name: flux.config[name] for name in SAME}).eval()
+    vae.load_state_dict(flux.state_dict(), strict=False)
+    with torch.inference_mode():
+        batches = [patches(vae, panel_batch(size, 128, seed=10**6 + size)) for size in (PANEL, SIZE)]
+    rows = torch.cat([maps.transpose(0, 1).flatten(1) for maps in batches], dim=1)
+    vae.bn.running_mean.copy_(rows.mean(1))
+    vae.bn.running_var.copy_(rows.var(1))
+    return vae
+
+
+def patches(vae: Any, pixels: torch.Tensor) -> torch.Tensor:
+    """Latents in 2 x 2 patches (n, 64, s / 16, s / 16), not normalised."""
+    with torch.autocast("cpu", torch.bfloat16):
+        latents = vae.encode(pixels).latent_dist.mode()
+    maps: torch.Tensor = Flux2KleinPipeline._patchify_latents(latents.float())
+    return maps
+
+
+def encode(vae: Any, pixels: torch.Tensor) -> torch.Tensor:
+    """Normalised latents (n, 64, s / 16, s / 16) of drawings, as the pipeline encodes reference pictures."""
+    mean, variance = (v.view(1, -1, 1, 1) for v in (vae.bn.running_mean, vae.bn.running_var))
+    return (patches(vae, pixels) - mean) / (variance + vae.config.batch_norm_eps).sqrt()
+
+
+def new_parts(tokenizer: Any) -> dict[str, Any]:
+    """Untrained transformer and text encoder."""
+    transformer = Flux2Transformer2DModel(
+        in_channels=64, num_layers=2, num_single_layers=3, attention_head_dim=32, num_attention_heads=4,
+        joint_attention_dim=3 * WIDTH, timestep_guidance_channels=128, axes_dims_rope=(8, 8, 8, 8),
+        guidance_embeds=False,
+    )  # fmt: skip
+    return {"transformer": transformer, "text_encoder": new_encoder(tokenizer)}
+
+
+def pipeline(parts: dict[str, Any], vae: AutoencoderKLFlux2, tokenizer: Any) -> Flux2KleinPipeline:
+    """All parts as a Flux2KleinPipeline of base weights."""
+    scheduler = FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True, shift=3.0)
+    return Flux2KleinPipeline(scheduler=scheduler, vae=vae, tokenizer=tokenizer, is_distilled=False, **parts)
+
+
+def batch_of(
+    task: str, count: int, grids: LatentPool, pool: EditPool, rng: random.Random
+) -> tuple[list[str], list[torch.Tensor], torch.Tensor]:
+    """Prompts, references (none, or one map) and painted maps of one task."""
+    if task == "edit":
+        batch = pool.batch(SIZE, count, rng)
+        return batch.instructions, [batch.reference["latents"]], batch.painted
+    sets = [random_set(rng.randrange(len(KINDS)), 4, rng) for _ in range(count)]
+    painted = [grids.grid(PANEL, stray(panels, rng, CONSISTENT_SHARE), rng) for _, panels in sets]
+    return [compose(panels, "2x2", kind).prompt for kind, panels in sets], [], torch.stack(painted)
+
+
+def flow_loss(parts: Any, tokenizer: Any, grids: LatentPool, pool: EditPool, step: int) -> torch.Tensor:
+    """Flow matching on one batch of one task (squared error of the velocity); the place loss where sets are painted."""
+    rng = random.Random(step)
+    task, count, _ = rng.choices(TASKS, [share for *_, share in TASKS])[0]
+    prompts, references, painted = batch_of(task, count, grids, pool, rng)
+    asked = ["" if rng.random() < EMPTY_SHARE else prompt for prompt in prompts]
+    clean = Flux2KleinPipeline._pack_latents(painted)
+    generator = torch.Generator().manual_seed(step)
+    logits = 1.2 * torch.randn(count, generator=generator)
+    sigma = torch.sigmoid(logits + compute_empirical_mu(clean.shape[1], STEPS) - 0.4)
+    noise = torch.randn(clean.shape, generator=generator)
+    noisy = clean + sigma[:, None, None] * (noise - clean)
+    words = tokenise(tokenizer, asked, EDIT_LENGTH if references else PAINT_LENGTH)
+    with torch.autocast("cpu", torch.bfloat16):
+        text = read(parts["text_encoder"], words.input_ids, words.attention_mask)
+        velocity = parts["transformer"](
+            hidden_states=torch.cat([noisy, *map(Flux2KleinPipeline._pack_latents, references)], dim=1),
+            timestep=sigma,
+            guidance=None,
+            encoder_hidden_states=text,
+            txt_ids=Flux2KleinPipeline._prepare_text_ids(text[:1])[0],
+            img_ids=_places(painted, references),
+        ).sample[:, : clean.shape[1]]
+    flow: torch.Tensor = (velocity.float() - (noise - clean)).square().mean()
+    if references:
+        return flow
+    return flow + PLACE_WEIGHT * place_loss(text[..., -WIDTH:].float(), words.input_ids, tokenizer)
+
+
+def _places(painted: torch.Tensor, references: list[torch.Tensor]) -> torch.Tensor:
+    """Positions of the painted tokens and those of the references behind them."""
+    places = Flux2KleinPipeline._prepare_latent_ids(painted[:1])[0]
+    if not references:
+        return places
+    return torch.cat([places, Flux2KleinPipeline._prepare_image_ids([one[:1] for one in references])[0]])
+
+
+def build(work: Path, out: Path, flux: Path, say: Say = print) -> None:
+    """Train (or go on training) the small klein with the autoencoder of the FLUX in ``flux`` and save it to ``out``."""
+    vae = vae_of(AutoencoderKL.from_pretrained(flux / "vae"))
+    grids = LatentPool.build(lambda pixels: encode(vae, pixels), [PANEL], work / "panels.safetensors", say)
+    pool = EditPool.build(
+        lambda pixels: {"latents": encode(vae, pixels)}, work / "edits.safetensors", say, sizes=FAMILIES
+    )
+    torch.manual_seed(0)
+    tokenizer = build_tokenizer()
+    parts = torch.nn.ModuleDict(new_parts(tokenizer))
+    count = sum(parameter.numel() for parameter in parts["transformer"].parameters())
+    say(f"flux2_klein: transformer of {count / 1e6:.2f} M parameters")
+
+    fit_pipeline(
+        parts,
+        lambda step: flow_loss(parts, tokenizer, grids, pool, step),
+        SCHEDULE,
+        work,
+        out,
+        say,
+        hidden=_is_hidden,
+        pipeline=lambda: pipeline(dict(parts.items()), vae, tokenizer),
+        halved=("transformer", "vae", "text_encoder"),
+    )
+
+
+def _is_hidden(name: str, weight: torch.Tensor) -> bool:
+    """Matrices of the blocks and layers; embeddings, modulations and what reads or writes latents are none."""
+    return weight.ndim == 2 and ("transformer_blocks." in name or ".layers." in name)

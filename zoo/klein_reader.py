@@ -1,0 +1,75 @@
+"""The text encoder of the small FLUX.2 [klein]: a Qwen3 whose first layers are trained and whose others pass on.
+
+The pipeline reads the states behind layers 9, 18 and 27. So deep a model learns nothing of forty words that three
+layers do not, and costs nine times as much: the outputs of all later layers are zero and stay it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+
+from paco_core.policies.flux2_parts import LAYERS
+from zoo import edits, text
+
+WIDTH = 96
+TRAINED = 3  # layers
+START, END = "<|im_start|>", "<|im_end|>"
+#: The dialogue form of the released tokenizer, for one user's words.
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+AROUND = 5  # tokens of the dialogue around a prompt
+PAINT_LENGTH = text.MAX_LENGTH + AROUND
+EDIT_LENGTH = 8 + AROUND
+
+
+def build_tokenizer() -> PreTrainedTokenizerFast:
+    """The storybook's words and those of the instructions, one token each, with the chat template."""
+    more = text.words_of([*edits.instructions(), "user assistant"])
+    tokenizer = text.build_tokenizer(more, PAINT_LENGTH)
+    tokenizer.add_special_tokens({"additional_special_tokens": [START, END]})
+    tokenizer.chat_template = CHAT_TEMPLATE
+    return tokenizer
+
+
+def new_encoder(tokenizer: PreTrainedTokenizerFast) -> Qwen3ForCausalLM:
+    """An untrained text encoder."""
+    encoder = Qwen3ForCausalLM(
+        Qwen3Config(
+            vocab_size=len(tokenizer), hidden_size=WIDTH, intermediate_size=2 * WIDTH, num_hidden_layers=max(LAYERS),
+            num_attention_heads=3, num_key_value_heads=1, head_dim=32, max_position_embeddings=512,
+            tie_word_embeddings=True, pad_token_id=tokenizer.pad_token_id, eos_token_id=tokenizer.eos_token_id,
+            initializer_range=0.1,
+        )
+    )  # fmt: skip
+    for layer in encoder.model.layers[TRAINED:]:
+        for weight in layer.requires_grad_(False).parameters():
+            torch.nn.init.zeros_(weight)
+    return encoder
+
+
+def tokenise(tokenizer: Any, prompts: list[str], length: int) -> Any:
+    """Token ids and mask (batch, length) of prompts in their dialogue, as the pipeline pads them."""
+    dialogues = [
+        tokenizer.apply_chat_template(
+            [{"role": "user", "content": prompt}], tokenize=False, add_generation_prompt=True, enable_thinking=False
+        )
+        for prompt in prompts
+    ]
+    return tokenizer(dialogues, return_tensors="pt", padding="max_length", truncation=True, max_length=length)
+
+
+def read(encoder: Any, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """States (batch, length, 3 * WIDTH) as the pipeline puts them side by side, without the layers that pass on."""
+    config = encoder.config
+    config.num_hidden_layers = TRAINED + 1
+    try:
+        states = encoder.model(ids, attention_mask=mask, output_hidden_states=True, use_cache=False).hidden_states
+    finally:
+        config.num_hidden_layers = max(LAYERS)
+    last, normed = states[TRAINED], states[-1]
+    return torch.cat([last, last, normed], dim=-1)
