@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
     from paco_core.config.params import PolicyRecipe, RewardSet
 
-#: Panels of each picture and its prompt -> metrics that no reward may see (the embedded world's truth).
-Gold = Callable[[list[list["Image"]], list[PromptRecord]], dict[str, float]]
+#: Panels of each of N pictures and its prompt -> measures (N,) that no reward may see (the embedded world's truth).
+Gold = Callable[[list[list["Image"]], list[PromptRecord]], dict[str, np.ndarray]]
 SHEET_COLUMNS = 8
 
 
@@ -33,7 +33,7 @@ SHEET_COLUMNS = 8
 class Evaluation:
     """Metrics named ``<size>/<metric>``, and the pictures of each size in the order of prompts, then seeds.
 
-    ``scores``: of each reward by the same names, (prompts, seeds), NaN where a picture has none.
+    ``scores``: what the means are of, by the same names, (prompts, seeds), NaN where a picture has none.
     """
 
     metrics: dict[str, float]
@@ -63,14 +63,16 @@ class Evaluator:
         for side in self.recipe.eval_sizes:
             images, scores = self._paint(side, rows, owners)
             metrics |= {f"{side}/{name}": _mean(values) for name, values in scores.rewards.items()}
-            shape = (len(self.records), -1)
-            each |= {f"{side}/{name}": values.reshape(shape) for name, values in scores.rewards.items()}
+            measured = {**scores.rewards, scores.measure: scores.diversity}
             if self.recipe.test_rewards is not None:
                 metrics[f"{side}/score"] = _combined(scores, self.recipe.test_rewards, len(self.records))
             metrics[f"{side}/{scores.measure}"] = float(scores.diversity.mean())
             if self.gold is not None:
                 panels = [cut(image, record.layout) for image, record in zip(images, owners, strict=True)]
-                metrics |= {f"{side}/{name}": value for name, value in self.gold(panels, owners).items()}
+                truth = self.gold(panels, owners)
+                metrics |= {f"{side}/{name}": float(values.mean()) for name, values in truth.items()}
+                measured |= truth
+            each |= {f"{side}/{name}": values.reshape(len(self.records), -1) for name, values in measured.items()}
             pictures[side] = images
         return Evaluation(metrics, pictures, each)
 

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.special import stdtrit  # quantiles of Student's t
 
 from paco_core.config.params import HackMeter
 from paco_core.data.records.records import PromptRecord
 from paco_core.data.records.subfigures import cut
 from paco_core.grpo.evaluation import Evaluation
+from paco_core.grpo.intervals import mean_with_interval
 from paco_core.grpo.scoring import Reference
 from paco_core.io.atomic import atomic
 from paco_core.io.files import read_json
@@ -24,8 +24,6 @@ from paco_core.io.pictures import read_image
 
 if TYPE_CHECKING:
     from PIL.Image import Image
-
-LEVEL = 0.95
 
 
 @dataclass(frozen=True)
@@ -46,9 +44,18 @@ class Start:
         Raises:
             DataError: when the scores are missing or are no JSON.
         """
-        kept: dict[str, list[list[float | None]]] = read_json(scores)
         shown = {side: [read_image(pictures / str(side) / name) for name in names] for side in sizes}
-        return cls(shown, {name: np.array(rows, dtype=np.float64) for name, rows in kept.items()})
+        return cls(shown, read_scores(scores))
+
+
+def read_scores(path: Path) -> dict[str, np.ndarray]:
+    """What :func:`write_scores` left: (prompts, seeds) by name, NaN where there is none.
+
+    Raises:
+        DataError: when the file is missing or no JSON.
+    """
+    kept: dict[str, list[list[float | None]]] = read_json(path)
+    return {name: np.array(rows, dtype=np.float64) for name, rows in kept.items()}
 
 
 def write_scores(path: Path, scores: Mapping[str, np.ndarray]) -> None:
@@ -59,21 +66,6 @@ def write_scores(path: Path, scores: Mapping[str, np.ndarray]) -> None:
     }
     with atomic(path) as part:
         part.write_text(json.dumps(rows), encoding="utf-8")
-
-
-def mean_with_interval(changes: np.ndarray) -> tuple[float, float, float]:
-    """Mean of changes (N,) and its 95% interval by Student's t, in the unit of the changes; NaN are left out.
-
-    One change leaves the interval NaN, none the mean, too: there is nothing to say how far they vary.
-    """
-    known = changes[~np.isnan(changes)]
-    if not len(known):
-        return float("nan"), float("nan"), float("nan")
-    mean = float(known.mean())
-    if len(known) < 2:
-        return mean, float("nan"), float("nan")
-    half = float(stdtrit(len(known) - 1, (1 + LEVEL) / 2) * known.std(ddof=1) / np.sqrt(len(known)))
-    return mean, mean - half, mean + half
 
 
 def drift(

@@ -38,11 +38,13 @@ class Outcome:
     stopped: str | None = None  # why training ended before its last epoch
     cut: Mapping[str, int] = field(default_factory=dict)  # how many prompts were longer than the policy reads
     seconds: Mapping[str, float] = field(default_factory=dict)  # of all epochs, by part: ``seconds/sample``
+    intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # of changes, 95%: lower and upper end
 
     def metrics(self) -> Row:
         """Flat figures: each evaluation and gap before and after, its change, and the last epoch's health.
 
-        ``eval.64.x`` is ``x`` on the few prompts of an evaluation, without an interval; benchmarks measure it on more.
+        ``eval.64.x`` is ``x`` on the few prompts of an evaluation, with the 95% interval of its change over prompts;
+        benchmarks measure it on more.
         """
         figures: Row = {**self.cut, "epochs": self.rows[-1]["epoch"], "stopped_early": float(self.stopped is not None)}
         after = self.after | {f"gap/{name}": value for name, value in gaps(self.after, self.sizes).items()}
@@ -51,6 +53,8 @@ class Outcome:
             key = f"{'' if name.startswith('gap/') else 'eval.'}{name.replace('/', '.')}"
             before = begun.get(name, math.nan)
             figures |= {f"{key}.before": before, f"{key}.after": value, f"{key}.change": value - before}
+            if name in self.intervals:
+                figures[f"{key}.change_low"], figures[f"{key}.change_high"] = self.intervals[name]
         for name in ("reward_ratio", PANEL_DIVERSITY, REFERENCE_DISTANCE, *LAST_UPDATE):
             if name in self.rows[-1]:
                 figures[name.replace("/", ".")] = self.rows[-1][name]

@@ -25,7 +25,8 @@ from paco_core.grpo.figures import (
     save_pictures,
     save_references,
 )
-from paco_core.grpo.hack_meter import Start, measure, write_scores
+from paco_core.grpo.hack_meter import Start, measure, read_scores, write_scores
+from paco_core.grpo.intervals import change_intervals
 from paco_core.grpo.learner import Learner
 from paco_core.grpo.online import Epochs
 from paco_core.grpo.outcome import Outcome, Reports
@@ -155,9 +156,12 @@ class Trainer:
             last = int(rows[-1]["epoch"])
             after = self._evaluate(last, store)
             rows[-1] |= self._told(after, last)
+            intervals = (
+                change_intervals(read_scores(store / BEFORE_SCORES), after.scores) if self.processes.main else {}
+            )
             outcome = Outcome(
                 evaluated(rows[0]), dict(after.metrics), rows, start, tuple(self.recipe.eval_sizes), stopped, self.cut,
-                spent,
+                spent, intervals,
             )  # fmt: skip
             if self.processes.main:
                 with atomic(out / "adapter", replace=True) as part:

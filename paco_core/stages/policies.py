@@ -199,7 +199,7 @@ def run(ctx: StageContext) -> None:
         outcome.metrics(),
         {"": final},
         evaluations=(
-            f"eval.SIZE.… are means over {recipe.eval_prompts} prompts x {len(recipe.eval_seeds)} seeds, without an "
-            f"interval; the change with its interval is measured by {task_of(recipe).benchmark}"
+            f"eval.SIZE.… are means over {recipe.eval_prompts} prompts x {len(recipe.eval_seeds)} seeds, "
+            f"intervals are over prompts; {task_of(recipe).benchmark} measures the change on more"
         ),
     )

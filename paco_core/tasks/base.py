@@ -134,16 +134,15 @@ class Task(ABC):
 
         return self.gold_measure(Recogniser.from_pretrained(recogniser))
 
-    def means(self, params: Params, read: Read) -> Gold | None:
-        """The means of :meth:`truth` over pictures, for the evaluations of a training; None in the real world."""
+    def unseen_truth(self, params: Params, read: Read) -> Gold | None:
+        """:meth:`truth` for the evaluations of a training; None in the real world."""
         if params.world != "storybook":
             return None
         measure = self.truth(params, read(Path(str(params.annotations.model))))
         assert measure is not None, "the embedded world has a truth"
 
-        def gold(panels: list[list[Image]], records: list[PromptRecord]) -> dict[str, float]:
-            found = measure.measure(RewardBatch(records, panels))
-            return {name: float(values.mean()) for name, values in found.items()}
+        def gold(panels: list[list[Image]], records: list[PromptRecord]) -> dict[str, np.ndarray]:
+            return measure.measure(RewardBatch(records, panels))
 
         return gold
 

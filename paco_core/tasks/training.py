@@ -29,4 +29,4 @@ def train_recipe(params: Params, name: str, place: Place, code: str, reports: Re
         ids = {record.idx for record in (*split.trained, *split.unseen)}
         split = preferred(split, preferences_of(recipe, ids, place.read, reports.say))
         reports.say(f"{len(split.trained)} training prompts have a best and a worst picture")
-    return train(params, name, split, partial(task.means, params, place.read), place, code, reports)
+    return train(params, name, split, partial(task.unseen_truth, params, place.read), place, code, reports)

@@ -15,7 +15,8 @@ from PIL import Image
 from pydantic import ValidationError
 
 from paco_core.grpo import checks
-from paco_core.grpo.hack_meter import drift, mean_with_interval, near_copies
+from paco_core.grpo.hack_meter import drift, near_copies
+from paco_core.grpo.intervals import change_intervals, mean_with_interval
 from paco_core.grpo.online import disagreement
 from paco_core.rewards.base import RewardBatch
 
@@ -161,3 +162,18 @@ def test_kl_where_judges_agree_counts_for_nothing(tmp_path: Path) -> None:
 def test_a_meter_is_refused_without_two_judges(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         recipe(**{**RULE, **changes})
+
+
+def test_a_change_has_the_interval_of_its_prompts(tmp_path: Path) -> None:
+    before = {"a": np.array([[0.1, 0.3], [0.2, 0.2], [0.5, 0.5]]), "gone": np.zeros((3, 2))}
+    after = {"a": np.array([[0.2, 0.4], [0.4, 0.4], [0.8, 0.8]]), "new": np.zeros((3, 2))}
+    found = change_intervals(before, after)
+    # Of 0.1, 0.2 and 0.3: the mean, and 4.3027 (Student's t, two degrees of freedom) standard errors of it.
+    assert set(found) == {"a"} and found["a"] == pytest.approx((0.2 - 0.24841, 0.2 + 0.24841), abs=1e-4)
+
+
+def test_a_training_reports_the_intervals_of_its_changes(tmp_path: Path) -> None:
+    figures = trainer(recipe=recipe(epochs=1)).run(tmp_path, tmp_path / "checkpoint").metrics()
+    for key in ("eval.32.brightness", "eval.64.brightness", "eval.64.panel_diversity"):
+        low, change, high = (figures[f"{key}.{end}"] for end in ("change_low", "change", "change_high"))
+        assert low < change < high and (low + high) / 2 == pytest.approx(change, abs=1e-6), key

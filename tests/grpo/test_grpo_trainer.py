@@ -232,9 +232,9 @@ def test_constant_reward_changes_no_weight(tmp_path: Path) -> None:
 
 
 def test_gold_is_told_beside_the_reward(tmp_path: Path) -> None:
-    def gold(panels: list[Any], records: list[Any]) -> dict[str, float]:
+    def gold(panels: list[Any], records: list[Any]) -> dict[str, np.ndarray]:
         assert [len(row) for row in panels] == [4] * len(records)
-        return {"gold": 0.25}
+        return {"gold": np.full(len(records), 0.25)}
 
     outcome = trainer(gold=gold, recipe=recipe(epochs=1)).run(tmp_path, tmp_path / "checkpoint")
     assert outcome.before["32/gold"] == outcome.after["64/gold"] == 0.25
