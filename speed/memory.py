@@ -25,7 +25,7 @@ from torch.utils._pytree import tree_leaves
 from paco_core.config import profiles
 from paco_core.config.params import Params
 from paco_core.planning.device_memory import device_memory
-from paco_core.planning.footprint import KNOWN
+from paco_core.planning.footprint import KEPT_BYTES, KNOWN
 from paco_core.policies.adapters import rounded
 from speed.policy_models import build, encoded
 
@@ -118,7 +118,17 @@ def measure(params: Params, name: str) -> dict[str, float]:
         with peak(allocated, peaks, f"evaluation at {side} px"):
             decoded(passed(side, recipe.eval_batch or recipe.rollout_batch), side)
         del kept
-    return peaks
+    spared = _spared(policy.transformer, recipe.base) / 1e9
+    return {phase: gb - spared for phase, gb in peaks.items()}
+
+
+def _spared(transformer: torch.nn.Module, base: str | None) -> float:
+    """Bytes that frozen layers of fewer bits spare, but for the largest one's copy, which is multiplied by."""
+    if base is None:
+        return 0.0
+    layers = [m.weight for m in transformer.modules() if isinstance(m, torch.nn.Linear) and not m.weight.requires_grad]
+    sizes = [weight.numel() for weight in layers]
+    return sum(sizes) * (2 - KEPT_BYTES[base]) - 2 * max(sizes)
 
 
 def compare(params: Params, root: Path, recipes: Sequence[str] = RECIPES) -> list[dict[str, Any]]:

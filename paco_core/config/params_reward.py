@@ -119,6 +119,8 @@ class ServingParams(Section):
     """a pair's score is the mean over both orders of its pictures"""
     picture_format: Literal["png", "jpeg"] = "png"
     """how pictures travel"""
+    quantization: Literal["fp8", "bitsandbytes"] | None = None
+    """weights of the judge in eight or four bits on a GPU, by vLLM's names; null = as `dtype` says"""
     score_cache: Annotated[str | None, HOW] = None
     """SQLite file of known scores; null = none"""
     gateway_port: Annotated[Port, HOW] = 0
@@ -135,3 +137,23 @@ class ServingParams(Section):
     """tokens of the longest question with its pictures and answer"""
     batch_invariant: Annotated[bool, HOW] = False
     """vLLM on a GPU gives scores that do not depend on what is scored beside them; slower"""
+
+    @property
+    def program(self) -> str:
+        """What computes scores: the engine, and what changes them; equal scores are only expected of equal ones."""
+        invariant = " batch-invariant" if self.batch_invariant else ""
+        return f"{self.engine}{invariant}" + (f" {self.quantization}" if self.quantization else "")
+
+    @model_validator(mode="after")
+    def _quantised_on_a_gpu(self) -> ServingParams:
+        if self.quantization and (self.device == "cpu" or self.dtype == "float32"):
+            raise ValueError(
+                f"quantization {self.quantization} is for a GPU and dtype bfloat16, and this is {self.device} and "
+                f"{self.dtype}; leave quantization null, or change them"
+            )
+        if self.quantization and self.batch_invariant:
+            raise ValueError(
+                f"quantization {self.quantization} and batch_invariant exclude each other: vLLM's invariant kernels "
+                "multiply by whole weights; leave one of them out"
+            )
+        return self

@@ -9,11 +9,13 @@ from pathlib import Path
 from paco_core.config.params import Params, PolicyRecipe
 from paco_core.painting.painted import pictures_a_pass
 from paco_core.planning.footprint import KEPT_BYTES, architecture, footprint
-from paco_core.planning.weights import model_gb
+from paco_core.planning.weights import language_layers, model_gb
 from paco_core.policies.families import edits
 from paco_core.rewards import registry
 
 ANSWERING_GB = 2.0  # of a reward's server beside its weights, where it is ours: one batch of questions
+
+QUANTISED_BYTES = {"bitsandbytes": KEPT_BYTES["nf4"], "fp8": KEPT_BYTES["fp8"]}  # a weight, by vLLM's names
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,10 @@ def server_gb(params: Params, root: Path, memory_gb: float | None = None, judge:
     """
     own = params.reward.weights if params.reward.source == "merged" else params.reward.base
     weights = own if judge is None else judge
-    needed = model_gb(root, weights) / params.serving.tensor_parallel + ANSWERING_GB
+    held = model_gb(root, weights)
+    if params.serving.quantization:
+        held -= language_layers(root, weights) * (2 - QUANTISED_BYTES[params.serving.quantization]) / 1e9
+    needed = held / params.serving.tensor_parallel + ANSWERING_GB
     if params.serving.engine != "vllm" or memory_gb is None:
         return needed
     return max(needed, params.serving.gpu_share * memory_gb)

@@ -18,12 +18,13 @@ from paco_core.planning.problems import Problems
 from paco_core.planning.reached import H100_FLOPS, MEASURED_ON
 from paco_core.planning.workload import Workload
 from paco_core.policies.families import refuse_other_pipeline, refuse_text_window
-from paco_core.policies.quantised import check_base
 from paco_core.rewards import registry
 from paco_core.tasks.base import Foreseen
 from paco_core.tasks.preferences import foresee_preferences
 from paco_core.tasks.table import task_of
 from paco_core.training.optimizers import check_optimizer
+
+CARDS, FILLED = (24, 48, 80), 0.9  # GB of common GPUs, and the share of them that is planned
 
 
 def impossible(params: Params, policy: str, root: Path, processes: int, foreseen: Foreseen) -> Problems:
@@ -46,7 +47,6 @@ def impossible(params: Params, policy: str, root: Path, processes: int, foreseen
             found.attempt(f"{key}.{name}", refuse_split_groups, groupwise, recipe, processes)
         found.attempt(f"{key}.{name}", registry.refuse_missing_judges, root, rewards)
     found.attempt(key, check_optimizer, recipe.optimizer)
-    found.attempt(key, check_base, recipe.base)
     shape = found.attempt(key, architecture, root, recipe.model)
     if split is not None:
         patch = shape.patch if shape else 16
@@ -101,6 +101,7 @@ def _resources(
         lines += [
             f"phases               {phases} (estimates)",
             f"beside it            {beside}; on one GPU about {total:.0f} GB in all",
+            f"GPUs                 {_cards(held.together_gb, sum(server.values()))} (a tenth left free)",
         ]
     total = done.epochs * need.flops_an_epoch
     estimates["flop"] = total
@@ -121,6 +122,17 @@ def _resources(
         f"share of the peak    {shares}",
     ]
     return lines, {**estimates, "gpu_hours": hours, "gpu_hours_by_roofline": best}
+
+
+def _cards(policy: float, server: float) -> str:
+    """Which GPUs hold a training, by their GB, and with what beside it."""
+
+    def fits(memory: int) -> str:
+        if policy + server <= FILLED * memory:
+            return "yes"
+        return "with the server on another one" if policy <= FILLED * memory else "no"
+
+    return ", ".join(f"{memory} GB {fits(memory)}" for memory in CARDS)
 
 
 def _gathered(recipe: PolicyRecipe, done: Workload) -> list[str]:

@@ -22,7 +22,9 @@ from paco_core.planning.plan import impossible
 from paco_core.planning.problems import Problems
 from paco_core.policies.base import refuse_tokens
 from paco_core.policies.families import family_of, refuse_other_pipeline, refuse_text_window
+from paco_core.policies.quantised import check_base
 from paco_core.policies.windows import refuse_window
+from paco_core.reward_model.quantised import check_quantization
 from paco_core.runtime.launchers import chosen
 from paco_core.tasks.base import Foreseen
 from paco_core.tasks.edits import EDITS
@@ -144,10 +146,13 @@ def _imported(folder: Path) -> ImportedPairs:
 
 def _policies(found: Problems, params: Params, root: Path, foreseen: Foreseen) -> None:
     processes = found.attempt("policies", _processes, params, root)
+    if params.serving.engine == "transformers":
+        found.attempt("serving.quantization", check_quantization, params.serving.quantization)
     for name, recipe in params.policies.recipes.items():
         if not (foreseen.prompts or recipe.prompts if task_of(recipe) is SETS else foreseen.edits):
             continue  # it has no prompts at all, which `paco check` remarks on
         found += impossible(params, name, root, processes or 1, foreseen)
+        found.attempt(f"policies.recipes.{name}", check_base, recipe.base)
     if recipes_of(SETS, params.policies):
         found.attempt("t2is", _unseen, params, root, foreseen)
 

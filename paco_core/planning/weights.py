@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from paco_core.io.files import read_json
+
 #: Weights of public models in GB as stored (bf16), from their model cards.
 HUB_GB = {
     "black-forest-labs/FLUX.1-dev": 33.7,
@@ -21,6 +23,21 @@ HUB_GB = {
     "X-GenGroup/PaCo-Reward-7B": 16.6,  # that model, merged
     "hf-hub:laion/CLIP-ViT-H-14-laion2B-s32B-b79K": 3.9,
 }
+
+#: Weights in the layers of their language models, which `serving.quantization` keeps in fewer bits.
+LAYERS = dict.fromkeys(("Qwen/Qwen2.5-VL-7B-Instruct", "X-GenGroup/PaCo-Reward-7B"), 6.525e9)
+
+
+def language_layers(root: Path, model: str | None) -> float:
+    """Weights of a Qwen2.5-VL's language layers, of a folder or a known hub id; 0 where they are not known."""
+    file = root / str(model) / "config.json"
+    if not file.is_file():
+        return LAYERS.get(str(model), 0.0)
+    config = read_json(file)
+    text = config.get("text_config", config)
+    width, heads = text["hidden_size"], text["num_attention_heads"]
+    keys = width * text["num_key_value_heads"] // heads
+    return float(text["num_hidden_layers"] * width * (2 * width + 2 * keys + 3 * text["intermediate_size"]))
 
 
 def model_gb(root: Path, model: str | None) -> float:

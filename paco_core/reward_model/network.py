@@ -27,6 +27,7 @@ from paco_core.io.imports import uncollected
 from paco_core.io.model_size import refuse_many_layers
 from paco_core.io.pictures import picture_digests
 from paco_core.io.weights import load_model, reading
+from paco_core.reward_model import quantised
 from paco_core.reward_model.features import FeatureCache, Visual
 from paco_core.reward_model.instructions import chat
 from paco_core.reward_model.passes import Passes, ReadPositions, embed_patches_by_product
@@ -86,11 +87,13 @@ class Network:
         device: str = "cpu",
         dtype: str = "float32",
         pixels: tuple[int, int] | None = None,
+        quantization: str | None = None,
     ) -> Network:
         """Load a Qwen2.5-VL folder (or hub id).
 
         Args:
             pixels: least and most pixels of a picture after resizing; the folder's own bounds when None.
+            quantization: of the language model on a GPU (:mod:`paco_core.reward_model.quantised`).
 
         Raises:
             DataError: when the folder is none or damaged, holds another kind of model, or cannot be a reward base.
@@ -112,8 +115,9 @@ class Network:
                 raise DataError(f"{source}: no model there ({str(error).splitlines()[0]})") from None
             if kind != "qwen2_5_vl":
                 raise DataError(f"{source}: its model type is {kind!r}, a reward model needs 'qwen2_5_vl'")
+        kept = quantised.quantization(quantization, device)
         model = load_model(
-            Qwen2_5_VLForConditionalGeneration, folder, dtype=getattr(torch, dtype), trust_remote_code=False
+            Qwen2_5_VLForConditionalGeneration, folder, dtype=getattr(torch, dtype), trust_remote_code=False, **kept
         )
         with reading(folder):
             processor = AutoProcessor.from_pretrained(source)
@@ -121,7 +125,8 @@ class Network:
         if pixels is not None:
             bounds = processor.image_processor.size
             processor.image_processor.size = type(bounds)(shortest_edge=pixels[0], longest_edge=pixels[1])
-        return cls(model.to(device).requires_grad_(False), processor, source)
+        placed = model if kept else model.to(device)
+        return cls(placed.requires_grad_(False), processor, source)
 
     @property
     def device(self) -> torch.device:

@@ -39,6 +39,7 @@ class Scorer:
             bounds where either is None.
         threads: processor threads of this process; unchanged when None.
         window: tokens of a question at most, where those are fewer than the model was made for.
+        quantization: see :meth:`Network.load`.
 
     Raises:
         DataError: see :meth:`Network.load`; when a first question cannot be computed.
@@ -57,11 +58,12 @@ class Scorer:
         threads: int | None = None,
         max_batch: int = MAX_BATCH,
         window: int | None = None,
+        quantization: str | None = None,
     ) -> None:
         if threads is not None:
             torch.set_num_threads(threads)
         pixels = None if min_pixels is None or max_pixels is None else (min_pixels, max_pixels)
-        self.network = Network.load(folder, device=device, dtype=dtype, pixels=pixels)
+        self.network = Network.load(folder, device=device, dtype=dtype, pixels=pixels, quantization=quantization)
         self.network.window = min(self.network.window, window or self.network.window)
         self.max_batch, self.passes = max_batch, Passes.on(self.network.device)
         with reading(folder):
@@ -82,8 +84,8 @@ class Scorer:
         Raises:
             DataError: see :meth:`Network.load`.
         """
-        pixels = {"min_pixels": reward.min_pixels, "max_pixels": reward.max_pixels}
-        return cls(folder, reward.device, reward.dtype, **pixels)
+        low, high = reward.min_pixels, reward.max_pixels
+        return cls(folder, reward.device, reward.dtype, min_pixels=low, max_pixels=high)
 
     @property
     def yes_id(self) -> int:

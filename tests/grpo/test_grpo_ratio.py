@@ -155,7 +155,7 @@ def test_promotion_and_dagster_ask_the_same(repository: Path, tmp_path: Path) ->
     assert not gate(None).passed and gate(0.03).passed
 
 
-@pytest.mark.parametrize("profile", ["storybook", "paper", "published", "one_gpu", "gpu_24gb"])
+@pytest.mark.parametrize("profile", ["storybook", "paper", "published", "one_gpu", "gpu_24gb", "klein"])
 def test_every_profile_bounds_the_gap_by_its_clip_range(repository: Path, profile: str) -> None:
     for rule in parse(profiles.resolve(repository, profile)).policies.recipes.values():
         assert ratio.bound(rule) == pytest.approx(3 * rule.clip_range)

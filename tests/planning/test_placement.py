@@ -66,6 +66,9 @@ def test_one_gpu_is_shared_with_the_server(told: Callable[..., Told]) -> None:
         ["GPUs: stages 0 of 80 GB, reward servers share them"],
         [],
     )
+    for profile, memory in (("klein", 24), ("klein_48gb", 48)):
+        assert told(profile, "0", execution__devices__memory_gb=memory)[1] == []
+    assert told("gpu_24gb", "0,1", execution__devices__memory_gb=24)[1] == []
     _, problems = told("published", "0", execution__devices__memory_gb=80)
     assert [problem.partition(":")[0] for problem in problems] == ["policies@flux_t2is", "t2is"]
     assert "about 35 GB and 68 GB of the reward's server" in problems[0]

@@ -15,6 +15,7 @@ from paco_core.config.params import Params, ParamsError, PolicyLora, load
 from paco_core.io.files import DataError
 from paco_core.planning.device_memory import device_memory, server_gb
 from paco_core.planning.footprint import KNOWN, footprint
+from paco_core.planning.plan import plan
 from paco_core.policies import base, quantised
 
 
@@ -86,6 +87,22 @@ def test_the_plan_of_fewer_bits_is_that_of_fake_tensors(
     )
     need = footprint(KNOWN[recipe.model], recipe, (0, 0))
     assert need.memory_gb - need.kept_gb == pytest.approx(peak_gb, rel=0.15)
+
+
+@pytest.mark.parametrize(("profile", "gpu"), [("klein", 24), ("klein_48gb", 48)])
+def test_klein_fits_one_gpu_with_its_judge(repository: Path, profile: str, gpu: int) -> None:
+    text = str(plan(profiles.read(repository, profile), "flux_t2is", repository))
+    assert f"{gpu} GB yes" in text and ("24 GB yes" in text) == (gpu == 24)
+
+
+def test_fewer_bits_of_the_judge_are_needed_for_klein_on_24_gb(repository: Path) -> None:
+    four, eight, whole = (
+        changed(profiles.read(repository, "klein"), {"serving.quantization": kept})
+        for kept in ("bitsandbytes", "fp8", None)
+    )
+    servers = [server_gb(params, repository) for params in (four, eight, whole)]
+    assert servers == pytest.approx([9.2, 12.1, 18.6], abs=0.1)
+    assert "24 GB with the server on another one, 48 GB yes" in str(plan(whole, "flux_t2is", repository))
 
 
 @pytest.mark.parametrize(("profile", "gpu", "shared"), [("gpu_24gb", 24, False), ("gpu_48gb", 48, True)])

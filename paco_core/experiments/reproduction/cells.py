@@ -183,7 +183,7 @@ class Trainings:
 def scored_by(params: Params) -> list[object]:
     """How a served judge computes its scores, and is asked."""
     serving = params.serving
-    return [serving.engine, serving.dtype, serving.device, serving.both_orders, serving.picture_format]
+    return [serving.program, serving.dtype, serving.device, serving.both_orders, serving.picture_format]
 
 
 def _note(cell: OpenCell, done: dict[str, Any]) -> None:

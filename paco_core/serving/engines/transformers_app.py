@@ -26,6 +26,7 @@ from starlette.routing import Route
 from paco_core.io.files import DataError
 from paco_core.io.imports import uncollected, without
 from paco_core.io.numbers import PORTS, whole
+from paco_core.reward_model.quantised import LIBRARIES
 from paco_core.reward_model.yes_probability import PairQuery
 from paco_core.serving.cache import ScoreCache
 from paco_core.serving.engines.answering import Ask, ModelAnswer
@@ -198,6 +199,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--fd", type=whole(0), help="inherited socket that is already bound")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", default="float32")
+    parser.add_argument("--quantization", choices=sorted(LIBRARIES), help="see serving.quantization")
     parser.add_argument("--threads", type=whole(1), default=1)
     parser.add_argument("--max-batch", type=whole(1), default=96)
     parser.add_argument("--max-model-len", type=whole(1, 2**30), help="tokens of the longest question and its answer")
@@ -238,6 +240,7 @@ def _serve(args: argparse.Namespace) -> None:
             threads=args.threads,
             max_batch=args.max_batch,
             window=args.max_model_len,
+            quantization=args.quantization,
         )
         scorer.warm_up()
     answerer = Answerer(scorer)

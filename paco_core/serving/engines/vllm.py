@@ -35,7 +35,10 @@ def command(model: str, name: str, host: str, port: int, serving: ServingParams,
     line += ["--model", model, "--served-model-name", name, "--host", host, "--port", str(port)]
     line += ["--dtype", serving.dtype, "--max-model-len", str(_longest(Path(model), serving))]
     line += ["--limit-mm-per-prompt", '{"image": 2, "video": 0}', "--max-num-seqs", str(serving.max_batch)]
-    line += ["--enable-prefix-caching", "--load-format", "safetensors", *_places(serving)]
+    # bitsandbytes packs weights while it reads them, which in vLLM is a format of its own; it prefers safetensors
+    read = "bitsandbytes" if serving.quantization == "bitsandbytes" else "safetensors"
+    line += ["--enable-prefix-caching", "--load-format", read, *_places(serving)]
+    line += ["--quantization", serving.quantization] if serving.quantization else []
     if serving.device == "cpu":
         return [*line, "--enforce-eager"]
     line += ["--tensor-parallel-size", str(serving.tensor_parallel)]

@@ -84,7 +84,7 @@ def recipe(folder: Path, name: str, serving: ServingParams, root: Path) -> Serve
     if on_gpu:
         announce_servers(root)
     return ServerSettings(
-        f"{serving.engine} batch-invariant" if serving.batch_invariant else serving.engine,
+        serving.program,
         str(model),
         serving.host,
         serving.port,
