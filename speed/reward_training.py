@@ -52,7 +52,7 @@ def measure(args: argparse.Namespace, variant: dict[str, Any]) -> dict[str, Any]
         module = every_position(net)
     items = tokenise(net, pairs)
     if variant["cache"]:
-        net.look([image for pair in pairs for image in pair.images])
+        net.cached_features([image for pair in pairs for image in pair.images])
     start = 0.0
     for step in range(args.steps + 1):
         if step == 1:  # the first one warms up

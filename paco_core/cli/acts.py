@@ -373,7 +373,7 @@ def _painting(args: argparse.Namespace) -> PaintOptions:
 def push(args: argparse.Namespace) -> None:
     from paco_core.operations import publish
 
-    found = publish.parcel(found_root() or working_folder(), args.name)  # a folder may lie anywhere
+    found = publish.upload_of(found_root() or working_folder(), args.name)  # a folder may lie anywhere
     publish.check_id(args.hub_id)
     if args.dry_run or not args.json:
         _show(args, Answer(found.text(), found))

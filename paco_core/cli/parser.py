@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import re
-from difflib import get_close_matches
 from typing import NoReturn
+
+from paco_core.io.nearest import nearest
 
 UNKNOWN = re.compile(r"invalid choice: '(?P<given>[^']*)' \(choose from (?P<known>.*)\)$", re.DOTALL)
 
@@ -15,7 +16,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         if found := UNKNOWN.search(message):
-            near = get_close_matches(found["given"], re.findall(r"[\w.-]+", found["known"]), n=1)
+            near = nearest(found["given"], re.findall(r"[\w.-]+", found["known"]))
             if near:
-                message = message.replace(" (choose from", f", did you mean '{near[0]}'? (choose from", 1)
+                message = message.replace(" (choose from", f", did you mean '{near}'? (choose from", 1)
         super().error(message)

@@ -36,6 +36,7 @@ from paco_core.config.params_rewards import RewardSet, refuse_judges, refuse_unk
 from paco_core.config.references import AdapterRef, ModelRef, PreferencesFolder, UserFile
 from paco_core.config.registered import registered
 from paco_core.io.files import DataError, checked_name
+from paco_core.io.nearest import meant
 
 Dynamics = Annotated[str, registered("grpo/dynamics.py", "DYNAMICS", "ode")]
 
@@ -358,7 +359,8 @@ class PoliciesParams(Section):
             DataError: naming those that there are.
         """
         if name not in self.recipes:
-            raise DataError(f"no recipe {name!r} in policies.recipes; there are: {', '.join(self.recipes)}")
+            known = ", ".join(self.recipes)
+            raise DataError(f"no recipe {name!r} in policies.recipes; {meant(name, self.recipes)}there are: {known}")
         return self.recipes[name]
 
     @property

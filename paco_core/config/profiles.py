@@ -18,6 +18,7 @@ from ruamel.yaml.comments import CommentedMap
 from paco_core.config import params
 from paco_core.config.params import ParamsError
 from paco_core.io.atomic import atomic
+from paco_core.io.nearest import meant
 
 BASE = "storybook"
 EXTENDS = "extends"  # key of a profile that changes another one than the storybook one
@@ -98,8 +99,8 @@ def resolve(root: Path, name: str) -> Any:
 
 
 def _laid_over(root: Path, name: str, through: tuple[str, ...]) -> Any:
-    if name not in available(root):
-        raise ParamsError(f"no profile {name!r} in profiles/; available: {', '.join(available(root))}")
+    if name not in (known := available(root)):
+        raise ParamsError(f"no profile {name!r} in profiles/; {meant(name, known)}available: {', '.join(known)}")
     if name in through:
         raise ParamsError(f"profiles/{name}.yaml: extends itself, through {' and '.join(through)}")
     path = _file(root, name)

@@ -48,6 +48,12 @@ def folder_of(root: Path, name: str) -> tuple[Path, Path | None]:
     return Path(name), None
 
 
+def meant_model(root: Path, name: str) -> str:
+    """``did you mean 'NAME'?`` and a space, among the reward and the recipes; nothing where none is near."""
+    recipes = load(root / PARAMS_FILE).policies.recipes if (root / PARAMS_FILE).is_file() else ()
+    return meant(name.partition("@")[0], [REWARD, paths.REWARD_LORA.name, paths.REWARD_MERGED.name, *recipes])
+
+
 def fetch(root: Path, name: str, target: Path) -> int:
     """Copy what a name stands for to a new folder, as plain files; returns how many. Its card's code names that folder.
 
@@ -58,10 +64,9 @@ def fetch(root: Path, name: str, target: Path) -> int:
     checked(target, "new folder")
     folder, _ = folder_of(root, name)
     if not folder.is_dir():
-        known = [REWARD, *load(root / PARAMS_FILE).policies.recipes]
         raise DataError(
             f"{name!r} is neither the reward, a trained recipe nor NAME@champion; "
-            f"{meant(name.partition('@')[0], known)}see `paco champions`"
+            f"{meant_model(root, name)}see `paco champions`"
         )
     with atomic(target) as part:
         shutil.copytree(folder, part)  # what links point at: the copy outlives DVC's cache

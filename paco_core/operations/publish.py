@@ -16,7 +16,7 @@ from paco_core.io.files import DataError
 from paco_core.io.secret_search import Search
 from paco_core.io.secrets import redacted
 from paco_core.io.text_table import text_table
-from paco_core.operations.named import folder_of
+from paco_core.operations.named import folder_of, meant_model
 from paco_core.operations.publish_contents import CARD, Kind, is_pickled, sort_of, uses
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ Stamp = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True)
-class Parcel:
+class Upload:
     """A folder that is to be uploaded: its files with their sizes, the head of its card, and what speaks against it."""
 
     folder: Path
@@ -63,7 +63,7 @@ class Parcel:
         return [*self.faults[:SHOWN], *([f"and {more} more"] if more > 0 else [])]
 
 
-def parcel(root: Path, name: str) -> Parcel:
+def upload_of(root: Path, name: str) -> Upload:
     """What a name stands for, looked at.
 
     Args:
@@ -75,7 +75,7 @@ def parcel(root: Path, name: str) -> Parcel:
     """
     folder, out = folder_of(root, name)
     if not folder.is_dir():
-        raise DataError(f"{folder}: nothing is there to push")
+        raise DataError(f"{folder}: {meant_model(root, name)}nothing is there to push")
     paths, faults = _files(folder)
     head, amiss = _head(folder, root)
     kind: Kind = "dataset" if "configs" in head else "model"
@@ -87,7 +87,7 @@ def parcel(root: Path, name: str) -> Parcel:
     for path, shown in zip(paths, names, strict=True):
         faults += [f"{shown}: {why}" for why in _against(path, shown, kind, search)]
     files = [(shown, stamp[0]) for shown, stamp in zip(names, stamps, strict=True)]
-    return Parcel(folder, kind, files, _shown(folder), [*amiss, *faults], stamps)
+    return Upload(folder, kind, files, _shown(folder), [*amiss, *faults], stamps)
 
 
 def _files(folder: Path) -> tuple[list[Path], list[str]]:
@@ -177,7 +177,7 @@ def _shown(folder: Path) -> str:
     return parts[1].strip() if len(parts) == 3 and not parts[0].strip() else ""
 
 
-def push(found: Parcel, hub_id: str, *, private: bool) -> str:
+def push(found: Upload, hub_id: str, *, private: bool) -> str:
     """Upload the files that were looked at, as they were then; the address of what is there afterwards.
 
     The token is the hub library's own: HF_TOKEN, or its login.
@@ -220,7 +220,7 @@ def _addition(path: Path, name: str) -> CommitOperationAdd:
     return CommitOperationAdd(name, path.read_bytes() if small else path)
 
 
-def _unchanged(found: Parcel) -> None:
+def _unchanged(found: Upload) -> None:
     """Raise DataError unless all files are those that were looked at."""
     for (name, _), stamp in zip(found.files, found.stamps, strict=True):
         path = found.folder / name

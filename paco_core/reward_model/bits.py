@@ -19,7 +19,7 @@ def batches_keep_bits(network: Network, passes: Passes) -> bool:
     pairs = chunks(_pictures(network, 2 * TRIED), 2)
 
     def logits(asked: Sequence[Sequence[Image.Image]]) -> torch.Tensor:
-        visuals = chunks(network.watch([picture for pair in asked for picture in pair]), 2)
+        visuals = chunks(network.differentiable_features([picture for pair in asked for picture in pair]), 2)
         rows = [TokenRow(network.prompt("Same?", (a.grid, b.grid)), (a, b)) for a, b in visuals]
         return network.first_logits(rows)
 
@@ -31,7 +31,7 @@ def batches_keep_bits(network: Network, passes: Passes) -> bool:
 def answers(network: Network) -> bool:
     """Whether a question about a small picture gets finite logits; raises whatever the model's files make of it."""
     with torch.no_grad():
-        (visual,) = network.watch(_pictures(network, 1))
+        (visual,) = network.differentiable_features(_pictures(network, 1))
         logits = network.first_logits([TokenRow(network.prompt("Same?", (visual.grid,)), (visual,))])
     return bool(logits.isfinite().all())
 

@@ -6,7 +6,6 @@ The wording is interface: released weights answer only to the strings they were 
 
 from __future__ import annotations
 
-import difflib
 import string
 import sys
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from types import FrameType
 from typing import Any
 
 from paco_core.io.files import DataError
+from paco_core.io.nearest import meant
 
 _COMPARE = (
     "Compare the edited image (second) with the original image (first). Instruction: '{instruction}'. "
@@ -75,9 +75,10 @@ def render(
         DataError: when the template does not exist, or the value that it needs is missing or empty.
     """
     if template not in TEMPLATES:
-        near = difflib.get_close_matches(template, TEMPLATES, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(TEMPLATES)}"
-        raise DataError(f"instruction template {template!r} does not exist; {hint}")
+        raise DataError(
+            f"instruction template {template!r} does not exist; {meant(template, TEMPLATES)}"
+            f"there are {', '.join(TEMPLATES)}"
+        )
     given = {"theme": theme, "criterion": criterion, "instruction": instruction}
     text = TEMPLATES[template]
     for field in _fields(text):

@@ -70,7 +70,7 @@ def answer_ids(network: Network, answer: str, *, newline: bool = False) -> torch
 def rows_of(network: Network, items: Sequence[Item], *, trained_vision: bool = False) -> list[TokenRow]:
     """Items with the features of their pictures: cached ones, or with gradients where the tower is trained."""
     images = [image for item in items for image in item.images]
-    visuals = network.watch(images) if trained_vision else network.look(images)
+    visuals = network.differentiable_features(images) if trained_vision else network.cached_features(images)
     return [
         TokenRow(item.prompt, (visuals[2 * number], visuals[2 * number + 1]), item.answer)
         for number, item in enumerate(items)

@@ -178,7 +178,7 @@ class Network:
         )
         return 1, high // patch, wide // patch
 
-    def look(
+    def cached_features(
         self, images: Sequence[Image.Image], passes: Passes | None = None, at_once: int | None = None
     ) -> list[Visual]:
         """Vision features of pictures, without gradients; each distinct picture passes the tower once.
@@ -200,7 +200,7 @@ class Network:
                 found[key] = self.features.put(key, visual)
         return [found[key] for key in keys]
 
-    def watch(self, images: Sequence[Image.Image]) -> list[Visual]:
+    def differentiable_features(self, images: Sequence[Image.Image]) -> list[Visual]:
         """Vision features with gradients, for a tower in training; nothing is kept."""
         keys = picture_digests(images)
         distinct = dict(zip(keys, images, strict=True))

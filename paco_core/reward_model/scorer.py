@@ -118,7 +118,7 @@ class Scorer:
     def _rows(self, queries: Sequence[Query], answer: int = 1) -> list[TokenRow]:
         prompts = [self.network.question(query, answer) for query in queries]
         images = [image for query in queries for image in query.pictures]
-        visuals = iter(self.network.look(images, self.passes, None if self._together else 1))
+        visuals = iter(self.network.cached_features(images, self.passes, None if self._together else 1))
         return [
             TokenRow(prompt, tuple(next(visuals) for _ in query.pictures))
             for prompt, query in zip(prompts, queries, strict=True)

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from paco_core.io.file_locks import locked, try_hold
 from paco_core.io.files import DataError
+from paco_core.io.nearest import meant
 from paco_core.io.project import owner_root
 from paco_core.io.text_table import text_table
 
@@ -119,7 +120,8 @@ def drop(root: Path, stages: Sequence[str] = ()) -> list[CheckpointedRun]:
     known = {kept.stage for kept in left}
     if unknown := [name for name in stages if name not in known]:
         raise DataError(
-            f"no checkpoint of {', '.join(unknown)}; there are some of: {', '.join(sorted(known)) or 'none'}"
+            f"no checkpoint of {', '.join(unknown)}; {meant(unknown[0], known)}"
+            f"there are some of: {', '.join(sorted(known)) or 'none'}"
         )
     gone = [kept for kept in left if not stages or kept.stage in stages]
     with ExitStack() as held:

@@ -20,9 +20,9 @@ STOPPED = dg.DefaultSensorStatus.STOPPED
 def housekeeping(context: dg.SensorEvaluationContext) -> dg.SkipReason:
     """Starts no run; says what it cleared away."""
     from paco_core.runtime.tracking import send_left_over, unsent
-    from paco_core.serving.servers.cleanup import reap
+    from paco_core.serving.servers.cleanup import remove_stale
 
-    lines = reap(ROOT)
+    lines = remove_stale(ROOT)
     if unsent(ROOT):
         lines.append(f"MLflow: {send_left_over(ROOT, patience_s=30).text()}")
     for line in lines:

@@ -52,7 +52,7 @@ def test_bad_parameters_end_with_one_clear_line(project: Path) -> None:
 
 def test_an_unknown_stage_lists_the_known_ones(project: Path) -> None:
     done = paco("run", "promts", cwd=project)
-    assert done.returncode == 1 and "no stage 'promts'; stages: " in done.stderr
+    assert done.returncode == 1 and "no stage 'promts'; did you mean 'prompts'? stages: " in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_the_check_looks_at_a_profile_that_is_not_in_use(project: Path) -> None:
     assert done.returncode == 1 and done.stdout.startswith("profile paper: what each stage would do")
     assert (project / "params.yaml").read_bytes() == before
     done = paco("check", "--profile", "papr", cwd=project)
-    assert done.returncode == 1 and "no profile 'papr' in profiles/; available: " in done.stderr
+    assert done.returncode == 1 and "no profile 'papr' in profiles/; did you mean 'paper'? available: " in done.stderr
 
 
 def test_the_check_remarks_on_outs_that_are_lost(project: Path) -> None:

@@ -17,7 +17,7 @@ from safetensors.numpy import save
 from verdicts import Ledger
 
 from paco_core.io import secret_search
-from paco_core.operations.publish import parcel
+from paco_core.operations.publish import upload_of
 
 CARD = "---\nlicense: apache-2.0\n---\n\n# A card\n"
 DATA_CARD = CARD.replace("---\n\n", "configs: []\n---\n\n")
@@ -110,7 +110,7 @@ def folder(place: Path, name: str, data: bytes) -> Path:
 
 
 def against(place: Path) -> Sequence[str]:
-    return parcel(place.parent, str(place)).faults
+    return upload_of(place.parent, str(place)).faults
 
 
 @pytest.mark.parametrize("place", PLACES)

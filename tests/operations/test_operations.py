@@ -19,7 +19,7 @@ from paco_core.operations.audit import audit, to_audit
 from paco_core.operations.promotion.decision import rule_for
 from paco_core.operations.promotion.measuring import unseen_by_all
 from paco_core.operations.reevaluation import Reevaluation, Subject
-from paco_core.serving.servers.cleanup import living, reap
+from paco_core.serving.servers.cleanup import living, remove_stale
 from paco_core.serving.servers.registry import FOLDER, Registry
 
 START = datetime(2026, 1, 1, 3, tzinfo=UTC)
@@ -236,7 +236,7 @@ def test_alerts_are_kept_before_the_webhook_is_asked(tmp_path: Path, monkeypatch
 
 
 def test_only_what_the_dead_left_is_reaped(tmp_path: Path) -> None:
-    assert reap(tmp_path) == [] and living(tmp_path) == []
+    assert remove_stale(tmp_path) == [] and living(tmp_path) == []
     homes = {name: tmp_path / FOLDER / name for name in ("dead", "alive")}
     for home in homes.values():
         (home / "leases").mkdir(parents=True)
@@ -245,9 +245,9 @@ def test_only_what_the_dead_left_is_reaped(tmp_path: Path) -> None:
         record = {"name": home.name, "url": "u", "pid": 1, "engine": "e", "model": "m", "started": 0.0}
         (home / "server.json").write_text(json.dumps(record))
     with hold(homes["alive"] / "alive"), hold(homes["alive"] / "leases/2-here"):
-        told = reap(tmp_path)
+        told = remove_stale(tmp_path)
         assert living(tmp_path) == ["alive"]
-        assert reap(tmp_path) == [], "a second look finds nothing"
+        assert remove_stale(tmp_path) == [], "a second look finds nothing"
     assert len(told) == 4 and sum("expired" in line for line in told) == 3
     assert {p.name for p in (homes["alive"] / "leases").iterdir()} == {"2-here"}
     assert (homes["alive"] / "server.json").is_file() and (homes["alive"] / "stay").is_file()

@@ -17,7 +17,7 @@ from safetensors.numpy import save
 
 from paco_core.cli import main
 from paco_core.io.files import DataError
-from paco_core.operations.publish import parcel, push
+from paco_core.operations.publish import push, upload_of
 
 WEIGHTS = save({"w": numpy.zeros(3, numpy.float32)})
 CARD = "---\nlicense: apache-2.0\nbase_model: owner/base\nbase_model_relation: adapter\n---\n\n# A card\n"
@@ -106,7 +106,7 @@ def test_what_changes_after_it_was_looked_at_is_not_published(
     act: Callable[[Path], None],
     when: str,
 ) -> None:
-    found = parcel(Path(), str(adapter))
+    found = upload_of(Path(), str(adapter))
     if when == "before":
         act(adapter)
     else:
@@ -117,7 +117,7 @@ def test_what_changes_after_it_was_looked_at_is_not_published(
 
 
 def test_what_comes_after_it_was_looked_at_is_not_published(adapter: Path, hub: list[dict[str, Any]]) -> None:
-    found = parcel(Path(), str(adapter))
+    found = upload_of(Path(), str(adapter))
     add(adapter)
     push(found, "owner/name", private=True)
     assert list(hub[-1]["files"]) == ["README.md", "weights.safetensors"]
@@ -130,14 +130,14 @@ def test_weights_are_not_read_into_memory(adapter: Path, hub: list[dict[str, Any
     with (adapter / "weights.safetensors").open("wb") as stream:
         stream.write(len(head).to_bytes(8, "little") + head)
         stream.truncate(8 + len(head) + size)
-    assert parcel(Path(), str(adapter)).faults == []
+    assert upload_of(Path(), str(adapter)).faults == []
     with (adapter / "weights.safetensors").open("ab") as stream:
         stream.write(b"DB_HOST=x")
-    assert "not a file of safetensors" in parcel(Path(), str(adapter)).faults[0]
+    assert "not a file of safetensors" in upload_of(Path(), str(adapter)).faults[0]
 
 
 def test_what_a_stage_made_must_be_what_is_recorded(adapter: Path) -> None:
-    assert "not what dvc.lock records" in parcel(Path(), "mine").faults[0]
+    assert "not what dvc.lock records" in upload_of(Path(), "mine").faults[0]
 
 
 def local_base(folder: Path) -> None:
@@ -173,7 +173,7 @@ def test_what_must_not_leave_is_refused(
     monkeypatch.setenv("A_TOKEN", "secret-of-this-machine")
     DAMAGE[fault](adapter)
     said = {"no card": "README.md is missing"}.get(fault, fault)
-    assert any(said in text for text in parcel(Path(), str(adapter)).faults)
+    assert any(said in text for text in upload_of(Path(), str(adapter)).faults)
     with pytest.raises((DataError, SystemExit)):
         main(["push", str(adapter), "owner/name"])
     assert hub == []
@@ -201,7 +201,7 @@ def test_a_hub_out_of_reach_is_a_sentence(
     with pytest.raises(
         DataError, match=r"owner/name: the upload did not get through \(RuntimeError: no route to https://hub"
     ):
-        push(parcel(Path(), str(adapter)), "owner/name", private=True)
+        push(upload_of(Path(), str(adapter)), "owner/name", private=True)
 
 
 @pytest.mark.parametrize(("name", "hub_id"), [("nowhere", "owner/name"), ("data/policies/mine/adapter", "name")])

@@ -127,7 +127,7 @@ class Trainings:
 
         def compute(cell: OpenCell) -> dict[str, Any]:
             with Progress(self.exam.pictures, f"{self.recipe} bare", "pictures", self.say) as progress:
-                cuts = self.exam.sit(None, cell.folder, progress.advance)
+                cuts = self.exam.examine(None, cell.folder, progress.advance)
             return {"recipe": self.recipe, **report(cuts, self.say)}
 
         cell.once(self.examined_key, compute)
@@ -140,7 +140,7 @@ class Trainings:
         """Train, going on after a kill, and examine."""
         outcome = self._train(variant.applied(self.params, seed), cell, f"{variant.name}, seed {seed}")
         with Progress(self.exam.pictures, f"{variant.name}, seed {seed}", "pictures", self.say) as progress:
-            cuts = self.exam.sit(cell.folder / "policy" / "adapter", cell.folder, progress.advance)
+            cuts = self.exam.examine(cell.folder / "policy" / "adapter", cell.folder, progress.advance)
         return {
             **report(cuts, self.say),
             "variant": variant.name,

@@ -86,7 +86,7 @@ class Exam:
         """Pictures of one sitting."""
         return len(self.cases.records) * len(self.cases.seeds) * len(self.rule.eval_sizes)
 
-    def sit(
+    def examine(
         self, adapter: Path | None, folder: Path, advance: Callable[[int], object] = lambda _count: None
     ) -> dict[str, Cut]:
         """Paint with the bare model (None) or an adapter; write ``table.parquet`` and some pictures to ``folder``.

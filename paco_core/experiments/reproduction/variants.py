@@ -33,7 +33,10 @@ class Variant:
         """
         if self.recipe not in params.policies.recipes:
             known = ", ".join(params.policies.recipes)
-            raise DataError(f"variant {self.name}: no recipe {self.recipe!r} in policies.recipes; there are: {known}")
+            hint = meant(self.recipe, params.policies.recipes)
+            raise DataError(
+                f"variant {self.name}: no recipe {self.recipe!r} in policies.recipes; {hint}there are: {known}"
+            )
         recipe = params.policies.recipes[self.recipe]
         place = f"policies.recipes.{self.recipe}"
         values: dict[str, Any] = {f"{place}.seed": seed}

@@ -57,7 +57,7 @@ class Sender:
         """Deliver a little of each journal; whether the store took something."""
         worked, found = False, journals(self._root)
         for name in self._deliveries.keys() - {journal.home.name for journal in found}:
-            self._put_down(self._deliveries[name].journal)  # its writer took it away
+            self._release(self._deliveries[name].journal)  # its writer took it away
         for journal in found:
             name = journal.home.name
             try:
@@ -65,7 +65,7 @@ class Sender:
                 worked = (delivery is not None and self._attend(delivery)) or worked
             except Exception as error:  # one that nobody can read, or a full disk: it must not stop the others
                 lives = name in self._deliveries and not self._deliveries[name].left
-                self._put_down(journal, time.monotonic() + PAUSES_S[-1] if lives else math.inf)
+                self._release(journal, time.monotonic() + PAUSES_S[-1] if lives else math.inf)
                 if journal.home.exists():  # else its writer took it away in this moment
                     self._say(_problem(error))
         return worked
@@ -95,12 +95,12 @@ class Sender:
             self._later.clear()  # the store answers again
         if delivery.left and journal.is_done():
             journal.remove()
-            self._put_down(journal)
+            self._release(journal)
         elif delivery.left and delivery.failures:
-            self._put_down(journal, math.inf)
+            self._release(journal, math.inf)
         return worked
 
-    def _put_down(self, journal: RunJournal, until: float = 0.0) -> None:
+    def _release(self, journal: RunJournal, until: float = 0.0) -> None:
         if delivery := self._deliveries.pop(journal.home.name, None):
             delivery.journal.free()
         journal.free()

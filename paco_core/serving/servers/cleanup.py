@@ -12,7 +12,7 @@ from paco_core.io.file_locks import is_held, remove_unless_held
 from paco_core.serving.servers.registry import Registry
 
 
-def reap(root: Path) -> list[str]:
+def remove_stale(root: Path) -> list[str]:
     """Remove leases whose holders have gone and records whose supervisors have gone; one line each."""
     registry = Registry(root)
     if not registry.folder.is_dir():
