@@ -3,8 +3,8 @@
     python -m examples.hack_meter --trained colour --held-out project --seeds 0 1 2
 
 It runs in a project whose demo has run. The judge `colour` is weak on purpose: it sees the mean colour of the panels
-and nothing else. `project` is the project's reward model, `base` the embedded model before any fine-tuning. What is
-printed of each evaluation is the meter's, beside the gold metric, which no judge knows.
+and nothing else. `project` is the project's reward model, `base` the embedded model before any fine-tuning. Each
+evaluation is printed as the meter saw it, beside the gold metric, which no judge knows.
 """
 
 from __future__ import annotations
