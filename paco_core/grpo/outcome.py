@@ -40,6 +40,14 @@ class Outcome:
     seconds: Mapping[str, float] = field(default_factory=dict)  # of all epochs, by part: ``seconds/sample``
     intervals: Mapping[str, tuple[float, float]] = field(default_factory=dict)  # of changes, 95%: lower and upper end
 
+    def changes(self) -> Row:
+        """``change/64/x`` of each measure with its interval, ``_low`` and ``_high``, as MLflow keeps them."""
+        row: Row = {}
+        for name, (low, high) in self.intervals.items():
+            key = f"change/{name}"
+            row |= {key: self.after[name] - self.before.get(name, math.nan), f"{key}_low": low, f"{key}_high": high}
+        return row
+
     def metrics(self) -> Row:
         """Flat figures: each evaluation and gap before and after, its change, and the last epoch's health.
 

@@ -194,7 +194,7 @@ def run(ctx: StageContext) -> None:
     ctx.tracker.adapter(
         registered_name(name), final, adapter, adapted(ctx.root, recipe), {"dvc.md5": folder_digest(adapter)}
     )
-    ctx.tracker.metrics(summary.last, recipe.epochs * updates, measures="")
+    ctx.tracker.metrics({**summary.last, **outcome.changes()}, recipe.epochs * updates, measures="")
     ctx.report(
         outcome.metrics(),
         {"": final},

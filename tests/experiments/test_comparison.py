@@ -41,7 +41,7 @@ def test_table_and_page(project: Path, runs: list[str]) -> None:
     text = compare(project, [runs[0][:12], "policies/b/smoke/seed0"], project / "out.html")
     (figure,) = [line for line in text.splitlines() if line.startswith("eval/64/consistency")]
     assert figure.split() == ["eval/64/consistency", "0.3", "0.6", "+0.3"]
-    assert "eval/… are means over the few pictures of a training's evaluations, without an interval" in text
+    assert "eval/… are means over the few pictures of a training's evaluations" in text
     assert "policies.updates_per_epoch" in text and "policies.loss" not in text
     assert re.search(r"reward_merged +1\.dir +2\.dir", text)
     html = (project / "out.html").read_text()

@@ -55,8 +55,8 @@ def text(runs: Sequence[ComparedRun], first: int = 0) -> str:
         lines.append(f"of different families ({families}): only figures of the same name can be compared")
     if any(key.startswith(DURING_TRAINING) for run in runs for key in run.metrics):
         lines.append(
-            "eval/… are means over the few pictures of a training's evaluations, without an interval; they are "
-            "no figures of t2is or gedit, which measure a policy on more"
+            "eval/… are means over the few pictures of a training's evaluations, change/… what training changed of "
+            "them; t2is and gedit measure a policy on more"
         )
     rows = [[key, *(f"{value} {delta}".rstrip() for value, delta in cells)] for key, cells in figures(runs)]
     lines += ["", *text_table(rows, ["figure (95% interval)", *heads], most=WIDTH)]
