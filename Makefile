@@ -2,7 +2,7 @@
 # make test   everything that is checked
 # make quick  the tests of less than a second each, while you work
 # make gpu    speed and memory of the full-size models, on a GPU of 80 GB or more
-# make faults kills, full disks, damaged files and hostile requests, the whole graph on a pretended GPU; ends with a table
+# make faults kills, full disks, damaged files and hostile requests, every training on a pretended GPU; ends with a table
 # make docs   the documentation as a site, in build/docs
 # make screenshots  the pictures of README and docs, from the run that is here, with the system's Chromium
 # make ui     Dagster on 127.0.0.1:3000 and MLflow on 127.0.0.1:5000, until Ctrl-C

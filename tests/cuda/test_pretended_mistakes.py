@@ -103,6 +103,28 @@ def test_what_a_gpu_takes_is_taken() -> None:
         assert (a[None] @ a[:, None]).dtype == torch.bfloat16 and torch.is_autocast_enabled("cuda")
 
 
+@pytest.mark.parametrize("inference", [True, False])
+def test_what_is_made_of_values_lies_on_the_gpu_in_every_thread_and_mode(inference: bool) -> None:
+    found: list[torch.device] = []
+
+    def make() -> None:
+        with torch.inference_mode(inference):
+            for made in (
+                torch.tensor([1.0], device="cuda"),
+                torch.as_tensor([1], device="cuda"),
+                ones().new_tensor([1]),
+            ):
+                found.append((made * 2).device)
+
+    thread = threading.Thread(target=make)
+    thread.start()
+    thread.join()
+    make()
+    assert found == [torch.device("cuda:0")] * 6
+    leaf = torch.tensor([1.0], device="cuda", requires_grad=True)
+    assert torch.as_tensor(leaf) is leaf and leaf.is_leaf and leaf.requires_grad
+
+
 def test_a_gpu_has_random_numbers_of_its_own() -> None:
     torch.cuda.manual_seed_all(3)
     state, processor = torch.cuda.get_rng_state(), torch.get_rng_state()

@@ -79,6 +79,24 @@ def _cpu(self: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
     return _to(self, "cpu")
 
 
+def _made_here(make: Any, copies: bool) -> Any:
+    """A constructor from values: made on the processor and copied, since no mode sees how PyTorch does it."""
+
+    def made(data: Any, *args: Any, device: Any = None, requires_grad: bool = False, **settings: Any) -> torch.Tensor:
+        there = isinstance(data, torch.Tensor)
+        where = labels.asked(device) if device is not None or not there else labels.device_of(data)
+        if where is None or (where.type != "cuda" and not (there and data.is_cuda)):
+            own = {"requires_grad": True} if requires_grad else {}
+            return make(data, *args, **({"device": where} if where else {}), **own, **settings)  # type: ignore[no-any-return]
+        source = data if there else make(data, *args, **settings)
+        if copies and there:
+            source = source.detach().clone()
+        moved = _to(source, where, settings.get("dtype"))
+        return moved.requires_grad_() if requires_grad else moved
+
+    return made
+
+
 def _new_tensor(self: torch.Tensor, data: Any, **settings: Any) -> torch.Tensor:
     return torch.tensor(data, **{"dtype": self.dtype, "device": labels.device_of(self), **settings})
 
@@ -119,6 +137,8 @@ def install(patches: Patches) -> None:
     patches.set(tensor, "get_device", lambda self: -1 if (gpu := labels.gpu_of(self)) is None else gpu)
     patches.set(tensor, "pin_memory", lambda self, device=None: self.clone())
     patches.set(tensor, "new_tensor", _new_tensor)
+    patches.set(torch, "tensor", _made_here(torch.tensor, copies=True))
+    patches.set(torch, "as_tensor", _made_here(torch.as_tensor, copies=False))
     for name, function in (("to", _to), ("cuda", _cuda), ("cpu", _cpu), ("numpy", _numpy), ("__array__", _array)):
         patches.set(tensor, name, function)
     patches.set(torch.UntypedStorage, "clone", _clone)

@@ -119,6 +119,7 @@ def install(patches: Patches) -> None:
     run = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
 
     def with_mode(self: threading.Thread) -> None:
+        torch._C._set_only_lift_cpu_tensors(True)  # of each thread, too
         with Operations():
             run(self)
 
