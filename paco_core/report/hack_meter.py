@@ -35,7 +35,7 @@ def hack_meter_charts(log: pd.DataFrame, sizes: Sequence[int], name: str, curves
             "means that the policy exploits its judge.",
             gains,
             x_label="epoch",
-            guide=(0.0, "start"),
+            guide=(0.0, ""),
         ),
         DrawnChart.of(
             "Grid score",
