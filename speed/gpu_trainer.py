@@ -89,7 +89,7 @@ def trainer(
         return grpo_toys.trainer(train=grpo_toys.TRAIN[:4], unseen=grpo_toys.UNSEEN[:1], **given)
     found = drawn(8, 32, 0)
     found.hold_out(3, 0)
-    split = held_out_edits(found.records, lambda _record: Image.new("RGB", (64, 64), (200, 40, 40)), 3, 0)
+    split = held_out_edits(found.records, lambda _record: [Image.new("RGB", (64, 64), (200, 40, 40))], 3, 0)
     return grpo_toys.trainer(train=split.trained, unseen=split.unseen, reference=split.reference, **given)
 
 

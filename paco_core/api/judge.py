@@ -18,7 +18,7 @@ import numpy as np
 from paco_core.api.judge_model import Dtype, PairModel, judge_model
 from paco_core.data.records.subfigures import cut
 from paco_core.io.files import DataError
-from paco_core.io.pictures import Picture, picture_of
+from paco_core.io.pictures import Picture, picture_of, pictures_of
 from paco_core.reward_model.instructions import question
 from paco_core.reward_model.yes_probability import PairQuery, Score
 from paco_core.serving.client import RewardClient
@@ -167,19 +167,19 @@ class Judge:
         found = self.reasons(_pairs(first, second), theme=theme)
         return found if isinstance(first, list | tuple) else found[0]
 
-    def painted(self, pictures: Sequence[Painted], reference: Picture | None = None) -> np.ndarray:
+    def painted(self, pictures: Sequence[Painted], reference: Picture | Sequence[Picture] | None = None) -> np.ndarray:
         """What :class:`paco_core.Painter` painted: the consistency of each set, or the editing reward of each edit.
 
         Args:
-            reference: the picture that was edited; None for sets.
+            reference: the picture that was edited, or all that the instruction is about; None for sets.
 
         Returns:
             (pictures,) float64, as the rewards ``consistency`` and ``editing`` give them; NaN where there is none.
         """
         from paco_core.operations import paint
 
-        original = None if reference is None else picture_of(reference)
-        return np.array(paint.scored(self.scorer, pictures, original), dtype=np.float64)
+        references = () if reference is None else pictures_of(reference)
+        return np.array(paint.scored(self.scorer, pictures, references), dtype=np.float64)
 
     def scores(
         self,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from paco_core.config.params import PARAMS_FILE, load
 from paco_core.io.files import DataError
-from paco_core.io.pictures import Picture, picture_of
+from paco_core.io.pictures import Picture, pictures_of
 from paco_core.io.project import project_root
 from paco_core.operations import asked, paint, painters
 from paco_core.painting.painted import Painted
@@ -103,7 +103,7 @@ class Painter:
             DataError: when the prompt has no panels, its parts contradict each other, or the policy is none for sets.
         """
         record = self.set_record(prompt, panels, layout=layout, size=size)
-        return self._painted(SETS, record, seeds, size, steps, compare, advance, None)
+        return self._painted(SETS, record, seeds, size, steps, compare, advance, ())
 
     def set_record(
         self, prompt: str, panels: Sequence[str] = (), *, layout: str | None = None, size: int | None = None
@@ -117,7 +117,7 @@ class Painter:
 
     def edit(
         self,
-        picture: Picture,
+        picture: Picture | Sequence[Picture],
         instruction: str,
         *,
         seeds: int | Sequence[int] = 4,
@@ -129,16 +129,18 @@ class Painter:
         """Edits of a picture as an instruction says, one a seed.
 
         Args:
-            picture: a path, bytes of a file, a picture of Pillow, or an array.
-            size: pixels of a side; None: the evaluation size of the recipe that is nearest to the picture.
+            picture: a path, bytes of a file, a picture of Pillow, or an array; or a list of them, the one to edit
+                first, in the order in which the instruction counts them.
+            size: pixels of a side; None: the evaluation size of the recipe that is nearest to the (first) picture.
             seeds, steps, compare, advance: as of :meth:`paint`.
 
         Raises:
-            DataError: when the picture cannot be read, there is no instruction, or the policy is none for edits.
+            DataError: when a picture cannot be read, there is no instruction, or the policy is none for edits, or takes
+                fewer pictures.
         """
-        reference = picture_of(picture)
-        record = asked.edit_record(instruction, reference)
-        return self._painted(EDITS, record, seeds, size, steps, compare, advance, reference)
+        references = pictures_of(picture)
+        record = asked.edit_record(instruction, references, self.named(EDITS).recipe.family)
+        return self._painted(EDITS, record, seeds, size, steps, compare, advance, references)
 
     def _painted(
         self,
@@ -149,14 +151,14 @@ class Painter:
         steps: int | None,
         compare: bool,
         advance: Callable[[int], object],
-        reference: Image | None,
+        references: Sequence[Image],
     ) -> list[Painted]:
         chosen = range(seeds) if isinstance(seeds, int) else seeds
         if not chosen:
             raise DataError(f"seeds={seeds!r}: expected one or more")
         by, policy = self._policy(task)
         return paint.pictures(
-            self._params, policy, by, record, seeds=chosen, side=size, steps=steps, reference=reference,
+            self._params, policy, by, record, seeds=chosen, side=size, steps=steps, references=references,
             compare=compare, advance=advance,
         )  # fmt: skip
 

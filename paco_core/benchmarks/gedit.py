@@ -22,7 +22,7 @@ from paco_core.benchmarks.paired_changes import summarise as paired
 from paco_core.benchmarks.published import PublishedRow
 from paco_core.benchmarks.statistics import METHODS
 from paco_core.benchmarks.tables import ResultTable, difference, interval, number
-from paco_core.data.records.edit_records import EditRecord, of_part, read_edit_prompts
+from paco_core.data.records.edit_records import EditRecord, connected, of_part, read_edit_prompts
 from paco_core.io import paths
 from paco_core.io.answer import plain
 from paco_core.io.files import DataError
@@ -85,6 +85,7 @@ def measure(
     batch = RewardBatch(records, [[i] for i in images], images, [reference(record) for record in records])
     found = answers.measure(batch) | ({} if gold is None else gold.measure(batch))
     edits = [record for record in records if isinstance(record, EditRecord)]
+    group_of = connected(record.references for record in edits)
     return pd.DataFrame(
         {
             "policy": [p.policy for p in painted],
@@ -92,7 +93,7 @@ def measure(
             "when": [p.when for p in painted],
             "prompt_id": [record.idx for record in edits],
             "seed": [p.seed for p in painted],
-            "picture": [record.reference for record in edits],
+            "picture": [group_of[record.references[0]] for record in edits],
             "task_type": [record.task_name for record in edits],
             "language": [record.language for record in edits],
             **{name: found[name] for name in MEASURES if name in found},

@@ -35,6 +35,11 @@ JOURNAL = Path(".paco/gedit/journal.jsonl")  # outside the outs, which DVC delet
 BEST = 10
 COLUMNS = {"sc": "semantic consistency", "pq": "perceptual quality", "overall": "overall"}
 LANGUAGES = {"en": "English", "cn": "Chinese"}
+#: After the published words about an edit, where it has several references.
+FURTHER = (
+    "\nThe images from the third on are further references that the instruction refers to, in its order: the original "
+    "image counts as the first of them."
+)
 CHARACTERS_A_TOKEN = 4  # of English text, about
 
 
@@ -107,8 +112,9 @@ def _question(
     name = f"{edit.policy}-{edit.size}-{edit.when}-{edit.record.idx}-{edit.seed}-{ask.kind}"
     if ask.kind == "pq":
         return Question(name, words.quality, Rating, images=[edit.image], fault=_fault)
-    images = [reference(edit.record), edit.image]
-    return Question(name, words.about_edit(edit.record.prompt), Rating, images=images, fault=_fault)
+    original, *further = reference(edit.record)
+    text = words.about_edit(edit.record.prompt) + (FURTHER if further else "")
+    return Question(name, text, Rating, images=[original, edit.image, *further], fault=_fault)
 
 
 def _fault(rating: Rating) -> Rejection | None:

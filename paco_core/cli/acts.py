@@ -346,13 +346,13 @@ def edit(args: argparse.Namespace) -> None:
     from paco_core.tasks.edits import EDITS
 
     root = project_root()
-    edit_record(args.instruction, read_image(args.picture))
-    chosen(root, args.policy, EDITS)
+    pictures = [read_image(file) for file in args.pictures]
+    edit_record(args.instruction, pictures, chosen(root, args.policy, EDITS).recipe.family)
     _prepare(root, [])
     with uncollected():
         from paco_core.cli import paint as command
 
-    _show(args, command.edit_picture(root, args.picture, args.instruction, _painting(args)))
+    _show(args, command.edit_pictures(root, args.pictures, args.instruction, _painting(args)))
 
 
 def play(args: argparse.Namespace) -> None:

@@ -110,7 +110,10 @@ def _add_painting(verb: Callable[..., argparse.ArgumentParser]) -> None:
         help="how the panels stand, where the prompt does not state it (default of a theme: 2x2, 2x3, 2x4 or one row)",
     )
     edit = verb("edit", acts.edit, "edit a picture as an instruction says, and print the editing reward")
-    edit.add_argument("picture", type=Path, help="a picture file")
+    edit.add_argument(
+        "pictures", nargs="+", type=Path, metavar="picture",
+        help="a picture file; further ones are references, in the order in which the instruction counts them",
+    )  # fmt: skip
     edit.add_argument("instruction", help="what to change")
     for sub in (paint, edit):
         sub.add_argument(

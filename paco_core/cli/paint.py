@@ -70,15 +70,15 @@ def paint_set(
     return _painted(root, painter, painter.named(SETS), record, work, options, notes)
 
 
-def edit_picture(root: Path, file: Path, instruction: str, options: PaintOptions) -> Answer:
-    """Edit a picture; what was written and scored.
+def edit_pictures(root: Path, files: Sequence[Path], instruction: str, options: PaintOptions) -> Answer:
+    """Edit a picture, with others that the instruction takes something from; what was written and scored.
 
     Raises:
         DataError: when there is no such picture or policy.
     """
-    painter, picture = Painter(options.policy, project=root), read_image(file)
-    work, record = partial(painter.edit, picture, instruction), asked.edit_record(instruction, picture)
-    return _painted(root, painter, painter.named(EDITS), record, work, options, [], file)
+    painter, pictures = Painter(options.policy, project=root), [read_image(file) for file in files]
+    work, record = partial(painter.edit, pictures, instruction), asked.edit_record(instruction, pictures)
+    return _painted(root, painter, painter.named(EDITS), record, work, options, [], files)
 
 
 def _painted(
@@ -89,30 +89,30 @@ def _painted(
     work: Callable[..., list[Painted]],
     options: PaintOptions,
     notes: Sequence[str],
-    file: Path | None = None,
+    files: Sequence[Path] = (),
 ) -> Answer:
-    """Paint, or edit the picture in ``file``."""
-    reference = None if file is None else read_image(file)
+    """Paint, or edit the pictures in ``files``."""
+    references = [read_image(file) for file in files]
     seeds, who = range(options.seeds), {AFTER: by.name.replace("@", "-"), BEFORE: BASE}
     folder = options.out or root / FOLDER / f"{_words(record.theme)}-{digest([record.idx, by.name, options.size])[:6]}"
     checked(folder, "folder")
     for name in ("sheet.png", *(f"{one}-{seed}.png" for one in who.values() for seed in seeds)):
-        checked(folder / name, "file", inputs=[] if file is None else [file])
+        checked(folder / name, "file", inputs=files)
     count = len(seeds) * (2 if options.compare and by.adapter else 1)
     with painter, Progress(count, "paint", "pictures") as progress:
         found = work(
             seeds=seeds, size=options.size, steps=options.steps, compare=options.compare, advance=progress.advance
         )
         judge = Judge(project=root) if (root / paths.REWARD_MERGED).is_dir() else None
-        scores = None if judge is None else judge.painted(found, reference)
+        scores = None if judge is None else judge.painted(found, references or None)
     rows = []
     for number, painted in enumerate(found):
         place = folder / f"{who[painted.when]}-{painted.seed}.png"
         _save(painted.image, place)
         score = None if scores is None or math.isnan(scores[number]) else round(float(scores[number]), 4)
         rows.append({"by": who[painted.when], "seed": painted.seed, "score": score, "file": str(place)})
-    _save(_sheet(found, reference), folder / "sheet.png")
-    measured = "consistency" if reference is None else "editing reward"
+    _save(_sheet(found, references), folder / "sheet.png")
+    measured = "editing reward" if references else "consistency"
     cut = found[0].lost
     lines = [*notes, *([] if cut is None else [f"the prompt is cut: {cut}"])]
     cells = [
@@ -133,12 +133,11 @@ def _save(picture: Image, file: Path) -> None:
         picture.save(part)
 
 
-def _sheet(found: Sequence[Painted], reference: Image | None) -> Image:
+def _sheet(found: Sequence[Painted], references: Sequence[Image]) -> Image:
     if len({painted.when for painted in found}) == 2:
-        return side_by_side(found, len(found), None if reference is None else lambda _record: reference)
+        return side_by_side(found, len(found), (lambda _record: references) if references else None)
     images, captions = [p.image for p in found], [caption(p, theme=False) for p in found]
-    if reference is not None:
-        images, captions = [reference, *images], ["reference", *captions]
+    images, captions = [*references, *images], ["reference"] * len(references) + captions
     return contact_sheet(images, COLUMNS, max(found[0].image.size), captions, found[0].record.prompt)
 
 

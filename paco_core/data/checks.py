@@ -77,8 +77,8 @@ def edit_prompts_are_held_apart(data: Path) -> CheckReport:
         return _failed(name, str(error))
     if not records:
         return CheckReport.skipped(name, "ERROR", "there are no editing prompts (edit_prompts.source: none)")
-    train, unseen = ([r.reference for r in records if r.part == part] for part in ("train", "unseen"))
-    shared = set(train) & set(unseen)
+    train, unseen = of_part(records, "train"), of_part(records, "unseen")
+    shared = set.intersection(*({name for r in part for name in r.references} for part in (train, unseen)))
     return CheckReport(
         name,
         bool(train) and bool(unseen) and not shared,

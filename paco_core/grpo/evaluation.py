@@ -14,6 +14,7 @@ from paco_core.data.records.subfigures import cut
 from paco_core.grpo.rollout import Sampling, rollout
 from paco_core.grpo.scoring import Scores, Scoring
 from paco_core.grpo.sizes import buckets, picture_size
+from paco_core.io.pictures import in_a_row
 from paco_core.policies.base import NoiseKey, Policy, Size
 from paco_core.policies.encoded import Encoded
 from paco_core.rewards.aggregation import aggregate
@@ -119,13 +120,9 @@ def _combined(scores: Scores, rewards: RewardSet, prompts: int) -> float:
     return float(np.nanmean(aggregate(shaped, weights, rewards.aggregator, rewards.tame_delta).values))
 
 
-def beside(reference: Image, picture: Image) -> Image:
-    """A reference picture, brought to the height of its edit, and the edit to its right."""
-    left = reference.resize((round(reference.width * picture.height / reference.height), picture.height))
-    page = pil.new("RGB", (left.width + picture.width, picture.height), "white")
-    page.paste(left, (0, 0))
-    page.paste(picture, (left.width, 0))
-    return page
+def beside(references: Sequence[Image], picture: Image) -> Image:
+    """Reference pictures, brought to the height of their edit, and the edit to their right."""
+    return in_a_row([*references, picture], picture.height)
 
 
 def sheet(pictures: Sequence[Image], columns: int = SHEET_COLUMNS) -> Image:

@@ -76,8 +76,15 @@ def save_pictures(folder: Path, evaluation: Evaluation, records: Sequence[Prompt
 
 
 def save_references(folder: Path, records: Sequence[PromptRecord], reference: Reference) -> None:
-    """PNG files ``<prompt id>.png`` of what the pictures are edits of, replacing what the folder held."""
+    """PNG files of what the pictures are edits of (:func:`reference_files`), replacing what the folder held."""
     with atomic(folder, replace=True) as part:
         part.mkdir(parents=True)
         for record in records:
-            reference(record).save(part / f"{record.idx}.png")
+            pictures = reference(record)
+            for name, picture in zip(reference_files(record.idx, len(pictures)), pictures, strict=True):
+                picture.save(part / name)
+
+
+def reference_files(idx: str, count: int) -> list[str]:
+    """``<prompt id>.png``, and ``<prompt id>.2.png`` and so on of further ones."""
+    return [f"{idx}.png", *(f"{idx}.{number}.png" for number in range(2, count + 1))]

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 import yaml
 
 from paco_core.config.params import PolicyRecipe
+from paco_core.data.records.edit_records import EditRecord
 from paco_core.data.records.records import PromptRecord
+from paco_core.grpo.figures import reference_files
 from paco_core.grpo.sizes import picture_size
 from paco_core.io.model_licence import base_front
 from paco_core.io.precision import weights_format
@@ -98,8 +100,16 @@ def _example(recipe: PolicyRecipe, policy: Policy, record: PromptRecord, place: 
         f"pipeline.load_lora_weights({f'{place}/adapter'!r})  # this folder",
         *([] if recipe.device == "cpu" else [f"pipeline.to({recipe.device!r})"]),
         f"prompt = {record.prompt!r}",
-        *([f"picture = Image.open({f'{place}/samples/reference/{record.idx}.png'!r})"] if edits else []),
+        *(_opened(record, f"{place}/samples/reference") if edits else []),
         policy.example(size, recipe.eval_steps, recipe.guidance, recipe.max_sequence_length),
         'image.save("painted.png")',
     ]
     return "\n".join([*imports, "", *lines])
+
+
+def _opened(record: PromptRecord, folder: str) -> list[str]:
+    """Python that reads what a record is about: ``picture``, a list where there are several."""
+    count = len(record.references) if isinstance(record, EditRecord) else 1
+    files = [f"{folder}/{name}" for name in reference_files(record.idx, count)]
+    opened = ", ".join(f"Image.open({file!r})" for file in files)
+    return [f"picture = {opened}" if len(files) == 1 else f"picture = [{opened}]"]

@@ -25,7 +25,7 @@ class PromptSplit:
 
     trained: Sequence[PromptRecord]
     unseen: Sequence[PromptRecord]
-    reference: Reference | None = None  # of edits, what gives the picture that a record is about
+    reference: Reference | None = None  # of edits, what gives the pictures that a record is about
     preferences: Preferences | None = None  # of an offline loss, a pair of each prompt in ``trained``
 
     def write(self, folder: Path) -> None:

@@ -29,7 +29,7 @@ from paco_core.grpo.training_key import training_key
 from paco_core.io import paths
 from paco_core.io.files import DataError, digest
 from paco_core.io.model_licence import licence_front
-from paco_core.io.pictures import picture_digests
+from paco_core.io.pictures import picture_digests, reference_digests
 from paco_core.policies.base import Policy, Size, load_recipe
 from paco_core.policies.cuts import of_records, report
 from paco_core.policies.encodings import cache_folder
@@ -159,7 +159,7 @@ def assemble(
 def _encoded(
     recipe: PolicyRecipe, policy: Policy, split: PromptSplit, records: Sequence[PromptRecord], sides: Sequence[int]
 ) -> tuple[Encoded, list[str]]:
-    """Prompts, and the reference picture of each edit at the sizes of its own pictures; one row a record.
+    """Prompts, and the reference pictures of each edit at the sizes of its own pictures; one row a record.
 
     Also the digests of these pictures.
     """
@@ -167,7 +167,7 @@ def _encoded(
     sizes = [_sizes(recipe, policy, [record], sides) for record in records] if policy.edits else []
     prompts = [record.prompt for record in records]
     encoded = policy.encode(prompts, recipe.max_sequence_length, references, sizes, guidance=recipe.guidance)
-    return encoded, picture_digests(references or ())
+    return encoded, reference_digests(references or ())
 
 
 def _preferred(split: PromptSplit) -> dict[str, str]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 DIVERSITY = "diversity"  # name of its worker; a set's panels, or an edit and its reference
 PANEL_DIVERSITY, REFERENCE_DISTANCE = "panel_diversity", "reference_distance"
-Reference = Callable[[PromptRecord], "Image"]  # the picture that a record's pictures are edits of
+Reference = Callable[[PromptRecord], Sequence["Image"]]  # of a record: what its pictures are edits of, then the others
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def groupwise(rewards: Mapping[str, RewardFunction]) -> list[str]:
 class Scoring:
     """One worker thread a reward: rewards run beside sampling and beside each other, each in order.
 
-    ``reference`` gives the picture that a record's pictures are edits of; None where they are no edits.
+    ``reference`` gives the pictures that a record is about; None where its pictures are no edits.
     """
 
     def __init__(self, rewards: Mapping[str, RewardFunction], reference: Reference | None = None) -> None:
@@ -147,4 +147,4 @@ class Scoring:
 def _diversities(batch: RewardBatch) -> np.ndarray:
     if batch.references is None:
         return np.array([panel_diversity(panels) for panels in batch.panels])
-    return np.array([reference_distance(*both) for both in zip(batch.whole, batch.references, strict=True)])
+    return np.array([reference_distance(*both) for both in zip(batch.whole, batch.originals, strict=True)])

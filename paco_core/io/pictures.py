@@ -12,7 +12,7 @@ from paco_core.io.decoding import MAX_BYTES, EncodedPicture, Undecodable, read_h
 from paco_core.io.files import DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     import numpy as np
     from PIL.Image import Image
@@ -116,6 +116,18 @@ def _bytes(path: Path, name: str) -> bytes:
         raise DataError(f"{name}: cannot be read ({error.strerror})") from None
 
 
+def pictures_of(given: Picture | Sequence[Picture]) -> list[Image]:
+    """:func:`picture_of` one picture, or each of a list of them.
+
+    Raises:
+        DataError: as :func:`picture_of`; when the list is empty.
+    """
+    pictures = [picture_of(one) for one in (given if isinstance(given, list | tuple) else [given])]
+    if not pictures:
+        raise DataError("no picture was given; name one or more")
+    return pictures
+
+
 def picture_digest(picture: Image) -> str:
     """MD5 of a picture's mode, size and pixels, however it is encoded."""
     head = f"{picture.mode} {picture.width}x{picture.height} ".encode()
@@ -126,3 +138,26 @@ def picture_digests(pictures: Sequence[Image]) -> list[str]:
     """:func:`picture_digest` of each; one that stands there several times is read once."""
     digests = {number: picture_digest(picture) for number, picture in {id(p): p for p in pictures}.items()}
     return [digests[id(picture)] for picture in pictures]
+
+
+def reference_digests(references: Iterable[Sequence[Image]]) -> list[str]:
+    """One text a row of pictures, which says all of them in their order: the digest of a single one."""
+    return ["+".join(picture_digests(pictures)) for pictures in references]
+
+
+def in_a_row(pictures: Sequence[Image], high: int | None = None) -> Image:
+    """Pictures beside each other, in their own proportions, ``high`` pixels high (None: as the first); RGB.
+
+    A single one of that height is returned as it is.
+    """
+    high = high or pictures[0].height
+    if len(pictures) == 1 and pictures[0].height == high:
+        return pictures[0]
+    from PIL import Image as pil
+
+    shown = [one.resize((max(1, round(one.width * high / one.height)), high)) for one in pictures]
+    page, left = pil.new("RGB", (sum(one.width for one in shown), high), "white"), 0
+    for one in shown:
+        page.paste(one, (left, 0))
+        left += one.width
+    return page

@@ -1,4 +1,4 @@
-"""What is to be painted: a set from a prompt and its panels, an instruction about a picture. Nothing is loaded."""
+"""What is to be painted: a set from a prompt and its panels, an instruction about pictures. Nothing is loaded."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from paco_core.data.records import prompt_text
 from paco_core.data.records.edit_records import EditRecord
 from paco_core.data.records.records import PromptRecord, validated
 from paco_core.io.files import DataError, digest
+from paco_core.policies.families import refuse_references
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -55,14 +56,20 @@ def default_layout(panels: int) -> str:
     return DEFAULT_LAYOUTS.get(panels, f"1x{panels}")
 
 
-def edit_record(instruction: str, picture: Image) -> EditRecord:
-    """An instruction about a picture.
+def edit_record(instruction: str, pictures: Sequence[Image], *families: str) -> EditRecord:
+    """An instruction about pictures, the first of which is edited.
+
+    Args:
+        families: of the policies that will edit.
 
     Raises:
-        DataError: when the picture is too wide or too high, or there is no instruction.
+        DataError: when that picture is too wide or too high, there is no instruction, or a family takes fewer pictures.
     """
+    for family in families:
+        refuse_references(family, "the instruction", len(pictures))
+    shown = [part for picture in pictures for part in (picture.tobytes().hex()[:4096], picture.size)]
+    names = ["picture", *(f"picture{number}" for number in range(2, len(pictures) + 1))]
     return validated(EditRecord, {
-        "idx": digest([instruction, picture.tobytes().hex()[:4096], picture.size]), "prompt": instruction,
-        "height": picture.height, "width": picture.width, "theme": instruction, "task_name": "",
-        "reference": "picture", "part": "unseen",
+        "idx": digest([instruction, *shown]), "prompt": instruction, "height": pictures[0].height,
+        "width": pictures[0].width, "theme": instruction, "task_name": "", "reference": names, "part": "unseen",
     }, "this picture and instruction")  # fmt: skip

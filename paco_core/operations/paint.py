@@ -49,7 +49,7 @@ def pictures(
     seeds: Sequence[int],
     side: int | None = None,
     steps: int | None = None,
-    reference: Image | None = None,
+    references: Sequence[Image] = (),
     compare: bool = False,
     advance: Callable[[int], object] = lambda _count: None,
 ) -> list[Painted]:
@@ -59,11 +59,11 @@ def pictures(
         policy: the painter's, as :func:`load_policy` loads it.
         side: scale of the pictures; when None, the largest evaluation size of the recipe, and of an edit the one that
             is nearest to its picture.
-        reference: the picture that is edited.
+        references: of an edit, the picture that is edited, and those that the instruction takes something from.
         compare: also by the model before training.
         advance: is called with the number of pictures just painted.
     """
-    task, recipe = (SETS if reference is None else EDITS), by.recipe
+    task, recipe = (EDITS if references else SETS), by.recipe
     numbers = params.t2is if task is SETS else params.gedit
     found: list[Painted] = []
     for when in (BEFORE, AFTER):
@@ -74,23 +74,23 @@ def pictures(
                 policy,
                 [record],
                 seeds,
-                side or _side(recipe, reference),
+                side or _side(recipe, references),
                 name=by.name,
                 when=when,
                 steps=steps or numbers.steps,
                 guidance=recipe.guidance,
                 max_sequence_length=recipe.max_sequence_length,
-                reference=None if reference is None else lambda _record: reference,
+                reference=(lambda _record: references) if references else None,
                 record_size="aspect",
                 advance=advance,
             )
     return found
 
 
-def _side(recipe: PolicyRecipe, reference: Image | None) -> int:
-    if reference is None:
+def _side(recipe: PolicyRecipe, references: Sequence[Image]) -> int:
+    if not references:
         return max(recipe.eval_sizes)
-    own = max(reference.size)
+    own = max(references[0].size)
     return min(recipe.eval_sizes, key=lambda side: abs(side - own))
 
 
@@ -100,10 +100,10 @@ def load_judge(root: Path, params: Params) -> Scorer | None:
     return Scorer.configured(folder, params.reward) if folder.is_dir() else None
 
 
-def scored(scorer: PairScorer, painted: Sequence[Painted], reference: Image | None = None) -> list[float]:
+def scored(scorer: PairScorer, painted: Sequence[Painted], references: Sequence[Image] = ()) -> list[float]:
     """Consistency of each set, or editing reward of each edit, by a reward model; NaN where it could not judge."""
     records, images = [p.record for p in painted], [p.image for p in painted]
-    if reference is None:
+    if not references:
         return [float(value) for value in Consistency(scorer)(RewardBatch(records, [p.panels for p in painted]))]
-    batch = RewardBatch(records, [[image] for image in images], images, [reference] * len(images))
+    batch = RewardBatch(records, [[image] for image in images], images, [references] * len(images))
     return [float(value) for value in Editing(scorer)(batch)]

@@ -13,7 +13,7 @@ from paco_core.grpo.sizes import buckets, picture_size
 from paco_core.io.answer import plain
 from paco_core.io.contact_sheet import contact_sheet
 from paco_core.io.files import DataError, write_json
-from paco_core.io.pictures import picture_digest
+from paco_core.io.pictures import in_a_row, reference_digests
 from paco_core.painting.painted import AFTER, BEFORE, Painted, pictures_a_pass
 from paco_core.painting.painted_before import PaintedBefore
 from paco_core.policies.base import NoiseKey
@@ -55,11 +55,11 @@ def paint(
 
     Args:
         size: scale of the pictures, the side of a square one.
-        reference: gives the picture that a record is about, where the policy edits.
+        reference: gives the pictures that a record is about, where the policy edits.
         record_size: what a record's own height and width make of ``size`` (``grpo/sizes.py``).
         kept: keeps each batch and gives those that an earlier run painted; of a picture its key holds the record's id
             (of which the noise is made), prompt, height, width, seed, steps, guidance, whether before or after
-            training, and the pixels of its reference; who paints holds the rest (:func:`.cases.painter`).
+            training, and the pixels of its references; who paints holds the rest (:func:`.cases.painter`).
     """
     shapes = [picture_size(record, size, record_size, policy.multiple) for record in records]
     references = None if reference is None else [reference(record) for record in records]
@@ -70,9 +70,10 @@ def paint(
         [[shape] for shape in shapes] if policy.edits else (),
         guidance=guidance,
     )
+    edited = [[] for _ in records] if references is None else [[name] for name in reference_digests(references)]
     asked = [
-        [record.idx, record.prompt, when, steps, guidance, *([picture_digest(references[row])] if references else [])]
-        for row, record in enumerate(records)
+        [record.idx, record.prompt, when, steps, guidance, *digests]
+        for record, digests in zip(records, edited, strict=True)
     ]
     for shape, rows in buckets(shapes).items():
         sampling = Sampling.of(policy, shape, steps, guidance)
@@ -167,7 +168,7 @@ def save_samples(
 
     Args:
         table: the rows that :func:`measure` made of ``painted``, in the same order.
-        reference: of edits, gives the picture that a record is about; it is kept too.
+        reference: of edits, gives the pictures that a record is about; they are kept too, several in a row.
     """
     chosen = list(dict.fromkeys(p.record.idx for p in painted))[:count]
     seed = painted[0].seed
@@ -182,7 +183,7 @@ def save_samples(
         if reference is not None:
             entry["reference"] = f"reference/{p.record.idx}.png"
             (folder / "reference").mkdir(exist_ok=True)
-            reference(p.record).save(folder / entry["reference"])
+            in_a_row(reference(p.record)).save(folder / entry["reference"])
         entries.append(entry)
     write_json(folder / "samples.json", plain(entries))
 
@@ -202,10 +203,18 @@ def side_by_side(painted: Sequence[Painted], count: int, reference: Reference | 
     images = [p.image for row in rows for p in row]
     captions = [caption(p, theme=len(prompts) > 1) for row in rows for p in row]
     if reference is not None:
-        images[:0] = [reference(p.record).resize(p.image.size) for p in rows[0]]
+        images[:0] = [_fitted(reference(p.record), p.image) for p in rows[0]]
         captions[:0] = ["reference"] * len(shown)
     title = next(iter(prompts.values())).prompt if len(prompts) == 1 else ""
     return contact_sheet(images, len(shown), max(max(image.size) for image in images), captions, title)
+
+
+def _fitted(references: Sequence[Image], picture: Image) -> Image:
+    """What a picture is an edit of: one reference at its size, several in a row as wide."""
+    if len(references) == 1:
+        return references[0].resize(picture.size)
+    row = in_a_row(references)
+    return row.resize((picture.width, max(1, round(row.height * picture.width / row.width))))
 
 
 def caption(painted: Painted, *, theme: bool) -> str:

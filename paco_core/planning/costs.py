@@ -10,6 +10,7 @@ from paco_core.config.params import Params
 from paco_core.io.paths import in_round
 from paco_core.planning.amounts import CPU_SECONDS, seconds
 from paco_core.planning.device_memory import device_memory, painting_gb
+from paco_core.planning.foreseen import edits_of
 from paco_core.planning.weights import model_gb
 from paco_core.planning.workload import Workload
 from paco_core.policies.families import edits, family_of
@@ -68,8 +69,8 @@ def training_cost(params: Params, name: str, root: Path) -> Cost:
     Raises:
         DataError: when there is no recipe of that name.
     """
-    done = Workload.of(params, name)
-    recipe = params.policies.recipes[name]
+    recipe = params.policies.recipe(name)
+    done = Workload.of(params, name, edits_of(params, root) if edits(recipe) else ())
     family = family_of(recipe.family)
     held = device_memory(params, name, root) if recipe.device.startswith("cuda") else None
     samples, evaluations = done.epochs * done.images_an_epoch, done.evaluations * done.evaluation_images

@@ -13,7 +13,7 @@ from paco_core.io.files import DataError
 from paco_core.planning.costs import training_cost
 from paco_core.planning.device_memory import device_memory, server_gb
 from paco_core.planning.footprint import architecture, footprint
-from paco_core.planning.foreseen import foresee
+from paco_core.planning.foreseen import edits_of, foresee
 from paco_core.planning.problems import Problems
 from paco_core.planning.reached import H100_FLOPS, MEASURED_ON
 from paco_core.planning.workload import Workload
@@ -165,7 +165,7 @@ def plan(params: Params, policy: str, root: Path = Path(), processes: int = 1) -
     Raises:
         DataError: when there is no recipe of that name, or its numbers cannot work.
     """
-    done = Workload.of(params, policy)
+    done = Workload.of(params, policy, edits_of(params, root))
     refuse_impossible(params, policy, root, processes)
     recipe = params.policies.recipes[policy]
     asks = done.images_an_epoch * done.questions_a_picture

@@ -13,6 +13,7 @@ from paco_core.benchmarks.unseen_prompts import only_test_file, refuse_all_train
 from paco_core.config.params import Params
 from paco_core.data.grids.divided import refuse_undivided
 from paco_core.data.pairs.limits import held_out_units, refuse_few_candidates, refuse_unvalidated
+from paco_core.data.records.edit_records import of_part
 from paco_core.grpo.sizes import token_pixels
 from paco_core.io import paths
 from paco_core.io.files import DataError
@@ -27,7 +28,7 @@ from paco_core.policies.windows import refuse_window
 from paco_core.reward_model.quantised import check_quantization
 from paco_core.runtime.launchers import chosen
 from paco_core.tasks.base import Foreseen
-from paco_core.tasks.edits import EDITS
+from paco_core.tasks.edits import EDITS, refuse_too_many
 from paco_core.tasks.sets import SETS, read_sets
 from paco_core.tasks.table import recipes_of, task_of
 
@@ -47,7 +48,7 @@ def refusals(params: Params, root: Path, stages: Mapping[str, Stage]) -> list[st
     foreseen = _foreseen(found, params, root)
     _prompts(found, params, root, foreseen)
     _annotations(found, params, root)
-    _edits(found, params, root)
+    _edits(found, params, root, foreseen)
     _pairs(found, params, root, 0 if paths.ANNOTATIONS.name in idle else len(foreseen.prompts))
     _policies(found, params, root, foreseen)
     if paths.T2IS_BENCH.name not in idle:
@@ -99,12 +100,13 @@ def _annotations(found: Problems, params: Params, root: Path) -> None:
         found.attempt("annotations", refuse_strangers, excluded, known)
 
 
-def _edits(found: Problems, params: Params, root: Path) -> None:
+def _edits(found: Problems, params: Params, root: Path, foreseen: Foreseen) -> None:
     for number, painter in enumerate(params.edits.painters):
         key = f"edits.painters.{number}"
         found.attempt(key, refuse_text_window, key, painter, root)
         found.attempt(key, refuse_other_pipeline, root, painter.model, painter.family)
-        found.attempt(key, family_of(painter.family).edits, "edits")
+        if found.attempt(key, family_of(painter.family).edits, "edits"):
+            found.attempt(key, refuse_too_many, painter.family, of_part(foreseen.edits, "train"))
         if multiple := token_pixels(root / painter.model):
             size = params.edits.size, params.edits.size
             found.attempt(key, refuse_tokens, size, multiple)

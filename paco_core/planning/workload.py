@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from paco_core.config.params import Params, PolicyRecipe, RewardSet
+from paco_core.data.records.named_references import asked_about
 from paco_core.policies.families import family_of
 from paco_core.rewards import registry
+
+if TYPE_CHECKING:
+    from paco_core.data.records.edit_records import EditRecord
 
 
 def evaluations_of(epochs: int, every: int) -> int:
@@ -19,7 +25,7 @@ class Workload:
     """What one training will do. ``passes`` are transformer passes of one sample; a guided step may take two."""
 
     images_an_epoch: int
-    questions_a_picture: int  # distinct ones, to a reward model: the pairs of a set's panels, or two about an edit
+    questions_a_picture: int  # distinct ones to a reward model, at most: the pairs of a set's panels, or about an edit
     rubric_questions: int  # of a picture, to models behind an endpoint
     rollout_batches: int
     rollout_passes: int  # an epoch
@@ -32,8 +38,11 @@ class Workload:
     epochs: int
 
     @classmethod
-    def of(cls, params: Params, policy: str) -> Workload:
+    def of(cls, params: Params, policy: str, edits: Sequence[EditRecord] = ()) -> Workload:
         """Count the work of one recipe.
+
+        Args:
+            edits: editing prompts that there will be; without, each is about one picture.
 
         Raises:
             DataError: when there is no recipe of that name.
@@ -57,7 +66,7 @@ class Workload:
         passes = each * (images * apart + recipe.prompts_per_epoch * together)
         return cls(
             images_an_epoch=images,
-            questions_a_picture=_questions(params, recipe),
+            questions_a_picture=_questions(params, recipe, edits),
             rubric_questions=_rubrics(recipe.rewards),
             rollout_batches=-(-images // recipe.rollout_batch),
             rollout_passes=each * (images * (recipe.sampling_steps - common) + recipe.prompts_per_epoch * common),
@@ -94,11 +103,12 @@ class Workload:
         )
 
 
-def _questions(params: Params, recipe: PolicyRecipe) -> int:
-    """Questions that the judged rewards of a recipe ask about one picture."""
+def _questions(params: Params, recipe: PolicyRecipe, edits: Sequence[EditRecord]) -> int:
+    """Questions that the judged rewards of a recipe ask about one picture, at most."""
     rows, columns = (int(n) for n in params.prompts.layout.split("x"))
     panels = rows * columns
-    asked = {"consistency": panels * (panels - 1) // 2, "editing": 2}
+    about = max((len(asked_about(edit.prompt, len(edit.references))) for edit in edits), default=1)
+    asked = {"consistency": panels * (panels - 1) // 2, "editing": 1 + about}
     return sum(asked.get(registry.kind(name, term), 0) for name, term in recipe.rewards.terms.items())
 
 

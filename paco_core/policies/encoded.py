@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -23,6 +23,24 @@ def shapes_of(name: str) -> str:
 
 
 _SHAPES = " shapes"
+
+
+def by_shapes(shapes: torch.Tensor) -> dict[tuple[tuple[int, int], ...], list[int]]:
+    """Rows of a batch by the shapes of their parts: all rows of one pass have the same positions.
+
+    Args:
+        shapes: (N, parts, 2), as :func:`shapes_of` names it.
+    """
+    found: dict[tuple[tuple[int, int], ...], list[int]] = {}
+    for row, parts in enumerate(shapes.tolist()):
+        found.setdefault(tuple((high, wide) for high, wide in parts if high), []).append(row)
+    return found
+
+
+def in_order(found: Sequence[torch.Tensor], groups: Iterable[Sequence[int]]) -> torch.Tensor:
+    """What was computed group by group of rows, (N, ...) in the order of the rows."""
+    places = [row for rows in groups for row in rows]
+    return torch.cat(list(found))[sorted(range(len(places)), key=places.__getitem__)]
 
 
 @dataclass(frozen=True)

@@ -104,7 +104,7 @@ FAMILIES = {
         "QwenImageEditPlusPipeline",
         ("text_encoder",),
         _QWEN_LAYERS,
-        references=ONE,
+        references=(1, 3),  # as many as the authors' card of 2509 names
         true_guidance=True,
         condition_size=384,
     ),
@@ -181,6 +181,24 @@ class FamilyChoice(Protocol):
 def edits(recipe: FamilyChoice) -> bool:
     """Whether each prompt of a recipe changes reference pictures; see :meth:`Family.edits`."""
     return family_of(recipe.family).edits(recipe.task)
+
+
+def refuse_references(family: str, prompt: str, count: int) -> None:
+    """Raise DataError where a prompt comes with more reference pictures than a family takes, or with none to edit."""
+    most = family_of(family).references[1]
+    if not most:
+        raise DataError(
+            f"the family {family} paints from text alone, and {prompt} came with {count} reference pictures"
+        )
+    if not 1 <= count <= most:
+        taken = "one reference picture" if most == 1 else f"1 to {most} reference pictures"
+        several = ", ".join(
+            f"{name} ({known.references[1]})" for name, known in FAMILIES.items() if known.references[1] > 1
+        )
+        raise DataError(
+            f"the family {family} changes {taken} per prompt, and {prompt} came with {count}; leave some out, or "
+            f"choose a family that takes several: {several}"
+        )
 
 
 class PromptReader(Reader, Protocol):

@@ -19,7 +19,7 @@ from paco_core.io.files import DataError
 from paco_core.io.pictures import picture_digest
 from paco_core.policies.base import References, Size, sized
 from paco_core.policies.cuts import cut_in_dialogue
-from paco_core.policies.encoded import Condition, Encoded, shapes_of
+from paco_core.policies.encoded import Condition, Encoded, by_shapes, in_order, shapes_of
 from paco_core.policies.encodings import Tensors
 from paco_core.policies.flux2_names import original_names
 from paco_core.policies.pipeline_policy import PipelinePolicy
@@ -41,11 +41,12 @@ class Flux2KleinPolicy(PipelinePolicy):
         return (original_names(self.transformer),)
 
     def example(self, size: Size, steps: int, guidance: float, max_sequence_length: int) -> str:
-        before = f"""picture, most = picture.convert("RGB"), {self.reference_area(size)}  # pixels, as in training
-most = max(most, round({LEAST} * max(picture.size) / min(picture.size)))
-picture = pipeline.image_processor._resize_if_exceeds_area(picture, most)
+        before = f"""pictures = []
+for one in picture if isinstance(picture, list) else [picture]:  # at most as many pixels as in training
+    most = max({self.reference_area(size)}, round({LEAST} * max(one.size) / min(one.size)))
+    pictures.append(pipeline.image_processor._resize_if_exceeds_area(one.convert("RGB"), most))
 """
-        image = "\n    image=picture," if self.edits else ""
+        image = "\n    image=pictures," if self.edits else ""
         return f"""{before if self.edits else ""}image = pipeline(
     prompt=prompt,{image}
     height={size[0]},
@@ -149,22 +150,16 @@ picture = pipeline.image_processor._resize_if_exceeds_area(picture, most)
     def _predict(
         self, latents: torch.Tensor, sigma: float, condition: Condition, name: str, size: Size
     ) -> torch.Tensor:
-        """The prompt's velocity, or the empty one's, of each row; fp32.
-
-        One pass for the rows whose references have the same shapes: all rows of a pass have the same positions.
-        """
+        """The prompt's velocity, or the empty one's, of each row; fp32; a pass for each shape of references."""
         words, reference = condition.tensors[name], sized("reference", size)
         if not self.edits:
             return self._pass(latents, sigma, words, size, None, [])
-        groups: dict[tuple[tuple[int, int], ...], list[int]] = {}
-        for row, parts in enumerate(condition.tensors[shapes_of(reference)].tolist()):
-            groups.setdefault(tuple((high, wide) for high, wide in parts if high), []).append(row)
+        groups = by_shapes(condition.tensors[shapes_of(reference)])
         found = []
         for shapes, rows in groups.items():
             tokens = condition.tensors[reference][rows, : sum(high * wide for high, wide in shapes)]
             found.append(self._pass(latents[rows], sigma, words[rows], size, tokens, shapes))
-        places = [row for rows in groups.values() for row in rows]
-        return torch.cat(found)[sorted(range(len(places)), key=places.__getitem__)]
+        return in_order(found, groups.values())
 
     def _pass(
         self,

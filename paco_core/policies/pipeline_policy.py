@@ -33,7 +33,7 @@ from paco_core.policies.base import DECODE_PIXELS, NoiseKey, References, Size, r
 from paco_core.policies.cuts import Cut
 from paco_core.policies.encoder_adapters import adapters_on
 from paco_core.policies.encodings import Encodings, Tensors, fingerprint
-from paco_core.policies.families import Task, family_of, refuse_class, refuse_parts
+from paco_core.policies.families import Task, family_of, refuse_class, refuse_parts, refuse_references
 from paco_core.policies.quantised import quantization
 
 if TYPE_CHECKING:
@@ -184,11 +184,7 @@ class PipelinePolicy:
             raise ValueError("name the sizes of each prompt's pictures: its reference is encoded for each")
         found = [[rgb(one) for one in (given if isinstance(given, Sequence) else [given])] for given in references]
         for prompt, pictures in zip(prompts, found, strict=True):
-            if not 1 <= len(pictures) <= most:
-                raise DataError(
-                    f"the family {self.family} changes {taken} per prompt, and {prompt[:60]!r} came with "
-                    f"{len(pictures)}; leave some out, or choose a family that takes as many"
-                )
+            refuse_references(self.family, repr(prompt[:60]), len(pictures))
         return found
 
     def at_sizes(

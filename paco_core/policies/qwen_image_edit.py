@@ -62,8 +62,8 @@ image = pipeline(
         *,
         guidance: float | None = None,
     ) -> Encoded:
-        pictures = [picture for picture, *_ in self.check_references(prompts, references, sizes)]
-        names = [picture_digest(picture) for picture in pictures]
+        pictures = self.check_references(prompts, references, sizes)
+        names = [[picture_digest(picture) for picture in row] for row in pictures]
         instructions = [self._cut(prompt, max_sequence_length) for prompt in prompts]
         parts = [self._references(pictures, names, sizes)]
         parts.append(self._texts("text", instructions, pictures, names, sizes))
@@ -71,13 +71,19 @@ image = pipeline(
             parts.append(self._texts("negative", [NEGATIVE] * len(pictures), pictures, names, sizes))
         return Encoded([dict(ChainMap(*row)) for row in zip(*parts, strict=True)], self.device)
 
-    def condition_of(self, size: Size) -> Size:
-        """At what height and width the text encoder sees a reference whose latents have ``size``."""
-        return size
+    def seen_at(self, picture: Image, size: Size) -> Size:  # noqa: ARG002
+        """At what height and width the text encoder sees a reference of a painted picture of ``size``."""
+        return self.reference_of(size)
 
-    def condition_picture(self, picture: Image, size: Size) -> Any:
-        """A reference as the pipeline's ``encode_prompt`` takes it."""
-        return self.pipeline.image_processor.resize(picture, *size)
+    def seen(self, pictures: Sequence[Image], size: Size) -> Any:
+        """The references as the pipeline's ``encode_prompt`` takes them."""
+        return self.pipeline.image_processor.resize(pictures[0], *self.seen_at(pictures[0], size))
+
+    def latents_of(self, picture: Image, brought: Size) -> torch.Tensor:
+        """Packed latents (tokens, channels) of a reference that is brought to a height and width."""
+        processor = self.pipeline.image_processor
+        pixels = processor.preprocess(processor.resize(picture, *brought), *brought)
+        return self._packed(self._maps(pixels.to(self.device, self.vae.dtype)))[0]
 
     def _cut(self, prompt: str, length: int) -> str:
         """The first ``length`` tokens of an instruction; notes what is lost where there are more."""
@@ -92,35 +98,32 @@ image = pipeline(
         self,
         part: str,
         texts: Sequence[str],
-        pictures: Sequence[Image],
-        names: Sequence[str],
+        pictures: Sequence[Sequence[Image]],
+        names: Sequence[Sequence[str]],
         sizes: Sequence[Sequence[Size]],
     ) -> list[Tensors]:
-        """What the Qwen2.5-VL makes of each picture and its text (tokens, d)."""
+        """What the Qwen2.5-VL makes of each prompt's pictures and its text (tokens, d)."""
 
-        def seen(size: Size) -> Size:
-            return self.condition_of(self.reference_of(size))
+        def key(row: int, size: Size) -> object:
+            return ["text", texts[row], names[row], [self.seen_at(picture, size) for picture in pictures[row]]]
 
         def encode(row: int, size: Size) -> torch.Tensor:
             self.need_encoders()
             tokens, _ = self.pipeline.encode_prompt(
-                prompt=[texts[row]], image=self.condition_picture(pictures[row], seen(size)), device=self.device
+                prompt=[texts[row]], image=self.seen(pictures[row], size), device=self.device
             )
             words: torch.Tensor = tokens[0]
             return words
 
-        return self.at_sizes(part, sizes, lambda row, size: ["text", texts[row], names[row], seen(size)], encode)
+        return self.at_sizes(part, sizes, key, encode)
 
     def _references(
-        self, pictures: Sequence[Image], names: Sequence[str], sizes: Sequence[Sequence[Size]]
+        self, pictures: Sequence[Sequence[Image]], names: Sequence[Sequence[str]], sizes: Sequence[Sequence[Size]]
     ) -> list[Tensors]:
-        """Packed latents (tokens, channels) of each picture, brought to its sizes."""
-        processor = self.pipeline.image_processor
+        """Packed latents (tokens, channels) of each prompt's picture, brought to its sizes."""
 
         def encode(row: int, size: Size) -> torch.Tensor:
-            brought = self.reference_of(size)
-            pixels = processor.preprocess(processor.resize(pictures[row], *brought), *brought)
-            return self._packed(self._maps(pixels.to(self.device, self.vae.dtype)))[0]
+            return self.latents_of(pictures[row][0], self.reference_of(size))
 
         return self.at_sizes("reference", sizes, lambda row, s: ["reference", names[row], self.reference_of(s)], encode)
 

@@ -47,6 +47,13 @@ TEMPLATES: dict[str, str] = {
     ),
     "edit_consistency": _COMPARE,
     "edit_following": _FOLLOW,
+    # Of an edit with several references, about each beside the one that is edited: no released weights know it.
+    "edit_reference": (
+        "Compare the edited image (second) with reference image {number} of its instruction (first). "
+        "Instruction: '{instruction}'. Does the edited image show what the instruction takes from this reference, "
+        "consistent with it in style, logic, and identity? "
+        "Answer 'Yes' or 'No' first, then provide detailed reasons."
+    ),
     # As T2IS-Bench asks: about two panels, and (VQAScore's question) about one.
     "t2is_bench_criteria": "Do images meet the following criteria? {criterion} Please answer Yes or No.",
     "t2is_bench_shows": 'Does this figure show "{criterion}"? Please answer yes or no.',
@@ -67,7 +74,12 @@ def _fields(template: str) -> list[str]:
 
 
 def render(
-    template: str, *, theme: str | None = None, criterion: str | None = None, instruction: str | None = None
+    template: str,
+    *,
+    theme: str | None = None,
+    criterion: str | None = None,
+    instruction: str | None = None,
+    number: int | None = None,
 ) -> str:
     """The instruction text of a template; values that the template does not use are ignored.
 
@@ -79,7 +91,10 @@ def render(
             f"instruction template {template!r} does not exist; {meant(template, TEMPLATES)}"
             f"there are {', '.join(TEMPLATES)}"
         )
-    given = {"theme": theme, "criterion": criterion, "instruction": instruction}
+    given = {
+        "theme": theme, "criterion": criterion, "instruction": instruction,
+        "number": None if number is None else str(number),
+    }  # fmt: skip
     text = TEMPLATES[template]
     for field in _fields(text):
         if not (given[field] or "").strip():

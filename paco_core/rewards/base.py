@@ -17,13 +17,14 @@ if TYPE_CHECKING:
 class RewardBatch:
     """N generated sets: the prompt of each, its panels in reading order, and whole pictures where known.
 
-    ``references``: of an editing policy, the picture that each one is an edit of.
+    ``references``: of an editing policy, what each one was made from: the picture that it is an edit of, and those that
+    the instruction takes something from.
     """
 
     records: Sequence[PromptRecord]
     panels: Sequence[Sequence[Image]]
     pictures: Sequence[Image] | None = None
-    references: Sequence[Image] | None = None
+    references: Sequence[Sequence[Image]] | None = None
 
     def __post_init__(self) -> None:
         if len(self.records) != len(self.panels):
@@ -45,20 +46,19 @@ class RewardBatch:
 
     @property
     def originals(self) -> Sequence[Image]:
-        """The reference pictures.
+        """The picture that each one is an edit of: the first of its references.
 
         Raises:
             ValueError: when the pictures are no edits.
         """
         if self.references is None:
             raise ValueError("this reward compares an edit with its reference picture, and the batch holds none")
-        return self.references
+        return [first for first, *_ in self.references]
 
     def take(self, rows: Sequence[int]) -> RewardBatch:
         """Some of the sets."""
-        pictures, references = (
-            None if images is None else [images[row] for row in rows] for images in (self.pictures, self.references)
-        )
+        pictures = None if self.pictures is None else [self.pictures[row] for row in rows]
+        references = None if self.references is None else [self.references[row] for row in rows]
         records, panels = [self.records[row] for row in rows], [self.panels[row] for row in rows]
         return RewardBatch(records, panels, pictures, references)
 
@@ -69,7 +69,7 @@ class RewardBatch:
         if all(part.pictures is not None for part in parts):
             pictures = [picture for part in parts for picture in part.whole]
         if all(part.references is not None for part in parts):
-            references = [picture for part in parts for picture in part.originals]
+            references = [given for part in parts for given in part.references or ()]
         records = [record for part in parts for record in part.records]
         return cls(records, [panels for part in parts for panels in part.panels], pictures, references)
 

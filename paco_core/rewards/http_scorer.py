@@ -65,14 +65,16 @@ class HttpReward:
             {"id": record.idx, "prompt": record.prompt, "layout": record.layout, "theme": record.theme}
             for record in batch.records
         ]
-        pictures = [batch.whole] if batch.references is None else [batch.whole, batch.references]
-        digests = zip(*map(picture_digests, pictures), strict=True)
+        references = batch.references or [()] * len(batch)
+        pictures = [[picture, *more] for picture, more in zip(batch.whole, references, strict=True)]
+        flat = iter(picture_digests([picture for shown in pictures for picture in shown]))
+        digests = [[next(flat) for _ in shown] for shown in pictures]
         keys = [sample_key(self._model, sample, shown) for sample, shown in zip(samples, digests, strict=True)]
         places = {key: row for row, key in enumerate(keys)}  # equal samples are asked once
         found: dict[bytes, float | str] = {**self._cache.get(self._model, list(places))}
         unknown = [(key, row) for key, row in places.items() if key not in found]
         if unknown:
-            asked = [self._with_pictures(samples[row], [side[row] for side in pictures]) for _, row in unknown]
+            asked = [self._with_pictures(samples[row], pictures[row]) for _, row in unknown]
             given = dict(zip((key for key, _ in unknown), self._ask(asked), strict=True))
             self._cache.put({key: value for key, value in given.items() if isinstance(value, float)})
             found |= given
@@ -82,9 +84,12 @@ class HttpReward:
         return np.array([math.nan if isinstance(found[key], str) else found[key] for key in keys], dtype=np.float64)
 
     @staticmethod
-    def _with_pictures(sample: dict[str, str], pictures: Sequence[Image]) -> dict[str, str]:
-        names = ("picture", "reference")[: len(pictures)]
-        return {**sample, **{name: data_url(picture) for name, picture in zip(names, pictures, strict=True)}}
+    def _with_pictures(sample: dict[str, str], pictures: Sequence[Image]) -> dict[str, Any]:
+        """The picture, the one that it is an edit of, and further references, where there are any."""
+        picture, *references = map(data_url, pictures)
+        first = {"reference": references[0]} if references else {}
+        further = {"further_references": references[1:]} if len(references) > 1 else {}
+        return {**sample, "picture": picture, **first, **further}
 
     def _ask(self, samples: Sequence[dict[str, Any]]) -> list[float | str]:
         """A score for each sample, or why there is none."""

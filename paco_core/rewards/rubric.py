@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
@@ -63,7 +64,7 @@ class RubricReward:
         self.causes: dict[str, int] = {}
 
     def __call__(self, batch: RewardBatch) -> np.ndarray:
-        references = batch.references or [None] * len(batch)
+        references = batch.references or [()] * len(batch)
         replies = self._chat.ask_here(zip(batch.records, batch.whole, references, strict=True), self._question)
         for reply in replies:
             if reply.answer is None:
@@ -72,15 +73,15 @@ class RubricReward:
         answers = [reply.answer for reply in replies]
         return np.array([math.nan if a is None else fmean(m.mark for m in a.marks) / BEST for a in answers])
 
-    def _question(self, sample: tuple[PromptRecord, Image, Image | None]) -> Question[Marks]:
-        record, picture, reference = sample
+    def _question(self, sample: tuple[PromptRecord, Image, Sequence[Image]]) -> Question[Marks]:
+        record, picture, references = sample
         listed = "\n".join(f"- {name}: {text}" for name, text in self._criteria.items())
-        shown = "The first picture was edited; the second is the result.\n" if reference is not None else ""
+        shown = _shown(len(references))
         text = (
             f"{shown}Prompt: {record.prompt}\nLayout (rows x columns): {record.layout}\nTheme: {record.theme}\n\n"
             f"Criteria:\n{listed}\n\nGive one mark for each criterion, by its name."
         )
-        images = [picture] if reference is None else [reference, picture]
+        images = [*references, picture]
         return Question(record.idx, text, Marks, system=SYSTEM, images=images, fault=self._fault)
 
     def _fault(self, answer: Marks) -> Rejection | None:
@@ -88,6 +89,16 @@ class RubricReward:
             return Rejection("not_each_criterion_once", f"expected {', '.join(self._criteria)}, each once")
         outside = [mark.mark for mark in answer.marks if not 0 <= mark.mark <= BEST]
         return Rejection("mark_out_of_range", f"{outside[0]} is not 0 to {BEST}") if outside else None
+
+
+def _shown(references: int) -> str:
+    """What the pictures of a question are; nothing of one that is no edit."""
+    if references < 2:
+        return "The first picture was edited; the second is the result.\n" if references else ""
+    return (
+        f"The first picture was edited, the next {references - 1} are further references of the prompt, in its order; "
+        "the last is the result.\n"
+    )
 
 
 def build(term: RewardTerm, sources: Sources) -> RubricReward:

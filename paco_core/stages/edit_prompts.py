@@ -36,7 +36,7 @@ STAGE = Stage(
     headline=(("train",), ("unseen",)),
     columns={
         "prompt": "the instruction: what to do with the picture",
-        "reference": "id of the picture that it is about",
+        "reference": "id of the picture that it is about, or a list of ids",
     },
     checks=(
         Check(
@@ -65,7 +65,9 @@ def run(ctx: StageContext) -> None:
         {
             **{name: len(records) for name, records in parts.items()},
             "pictures": len(found.pictures),
-            "pictures_in_both": len({r.reference for r in parts["train"]} & {r.reference for r in parts["unseen"]}),
+            "pictures_in_both": len(
+                set.intersection(*({n for r in part for n in r.references} for part in parts.values()))
+            ),
             **{f"task.{task}": n for task, n in sorted(Counter(r.task_name for r in found.records).items())},
             **{f"language.{name}": n for name, n in sorted(Counter(r.language for r in found.records).items())},
             **found.rejected.figures(),

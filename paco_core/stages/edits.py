@@ -55,6 +55,7 @@ def _preview(data: Path, _item: str) -> dict[str, Preview]:
     """References, each beside what a base editor made of it."""
     from paco_core.data.pairs.painted_edits import read_painted
     from paco_core.data.records.edit_records import read_edit_prompts
+    from paco_core.io.pictures import in_a_row
 
     records, reference = read_edit_prompts(data / paths.EDIT_PROMPTS.name, none_allowed=True)
     known = {record.idx: record for record in records}
@@ -62,7 +63,9 @@ def _preview(data: Path, _item: str) -> dict[str, Preview]:
     if not painted:
         return {}
     chosen = painted[:: max(1, len(painted) // SHEET)][:SHEET]
-    shown = [picture for edit in chosen for picture in (reference(known[edit.prompt_id]), reader.read(edit.id))]
+    shown = [
+        picture for edit in chosen for picture in (in_a_row(reference(known[edit.prompt_id])), reader.read(edit.id))
+    ]
     captions = [text for edit in chosen for text in ("reference", known[edit.prompt_id].prompt)]
     return {"reference_and_painted": Pictures(shown, COLUMNS, "reference and painted edit, alternating", captions)}
 
@@ -91,11 +94,13 @@ def _paint(ctx: StageContext, trained: list[EditRecord], reference: Reference) -
     from paco_core.policies import base
     from paco_core.policies.encodings import cache_folder
     from paco_core.policies.families import refuse_text_window
+    from paco_core.tasks.edits import refuse_too_many
 
     params = ctx.params.edits
     painted: list[Painted] = []
     for number, painter in enumerate(params.painters):
         refuse_text_window(f"edits.painters.{number}", painter, ctx.root)
+        refuse_too_many(painter.family, trained)
     with ctx.progress(len(params.painters) * len(trained) * len(params.seeds), "pictures") as progress:
         for painter in params.painters:
             model = str(ctx.model(painter.model))
@@ -134,12 +139,15 @@ def _read(ctx: StageContext, painted: list[Painted]) -> list[PaintedEdit]:
 def _show(ctx: StageContext, painted: list[Painted], reference: Reference) -> None:
     """Some prompts, each reference beside what every painter made of it."""
     from paco_core.io.contact_sheet import contact_sheet
+    from paco_core.io.pictures import in_a_row
 
     by_prompt: dict[str, list[Painted]] = {}
     for p in painted:
         by_prompt.setdefault(p.record.idx, []).append(p)
     groups = list(by_prompt.values())[:SHOWN]
-    images = [picture for group in groups for picture in (reference(group[0].record), *(p.image for p in group))]
+    images = [
+        picture for group in groups for picture in (in_a_row(reference(group[0].record)), *(p.image for p in group))
+    ]
     captions = [text for group in groups for text in (group[0].record.prompt, *(p.policy for p in group))]
     ctx.image(contact_sheet(images, 1 + len(groups[0]), captions=captions), "edits/reference_and_painted")
 

@@ -8,12 +8,16 @@ from paco_core.data.records.edit_records import asked_of, read_edit_prompts
 from paco_core.grpo.prompt_split import PromptSplit, held_out_edits
 from paco_core.io import paths
 from paco_core.io.files import DataError
+from paco_core.policies.families import refuse_references
 from paco_core.tasks.base import Foreseen, Read, Success, Task
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import numpy as np
 
     from paco_core.config.params import Params, PolicyRecipe
+    from paco_core.data.records.edit_records import EditRecord
     from paco_core.rewards.base import RewardBatch
     from paco_core.storybook.recogniser import Recogniser
 
@@ -32,10 +36,12 @@ class Edits(Task):
     def split(self, recipe: PolicyRecipe, read: Read) -> PromptSplit:
         _refuse_prompts(recipe)
         records, reference = read_edit_prompts(read(self.prompts))
+        refuse_too_many(recipe.family, records)
         return held_out_edits(records, reference, recipe.eval_prompts, recipe.seed)
 
     def foresee(self, recipe: PolicyRecipe, foreseen: Foreseen, read: Read) -> PromptSplit | None:  # noqa: ARG002
         _refuse_prompts(recipe)
+        refuse_too_many(recipe.family, foreseen.edits)
         if not foreseen.edits:
             return None
         return held_out_edits(foreseen.edits, None, recipe.eval_prompts, recipe.seed)
@@ -50,6 +56,12 @@ class Edits(Task):
 def _refuse_prompts(recipe: PolicyRecipe) -> None:
     if recipe.prompts is not None:
         raise DataError("prompts: its files hold sets of pictures; editing prompts come from edit_prompts.file")
+
+
+def refuse_too_many(family: str, records: Iterable[EditRecord]) -> None:
+    """Raise DataError, naming the record, where one has more reference pictures than a family takes."""
+    for record in records:
+        refuse_references(family, f"editing prompt {record.idx}", len(record.references))
 
 
 class EditGold:

@@ -63,6 +63,8 @@ def test_what_cannot_be_painted_is_an_error_before_a_model_is_loaded(project: Pa
         (lambda: painter.paint("a red cat"), "give a prompt that marks its panels"),
         (lambda: painter.paint("a red cat", PANELS, seeds=0), "seeds=0: expected one or more"),
         (lambda: painter.edit("none.png", "Make it blue."), "none.png: no such picture"),
+        (lambda: painter.edit([], "Make it blue."), "no picture was given"),
+        (lambda: painter.edit([Image.new("RGB", (64, 64))] * 2, "Mix."), "flux_kontext changes one reference picture"),
     ):
         with pytest.raises(DataError, match=message):
             call()

@@ -63,8 +63,8 @@ def picture(shown: Panel, record: EditRecord) -> Image.Image:
     return draw(shown, SIZE, random.Random(record.idx))
 
 
-def reference(record: Any) -> Image.Image:
-    return picture(panel(record), record)
+def reference(record: Any) -> list[Image.Image]:
+    return [picture(panel(record), record)]
 
 
 def edited(record: EditRecord, when: str) -> Image.Image:
@@ -162,11 +162,11 @@ def test_tables_say_what_was_measured_and_what_others_published(
     painting.save_samples(tmp_path / "samples", pictures, table, 3, reference)
     entries = read_json(tmp_path / "samples/samples.json")
     assert len(entries) == 12 and entries[0]["prompt"] == records[0].prompt
-    assert Image.open(tmp_path / "samples" / entries[0]["reference"]).tobytes() == reference(records[0]).tobytes()
+    assert Image.open(tmp_path / "samples" / entries[0]["reference"]).tobytes() == reference(records[0])[0].tobytes()
     sheet = painting.side_by_side(pictures[:40], 5, reference)
     step = READABLE + GAP
     assert sheet.size == (5 * step - GAP, 3 * step - GAP + (1 + 4 + 4) * LINE), "policy, seed and instruction"
-    second = ImageOps.contain(reference(records[1]).resize((48, 48)), (READABLE, READABLE))
+    second = ImageOps.contain(reference(records[1])[0].resize((48, 48)), (READABLE, READABLE))
     assert sheet.crop((step, 0, step + READABLE, READABLE)).tobytes() == second.tobytes()
 
 
@@ -215,4 +215,4 @@ def test_before_and_after_start_from_equal_noise_and_each_shape_has_its_referenc
 def test_a_prompt_without_truth_has_no_gold_metric(gold: EditGold, records: list[EditRecord]) -> None:
     bare = records[0].model_copy(update={"before": None})
     with pytest.raises(DataError, match=f"prompt {bare.idx}: the traits of its picture"):
-        gold.measure(RewardBatch([bare], [[reference(records[0])]]))
+        gold.measure(RewardBatch([bare], [reference(records[0])]))

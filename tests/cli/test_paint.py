@@ -97,6 +97,9 @@ def test_a_picture_is_edited(project: Path, capsys: pytest.CaptureFixture[str]) 
     main(["edit", "cat.png", "Make the cat blue.", "--policy", "base", "--seeds", "1", "--steps", "1", "--out", "out"])
     assert Image.open(project / "out/base-0.png").size == (64, 64)
     assert "editing reward –" in capsys.readouterr().out
+    with pytest.raises(SystemExit) as raised:
+        main(["edit", "cat.png", "cat.png", "Mix them.", "--policy", "base"])
+    assert raised.value.code != 0 and "flux_kontext changes one reference picture" in capsys.readouterr().err
 
 
 def test_painters_by_name(project: Path) -> None:

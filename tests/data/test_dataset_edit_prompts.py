@@ -33,13 +33,13 @@ def written(found: EditPrompts, folder: Path) -> Path:
 
 def test_a_drawn_prompt_asks_for_one_change_of_what_its_picture_shows(tmp_path: Path) -> None:
     records, references = read_edit_prompts(written(edit_prompts(params(), tmp_path), tmp_path / "out"))
-    assert len(records) == 12 and len({r.reference for r in records}) == 12
+    assert len(records) == 12 and len({r.references for r in records}) == 12
     for record in records:
         assert record.before is not None and record.trait is not None and record.word is not None
         before = Panel(**record.before)  # type: ignore[arg-type]
         after = before.with_trait(record.trait, record.word)
         assert after != before and Edit(before, after, record.trait).instruction == record.prompt
-        picture = references(record)
+        (picture,) = references(record)
         assert picture.size == (record.width, record.height) == (32, 32)
     assert len(of_part(records, "unseen")) == 4 and len(of_part(records, "train")) == 8
 
@@ -84,7 +84,11 @@ def test_both_languages_of_a_picture_lie_in_one_part(tmp_path: Path, seed: int) 
     assert all(parts[f"{name}-en"] == parts[f"{name}-cn"] for name in "abc") and parts["again"] == parts["a-en"]
     records, references = read_edit_prompts(written(found, tmp_path / "out"))
     chosen = next(r for r in records if r.idx == "b-cn")
-    assert chosen.prompt == "把b变成红色" and chosen.language == "cn" and references(chosen).size == (32, 16)
+    assert (
+        chosen.prompt == "把b变成红色"
+        and chosen.language == "cn"
+        and [one.size for one in references(chosen)] == [(32, 16)]
+    )
 
 
 def test_bad_rows_are_named_and_counted(tmp_path: Path) -> None:

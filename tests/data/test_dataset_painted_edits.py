@@ -32,7 +32,7 @@ def heeded(record: EditRecord) -> dict[str, str]:
 
 
 def painted(out: Path, prompts: EditPrompts, *edits: PaintedEdit) -> Path:
-    pictures = {record.idx: prompts.reference(record) for record in prompts.records}
+    pictures = {record.idx: prompts.reference(record)[0] for record in prompts.records}
     write_painted(out, edits, {edit.id: pictures[edit.prompt_id].rotate(90) for edit in edits})
     return out
 
@@ -41,7 +41,7 @@ def test_records_and_pictures_come_back_as_written(tmp_path: Path, prompts: Edit
     edit = PaintedEdit.of(prompts.records[0].idx, "editor", 0, heeded(prompts.records[0]))
     found, pictures = read_painted(painted(tmp_path / "edits", prompts, edit))
     assert found == [edit]
-    expected = prompts.reference(prompts.records[0]).rotate(90)
+    expected = prompts.reference(prompts.records[0])[0].rotate(90)
     assert pictures.read(edit.id).tobytes() == expected.tobytes()
 
 

@@ -53,7 +53,7 @@ def test_both_languages_and_their_picture_are_taken(tmp_path: Path, capsys: pyte
     assert [r.idx for r in found.records] == ["a", "b", "c"] and not found.rejected
     assert [r.language for r in found.records] == ["en", "cn", "en"] and found.records[1].prompt == "把它变成蓝色"
     assert [(r.model_extra or {})["intersection"] for r in found.records] == [True, False, True]
-    assert found.records[0].reference == found.records[1].reference != found.records[2].reference
+    assert found.records[0].references == found.records[1].references != found.records[2].references
 
 
 def test_the_split_of_paco_grpo_is_taken(tmp_path: Path) -> None:

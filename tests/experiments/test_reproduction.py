@@ -129,7 +129,7 @@ class World:
         if isinstance(p.record, EditRecord):
             gain = self.edit_gain + seed / 100 + n / 1000 if variant else 0.0
             figures = {"gold_editing": BARE + gain, "gold_reached": 0.5 + self.reached_gain * bool(variant)}
-            about = {"picture": p.record.reference, "task_type": "size", "language": "en"}
+            about = {"picture": p.record.references[0], "task_type": "size", "language": "en"}
             return {**case, **about, **figures, "gold_kept": 0.9, "editing": BARE, "edit_following": 0.5}
         gold = BARE + n / 10 + (GAIN[variant] + seed / 100 + n / 1000 if variant else 0.0)
         figures = {"gold_consistency": gold, "gold_following": 0.9, "consistency": gold, "clip_t": 0.8}

@@ -57,7 +57,7 @@ REWARDS = {"terms": {"likeness": {"weight": 1.0}}, "aggregator": "weighted_sum",
 
 def editor(rule: Mapping[str, Any] = MappingProxyType({}), **changes: Any) -> Trainer:
     records, pictures = prompts()
-    split = held_out_edits(records, lambda record: pictures[record.idx], 3, 0)
+    split = held_out_edits(records, lambda record: [pictures[record.idx]], 3, 0)
     given: dict[str, Any] = {
         "policy": ToyEditor(),
         "recipe": recipe(**{"rewards": REWARDS, "epochs": 16, "eval_every": 99, "learning_rate": 0.1, **rule}),
@@ -84,7 +84,7 @@ def test_training_makes_edits_more_like_their_references(tmp_path: Path) -> None
     sizes = {key: image.size for key, image in shown}
     assert sizes == {"unseen_32px": (6 * 2 * 32, 32), "unseen_64px": (6 * 2 * 64, 64)}, "reference beside each edit"
     assert given.split.reference is not None
-    assert shown[0][1].getpixel((0, 0)) == given.split.reference(given.split.unseen[0]).getpixel((0, 0))
+    assert shown[0][1].getpixel((0, 0)) == given.split.reference(given.split.unseen[0])[0].getpixel((0, 0))
     names = sorted(path.name for path in (tmp_path / "samples/reference").iterdir())
     assert names == sorted(f"{record.idx}.png" for record in given.split.unseen)
 
@@ -96,7 +96,7 @@ def test_other_reference_pictures_under_the_same_ids_are_another_training(tmp_pa
     assert editor(short).run(tmp_path, tmp_path / "checkpoint").resumed_at == 1
     (changed, *_) = getattr(editor().split, part)
     pictures[changed.idx] = Image.new("RGB", (48, 48), "black")
-    other = editor(short, reference=lambda record: pictures[record.idx])
+    other = editor(short, reference=lambda record: [pictures[record.idx]])
     assert other.run(tmp_path, tmp_path / "checkpoint").resumed_at == 0
 
 
@@ -130,7 +130,7 @@ def test_each_sample_is_scored_with_the_reference_of_its_own_prompt(tmp_path: Pa
     known = {record.idx: record for record in (*given.split.trained, *given.split.unseen)}
     assert given.split.reference is not None and len(reward.seen) == 4 + 3, "an epoch's prompts and the unseen ones"
     for idx, seen in reward.seen.items():
-        assert seen == {given.split.reference(known[idx]).tobytes()}
+        assert seen == {given.split.reference(known[idx])[0].tobytes()}
 
 
 def test_references_belong_to_editing_policies_only(tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_references_belong_to_editing_policies_only(tmp_path: Path) -> None:
 
 
 def test_a_missing_reference_stops_training_before_anything_is_sampled(tmp_path: Path) -> None:
-    def lost(record: Any) -> Image.Image:
+    def lost(record: Any) -> list[Image.Image]:
         raise DataError(f"editing prompt {record.idx}: picture gone")
 
     policy = ToyEditor()
@@ -172,7 +172,7 @@ def test_a_reward_that_cannot_be_told_gets_no_advantage_and_too_many_stop_traini
 def test_a_batch_of_edits_keeps_each_reference_with_its_picture() -> None:
     records, pictures = prompts()
     edits = [Image.new("RGB", (32, 32), "pink") for _ in records]
-    with Scoring({"likeness": Likeness()}, lambda record: pictures[record.idx]) as scoring:
+    with Scoring({"likeness": Likeness()}, lambda record: [pictures[record.idx]]) as scoring:
         turn = scoring.round()
         turn.add(records[:5], edits[:5])
         turn.add(records[5:], edits[5:])
@@ -180,16 +180,16 @@ def test_a_batch_of_edits_keeps_each_reference_with_its_picture() -> None:
     expected = [reference_distance(edit, pictures[r.idx]) for r, edit in zip(records, edits, strict=True)]
     assert scores.measure == "reference_distance" and scores.diversity.tolist() == pytest.approx(expected)
     assert scores.rewards["likeness"].tolist() == pytest.approx([1 - d for d in expected])
-    batch = RewardBatch(records, [[e] for e in edits], edits, [pictures[r.idx] for r in records])
+    batch = RewardBatch(records, [[e] for e in edits], edits, [[pictures[r.idx]] for r in records])
     both = RewardBatch.join([batch.take([2, 0]), batch.take([1])])
     assert both.originals == [pictures[records[n].idx] for n in (2, 0, 1)]
     assert RewardBatch.join([batch, RewardBatch(records, batch.panels)]).references is None
     with pytest.raises(ValueError, match="8 prompts for 2 references"):
-        RewardBatch(records, batch.panels, edits, edits[:2])
+        RewardBatch(records, batch.panels, edits, [[edit] for edit in edits[:2]])
 
 
-def _pale(_record: Any) -> Image.Image:
-    return Image.new("RGB", (32, 32), "white")
+def _pale(_record: Any) -> list[Image.Image]:
+    return [Image.new("RGB", (32, 32), "white")]
 
 
 def test_unseen_edits_are_those_that_were_held_back() -> None:

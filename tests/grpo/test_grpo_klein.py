@@ -55,7 +55,7 @@ def trainer(model: Path, task: str, loss: str, epochs: int) -> Trainer:
     found = drawn(8, 32, 0)
     found.hold_out(3, 0)
     shapes = {r.idx: (64, 64) if n % 2 else (96, 64) for n, r in enumerate(found.records)}
-    split = held_out_edits(found.records, lambda r: Image.new("RGB", shapes[r.idx], (200, 40, 40)), 3, 0)
+    split = held_out_edits(found.records, lambda r: [Image.new("RGB", shapes[r.idx], (200, 40, 40))], 3, 0)
     return grpo_toys.trainer(train=split.trained, unseen=split.unseen, reference=split.reference, **given)
 
 

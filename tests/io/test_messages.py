@@ -69,7 +69,7 @@ def test_a_picture_that_is_too_long_is_refused_in_one_line(size: tuple[int, int]
     from PIL import Image
 
     with pytest.raises(DataError, match=r"this picture and instruction: (height|width): .* 16384") as raised:
-        edit_record("Make it red.", Image.new("RGB", size))
+        edit_record("Make it red.", [Image.new("RGB", size)])
     assert "\n" not in str(raised.value) and "pydantic" not in str(raised.value)
     with pytest.raises(DataError, match="this set: height"):
         set_record("a bear", ["one", "two"], 10**6)

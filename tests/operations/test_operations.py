@@ -119,7 +119,9 @@ def test_editing_policies_are_measured_on_pictures_that_were_held_back_and_on_ne
     known = unseen_by_all(project, params, "kontext_edit", [project])
     assert len(known.records) == 5 and not {r.idx for r in known.records} & set(trained)
     monday, tuesday = (cases.fresh(project, params, project, known, f"2026-01-0{day}") for day in (5, 6))
-    shown = [[case.reference(r).tobytes() for r in case.records] for case in (known, monday, tuesday) if case.reference]
+    shown = [
+        [case.reference(r)[0].tobytes() for r in case.records] for case in (known, monday, tuesday) if case.reference
+    ]
     assert [len(set(pictures)) for pictures in shown] == [5, 5, 5] and len({p for part in shown for p in part}) == 15
     imported = params.model_copy(update={"edit_prompts": params.edit_prompts.model_copy(update={"source": "file"})})
     assert cases.fresh(project, imported, project, known, "2026-01-05").records == []

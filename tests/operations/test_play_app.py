@@ -39,8 +39,8 @@ class Models:
         job.check()
         return {"pictures": []}
 
-    def edit(self, picture: str, instruction: str, options: StudioOptions, _job: Job) -> dict[str, Any]:
-        self.asked.append(("edit", self.gallery.image(picture).size, instruction, options))
+    def edit(self, pictures: Sequence[str], instruction: str, options: StudioOptions, _job: Job) -> dict[str, Any]:
+        self.asked.append(("edit", [self.gallery.image(name).size for name in pictures], instruction, options))
         return {"pictures": []}
 
     def score(self, names: Sequence[str], theme: str | None, reasons: bool, _job: Job) -> dict[str, Any]:
@@ -150,7 +150,8 @@ def test_requests_are_checked_before_they_wait(client: TestClient, models: Model
         ("/paint", {**PAINT, "more": 1}), ("/paint", {**PAINT, "theme": "x" * 1001}), ("/paint", []),
         ("/score", {"pictures": [name]}), ("/score", {"pictures": [name] * 9}),
         ("/score", {"pictures": [name, "../../params.yaml"]}),
-        ("/edit", {"picture": "params.yaml", "instruction": "x", "policy": "base", "seeds": 1}),
+        ("/edit", {"pictures": ["params.yaml"], "instruction": "x", "policy": "base", "seeds": 1}),
+        ("/edit", {"pictures": [], "instruction": "x", "policy": "base", "seeds": 1}),
     ):  # fmt: skip
         assert client.post(path, json=body).status_code == 422, (path, body)
     for value in (b"NaN", b'"\\ud800"', b"[" * 900 + b"]" * 900):
@@ -166,7 +167,7 @@ def test_work_is_queued_watched_and_cancelled(client: TestClient, models: Models
     name = upload(client, picture()).json()["picture"]
     first = client.post("/paint", json=PAINT)
     assert first.status_code == 202 and first.json()["state"] in ("waiting", "running")
-    edit = {"picture": name, "instruction": "Make it blue.", "policy": "base", "seeds": 2, "beside": None}
+    edit = {"pictures": [name, name], "instruction": "Make it blue.", "policy": "base", "seeds": 2, "beside": None}
     edited = client.post("/edit", json=edit).json()["job"]
     scored = client.post("/score", json={"pictures": [name, name], "reasons": False}).json()["job"]
     assert client.post(f"/jobs/{scored}/cancel").json()["state"] == "cancelled"
@@ -179,7 +180,7 @@ def test_work_is_queued_watched_and_cancelled(client: TestClient, models: Models
     assert ended(client, edited)["state"] == "done" and ended(client, first.json()["job"])["state"] == "done"
     assert models.asked == [
         ("paint", "a red cat", ["at night", "in the snow"], StudioOptions("base", 1, None, None)),
-        ("edit", (40, 30), "Make it blue.", StudioOptions("base", 2, None, None)),
+        ("edit", [(40, 30), (40, 30)], "Make it blue.", StudioOptions("base", 2, None, None)),
     ]
     assert client.get("/jobs/guess").status_code == 404
 

@@ -175,13 +175,15 @@ def test_what_could_not_be_judged_is_null_with_its_cause(
 def test_a_picture_is_edited_at_its_own_size(project: Path, repository: Path) -> None:
     made = studio(project, repository / "data/zoo/qwen2_5_vl")
     name, before = made.gallery.add(Image.new("RGB", (70, 70), "red")), {path.name for path in project.rglob("*")}
-    found = made.edit(name, "Make the cat blue.", StudioOptions("base", 1, None, beside="base"), job())
+    found = made.edit([name], "Make the cat blue.", StudioOptions("base", 1, None, beside="base"), job())
     (row,) = found["pictures"]
     assert (row["width"], row["height"], row["panels"]) == (64, 64, []) and 0 < row["score"] < 1
-    assert found["reference"] == name
+    assert found["references"] == [name]
     assert {path.name for path in project.rglob("*")} == before, "nothing is written"
+    with pytest.raises(DataError, match="family flux_kontext changes one reference picture .* came with 2"):
+        made.edit([name, name], "Make the cat blue.", StudioOptions("base", 1, None, beside=None), job())
     with pytest.raises(DataError, match="no longer kept"):
-        made.edit("0" * 20, "Make the cat blue.", StudioOptions("base", 1, None, beside="base"), job())
+        made.edit(["0" * 20], "Make the cat blue.", StudioOptions("base", 1, None, beside="base"), job())
 
 
 def test_painting_ends_within_a_step_when_it_is_cancelled_and_can_begin_again(project: Path) -> None:

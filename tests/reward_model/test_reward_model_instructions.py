@@ -49,12 +49,17 @@ EXPECTED = {
         "following the instruction well? Answer 'Yes' or 'No' only."
     ),
     "edit_following": COMPARED.replace("{rest}", "Does the edited image accurately follow this instruction?"),
+    "edit_reference": (
+        "Compare the edited image (second) with reference image 2 of its instruction (first). "
+        "Instruction: 'make it blue'. Does the edited image show what the instruction takes from this reference, "
+        "consistent with it in style, logic, and identity? Answer 'Yes' or 'No' first, then provide detailed reasons."
+    ),
 }
 
 
 @pytest.mark.parametrize("template", TEMPLATES)
 def test_every_template_is_rendered_to_the_letter(template: str) -> None:
-    text = render(template, theme="a cat", criterion="The style is the same.", instruction="make it blue")
+    text = render(template, theme="a cat", criterion="The style is the same.", instruction="make it blue", number=2)
     assert text == EXPECTED[template]
 
 

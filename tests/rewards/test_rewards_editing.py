@@ -35,6 +35,6 @@ def test_both_pictures_have_the_size_of_the_smaller_one(
     record = drawn(1, 32, 0).records[0]
     picture = Image.new("RGB", edited)
     judge = Judge()
-    values = Editing(judge)(RewardBatch([record], [[picture]], [picture], [Image.new("RGB", original)]))
+    values = Editing(judge)(RewardBatch([record], [[picture]], [picture], [[Image.new("RGB", original)]]))
     assert values == [0.25] and len(judge.shown) == 2
     assert {image.size for query in judge.shown for image in query.pictures} == {shown}

@@ -376,7 +376,7 @@ def test_editing_is_the_root_of_both_answers_and_nan_without_one_of_them() -> No
     with pytest.raises(ValueError, match="compares an edit with its reference"):
         reward(RewardBatch(batch.records, batch.panels, [e for _, _, e in given]))
     values = reward(
-        RewardBatch(batch.records, batch.panels, [e for _, _, e in given], [original for _, original, _ in given])
+        RewardBatch(batch.records, batch.panels, [e for _, _, e in given], [[original] for _, original, _ in given])
     )
     assert values[0] == pytest.approx(0.45) and np.isnan(values[1:]).all()
     assert reward.causes == {"neither Yes nor No": 3}

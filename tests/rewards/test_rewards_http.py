@@ -35,7 +35,7 @@ def picture(level: int) -> Image.Image:
     return Image.new("RGB", (8, 8), (level, 0, 0))
 
 
-def batch(*levels: int, references: list[Image.Image] | None = None) -> RewardBatch:
+def batch(*levels: int, references: list[list[Image.Image]] | None = None) -> RewardBatch:
     return RewardBatch([record(f"p{n}") for n in levels], [[]] * len(levels), [picture(n) for n in levels], references)
 
 
@@ -83,8 +83,13 @@ def test_an_edit_is_sent_with_its_reference(tmp_path: Path) -> None:
 
     with ScorerServer(difference) as server:
         theirs = reward(server, tmp_path)
-        assert theirs(batch(9, references=[picture(2)])).tolist() == [7.0]
-        assert theirs(batch(9, references=[picture(3)])).tolist() == [6.0], "another reference is another sample"
+        assert theirs(batch(9, references=[[picture(2)]])).tolist() == [7.0]
+        assert theirs(batch(9, references=[[picture(3)]])).tolist() == [6.0], "another reference is another sample"
+        assert theirs(batch(9, references=[[picture(3), picture(4), picture(5)]])).tolist() == [6.0]
+        assert theirs(batch(9, references=[[picture(3), picture(5), picture(4)]])).tolist() == [6.0]
+    one, _, several, _ = (request["samples"][0] for request in server.requests)
+    assert "further_references" not in one
+    assert [seen(url).getpixel((0, 0))[0] for url in several["further_references"]] == [4, 5]  # type: ignore[index]
 
 
 def test_what_was_scored_is_not_asked_again(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def test_the_value_is_the_mean_mark_and_answers_are_kept(tmp_path: Path) -> None
         assert len(reward(server, tmp_path)(batch(1, 2, 3))) == 3 and len(server.bodies) == 3, "two writers, one file"
         reward(server, tmp_path, order="another wish")(batch(1))
         assert len(server.bodies) == 4
-        reward(server, tmp_path)(batch(1, references=[picture(9)]))
+        reward(server, tmp_path)(batch(1, references=[[picture(9)]]))
         assert len(server.bodies[-1]["messages"][1]["content"]) == 3
 
 

@@ -46,7 +46,7 @@ def write_gedit(root: Path, sizes_of: Mapping[str, Sequence[int]]) -> list[EditR
                 for record in records:
                     image = picture(record, size=size, edited=when == AFTER)
                     painted.append(Painted(name, size, when, record, 0, image))
-                    about = {"picture": record.reference, "task_type": record.task_name, "language": "en"}
+                    about = {"picture": record.references[0], "task_type": record.task_name, "language": "en"}
                     identity = {"policy": name, "size": size, "when": when, "prompt_id": record.idx, "seed": 0}
                     told = {n: float(ends[when == AFTER] + noise.normal(0, 0.02)) for n, ends in ENDS.items()}
                     rows.append(identity | about | told)

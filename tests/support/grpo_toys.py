@@ -152,7 +152,7 @@ class ToyPolicy:
 
 
 class ToyEditor(ToyPolicy):
-    """The toy with a reference: its mean colour is added to every predicted velocity."""
+    """The toy with references: their mean colour is added to every predicted velocity."""
 
     edits = True
 
@@ -164,7 +164,7 @@ class ToyEditor(ToyPolicy):
         self,
         prompts: Sequence[str],
         max_sequence_length: int,
-        references: Sequence[Image.Image] | None = None,
+        references: Sequence[Sequence[Image.Image]] | None = None,
         sizes: Sequence[Sequence[Size]] = (),
         *,
         guidance: float | None = None,
@@ -172,10 +172,11 @@ class ToyEditor(ToyPolicy):
         assert references is not None and len(references) == len(prompts) == len(sizes)
         self.encoded.append((len(prompts), [list(own) for own in sizes]))
         rows = []
-        for row, reference, own in zip(
+        for row, pictures, own in zip(
             super().encode(prompts, max_sequence_length).rows, references, sizes, strict=True
         ):
-            mean = torch.tensor([*np.asarray(reference.convert("RGB")).mean((0, 1)).tolist(), 0.0]) / 255.0
+            colours = [np.asarray(one.convert("RGB")).mean((0, 1)) for one in pictures]
+            mean = torch.tensor([*np.mean(colours, axis=0).tolist(), 0.0]) / 255.0
             rows.append({**row, **{sized("reference", size): mean for size in own}})
         return Encoded(rows, "cpu")
 

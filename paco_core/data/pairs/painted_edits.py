@@ -103,7 +103,7 @@ def add_painted(
                 "data/edit_prompts; run `dvc repro edit_prompts edits`"
             )
         record = known[painted.prompt_id]
-        original, picture = reference(record), pictures.read(painted.id)
+        (original, *_), picture = reference(record), pictures.read(painted.id)
         for question, edit in _questions(record, painted):
             if question in questions:
                 count += found.ask(original, picture, edit, question)

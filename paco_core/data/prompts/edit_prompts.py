@@ -1,19 +1,20 @@
 """Makes editing prompts: drawn by the embedded world, or from a file with the columns of GEdit-Bench.
 
-Rows about one source picture (GEdit-Bench has an English and a Chinese one) always lie in the same part.
+Rows that share a picture (GEdit-Bench has an English and a Chinese one about each) always lie in the same part.
 """
 
 from __future__ import annotations
 
 import hashlib
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from paco_core.data.records.edit_records import FILE, SHARD, EditRecord
+from paco_core.data.records.edit_records import FILE, SHARD, EditRecord, connected
 from paco_core.data.records.records import Id, Words, first_fault
 from paco_core.io.content import file_content
 from paco_core.io.files import DataError, UniqueIds, digest, inside, read_jsonl, write_jsonl
@@ -31,16 +32,24 @@ if TYPE_CHECKING:
 
 
 class EditRow(BaseModel):
-    """One line of a file made elsewhere; the picture's path is relative to it, and below it. Other keys are ignored."""
+    """One line of a file made elsewhere; other keys are ignored.
+
+    ``input_image`` is the path of a picture, or a list of paths in the order in which the instruction counts them, the
+    one to edit first. Paths are relative to the file, and below it.
+    """
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     key: Id | None = None
     instruction: Words
-    input_image: Words
+    input_image: Words | Annotated[list[Words], Field(min_length=1)]
     task_type: str = "edit"
     instruction_language: str = "en"
     Intersection_exist: bool | None = None  # as GEdit-Bench spells it
+
+    @property
+    def pictures(self) -> list[str]:
+        return [self.input_image] if isinstance(self.input_image, str) else self.input_image
 
 
 @dataclass
@@ -69,34 +78,41 @@ class EditPrompts:
         self._sizes[name], self.pictures[name] = image_size(path), b""
         return name
 
-    def reference(self, record: PromptRecord) -> Image:
-        """The picture that a record is about, as :class:`References` gives it from disk."""
+    def reference(self, record: PromptRecord) -> list[Image]:
+        """The pictures that a record is about, as :class:`References` gives them from disk."""
         assert isinstance(record, EditRecord)
-        return decode_image(self.pictures[record.reference], record.reference)
+        return [decode_image(self.pictures[name], name) for name in record.references]
 
-    def add(self, idx: str, instruction: str, picture: str, **more: Any) -> None:
-        """Add a record about a kept picture; it is for training until :meth:`hold_out`."""
-        width, height = self._sizes[picture]
+    def add(self, idx: str, instruction: str, pictures: Sequence[str], **more: Any) -> None:
+        """Add a record about kept pictures; it is for training until :meth:`hold_out`."""
+        width, height = self._sizes[pictures[0]]
         given: dict[str, Any] = {
             "idx": idx, "prompt": instruction, "theme": instruction, "height": height, "width": width,
-            "reference": picture, "part": "train",
+            "reference": list(pictures), "part": "train",
         }  # fmt: skip
         self.records.append(EditRecord(**given, **more))
 
     def hold_out(self, pictures: int, seed: int) -> None:
         """Hold so many pictures back from training, with all their rows; which ones depends on seed and content.
 
+        Pictures that rows name together count as one.
+
         Raises:
             DataError: when nothing would be left to train on.
         """
-        names = sorted({r.reference for r in self.records}, key=lambda name: digest([seed, name], 32))
-        if pictures >= len(names):
+        group_of = connected(record.references for record in self.records)
+        groups = sorted(set(group_of.values()), key=lambda name: digest([seed, name], 32))
+        if pictures >= len(groups):
+            together = "" if len(groups) == len(group_of) else " (those that rows name together count as one)"
             raise DataError(
-                f"edit_prompts.unseen={pictures} holds back all of the {len(names)} pictures; choose at most "
-                f"{len(names) - 1}, or raise edit_prompts.count"
+                f"edit_prompts.unseen={pictures} holds back all of the {len(groups)} pictures{together}; choose at "
+                f"most {len(groups) - 1}, or raise edit_prompts.count"
             )
-        unseen = set(names[:pictures])
-        self.records = [r.model_copy(update={"part": "unseen"}) if r.reference in unseen else r for r in self.records]
+        unseen = set(groups[:pictures])
+        self.records = [
+            record.model_copy(update={"part": "unseen"}) if group_of[record.references[0]] in unseen else record
+            for record in self.records
+        ]
 
     def write(self, out: Path) -> None:
         """Write records and pictures to the folder ``out``."""
@@ -120,7 +136,7 @@ def drawn(count: int, size: int, seed: int) -> EditPrompts:
         if len(found.pictures) == known:
             continue  # the same picture again: it would have two ids of its own
         found.add(
-            f"e{len(found.records):05d}", edit.instruction, name, task_name=edit.trait,
+            f"e{len(found.records):05d}", edit.instruction, [name], task_name=edit.trait,
             before={trait: str(getattr(edit.before, trait)) for trait in VOCABULARY}, trait=edit.trait, word=edit.asked,
         )  # fmt: skip
     return found
@@ -148,24 +164,24 @@ def read_rows(file: Path, limit: int | None = None, *, heads: bool = False) -> E
             found.rejected.add(place, f"record: {first_fault(error)}")
             continue
         try:
-            path = inside(file.parent, given.input_image)
-            name = found.head(path) if heads else found.picture(read_image(path))
+            paths = [inside(file.parent, path) for path in given.pictures]
+            pictures = [found.head(path) if heads else found.picture(read_image(path)) for path in paths]
         except DataError as error:
             found.rejected.add(place, f"picture: {error}")
             continue
-        idx = given.key or digest([name, given.instruction])
+        idx = given.key or digest([*pictures, given.instruction])
         try:
             names.add(idx, number)
         except DataError as error:
             found.rejected.add(place, f"duplicate: id {error}")
             continue
         found.add(
-            idx, given.instruction, name, task_name=given.task_type, language=given.instruction_language,
+            idx, given.instruction, pictures, task_name=given.task_type, language=given.instruction_language,
             **({} if given.Intersection_exist is None else {"intersection": given.Intersection_exist}),
         )  # fmt: skip
     if not found.records:
         raise DataError(f"{file}: none of its {len(found.rejected)} rows can be used{found.rejected.example}")
-    used = {record.reference for record in found.records}
+    used = {name for record in found.records for name in record.references}
     found.pictures = {name: png for name, png in found.pictures.items() if name in used}
     return found
 
@@ -202,9 +218,9 @@ def foreseen(params: EditPromptsParams, root: Path) -> list[EditRecord]:
         return found.records
     if params.source == "none":
         return []
-    stand_in = EditRecord(
-        idx="drawn", reference="drawn", prompt="drawn", theme="drawn", task_name="drawn", part="train",
-        height=params.size, width=params.size,
-    )  # fmt: skip
+    stand_in = EditRecord.model_validate({
+        "idx": "drawn", "reference": "drawn", "prompt": "drawn", "theme": "drawn", "task_name": "drawn",
+        "part": "train", "height": params.size, "width": params.size,
+    })  # fmt: skip
     count = int(params.count or 0)
     return [stand_in] * (count - params.unseen) + [stand_in.model_copy(update={"part": "unseen"})] * params.unseen

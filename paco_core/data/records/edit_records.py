@@ -1,4 +1,4 @@
-"""Editing prompts as records: an instruction and the picture it is about, as the stage ``edit_prompts`` leaves them.
+"""Editing prompts as records: an instruction and the pictures it is about, as the stage ``edit_prompts`` leaves them.
 
 edits.jsonl   one :class:`EditRecord` a line
 pictures/     their reference pictures, a shard
@@ -10,9 +10,9 @@ from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer
 
 from paco_core.data.records.records import Dimension, Id, PromptRecord, validated
 from paco_core.io.files import DataError, UniqueIds, read_jsonl
@@ -26,18 +26,38 @@ CACHED_PICTURES = 256
 Part = Literal["train", "unseen"]
 
 
+def _several(given: Any) -> Any:
+    """What the key ``reference`` of a file holds, one id or a list of them, as a list."""
+    return given if isinstance(given, list | tuple) else [given]
+
+
+def _one_or_several(ids: tuple[str, ...]) -> str | list[str]:
+    return ids[0] if len(ids) == 1 else list(ids)
+
+
+#: Ids of reference pictures in the order in which an instruction counts them; in a file one id stands without a list.
+Pictures = Annotated[
+    tuple[Id, ...], BeforeValidator(_several), PlainSerializer(_one_or_several), Field(min_length=1, alias="reference")
+]
+
+
 class EditRecord(PromptRecord):
-    """An instruction (the prompt) about one picture (``reference``, its id in the shard).
+    """An instruction (the prompt) about one picture or several (``references``, their ids in the shard).
+
+    The first is the one that is edited: its height and width are the record's. In a file the key is ``reference``, an
+    id, or a list of ids where there are several.
 
     A record of GEdit-Bench also says whether it is in the ``intersection``, the subset that all compared editors
     answered. In the embedded world ``before`` holds the traits that the picture shows, and ``trait`` is to become
     ``word``.
     """
 
+    model_config = ConfigDict(serialize_by_alias=True)  # beside those of the class above
+
     layout: str = Field(default="1x1", pattern=r"^1x1$")
     category: str = "Editing"
     criteria: dict[Dimension, dict[str, str | None]] = Field(default_factory=dict)
-    reference: Id
+    references: Pictures
     language: str = "en"
     part: Part
     before: dict[str, str] | None = None
@@ -51,40 +71,41 @@ class References:
     def __init__(self, reader: ShardReader) -> None:
         self._reader, self._kept, self._lock = reader, OrderedDict[str, "Image"](), Lock()
 
-    def __call__(self, record: PromptRecord) -> Image:
-        """The picture that a record is about.
+    def __call__(self, record: PromptRecord) -> list[Image]:
+        """The pictures that a record is about, in their order.
 
         Raises:
-            DataError: naming the record, when it has none or its picture is damaged.
+            DataError: naming the record, when it has none or one of them is damaged.
         """
         if not isinstance(record, EditRecord):
             raise DataError(f"prompt {record.idx}: not an editing prompt: it names no reference picture")
         with self._lock:  # rewards ask from threads of their own
-            if record.reference not in self._kept:
-                self._kept[record.reference] = self._read(record)
-                while len(self._kept) > CACHED_PICTURES:
-                    self._kept.popitem(last=False)
-            self._kept.move_to_end(record.reference)
-            return self._kept[record.reference]
+            return [self._picture(record, name) for name in record.references]
 
-    def _read(self, record: EditRecord) -> Image:
-        try:
-            return self._reader.read(record.reference)
-        except DataError as error:
-            raise DataError(f"editing prompt {record.idx}: {error}") from None
+    def _picture(self, record: EditRecord, name: str) -> Image:
+        if name not in self._kept:
+            try:
+                self._kept[name] = self._reader.read(name)
+            except DataError as error:
+                raise DataError(f"editing prompt {record.idx}: {error}") from None
+            while len(self._kept) > CACHED_PICTURES:
+                self._kept.popitem(last=False)
+        self._kept.move_to_end(name)
+        return self._kept[name]
 
     def check(self, records: Iterable[EditRecord]) -> None:
-        """Look whether every record's picture is in the shard.
+        """Look whether every record's pictures are in the shard.
 
         Raises:
-            DataError: naming a record whose picture is missing.
+            DataError: naming a record with a picture that is missing.
         """
         known = set(self._reader.index.index)
-        lost = [record for record in records if record.reference not in known]
+        lost = [(record.idx, name) for record in records for name in record.references if name not in known]
         if lost:
+            idx, name = lost[0]
             raise DataError(
-                f"{len(lost)} editing prompts have no reference picture, e.g. {lost[0].idx} names "
-                f"{lost[0].reference}; run `dvc repro edit_prompts`"
+                f"{len({idx for idx, _ in lost})} editing prompts have no reference picture, e.g. {idx} names "
+                f"{name}; run `dvc repro edit_prompts`"
             )
 
 
@@ -117,6 +138,15 @@ def read_edit_prompts(folder: Path, *, none_allowed: bool = False) -> tuple[list
 
 def of_part(records: Sequence[EditRecord], part: Part) -> list[EditRecord]:
     return [record for record in records if record.part == part]
+
+
+def connected(rows: Iterable[Sequence[str]]) -> dict[str, str]:
+    """The group of each name, by its least member: names of one row, and of rows that share a name, are together."""
+    members: dict[str, set[str]] = {}
+    for row in rows:
+        group = set(row).union(*(members.get(name, ()) for name in row))
+        members |= dict.fromkeys(group, group)
+    return {name: min(group) for name, group in members.items()}
 
 
 def asked_of(record: object) -> tuple[dict[str, str], str, str]:

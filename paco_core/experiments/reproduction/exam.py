@@ -18,7 +18,7 @@ from paco_core.io import files, paths
 from paco_core.io.atomic import atomic
 from paco_core.io.content import folder_content
 from paco_core.io.files import write_json
-from paco_core.io.pictures import picture_digest
+from paco_core.io.pictures import in_a_row, reference_digests
 from paco_core.painting.painted import AFTER, BEFORE, cuts_of
 from paco_core.policies.base import load_recipe
 from paco_core.policies.cuts import Cut
@@ -71,7 +71,7 @@ class Exam:
         records, reference = self.cases.records, self.cases.reference
         return {
             "prompts": [record.model_dump() for record in records],
-            "references": [] if reference is None else [picture_digest(reference(record)) for record in records],
+            "references": [] if reference is None else reference_digests([reference(record) for record in records]),
             "painting": [self.cases.seeds, self.cases.steps, *sizes, rule.guidance, rule.max_sequence_length],
             "painter": [rule.dtype, rule.device],
             "measuring": [self.params.world, reward.device, reward.dtype, reward.min_pixels, reward.max_pixels],
@@ -120,7 +120,7 @@ class Exam:
         if self.cases.reference is not None:
             (folder / REFERENCE).mkdir()
             for idx, record in shown.items():
-                self.cases.reference(record).save(folder / REFERENCE / f"{idx}.png")
+                in_a_row(self.cases.reference(record)).save(folder / REFERENCE / f"{idx}.png")
 
 
 def caption(record: PromptRecord) -> str:

@@ -91,6 +91,6 @@ def _edits(root: Path, gallery: Gallery) -> list[dict[str, Any]]:
     try:
         records, reference = read_edit_prompts(root / paths.EDIT_PROMPTS, none_allowed=True)
         chosen = (of_part(records, "unseen") or records)[:EXAMPLES]
-        return [{"instruction": one.prompt, "picture": gallery.add(reference(one))} for one in chosen]
+        return [{"instruction": one.prompt, "pictures": [gallery.add(p) for p in reference(one)]} for one in chosen]
     except DataError:  # not made yet
         return []

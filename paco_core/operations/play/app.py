@@ -51,9 +51,9 @@ class PaintBody(_OptionsBody):
 
 
 class EditBody(_OptionsBody):
-    """A picture of the gallery and what to change."""
+    """Pictures of the gallery, the one to edit first, and what to change."""
 
-    picture: Name
+    pictures: Annotated[list[Name], Field(min_length=1, max_length=MOST_PICTURES)]
     instruction: Text
 
 
@@ -98,8 +98,9 @@ def create_app(studio: Studio, jobs: Jobs) -> FastAPI:
 
     @app.post("/edit", status_code=202)
     def edit(body: EditBody) -> dict[str, Any]:
-        gallery.png(body.picture)
-        return jobs.submit(partial(studio.edit, body.picture, body.instruction, body.options()))
+        for name in body.pictures:
+            gallery.png(name)
+        return jobs.submit(partial(studio.edit, body.pictures, body.instruction, body.options()))
 
     @app.post("/score", status_code=202)
     def score(body: ScoreBody) -> dict[str, Any]:

@@ -82,16 +82,16 @@ class Studio:
         record = asked.set_record(theme, panels, options.size or max(painters[-1].recipe.eval_sizes), options.layout)
         return self._painted(painters, record, options, job)
 
-    def edit(self, picture: str, instruction: str, options: StudioOptions, job: Job) -> dict[str, Any]:
-        """Edits of a picture of the gallery, each with its editing reward.
+    def edit(self, pictures: Sequence[str], instruction: str, options: StudioOptions, job: Job) -> dict[str, Any]:
+        """Edits of the first of some pictures of the gallery, each with its editing reward.
 
         Raises:
-            DataError: when there is no such policy, or the picture is no longer kept.
+            DataError: when there is no such policy, it takes fewer pictures, or one is no longer kept.
         """
-        reference = self.gallery.image(picture)
+        references = [self.gallery.image(name) for name in pictures]
         painters = self._painters(options, EDITS)
-        found = self._painted(painters, asked.edit_record(instruction, reference), options, job, reference)
-        return {**found, "reference": picture}
+        record = asked.edit_record(instruction, references, *(by.recipe.family for by in painters))
+        return {**self._painted(painters, record, options, job, references), "references": list(pictures)}
 
     def score(self, names: Sequence[str], theme: str | None, reasons: bool, job: Job) -> dict[str, Any]:
         """How consistent pictures of the gallery are, pair by pair, and why the judge says so.
@@ -138,9 +138,9 @@ class Studio:
         record: PromptRecord,
         options: StudioOptions,
         job: Job,
-        reference: Image | None = None,
+        references: Sequence[Image] = (),
     ) -> dict[str, Any]:
-        steps = (self.params.t2is if reference is None else self.params.gedit).steps
+        steps = (self.params.gedit if references else self.params.t2is).steps
         result: dict[str, Any] = {
             "prompt": record.prompt, "theme": record.theme, "seeds": options.seeds, "layout": record.layout,
             "columns": parse_layout(record.layout)[1], "pictures": [], "cut": None,
@@ -155,17 +155,17 @@ class Studio:
                 for seed in range(options.seeds):
                     (painted,) = paint.pictures(
                         self.params, policy, by, record, seeds=[seed], side=options.size, steps=steps,
-                        reference=reference,
+                        references=references,
                     )  # fmt: skip
-                    row = {"by": by.name, **self._row(painted, judge, reference)}
+                    row = {"by": by.name, **self._row(painted, judge, references)}
                     result = {**result, "cut": _cut(painted), "pictures": [*result["pictures"], row]}
                     job.show(result)
         return result
 
-    def _row(self, painted: Painted, judge: Scorer | None, reference: Image | None) -> dict[str, Any]:
+    def _row(self, painted: Painted, judge: Scorer | None, references: Sequence[Image]) -> dict[str, Any]:
         """A painted picture as the page shows it; without a judge it has no score, and no cause for that."""
-        score = {"score": None, "cause": None} if judge is None else _score(judge, painted, reference)
-        panels = [] if reference is not None else [self.gallery.add(panel) for panel in painted.panels]
+        score = {"score": None, "cause": None} if judge is None else _score(judge, painted, references)
+        panels = [] if references else [self.gallery.add(panel) for panel in painted.panels]
         return {
             "trained": painted.when != BEFORE, "seed": painted.seed, "picture": self.gallery.add(painted.image),
             "panels": panels, "width": painted.image.width, "height": painted.image.height, **score,
@@ -277,9 +277,9 @@ class _Causes:
         return scores
 
 
-def _score(judge: Scorer, painted: Painted, reference: Image | None) -> dict[str, Any]:
+def _score(judge: Scorer, painted: Painted, references: Sequence[Image]) -> dict[str, Any]:
     asked = _Causes(judge)
-    (value,) = paint.scored(asked, [painted], reference)
+    (value,) = paint.scored(asked, [painted], references)
     return {"score": None, "cause": asked.first} if math.isnan(value) else _shown(Score(value))
 
 

@@ -1,27 +1,28 @@
-// The section Edit: a picture, and what to change.
+// The section Edit: a picture, further ones that the instruction takes something from, and what to change.
 import { Choices, Section } from "./section.js";
 import { $, on, make, emit } from "./dom.js";
 import { draw } from "./painted.js";
 import { upload, shown, takesDrops } from "./pictures.js";
 
 const choices = new Choices("edit", "auto");
-let picture = null; // its name
+let pictures = []; // names; the one to edit first
 
-function lay(name) {
-  picture = name;
+function lay(names) {
+  pictures = names;
+  const views = names.map((picture, place) => ({ picture, title: place ? `Reference ${place + 1}` : "The picture to edit" }));
   const button = $("edit-picture");
   button.hidden = false;
   button.title = "larger";
-  button.replaceChildren(shown(name, "The picture to edit"));
-  button.onclick = () => emit("view", { pictures: [{ picture: name, title: "The picture to edit" }], index: 0 });
+  button.replaceChildren(...views.map(({ picture, title }) => shown(picture, title)));
+  button.onclick = () => emit("view", { pictures: views, index: 0 });
   section.state.replaceChildren();
 }
 
 function read() {
-  if (!picture) throw new Error("Add a picture first.");
+  if (!pictures.length) throw new Error("Add a picture first.");
   const instruction = $("instruction").value.trim();
   if (!instruction) throw new Error("Write what to change.");
-  return ["/edit", { picture, instruction, ...choices.read() }];
+  return ["/edit", { pictures, instruction, ...choices.read() }];
 }
 
 function actions(row) {
@@ -35,8 +36,8 @@ const section = new Section("edit", read, (result, body, ended) =>
 );
 
 export async function take(names, files) {
-  const [name] = names.length ? names : await upload(files.slice(0, 1), (text) => section.fault(text));
-  if (name) lay(name);
+  const found = names.length ? names : await upload(files, (text) => section.fault(text));
+  if (found.length) lay(found);
 }
 
 export function offer(about) {
@@ -46,9 +47,9 @@ export function offer(about) {
   if (section.closed) return section.empty("No policy edits here", "policies.recipes in params.yaml has no recipe of an editing family.");
   section.empty("Nothing edited yet", "Add a picture and write what to change, or try an example.");
   const buttons = about.edit_examples.map((one) => {
-    const button = make("button", { type: "button" }, shown(one.picture, ""), one.instruction);
+    const button = make("button", { type: "button" }, ...one.pictures.map((name) => shown(name, "")), one.instruction);
     button.onclick = () => {
-      lay(one.picture);
+      lay(one.pictures);
       $("instruction").value = one.instruction;
     };
     return button;
@@ -57,7 +58,7 @@ export function offer(about) {
   $("edit-examples").hidden = !buttons.length;
 }
 
-on("edit", ({ pictures: [name] }) => lay(name));
+on("edit", ({ pictures: names }) => lay(names));
 $("edit-choose").onclick = () => $("edit-files").click();
 $("edit-files").onchange = () => {
   take([], [...$("edit-files").files]);

@@ -20,7 +20,7 @@ export function draw(found, result, body, ended, { noun, measured, actions }) {
       return row ? figure(row, painter, result, { noun, judge, actions }) : ended ? null : waits(painter, result);
     });
     if (!figures.some(Boolean)) return null;
-    return make("div.seed", {}, ...original(result?.reference ?? body.picture), ...figures);
+    return make("div.seed", {}, ...originals(result?.references ?? body.pictures), ...figures);
   });
   const note = result?.cut ? `The prompt is ${result.cut.tokens} tokens longer than this model reads. Not read: “${result.cut.lost}”` : "";
   found.replaceChildren(
@@ -29,11 +29,13 @@ export function draw(found, result, body, ended, { noun, measured, actions }) {
   );
 }
 
-// Of an edit, the picture that was edited.
-function original(picture) {
-  if (!picture) return [];
-  const seen = make("div.panels", {}, button("", [{ picture, title: "The original" }], 0));
-  return [make("figure.original", {}, seen, make("figcaption", {}, make("span.name", { textContent: "original" })))];
+// Of an edit, the picture that was edited, and the other references.
+function originals(names) {
+  return (names ?? []).map((picture, place) => {
+    const textContent = place ? `reference ${place + 1}` : "original";
+    const seen = make("div.panels", {}, button("", [{ picture, title: `The ${textContent}` }], 0));
+    return make("figure.original", {}, seen, make("figcaption", {}, make("span.name", { textContent })));
+  });
 }
 
 function means(rows, painters, judge, noun, measured) {
