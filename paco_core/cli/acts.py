@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -198,24 +197,15 @@ def dataset(args: argparse.Namespace) -> None:
 
 
 def zoo(args: argparse.Namespace) -> None:
-    from paco_core.io.files import DataError
+    from paco_core.cli.zoo import command
 
-    try:  # beside the library in a clone; a wheel holds the weights, not their training
-        command = import_module("zoo.command")
-    except ModuleNotFoundError as error:
-        if error.name not in ("zoo", "zoo.command"):
-            raise
-        raise DataError(
-            "the package zoo/ is missing: how the small models are trained is part of a clone of paco, not of its wheel"
-        ) from None
-    root = project_root()
     if args.action == "build":
-        command.build(args.members, root)
-    else:
-        found, agrees = command.check(args.members, root)
-        _show(args, found)
-        if not agrees:
-            raise SystemExit(1)
+        command().build(args.members, project_root())
+        return
+    found, agrees = command().check(args.members, project_root())
+    _show(args, found)
+    if not agrees:
+        raise SystemExit(1)
 
 
 def plan(args: argparse.Namespace) -> None:
