@@ -41,7 +41,7 @@ def is_quality(body: dict[str, Any]) -> bool:
 
 
 def judge(root: Path, server: ChatServer, **changes: Any) -> viescore.Judged:
-    return viescore.judge(edits(), lambda _record: REFERENCE, server.params(**changes), viescore_prompts.OURS, root)
+    return viescore.judge(edits(), lambda _record: [REFERENCE], server.params(**changes), viescore_prompts.OURS, root)
 
 
 def rated(scores: Callable[[dict[str, Any]], list[float]]) -> Callable[[dict[str, Any], int], Raw]:
