@@ -30,7 +30,8 @@ rounds:
 def test_two_rounds_chain_wait_for_people_and_go_on(smoke: Path, tmp_path: Path) -> None:
     root = tmp_path / "paco"
     shutil.copytree(smoke, root, symlinks=True)
-    before = {name: entry.outs for name, entry in Lock.read(root).entries.items()}
+    entries = Lock.read(root).entries.items()
+    before = {name: entry.outs for name, entry in entries if name != "code"}  # rounds add their stages' digests to it
     (root / "profiles/small_rounds.yaml").write_text(PROFILE)
     profiles.use(root, "small_rounds")
 
