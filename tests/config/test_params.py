@@ -298,7 +298,7 @@ def test_profiles_that_extend_each_other_are_an_error(project: Path) -> None:
 
 
 def test_an_unknown_profile_lists_the_known_ones(project: Path) -> None:
-    with pytest.raises(ParamsError, match="available: gpu_24gb, gpu_48gb, klein, klein_48gb, one_gpu, .*, storybook"):
+    with pytest.raises(ParamsError, match="available: gpu_24gb, gpu_48gb, klein, .*, storybook"):
         profiles.use(project, "papre")
 
 
