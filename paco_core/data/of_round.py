@@ -30,7 +30,7 @@ def task_of_round(root: Path, params: Params, number: str) -> RankingTask:
     place = root / paths.ROUNDS / number
     made = place / paths.RANKINGS.name / TABLE
     if not made.is_file():
-        raise DataError(f"{made}: missing; run `dvc repro {paths.ROUND}rankings@{number}`")
+        raise DataError(f"{made}: missing; run `dvc repro {paths.ROUND}{paths.RANKINGS.name}@{number}`")
     known = read_table(root / rounds[number].after / paths.RANKINGS.name / TABLE, require=COLUMNS)["instance_id"]
     asked = read_table(made, require=COLUMNS)
     panels = PanelStore.below(place / paths.GRIDS.name)

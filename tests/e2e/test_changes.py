@@ -34,8 +34,8 @@ BENCHMARKS = {"consistency_rank", "edit_reward", "t2is", "gedit"}
 CLIP = "data/zoo/clip/open_clip_model.safetensors"
 FLUX = "data/zoo/flux/transformer/diffusion_pytorch_model.safetensors"
 WITH_TORCH = {
-    "diverse_prompts", *GRIDS, "annotations", "edits", "cot_labels", "reward_lora", "reward_merged", *POLICIES,
-    "consistency_rank", "edit_reward", "t2is", "t2is_bench", "gedit", "report",
+    "diverse_prompts", *GRIDS, "rankings", "annotations", "edits", "cot_labels", "reward_lora", "reward_merged",
+    *POLICIES, "consistency_rank", "edit_reward", "t2is", "t2is_bench", "gedit", "report",
 }  # fmt: skip
 
 

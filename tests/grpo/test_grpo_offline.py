@@ -43,7 +43,7 @@ def offline(policy: ToyPolicy | None = None, preferences: Preferences = PAIRS, *
     own = recipe(**{"loss": "dpo", "dpo": {"beta": 20.0}, "epochs": 2, "eval_every": 99, **STEPS, **changes})
     parts: dict[str, Any] = {}
     if isinstance(policy, ToyEditor):
-        parts["reference"] = lambda record: picture(f"worst-{record.idx}")
+        parts["reference"] = lambda record: [picture(f"worst-{record.idx}")]
     return grpo_toys.trainer(policy=policy or ToyPolicy(), recipe=own, preferences=preferences, **parts)
 
 

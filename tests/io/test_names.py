@@ -280,7 +280,7 @@ def test_samples_are_kept_below_their_folder(tmp_path: Path) -> None:
     record = records(1)[0].model_copy(update={"idx": "x" * MAX_NAME})
     image = Image.new("RGB", (8, 8))
     painted = [Painted("policy", 8, when, record, 7, image) for when in ("before", "after")]
-    save_samples(tmp_path, painted, pd.DataFrame({"gold": [0.0, 1.0]}), 1, lambda _record: image)
+    save_samples(tmp_path, painted, pd.DataFrame({"gold": [0.0, 1.0]}), 1, lambda _record: [image])
     (reference,) = (tmp_path / "reference").iterdir()
     assert len(list((tmp_path / "policy/8").iterdir())) == 2 and reference.stem == record.idx
 

@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from dvc_project.project import stages_of
+from paco_core.io import paths
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 STAGES: dict[str, Any] = yaml.safe_load((REPOSITORY / "dvc.yaml").read_text())["stages"]
@@ -24,7 +25,9 @@ def deps(stage: str) -> list[str]:
 
 def test_every_stage_has_its_file_and_every_file_its_stage() -> None:
     files = {path.stem for path in (REPOSITORY / "paco_core/stages").glob("*.py")} - {"__init__"}
-    assert files == set(STAGES) - {"code"}  # bookkeeping: paco_core/runtime/code/stage_code.py
+    in_rounds = {name for name in STAGES if paths.in_round(name)}  # the files of the stages they are named after
+    assert {paths.in_round(name) for name in in_rounds} <= files
+    assert files == set(STAGES) - in_rounds - {"code"}  # bookkeeping: paco_core/runtime/code/stage_code.py
 
 
 def test_every_recipe_is_trained_and_benchmarked() -> None:

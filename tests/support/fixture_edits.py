@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +54,7 @@ def write_gedit(root: Path, sizes_of: Mapping[str, Sequence[int]]) -> list[EditR
     published = [{"model": r.model, "source": r.source, "figures": dict(r.figures)} for r in GEDIT]
     (root / paths.GEDIT).mkdir(parents=True)
     write_json(root / paths.GEDIT / "results.json", {**result.as_dict(), "published": published})
-    save_samples(root / paths.GEDIT / "samples", painted, table, SHOWN, partial(picture, size=smallest))
+    save_samples(root / paths.GEDIT / "samples", painted, table, SHOWN, lambda one: [picture(one, size=smallest)])
     return records
 
 
