@@ -73,26 +73,18 @@ def _doubts(ctx: StageContext, table: pd.DataFrame) -> list[float]:
     """How far from 0.5 the judge of the round before is, as a mean over the candidates of each instance."""
     from paco_core.data.records.panels import PanelStore
     from paco_core.data.records.records import read_prompts
+    from paco_core.reward_model.certainty import certainty
     from paco_core.reward_model.instructions import render
-    from paco_core.reward_model.scorer import Scorer
-    from paco_core.reward_model.yes_probability import PairQuery
 
     reward, panel = ctx.params.reward, PanelStore.below(ctx.read(paths.GRIDS)).panel
     themes = {record.idx: record.theme for record in read_prompts(ctx.read(paths.DIVERSE_PROMPTS) / "prompts.jsonl")}
-    queries = [
-        PairQuery(panel(reference), panel(candidate), render(reward.template, theme=themes[prompt]))
+    pairs = [
+        (panel(reference), panel(candidate), render(reward.template, theme=themes[prompt]))
         for prompt, reference, candidates in table[["prompt_id", "reference", "candidates"]].itertuples(index=False)
         for candidate in candidates
     ]
-    scorer = Scorer(
-        ctx.read_before(paths.REWARD_MERGED),
-        reward.device,
-        reward.dtype,
-        min_pixels=reward.min_pixels,
-        max_pixels=reward.max_pixels,
-    )
-    with ctx.progress(len(queries), "questions") as progress:
-        sure = iter([abs(score.value - 0.5) for score in scorer.score(queries, progress.advance)])
+    with ctx.progress(len(pairs), "questions") as progress:
+        sure = iter(certainty(ctx.read_before(paths.REWARD_MERGED), reward, pairs, progress.advance))
     each = [[next(sure) for _ in candidates] for candidates in table["candidates"]]
     return [sum(values) / len(values) for values in each]
 
