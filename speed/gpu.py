@@ -1,4 +1,4 @@
-"""Everything that only a GPU can show, with random weights of full size: `make gpu`, in under ten minutes.
+"""Everything that only a GPU can show, with random weights of full size: `make gpu`, in under 15 minutes.
 
     python -m speed.gpu                        # one GPU of 80 GB or more; writes the tables of docs/reference/gpu.md
     python -m speed.gpu --tiny --device cpu    # every line of it with small weights, anywhere; prints the tables
@@ -31,6 +31,13 @@ from speed.reward_training import VARIANTS
 PAGE = ROOT / "docs" / "reference" / "gpu.md"
 BEGIN, END = "<!-- figures: written by `make gpu` -->", "<!-- end of the figures -->"
 POLICIES = {"flux_t2is": (512, 1024), "kontext_edit": (512, 1024), "qwen_edit": (512,)}
+#: A policy and its profile, and the profile of the same one with small weights.
+EPOCHS = (
+    ("flux_t2is", "paper", "storybook"),
+    ("kontext_edit", "paper", "storybook"),
+    ("qwen_edit", "paper", "storybook"),
+    ("flux_t2is", "klein_48gb", "klein_storybook"),
+)
 VLLM = ROOT / ".venv-vllm" / "bin" / "python"
 Rows = list[dict[str, Any]]
 
@@ -55,6 +62,14 @@ def policies(tiny: bool, device: str) -> Rows:
     for name, sides in POLICIES.items():
         profile, sizes = ("storybook", [64]) if tiny else ("paper", sides)
         rows += apart("gpu_policies", [name, "--profile", profile, "--device", device, "--sides", *map(str, sizes)])
+    return rows
+
+
+def epochs(tiny: bool, device: str) -> Rows:
+    """One epoch of the trainer with each family at full size."""
+    rows: Rows = []
+    for name, profile, small in EPOCHS:
+        rows += apart("gpu_epoch", [name, "--profile", small if tiny else profile, "--device", device])
     return rows
 
 
@@ -135,6 +150,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parts = {
         "Trainings": lambda: trainings(args.tiny, args.device),
         "Policies": lambda: policies(args.tiny, args.device),
+        "Epochs": lambda: epochs(args.tiny, args.device),
         "Reward model, training": lambda: reward(args.tiny, args.device),
         "Reward model, merging and serving": lambda: serving(args.tiny, args.device, args.engine),
     }

@@ -24,6 +24,8 @@ import numpy as np
 import torch
 from PIL import Image
 
+from paco_core.data.prompts.edit_prompts import drawn
+from paco_core.grpo.prompt_split import PromptSplit, held_out_edits
 from paco_core.grpo.trainer import Trainer
 from paco_core.policies import base
 from paco_core.rewards.base import RewardBatch
@@ -51,6 +53,11 @@ NOISE: dict[str, dict[str, Any]] = {
 }
 
 
+REWARDS: dict[str, Any] = {
+    "terms": {"darkness": {"weight": 1.0}}, "aggregator": "weighted_sum", "advantage_std": "group",
+}  # fmt: skip
+
+
 class Darkness:
     """1 where a picture is black, 0 where it is white."""
 
@@ -63,6 +70,15 @@ class Darkness:
         return np.array([1 - np.asarray(picture, dtype=float).mean() / 255 for picture in batch.whole])
 
 
+def split(*, edits: bool) -> PromptSplit:
+    """Four prompts of sets to train on, or the editing prompts of five pictures, and unseen ones."""
+    if not edits:
+        return PromptSplit(grpo_toys.TRAIN[:4], grpo_toys.UNSEEN[:1])
+    found = drawn(8, 32, 0)
+    found.hold_out(3, 0)
+    return held_out_edits(found.records, lambda _record: [Image.new("RGB", (64, 64), (200, 40, 40))], 3, 0)
+
+
 def trainer(
     case: str, model: Path, loss: str, dtype: str, device: str, epochs: int, changes: Mapping[str, Any] | None = None
 ) -> Trainer:
@@ -71,26 +87,20 @@ def trainer(
     Args:
         changes: of the recipe.
     """
-    from paco_core.data.prompts.edit_prompts import drawn
-    from paco_core.grpo.prompt_split import held_out_edits
-
     family, _, task = CASES[case]
     chosen = {"task": task} if task else {}
-    terms = {"terms": {"darkness": {"weight": 1.0}}, "aggregator": "weighted_sum", "advantage_std": "group"}
     recipe = grpo_toys.recipe(
-        family=family, device=device, dtype=dtype, loss=loss, guidance=2.0, eval_sizes=[32], rewards=terms,
+        family=family, device=device, dtype=dtype, loss=loss, guidance=2.0, eval_sizes=[32], rewards=REWARDS,
         epochs=epochs, eval_every=9, eval_prompts=1, lora={"rank": 2, "alpha": 4, "targets": None},
         gradient_checkpointing=True, max_sequence_length=16, clip_range=0.05,
         **{**chosen, **NOISE[loss], **(changes or {})},
     )  # fmt: skip
     policy = base.load(family, str(model), device, dtype, **chosen)  # type: ignore[arg-type]
-    given: dict[str, Any] = {"policy": policy, "recipe": recipe, "rewards": {"darkness": Darkness()}}
-    if not policy.edits:
-        return grpo_toys.trainer(train=grpo_toys.TRAIN[:4], unseen=grpo_toys.UNSEEN[:1], **given)
-    found = drawn(8, 32, 0)
-    found.hold_out(3, 0)
-    split = held_out_edits(found.records, lambda _record: [Image.new("RGB", (64, 64), (200, 40, 40))], 3, 0)
-    return grpo_toys.trainer(train=split.trained, unseen=split.unseen, reference=split.reference, **given)
+    made = split(edits=policy.edits)
+    return grpo_toys.trainer(
+        policy=policy, recipe=recipe, rewards={"darkness": Darkness()},
+        train=made.trained, unseen=made.unseen, reference=made.reference,
+    )  # fmt: skip
 
 
 def weights(out: Path) -> str:

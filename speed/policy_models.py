@@ -51,8 +51,8 @@ VAES = {
 }
 
 
-def build(recipe: PolicyRecipe, found: Architecture, device: str, root: Path) -> PipelinePolicy:
-    """A policy with its adapter, drawn on ``device`` ("meta": without contents), without text encoders."""
+def bare(recipe: PolicyRecipe, found: Architecture, device: str, root: Path) -> PipelinePolicy:
+    """A policy as it is loaded, drawn on ``device`` ("meta": without contents), without text encoders."""
     known, folder = family_of(recipe.family), root / recipe.model
     transformer, vae = getattr(diffusers, found.kind), getattr(diffusers, VAES[found.kind])
     settings = PUBLISHED[found.kind]
@@ -74,6 +74,12 @@ def build(recipe: PolicyRecipe, found: Architecture, device: str, root: Path) ->
         kind(**{**none, **parts}), "cpu" if device == "meta" else device, task=recipe.task
     )
     policy.dtype = recipe.dtype
+    return policy
+
+
+def build(recipe: PolicyRecipe, found: Architecture, device: str, root: Path) -> PipelinePolicy:
+    """The same with its adapter, as it is trained."""
+    policy = bare(recipe, found, device, root)
     policy.add_adapter(recipe.lora, 0)
     policy.enable_gradient_checkpointing()
     policy.transformer.train()  # diffusers checkpoints in training only

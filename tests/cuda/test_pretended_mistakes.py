@@ -125,6 +125,13 @@ def test_what_is_made_of_values_lies_on_the_gpu_in_every_thread_and_mode(inferen
     assert torch.as_tensor(leaf) is leaf and leaf.is_leaf and leaf.requires_grad
 
 
+def test_within_a_device_everything_is_made_on_it() -> None:
+    with torch.device("cuda"):
+        made = [torch.tensor([1.0]), torch.as_tensor([1]), torch.zeros(1), torch.randn(1), torch.nn.Linear(1, 1).weight]
+        assert torch.tensor([1.0], device="cpu").device.type == "cpu"
+    assert [one.device for one in made] == [torch.device("cuda:0")] * 5
+
+
 def test_a_gpu_has_random_numbers_of_its_own() -> None:
     torch.cuda.manual_seed_all(3)
     state, processor = torch.cuda.get_rng_state(), torch.get_rng_state()

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from pretended_cuda import pretended
 
 
 @pytest.fixture
@@ -47,7 +48,10 @@ def test_every_line_of_the_gpu_suite_runs_with_small_weights(
     phases = ["rollout", "trained pass", "decoding", "evaluation"]
     trained = [line for line in tables.splitlines() if line.startswith("| flux | ")]
     assert [line.split(" | ")[1] for line in trained] == ["ppo", "nft"] and all("| yes |" in line for line in trained)
-    found = [tuple(line.split(" | "))[0:3:2] for line in tables.splitlines() if "| 64 |" in line]
+    rows = [line for line in tables.splitlines() if "| 64 |" in line]
+    epochs = [line for line in rows if line.startswith("| data/zoo/")]
+    assert len(epochs) == len(gpu.EPOCHS) and all(" | 16 | 16 | " in line for line in epochs)
+    found = [tuple(line.split(" | "))[0:3:2] for line in rows if line not in epochs]
     assert found == [(f"| {policy}", phase) for policy in gpu.POLICIES for phase in phases]
     assert "| merge |" in tables and "| serving, transformers |" in tables and "pairs/s" in tables
 
@@ -80,3 +84,44 @@ def test_a_training_that_fails_is_a_row_of_its_own(
     monkeypatch.setattr(trainer.Darkness, "__call__", lambda reward, batch: [float("nan")] * len(batch.whole))
     row = trainer.measure("flux", model, "ppo", "float32", "cpu", tmp_path)
     assert row["case"] == "flux" and row["error"].startswith("DataError: ") and "seconds" not in row
+
+
+@pytest.fixture
+def gpu_epoch(gpu: ModuleType) -> ModuleType:
+    return importlib.import_module("speed.gpu_epoch")
+
+
+@pytest.mark.slow
+def test_an_epoch_of_the_trainer_is_measured_part_by_part(gpu_epoch: ModuleType, repository: Path) -> None:
+    with pretended():
+        row = gpu_epoch.measure("flux_t2is", "klein_storybook", "cuda", repository)
+    assert "error" not in row, row
+    parts = [row[f"{part} s"] for part in ("sample", "decode", "optimise", "evaluate")]
+    assert row["trained"] == row["pictures"] == 16 and row["ratio gap"] < 1e-4 and row["plan GB"] > 0
+    assert all(seconds > 0 for seconds in parts) and sum(parts) < row["all s"]
+
+
+def test_a_gpu_that_is_too_small_for_an_epoch_is_a_row_with_the_planned_number(
+    gpu: ModuleType, gpu_epoch: ModuleType, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu_epoch, "free_gb", lambda _device: 8.0)
+    for name, profile, _ in gpu.EPOCHS:
+        row = gpu_epoch.measure(name, profile, "cuda", repository)
+        assert row["error"] == f"skipped: {row['plan GB']:.1f} GB by the plan, 8.0 GB are free on this GPU"
+        assert row["plan GB"] > 8 and "sample s" not in row
+
+
+def test_a_timed_call_within_another_is_part_of_that_one(gpu_epoch: ModuleType) -> None:
+    class Work:
+        def outer(self) -> str:
+            return self.inner()
+
+        def inner(self) -> str:
+            return "done"
+
+    clock = gpu_epoch.Clock("cpu")
+    with clock.timed(Work, "outer"), clock.timed(Work, "inner"):
+        assert Work().outer() == Work().inner() == "done"
+    assert {name: len(calls) for name, calls in clock.seconds.items()} == {"outer": 1, "inner": 1}
+    Work().inner()
+    assert len(clock.seconds["inner"]) == 1

@@ -22,6 +22,7 @@ HERE = Path(__file__).resolve().parent
 def install() -> ExitStack:
     """Pretend from here on, in this thread and in those to come; closing what is returned ends it."""
     import torch
+    from torch.utils._device import _device_constructors
 
     from pretended_cuda import answers, collectives, copies, draws, operations
     from pretended_cuda.machine import MACHINE
@@ -31,6 +32,7 @@ def install() -> ExitStack:
         patches = stack.enter_context(Patches())
         for part in (copies, draws, answers, collectives, operations):
             part.install(patches)
+        stack.callback(_device_constructors.cache_clear)  # what `with torch.device(...)` looks for: it remembers ours
         stack.callback(torch._C._set_only_lift_cpu_tensors, torch._C._only_lift_cpu_tensors())
         torch._C._set_only_lift_cpu_tensors(True)  # `torch.tensor(..., device="cuda")` is a copy from the processor
         stack.enter_context(operations.Operations())

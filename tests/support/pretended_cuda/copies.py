@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.utils._device import DeviceContext
 
 from pretended_cuda import labels
 from pretended_cuda.patching import Patches
@@ -79,16 +80,23 @@ def _cpu(self: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
     return _to(self, "cpu")
 
 
+def _around() -> torch.device | None:
+    """That of the `with torch.device(...)` around a call."""
+    modes = torch.overrides._get_current_function_mode_stack()
+    return next((mode.device for mode in reversed(modes) if isinstance(mode, DeviceContext)), None)
+
+
 def _made_here(make: Any, copies: bool) -> Any:
     """A constructor from values: made on the processor and copied, since no mode sees how PyTorch does it."""
 
     def made(data: Any, *args: Any, device: Any = None, requires_grad: bool = False, **settings: Any) -> torch.Tensor:
         there = isinstance(data, torch.Tensor)
+        device = _around() if device is None else device
         where = labels.asked(device) if device is not None or not there else labels.device_of(data)
         if where is None or (where.type != "cuda" and not (there and data.is_cuda)):
             own = {"requires_grad": True} if requires_grad else {}
             return make(data, *args, **({"device": where} if where else {}), **own, **settings)  # type: ignore[no-any-return]
-        source = data if there else make(data, *args, **settings)
+        source = data if there else make(data, *args, device="cpu", **settings)
         if copies and there:
             source = source.detach().clone()
         moved = _to(source, where, settings.get("dtype"))

@@ -1,0 +1,151 @@
+"""One epoch of a policy by `Trainer.run`, with random weights of full size on a GPU: seconds of each part, peak memory.
+
+    python -m speed.gpu_epoch kontext_edit                        # profiles/paper.yaml
+    python -m speed.gpu_epoch flux_t2is --profile klein_48gb      # FLUX.2 [klein] 4B
+    python -m speed.gpu_epoch flux_t2is --profile storybook --device cpu    # small weights, anywhere
+
+Sixteen pictures are sampled, rewarded by their darkness, and learnt from; two are evaluated before and after. Batches,
+steps, size, adapter and optimiser are those of the profile. Embeddings of prompts are random and of the longest prompt.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import torch
+
+from paco_core.config import profiles
+from paco_core.config.params import PolicyRecipe
+from paco_core.grpo.evaluation import Evaluator
+from paco_core.grpo.outcome import Outcome
+from paco_core.grpo.recipe import Scorers, assemble
+from paco_core.planning.device_memory import device_memory
+from paco_core.planning.footprint import Architecture, architecture
+from paco_core.policies.encoded import Encoded
+from paco_core.policies.pipeline_policy import PipelinePolicy
+from speed.gpu_policies import at_side
+from speed.gpu_trainer import REWARDS, Darkness, split
+from speed.policy_models import bare, encoded
+
+#: What makes an epoch short. The ratio gap is measured here and stops nothing.
+SHORT: dict[str, Any] = {
+    "epochs": 1, "prompts_per_epoch": 2, "group_size": 8, "updates_per_epoch": 2, "max_ratio_gap": 1.0,
+    "eval_every": 1, "eval_prompts": 1, "eval_seeds": [0, 1], "rewards": REWARDS, "test_rewards": None,
+    "hack_meter": None, "early_stop": None,
+}  # fmt: skip
+
+
+class Clock:
+    """Seconds of calls, finished on the device; what is called within another timed call is part of that one."""
+
+    def __init__(self, device: str) -> None:
+        self.cuda, self.inside = device.startswith("cuda"), False
+        self.seconds: dict[str, list[float]] = {}
+
+    def _now(self) -> float:
+        if self.cuda:
+            torch.cuda.synchronize()
+        return time.perf_counter()
+
+    @contextmanager
+    def timed(self, owner: type, name: str) -> Iterator[None]:
+        """Note the seconds of each call of a method, for the length of a block."""
+        method: Callable[..., Any] = getattr(owner, name)
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if self.inside:
+                return method(*args, **kwargs)
+            self.inside, begun = True, self._now()
+            try:
+                return method(*args, **kwargs)
+            finally:
+                self.inside = False
+                self.seconds.setdefault(name, []).append(self._now() - begun)
+
+        with patch.object(owner, name, call):
+            yield
+
+
+def free_gb(device: str) -> float | None:
+    """GB that nothing holds on the GPU; None for a processor."""
+    return torch.cuda.mem_get_info(device)[0] / 1e9 if device.startswith("cuda") else None
+
+
+def drawn(
+    policy: PipelinePolicy, recipe: PolicyRecipe, found: Architecture, prompts: Sequence[str], *_: Any, **__: Any
+) -> Encoded:
+    """What :meth:`Policy.encode` gives, at random: text encoders of full size would not be used for anything else."""
+    rows = [encoded(policy, recipe, found, recipe.train_size).rows[0] for _ in prompts]
+    return Encoded(rows, policy.device)
+
+
+def epoch(recipe: PolicyRecipe, found: Architecture, device: str, root: Path) -> tuple[Outcome, Clock]:
+    """Train one epoch, and the seconds of its parts."""
+    policy, clock = bare(recipe, found, device, root), Clock(device)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        patch.object(policy, "encode", partial(drawn, policy, recipe, found)),
+        clock.timed(type(policy), "decode"),
+        clock.timed(Evaluator, "evaluate"),
+    ):
+        prompts = split(edits=policy.edits)
+        one = replace(prompts, unseen=prompts.unseen[: recipe.eval_prompts])
+        trainer = assemble(recipe, policy, one, Scorers({"darkness": Darkness()}))
+        return trainer.run(Path(folder) / "out", Path(folder) / "checkpoints"), clock
+
+
+def measure(name: str, profile: str, device: str, root: Path) -> dict[str, Any]:
+    """The row of one policy; one that does not fit, or fails, is a row with the reason."""
+    params = profiles.read(root, profile)
+    given = params.policies.recipes[name]
+    if (found := architecture(root, given.model)) is None:
+        raise SystemExit(f"{given.model}: neither a folder nor a model whose sizes are known")
+    side = given.train_size
+    planned = device_memory(at_side(params, name, side), name, root)
+    assert planned is not None
+    plan = max(planned.phases["training"], planned.phases[f"evaluation at {side} px"])  # no text encoder is loaded
+    recipe = PolicyRecipe.model_validate({**given.model_dump(), **SHORT, "device": device, "eval_sizes": [side]})
+    row: dict[str, Any] = {"model": given.model, "side": side, "plan GB": plan}
+    free = free_gb(device)
+    if free is not None and free < plan:
+        return row | {"error": f"skipped: {plan:.1f} GB by the plan, {free:.1f} GB are free on this GPU"}
+    begun = time.monotonic()
+    try:
+        outcome, clock = epoch(recipe, found, device, root)
+    except Exception as error:
+        return row | {"error": f"{type(error).__name__}: {str(error)[:120]}"}
+    decoded, figures = sum(clock.seconds["decode"]), outcome.rows[-1]
+    return row | {
+        "pictures": recipe.pictures_an_epoch,
+        "trained": int(figures["update/trained"]),
+        "sample s": outcome.seconds["seconds/sample"] - decoded,
+        "decode s": decoded,
+        "optimise s": outcome.seconds["seconds/optimise"],
+        "evaluate s": clock.seconds["evaluate"][-1],  # the first call warms up
+        "all s": time.monotonic() - begun,
+        "ratio gap": figures.get("update/ratio_gap"),
+        "peak GB": torch.cuda.max_memory_allocated(device) / 1e9 if clock.cuda else None,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("policy", help="a policy of the profile")
+    parser.add_argument("--profile", default="paper")
+    parser.add_argument("--device", default="cuda")
+    args = parser.parse_args()
+    print(json.dumps([measure(args.policy, args.profile, args.device, Path.cwd())]))
+
+
+if __name__ == "__main__":
+    main()
