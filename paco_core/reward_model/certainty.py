@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paco_core.reward_model.scorer import Scorer
 from paco_core.reward_model.yes_probability import PairQuery
 
 if TYPE_CHECKING:
@@ -24,6 +23,8 @@ def certainty(
         model: folder of the merged reward model.
         advance: called with the number of pairs that were scored.
     """
+    from paco_core.reward_model.scorer import Scorer  # loads torch: most rankings ask no judge
+
     scorer = Scorer(model, reward.device, reward.dtype, min_pixels=reward.min_pixels, max_pixels=reward.max_pixels)
     queries = [PairQuery(first, second, instruction) for first, second, instruction in pairs]
     return [abs(score.value - 0.5) for score in scorer.score(queries, advance)]
