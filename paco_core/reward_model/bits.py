@@ -9,20 +9,26 @@ from PIL import Image
 
 from paco_core.reward_model.network import Network, TokenRow
 from paco_core.reward_model.passes import Passes
-from paco_core.reward_model.shapes import chunks
-
-TRIED = 5  # questions
+from paco_core.reward_model.shapes import chunks, whole
 
 
-def batches_keep_bits(network: Network, passes: Passes) -> bool:
-    """Whether questions get the same logits one by one, together, and together in another order."""
-    pairs = chunks(_pictures(network, 2 * TRIED), 2)
+def batches_keep_bits(network: Network, passes: Passes, tokens: int) -> bool:
+    """Whether questions get the same logits one by one, together, and together in another order.
 
-    def logits(asked: Sequence[Sequence[Image.Image]]) -> torch.Tensor:
-        visuals = chunks(network.differentiable_features([picture for pair in asked for picture in pair]), 2)
-        rows = [TokenRow(network.prompt("Same?", (a.grid, b.grid)), (a, b)) for a, b in visuals]
-        return network.first_logits(rows)
+    Args:
+        tokens: of a pass at most; as many questions are asked together, each about pictures of two sizes.
+    """
 
+    def ask(pairs: Sequence[Sequence[Image.Image]]) -> list[TokenRow]:
+        visuals = chunks(network.differentiable_features([picture for pair in pairs for picture in pair]), 2)
+        return [TokenRow(network.prompt("Same?", (a.grid, b.grid)), (a, b)) for a, b in visuals]
+
+    def logits(pairs: Sequence[Sequence[Image.Image]]) -> torch.Tensor:
+        return network.first_logits(ask(pairs))
+
+    with torch.no_grad():
+        (row,) = ask([_pictures(network, 2)])
+    pairs = chunks(_pictures(network, 2 * max(2, tokens // whole(row.length))), 2)
     *single, together, turned = passes.run(logits, [*([pair] for pair in pairs), pairs, pairs[::-1]])
     alone = torch.cat(single)
     return torch.equal(together, alone) and torch.equal(turned, alone.flip(0))
@@ -37,9 +43,10 @@ def answers(network: Network) -> bool:
 
 
 def _pictures(network: Network, count: int) -> list[Image.Image]:
-    """The smallest pictures that the model sees as they are, of noise."""
+    """Small pictures of noise: by turns the smallest that the model sees as they are, and two of it side by side."""
     given = network.processor.image_processor
     unit = given.patch_size * given.merge_size
     side = unit * max(1, round(given.size.shortest_edge**0.5 / unit))
-    pixels = torch.randint(0, 256, (count, side, side, 3), generator=torch.Generator().manual_seed(0))
-    return [Image.fromarray(picture.to(torch.uint8).numpy()) for picture in pixels]
+    pixels = torch.randint(0, 256, (count, side, 2 * side, 3), generator=torch.Generator().manual_seed(0))
+    drawn = [Image.fromarray(picture.to(torch.uint8).numpy()) for picture in pixels]
+    return [picture.crop((0, 0, (1 + number % 2) * side, side)) for number, picture in enumerate(drawn)]

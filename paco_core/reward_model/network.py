@@ -32,7 +32,7 @@ from paco_core.reward_model.features import FeatureCache, Visual
 from paco_core.reward_model.instructions import chat
 from paco_core.reward_model.passes import Passes, ReadPositions, embed_patches_by_product
 from paco_core.reward_model.segments import attend_in_one_call
-from paco_core.reward_model.shapes import PATCH_STEP, chunks, whole
+from paco_core.reward_model.shapes import PATCH_STEP, READ_STEP, chunks, whole
 from paco_core.reward_model.yes_probability import Query, answer_tokens
 
 if TYPE_CHECKING:
@@ -281,7 +281,7 @@ class Network:
         """Logits (rows, vocabulary), float32, of the first answer token; rows carry no answer here."""
         length = whole(max(row.length for row in rows))
         row, last = list(range(len(rows))), [row.length - 1 for row in rows]
-        spare = [place for place in range(length) if place != last[0]][: whole(len(rows)) - len(rows)]
+        spare = [place for place in range(length) if place != last[0]][: whole(len(rows), READ_STEP) - len(rows)]
         row_at = torch.tensor([*row, *[0] * len(spare)], device=self.device)
         position = torch.tensor([*last, *spare], device=self.device)
         states = self.states(rows, row_at, position, length)

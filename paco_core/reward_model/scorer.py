@@ -98,7 +98,7 @@ class Scorer:
     @cached_property
     def _together(self) -> bool:
         """Whether questions are computed together: on a processor, only where that leaves no trace in their scores."""
-        free = self.network.device.type != "cpu" or batches_keep_bits(self.network, self.passes)
+        free = self.network.device.type != "cpu" or batches_keep_bits(self.network, self.passes, CPU_TOKENS)
         if not free:
             log.warning("this CPU rounds differently in batches: each question is computed on its own, which is slower")
         return free

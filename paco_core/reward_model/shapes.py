@@ -1,9 +1,10 @@
 """Shapes in which a question's score does not depend on the questions that are computed beside it.
 
-A processor's libraries choose how to compute by the shape of what they are given: a product of up to three rows, the
-rest of a row that does not fill a vector register, and attention over a longer sequence round otherwise in the last
-bits. In passes on one thread, over whole steps, where each question is padded by its own length alone, a row is
-computed in the same way however many others there are and wherever it stands among them.
+A processor's libraries choose how to compute by the shape of what they are given: a product of few rows (up to 3 on
+some processors, up to 15 on those with AMX), the rest of a row that does not fill a vector register, and attention over
+a longer sequence round otherwise in the last bits. In passes on one thread, over whole steps, where each question is
+padded by its own length alone, a row is computed in the same way however many others there are and wherever it stands
+among them.
 
 That is a property of the libraries on a machine, and no promise of theirs: the scorer tries it out (:mod:`.bits`).
 """
@@ -13,8 +14,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, TypeVar
 
-STEP = 8  # tokens and places read: with a layer's width whole vector registers, and too many for kernels of few rows
-PATCH_STEP = 16  # patches, four to a token; a layer's width may be odd multiples of 4 there
+STEP = 8  # tokens of a question: with a layer's width whole vector registers
+READ_STEP = 16  # places read in a pass: too many for kernels of few rows
+PATCH_STEP = 4 * READ_STEP  # patches of a pass, four to a token
 T = TypeVar("T")
 
 

@@ -19,7 +19,7 @@ from paco_core.reward_model.golden import choose_golden, read_golden, write_gold
 from paco_core.reward_model.instructions import chat, render
 from paco_core.reward_model.passes import Passes
 from paco_core.reward_model.scorer import Scorer
-from paco_core.reward_model.shapes import STEP
+from paco_core.reward_model.shapes import READ_STEP
 from paco_core.reward_model.yes_probability import (
     PairQuery,
     Score,
@@ -79,7 +79,7 @@ def test_each_distinct_picture_is_encoded_once_and_last_positions_only_reach_the
     hook.remove()
     assert sum(encoded) == 3
     # A few other places fill up the last step of each pass.
-    assert all(len(shape) == 2 and shape[0] == STEP for shape in heads) and STEP * len(heads) >= 18
+    assert all(len(shape) == 2 and shape[0] == READ_STEP for shape in heads) and READ_STEP * len(heads) >= 18
 
 
 def test_patch_grids_are_known_before_a_picture_is_encoded(scorer: Scorer) -> None:
@@ -196,7 +196,7 @@ def test_only_the_position_that_is_read_passes_the_last_mlp(scorer: Scorer) -> N
         hook.remove()
     hidden = scorer.network.model.config.text_config.hidden_size
     assert all(len(shape) == 3 and shape[0] == 2 and shape[1] > 1 for shape in seen[:-1])
-    assert len(seen) == len(layers) and seen[-1] == (STEP, hidden)  # the two, and what fills up a step
+    assert len(seen) == len(layers) and seen[-1] == (READ_STEP, hidden)  # the two, and what fills up a step
 
 
 def test_passes_side_by_side_give_what_one_after_the_other_gives(scorer: Scorer) -> None:
