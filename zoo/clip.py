@@ -200,7 +200,7 @@ def export(model: torch.nn.Module, tokenizer: PreTrainedTokenizerFast, folder: P
 
 
 def as_input(pictures: torch.Tensor) -> torch.Tensor:
-    """Pictures in -1..1 -> what open_clip's preprocessing gives (OpenAI's mean and standard deviation)."""
+    """Pictures (n, 3, s, s) in -1..1 -> what open_clip's preprocessing gives (OpenAI's mean and standard deviation)."""
     mean = torch.tensor(OPENAI_DATASET_MEAN).view(1, 3, 1, 1)
     deviation = torch.tensor(OPENAI_DATASET_STD).view(1, 3, 1, 1)
     return ((pictures + 1) / 2 - mean) / deviation

@@ -144,7 +144,7 @@ def _drawings(size: int) -> list[Panel]:
 
 
 def encode(vae: Any, pixels: torch.Tensor) -> torch.Tensor:
-    """Scaled latents of drawings, as the pipelines encode pictures."""
+    """Scaled latents (n, channels, height, width) of drawings (n, 3, s, s), as the pipelines encode pictures."""
     with torch.autocast("cpu", torch.bfloat16):
         latents: torch.Tensor = vae.encode(pixels).latent_dist.mode()
     return (latents.float() - vae.config.shift_factor) * vae.config.scaling_factor
@@ -173,6 +173,10 @@ def place_loss(embedded: torch.Tensor, ids: torch.Tensor, tokenizer: Any) -> tor
 
     FLUX gives text no positions: which panel a word is about must stand in its embedding. Flow matching
     alone leaves that unlearnt for long, and the scenes then land in any panel.
+
+    Args:
+        embedded: (batch, length, width).
+        ids: int64 (batch, length).
     """
     marks = tokenizer.convert_tokens_to_ids([mark.rstrip(":").lower() for mark in place_marks(2, 2)])
     started = torch.stack([(ids == mark).cumsum(1) > 0 for mark in marks]).sum(0)
@@ -181,7 +185,7 @@ def place_loss(embedded: torch.Tensor, ids: torch.Tensor, tokenizer: Any) -> tor
 
 
 def flow_loss(parts: Any, tokenizer: Any, pool: LatentPool, step: int) -> torch.Tensor:
-    """Flow matching on one batch of grids of one size (squared error of the velocity), and the place loss."""
+    """Scalar: flow matching on a batch of grids of one size (squared error of the velocity), and the place loss."""
     rng = random.Random(step)
     share = CONSISTENT_SHARE if step < SCHEDULE.steps - LAST_STEPS else LAST_SHARE
     size, count, _ = rng.choices(SIZES, [share for _, _, share in SIZES])[0]
@@ -234,7 +238,7 @@ def build_flux(work: Path, out: Path, say: Say = print) -> None:
 
 
 def is_hidden(name: str, weight: torch.Tensor) -> bool:
-    """Matrices of the blocks; embeddings, modulations and what reads or writes latents are none.
+    """Matrices (out, in) of the blocks; embeddings, modulations and what reads or writes latents are none.
 
     Nor are T5's queries and keys: its attention scores are not scaled, and Muon's large steps saturate them.
     """

@@ -111,7 +111,7 @@ def batch_of(
 
 
 def flow_loss(parts: Any, tokenizer: Any, grids: LatentPool, pool: EditPool, step: int) -> torch.Tensor:
-    """Flow matching on one batch of one task (squared error of the velocity); the place loss where sets are painted."""
+    """Scalar: flow matching on a batch of one task (squared error of the velocity); the place loss of painted sets."""
     rng = random.Random(step)
     task, count, _ = rng.choices(TASKS, [share for *_, share in TASKS])[0]
     prompts, references, painted = batch_of(task, count, grids, pool, rng)

@@ -53,7 +53,7 @@ def pipeline(parts: dict[str, Any], vae: AutoencoderKL) -> FluxKontextPipeline:
 
 
 def flow_loss(parts: Any, words: Any, pool: EditPool, step: int) -> torch.Tensor:
-    """Flow matching on one batch of edits of one size: squared error of the velocity."""
+    """Flow matching on one batch of edits of one size: squared error of the velocity, a scalar."""
     rng = random.Random(step)
     size, _, count, _ = rng.choices(edits.SIZES, [share for *_, share in edits.SIZES])[0]
     batch = pool.batch(size, count, rng)

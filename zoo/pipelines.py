@@ -33,7 +33,8 @@ def fit_pipeline(
     """Train ``parts`` (or go on training) with checkpoints in ``work``, and save their pipeline to ``out``.
 
     Args:
-        hidden: which weights Muon steps; AdamW steps the others.
+        loss_at: step number -> scalar loss with a graph.
+        hidden: which weights, by name and value, Muon steps; AdamW steps the others.
         pipeline: puts the parts together.
         halved: components whose weights are stored in float16; diffusers loads them as float32 unless asked otherwise.
     """

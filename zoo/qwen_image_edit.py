@@ -54,7 +54,7 @@ def pipeline(transformer: Any, vae: Any, reader: Any, tokenizer: Any) -> QwenIma
 
 
 def flow_loss(transformer: Any, reader: InstructionReader, pool: EditPool, step: int) -> torch.Tensor:
-    """Flow matching on one batch of edits of one size: squared error of the velocity."""
+    """Flow matching on one batch of edits of one size: squared error of the velocity, a scalar."""
     rng = random.Random(step)
     size, _, count, _ = rng.choices(edits.SIZES, [share for *_, share in edits.SIZES])[0]
     batch = pool.batch(size, count, rng)

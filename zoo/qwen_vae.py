@@ -44,7 +44,7 @@ def new_vae() -> AutoencoderKLQwenImage:
 
 
 def reconstruction_loss(vae: Any, step: int) -> torch.Tensor:
-    """Loss on the pixels, and a little KL (smooth latents), of one batch of panels of one size."""
+    """Scalar loss on the pixels, and a little KL (smooth latents), of one batch of panels of one size."""
     size, count = BATCHES[step % len(BATCHES)]
     pixels = panel_batch(size, count, seed=3 * 10**7 + step)
     generator = torch.Generator().manual_seed(step)

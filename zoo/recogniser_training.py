@@ -101,7 +101,7 @@ def figures(folder: Path, flux: Path) -> dict[str, float]:
 
 
 def steadiness(recogniser: Recogniser, pixels: torch.Tensor, step: int = 2) -> dict[str, float]:
-    """Share of pictures read alike when they move by ``step`` px in each of four directions, a trait."""
+    """Share of pictures, uint8 (n, 3, side, side), read alike when moved by ``step`` px in four directions, a trait."""
 
     def words(pictures: torch.Tensor) -> dict[str, torch.Tensor]:
         with torch.inference_mode():

@@ -56,7 +56,7 @@ def panel_batch(size: int, count: int, seed: int) -> torch.Tensor:
 
 
 def pixel_loss(decoded: torch.Tensor, pixels: torch.Tensor) -> torch.Tensor:
-    """L1 and L2 on pixels, L1 on edges and on opponent colours.
+    """Scalar L1 and L2 on pixels (n, 3, s, s), L1 on edges and on opponent colours.
 
     Red against green has little variance in these pictures and would be learnt last; it tells the
     characters apart, so the opponent colours get a loss of their own.
@@ -69,7 +69,7 @@ def pixel_loss(decoded: torch.Tensor, pixels: torch.Tensor) -> torch.Tensor:
 
 
 def reconstruction_loss(vae: Any, step: int) -> torch.Tensor:
-    """Loss on the pixels, and a little KL (smooth latents), of one batch of one panel size.
+    """Scalar loss on the pixels, and a little KL (smooth latents), of one batch of one panel size.
 
     Panels are encoded one by one; every other round their latents are decoded as 2x2 grids, which is how
     a policy's latents are decoded.
@@ -89,7 +89,7 @@ def reconstruction_loss(vae: Any, step: int) -> torch.Tensor:
 
 
 def decoder_loss(vae: Any, step: int) -> torch.Tensor:
-    """The same without a graph through the encoder; four rounds in five decode 2x2 grids."""
+    """The same scalar without a graph through the encoder; four rounds in five decode 2x2 grids."""
     size, count = DECODER_BATCHES[step % len(DECODER_BATCHES)]
     pixels = panel_batch(size, count, seed=10**7 + step)
     generator = torch.Generator().manual_seed(10**7 + step)

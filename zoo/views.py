@@ -140,7 +140,7 @@ def reconstruct(images: Sequence[Image], vae_folder: Path, batch_size: int = 16)
 
 
 def spoil(pixels: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Blur, noise, brightness and a pixel's shift, at random a picture: uint8 in, float -1..1 out."""
+    """Blur, noise, brightness and a pixel's shift, at random a picture: uint8 (n, 3, s, s) in, float -1..1 out."""
     clean = normalise(pixels)
     count = len(clean)
 
@@ -165,7 +165,7 @@ def move(pictures: torch.Tensor, most: int, generator: torch.Generator) -> torch
 
 
 def moved(pictures: torch.Tensor, down: int, right: int) -> torch.Tensor:
-    """All pictures shifted alike, in px."""
+    """All pictures (n, 3, s, s) shifted alike, in px."""
     side, most = pictures.shape[-1], max(abs(down), abs(right))
     padded = functional.pad(pictures, (most,) * 4, mode="replicate")
     return padded[..., most - down : most - down + side, most - right : most - right + side]

@@ -59,7 +59,7 @@ class PanelBank:
         return max(offered, key=lambda panel: sum(getattr(panel, t) == getattr(wanted, t) for t in VOCABULARY))
 
     def rows_of(self, panels: Sequence[Panel], rng: random.Random) -> torch.Tensor:
-        """A row that shows each panel, one of several at random."""
+        """A row that shows each panel, one of several at random; int64 (panels,)."""
         return torch.tensor([rng.choice(self.rows[panel]) for panel in panels])
 
 

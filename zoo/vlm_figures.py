@@ -78,7 +78,7 @@ def yes_probability(
     question: str,
     batch: int = 64,
 ) -> torch.Tensor:
-    """P(Yes) / (P(Yes) + P(No)) at the first answer token; ``views`` holds both pictures of each pair."""
+    """P(Yes) / (P(Yes) + P(No)) at the first answer token, (pairs,); ``views`` holds both pictures of each pair."""
     yes, no = (int(tokenizer.convert_tokens_to_ids(word)) for word in ("Yes", "No"))
     asked = Renderer(tokenizer, 1.0).question(2, question)
     bank = PanelBank(views)

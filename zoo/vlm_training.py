@@ -215,7 +215,12 @@ def train_comparing(
 def same_loss(
     heads: torch.nn.ModuleList, states: tuple[torch.Tensor, ...], place: int, labels: torch.Tensor
 ) -> torch.Tensor:
-    """Binary cross-entropy of "this trait is the same", read at ``place``; labels are those of each pair in turn."""
+    """Binary cross-entropy, a scalar, of "this trait is the same", read at ``place``.
+
+    Args:
+        states: of each layer, (pairs, length, hidden).
+        labels: word indices (2 pairs, traits), those of each pair in turn.
+    """
     first, second = labels.reshape(-1, 2, len(TRAITS)).unbind(dim=1)
     flags = heads[0](states[COMPARING_LAYERS][:, place])
     return functional.binary_cross_entropy_with_logits(flags, (first == second).float())
@@ -284,7 +289,7 @@ def train_dialogues(
 
 
 def is_hidden(name: str, weight: torch.Tensor) -> bool:
-    """Muon's weights: the matrices within the language layers and the vision blocks."""
+    """Muon's weights: the matrices (out, in) within the language layers and the vision blocks."""
     return weight.ndim == 2 and (".layers." in name or ".blocks." in name or ".merger." in name)
 
 
@@ -298,7 +303,7 @@ def answer_loss(
     generator: torch.Generator | None,
     heads: torch.nn.ModuleList | None = None,
 ) -> torch.Tensor:
-    """Weighted cross-entropy of the answers of dialogues that all show the same number of pictures."""
+    """Weighted cross-entropy, a scalar, of the answers of dialogues that all show the same number of pictures."""
     pictures = len(dialogues[0].panels)
     ids, weights = render.batch(dialogues)
     rows = bank.rows_of([panel for dialogue in dialogues for panel in dialogue.panels], rng)

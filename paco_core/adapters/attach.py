@@ -103,7 +103,7 @@ def unwrapped(name: str) -> str:
 
 
 def to_save(module: torch.nn.Module, name: str) -> dict[str, torch.Tensor]:
-    """The tensors of the adapter that is trained, as files name them, one for each trainable parameter.
+    """The tensors of the adapter that is trained, as files name them, each shaped like its trainable parameter.
 
     PEFT's own selection goes by the structure of the model, and finds nothing behind some wrappers.
 

@@ -57,9 +57,10 @@ class Panels(Protocol):
 
 
 class Embedder(Protocol):
-    """Gives pictures embeddings of unit length, (N, width), float64."""
+    """Embeds pictures."""
 
-    def embed(self, images: Sequence[Image]) -> np.ndarray: ...
+    def embed(self, images: Sequence[Image]) -> np.ndarray:
+        """Embeddings of unit length, (N, width) in float64."""
 
 
 @dataclass

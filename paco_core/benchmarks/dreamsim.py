@@ -83,7 +83,7 @@ class DreamSim:
             self.branches.append((branch, tower, None if projection is None else projection.to(device)))
 
     def embed(self, images: Sequence[Image]) -> np.ndarray:
-        """Embeddings of unit length, (N, sum of the branches' widths) in float64."""
+        """Embeddings of unit length, (N, width) in float64; the width is the sum of the branches'."""
         parts = []
         for start in range(0, len(images), BATCH):
             with torch.inference_mode():

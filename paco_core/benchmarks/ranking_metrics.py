@@ -47,7 +47,7 @@ METRICS: tuple[str, ...] = tuple(field.name for field in fields(RankMetrics))
 
 
 def ranks_of_order(order: Sequence[int], scores: Sequence[float] | None = None) -> NDArray[np.float64]:
-    """Rank (1 = best) of each candidate in an order that lists candidate positions best first.
+    """Rank (1 = best) of each candidate, (n,), in an order that lists candidate positions best first.
 
     Args:
         scores: the annotator's, one a candidate; neighbours in the order with equal scores are tied and
@@ -75,7 +75,7 @@ def ranks_of_order(order: Sequence[int], scores: Sequence[float] | None = None) 
 
 
 def ranks_of_scores(scores: Sequence[float]) -> NDArray[np.float64]:
-    """Rank (1 = highest score) of each candidate; equal scores share their average rank."""
+    """Rank (1 = highest score) of each candidate, (n,); equal scores share their average rank."""
     return np.asarray(rankdata(-np.asarray(scores, dtype=np.float64)), dtype=np.float64)
 
 

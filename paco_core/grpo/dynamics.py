@@ -77,7 +77,10 @@ def unit_error_weight(_std: float) -> float:
 
 
 def flow_sde(x: torch.Tensor, v: torch.Tensor, step: Step) -> Transition:
-    """Flow-GRPO (arXiv 2505.05470): the SDE with the marginals of the flow, s_t = a sqrt(sigma / (1 - sigma))."""
+    """Flow-GRPO (arXiv 2505.05470): the SDE with the marginals of the flow, s_t = a sqrt(sigma / (1 - sigma)).
+
+    Latents ``x``, velocity ``v`` and the mean of the transition are (N, tokens, channels).
+    """
     sigma, d = step.sigma, step.d
     capped = step.sigma_cap if sigma >= 1.0 else sigma
     s_t = step.noise_level * math.sqrt(sigma / (1.0 - capped))
@@ -87,7 +90,10 @@ def flow_sde(x: torch.Tensor, v: torch.Tensor, step: Step) -> Transition:
 
 
 def cps(x: torch.Tensor, v: torch.Tensor, step: Step) -> Transition:
-    """Coefficients-preserving sampling (arXiv 2509.05952): noise replaces noise, the level stays sigma'."""
+    """Coefficients-preserving sampling (arXiv 2509.05952): noise replaces noise, the level stays sigma'.
+
+    Shapes are those of :func:`flow_sde`: (N, tokens, channels).
+    """
     std = step.sigma_next * math.sin(step.noise_level * math.pi / 2.0)
     clean = x - step.sigma * v
     noise = x + (1.0 - step.sigma) * v
@@ -96,7 +102,10 @@ def cps(x: torch.Tensor, v: torch.Tensor, step: Step) -> Transition:
 
 
 def dance_sde(x: torch.Tensor, v: torch.Tensor, step: Step) -> Transition:
-    """DanceGRPO (arXiv 2505.07818): constant noise rate a, drift corrected by the score."""
+    """DanceGRPO (arXiv 2505.07818): constant noise rate a, drift corrected by the score.
+
+    Shapes are those of :func:`flow_sde`: (N, tokens, channels).
+    """
     sigma = step.sigma
     clean = x - sigma * v
     correction = (x - (1.0 - sigma) * clean) * (step.noise_level**2 / (2.0 * sigma**2))
@@ -111,7 +120,7 @@ DYNAMICS = {
 
 
 def euler(x: torch.Tensor, v: torch.Tensor, step: Step) -> torch.Tensor:
-    """The deterministic step of every dynamics outside its noise steps."""
+    """The deterministic step of every dynamics outside its noise steps: (N, tokens, channels) each."""
     return x + v * step.d
 
 

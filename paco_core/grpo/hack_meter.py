@@ -59,7 +59,7 @@ def read_scores(path: Path) -> dict[str, np.ndarray]:
 
 
 def write_scores(path: Path, scores: Mapping[str, np.ndarray]) -> None:
-    """Scores as JSON, null where there is none."""
+    """Scores, (prompts, seeds) by name, as JSON; null where there is none."""
     rows = {
         name: [[None if math.isnan(one) else one for one in row] for row in found.tolist()]
         for name, found in scores.items()

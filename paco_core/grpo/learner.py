@@ -189,7 +189,10 @@ class Learner:
         return gap, share
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """Weights, averaged weights, optimiser moments and the random state of each rank, for a checkpoint."""
+        """Weights, averaged weights, optimiser moments and the random state of each rank, for a checkpoint.
+
+        Weights, averages and moments are shaped like their parameters, random states (bytes,).
+        """
         own = torch.get_rng_state()
         states = torch.zeros((self.processes.world, len(own)), dtype=own.dtype)
         states[self.processes.rank] = own
@@ -198,7 +201,7 @@ class Learner:
         return pack({**groups, "objective": self.objective.tensors()})
 
     def restore(self, tensors: dict[str, torch.Tensor], optimizer_steps: int) -> None:
-        """Put back what :meth:`tensors` gave, bit for bit."""
+        """Put back what :meth:`tensors` gave, shaped like that, bit for bit."""
         for name, value in unpack(tensors, "weights").items():
             self.parameters[name].data.copy_(value)
         for name, value in unpack(tensors, "ema").items():

@@ -65,7 +65,7 @@ class Objective(Learns, Protocol):
         """What moves once an epoch, after ``finished`` finished ones."""
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """State of its own, for a checkpoint."""
+        """State of its own, for a checkpoint; each tensor shaped like a trained parameter."""
 
 
 def _advantages(experience: Experience, batch: MicroBatch, limit: float, device: torch.device) -> torch.Tensor:

@@ -81,7 +81,7 @@ def alike(rows: Sequence[int], starts: Sequence[NoiseKey]) -> list[list[int]]:
 
 
 def spread(values: torch.Tensor, same: Sequence[Sequence[int]]) -> torch.Tensor:
-    """A row for each sample, from one for each group of equal samples (:func:`alike`)."""
+    """(N, ...), a row for each sample, from (groups, ...), one for each group of equal samples (:func:`alike`)."""
     number_of = {place: number for number, places in enumerate(same) for place in places}
     return values[[number_of[place] for place in range(len(number_of))]]
 
@@ -97,7 +97,7 @@ class NoisyStep:
     mean: torch.Tensor | None = None
 
     def map(self, change: Callable[[torch.Tensor], torch.Tensor]) -> NoisyStep:
-        """The same with every tensor changed."""
+        """The same with every tensor changed; ``change`` takes (N, ...)."""
         log_prob = None if self.log_prob is None else change(self.log_prob)
         mean = None if self.mean is None else change(self.mean)
         return NoisyStep(self.step, change(self.before), change(self.after), log_prob, mean)

@@ -126,7 +126,7 @@ class Scoring:
         return Round(self)
 
     def start(self, name: str, batch: RewardBatch) -> Future[np.ndarray]:
-        """Hand a batch to one reward's worker."""
+        """Hand a batch of N pictures to one reward's worker, which returns values (N,)."""
         return self._workers[name].submit(self._functions[name], batch)
 
     def failures(self) -> dict[str, int]:

@@ -73,7 +73,7 @@ def _remedy(source: str | Path) -> str:
 
 
 def read_tensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
-    """The tensors of a safetensors file by name, and the metadata of its header.
+    """The tensors of a safetensors file by name, of any shape, and the metadata of its header.
 
     Raises:
         DataError: naming the file, when it is missing, cut off or damaged, and the tensor that is not finite.
@@ -86,7 +86,7 @@ def read_tensors(path: Path) -> tuple[dict[str, torch.Tensor], dict[str, str]]:
 
 
 def refuse_not_finite(tensors: Mapping[str, torch.Tensor], source: str | Path) -> None:
-    """Raise DataError naming the tensors that hold NaN or infinity.
+    """Raise DataError naming the tensors, of any shape, that hold NaN or infinity.
 
     A sum is finite only where all of its terms are, and is read off at the speed of memory (3 to 8 GB/s on two cores: 2
     to 6 s for 7 B weights in bfloat16, 0.01 to 0.05 s for a model of the zoo); only where it is not (float16 overflows)

@@ -72,7 +72,7 @@ def train(transformer: torch.nn.Module, layers: Layers) -> None:
 
 
 def tensors(transformer: torch.nn.Module, name: str) -> dict[str, torch.Tensor]:
-    """The weights of one adapter, under the names that they have in the trained one."""
+    """The weights of one adapter, (rank, in) and (out, rank), under the names that they have in the trained one."""
     mark = f".{name}."
     return {
         key.replace(mark, f".{TRAINED}."): parameter

@@ -76,12 +76,12 @@ class Flow(Protocol):
         """The fp32 schedule (steps + 1,), from 1 down to 0, as the family's own pipeline makes it."""
 
     def noise(self, size: Size, keys: Sequence[NoiseKey]) -> torch.Tensor:
-        """Standard normal latents, one row a key."""
+        """Standard normal latents, (keys, tokens, channels), a row each."""
 
     def velocity(
         self, latents: torch.Tensor, sigma: float, condition: Condition, guidance: float, size: Size
     ) -> torch.Tensor:
-        """Predicted velocity in fp32, shaped like ``latents``."""
+        """Predicted velocity (N, tokens, channels) in fp32, shaped like ``latents``."""
 
     def painting(self) -> AbstractContextManager[None]:
         """Passes of the block only paint: they may be computed in a smaller number format than trained ones."""
@@ -126,10 +126,10 @@ class Policy(Flow, Protocol):
         """Free the text encoders; :meth:`encode` is an error from here on."""
 
     def decode(self, latents: torch.Tensor, size: Size) -> list[Image]:
-        """Clean latents to pictures."""
+        """Clean latents (N, tokens, channels) to N pictures."""
 
     def encode_pictures(self, pictures: Sequence[Image], size: Size) -> torch.Tensor:
-        """Pictures, brought to ``size``, to clean latents: the inverse of :meth:`decode`.
+        """Pictures, brought to ``size``, to clean latents (N, tokens, channels): the inverse of :meth:`decode`.
 
         Raises:
             DataError: where the family cannot.
@@ -152,7 +152,7 @@ class Policy(Flow, Protocol):
         """Attach a second, frozen adapter that equals the trained one as it is now."""
 
     def adapter(self, name: str) -> dict[str, torch.Tensor]:
-        """The tensors of an adapter by the names that :meth:`trainable` gives to the trained one's."""
+        """Of an adapter (rank, in) and (out, rank), by the names that :meth:`trainable` gives to the trained one's."""
 
     def using(self, name: str | None) -> AbstractContextManager[None]:
         """Predict with another adapter, or with none at all, for the length of a block."""

@@ -197,7 +197,7 @@ class PipelinePolicy:
         """A tensor of each prompt for each size of its own pictures; equal keys are encoded once, and remembered.
 
         Args:
-            name: of the tensor, which :func:`sized` completes.
+            name: of the tensor, (tokens, channels) or (tokens,), which :func:`sized` completes.
             key: everything that the tensor depends on, as a JSON value.
         """
         cases = [(row, size) for row, own in enumerate(sizes) for size in dict.fromkeys(own)]
@@ -284,7 +284,7 @@ class PipelinePolicy:
         return painting(self.device, self.dtype)
 
     def decoded_at_once(self, latents: torch.Tensor, size: Size) -> Sequence[torch.Tensor]:
-        """Latents in parts of at most :data:`DECODE_PIXELS`, or of one picture."""
+        """Latents (N, tokens, channels) in parts of at most :data:`DECODE_PIXELS`, or of one picture."""
         return latents.split(max(1, DECODE_PIXELS // (size[0] * size[1])))
 
     def decode(self, latents: torch.Tensor, size: Size) -> list[Image]:

@@ -30,11 +30,11 @@ class Best:
 
     @classmethod
     def of(cls, epoch: int, seen: RewardEvaluation, weights: Mapping[str, torch.Tensor]) -> Best:
-        """With a copy of the weights in host memory."""
+        """With a copy of the weights, shaped like them, in host memory."""
         return cls(epoch, seen, {name: tensor.detach().cpu().clone() for name, tensor in weights.items()})
 
     def put_back(self, weights: Mapping[str, torch.Tensor]) -> None:
-        """Give ``weights`` the values of the best evaluation."""
+        """Give ``weights``, shaped like those of :meth:`of`, the values of the best evaluation."""
         with torch.no_grad():
             for name, tensor in weights.items():
                 tensor.copy_(self.weights[name])
@@ -72,7 +72,7 @@ def save(
 
 
 def restore(folder: Path, key: str, weights: Mapping[str, torch.Tensor], updates: Updates) -> Progressed | None:
-    """Load the state into ``weights`` and their updates; None when there is none for this ``key``.
+    """Load the state, shaped like them, into ``weights`` and their updates; None when there is none for this ``key``.
 
     Raises:
         DataError: when it is damaged, saying how to start afresh.

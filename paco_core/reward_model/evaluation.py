@@ -106,7 +106,7 @@ def _mean(values: np.ndarray) -> float:
 
 
 def roc_auc(scores: np.ndarray, labels: np.ndarray) -> float:
-    """Probability that a positive outscores a negative, ties counting half (Mann-Whitney U).
+    """Probability that a positive outscores a negative of (N,), ties counting half (Mann-Whitney U).
 
     NaN where only one label occurs.
     """
@@ -121,7 +121,11 @@ def roc_auc(scores: np.ndarray, labels: np.ndarray) -> float:
 
 
 def calibration_error(scores: np.ndarray, labels: np.ndarray, bins: int = BINS) -> float:
-    """Expected calibration error: |mean score - share of Yes| over equal bins, weighted by their counts."""
+    """Expected calibration error: |mean score - share of Yes| over equal bins, weighted by their counts.
+
+    Args:
+        scores, labels: (N,) each, 0 to 1.
+    """
     if not len(scores):
         return math.nan
     places = np.minimum((scores * bins).astype(int), bins - 1)

@@ -106,7 +106,7 @@ def save(wrapped: Any, folder: Path, base: str) -> None:
 
 
 def tensors(wrapped: Any) -> dict[str, torch.Tensor]:
-    """The adapter's trainable tensors by name."""
+    """The adapter's trainable tensors by name, (rank, in) and (out, rank)."""
     return {name: value for name, value in wrapped.named_parameters() if value.requires_grad}
 
 

@@ -42,7 +42,7 @@ class BatchAnswers:
 
 
 def token_weights(first: torch.Tensor, count: torch.Tensor, kind: LossKind, alpha: float) -> torch.Tensor:
-    """Weight of each answer token within its example (float32, shape of ``first``)."""
+    """Weight of each answer token within its example; float32 (m,), as ``first`` (bool) and ``count`` (int64) are."""
     n = count.float()
     if kind == "plain":
         return 1.0 / n

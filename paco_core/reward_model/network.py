@@ -241,7 +241,7 @@ class Network:
         return states[row, position]
 
     def prefill(self, rows: Sequence[TokenRow]) -> tuple[torch.Tensor, Any]:
-        """Hidden states and key-value cache of rows of one length, to go on from with :meth:`step`."""
+        """Hidden states (rows, length, hidden) and key-value cache of rows of one length; :meth:`step` goes on."""
         output = self._forward(rows, True)
         return output.last_hidden_state, output.past_key_values
 

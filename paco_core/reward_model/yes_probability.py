@@ -147,7 +147,7 @@ def cased_tokens(tokenizer: Any) -> tuple[list[int], list[int]]:
 
 
 def from_top_logits(logits: torch.Tensor, yes_ids: Sequence[int], no_ids: Sequence[int]) -> torch.Tensor:
-    """Scores, float64 [...], of the summed probabilities of several tokens each among the top 20.
+    """Scores, float64 [...], by the summed probabilities of several tokens among the top 20 of [..., vocabulary].
 
     NaN where none of them is among the top 20.
     """

@@ -67,7 +67,7 @@ def normalise(values: np.ndarray) -> np.ndarray:
 
 
 def variation(values: np.ndarray) -> float:
-    """h = std / mean over all valid samples of the batch; NaN when the mean is 0 or nothing is valid."""
+    """h = std / mean over all valid samples of a batch (P, G); NaN when the mean is 0 or nothing is valid."""
     valid = values[~np.isnan(values)]
     mean = float(valid.mean()) if valid.size else 0.0
     return float(valid.std()) / mean if mean != 0 else float("nan")

@@ -192,7 +192,7 @@ def to_pixels(images: Sequence[Image], side: int) -> torch.Tensor:
 
 
 def normalise(pixels: torch.Tensor) -> torch.Tensor:
-    """uint8 0..255 -> float -1..1."""
+    """uint8 0..255 -> float -1..1, of any shape."""
     return pixels.float() / 127.5 - 1.0
 
 

@@ -121,11 +121,11 @@ def count(value: object) -> int:
 
 
 def pack(groups: Mapping[str, Mapping[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
-    """``{"ema": {"a": t}}`` -> ``{"ema/a": t}``."""
+    """``{"ema": {"a": t}}`` -> ``{"ema/a": t}``, tensors of any shape."""
     return {f"{group}/{name}": tensor for group, named in groups.items() for name, tensor in named.items()}
 
 
 def unpack(tensors: Mapping[str, torch.Tensor], group: str) -> dict[str, torch.Tensor]:
-    """One group of :func:`pack`."""
+    """One group of :func:`pack`, tensors of any shape."""
     prefix = f"{group}/"
     return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}

@@ -19,7 +19,7 @@ class Ema:
         return min((1 + steps) / (10 + steps), self.decay)
 
     def update(self, parameters: Mapping[str, torch.Tensor]) -> None:
-        """Count one optimiser step and, when it is due, move towards ``parameters``."""
+        """Count one optimiser step and, when it is due, move towards ``parameters``, shaped like the averages."""
         self.steps += 1
         if self.steps % self.every:
             return
@@ -29,7 +29,7 @@ class Ema:
 
     @contextmanager
     def applied(self, parameters: Mapping[str, torch.Tensor]) -> Iterator[None]:
-        """The averaged weights in place of the live ones; the live ones return bit for bit."""
+        """The averaged weights in place of the live ones, shaped like them; the live ones return bit for bit."""
         live = {name: p.detach().clone() for name, p in parameters.items()}
         with torch.no_grad():
             for name, value in self.shadow.items():

@@ -8,7 +8,10 @@ import torch
 
 
 def moments_of(optimizer: torch.optim.Optimizer, parameters: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """What an optimiser keeps of each parameter, by ``parameter|key``; nothing before its first step."""
+    """What an optimiser keeps of each parameter, by ``parameter|key``; nothing before its first step.
+
+    Moments are shaped like their parameter, counts of steps are scalars.
+    """
     # bitsandbytes counts steps in an int and shares quantisation maps; a file of tensors holds each by itself.
     return {
         f"{name}|{key}": value.clone() if key.startswith("qmap") else torch.as_tensor(value)
@@ -20,7 +23,7 @@ def moments_of(optimizer: torch.optim.Optimizer, parameters: Mapping[str, torch.
 def restore_moments(
     optimizer: torch.optim.Optimizer, parameters: Mapping[str, torch.Tensor], kept: Mapping[str, torch.Tensor]
 ) -> None:
-    """Put back what :func:`moments_of` gave, after the weights were put back.
+    """Put back what :func:`moments_of` gave, shaped like that, after the weights were put back.
 
     Raises:
         KeyError: when it is of a parameter that is not there.

@@ -78,15 +78,20 @@ class Processes:
             self._state.wait_for_everyone()
 
     def sum(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The sum over processes, on every one of them. Zeros elsewhere leave a process's own values exact."""
+        """The sum over processes, shaped like ``tensor``, on every one of them.
+
+        Zeros elsewhere leave a process's own values exact.
+        """
         if self._state is None:
             return tensor
         summed: torch.Tensor = reduce(tensor.to(self._state.device), "sum").to(tensor.device)
         return summed
 
     def sum_each(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """:meth:`sum` of each of many tensors of one type: a message of some megabytes takes hardly longer than a small
-        one, and an adapter has hundreds of tensors."""
+        """:meth:`sum` of each of many tensors of one type and any shape.
+
+        A message of some megabytes takes hardly longer than a small one, and an adapter has hundreds of tensors.
+        """
         if self._state is None:
             return list(tensors)
         summed: list[torch.Tensor] = []
@@ -97,7 +102,7 @@ class Processes:
         return summed
 
     def sum_array(self, array: np.ndarray) -> np.ndarray:
-        """:meth:`sum` of a NumPy array."""
+        """:meth:`sum` of a NumPy array of any shape."""
         if self._state is None:
             return array
         summed: np.ndarray = self.sum(torch.from_numpy(np.ascontiguousarray(array))).cpu().numpy()

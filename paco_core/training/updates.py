@@ -28,7 +28,7 @@ class Updates(Protocol):
         """An update of so many passes on this process; ``alone``: it is the update's only one, anywhere."""
 
     def backward(self, loss: torch.Tensor, *, counts: bool = True) -> None:
-        """Add the gradients of one pass; of one that does not count, only take part in what others need."""
+        """Add the gradients of a pass from its scalar loss; one that does not count joins in others' needs."""
 
     def finish(self) -> None:
         """Bring together the gradients of all passes and processes."""
@@ -41,10 +41,10 @@ class Updates(Protocol):
         """
 
     def moments(self) -> dict[str, torch.Tensor]:
-        """State of the optimiser by ``parameter|key``, whole, the same for every number of processes."""
+        """State of the optimiser by ``parameter|key``, shaped like :func:`moments_of`'s for any number of processes."""
 
     def restore(self, moments: dict[str, torch.Tensor]) -> None:
-        """Put back what :meth:`moments` gave, after the weights were put back."""
+        """Put back what :meth:`moments` gave, shaped like that, after the weights were put back."""
 
 
 def build(

@@ -43,7 +43,8 @@ class SetMeasure(Protocol):
 
     def count(self, record: PromptRecord) -> int: ...
 
-    def measure(self, batch: RewardBatch) -> dict[str, np.ndarray]: ...
+    def measure(self, batch: RewardBatch) -> dict[str, np.ndarray]:
+        """The columns, (N,) each."""
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,11 @@ def histogram(found: Diversified) -> Image:
 
 
 def shown_part(embeddings: np.ndarray, found: Diversified, most: int = SHOWN) -> list[int]:
-    """Kept prompts at even distances, each with all that it stands for, until there are ``most``."""
+    """Kept prompts at even distances, each with all that it stands for, until there are ``most``.
+
+    Args:
+        embeddings: (prompts, width), rows of unit length.
+    """
     if len(embeddings) <= most:
         return list(range(len(embeddings)))
     chosen: dict[int, None] = {}
@@ -66,7 +70,11 @@ def shown_part(embeddings: np.ndarray, found: Diversified, most: int = SHOWN) ->
 
 
 def graph(embeddings: np.ndarray, records: Sequence[PromptRecord], found: Diversified) -> Image:
-    """The similarity graph, or a part of it: filled dots are kept, hollow ones left out, lines join similar prompts."""
+    """The similarity graph, or a part of it: filled dots are kept, hollow ones left out, lines join similar prompts.
+
+    Args:
+        embeddings: (prompts, width), rows of unit length, in the order of ``records``.
+    """
     with uncollected():
         from matplotlib.figure import Figure
 
