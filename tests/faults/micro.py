@@ -53,7 +53,6 @@ def quiet_tracking() -> None:
             return None
 
     outbox.start = lambda _address, _environment: Nobody()  # type: ignore[assignment, return-value]
-    outbox.START_S = 0.0
     tracking.PATIENCE_S = 0.0
 
 
