@@ -105,7 +105,7 @@ class Processes:
         """:meth:`sum` of a NumPy array of any shape."""
         if self._state is None:
             return array
-        summed: np.ndarray = self.sum(torch.from_numpy(np.ascontiguousarray(array))).cpu().numpy()
+        summed: np.ndarray = self.sum(torch.tensor(array)).cpu().numpy()  # a copy: a picture's array is read-only
         return summed
 
     def gather(self, rows: Sequence[Any]) -> list[Any]:
