@@ -16,6 +16,7 @@ from dvc_project.repository import settings
 from paco_core.config.params import PARAMS_FILE, ParamsError, load
 from paco_core.io import gpus
 from paco_core.io.answer import Answer
+from paco_core.io.nvidia_smi import Gpu
 from paco_core.io.secrets import bare, redacted
 from paco_core.planning.preflight import memory_gb
 from paco_core.runtime.tracking import tracking_uri
@@ -68,10 +69,15 @@ def _all(root: Path) -> Iterator[tuple[str, str]]:
 
 def _gpus() -> str:
     listing = gpus.listed()
-    found = ", ".join(f"{gpu.number} ({gpu.memory_gb or '?'} GB)" for gpu in gpus.visible(listing)) or "none visible"
+    found = ", ".join(f"{gpu.number} ({_size(gpu)})" for gpu in gpus.visible(listing)) or "none visible"
     trouble = f"nvidia-smi: {listing.trouble}" if listing.trouble else None
     driver = None if listing.driver is None else f"driver {listing.driver}"
     return "; ".join(filter(None, (found, trouble, listing.too_old or driver)))
+
+
+def _size(gpu: Gpu) -> str:
+    """As `paco plan` counts: in 10^9 bytes."""
+    return "unknown memory" if gpu.memory_gb is None else f"{gpu.memory_gb:.0f} GB"
 
 
 def _version(package: str) -> str:

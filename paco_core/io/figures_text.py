@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -31,9 +32,15 @@ def line(figures: Mapping[str, Any], file: str) -> str:
 
 def _change(figures: Mapping[str, Any], name: str) -> str:
     change, low, high = (figures.get(f"{name}.change{end}") for end in ("", "_low", "_high"))
-    if change is None or low is None or high is None:
+    if not _is_known(change):
         return ""
-    return f" ({change:+.3f}, 95% interval {low:+.3f} to {high:+.3f})"
+    interval = f", 95% interval {low:+.3f} to {high:+.3f}" if _is_known(low) and _is_known(high) else ""
+    return f" ({change:+.3f}{interval})"
+
+
+def _is_known(value: Any) -> bool:
+    """Whether there is a number: of a single value the interval is NaN."""
+    return value is not None and not math.isnan(value)
 
 
 def _short(value: Any) -> str:

@@ -127,6 +127,11 @@ def test_a_line_tells_the_first_figures_and_where_the_others_stand() -> None:
     line = figures_text.line(many, "m.json")
     assert line.startswith("0 0.5 -> 0.25 (-0.250, 95% interval -0.500 to +0.000), 1 0.5 -> 0.25 ")
     assert line.endswith(", 7 0.5 -> 0.25 (-0.250, 95% interval -0.500 to +0.000); 2 more in m.json")
+    nan = float("nan")
+    assert figures_text.as_text(
+        {f"0.{end}": v for end, v in {**ends, "change_low": nan, "change_high": nan}.items()}
+    ) == {"0": "0.5 -> 0.25 (-0.250)"}, "of a single prompt"
+    assert figures_text.as_text({"0.before": nan, "0.after": 0.5, "0.change": nan}) == {"0": "nan -> 0.5"}
 
 
 def test_the_check_prices_every_stage(project: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import subprocess
 import sys
@@ -66,10 +67,13 @@ def test_an_interval_stands_with_its_figure(project: Path, monkeypatch: pytest.M
         with open_run(project, "paco/t2is", name, {}) as tracker:
             ends = {"x.change_low": change - 0.1, "x.change_high": change + 0.1, "x.change_p": 0.01}
             tracker.metrics({"x.change": change, **ends, "y_low": 1.0})
+            tracker.metrics({"one.change": change, "one.change_low": math.nan, "one.change_high": math.nan})
     text = compare(project, ["t2is/a", "t2is/b"], project / "out.html")
     (line,) = [line for line in text.splitlines() if line.startswith("x.change")]
     assert re.split(r"  +", line) == ["x.change", "0.2 (0.1 to 0.3)", "0.25 (0.15 to 0.35) +0.05"]
     assert "y_low" in text and "95% interval" in text
+    (alone,) = [line for line in text.splitlines() if line.startswith("one.change")]
+    assert re.split(r"  +", alone)[:2] == ["one.change", "0.2"], "of a single prompt, whose interval is NaN"
     assert "0.25 (0.15 to 0.35)" in (project / "out.html").read_text()
 
 

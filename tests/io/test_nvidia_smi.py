@@ -108,6 +108,11 @@ def test_doctor_and_stages_go_on_and_name_it(tool: Tool, project: Path) -> None:
     assert line.startswith("nvidia-smi: exit status 6: No devices were found; a GPU that it does not list")
 
 
+def test_doctor_counts_memory_as_the_plan_does(tool: Tool) -> None:
+    tool("0, GPU-aa, 81920, Disabled, 580.95.05\n1, GPU-bb, [N/A], [N/A], 580.95.05")
+    assert doctor._gpus().startswith("0 (86 GB), 1 (unknown memory); driver 580.95.05")
+
+
 @pytest.mark.parametrize(
     ("driver", "old"), [("550.54.15", True), ("580.65.05", True), ("580.65.06", False), ("[N/A]", False)]
 )

@@ -42,7 +42,8 @@ def figures(runs: Sequence[ComparedRun]) -> list[tuple[str, list[tuple[str, str]
 
 def _value(metrics: Mapping[str, float], key: str) -> str:
     low, high = metrics.get(f"{key}_low"), metrics.get(f"{key}_high")
-    interval = "" if low is None or high is None else f" ({number(low)} to {number(high)})"
+    known = low is not None and high is not None and not math.isnan(low + high)  # NaN: of a single value
+    interval = f" ({number(low)} to {number(high)})" if known else ""
     return f"{number(metrics.get(key))}{interval}"
 
 
