@@ -115,7 +115,7 @@ def serve(args: argparse.Namespace) -> None:
 
 
 def score(args: argparse.Namespace) -> None:
-    root = found_root() if args.model else project_root()
+    root = found_root()
     if root is not None and (root / "params.yaml").is_file():
         _prepare(root, [])
     with uncollected():

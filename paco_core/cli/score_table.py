@@ -38,9 +38,10 @@ UNFINISHED = ".unfinished"
 
 @dataclass(frozen=True)
 class ScoreRow:
-    """A row of the table: its number, the names of its pictures (two of a pair), and its theme."""
+    """A row of the table: its number, where it stands, the names of its pictures (two of a pair), and its theme."""
 
     number: int
+    place: str
     names: tuple[str, ...]
     theme: str | None
 
@@ -74,7 +75,7 @@ def score_table(
         One line on what was done.
 
     Raises:
-        DataError: naming file and row, when a column, a picture or the model is missing, or ``out`` cannot be written.
+        DataError: naming file and line, when a column, a picture or the model is missing, or ``out`` cannot be written.
             Nothing is scored then.
     """
     target = checked(
@@ -146,15 +147,16 @@ def _rows(given: tables.ReadTable, table: Path, pictures: _Pictures, theme: str 
     if not len(given):
         raise DataError(f"{table}: holds no row")
     if SET in given.columns:
-        listed = [pictures.of_set(value, row) for row, value in enumerate(given.values(SET))]
+        listed = [pictures.of_set(value, given.place(row)) for row, value in enumerate(given.values(SET))]
     else:
         columns = [tables.texts(given, side, table) for side in PAIR]
         listed = [list(names) for names in zip(*columns, strict=True)]
     themes = tables.texts(given, "theme", table) if "theme" in given.columns else [theme] * len(given)
-    return [
-        ScoreRow(number, tuple(pictures.checked(name, number) for name in names), words)
-        for number, (names, words) in enumerate(zip(listed, themes, strict=True))
-    ]
+    found = []
+    for number, (names, words) in enumerate(zip(listed, themes, strict=True)):
+        place = given.place(number)
+        found.append(ScoreRow(number, place, tuple(pictures.checked(name, place) for name in names), words))
+    return found
 
 
 def _keys(rows: Sequence[ScoreRow], judge: str, reasons: bool, pictures: _Pictures) -> list[str]:
@@ -193,8 +195,8 @@ class _Scoring:
 
     def __call__(self, rows: Sequence[ScoreRow]) -> list[dict[str, Any]]:
         """``score``, ``cause`` and, where they are asked for, ``reasons`` of each row; a set's score is its mean."""
-        named = {name: row.number for row in rows for name in row.names}
-        shown = {name: self._pictures.picture(name, row) for name, row in named.items()}
+        named = {name: row.place for row in rows for name in row.names}
+        shown = {name: self._pictures.picture(name, place) for name, place in named.items()}
         pairs = [(shown[first], shown[second]) for row in rows for first, second in combinations(row.names, 2)]
         themes = [row.theme for row in rows for _ in range(row.pairs)]
         scores = iter(self._judge.scores(pairs, theme=themes))
@@ -215,13 +217,12 @@ class _Pictures:
         self._root, self._table = root, table
         self._store: PanelStore | None = None  # opened by the first panel that is named
 
-    def of_set(self, value: object, row: int) -> list[str]:
+    def of_set(self, value: object, place: str) -> list[str]:
         """The names in a cell of a set.
 
         Raises:
-            DataError: naming the row, when there are fewer than two, or the cell holds something else.
+            DataError: naming its place, when there are fewer than two, or the cell holds something else.
         """
-        place = f"{self._table}: row {row}"
         if isinstance(value, str):
             folder = self._table.parent / value
             if folder.is_dir():
@@ -236,13 +237,13 @@ class _Pictures:
             raise DataError(f"{place}: {SET} names {len(names)} picture, a set has two or more")
         return names
 
-    def checked(self, name: str | None, row: int) -> str:
+    def checked(self, name: str | None, row: str) -> str:
         """The name, if there is such a picture.
 
         Raises:
-            DataError: naming the row, when there is none.
+            DataError: naming its place, when there is none.
         """
-        place = f"{self._table}: row {row}: {name}"
+        place = f"{row}: {name}"
         if not name:
             raise DataError(f"{place}: no picture is named")
         if not self._is_file(name):
@@ -255,13 +256,13 @@ class _Pictures:
                 raise DataError(f"{place}: {error}") from None
         return name
 
-    def picture(self, name: str, row: int) -> Image:
+    def picture(self, name: str, row: str) -> Image:
         """The picture of a checked name.
 
         Raises:
-            DataError: naming the row, when it is damaged.
+            DataError: naming its place, when it is damaged.
         """
-        place = f"{self._table}: row {row}: {name}"
+        place = f"{row}: {name}"
         if self._is_file(name):
             return read_image(self._table.parent / name, place)
         try:

@@ -40,6 +40,9 @@ class ReadTable(Protocol):
     def values(self, column: str) -> list[Any]:
         """The values of one column, as the format has them; None where there is no value."""
 
+    def place(self, row: int) -> str:
+        """Where a row stands, for a message: ``FILE:LINE``, or in Parquet ``FILE: row NUMBER``, as pandas counts."""
+
     def write(self, target: Path, added: Mapping[str, Sequence[Cell]]) -> None:
         """Write it with further columns, atomically; a column that is there already is replaced."""
 
@@ -72,7 +75,7 @@ def texts(table: ReadTable, column: str, file: Path) -> list[str | None]:
     """One column of texts.
 
     Raises:
-        DataError: naming file and row (from 0) of a value that is no text, or a column that is there twice.
+        DataError: naming the place of a value that is no text, or a column that is there twice.
     """
     if list(table.columns).count(column) > 1:
         raise DataError(f"{file}: column {column} is there twice; remove or rename one")
@@ -81,7 +84,7 @@ def texts(table: ReadTable, column: str, file: Path) -> list[str | None]:
         try:
             found.append(None if value is None else text(value, column))
         except DataError as error:
-            raise DataError(f"{file}: row {row}: {error}") from None
+            raise DataError(f"{table.place(row)}: {error}") from None
     return found
 
 
@@ -145,7 +148,8 @@ def read_rows(file: Path, rejected: Rejected, require: Sequence[str] = ()) -> It
     if suffix in SEPARATORS:
         return _separated_rows(file, rejected, require)
     if suffix == ".parquet":
-        return ((f"{file}: row {number}", row) for number, row in enumerate(_Parquet(file).rows(require)))
+        found = _Parquet(file)
+        return ((found.place(number), row) for number, row in enumerate(found.rows(require)))
     if suffix == ".json" and _is_list(file):
         return _listed_rows(file, rejected)
     if suffix in (*LINES, ".json"):
@@ -197,6 +201,7 @@ class _Separated:
     """CSV or TSV."""
 
     def __init__(self, file: Path, require: Sequence[str]) -> None:
+        self._file = file
         self._table: Separated = read_separated(file, require)
         self.columns = self._table.columns
         for record in self._table.records:
@@ -210,6 +215,9 @@ class _Separated:
         place = self.columns.index(column)
         return [record.values[place] or None for record in self._table.records]
 
+    def place(self, row: int) -> str:
+        return f"{self._file}:{self._table.records[row].line}"
+
     def write(self, target: Path, added: Mapping[str, Sequence[Cell]]) -> None:
         with atomic(target) as part:
             part.write_bytes(self._table.with_columns(added).encode())
@@ -220,7 +228,9 @@ class _Lines:
 
     def __init__(self, file: Path) -> None:
         data = file.read_bytes()
-        self._rows = [row for _, row in read_jsonl(file)]
+        numbered = list(read_jsonl(file))
+        self._file, self._numbers = file, [number for number, _ in numbered]
+        self._rows = [row for _, row in numbered]
         self._mark = "\ufeff" if data.startswith(BOM) else ""
         self._lines = [line for line in re.findall(r"[^\n]*\n|[^\n]+", decoded(data)) if line.strip()]
         self.columns = list(dict.fromkeys(name for row in self._rows for name in row))
@@ -230,6 +240,9 @@ class _Lines:
 
     def values(self, column: str) -> list[Any]:
         return [row.get(column) for row in self._rows]
+
+    def place(self, row: int) -> str:
+        return f"{self._file}:{self._numbers[row]}"
 
     def write(self, target: Path, added: Mapping[str, Sequence[Cell]]) -> None:
         with atomic(target) as part, part.open("w", encoding="utf-8", newline="") as out:
@@ -268,6 +281,9 @@ class _Parquet:
 
     def values(self, column: str) -> list[Any]:
         return list(self._table.column(column).to_pylist())
+
+    def place(self, row: int) -> str:
+        return f"{self._file}: row {row}"
 
     def rows(self, require: Sequence[str]) -> Iterator[dict[str, Any]]:
         if missing := [name for name in require if name not in self.columns]:

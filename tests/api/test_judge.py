@@ -178,7 +178,7 @@ def test_models_that_are_none_are_named(
     with pytest.raises(DataError, match="chooses a model of a server; give its address"):
         Judge(served="a")
     monkeypatch.chdir(tmp_path_factory.mktemp("outside"))
-    with pytest.raises(DataError, match="lies in no paco project, whose reward could be taken; name a model"):
+    with pytest.raises(DataError, match="lies in no paco project, whose reward could be taken; name another one"):
         Judge()
     first, second, *_ = pictures(folder)
     elsewhere = Judge(folder / paths.REWARD_MERGED, device="cpu")
