@@ -27,8 +27,9 @@ class Blocks:
 
     ``modulation`` = weights beside them in a double block, in a single one, and in what all share; ``a_token`` =
     weights that a token meets in a block; ``decoding`` = bytes that decoding a pixel takes in bfloat16, at the peak of
-    the public VAEs on fake tensors; ``sampled`` = values of hidden width that a pass without gradient holds for a token
-    of picture and of text; ``backward`` = what the backward of one block holds for a token.
+    the public VAEs on fake tensors, whose last layers have ``decoder`` channels; ``sampled`` = values of hidden width
+    that a pass without gradient holds for a token of picture and of text; ``backward`` = what the backward of one block
+    holds for a token.
     """
 
     double: Layers
@@ -38,6 +39,7 @@ class Blocks:
     decoding: int
     sampled: tuple[int, int] = (28, 6)
     backward: int = 27
+    decoder: int = 128
 
 
 _ATTENTION: Layers = dict.fromkeys(
@@ -59,7 +61,12 @@ BLOCKS: dict[Kind, Blocks] = {
         _ATTENTION | _feed_forward(("ff", "ff_context"), "net.0.proj", "net.2"), _FLUX_SINGLE, (12, 3, 0), 12, 1620
     ),
     "QwenImageTransformer2DModel": Blocks(
-        _ATTENTION | _feed_forward(("img_mlp", "txt_mlp"), "net.0.proj", "net.2"), {}, (12, 0, 0), 12, 3400
+        _ATTENTION | _feed_forward(("img_mlp", "txt_mlp"), "net.0.proj", "net.2"),
+        {},
+        (12, 0, 0),
+        12,
+        3400,
+        decoder=96,
     ),
     "Flux2Transformer2DModel": Blocks(  # gated feed-forward layers, and one modulation for all blocks of a sort
         _ATTENTION | _feed_forward(("ff", "ff_context"), "linear_in", "linear_out", (6, 3)),
@@ -83,7 +90,8 @@ class Architecture:
     """A transformer of double blocks (picture and text apart) and single ones (both together): width and numbers.
 
     ``patch`` = pixels that a token is high and wide; ``channels`` of a packed latent; ``text_patch`` = the same of a
-    text encoder that reads the reference picture too, None for one that reads words alone.
+    text encoder that reads the reference picture too, None for one that reads words alone; ``decoder`` = channels of
+    the VAE's last layers over those of the public one.
     """
 
     hidden: int
@@ -93,6 +101,7 @@ class Architecture:
     channels: int = 64
     kind: Kind = "FluxTransformer2DModel"
     text_patch: int | None = None
+    decoder: float = 1.0
 
     @property
     def blocks(self) -> int:
@@ -148,7 +157,7 @@ class Architecture:
     def decoding_gb(self, side: int, batch: int, size: int) -> float:
         """What the decoder holds, which takes no more pixels at once than :data:`DECODE_PIXELS`."""
         pixels = side**2 * min(batch, max(1, DECODE_PIXELS // side**2))
-        return pixels * BLOCKS[self.kind].decoding * size / 2 / 1e9
+        return pixels * BLOCKS[self.kind].decoding * self.decoder * size / 2 / 1e9
 
     def lora_parameters(self, rank: int, targets: Sequence[str]) -> int:
         """Weights of a LoRA on the named layers: r (in + out) each."""
@@ -212,6 +221,7 @@ def architecture(root: Path, model: str) -> Architecture | None:
             channels=config["in_channels"],
             kind=kind,
             text_patch=_text_patch(folder),
+            decoder=_decoder(folder, BLOCKS[kind].decoder),
         )
     except KeyError as error:
         raise DataError(f"{folder}: transformer/config.json names no {error}") from None
@@ -222,6 +232,14 @@ def _text_patch(folder: Path) -> int | None:
     file = folder / "text_encoder" / "config.json"
     vision = read_json(file).get("vision_config") if file.is_file() else None
     return vision["patch_size"] * vision["spatial_merge_size"] if vision else None
+
+
+def _decoder(folder: Path, public: int) -> float:
+    """Channels of the last layers of the VAE's decoder over ``public``; 1 where the folder has no VAE."""
+    file = folder / "vae" / "config.json"
+    config = read_json(file) if file.is_file() else {}
+    channels = config.get("block_out_channels") or [config.get("base_dim", public)]
+    return channels[0] / public
 
 
 @dataclass(frozen=True)
