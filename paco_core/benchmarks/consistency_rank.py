@@ -168,6 +168,24 @@ def chance(label: str, instances: Sequence[HeldOutRanking]) -> Judgement:
     return Judgement(label, [(math.nan,) * len(i.candidates) for i in instances], is_chance=True)
 
 
+def best_above_worst(
+    judgement: Judgement, instances: Sequence[HeldOutRanking], *, resamples: int = 2000, seed: int = 0
+) -> Estimate:
+    """Share of rankings in which a judge scores the annotator's best candidate above the worst; a coin gets 0.5.
+
+    A judge's tie counts as wrong, so that the answers are yes or no and have Wilson's interval, for as many independent
+    ones as have the variance over prompts. Left out: rankings whose best and worst the annotator ties, or whose
+    scores are missing (these are counted).
+    """
+    given = zip(instances, judgement.scores, strict=True)
+    kept = [(i, scores) for i, scores in given if i.scores[i.ranking[0]] != i.scores[i.ranking[-1]]]
+    answers = [
+        math.nan if math.isnan(best + worst) else float(best > worst)
+        for best, worst in ((scores[i.ranking[0]], scores[i.ranking[-1]]) for i, scores in kept)
+    ]
+    return estimate(answers, groups=[i.prompt_id for i, _ in kept], resamples=resamples, seed=seed)
+
+
 @dataclass(frozen=True)
 class ConsistencyRankResult:
     """Everything that the benchmark found."""

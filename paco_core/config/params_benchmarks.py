@@ -9,6 +9,8 @@ from pydantic import Field, field_validator, model_validator
 from paco_core.config.params_base import ChatParams, Device, Drawn, DrawnSide, Positive, Resamples, Section, Seed
 from paco_core.config.references import BenchmarkFolder, ModelRef, Names, UserFile
 
+#: In rounds: the judge of the round before.
+BEFORE = "before"
 #: Judges that the stage ``consistency_rank`` asks itself; a table of scores has another name.
 REWARD, BASE, CLIP_I, DREAMSIM, RANDOM = OWN_JUDGES = ("reward", "base", "clip_i", "dreamsim", "random")
 ConvertedWeights = Annotated[str, Names("folder", "put the converted weights there or name another")]

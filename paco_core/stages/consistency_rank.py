@@ -1,4 +1,4 @@
-"""Held-out rankings: the trained reward against its base, CLIP and chance."""
+"""Held-out rankings: the trained reward against its base, CLIP and chance; in a round against the judge before."""
 
 from __future__ import annotations
 
@@ -91,6 +91,8 @@ def run(ctx: StageContext) -> None:
     from paco_core.config.references import model_at
     from paco_core.io.files import write_json
 
+    if ctx.round is not None:
+        return _of_round(ctx)
     params, reward = ctx.params.consistency_rank, ctx.params.reward
     template = params.template or reward.template
     if params.source is None and _none_held_out(ctx):
@@ -128,6 +130,61 @@ def run(ctx: StageContext) -> None:
     ctx.tracker.artifact(ctx.root / paths.CONSISTENCY_RANK, "tables")
     rejected.print(ctx.say)
     ctx.report({**result.metrics(), "rejected": len(rejected)}, {"reward.": paths.REWARD_MERGED})
+
+
+def _of_round(ctx: StageContext) -> None:
+    """The round's judge and the one before on held-out rankings of the round's own pictures.
+
+    Of these only what was drawn at random: what a judge chose to ask about is harder for it than what it meets.
+    """
+    from paco_core.benchmarks import consistency_rank as bench
+    from paco_core.benchmarks.answers_cache import remembering, reward_scorer
+    from paco_core.benchmarks.ranking_tables import tables
+    from paco_core.benchmarks.tables import write_tables
+    from paco_core.config.params_benchmarks import BEFORE, RANDOM, REWARD
+    from paco_core.data.annotation.asking import drawn_at_random
+    from paco_core.data.records.panels import PanelStore
+    from paco_core.io.answer import plain
+    from paco_core.io.files import read_table, write_json
+
+    params, reward = ctx.params.consistency_rank, ctx.params.reward
+    template = params.template or reward.template
+    file = ctx.read(paths.PAIRS) / "benchmark.parquet"
+    before, now = (
+        read_table(folder / "instances.parquet")
+        for folder in (ctx.read_before(paths.RANKINGS), ctx.read(paths.RANKINGS))
+    )
+    held_out = read_table(file, require=bench.COLUMNS)
+    held_out = held_out[held_out["instance_id"].isin(drawn_at_random(now, before))]
+    if held_out.empty:
+        reason = "no ranking that was drawn at random is held out; raise rounds.ask.count, or its random_share"
+        return ctx.skip(paths.CONSISTENCY_RANK, reason)
+    instances = bench.choose(bench.instances_of(held_out, file), params.max_instances, params.seed)
+    panels, judgements = PanelStore.below(ctx.read(paths.GRIDS)), {}
+    models = {
+        REWARD: (f"The judge of round {ctx.round}", ctx.read(paths.REWARD_MERGED)),
+        BEFORE: ("The judge before", ctx.read_before(paths.REWARD_MERGED)),
+    }
+    with remembering(ctx.unfinished / "scores.sqlite") as scores:
+        with ctx.progress(len(models) * bench.count_questions(instances), "pairs") as progress:
+            for name, (label, model) in models.items():
+                scorer = reward_scorer(model, reward, scores)
+                judgements[name] = bench.judge_pairs(
+                    label, scorer, instances, panels, template=template, advance=progress.advance
+                )
+        judgements[RANDOM] = bench.chance("Random order", instances)
+        draws = {"resamples": params.bootstrap, "seed": params.seed}
+        result = bench.evaluate(instances, judgements, [(REWARD, BEFORE), (REWARD, RANDOM)], **draws)
+        best = {name: bench.best_above_worst(judgements[name], instances, **draws) for name in models}
+        with ctx.writing(paths.CONSISTENCY_RANK) as out:
+            out.mkdir()
+            found = plain({name: estimate.as_dict() for name, estimate in best.items()})
+            write_json(out / "results.json", {**result.as_dict(), "template": template, "best_above_worst": found})
+            result.table().to_parquet(out / "per_instance.parquet", index=False)
+            write_tables(out, f"ConsistencyRank, round {ctx.round}", tables(result, [], template))
+    ctx.tracker.artifact(ctx.root / ctx.place(paths.CONSISTENCY_RANK), "tables")
+    shares = {f"{name}.best_above_worst": estimate.mean for name, estimate in best.items()}
+    ctx.report({**result.metrics(), **shares}, {"reward.": paths.REWARD_MERGED})
 
 
 def _given(ctx: StageContext) -> tuple[list[bench.HeldOutRanking], bench.Panels, Rejected]:

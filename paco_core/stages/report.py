@@ -1,4 +1,4 @@
-"""One page that shows what the whole run did and found."""
+"""One page that shows what the whole run did and found; in a round, what each round so far brought."""
 
 from __future__ import annotations
 
@@ -34,6 +34,8 @@ STAGE = Stage(
 
 
 def run(ctx: StageContext) -> None:
+    if ctx.round is not None:
+        return _of_round(ctx)
     from dvc_project.lockfile import Lock
     from dvc_project.project import stages_of
     from paco_core.io.files import write_json
@@ -52,3 +54,23 @@ def run(ctx: StageContext) -> None:
         write_json(out / "metrics.json", report.metrics())
     ctx.tracker.artifact(ctx.root / paths.REPORT / "index.html")
     ctx.report({**report.headline, "missing_parts": len(report.missing)})
+
+
+def _of_round(ctx: StageContext) -> None:
+    """The tables of the round before, with this round's rows added."""
+    from paco_core.benchmarks.tables import write_tables
+    from paco_core.report import rounds
+
+    number, recipe = str(ctx.round), ctx.params.rounds.recipe
+    found = rounds.Round(
+        number,
+        policy=rounds.changes(ctx.read_before(paths.T2IS), ctx.read(paths.T2IS), recipe, ctx.params.t2is),
+        exam=rounds.exam(ctx.read(paths.CONSISTENCY_RANK)),
+        training=rounds.training(ctx.read(paths.metrics_file(f"{paths.ROUND}{paths.POLICIES.name}", number))),
+    )
+    with ctx.writing(paths.REPORT) as out:
+        out.mkdir()
+        tables = rounds.added(ctx.read_before(paths.REPORT), found.tables())
+        write_tables(out, f"Rounds up to {number}", tables, "index")
+    ctx.tracker.artifact(ctx.root / ctx.place(paths.REPORT) / "index.html")
+    ctx.report(found.metrics())

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from paco_core.config.params_rounds import AskParams
-from paco_core.data.annotation.asking import ASKED, chosen
+from paco_core.data.annotation.asking import ASKED, chosen, drawn_at_random
 
 TABLE = pd.DataFrame({"instance_id": [f"i{n:02d}" for n in range(20)]})
 # The later, the nearer to a coin's toss.
@@ -48,3 +48,12 @@ def test_an_unknown_answer_of_the_judge_is_asked_for_last() -> None:
         TABLE, AskParams(count=19, choose="uncertain", random_share=0.0), lambda t: [float("nan"), *doubts(t)[1:]]
     )
     assert set(TABLE["instance_id"]) - set(found["instance_id"]) == {"i00"}
+
+
+def test_a_judge_is_examined_on_what_no_judge_chose_among_a_rounds_own() -> None:
+    earlier = TABLE[:8].assign(asked="all")
+    own = chosen(TABLE[8:], AskParams(count=6, choose="uncertain", random_share=0.5), doubts)
+    found = drawn_at_random(pd.concat([earlier, own]), earlier)
+    assert found == set(own["instance_id"][own[ASKED] == "random"])
+    assert len(found) == 3 and found.isdisjoint(earlier["instance_id"])
+    assert drawn_at_random(own.assign(asked="all"), TABLE[:0]) == set(own["instance_id"])

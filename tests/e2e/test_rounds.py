@@ -11,6 +11,7 @@ import pytest
 from conftest import run_dvc
 
 from dvc_project.lockfile import Lock
+from paco_core.benchmarks.tables import read_tables
 from paco_core.cli.annotate import AnnotateOptions, _store, open_queue
 from paco_core.config import profiles
 from paco_core.data.annotation import answer_file
@@ -45,7 +46,7 @@ def test_two_rounds_chain_wait_for_people_and_go_on(smoke: Path, tmp_path: Path)
         while (view := queue.view(queue.annotators[0])).instance:
             queue.answer(queue.annotators[0], view.instance, view.revision, "ranked", range(view.candidates), 1.0)
         answer_file.save(root, store)
-    done = run_dvc(root, "repro", "round_t2is@2")
+    done = run_dvc(root, "repro", "round_report@2")
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
 
     first, second = (pd.read_parquet(root / f"data/rounds/{n}/rankings/instances.parquet") for n in (1, 2))
@@ -61,3 +62,7 @@ def test_two_rounds_chain_wait_for_people_and_go_on(smoke: Path, tmp_path: Path)
     )
     card = json.loads((root / "data/metrics/round_t2is-2.json").read_text())
     assert any(name.endswith("gold_consistency.change") for name in card)
+    tables = read_tables(root / "data/rounds/2/report")
+    assert [[row[0] for row in table.rows][:1] for table in tables] == [["1"]] * 3, "the round before stands on top"
+    assert {row[0] for table in tables for row in table.rows} == {"1", "2"}
+    assert "Rounds up to 2" in (root / "data/rounds/2/report/index.html").read_text()

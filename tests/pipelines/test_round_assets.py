@@ -25,6 +25,10 @@ EDGES = {
     "round_reward_merged": {"round_cot_labels", "round_grids", "round_pairs", "round_reward_lora"},
     "round_policies": {"diverse_prompts", "policies", "round_reward_merged"},
     "round_t2is": {"prompts", "round_policies", "round_reward_merged"},
+    "round_consistency_rank": {
+        "rankings", "reward_merged", "round_grids", "round_pairs", "round_rankings", "round_reward_merged",
+    },
+    "round_report": {"report", "round_consistency_rank", "round_policies", "round_t2is", "t2is"},
 }  # fmt: skip
 
 

@@ -37,3 +37,9 @@ def chosen(instances: pd.DataFrame, ask: AskParams, doubts: Doubts) -> pd.DataFr
         doubted = set(order["instance_id"][: ask.count - len(drawn)])
     kept = instances[instances["instance_id"].isin(drawn | doubted)]
     return kept.assign(**{ASKED: ["random" if name in drawn else "uncertain" for name in kept["instance_id"]]})
+
+
+def drawn_at_random(instances: pd.DataFrame, earlier: pd.DataFrame) -> set[str]:
+    """Ids of the instances that a round added to ``earlier`` ones without a judge's choice: all, or drawn."""
+    own = instances[~instances["instance_id"].isin(earlier["instance_id"])]
+    return set(own["instance_id"][own[ASKED].isin(["all", "random"])])

@@ -1,0 +1,210 @@
+"""What a round brought: the exam of its judge, its policy before and after, and drift, as rows of three tables."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from paco_core.benchmarks.paired_changes import Change, summarise
+from paco_core.benchmarks.results import flat
+from paco_core.benchmarks.statistics import Estimate
+from paco_core.benchmarks.tables import TABLES, ResultTable, difference, interval, number, read_tables
+from paco_core.config.params_benchmarks import BEFORE as JUDGE_BEFORE
+from paco_core.config.params_benchmarks import REWARD
+from paco_core.io.files import DataError, read_json, read_table
+from paco_core.io.skipped import skipped
+from paco_core.painting.painted import AFTER, BEFORE
+
+if TYPE_CHECKING:
+    from paco_core.config.params_benchmarks import T2isParams
+
+#: That no judge of a round decides, so that rounds can be compared; those that a project measures.
+MEASURES = {
+    "gold_consistency": "Gold consistency",
+    "gold_following": "Gold following",
+    "clip_t": "CLIP-T",
+}
+JUDGES, POLICIES, DRIFT = (
+    "The judge of each round on its own pictures",
+    "The policy of each round on unseen prompts",
+    "Gains by two judges in the training of each round",
+)
+SIZE = re.compile(r"eval\.(\d+)\.(.+)\.after")
+Changes = Mapping[int, Mapping[str, Change]]
+
+
+def changes(before: Path, after: Path, recipe: str, params: T2isParams) -> Changes:
+    """The policy of the round before against that of this one, on the prompts and seeds that both painted, by size.
+
+    Args:
+        before, after: folders of the benchmark ``t2is`` of the two; each holds a policy after its training.
+
+    Raises:
+        DataError: when the two have no prompt in common.
+    """
+    case, sides = ["policy", "size", "prompt_id", "seed"], []
+    for folder in (before, after):
+        table = read_table(folder / "per_prompt.parquet", require=[*case, "when"])
+        sides.append(table[(table["when"] == AFTER) & (table["policy"] == recipe)])
+    names = [name for name in MEASURES if all(name in side for side in sides)]
+    both = sides[0][case].merge(sides[1][case])
+    if both.empty:
+        raise DataError(f"{after}: no prompt in common with {before}; run `dvc repro` for both")
+    paired = [
+        both.merge(side[[*case, *names]]).assign(when=when) for side, when in zip(sides, (BEFORE, AFTER), strict=True)
+    ]
+    found = summarise(
+        pd.concat(paired, ignore_index=True),
+        seeds=params.seeds,
+        steps=params.steps,
+        resamples=params.bootstrap,
+        seed=params.seed,
+    )
+    return found.changes[recipe]
+
+
+def exam(folder: Path) -> Mapping[str, Any] | None:
+    """The results of the benchmark ``consistency_rank`` in a round; None where no ranking was held out."""
+    return None if skipped(folder) else read_json(folder / "results.json")
+
+
+def training(metrics: Path) -> dict[str, float | None]:
+    """The figures of a training's evaluations, ``eval.<size>.<measure>.<before|after|change>``."""
+    found: dict[str, float | None] = read_json(metrics)
+    return {name: value for name, value in found.items() if name.startswith("eval.")}
+
+
+def added(before: Path, tables: Sequence[ResultTable]) -> list[ResultTable]:
+    """The tables with the rows of the rounds before on top; ``before`` is the folder of their report.
+
+    The report of the graph itself has none of these tables.
+    """
+    earlier = {table.title: table for table in read_tables(before)} if (before / TABLES).is_file() else {}
+    return [
+        replace(table, rows=[*earlier[table.title].rows, *table.rows]) if table.title in earlier else table
+        for table in tables
+    ]
+
+
+@dataclass(frozen=True)
+class Round:
+    """The figures of one round."""
+
+    number: str
+    policy: Changes
+    exam: Mapping[str, Any] | None
+    training: Mapping[str, float | None]
+
+    def tables(self) -> list[ResultTable]:
+        return [self._judges(), self._policies(), self._drift()]
+
+    def metrics(self) -> dict[str, float]:
+        found: dict[str, float] = {}
+        for size, row in self.policy.items():
+            for name, change in row.items():
+                key = f"px{size}.{name}"
+                found |= {f"{key}.before": change.before.mean, f"{key}.after": change.after.mean}
+                found |= flat(f"{key}.change", change.change)
+        if self.exam is not None:
+            found["judge.rankings"] = self.exam["instances"]
+            for judge in (REWARD, JUDGE_BEFORE):
+                found |= flat(f"judge.{judge}.best_above_worst", _estimate(self.exam["best_above_worst"][judge]))
+        return found
+
+    def _judges(self) -> ResultTable:
+        head = [
+            "Round",
+            "Rankings",
+            "Prompts",
+            "Best above worst",
+            "By the judge before",
+            "Places right",
+            "By the judge before",
+        ]
+        if self.exam is None:
+            cells = ["0", "0", *[number(None)] * 4]
+        else:
+            best, methods = self.exam["best_above_worst"], self.exam["methods"]
+            cells = [str(self.exam["instances"]), str(self.exam["prompts"])]
+            cells += [interval(_estimate(best[judge])) for judge in (REWARD, JUDGE_BEFORE)]
+            cells += [interval(_estimate(methods[judge]["metrics"]["accuracy"])) for judge in (REWARD, JUDGE_BEFORE)]
+        notes = [
+            "Held-out rankings of pictures by the policy before, drawn at random: what a judge chose to ask is left "
+            "out. Best above worst: the annotator's best candidate scores higher than the worst (a coin: 0.5), with "
+            "Wilson's 95% interval. Places right: with a bootstrap. Both count prompts as cases, not rankings."
+        ]
+        return ResultTable(JUDGES, head, [[self.number, *cells]], notes)
+
+    def _policies(self) -> ResultTable:
+        rows = [
+            [
+                self.number,
+                f"{size} px",
+                MEASURES[name],
+                interval(change.before),
+                interval(change.after),
+                difference(change.change),
+            ]
+            for size, row in self.policy.items()
+            for name, change in row.items()
+        ]
+        for size, name in self._evaluated():
+            if name == "consistency":
+                before, after = (self._value(size, name, when) for when in ("before", "after"))
+                rows.append(
+                    [
+                        self.number,
+                        f"{size} px",
+                        "Score by its judge",
+                        number(before),
+                        number(after),
+                        self._change(size, name),
+                    ]
+                )
+        notes = [
+            "Before is the policy of the round before, after that of this round, on equal prompts and noise; 95% "
+            "intervals over prompts. The score by its judge is that of the training's own evaluations, on fewer "
+            "prompts: each round has another judge, so it says nothing across rounds."
+        ]
+        return ResultTable(POLICIES, ["Round", "Size", "Measure", "Before", "After", "Change"], rows, notes)
+
+    def _drift(self) -> ResultTable:
+        rows = [
+            [self.number, f"{size} px", *(self._after(size, key) for key in ("trained_gain", "held_out_gain", "drift"))]
+            for size, name in self._evaluated()
+            if name == "drift"
+        ] or [[self.number, "–", "–", "–", "no hack_meter in the recipe"]]
+        head = ["Round", "Size", "By the judge that trains", "By the held-out judge", "Drift"]
+        notes = ["Since the start of the round's training, with 95% intervals over the prompts of its evaluations."]
+        return ResultTable(DRIFT, head, rows, notes)
+
+    def _evaluated(self) -> list[tuple[int, str]]:
+        return [(int(found[1]), found[2]) for name in self.training if (found := SIZE.fullmatch(name))]
+
+    def _value(self, size: int, name: str, when: str) -> float | None:
+        return self.training.get(f"eval.{size}.{name}.{when}")
+
+    def _change(self, size: int, name: str) -> str:
+        change, low, high = (self._value(size, name, f"change{end}") for end in ("", "_low", "_high"))
+        return _signed(change, low, high)
+
+    def _after(self, size: int, name: str) -> str:
+        return _signed(*(self._value(size, f"{name}{end}", "after") for end in ("", "_low", "_high")))
+
+
+def _signed(mean: float | None, low: float | None, high: float | None) -> str:
+    if mean is None:
+        return number(None)
+    ends = [number(None) if end is None else f"{end:+.3f}" for end in (low, high)]
+    return f"{mean:+.3f} ({' to '.join(ends)})"
+
+
+def _estimate(kept: Mapping[str, Any]) -> Estimate:
+    """An estimate as JSON keeps it, null for NaN."""
+    values: dict[str, Any] = {name: float("nan") if value is None else value for name, value in kept.items()}
+    return Estimate(**values)

@@ -1,0 +1,83 @@
+"""The report of rounds: equal cases on both sides, earlier rounds on top, and what there is not said as such."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+
+from paco_core.benchmarks.statistics import estimate
+from paco_core.benchmarks.tables import read_tables, write_tables
+from paco_core.io.files import DataError
+from paco_core.painting.painted import AFTER, BEFORE
+from paco_core.report import rounds
+
+T2IS = SimpleNamespace(seeds=(0,), steps=4, bootstrap=200, seed=0)
+TRAINING = {
+    "eval.64.consistency.before": 0.5,
+    "eval.64.consistency.after": 0.6,
+    "eval.64.consistency.change": 0.1,
+    "eval.64.consistency.change_low": 0.02,
+    "eval.64.consistency.change_high": None,
+    "eval.64.drift.after": 0.07,
+    "eval.64.drift_low.after": 0.01,
+    "eval.64.drift_high.after": 0.13,
+}
+
+
+def painted(folder: Path, prompts: list[str], bare: float, trained: float) -> Path:
+    """What ``t2is`` leaves of one policy."""
+    rows = [
+        {"policy": "flux_t2is", "size": 64, "when": when, "prompt_id": prompt, "seed": 0, "gold_consistency": value}
+        for prompt in prompts
+        for when, value in ((BEFORE, bare), (AFTER, trained + int(prompt[1:]) / 100))
+    ]
+    folder.mkdir(parents=True)
+    pd.DataFrame(rows).to_parquet(folder / "per_prompt.parquet", index=False)
+    return folder
+
+
+def test_a_policy_is_compared_with_that_of_the_round_before_on_common_prompts(tmp_path: Path) -> None:
+    before = painted(tmp_path / "data/t2is", ["p1", "p2", "p3"], 0.1, 0.4)
+    after = painted(tmp_path / "data/rounds/1/t2is", ["p2", "p3", "p4"], 0.9, 0.7)
+    found = rounds.changes(before, after, "flux_t2is", T2IS)[64]["gold_consistency"]
+    assert found.before.mean == pytest.approx(0.425) and found.after.mean == pytest.approx(0.725)
+    assert found.change.difference.mean == pytest.approx(0.3) and found.change.difference.groups == 2
+
+
+def test_policies_without_a_common_prompt_are_refused(tmp_path: Path) -> None:
+    before, after = (painted(tmp_path / name, [prompt], 0.1, 0.4) for name, prompt in (("a", "p1"), ("b", "p2")))
+    with pytest.raises(DataError, match="no prompt in common"):
+        rounds.changes(before, after, "flux_t2is", T2IS)
+
+
+def test_rounds_stand_below_each_other(tmp_path: Path) -> None:
+    policy = rounds.changes(*(painted(tmp_path / n, ["p1", "p2"], 0.1, v) for n, v in (("a", 0.4), ("b", 0.7))),
+                            "flux_t2is", T2IS)  # fmt: skip
+    best = estimate([1.0, 1.0, 0.0], groups=["p1", "p2", "p3"]).as_dict()
+    same = {"reward": best, "before": {**best, "mean": 0.5}}
+    exam = {
+        "instances": 3,
+        "prompts": 3,
+        "best_above_worst": same,
+        "methods": {name: {"metrics": {"accuracy": one}} for name, one in same.items()},
+    }
+    before = tmp_path / "report"
+    before.mkdir()
+    first = rounds.Round("1", policy, exam, TRAINING)
+    write_tables(before, "Rounds up to 1", rounds.added(tmp_path / "graph", first.tables()), "index")
+    second = rounds.Round("2", policy, None, {})
+    judges, policies, drift = rounds.added(before, second.tables())
+    assert [row[0] for row in judges.rows] == ["1", "2"]
+    assert judges.rows[0][1:5] == ["3", "3", "0.667 (0.208 to 0.939)", "0.500 (0.208 to 0.939)"]
+    assert judges.rows[1][1:] == ["0", "0", "–", "–", "–", "–"], "no ranking was held out"
+    assert policies.rows[0][:3] == ["1", "64 px", "Gold consistency"] and "+0.300" in policies.rows[0][5]
+    assert policies.rows[1][2:] == ["Score by its judge", "0.500", "0.600", "+0.100 (+0.020 to –)"]
+    assert drift.rows[0] == ["1", "64 px", "–", "–", "+0.070 (+0.010 to +0.130)"]
+    assert drift.rows[1][-1] == "no hack_meter in the recipe"
+    assert [len(table.rows) for table in read_tables(before)] == [1, 2, 1], "what was written before stays"
+    assert first.metrics()["judge.reward.best_above_worst"] == pytest.approx(2 / 3)
+    assert not any(math.isnan(value) for name, value in first.metrics().items() if not name.endswith("_p"))
