@@ -53,10 +53,11 @@ def _are_complete(root: Path, item: str | None) -> CheckReport:
 
 
 def _preview(data: Path, item: str) -> dict[str, Preview]:
-    """Pictures of this shard at even distances."""
+    """Pictures of this shard at even distances; in a round of those that it painted."""
     from paco_core.io.shards import ShardReader
 
-    reader = ShardReader([data / paths.GRIDS.name / f"shard-{item}"])
+    kept, own = data / paths.GRIDS.name, f"round-{item}"
+    reader = ShardReader([kept / (own if (kept / own).is_dir() else f"shard-{item}")])
     ids = list(reader.index["id"])
     if not ids:
         return {}

@@ -19,5 +19,16 @@ def shown(root: Path, stage: Stage) -> Mapping[str, Any]:
     if reasons:
         return {"skipped": reasons[0]}
     preview = declaration(stage.group).preview
-    found = preview(root / paths.DATA, stage.item or "") if preview else {}
+    found = preview(*_place(root, stage)) if preview else {}
     return {name: drawn(value) for name, value in found.items()}
+
+
+def _place(root: Path, stage: Stage) -> tuple[Path, str]:
+    """The folder and the item that a stage's declaration previews: of a round its own, as the graph's stage has them.
+
+    A round has one policy, that of ``rounds.recipe``, and its pictures are one shard.
+    """
+    if paths.in_round(stage.group) is None or stage.item is None:
+        return root / paths.DATA, stage.item or ""
+    out = Path(stage.data[0])
+    return root / paths.ROUNDS / stage.item, out.name if out.parent.name == paths.POLICIES.name else stage.item
