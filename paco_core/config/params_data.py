@@ -10,6 +10,7 @@ from paco_core.config.params_base import ChatParams, Device, Fraction, Number, P
 from paco_core.config.params_edits import EditingParams
 from paco_core.config.references import BenchmarkFolder, ModelRef, Names, UserFile
 
+Layout = Annotated[str, Field(pattern=r"^[1-9][0-9]?x[1-9][0-9]?$")]
 ImportedPairs = Annotated[str, Names("folder", "make it with `paco dataset import` or name another")]
 
 
@@ -19,8 +20,8 @@ class PromptsParams(Section):
     where only pairs are at hand"""
     count: Positive | None
     """how many prompts; null = all of the file"""
-    layout: str = Field(pattern=r"^[1-9][0-9]?x[1-9][0-9]?$")
-    """rows x columns of a set's panels"""
+    layout: Layout | Annotated[list[Layout], Field(min_length=1)] | None
+    """rows x columns of a set's panels; a list = prompts of each, in turn; null = all records of the file"""
     seed: Seed
     """seed of the prompts that the embedded world writes"""
     source: UserFile | None = None
@@ -28,14 +29,24 @@ class PromptsParams(Section):
     endpoint: ChatParams | None = None
     """chat model that writes, for the engine `openai`"""
 
+    @property
+    def layouts(self) -> tuple[str, ...]:
+        """Those that are asked for; none = whatever the file holds."""
+        return (self.layout,) if isinstance(self.layout, str) else tuple(self.layout or ())
+
     @model_validator(mode="after")
     def _engine_has_what_it_needs(self) -> PromptsParams:
-        if self.engine in ("storybook", "openai") and self.count is None:
-            raise ValueError(f"engine {self.engine!r} needs count: how many prompts to make")
+        if self.engine in ("storybook", "openai"):
+            if self.count is None:
+                raise ValueError(f"engine {self.engine!r} needs count: how many prompts to make")
+            if self.layout is None:
+                raise ValueError(f"engine {self.engine!r} needs layout: rows x columns, or a list of them")
         if self.engine == "import" and not self.source:
             raise ValueError("engine 'import' needs source: a JSON Lines file of T2IS records")
         if self.engine == "openai" and self.endpoint is None:
             raise ValueError("engine 'openai' needs endpoint: base_url, model and api_key_env")
+        if len(set(self.layouts)) != len(self.layouts):
+            raise ValueError(f"layout {list(self.layouts)} names one twice")
         return self
 
 
@@ -70,9 +81,9 @@ class GridsParams(Section):
     seeds: list[Seed]
     """one picture of every prompt from each; none = nothing is painted"""
     height: Side
-    """pixels of a picture, all panels together"""
+    """pixels of a picture of 2x2 panels; those of other layouts have panels of its size"""
     width: Side
-    """pixels of a picture, all panels together"""
+    """pixels of a picture of 2x2 panels; those of other layouts have panels of its size"""
     steps: Positive
     """sampling steps"""
     guidance: Number

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable, Mapping
+from math import prod
 from pathlib import Path
 
 from paco_core.config.params import Params
+from paco_core.data.prompts.prompts import imported, shares
+from paco_core.data.records.prompt_text import parse_layout
+from paco_core.io.files import DataError
 from paco_core.runtime.stage import LIGHT_S
 
 #: Seconds for one unit of work on two cores with the small models, measured by `make demo`.
@@ -32,10 +38,34 @@ def diverse_prompts(params: Params, root: Path) -> int:
     return params.diverse_prompts.target or prompts(params, root)
 
 
-def panels(params: Params) -> int:
-    """Panels of a set."""
-    rows, columns = (int(n) for n in params.prompts.layout.split("x"))
-    return rows * columns
+def layouts(params: Params, root: Path) -> dict[str, int]:
+    """Prompts of each layout; of a file that is missing or cannot be used, which `paco check` reports, none."""
+    asked = params.prompts
+    if asked.engine == "none":
+        return {}
+    if asked.engine != "import":
+        return shares(int(asked.count or 0), asked.layouts)
+    file = root / str(asked.source)
+    try:
+        found = imported(file, asked.layouts, asked.count).records if file.is_file() else []
+    except DataError:
+        return {}
+    return Counter(record.layout for record in found)
+
+
+def panels(params: Params, root: Path) -> float:
+    """Panels of a set, on average."""
+    return _mean(layouts(params, root), lambda panels: panels)
+
+
+def panel_pairs(params: Params, root: Path) -> float:
+    """Pairs of a set's panels, on average."""
+    return _mean(layouts(params, root), lambda panels: panels * (panels - 1) // 2)
+
+
+def _mean(found: Mapping[str, int], count: Callable[[int], int]) -> float:
+    """Of what there is in a set of so many panels, over prompts by layout."""
+    return sum(count(prod(parse_layout(name))) * sets for name, sets in found.items()) / max(1, sum(found.values()))
 
 
 def pictures(params: Params, root: Path) -> int:
@@ -45,7 +75,7 @@ def pictures(params: Params, root: Path) -> int:
 
 def instances(params: Params, root: Path) -> int:
     """Ranking instances: each panel, and each other grid of its prompt."""
-    return pictures(params, root) * panels(params) * (len(params.grids.seeds) - 1)
+    return round(pictures(params, root) * panels(params, root) * (len(params.grids.seeds) - 1))
 
 
 def pairs(params: Params, root: Path) -> int:

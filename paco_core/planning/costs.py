@@ -10,7 +10,7 @@ from paco_core.config.params import Params
 from paco_core.io.paths import in_round
 from paco_core.planning.amounts import CPU_SECONDS, seconds
 from paco_core.planning.device_memory import device_memory, painting_gb
-from paco_core.planning.foreseen import edits_of
+from paco_core.planning.foreseen import trained_on
 from paco_core.planning.weights import model_gb
 from paco_core.planning.workload import Workload
 from paco_core.policies.families import edits, family_of
@@ -70,7 +70,7 @@ def training_cost(params: Params, name: str, root: Path) -> Cost:
         DataError: when there is no recipe of that name.
     """
     recipe = params.policies.recipe(name)
-    done = Workload.of(params, name, edits_of(params, root) if edits(recipe) else ())
+    done = Workload.of(params, name, trained_on(params, recipe, root))
     family = family_of(recipe.family)
     held = device_memory(params, name, root) if recipe.device.startswith("cuda") else None
     samples, evaluations = done.epochs * done.images_an_epoch, done.evaluations * done.evaluation_images
@@ -78,7 +78,7 @@ def training_cost(params: Params, name: str, root: Path) -> Cost:
     takes = seconds(params, training_seconds(done) + passes * CPU_SECONDS["rollout_step"])
     models = 2.5 * model_gb(root, recipe.model) + model_gb(root, params.reward.base)
     return Cost(
-        f"{done.epochs} epochs, {samples} samples, {samples * done.questions_a_picture} scored pairs, "
+        f"{done.epochs} epochs, {samples} samples, {round(samples * done.questions_a_picture)} scored pairs, "
         f"{done.optimiser_steps} optimiser steps, {evaluations} evaluation pictures",
         held.together_gb if held else BASE_GB + models,
         takes,

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from paco_core.config.params import Params
+from paco_core.config.params import Params, PolicyRecipe
 from paco_core.data.prompts import edit_prompts
-from paco_core.data.prompts.prompts import make_prompts
+from paco_core.data.prompts.prompts import in_turn, make_prompts, shares
 from paco_core.data.records.edit_records import EditRecord
 from paco_core.data.records.records import PromptRecord
+from paco_core.data.records.subfigures import grid_size
+from paco_core.io.files import DataError
 from paco_core.tasks.base import Foreseen
+from paco_core.tasks.table import task_of
 
 
 def foresee(params: Params, root: Path) -> Foreseen:
@@ -37,11 +40,25 @@ def sets_of(params: Params, root: Path) -> list[PromptRecord]:
         return []
     if asked.engine != "openai":
         return make_prompts(asked, size, root).records
-    stand_in = PromptRecord.model_construct(
-        idx="written", prompt="written", height=size[0], width=size[1], layout=asked.layout, theme="written",
-        category="", task_name="", criteria={},
+    counts = shares(asked.count or 0, asked.layouts)
+    return in_turn([_stand_in(layout, size)] * count for layout, count in counts.items())
+
+
+def trained_on(params: Params, recipe: PolicyRecipe, root: Path) -> Sequence[PromptRecord]:
+    """The prompts of which a recipe is trained on some; none where they cannot be used, which `paco check` reports."""
+    try:
+        split = task_of(recipe).foresee(recipe, foresee(params, root), lambda path: root / path)
+    except DataError:
+        return []
+    return [] if split is None else split.trained
+
+
+def _stand_in(layout: str, size: tuple[int, int]) -> PromptRecord:
+    height, width = grid_size(layout, size)
+    return PromptRecord.model_construct(
+        idx="written", prompt="written", height=height, width=width, layout=layout, theme="written", category="",
+        task_name="", criteria={},
     )  # fmt: skip
-    return [stand_in] * int(asked.count or 0)
 
 
 def edits_of(params: Params, root: Path) -> list[EditRecord]:

@@ -13,7 +13,7 @@ from paco_core.io.files import DataError
 from paco_core.planning.costs import training_cost
 from paco_core.planning.device_memory import device_memory, server_gb
 from paco_core.planning.footprint import architecture, footprint
-from paco_core.planning.foreseen import edits_of, foresee
+from paco_core.planning.foreseen import foresee, trained_on
 from paco_core.planning.problems import Problems
 from paco_core.planning.reached import H100_FLOPS, MEASURED_ON
 from paco_core.planning.workload import Workload
@@ -146,7 +146,7 @@ def _gathered(recipe: PolicyRecipe, done: Workload) -> list[str]:
     noise = f"noise at {recipe.noise_steps}" if recipe.noise_steps else "no noise"
     if recipe.num_noise_steps:
         noise = f"noise at {recipe.num_noise_steps} of {recipe.noise_steps}, drawn each epoch"
-    asks = done.images_an_epoch * done.questions_a_picture
+    asks = round(done.images_an_epoch * done.questions_a_picture)
     rubric = (
         f" and {done.images_an_epoch * done.rubric_questions} questions of rubrics" if done.rubric_questions else ""
     )
@@ -154,9 +154,17 @@ def _gathered(recipe: PolicyRecipe, done: Workload) -> list[str]:
         f"images per epoch     {done.images_an_epoch} = {recipe.prompts_per_epoch} prompts x {recipe.group_size}",
         f"sampling             {done.rollout_batches} batches of {recipe.rollout_batch}, {done.rollout_passes} "
         f"passes ({recipe.sampling_steps} steps, {noise})",
-        f"scoring              {asks} distinct pairs ({done.questions_a_picture} per picture){rubric}, "
+        f"scoring              {asks} distinct pairs ({_per_picture(done)}){rubric}, "
         f"rewards {', '.join(recipe.rewards.terms)} by {recipe.rewards.aggregator}",
     ]
+
+
+def _per_picture(done: Workload) -> str:
+    """``6 per picture``, and of several layouts those of each."""
+    mean = f"{done.questions_a_picture:.4g} per picture"
+    if len(done.questions_by_layout) < 2:
+        return mean
+    return f"{mean} on average: " + ", ".join(f"{layout} {n}" for layout, n in done.questions_by_layout.items())
 
 
 def plan(params: Params, policy: str, root: Path = Path(), processes: int = 1) -> Answer:
@@ -165,10 +173,10 @@ def plan(params: Params, policy: str, root: Path = Path(), processes: int = 1) -
     Raises:
         DataError: when there is no recipe of that name, or its numbers cannot work.
     """
-    done = Workload.of(params, policy, edits_of(params, root))
+    recipe = params.policies.recipe(policy)
+    done = Workload.of(params, policy, trained_on(params, recipe, root))
     refuse_impossible(params, policy, root, processes)
-    recipe = params.policies.recipes[policy]
-    asks = done.images_an_epoch * done.questions_a_picture
+    asks = round(done.images_an_epoch * done.questions_a_picture)
     sizes = " and ".join(f"{side} px" for side in recipe.eval_sizes)
     resources, estimates = _resources(params, policy, root, done, processes)
     text = "\n".join(

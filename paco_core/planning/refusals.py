@@ -5,7 +5,8 @@ Nothing is judged here: each line calls the function that the stage itself calls
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ from paco_core.config.params import Params
 from paco_core.data.grids.divided import refuse_undivided
 from paco_core.data.pairs.limits import held_out_units, refuse_few_candidates, refuse_unvalidated
 from paco_core.data.records.edit_records import of_part
+from paco_core.data.records.prompt_text import parse_layout
 from paco_core.grpo.sizes import token_pixels
 from paco_core.io import paths
 from paco_core.io.files import DataError
@@ -34,6 +36,7 @@ from paco_core.tasks.table import recipes_of, task_of
 
 if TYPE_CHECKING:
     from paco_core.data.pairs.imported_pairs import ImportedPairs
+    from paco_core.data.records.records import PromptRecord
     from paco_core.runtime.stage import Stage
 
 
@@ -49,7 +52,7 @@ def refusals(params: Params, root: Path, stages: Mapping[str, Stage]) -> list[st
     _prompts(found, params, root, foreseen)
     _annotations(found, params, root)
     _edits(found, params, root, foreseen)
-    _pairs(found, params, root, 0 if paths.ANNOTATIONS.name in idle else len(foreseen.prompts))
+    _pairs(found, params, root, [] if paths.ANNOTATIONS.name in idle else foreseen.prompts)
     _policies(found, params, root, foreseen)
     if paths.T2IS_BENCH.name not in idle:
         _t2is_bench(found, params, root)
@@ -112,13 +115,12 @@ def _edits(found: Problems, params: Params, root: Path, foreseen: Foreseen) -> N
             found.attempt(key, refuse_tokens, size, multiple)
 
 
-def _pairs(found: Problems, params: Params, root: Path, prompts: int) -> None:
+def _pairs(found: Problems, params: Params, root: Path, prompts: Sequence[PromptRecord]) -> None:
     pairs = params.pairs
     if prompts and params.annotations.source != "none":
-        rows, columns = (int(n) for n in params.prompts.layout.split("x"))
-        place = f"layout {params.prompts.layout}"
-        found.attempt("pairs", refuse_few_candidates, pairs.rule, rows * columns, place)
-        kept = params.diverse_prompts.target or prompts
+        for layout in dict.fromkeys(record.layout for record in prompts):
+            found.attempt("pairs", refuse_few_candidates, pairs.rule, prod(parse_layout(layout)), f"layout {layout}")
+        kept = params.diverse_prompts.target or len(prompts)
         if pairs.split == "prompt":
             found.attempt("pairs", _shares, params, kept)
     imported = None

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING
 
 from paco_core.config.params import Params, PolicyRecipe, RewardSet
+from paco_core.data.records.edit_records import EditRecord
 from paco_core.data.records.named_references import asked_about
+from paco_core.data.records.prompt_text import parse_layout
+from paco_core.policies.families import edits as family_edits
 from paco_core.policies.families import family_of
 from paco_core.rewards import registry
 
 if TYPE_CHECKING:
-    from paco_core.data.records.edit_records import EditRecord
+    from paco_core.data.records.records import PromptRecord
 
 
 def evaluations_of(epochs: int, every: int) -> int:
@@ -25,7 +30,8 @@ class Workload:
     """What one training will do. ``passes`` are transformer passes of one sample; a guided step may take two."""
 
     images_an_epoch: int
-    questions_a_picture: int  # distinct ones to a reward model, at most: the pairs of a set's panels, or about an edit
+    questions_by_layout: Mapping[str, int]  # distinct ones to a reward model about a picture: a set's pairs of panels
+    questions_a_picture: float  # the same on average; about an edit, at most
     rubric_questions: int  # of a picture, to models behind an endpoint
     rollout_batches: int
     rollout_passes: int  # an epoch
@@ -38,11 +44,12 @@ class Workload:
     epochs: int
 
     @classmethod
-    def of(cls, params: Params, policy: str, edits: Sequence[EditRecord] = ()) -> Workload:
+    def of(cls, params: Params, policy: str, records: Sequence[PromptRecord] = ()) -> Workload:
         """Count the work of one recipe.
 
         Args:
-            edits: editing prompts that there will be; without, each is about one picture.
+            records: prompts that it is trained on; without, sets of each layout that the parameters ask for, or edits
+                of one picture.
 
         Raises:
             DataError: when there is no recipe of that name.
@@ -64,9 +71,11 @@ class Workload:
         an_update = images // recipe.updates_per_epoch
         groups = -(-an_update // recipe.group_size)
         passes = each * (images * apart + recipe.prompts_per_epoch * together)
+        asked = _questions(params, recipe, records)
         return cls(
             images_an_epoch=images,
-            questions_a_picture=_questions(params, recipe, edits),
+            questions_by_layout={layout: count for layout, (count, _) in asked.items()},
+            questions_a_picture=_mean(asked),
             rubric_questions=_rubrics(recipe.rewards),
             rollout_batches=-(-images // recipe.rollout_batch),
             rollout_passes=each * (images * (recipe.sampling_steps - common) + recipe.prompts_per_epoch * common),
@@ -89,6 +98,7 @@ class Workload:
         together = max(1, recipe.train_batch // recipe.pictures_a_pair)
         return cls(
             images_an_epoch=0,
+            questions_by_layout={},
             questions_a_picture=0,
             rubric_questions=0,
             rollout_batches=0,
@@ -103,13 +113,25 @@ class Workload:
         )
 
 
-def _questions(params: Params, recipe: PolicyRecipe, edits: Sequence[EditRecord]) -> int:
-    """Questions that the judged rewards of a recipe ask about one picture, at most."""
-    rows, columns = (int(n) for n in params.prompts.layout.split("x"))
-    panels = rows * columns
+def _questions(params: Params, recipe: PolicyRecipe, records: Sequence[PromptRecord]) -> dict[str, tuple[int, int]]:
+    """Layout -> questions that the judged rewards of a recipe ask about one picture, at most, and prompts."""
+    edits = [record for record in records if isinstance(record, EditRecord)]
     about = max((len(asked_about(edit.prompt, len(edit.references))) for edit in edits), default=1)
-    asked = {"consistency": panels * (panels - 1) // 2, "editing": 1 + about}
-    return sum(asked.get(registry.kind(name, term), 0) for name, term in recipe.rewards.terms.items())
+    given = [record.layout for record in records] or (["1x1"] if family_edits(recipe) else params.prompts.layouts)
+    kinds = [registry.kind(name, term) for name, term in recipe.rewards.terms.items()]
+    found = {}
+    for layout, prompts in Counter(given).items():
+        panels = prod(parse_layout(layout))
+        asked = {"consistency": panels * (panels - 1) // 2, "editing": 1 + about}
+        found[layout] = sum(asked.get(kind, 0) for kind in kinds), prompts
+    return found
+
+
+def _mean(asked: Mapping[str, tuple[int, int]]) -> float:
+    """Questions about a picture, over all prompts."""
+    prompts = sum(count for _, count in asked.values())
+    mean = sum(questions * count for questions, count in asked.values()) / max(1, prompts)
+    return int(mean) if mean == int(mean) else mean
 
 
 def _rubrics(rewards: RewardSet) -> int:

@@ -47,17 +47,17 @@ def _cost(params: Params, root: Path) -> Cost:
     from paco_core.tasks.sets import SETS
     from paco_core.tasks.table import recipes_of
 
-    bench, painted, panels = params.t2is_bench, params.t2is, amounts.panels(params)
+    bench, painted = params.t2is_bench, params.t2is
     criteria = sum(map(len, bench_texts.criteria().values())) if params.world == "storybook" else CRITERIA
-    a_set = (criteria * panels * (panels - 1) // 2 if bench.consistency else 0) + (
-        panels * TEXTS if bench.alignment else 0
+    a_set = (criteria * amounts.panel_pairs(params, root) if bench.consistency else 0) + (
+        amounts.panels(params, root) * TEXTS if bench.alignment else 0
     )
     states = 3 if painted.separately else 2
     sizes = sum(len(recipe.eval_sizes) for recipe in recipes_of(SETS, params.policies).values())
     sets = min(painted.prompts, bench.prompts or painted.prompts) * len(painted.seeds) * states * sizes
     judge = bench.consistency
     return Cost(
-        f"about {sets * a_set} questions",
+        f"about {round(sets * a_set)} questions",
         BASE_GB + model_gb(root, judge.model if judge else None),
         amounts.seconds(params, sets * a_set * amounts.CPU_SECONDS["bench_question"]),
         params.reward.device,

@@ -17,7 +17,7 @@ from paco_core.storybook.world import SHARED_TRAITS, VOCABULARY, Panel, Size, ra
 
 Dimension = Literal["Style", "Identity", "Logic"]
 
-COUNTS = {1: "ONE", 2: "TWO", 3: "THREE", 4: "FOUR", 5: "FIVE", 6: "SIX", 7: "SEVEN", 8: "EIGHT"}
+COUNTS = {1: "ONE", 2: "TWO", 3: "THREE", 4: "FOUR", 5: "FIVE", 6: "SIX", 7: "SEVEN", 8: "EIGHT", 9: "NINE"}
 PLACES = {
     "beach": "on the beach",
     "forest": "in the forest",
@@ -71,12 +71,17 @@ def place_marks(rows: int, columns: int) -> list[str]:
     """Marks of the panels in reading order, ``[TOP]-[LEFT]:`` and so on.
 
     Raises:
-        ValueError: for grids that have no such names (more than 3 rows, or more than 3 columns in rows).
+        ValueError: for grids that have no such names (more than 3 rows, or more than 4 columns in rows).
     """
     if rows == 1:
         return [f"[PANEL-{n}]:" for n in range(1, columns + 1)]
     vertical = {2: ["TOP", "BOTTOM"], 3: ["TOP", "MIDDLE", "BOTTOM"]}.get(rows)
-    horizontal = {2: ["LEFT", "RIGHT"], 3: ["LEFT", "CENTER", "RIGHT"]}.get(columns)
+    horizontal = {
+        1: ["MIDDLE"],
+        2: ["LEFT", "RIGHT"],
+        3: ["LEFT", "CENTER", "RIGHT"],
+        4: ["LEFT", "MIDDLE-LEFT", "MIDDLE-RIGHT", "RIGHT"],
+    }.get(columns)
     if vertical is None or horizontal is None:
         raise ValueError(f"the storybook has no names for the panels of a {rows}x{columns} grid; use 2x2, 2x3 or 1xN")
     return [f"[{v}]-[{h}]:" for v in vertical for h in horizontal]
@@ -201,7 +206,7 @@ def parse_prompt(prompt: str) -> list[Panel]:
     Raises:
         ValueError: when the text marks no panel, or a panel's sentence leaves a trait open.
     """
-    texts = re.split(r"\[[A-Z0-9-]+\](?:-\[[A-Z]+\])?:", prompt)[1:]
+    texts = re.split(r"\[[A-Z0-9-]+\](?:-\[[A-Z-]+\])?:", prompt)[1:]
     if not texts:
         raise ValueError(f"prompt marks no panel: {prompt[:80]!r}")
     return [parse_panel(text) for text in texts]

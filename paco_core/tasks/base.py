@@ -97,10 +97,6 @@ class Task(ABC):
         return self.results.name
 
     @abstractmethod
-    def layout(self, params: Params) -> str:
-        """Rows and columns of panels of a picture, as "2x2"."""
-
-    @abstractmethod
     def split(self, recipe: PolicyRecipe, read: Read) -> PromptSplit:
         """What a policy trains on and is watched on.
 

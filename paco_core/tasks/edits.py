@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from paco_core.config.params import Params, PolicyRecipe
+    from paco_core.config.params import PolicyRecipe
     from paco_core.data.records.edit_records import EditRecord
     from paco_core.rewards.base import RewardBatch
     from paco_core.storybook.recogniser import Recogniser
@@ -29,9 +29,6 @@ class Edits(Task):
     gold = Success("gold_editing", guard="gold_kept", follows="gold_reached")
     judged = Success("editing", follows="edit_following")
     group, cases, drawn = "picture", "edits", "source pictures"
-
-    def layout(self, params: Params) -> str:  # noqa: ARG002
-        return "1x1"
 
     def split(self, recipe: PolicyRecipe, read: Read) -> PromptSplit:
         _refuse_prompts(recipe)

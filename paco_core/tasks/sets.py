@@ -14,7 +14,7 @@ from paco_core.tasks.base import Foreseen, Read, Success, Task
 if TYPE_CHECKING:
     import numpy as np
 
-    from paco_core.config.params import Params, PolicyRecipe
+    from paco_core.config.params import PolicyRecipe
     from paco_core.data.records.records import PromptRecord
     from paco_core.rewards.base import RewardBatch
     from paco_core.storybook.recogniser import Reading, Recogniser
@@ -27,9 +27,6 @@ class Sets(Task):
     gold = Success("gold_consistency", guard="gold_following", follows="gold_following")
     judged = Success("consistency", guard="clip_t")
     group, cases, drawn = "prompt_id", "prompts", "prompts"
-
-    def layout(self, params: Params) -> str:
-        return params.prompts.layout
 
     def split(self, recipe: PolicyRecipe, read: Read) -> PromptSplit:
         files = recipe.prompts

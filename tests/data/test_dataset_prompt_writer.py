@@ -49,7 +49,7 @@ def writer(body: dict[str, Any], _number: int) -> Raw:
     return completion({"prompts": [form(f"{kind} {len(had) + n}") for n in range(5)]})
 
 
-def run(server: ChatServer, root: Path, count: int, layout: str = "2x2", **changes: Any) -> Prompts:
+def run(server: ChatServer, root: Path, count: int, layout: str | list[str] = "2x2", **changes: Any) -> Prompts:
     endpoint = server.params(**{"in_flight": 8, **changes})
     params = PromptsParams(engine="openai", count=count, layout=layout, seed=0, endpoint=endpoint)
     return make_prompts(params, (64, 64), root)
@@ -78,6 +78,19 @@ def test_other_layouts_have_their_number_of_panels(tmp_path: Path) -> None:
     with ChatServer(lambda body, _n: completion({"prompts": [form(asked(body)[0], panels=5)]})) as server:
         made = run(server, tmp_path, 32, layout="1x5").records
     assert {len(prompt_text.parse(r.prompt, "1x5").panels) for r in made} == {5}
+
+
+def test_layouts_are_written_in_turn_and_asked_for_once(tmp_path: Path) -> None:
+    def answer(body: dict[str, Any], _number: int) -> Raw:
+        (panels,) = re.findall(r"Layout: (\d) panels", text_of(body))
+        return completion({"prompts": [form(f"{asked(body)[0]} {panels}", panels=int(panels))]})
+
+    with ChatServer(answer) as server:
+        made = run(server, tmp_path, 65, layout=["2x2", "1x3"]).records
+        assert [record.layout for record in made] == [*["2x2", "1x3"] * 32, "2x2"]
+        assert {(r.layout, r.height, r.width) for r in made} == {("2x2", 64, 64), ("1x3", 32, 96)}
+        questions = len(server.bodies)
+        assert run(server, tmp_path, 65, layout=["2x2", "1x3"]).records == made and len(server.bodies) == questions
 
 
 def test_unusable_prompts_are_counted_by_cause_and_replaced(tmp_path: Path) -> None:

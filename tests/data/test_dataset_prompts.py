@@ -12,6 +12,7 @@ import pytest
 from dataset_world import quick, records
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from paco_core.config.params import PromptsParams
 from paco_core.data.prompts.diversify import diversify
@@ -48,11 +49,44 @@ def test_public_texts_come_back_without_loss(public: list[PromptRecord]) -> None
 def test_public_records_can_be_imported(public: list[PromptRecord], tmp_path: Path) -> None:
     write_prompts(tmp_path / "all.jsonl", public)
     assert read_prompts(tmp_path / "all.jsonl") == public
-    rows = imported(tmp_path / "all.jsonl", "1x5", 10).records
+    rows = imported(tmp_path / "all.jsonl", ("1x5",), 10).records
     assert len(rows) == 10 and {row.layout for row in rows} == {"1x5"}
     assert len({category(record) for record in public}) == 5
     with pytest.raises(DataError, match="it holds .*62 of 1x5"):
-        imported(tmp_path / "all.jsonl", "1x5", 1000)
+        imported(tmp_path / "all.jsonl", ("1x5",), 1000)
+
+
+def test_no_public_record_is_dropped_for_its_layout(public: list[PromptRecord], public_prompts: Path) -> None:
+    made = imported(public_prompts, (), None)
+    assert made.records == public and made.figures == {"rejected": 0}
+    counts = {layout: sum(r.layout == layout for r in made.records) for layout in LAYOUTS}
+    assert counts == {"2x2": 138, "1x2": 2, "1x3": 58, "1x5": 62, "1x7": 3, "2x3": 34, "2x4": 1}
+    some = imported(public_prompts, ("1x3", "2x3"), None).records
+    assert some == [record for record in public if record.layout in ("1x3", "2x3")]
+
+
+def test_layouts_of_the_storybook_take_turns_and_keep_the_size_of_a_panel() -> None:
+    params = PromptsParams(engine="storybook", count=7, layout=["2x2", "1x3", "3x3"], seed=0)
+    made = make_prompts(params, (64, 32)).records
+    assert [record.layout for record in made] == ["2x2", "1x3", "3x3", "2x2", "1x3", "3x3", "2x2"]
+    assert {(r.layout, r.height, r.width) for r in made} == {("2x2", 64, 32), ("1x3", 32, 48), ("3x3", 96, 48)}
+    alone = PromptsParams(engine="storybook", count=3, layout="2x2", seed=0)
+    assert make_prompts(alone, (64, 32)).records == made[::3], "a layout's prompts do not depend on the others"
+    assert make_prompts(params.model_copy(update={"count": 4}), (64, 32)).records == made[:4]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"engine": "storybook", "layout": None}, "engine 'storybook' needs layout"),
+        ({"engine": "storybook", "layout": ["2x2", "2x2"]}, "names one twice"),
+        ({"engine": "storybook", "layout": []}, "at least 1 item"),
+        ({"engine": "storybook", "layout": ["2x2", "two"]}, "should match pattern"),
+    ],
+)
+def test_layouts_that_make_no_sense_are_refused(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValidationError, match=said):
+        PromptsParams.model_validate({"count": 4, "seed": 0, **changes})
 
 
 def released(record: PromptRecord, number: int) -> dict[str, Any]:
@@ -67,7 +101,7 @@ def test_released_records_are_read_and_kept_as_they_are(public: list[PromptRecor
     records = read_prompts(tmp_path / "train_metadata.jsonl")
     assert [record.model_dump() for record in records] == rows
     assert not any(record.unknown_keys for record in records)
-    made = imported(tmp_path / "train_metadata.jsonl", "2x2", 50)
+    made = imported(tmp_path / "train_metadata.jsonl", ("2x2",), 50)
     assert made.figures == {"rejected": 0} and len(made.records) == 50
 
 
@@ -89,14 +123,14 @@ def test_bad_records_are_left_out_and_counted_with_line_and_cause(tmp_path: Path
     rows = [released(record, number) | {"note": 1} for number, record in enumerate(good)]
     lines = [json.dumps(row) for row in [*rows, *(change(dict(rows[0])) for change in BAD.values())]]
     (tmp_path / "mixed.jsonl").write_text("\n".join([*lines, "[1, 2]", lines[0][:40]]))
-    made = imported(tmp_path / "mixed.jsonl", "2x2", 4)
+    made = imported(tmp_path / "mixed.jsonl", ("2x2",), 4)
     assert [record.idx for record in made.records] == [record.idx for record in good]
     assert made.figures == {"rejected": 10, "unknown_key.note": 4}
     assert [int(place.rpartition(":")[2]) for place, _ in made.rejected] == list(range(5, 15))
     for (_, cause), expected in zip(made.rejected, [*BAD, "expected a JSON object", "cut off"], strict=True):
         assert expected in cause
     with pytest.raises(DataError, match=r"it holds 4 of 2x2; 10 left out, e\.g\. .*mixed\.jsonl:5: record: idx"):
-        imported(tmp_path / "mixed.jsonl", "2x2", 5)
+        imported(tmp_path / "mixed.jsonl", ("2x2",), 5)
     with pytest.raises(DataError, match=r"mixed\.jsonl:5: idx"):
         read_prompts(tmp_path / "mixed.jsonl")
 

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
+from pydantic import ValidationError
 
 from paco_core.data.records import prompt_text
 from paco_core.data.records.prompt_text import layout_of, parse_layout
-from paco_core.data.records.subfigures import cut
+from paco_core.data.records.records import PromptRecord
+from paco_core.data.records.subfigures import cut, grid_size
 from paco_core.io.files import DataError
 from paco_core.operations.asked import default_layout, set_record
 from paco_core.painting.painted import Painted
@@ -66,12 +68,42 @@ def test_the_storybook_words_are_read_alike(layout: str) -> None:
     assert layout_of(made.prompt) == layout and set_record(made.prompt, [], 64).layout == layout
 
 
-def test_public_prompts_have_the_layouts_of_their_records() -> None:
-    file = Path(__file__).parents[3] / "shared/data/t2is/prompts.jsonl"
-    if not file.is_file():
-        pytest.skip(f"no public prompts here: {file} does not exist")
-    records = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+def test_public_prompts_have_the_layouts_of_their_records(public_prompts: Path) -> None:
+    records = [json.loads(line) for line in public_prompts.read_text(encoding="utf-8").splitlines()]
     assert len(records) == 298 and {layout_of(r["prompt"]) == r["layout"] for r in records} == {True}
+
+
+def row(prompt: str, **more: object) -> dict[str, object]:
+    return {"idx": "a", "prompt": prompt, "height": 8, "width": 8, "theme": "t", "category": "c", "task_name": "n",
+            "criteria": {}, **more}  # fmt: skip
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_record_without_layout_has_the_one_that_its_text_states(layout: str) -> None:
+    rows, columns = parse_layout(layout)
+    written = set_record("a red cat", [f"panel {n}" for n in range(rows * columns)], 64, layout).prompt
+    assert PromptRecord.model_validate(row(written)).layout == layout
+    assert PromptRecord.model_validate(row(written, layout=None)).layout == layout
+
+
+@pytest.mark.parametrize(
+    ("prompt", "said"),
+    [
+        ("four pictures of a cat: one, two, three, four", "the prompt states none by its head or the marks"),
+        ("A cat. [TOP]-[LEFT]: a [BOTTOM]-[RIGHT]: b", "make no grid of rows and columns"),
+    ],
+)
+def test_a_record_whose_layout_nothing_states_is_refused(prompt: str, said: str) -> None:
+    with pytest.raises(ValidationError, match=said):
+        PromptRecord.model_validate(row(prompt))
+
+
+@pytest.mark.parametrize(
+    ("layout", "size"),
+    [("2x2", (64, 32)), ("1x2", (32, 32)), ("1x7", (32, 112)), ("2x1", (64, 16)), ("3x3", (96, 48)), ("1x1", (64, 32))],
+)
+def test_panels_are_as_large_in_every_layout(layout: str, size: tuple[int, int]) -> None:
+    assert grid_size(layout, (64, 32)) == size
 
 
 CONTRADICTIONS = [

@@ -104,7 +104,7 @@ def test_the_page_prints_the_three_commands_and_a_record_that_is_one(tmp_path: P
     for block, profile in zip(blocks("sh")[:2], ("klein", "one_gpu"), strict=True):
         assert block.splitlines() == [f"paco profile use {profile}", "paco check", f"dvc repro {' '.join(TARGETS)}"]
     (tmp_path / "prompts.jsonl").write_text(blocks("json")[0].replace("\n", "") + "\n")
-    made = imported(tmp_path / "prompts.jsonl", "2x2", None)
+    made = imported(tmp_path / "prompts.jsonl", ("2x2",), None)
     assert [record.idx for record in made.records] == ["fox_1"] and not made.rejected
 
 

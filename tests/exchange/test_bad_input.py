@@ -78,7 +78,7 @@ def t2is(root: Path, bad: list[str]) -> tuple[int, list[tuple[str, str]]]:
         "absolute": rows[0] | {"idx": "/etc/passwd"},
     }
     json_lines(root / "t2is.jsonl", [*rows, *(damaged[name] for name in bad if name in damaged)], "cut off" in bad)
-    found = imported(root / "t2is.jsonl", "2x2", None)
+    found = imported(root / "t2is.jsonl", ("2x2",), None)
     return len(found.records), list(found.rejected)
 
 

@@ -302,7 +302,7 @@ def _edit_bench(root: Path) -> Any:
 def _t2is(root: Path) -> Any:
     from paco_core.data.prompts.prompts import imported
 
-    return imported(root / "t2is.jsonl", "2x2", 4)
+    return imported(root / "t2is.jsonl", ("2x2",), 4)
 
 
 def kept(made: Any) -> str | None:

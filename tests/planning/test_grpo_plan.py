@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from dataset_world import records
 from PIL import Image
 from tiny import tiny_flux
 
@@ -134,6 +136,22 @@ def test_a_folder_of_rankings_without_a_pair_is_refused(tmp_path: Path, reposito
         plan(asked, "flux_t2is", repository)
     (tmp_path / "rankings.jsonl").write_text(lines[0])
     assert "loss dpo" in str(plan(asked, "flux_t2is", repository))
+
+
+def test_pairs_are_counted_by_layout(params: Params, repository: Path) -> None:
+    tree = params.model_dump()
+    tree["prompts"] |= {"layout": ["2x2", "1x3", "2x3", "2x4"], "count": 80}
+    tree["diverse_prompts"]["target"] = None
+    tree["policies"]["defaults"] |= {"prompts_per_epoch": 4, "eval_prompts": 16}
+    asked = parse(tree)
+    by_layout = Workload.of(asked, "flux_t2is").questions_by_layout
+    assert by_layout == {"2x2": 6, "1x3": 3, "2x3": 15, "2x4": 28}
+    assert Workload.of(asked, "flux_t2is").questions_a_picture == 13
+    trained = records(10, "1x3")
+    assert Workload.of(asked, "flux_t2is", trained).questions_by_layout == {"1x3": 3}
+    text = str(plan(asked, "flux_t2is", repository))
+    assert re.search(r"distinct pairs \(1\d(\.\d+)? per picture on average: ", text)
+    assert all(f"{layout} {pairs}" in text for layout, pairs in by_layout.items())
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from paco_core.storybook.world import SHARED_TRAITS, VOCABULARY, Panel, differin
 from zoo.text import MAX_LENGTH, build_tokenizer
 
 panels = st.builds(Panel, **{trait: st.sampled_from(words) for trait, words in VOCABULARY.items()})
-layouts = st.sampled_from(["2x2", "1x2", "1x3", "1x7", "2x3", "3x2"])
+layouts = st.sampled_from(["2x2", "1x2", "1x3", "1x7", "2x1", "2x3", "3x2", "2x4", "3x3"])
 kinds = st.integers(0, len(KINDS) - 1)
 
 
@@ -122,8 +122,8 @@ def test_shared_traits_are_part_of_the_vocabulary() -> None:
 
 
 def test_a_set_of_more_panels_than_there_are_words_for_is_refused() -> None:
-    with pytest.raises(ValueError, match="the storybook counts up to 8 panels, 3x3 has 9"):
-        storybook_prompts(1, 0, "3x3")
+    with pytest.raises(ValueError, match="the storybook counts up to 9 panels, 3x4 has 12"):
+        storybook_prompts(1, 0, "3x4")
 
 
 def test_more_prompts_than_there_are_words_for_are_refused_at_once() -> None:

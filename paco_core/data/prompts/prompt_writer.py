@@ -173,7 +173,7 @@ async def write(
     turns = zip_longest(*(chain.records() for chain in chains))
     records = [record for turn in turns for record in turn if record is not None]
     rejected = sum((chain.rejected for chain in chains), Counter[str]())
-    return Written(records, rejected + chat.counts.rejected)
+    return Written(records, rejected)
 
 
 def _give_up_repeats(chains: list[_Chain]) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,9 +16,10 @@ from paco_core.data.prompts.prompt_writer import PromptJob, write
 from paco_core.data.records import prompt_text
 from paco_core.data.records.categories import CATEGORIES, category
 from paco_core.data.records.records import PromptRecord, read_prompts
+from paco_core.data.records.subfigures import grid_size
 from paco_core.io.files import DataError
 from paco_core.io.rejected import Rejected
-from paco_core.storybook.prompts import storybook_prompts
+from paco_core.storybook.prompts import StorybookPrompt, storybook_prompts
 
 if TYPE_CHECKING:
     from paco_core.config.params import ChatParams, PromptsParams
@@ -43,7 +45,8 @@ def make_prompts(
     """The prompts that the parameters ask for.
 
     Args:
-        size: (height, width) in pixels of a picture for prompts that name no size of their own.
+        size: (height, width) in pixels of a picture of 2x2 panels, for prompts that name no size of their own; those of
+            other layouts have panels of its size.
         root: where a relative ``params.source`` begins, and where the answers of a language model are kept.
 
     Raises:
@@ -57,32 +60,47 @@ def make_prompts(
     if params.engine == "openai":
         assert params.endpoint is not None  # params.py sees to it
         return _written(params, params.endpoint, size, root, advance)
-    return imported(root / str(params.source), params.layout, params.count)
+    return imported(root / str(params.source), params.layouts, params.count)
 
 
-def imported(source: Path, layout: str, count: int | None) -> Prompts:
-    """The first ``count`` records (None: all) of that layout in a JSON Lines file, T2IS-Bench's or released ones.
+def imported(source: Path, layouts: Sequence[str], count: int | None) -> Prompts:
+    """The first ``count`` records (None: all) of a JSON Lines file, T2IS-Bench's or released ones.
 
     Records that cannot be used are left out and counted, with line and cause; keys that nobody knows are kept and
     counted.
 
+    Args:
+        layouts: of the records that are asked for; none = of any layout.
+
     Raises:
-        DataError: when the file holds fewer than ``count`` usable records of that layout.
+        DataError: when the file holds fewer than ``count`` usable records of these layouts.
     """
     made = Prompts([])
     records = read_prompts(source, _check, made.rejected)
-    matching = [record for record in records if record.layout == layout]
+    matching = [record for record in records if not layouts or record.layout in layouts]
     if len(matching) < (count or 1):
         found = ", ".join(f"{n} of {name}" for name, n in sorted(Counter(r.layout for r in records).items()))
         left_out = f"; {len(made.rejected)} left out{made.rejected.example}" if made.rejected else ""
+        asked = f" of layout {' or '.join(layouts)}" if layouts else ""
         raise DataError(
-            f"{source}: {count or 'all'} prompts of layout {layout} are asked for, it holds {found or 'no usable one'}"
+            f"{source}: {count or 'all'} prompts{asked} are asked for, it holds {found or 'no usable one'}"
             f"{left_out}; lower prompts.count or change prompts.layout"
         )
     made.records = matching[:count]
     unknown = Counter(key for record in made.records for key in record.unknown_keys)
     made.figures = {"rejected": len(made.rejected), **{f"unknown_key.{k}": n for k, n in sorted(unknown.items())}}
     return made
+
+
+def shares(count: int, layouts: Sequence[str]) -> dict[str, int]:
+    """How many of ``count`` prompts each layout gets: equal shares, one more for the first ones."""
+    each, rest = divmod(count, len(layouts))
+    return {layout: each + (number < rest) for number, layout in enumerate(layouts)}
+
+
+def in_turn(lists: Iterable[Sequence[PromptRecord]]) -> list[PromptRecord]:
+    """The first of each list, then the second of each, and so on."""
+    return [record for turn in zip_longest(*lists) for record in turn if record is not None]
 
 
 def _check(record: PromptRecord) -> None:
@@ -96,23 +114,31 @@ def _written(
 ) -> Prompts:
     with Journal(root / JOURNAL) as journal:
         chat = Chat(endpoint, journal)
-        found = asyncio.run(write(chat, int(params.count or 0), PromptJob(params.layout, size, params.seed), advance))
-    rejected = {f"rejected.{cause}": count for cause, count in sorted(found.rejected.items())}
-    return Prompts(found.records, chat.counts.figures() | rejected)
+        found = [
+            asyncio.run(write(chat, count, PromptJob(layout, grid_size(layout, size), params.seed), advance))
+            for layout, count in shares(int(params.count or 0), params.layouts).items()
+        ]
+    causes = sum((one.rejected for one in found), Counter[str]()) + chat.counts.rejected
+    rejected = {f"rejected.{cause}": count for cause, count in sorted(causes.items())}
+    return Prompts(in_turn(one.records for one in found), chat.counts.figures() | rejected)
 
 
 def _storybook(params: PromptsParams, size: tuple[int, int]) -> list[PromptRecord]:
-    return [
-        PromptRecord(
-            idx=made.idx,
-            prompt=made.prompt,
-            height=size[0],
-            width=size[1],
-            layout=made.layout,
-            theme=made.theme,
-            category=made.category,
-            task_name=made.task_name,
-            criteria={name: dict(texts) for name, texts in made.criteria.items()},
-        )
-        for made in storybook_prompts(int(params.count or 0), params.seed, params.layout)
-    ]
+    return in_turn(
+        [_drawable(made, *grid_size(layout, size)) for made in storybook_prompts(count, params.seed, layout)]
+        for layout, count in shares(int(params.count or 0), params.layouts).items()
+    )
+
+
+def _drawable(made: StorybookPrompt, height: int, width: int) -> PromptRecord:
+    return PromptRecord(
+        idx=made.idx,
+        prompt=made.prompt,
+        height=height,
+        width=width,
+        layout=made.layout,
+        theme=made.theme,
+        category=made.category,
+        task_name=made.task_name,
+        criteria={name: dict(texts) for name, texts in made.criteria.items()},
+    )

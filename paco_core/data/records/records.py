@@ -42,7 +42,10 @@ RELEASED_KEYS = frozenset(field.alias or name for name, field in _Released.model
 
 
 class PromptRecord(BaseModel):
-    """One text-to-image-set prompt in the public T2IS format; other keys than these are kept as they are."""
+    """One text-to-image-set prompt in the public T2IS format; other keys than these are kept as they are.
+
+    Its layout is that of its key ``layout``, else what the text states.
+    """
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
@@ -55,6 +58,21 @@ class PromptRecord(BaseModel):
     category: str
     task_name: str
     criteria: dict[Dimension, dict[str, str | None]]  # null: named without a text, as one public record does
+
+    @model_validator(mode="before")
+    @classmethod
+    def _layout_of_its_text(cls, row: Any) -> Any:
+        """A record without ``layout`` has the one that its prompt states (:func:`prompt_text.layout_of`)."""
+        asked = isinstance(row, dict) and row.get("layout") is None and cls.model_fields["layout"].is_required()
+        if not asked or not isinstance(row.get("prompt"), str):
+            return row
+        try:
+            stated = prompt_text.layout_of(row["prompt"])
+        except DataError as error:
+            raise ValueError(str(error)) from None
+        if stated is None:
+            raise ValueError("there is no layout, and the prompt states none by its head or the marks of its panels")
+        return row | {"layout": stated}
 
     @model_validator(mode="after")
     def _released_keys_make_sense(self) -> PromptRecord:

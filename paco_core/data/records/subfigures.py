@@ -1,4 +1,4 @@
-"""Cut a picture that holds a grid of panels into its panels."""
+"""A picture that holds a grid of panels: how large it is, and how it is cut into them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,17 @@ from paco_core.io.files import DataError
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+
+
+def grid_size(layout: str, size: tuple[int, int]) -> tuple[int, int]:
+    """(height, width) in pixels of a grid whose panels are as large as those of 2x2 panels in ``size``.
+
+    A single panel is a picture of its own and fills ``size``.
+    """
+    rows, columns = parse_layout(layout)
+    if rows * columns == 1:
+        return size
+    return size[0] * rows // 2, size[1] * columns // 2
 
 
 def cut(image: Image, layout: str) -> list[Image]:

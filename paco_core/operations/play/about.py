@@ -33,7 +33,9 @@ def about(root: Path, params: Params, gallery: Gallery) -> dict[str, Any]:
     return {
         "project": root.resolve().name,
         "judge": (root / paths.REWARD_MERGED).is_dir(),
-        "usual_panels": prod(prompt_text.parse_layout(SETS.layout(params))) if params.world == "storybook" else None,
+        "usual_panels": [prod(prompt_text.parse_layout(name)) for name in params.prompts.layouts]
+        if params.world == "storybook"
+        else None,
         "sets": painters(root, params, SETS),
         "edits": painters(root, params, EDITS),
         "set_examples": _sets(root),

@@ -6,7 +6,7 @@ import { draw } from "./painted.js";
 const LEAST = 2;
 const MOST = 8;
 const choices = new Choices("paint");
-let usual = null; // how many panels the project's prompts have, where they all have as many
+let usual = null; // numbers of panels that the project's prompts have, where they are known
 
 // Every grid that so many panels fill; "usual" leaves it to the server.
 function layouts(count) {
@@ -27,7 +27,7 @@ function panels(texts) {
   $("panels").replaceChildren(...fields);
   $("more-panels").disabled = texts.length >= MOST;
   $("fewer-panels").disabled = texts.length <= LEAST;
-  $("panel-hint").textContent = usual && texts.length !== usual ? `The models of this project know sets of ${usual} panels; others come out worse.` : "";
+  $("panel-hint").textContent = usual && !usual.includes(texts.length) ? `The models of this project know sets of ${usual.join(" or ")} panels; others come out worse.` : "";
 }
 
 const texts = () => [...$("panels").querySelectorAll("textarea")].map((field) => field.value);
