@@ -205,9 +205,10 @@ class PolicyRecipe(PolicyTraining):
     """pixels of the square that reference pictures are brought to, in their own proportions; null = as the painted
     picture"""
     train_size: Side
-    """pixels of a training picture's side, all panels together"""
+    """pixels of a training picture's side where it has 2x2 panels or one; panels of other layouts are as large as
+    those of 2x2"""
     eval_sizes: list[Side] = Field(min_length=1)
-    """pixels of an evaluated picture's side"""
+    """the same of an evaluated picture"""
     record_size: Literal["aspect", "exact", "ignore"] = "aspect"
     """whether a record's own height and width are proportions, sizes, or nothing"""
     sampling_steps: Positive

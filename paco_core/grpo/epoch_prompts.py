@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections import Counter
 from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING
 
@@ -36,19 +35,19 @@ def prompts_of_epoch(available: int, count: int, epoch: int, seed: int) -> list[
 def refuse_uneven(sizes: Sequence[Hashable], recipe: PolicyRecipe, world: int) -> None:
     """Find, before any model is loaded, an epoch whose rollout batches the processes cannot share evenly.
 
+    Pictures of several sizes are in batches of their own, of which epochs have different numbers: processes without one
+    wait for the others.
+
     Args:
         sizes: of the picture of each training prompt; a batch holds pictures of one size.
         world: number of processes.
 
     Raises:
-        DataError: as :func:`prompts_of_epoch` and :func:`share`.
+        DataError: as :func:`prompts_of_epoch` and :func:`refuse_uneven_batches`.
     """
-    for epoch in range(recipe.epochs if len(set(sizes)) > 1 else 1):
-        rows = prompts_of_epoch(len(sizes), recipe.prompts_per_epoch, epoch, recipe.seed)
-        if recipe.offline:
-            return  # nothing is rolled out
-        of_size = Counter(sizes[row] for row in rows).values()
-        share(sum(-(-count * recipe.group_size // recipe.rollout_batch) for count in of_size), 0, world)
+    rows = prompts_of_epoch(len(sizes), recipe.prompts_per_epoch, 0, recipe.seed)
+    if not recipe.offline and len(set(sizes)) == 1:
+        refuse_uneven_batches(-(-len(rows) * recipe.group_size // recipe.rollout_batch), world)
 
 
 def refuse_split_groups(groupwise: Sequence[str], recipe: PolicyRecipe, world: int) -> None:
@@ -76,14 +75,11 @@ def noise_steps_of_epoch(candidates: Sequence[int], count: int | None, epoch: in
     return sorted(random.Random(f"noise steps|{seed}|{epoch}").sample(list(candidates), count))
 
 
-def share(batches: int, rank: int, world: int) -> range:
-    """The rollout batches of one process.
+def refuse_uneven_batches(batches: int, world: int) -> None:
+    """Raise DataError when processes would wait for others in every epoch, naming the numbers that share it evenly.
 
     Batches are cut before they are dealt, so that what a batch holds, and with it every rounding, does not
     depend on the number of processes.
-
-    Raises:
-        DataError: when they cannot be dealt evenly, naming the numbers of processes that can.
     """
     if batches % world:
         valid = [n for n in range(1, batches + 1) if batches % n == 0]
@@ -91,5 +87,3 @@ def share(batches: int, rank: int, world: int) -> range:
             f"{batches} rollout batches per epoch cannot be divided evenly among {world} processes; valid numbers of "
             f"processes: {valid}, or change policies.defaults.rollout_batch"
         )
-    each = batches // world
-    return range(rank * each, (rank + 1) * each)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -34,7 +34,8 @@ SHEET_COLUMNS = 8
 class Evaluation:
     """Metrics named ``<size>/<metric>``, and the pictures of each size in the order of prompts, then seeds.
 
-    ``scores``: what the means are of, by the same names, (prompts, seeds), NaN where a picture has none.
+    Where prompts have several layouts, ``<size>/<metric>/<layout>`` is over those of one. ``scores``: what the means
+    are of, by the same names, (prompts, seeds), NaN where a picture has none.
     """
 
     metrics: dict[str, float]
@@ -73,7 +74,10 @@ class Evaluator:
                 truth = self.gold(panels, owners)
                 metrics |= {f"{side}/{name}": float(values.mean()) for name, values in truth.items()}
                 measured |= truth
-            each |= {f"{side}/{name}": values.reshape(len(self.records), -1) for name, values in measured.items()}
+            shaped = {f"{side}/{name}": values.reshape(len(self.records), -1) for name, values in measured.items()}
+            parts = by_layout(shaped, [record.layout for record in self.records])
+            metrics |= {name: _mean(values) for name, values in parts.items()}
+            each |= shaped | parts
             pictures[side] = images
         return Evaluation(metrics, pictures, each)
 
@@ -107,6 +111,23 @@ class Evaluator:
 
         own = np.zeros((*size, 3), np.uint8) if image is None else np.asarray(image)
         return pil.fromarray(self.processes.sum_array(own))
+
+
+def by_layout(scores: Mapping[str, np.ndarray], layouts: Sequence[str]) -> dict[str, np.ndarray]:
+    """Rows of each layout, named ``<name>/<layout>``; nothing where all are of one.
+
+    Args:
+        scores: (prompts, seeds) each.
+        layouts: of the prompts.
+    """
+    if len(set(layouts)) < 2:
+        return {}
+    given = np.array(layouts)
+    return {
+        f"{name}/{layout}": values[given == layout]
+        for name, values in scores.items()
+        for layout in dict.fromkeys(layouts)
+    }
 
 
 def _mean(values: np.ndarray) -> float:

@@ -10,7 +10,7 @@ import torch
 
 from paco_core.config.params import PolicyRecipe
 from paco_core.data.records.records import PromptRecord
-from paco_core.grpo.epoch_prompts import refuse_split_groups, share
+from paco_core.grpo.epoch_prompts import refuse_split_groups, refuse_uneven_batches
 from paco_core.grpo.experience import Bucket
 from paco_core.grpo.objectives import Objective
 from paco_core.grpo.rollout import NoisyStep, Sampling, Trajectory, rollout
@@ -87,12 +87,14 @@ class Sampler:
             noise_steps: steps of this epoch that are noisy.
 
         Raises:
-            DataError: when the processes cannot share the batches evenly.
+            DataError: when the processes cannot share the batches evenly, all of one size.
         """
         batches = self.batches(rows)
+        if len({batch.size for batch in batches}) == 1:
+            refuse_uneven_batches(len(batches), self.processes.world)
         samplings = {size: s.with_noise_at(noise_steps) for size, s in self._sampling.items()}
         scoring, done = self.scoring.round(), {}
-        own = share(len(batches), self.processes.rank, self.processes.world)
+        own = [number for number in range(len(batches)) if self.processes.mine(number)]
         for number in own:
             batch = batches[number]
             took = [rows[place] for place in batch.places]
@@ -102,6 +104,8 @@ class Sampler:
             images = self.policy.decode(part.latents, batch.size)
             scoring.add([self.records[row] for row in took], images)
             done[number] = part
+        for _ in range(self.processes.idle(range(len(batches)))):
+            rollout(self.policy, self.encoded, rows[:1], keys[:1], samplings[batches[0].size])
         pending = scoring.pending()
         places = [place for number in own for place in batches[number].places]
         found = [self._bucket(size, samplings[size], batches, done) for size in dict.fromkeys(b.size for b in batches)]

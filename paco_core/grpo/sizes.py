@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from paco_core.data.records.records import PromptRecord
+from paco_core.data.records.subfigures import grid_size
 from paco_core.io.files import DataError, read_json
 from paco_core.policies.base import Size
 
@@ -22,19 +23,23 @@ def picture_size(record: PromptRecord, side: int, rule: RecordSize, multiple: in
     """Height and width in pixels.
 
     Args:
-        side: scale of a training or an evaluation: the side of a square picture.
-        rule: ``aspect`` = a picture of about side x side pixels in the record's proportions; ``exact`` = the
-            record's own height and width, whatever the side; ``ignore`` = side x side.
+        side: scale of a training or an evaluation: the side of a square picture of 2x2 panels, or of one panel.
+        rule: ``aspect`` = the record's proportions, with panels of as many pixels as those of 2x2 panels in side x side
+            (a single panel has all of them); ``exact`` = the record's own height and width, whatever the side;
+            ``ignore`` = side x side.
         multiple: pixels that the model's sides are multiples of; panels are whole multiples of a pixel besides.
     """
-    if rule == "ignore" or (rule == "aspect" and record.height == record.width):
+    if rule == "ignore":
         return side, side
     if rule == "exact":
         return record.height, record.width
+    height, width = grid_size(record.layout, (side, side))
+    if height * record.width == width * record.height:  # square panels
+        return height, width
     rows, columns = record.grid
     high, wide = math.lcm(multiple, rows), math.lcm(multiple, columns)
-    stretch = math.sqrt(record.height / record.width)
-    return max(1, round(side * stretch / high)) * high, max(1, round(side / stretch / wide)) * wide
+    scale, stretch = math.sqrt(height * width), math.sqrt(record.height / record.width)
+    return max(1, round(scale * stretch / high)) * high, max(1, round(scale / stretch / wide)) * wide
 
 
 #: Pixels that a token of the families' public models is high and wide.

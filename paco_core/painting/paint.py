@@ -148,7 +148,7 @@ def paint_sizes(
             guidance=recipe.guidance,
             max_sequence_length=recipe.max_sequence_length,
             reference=reference,
-            record_size="ignore" if reference is None else recipe.record_size,
+            record_size=recipe.record_size,
             kept=kept,
             advance=advance,
         )

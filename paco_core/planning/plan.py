@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from paco_core.config.params import Params, PolicyRecipe
-from paco_core.grpo.epoch_prompts import prompts_of_epoch, refuse_split_groups, refuse_uneven
+from paco_core.grpo.epoch_prompts import refuse_split_groups, refuse_uneven
 from paco_core.grpo.sizes import picture_size, refuse_sizes
 from paco_core.io.answer import Answer, plain
 from paco_core.io.files import DataError
@@ -21,6 +21,7 @@ from paco_core.policies.families import refuse_other_pipeline, refuse_text_windo
 from paco_core.rewards import registry
 from paco_core.tasks.base import Foreseen
 from paco_core.tasks.preferences import foresee_preferences
+from paco_core.tasks.sets import SETS
 from paco_core.tasks.table import task_of
 from paco_core.training.optimizers import check_optimizer
 
@@ -49,15 +50,14 @@ def impossible(params: Params, policy: str, root: Path, processes: int, foreseen
     found.attempt(key, check_optimizer, recipe.optimizer)
     shape = found.attempt(key, architecture, root, recipe.model)
     if split is not None:
+        # Which of the graph's prompts are kept nobody knows yet, and benchmarks paint the others.
+        others = [] if recipe.prompts is not None or task is not SETS else foreseen.prompts
         patch = shape.patch if shape else 16
         for side in dict.fromkeys([recipe.train_size, *recipe.eval_sizes]):
             one = recipe.model_copy(update={"train_size": side, "eval_sizes": [side]})
-            found.attempt(key, refuse_sizes, records, one, patch)
+            found.attempt(key, refuse_sizes, [*records, *others], one, patch)
         sizes = [picture_size(record, recipe.train_size, recipe.record_size, patch) for record in split.trained]
-        if len(set(sizes)) == 1 or recipe.prompts is not None or foreseen.kept == len(foreseen.prompts):
-            found.attempt(key, refuse_uneven, sizes, recipe, processes)
-        else:  # which sizes an epoch holds depends on the prompts that are kept
-            found.attempt(key, prompts_of_epoch, len(sizes), recipe.prompts_per_epoch, 0, recipe.seed)
+        found.attempt(key, refuse_uneven, sizes, recipe, processes)
     return found
 
 

@@ -74,7 +74,15 @@ def test_a_records_own_size_that_tokens_do_not_divide(made: Path) -> None:
 def test_a_size_that_panels_do_not_divide(made: Path) -> None:
     write_prompts(made, [r.model_dump() for r in records_of(storybook_prompts(40, seed=0, layout="1x3"))])
     with pytest.raises(DataError, match=r"picture of 64 x 64 .* and 1x3 panels; the nearest that does is 64 x 48"):
-        train(made)
+        train(made, **{f"{RECIPE}.record_size": "ignore"})
+
+
+def test_a_layout_whose_panels_are_no_whole_tokens(made: Path) -> None:
+    """At 48 px a picture of 2x2 divides, one of 1x3 would be 24 px high."""
+    wide = [r.model_dump() | {"width": 192} for r in records_of(storybook_prompts(40, seed=0, layout="1x3"))]
+    write_prompts(made, [*(r.model_dump() for r in records_of(storybook_prompts(40, seed=0))), *wide])
+    with pytest.raises(DataError, match=r"picture of 24 x 72 .* 16 px tokens and 1x3 panels; the nearest .* 32 x 96"):
+        train(made, **{f"{RECIPE}.train_size": 48})
 
 
 def test_what_a_configuration_says_of_tokens(made: Path) -> None:

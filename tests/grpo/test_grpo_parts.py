@@ -8,7 +8,7 @@ import pytest
 from grpo_toys import record
 
 from paco_core.grpo import checks
-from paco_core.grpo.epoch_prompts import prompts_of_epoch, share
+from paco_core.grpo.epoch_prompts import prompts_of_epoch, refuse_uneven_batches
 from paco_core.grpo.prompt_split import hold_out, trained_ids
 from paco_core.io.files import DataError
 from paco_core.training.log import write_log
@@ -27,8 +27,8 @@ def test_sampler_refuses_what_cannot_be_dealt() -> None:
     with pytest.raises(DataError, match="at most 2"):
         prompts_of_epoch(2, 3, 0, 0)
     with pytest.raises(DataError, match=r"6 rollout batches.*\[1, 2, 3, 6\]"):
-        share(6, 0, 4)
-    assert [list(share(6, rank, 3)) for rank in range(3)] == [[0, 1], [2, 3], [4, 5]]
+        refuse_uneven_batches(6, 4)
+    refuse_uneven_batches(6, 3)
 
 
 def test_held_out_prompts_are_never_trained_on(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from ranks import FSDP2, ZERO2, together
 from safetensors.torch import load_file
 from tiny import TEXT_LENGTH, tiny_flux
 
+from paco_core.data.records.records import PromptRecord
 from paco_core.grpo.learner import Learner
 from paco_core.io.files import DataError
 from paco_core.policies import base
@@ -32,6 +33,11 @@ class Watching(Learner):
 
 #: Odd numbers of micro-batches and of evaluation batches: one of two ranks is idle where the other is not.
 ODD = {"train_batch": 5, "eval_seeds": [0], "eval_prompts": 3}
+
+
+def of(given: PromptRecord, layout: str) -> PromptRecord:
+    rows, columns = (int(n) for n in layout.split("x"))
+    return given.model_copy(update={"layout": layout, "height": 16 * rows, "width": 16 * columns})
 
 
 def work(model: Path, out: Path, env: dict[str, str], changes: dict[str, Any]) -> None:
@@ -56,6 +62,8 @@ def work(model: Path, out: Path, env: dict[str, str], changes: dict[str, Any]) -
     rule = recipe(**{**given, **changes, "max_sequence_length": TEXT_LENGTH, "noise_steps": steps})
     policy = base.load("flux", str(model), "cpu", "float32")
     train, unseen = [record(n) for n in range(8)], [record(n) for n in range(20, 23)]
+    if os.environ.get("MIXED"):  # pictures of 32 x 32, 16 x 32 and 16 x 48
+        train = [of(one, ("2x2", "1x2", "1x3")[number % 3]) for number, one in enumerate(train)]
     made = trainer(policy=policy, recipe=rule, train=train, unseen=unseen)
     outcome = made.run(out, out / "checkpoint")
     whole: Any = policy
@@ -117,6 +125,17 @@ def test_sharded_frozen_weights_change_no_number(tmp_path: Path, changes: dict[s
     assert len(adapters[1]) == sum("lora_" in name and ".default." in name for name in alone["held"]), (
         "as many as are trained"
     )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("env", [{}, FSDP2], ids=["whole", "fsdp2"])
+def test_processes_share_the_batches_of_several_layouts_unevenly(tmp_path: Path, env: dict[str, str]) -> None:
+    """Six groups of four in batches of eight: at least four of them, of three sizes, three on one process in places."""
+    model, changes = tiny_flux(tmp_path / "flux"), {"rollout_batch": 8}
+    (alone,) = train(1, model, tmp_path / "1", {"MIXED": "1"}, changes)
+    assert np.ptp(alone["advantages"][0]) > 1
+    for seen in train(2, model, tmp_path / "2", {"MIXED": "1", **env}, changes):
+        assert seen["advantages"] == alone["advantages"] and figures(seen["rows"]) == figures(alone["rows"])
 
 
 @pytest.mark.slow

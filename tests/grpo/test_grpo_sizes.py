@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import numpy as np
+import pytest
 import torch
-from grpo_toys import ToyPolicy, recipe, record, trainer
+from grpo_toys import Brightness, ToyPolicy, recipe, record, trainer
 from PIL import Image
+
+from paco_core.grpo.evaluation import by_layout
+from paco_core.grpo.sizes import picture_size
+from paco_core.rewards.base import RewardBatch
 
 
 def shaped(number: int, height: int, width: int) -> Any:
@@ -39,6 +45,71 @@ def test_mixed_sizes_go_into_batches_of_their_own(tmp_path: Path) -> None:
     }
     assert outcome.rows[1]["update/ratio_gap"] < 1e-6 and outcome.rows[1]["update/trained"] == 24
     assert Image.open(tmp_path / "samples" / "after" / "64" / "p20-0.png").size == (32, 128)
+
+
+@pytest.mark.parametrize(
+    ("layout", "size"),
+    [
+        ("2x2", (64, 64)),
+        ("1x1", (64, 64)),
+        *((f"1x{n}", (32, 32 * n)) for n in range(2, 8)),
+        ("2x1", (64, 32)),
+        ("2x3", (64, 96)),
+        ("3x2", (96, 64)),
+        ("2x4", (64, 128)),
+        ("3x3", (96, 96)),
+    ],
+)
+def test_a_panel_keeps_the_pixels_that_it_has_among_2x2(layout: str, size: tuple[int, int]) -> None:
+    rows, columns = (int(n) for n in layout.split("x"))
+    given = shaped(0, 512 * rows, 512 * columns).model_copy(update={"layout": layout})
+    assert picture_size(given, 64, "aspect", 16) == size
+    assert picture_size(given, 64, "ignore", 16) == (64, 64)
+
+
+def test_panels_that_are_not_square_keep_their_proportions_and_area() -> None:
+    wide = shaped(0, 512, 2048).model_copy(update={"layout": "1x2"})  # two panels of 1:2
+    assert picture_size(wide, 64, "aspect", 8) == (24, 88)  # 22.6 x 90.5: half of 64 x 64, in steps of 8 px
+    assert picture_size(shaped(0, 512, 2048), 64, "aspect", 8) == (32, 128), "2x2 as before"
+
+
+def test_layouts_are_trained_together_in_batches_of_their_own(tmp_path: Path) -> None:
+    """Each record's picture is cut into its own panels, and unseen prompts have figures by layout."""
+
+    class Counting(Brightness):
+        panels: ClassVar[set[tuple[str, int, tuple[int, int]]]] = set()
+
+        def __call__(self, batch: RewardBatch) -> np.ndarray:
+            for one, panels in zip(batch.records, batch.panels, strict=True):
+                self.panels.add((one.layout, len(panels), panels[0].size))
+            return super().__call__(batch)
+
+    def of(number: int, layout: str) -> Any:
+        rows, columns = (int(n) for n in layout.split("x"))
+        return shaped(number, 16 * rows, 16 * columns).model_copy(update={"layout": layout})
+
+    train = [of(0, "2x2"), of(1, "1x3"), of(2, "2x3"), of(3, "1x3")]
+    unseen = [of(20, "1x3"), of(21, "2x2"), of(22, "1x3")]
+    given = trainer(
+        train=train, unseen=unseen, recipe=recipe(epochs=1, eval_sizes=[32]), rewards={"brightness": Counting()}
+    )
+    outcome = given.run(tmp_path, tmp_path / "checkpoint")
+    assert Counting.panels == {("2x2", 4, (16, 16)), ("1x3", 3, (16, 16)), ("2x3", 6, (16, 16))}
+    assert set(given.epochs.sampler._sampling) == {(32, 32), (16, 48), (32, 48)}
+    assert outcome.rows[1]["update/trained"] == 24 and outcome.rows[1]["update/ratio_gap"] < 1e-6
+    each = {layout: outcome.after[f"32/brightness/{layout}"] for layout in ("1x3", "2x2")}
+    assert outcome.after["32/brightness"] == pytest.approx((2 * each["1x3"] + each["2x2"]) / 3)
+    assert outcome.metrics()["eval.32.brightness.1x3.after"] == each["1x3"] and "32/brightness/1x3" in outcome.intervals
+
+
+def test_figures_of_one_layout_are_not_repeated() -> None:
+    scores = {"a": np.arange(6.0).reshape(3, 2)}
+    assert by_layout(scores, ["2x2"] * 3) == {}
+    found = by_layout(scores, ["2x2", "1x3", "2x2"])
+    assert {name: values.tolist() for name, values in found.items()} == {
+        "a/2x2": [[0.0, 1.0], [4.0, 5.0]],
+        "a/1x3": [[2.0, 3.0]],
+    }
 
 
 def test_a_records_own_size_wins_where_asked_for(tmp_path: Path) -> None:
