@@ -69,6 +69,11 @@ class RewardTerm(Section):
     """where that model runs"""
     theme_from: Literal["theme", "opening"] = "theme"
     """what the question quotes; the record's theme, or its prompt's opening"""
+    pairs: Literal["all", "neighbours"] | Positive = "all"
+    """panels of a set that `consistency` compares; `neighbours` share an edge, a number = so many pairs of a prompt,
+    drawn anew each epoch"""
+    aggregate: Literal["mean", "worst"] = "mean"
+    """what `consistency` makes of its pairs"""
     http: HttpScorer | None = None
     """whom the reward `http` asks"""
     rubric: Rubric | None = None

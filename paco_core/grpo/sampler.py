@@ -93,7 +93,7 @@ class Sampler:
         if len({batch.size for batch in batches}) == 1:
             refuse_uneven_batches(len(batches), self.processes.world)
         samplings = {size: s.with_noise_at(noise_steps) for size, s in self._sampling.items()}
-        scoring, done = self.scoring.round(), {}
+        scoring, done = self.scoring.round(keys[0].seed), {}
         own = [number for number in range(len(batches)) if self.processes.mine(number)]
         for number in own:
             batch = batches[number]

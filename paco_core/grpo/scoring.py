@@ -69,8 +69,8 @@ class Round:
     A group is a run of pictures of one prompt, which may reach over several batches.
     """
 
-    def __init__(self, scoring: Scoring) -> None:
-        self._scoring = scoring
+    def __init__(self, scoring: Scoring, draw: int) -> None:
+        self._scoring, self._draw = scoring, draw
         self._jobs: dict[str, list[Future[np.ndarray]]] = {name: [] for name in (*scoring.rewards, DIVERSITY)}
         self._group: list[RewardBatch] = []
 
@@ -79,7 +79,7 @@ class Round:
         panels = [cut(image, record.layout) for image, record in zip(images, records, strict=True)]
         reference = self._scoring.reference
         references = None if reference is None else [reference(record) for record in records]
-        batch = RewardBatch(list(records), panels, list(images), references)
+        batch = RewardBatch(list(records), panels, list(images), references, self._draw)
         for name in self._scoring.pointwise:
             self._submit(name, batch)
         if self._scoring.groupwise:
@@ -121,9 +121,13 @@ class Scoring:
         self.pointwise = [name for name in self._functions if name not in self.groupwise]
         self._workers = {name: ThreadPoolExecutor(1, thread_name_prefix=f"score-{name}") for name in self._functions}
 
-    def round(self) -> Round:
-        """Begin to score pictures that belong together."""
-        return Round(self)
+    def round(self, draw: int = 0) -> Round:
+        """Begin to score pictures that belong together.
+
+        Args:
+            draw: what rewards draw by, :attr:`paco_core.rewards.base.RewardBatch.draw`.
+        """
+        return Round(self, draw)
 
     def start(self, name: str, batch: RewardBatch) -> Future[np.ndarray]:
         """Hand a batch of N pictures to one reward's worker, which returns values (N,)."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
 from typing import TYPE_CHECKING
 
 from paco_core.config.params import Params, PolicyRecipe, RewardSet
@@ -15,6 +14,7 @@ from paco_core.data.records.prompt_text import parse_layout
 from paco_core.policies.families import edits as family_edits
 from paco_core.policies.families import family_of
 from paco_core.rewards import registry
+from paco_core.rewards.panel_pairs import panel_pairs
 
 if TYPE_CHECKING:
     from paco_core.data.records.records import PromptRecord
@@ -118,12 +118,16 @@ def _questions(params: Params, recipe: PolicyRecipe, records: Sequence[PromptRec
     edits = [record for record in records if isinstance(record, EditRecord)]
     about = max((len(asked_about(edit.prompt, len(edit.references))) for edit in edits), default=1)
     given = [record.layout for record in records] or (["1x1"] if family_edits(recipe) else params.prompts.layouts)
-    kinds = [registry.kind(name, term) for name, term in recipe.rewards.terms.items()]
     found = {}
     for layout, prompts in Counter(given).items():
-        panels = prod(parse_layout(layout))
-        asked = {"consistency": panels * (panels - 1) // 2, "editing": 1 + about}
-        found[layout] = sum(asked.get(kind, 0) for kind in kinds), prompts
+        rows, columns = parse_layout(layout)
+        questions = 0
+        for name, term in recipe.rewards.terms.items():
+            kind = registry.kind(name, term)
+            if kind == "consistency":
+                questions += len(panel_pairs(rows * columns, columns, term.pairs))
+            questions += (1 + about) * (kind == "editing")
+        found[layout] = questions, prompts
     return found
 
 

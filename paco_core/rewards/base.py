@@ -18,13 +18,15 @@ class RewardBatch:
     """N generated sets: the prompt of each, its panels in reading order, and whole pictures where known.
 
     ``references``: of an editing policy, what each one was made from: the picture that it is an edit of, and those that
-    the instruction takes something from.
+    the instruction takes something from. ``draw``: what a reward draws by where it draws at random: a number of the
+    epoch in training, 0 in evaluation.
     """
 
     records: Sequence[PromptRecord]
     panels: Sequence[Sequence[Image]]
     pictures: Sequence[Image] | None = None
     references: Sequence[Sequence[Image]] | None = None
+    draw: int = 0
 
     def __post_init__(self) -> None:
         if len(self.records) != len(self.panels):
@@ -60,7 +62,7 @@ class RewardBatch:
         pictures = None if self.pictures is None else [self.pictures[row] for row in rows]
         references = None if self.references is None else [self.references[row] for row in rows]
         records, panels = [self.records[row] for row in rows], [self.panels[row] for row in rows]
-        return RewardBatch(records, panels, pictures, references)
+        return RewardBatch(records, panels, pictures, references, self.draw)
 
     @classmethod
     def join(cls, parts: Sequence[RewardBatch]) -> RewardBatch:
@@ -71,7 +73,7 @@ class RewardBatch:
         if all(part.references is not None for part in parts):
             references = [given for part in parts for given in part.references or ()]
         records = [record for part in parts for record in part.records]
-        return cls(records, [panels for part in parts for panels in part.panels], pictures, references)
+        return cls(records, [panels for part in parts for panels in part.panels], pictures, references, parts[0].draw)
 
     def __len__(self) -> int:
         return len(self.records)

@@ -69,7 +69,8 @@ def check(rewards: RewardSet, given: str = "panels", records: Sequence[PromptRec
 
     Raises:
         DataError: for an unknown reward, a function that is not there, a reward of another kind of picture, or one that
-            lacks its model, its section or its library, or compares panels of which a record has one.
+            lacks its model, its section or its library, is to choose pairs and is not consistency, or compares panels
+            of which a record has one.
     """
     groupwise = []
     for name, term in rewards.terms.items():
@@ -80,6 +81,8 @@ def check(rewards: RewardSet, given: str = "panels", records: Sequence[PromptRec
         elif (needed := NEEDS.get(asked, given)) != given:
             raise DataError(f"reward {asked} does not fit this policy, which {LACKS[needed]}")
         need_model(asked, term)
+        if asked != "consistency" and (term.pairs != "all" or term.aggregate != "mean"):
+            raise DataError(f"reward {name}: pairs and aggregate are of consistency, {asked} compares no pairs by them")
         if asked in SECTIONS:
             section = need_section(asked, term)
             need_key(section.address, section.key_variable)

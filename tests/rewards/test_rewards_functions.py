@@ -6,7 +6,9 @@ import json
 import math
 import re
 from collections.abc import Sequence
+from math import prod
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,6 +23,7 @@ from paco_core.rewards import registry
 from paco_core.rewards.base import RewardBatch
 from paco_core.rewards.consistency import Consistency, opening
 from paco_core.rewards.ocr import edit_distance
+from paco_core.rewards.panel_pairs import panel_pairs
 from paco_core.rewards.sources import Sources
 
 COLOURS = ["red", "green", "blue", "white"]
@@ -69,6 +72,60 @@ def test_consistency_is_the_mean_over_unordered_pairs() -> None:
     assert values.tolist() == pytest.approx([(1.0 + 0.2 + 4 * 0.5) / 6])
     assert len(judge.asked) == 6
     assert all('theme: "animals"' in query.instruction for query in judge.asked)
+
+
+def test_neighbours_share_an_edge() -> None:
+    assert panel_pairs(4, 4, "neighbours") == [(0, 1), (1, 2), (2, 3)]
+    assert panel_pairs(2, 1, "neighbours") == [(0, 1)]
+    assert panel_pairs(6, 3, "neighbours") == [(0, 1), (0, 3), (1, 2), (1, 4), (2, 5), (3, 4), (4, 5)]
+    counts = {layout: len(panel_pairs(prod(layout), layout[1], "neighbours")) for layout in ((1, 7), (2, 4), (3, 3))}
+    assert counts == {(1, 7): 6, (2, 4): 10, (3, 3): 12}
+    assert [len(panel_pairs(n, n, "all")) for n in (2, 4, 8)] == [1, 6, 28]
+
+
+def test_a_number_of_pairs_is_drawn_by_its_key() -> None:
+    drawn = {key: panel_pairs(8, 4, 5, key) for key in "abcdefgh"}
+    assert all(len(set(found)) == 5 and set(found) <= set(panel_pairs(8, 4, "all")) for found in drawn.values())
+    assert len({tuple(found) for found in drawn.values()}) == 8 and panel_pairs(8, 4, 5, "a") == drawn["a"]
+    met = {pair for key in range(200) for pair in panel_pairs(8, 4, 5, str(key))}
+    assert met == set(panel_pairs(8, 4, "all")), "every pair has its turn"
+    assert panel_pairs(3, 3, 5, "a") == panel_pairs(3, 3, "all")
+
+
+def test_pictures_of_a_group_are_asked_about_the_same_pairs_and_epochs_about_others() -> None:
+    def asked(draw: int) -> list[list[tuple[int, ...]]]:
+        judge = Judge()
+        Consistency(judge, pairs=2)(RewardBatch([make_record()] * 3, [panels()] * 3, draw=draw))
+        found = [tuple(query.first.getpixel((0, 0)) + query.second.getpixel((0, 0))) for query in judge.asked]
+        return [found[start : start + 2] for start in range(0, 6, 2)]
+
+    assert all(one == asked(1)[0] for one in asked(1))
+    assert len({str(asked(draw)[0]) for draw in range(12)}) > 3
+
+
+def test_the_worst_pair_stands_for_the_set_where_asked_for() -> None:
+    rule = {("red", "green"): Score(1.0), ("blue", "white"): Score(0.2)}
+    other = [Image.new("RGB", (16, 16), "blue")] * 4
+    batch = RewardBatch([make_record(), make_record(idx="q")], [panels(), other])
+    assert Consistency(Judge(rule), by="worst")(batch).tolist() == [0.2, 0.5]
+    failed = Consistency(Judge({("red", "green"): Score(math.nan, "timeout")}), by="worst")(batch)
+    assert np.isnan(failed[0]) and failed[1] == 0.5
+
+
+@pytest.mark.parametrize("keys", [{"pairs": "neighbours"}, {"pairs": 3}, {"aggregate": "worst"}])
+def test_pairs_are_of_consistency_alone(keys: dict[str, Any]) -> None:
+    def given(name: str) -> RewardSet:
+        return RewardSet.model_validate(
+            {
+                "terms": {name: {"weight": 1.0, "model": "m", **keys}},
+                "aggregator": "weighted_sum",
+                "advantage_std": "group",
+            }
+        )
+
+    registry.check(given("consistency"))
+    with pytest.raises(DataError, match="reward clip_i: pairs and aggregate are of consistency"):
+        registry.check(given("clip_i"))
 
 
 def test_consistency_quotes_the_opening_of_the_prompt_on_request() -> None:
