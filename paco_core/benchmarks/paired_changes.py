@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from paco_core.benchmarks.results import flat
@@ -33,12 +33,16 @@ class Change:
 
 @dataclass(frozen=True)
 class PairedChanges:
-    """policy -> size -> measure -> change, and how the figures were made."""
+    """policy -> size -> measure -> change, and how the figures were made.
+
+    ``layouts``: the same of the prompts of each layout, where they have several.
+    """
 
     changes: Mapping[str, Mapping[int, Mapping[str, Change]]]
     prompts: int
     seeds: tuple[int, ...]
     steps: int
+    layouts: Mapping[str, PairedChanges] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
         """The content of ``results.json``."""
@@ -53,16 +57,26 @@ class PairedChanges:
             "level": LEVEL,
             "policies": policies,
         }
+        if self.layouts:
+            tree["layouts"] = {layout: part.as_dict() for layout, part in self.layouts.items()}
         cleaned: dict[str, Any] = plain(tree)
         return cleaned
 
     def metrics(self) -> dict[str, float]:
-        """The flat figures for DVC and MLflow: ``<policy>.px<size>.<measure>.<before|after|change>``."""
-        found: dict[str, float] = {"prompts": self.prompts}
+        """The flat figures for DVC and MLflow: ``<policy>.px<size>.<measure>.<before|after|change>``.
+
+        Those of a layout have its name behind the measure: ``flux.px64.consistency.1x3.after``.
+        """
+        return {"prompts": self.prompts, **self._flat("")} | {
+            name: value for layout, part in self.layouts.items() for name, value in part._flat(f".{layout}").items()
+        }
+
+    def _flat(self, behind: str) -> dict[str, float]:
+        found: dict[str, float] = {}
         for policy, sizes in self.changes.items():
             for size, row in sizes.items():
                 for name, change in row.items():
-                    key = f"{policy}.px{size}.{name}"
+                    key = f"{policy}.px{size}.{name}{behind}"
                     found |= {f"{key}.before": change.before.mean, f"{key}.after": change.after.mean}
                     found |= flat(f"{key}.change", change.change)
         return found
@@ -106,3 +120,18 @@ def summarise(
             found[name] = Change(estimate(before, **draws), estimate(after, **draws), compare(after, before, **draws))
         changes.setdefault(policy, {})[size] = found
     return PairedChanges(changes, table["prompt_id"].nunique(), tuple(seeds), steps)
+
+
+def with_layouts(whole: PairedChanges, table: pd.DataFrame, layouts: Mapping[str, str], **how: Any) -> PairedChanges:
+    """The same with the figures of each layout, where prompts have several.
+
+    Args:
+        table: what ``whole`` was summarised from.
+        layouts: of the prompts, by id.
+        how: arguments of :func:`summarise`.
+    """
+    names = list(dict.fromkeys(layouts.values()))
+    if len(names) < 2:
+        return whole
+    given = table["prompt_id"].map(layouts)
+    return replace(whole, layouts={name: summarise(table[given == name], **how) for name in names})

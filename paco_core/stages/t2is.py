@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from paco_core.io import paths
 from paco_core.runtime.preview import Pictures, Table
@@ -130,13 +130,14 @@ def run(ctx: StageContext) -> None:
         painted = cases.painted_before_and_after(recipes, adapters, ctx.root, progress.advance, kept)
     table = t2is.measuring(ctx.root, ctx.params, ctx.read(paths.REWARD_MERGED), cases)(painted)
     paired, rows = [p for p in painted if p.when != SEPARATELY], table[table["when"] != SEPARATELY]
-    result = paired_changes.summarise(
-        rows,
-        seeds=params.seeds,
-        steps=params.steps,
-        resamples=params.bootstrap,
-        seed=params.seed,
-    )
+    how: dict[str, Any] = {
+        "seeds": params.seeds,
+        "steps": params.steps,
+        "resamples": params.bootstrap,
+        "seed": params.seed,
+    }
+    layouts = {p.record.idx: p.record.layout for p in paired}
+    result = paired_changes.with_layouts(paired_changes.summarise(rows, **how), rows, layouts, **how)
     with ctx.writing(paths.T2IS) as out:
         out.mkdir()
         write_json(out / "results.json", result.as_dict())

@@ -100,7 +100,7 @@ def run(ctx: StageContext) -> None:
     from paco_core.benchmarks.published import T2IS_BENCH
     from paco_core.benchmarks.results import flat
     from paco_core.benchmarks.t2is_bench.measures import parts
-    from paco_core.benchmarks.t2is_bench.summary import figures
+    from paco_core.benchmarks.t2is_bench.summary import by_layout, figures
     from paco_core.benchmarks.t2is_bench.tables import tables
     from paco_core.benchmarks.t2is_bench.texts import Questions, read_criteria, read_panels
     from paco_core.benchmarks.tables import write_tables
@@ -133,6 +133,7 @@ def run(ctx: StageContext) -> None:
             table = _measured(sets, asked, counts, progress)
         draws = {"resamples": params.bootstrap, "seed": params.seed}
         found = {str(name): figures(rows, **draws) for name, rows in table.groupby("method", sort=False)}
+        layouts = by_layout(table, {s.record.idx: s.record.layout for s in sets}, **draws)
         failed = sum((part.measure.causes for part in asked.values()), Counter[str]())
         with ctx.writing(paths.T2IS_BENCH) as out:
             out.mkdir()
@@ -143,10 +144,17 @@ def run(ctx: StageContext) -> None:
                 "failed": dict(failed),
                 "published": [{"model": r.model, "source": r.source, "figures": dict(r.figures)} for r in T2IS_BENCH],
             }
+            if layouts:
+                result["layouts"] = {
+                    layout: {m: {name: value.as_dict() for name, value in row.items()} for m, row in methods.items()}
+                    for layout, methods in layouts.items()
+                }
             write_json(out / "results.json", plain(result))
             table.to_parquet(out / "per_set.parquet", index=False)
             labelled = {s.label: found[s.method] for s in sets}
-            write_tables(out, "T2IS-Bench", tables(labelled, asked, T2IS_BENCH))
+            labels = {s.method: s.label for s in sets}
+            named = {layout: {labels[m]: row for m, row in methods.items()} for layout, methods in layouts.items()}
+            write_tables(out, "T2IS-Bench", tables(labelled, asked, T2IS_BENCH, named))
     ctx.tracker.artifact(ctx.root / paths.T2IS_BENCH, "tables")
     flattened = {k: v for m, row in found.items() for name, e in row.items() for k, v in flat(f"{m}.{name}", e).items()}
     models = {f"{name}.": paths.POLICIES / name for name in {x.partition(".")[0] for x in found}}

@@ -20,7 +20,7 @@ from paco_core.benchmarks.consistency_rank import HeldOutRanking
 from paco_core.benchmarks.ranking_metrics import METRICS, rank_metrics
 from paco_core.benchmarks.set_measures import PanelDiversity
 from paco_core.benchmarks.unseen_prompts import unseen_prompts
-from paco_core.config.params import LoraParams
+from paco_core.config.params import LoraParams, Params, load
 from paco_core.io.contact_sheet import GAP, LINE, READABLE
 from paco_core.io.files import DataError, write_json
 from paco_core.painting import paint as painting
@@ -178,8 +178,6 @@ def policy_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_before_and_after_differ_by_the_adapter_alone(policy_folder: Path, tmp_path: Path) -> None:
     import torch
 
-    from paco_core.config.params import Params, load
-
     trained = FluxPolicy.load(str(policy_folder), "cpu", "float32")
     trained.add_adapter(LoraParams(rank=2, alpha=4, targets=["to_q", "to_v"]), seed=0)
     records = records_of(storybook_prompts(2, seed=0))
@@ -268,6 +266,38 @@ def test_changes_are_paired_picture_by_picture() -> None:
     shuffled = painted_table(0.2).sample(frac=1.0, random_state=0)
     assert paired_changes.summarise(shuffled, seeds=[0, 1], steps=4, resamples=100).metrics() == pytest.approx(figures)
     assert result.as_dict()["policies"]["p"]["128"]["gold_following"]["change"]["mean"] == pytest.approx(-0.02)
+
+
+def test_prompts_of_several_layouts_have_figures_of_each() -> None:
+    table, how = painted_table(0.0), {"seeds": [0, 1], "steps": 4, "resamples": 100}
+    wide = {f"q{n}" for n in range(4)}
+    table.loc[(table["when"] == AFTER) & table["prompt_id"].isin(wide), "gold_consistency"] += 0.3
+    whole = paired_changes.summarise(table, **how)  # type: ignore[arg-type]
+    layouts = {f"q{n}": "1x3" if f"q{n}" in wide else "2x2" for n in range(12)}
+    found = paired_changes.with_layouts(whole, table, layouts, **how)
+    figures = found.metrics()
+    assert figures["p.px64.gold_consistency.change"] == pytest.approx(0.1)
+    assert figures["p.px64.gold_consistency.1x3.change"] == pytest.approx(0.3)
+    assert figures["p.px64.gold_consistency.2x2.change"] == pytest.approx(0.0)
+    assert {name: figures[name] for name in whole.metrics()} == pytest.approx(whole.metrics(), nan_ok=True)
+    tree = found.as_dict()["layouts"]
+    assert {layout: part["prompts"] for layout, part in tree.items()} == {"1x3": 4, "2x2": 8}
+    alone = paired_changes.with_layouts(whole, table, dict.fromkeys(layouts, "2x2"), **how)
+    assert alone == whole and "layouts" not in alone.as_dict()
+
+
+def test_each_layout_is_painted_with_panels_of_one_size(policy_folder: Path) -> None:
+    mixed = [records_of(storybook_prompts(1, seed=0, layout=layout))[0] for layout in ("2x2", "1x3")]
+    mixed[1] = mixed[1].model_copy(update={"width": 192})  # square panels
+    params = load(Path(__file__).resolve().parents[2] / "params.yaml")
+    changes = {"eval_sizes": [32], "max_sequence_length": TEXT_LENGTH}
+    recipe = params.policies.recipes["flux_t2is"].model_copy(update=changes)
+    policy = FluxPolicy.load(str(policy_folder), "cpu", "float32")
+    painted = painting.paint_sizes(policy, "p", recipe, mixed, when=BEFORE, seeds=[0], steps=2)
+    assert {(p.record.layout, p.image.size, len(p.panels)) for p in painted} == {
+        ("2x2", (32, 32), 4),
+        ("1x3", (48, 16), 3),
+    }
 
 
 def test_a_picture_without_its_partner_is_an_error() -> None:

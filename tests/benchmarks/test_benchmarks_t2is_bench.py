@@ -24,7 +24,8 @@ from paco_core.benchmarks.t2is_bench.alignment import AlignmentWithTexts
 from paco_core.benchmarks.t2is_bench.consistency import ConsistencyByCriteria
 from paco_core.benchmarks.t2is_bench.predictor import Predictor
 from paco_core.benchmarks.t2is_bench.sets import painted_sets, read_records, sets_elsewhere, write_painted
-from paco_core.benchmarks.t2is_bench.summary import figures
+from paco_core.benchmarks.t2is_bench.summary import by_layout, figures
+from paco_core.benchmarks.t2is_bench.tables import tables
 from paco_core.benchmarks.t2is_bench.texts import Questions, read_criteria, read_panels
 from paco_core.benchmarks.t2is_bench.workers import aesthetics, vqascore
 from paco_core.config.params_benchmarks import AlignmentParams, JudgeParams, PredictorParams
@@ -140,6 +141,21 @@ def test_panels_weigh_alike_in_alignment_and_sets_in_consistency() -> None:
     found = figures(table, resamples=50)
     assert found["entity"].mean == pytest.approx(0.75) and found["identity"].mean == pytest.approx(0.5)
     assert "average" not in found and "aesthetics" not in found
+
+
+def test_sets_of_several_layouts_have_rows_of_each() -> None:
+    table = sets(identity=[0.2, 0.4, 0.9, 1.0]).assign(method=["before", "after"] * 2, prompt_id=["a", "a", "b", "b"])
+    found = by_layout(table, {"a": "2x2", "b": "1x3"}, resamples=50)
+    means = {(layout, m): row["identity"].mean for layout, rows in found.items() for m, row in rows.items()}
+    assert means == pytest.approx(
+        {("2x2", "before"): 0.2, ("2x2", "after"): 0.4, ("1x3", "before"): 0.9, ("1x3", "after"): 1.0}
+    )
+    assert by_layout(table, {"a": "2x2", "b": "2x2"}) == {}
+    whole = {m: figures(rows, resamples=50) for m, rows in table.groupby("method")}
+    *before, last = tables(whole, {}, [], found)
+    assert last.title == "T2IS-Bench by layout" and last.detail and len(last.head) == len(last.rows[0])
+    assert [row[:2] for row in last.rows] == [["before", "2x2"], ["after", "2x2"], ["before", "1x3"], ["after", "1x3"]]
+    assert tables(whole, {}, [], {}) == before
 
 
 def test_intervals_are_over_prompts() -> None:

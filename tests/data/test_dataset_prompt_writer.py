@@ -83,7 +83,9 @@ def test_other_layouts_have_their_number_of_panels(tmp_path: Path) -> None:
 def test_layouts_are_written_in_turn_and_asked_for_once(tmp_path: Path) -> None:
     def answer(body: dict[str, Any], _number: int) -> Raw:
         (panels,) = re.findall(r"Layout: (\d) panels", text_of(body))
-        return completion({"prompts": [form(f"{asked(body)[0]} {panels}", panels=int(panels))]})
+        kind, had = asked(body)
+        names = [f"{kind} {panels} {len(had) + n}" for n in range(5)]
+        return completion({"prompts": [form(name, panels=int(panels)) for name in names]})
 
     with ChatServer(answer) as server:
         made = run(server, tmp_path, 65, layout=["2x2", "1x3"]).records

@@ -16,6 +16,8 @@ from paco_core.benchmarks.statistics import LEVEL, Estimate
 from paco_core.benchmarks.t2is_bench.texts import ASPECTS, DIMENSIONS
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import pandas as pd
 
 PARTS = {
@@ -59,6 +61,28 @@ def figures(table: pd.DataFrame, *, resamples: int = 2000, seed: int = 0) -> dic
     if all(part in means for part in WEIGHTS):
         means["average"] = sum((weight * means[part] for part, weight in WEIGHTS.items()), np.zeros(len(draws)))
     return {name: _estimate(values, len(table), len(prompts), missing.get(name, 0)) for name, values in means.items()}
+
+
+def by_layout(
+    table: pd.DataFrame, layouts: Mapping[str, str], *, resamples: int = 2000, seed: int = 0
+) -> dict[str, dict[str, dict[str, Estimate]]]:
+    """Layout -> method -> :func:`figures` of its sets; nothing where all prompts are of one layout.
+
+    Args:
+        table: as of :func:`figures`, with the column ``method``.
+        layouts: of the prompts, by id.
+    """
+    names = list(dict.fromkeys(layouts.values()))
+    if len(names) < 2:
+        return {}
+    given = table["prompt_id"].map(layouts)
+    return {
+        name: {
+            str(method): figures(rows, resamples=resamples, seed=seed)
+            for method, rows in table[given == name].groupby("method", sort=False)
+        }
+        for name in names
+    }
 
 
 def _estimate(values: np.ndarray, rows: int, prompts: int, missing: int) -> Estimate:

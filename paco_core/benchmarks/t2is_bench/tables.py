@@ -23,20 +23,20 @@ PUBLISHED_JUDGES = {"average_qwen": "average, Qwen2.5-VL-7B", "average_gemma": "
 
 
 def tables(
-    figures: Mapping[str, Mapping[str, Estimate]], parts: Mapping[str, BenchmarkPart], published: Sequence[PublishedRow]
+    figures: Mapping[str, Mapping[str, Estimate]],
+    parts: Mapping[str, BenchmarkPart],
+    published: Sequence[PublishedRow],
+    layouts: Mapping[str, Mapping[str, Mapping[str, Estimate]]],
 ) -> list[ResultTable]:
     """Methods with their figures, who judged each part, and the published averages in a table of their own.
 
     The published averages have judges of their own and are of all 596 prompts: they never share a column with ours.
+
+    Args:
+        figures: by method.
+        layouts: the same by layout, where sets have several.
     """
-    rows = [
-        [
-            name,
-            *(number(row[column].mean) if column in row else "–" for column in COLUMNS),
-            interval(row["average"]) if "average" in row else "–",
-        ]
-        for name, row in figures.items()
-    ]
+    rows = [[name, *_cells(row)] for name, row in figures.items()]
     notes = [
         f"{part}: {found.judge}" + (f", {WORDINGS[found.wording]}" if found.wording else "")
         for part, found in parts.items()
@@ -51,6 +51,7 @@ def tables(
     )
     head = ["method", *COLUMNS, "average"]
     elsewhere = [[row.model, *(number(row.figures[name]) for name in PUBLISHED_JUDGES)] for row in published]
+    split = [[name, layout, *_cells(row)] for layout, methods in layouts.items() for name, row in methods.items()]
     note = "Averages on all 596 prompts of T2IS-Bench, consistency judged by the model that the column names."
     return [
         ResultTable("T2IS-Bench", head, rows, notes),
@@ -60,4 +61,13 @@ def tables(
             elsewhere,
             [note, *dict.fromkeys(row.source for row in published)],
         ),
+        *([ResultTable("T2IS-Bench by layout", ["method", "layout", *head[1:]], split, detail=True)] if split else []),
+    ]
+
+
+def _cells(row: Mapping[str, Estimate]) -> list[str]:
+    """The figures of a method's sets, and their average with its interval."""
+    return [
+        *(number(row[column].mean) if column in row else "–" for column in COLUMNS),
+        interval(row["average"]) if "average" in row else "–",
     ]
