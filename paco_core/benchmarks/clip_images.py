@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import open_clip
 import torch
 
-from paco_core.io.files import DataError
-from paco_core.io.hub import from_hub
 from paco_core.io.imports import uncollected
+from paco_core.io.weights import load_open_clip
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from PIL.Image import Image
 
 BATCH = 256
@@ -28,16 +27,9 @@ class ClipImages:
         """Load the model.
 
         Raises:
-            DataError: when the folder holds no open_clip model.
+            DataError: when the folder holds no open_clip model, or its weights are not whole.
         """
-        name = str(model)
-        if not name.startswith("hf-hub:"):
-            if not (Path(name) / "open_clip_config.json").is_file():
-                raise DataError(f"{name}: no open_clip model there (open_clip_config.json is missing)")
-            name = f"local-dir:{name}"
-        with from_hub(model):
-            self.model, _, self.preprocess = open_clip.create_model_and_transforms(name, device=device)
-        self.model.eval()
+        self.model, self.preprocess, _ = load_open_clip(str(model), device)
 
     @property
     def device(self) -> torch.device:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from pathlib import Path
@@ -19,7 +18,7 @@ from paco_core.data.records.edit_records import of_part, read_edit_prompts
 from paco_core.data.records.records import PromptRecord, read_prompts
 from paco_core.io import paths
 from paco_core.io.check_report import CheckReport
-from paco_core.io.files import DataError, read_json, read_table
+from paco_core.io.files import DataError, md5_of, read_json, read_table
 from paco_core.io.shards import TAR, ShardReader
 
 SAMPLED_PICTURES = 64
@@ -306,7 +305,7 @@ def _md5(reader: ShardReader, row: dict[Hashable, Any]) -> str:
     reader.read(row["id"])
     with (Path(row["folder"]) / TAR).open("rb") as tar:
         tar.seek(row["offset"])
-        return hashlib.md5(tar.read(row["size"]), usedforsecurity=False).hexdigest()
+        return md5_of(tar.read(row["size"]))
 
 
 def _failed(name: str, description: str, severity: str = "ERROR") -> CheckReport:

@@ -9,7 +9,6 @@ Columns of the tables: those of ``stepfun-ai/GEdit-Bench``, or ``prompt`` and ``
 
 from __future__ import annotations
 
-import hashlib
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from paco_core.data.records.records import Id, Words, first_fault
 from paco_core.io.atomic import atomic
-from paco_core.io.files import DataError, UniqueIds, digest, write_json, write_jsonl
+from paco_core.io.files import DataError, UniqueIds, digest, md5_of, write_json, write_jsonl
 from paco_core.io.pictures import decode_image
 from paco_core.io.rejected import Rejected
 from paco_core.io.shards import encode_png
@@ -121,4 +120,4 @@ def _usable(entry: dict[str, Any]) -> tuple[_Row, str, bytes]:
         png = encode_png(decode_image(row.input_image.bytes, "input_image"))
     except DataError as error:
         raise DataError(f"picture: {error}") from None
-    return row, hashlib.md5(png, usedforsecurity=False).hexdigest()[:16], png
+    return row, md5_of(png)[:16], png

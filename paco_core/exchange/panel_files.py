@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paco_core.io.files import inside
+from paco_core.io.files import inside, md5_of
 from paco_core.io.pictures import decode_image, read_encoded
 from paco_core.io.shards import encode_png, write_shard
 
@@ -54,7 +53,7 @@ class PictureFiles(Mapping[str, bytes]):
         """
         if path not in self._known:
             png, (width, height) = self._png(path)
-            md5 = hashlib.md5(png, usedforsecurity=False).hexdigest()
+            md5 = md5_of(png)
             name = md5[:16]
             self._known[path] = name
             self.paths.setdefault(name, path)

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 #: Panels of each of N pictures and its prompt -> measures (N,) that no reward may see (the embedded world's truth).
 Gold = Callable[[list[list["Image"]], list[PromptRecord]], dict[str, np.ndarray]]
-SHEET_COLUMNS = 8
 
 
 @dataclass(frozen=True)
@@ -144,13 +143,3 @@ def _combined(scores: Scores, rewards: RewardSet, prompts: int) -> float:
 def beside(references: Sequence[Image], picture: Image) -> Image:
     """Reference pictures, brought to the height of their edit, and the edit to their right."""
     return in_a_row([*references, picture], picture.height)
-
-
-def sheet(pictures: Sequence[Image], columns: int = SHEET_COLUMNS) -> Image:
-    """Pictures side by side, for people; cells are as large as the largest."""
-    wide = min(columns, len(pictures))
-    width, height = max(p.width for p in pictures), max(p.height for p in pictures)
-    page = pil.new("RGB", (wide * width, -(-len(pictures) // wide) * height), "white")
-    for place, picture in enumerate(pictures):
-        page.paste(picture, (place % wide * width, place // wide * height))
-    return page

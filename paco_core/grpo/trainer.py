@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paco_core.grpo.early_stop import stops
-from paco_core.grpo.evaluation import Evaluation, Evaluator, beside, sheet
+from paco_core.grpo.evaluation import Evaluation, Evaluator, beside
 from paco_core.grpo.figures import (
     Row,
     evaluated,
@@ -31,6 +31,7 @@ from paco_core.grpo.learner import Learner
 from paco_core.grpo.online import Epochs
 from paco_core.grpo.outcome import Outcome, Reports
 from paco_core.io.atomic import atomic
+from paco_core.io.contact_sheet import tiled
 from paco_core.runtime.checkpoints import alone
 from paco_core.training.checkpoint import Checkpoint, latest, save
 from paco_core.training.log import LOG, write_log
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from paco_core.grpo.prompt_split import PromptSplit
     from paco_core.training.processes import Processes
 
-SHEET_PICTURES = 16
+SHEET_PICTURES, SHEET_COLUMNS = 16, 8
 BEFORE = "samples-before"  # beside the checkpoints: a run that goes on does not paint them again
 BEFORE_SCORES = "scores-before.json"
 
@@ -191,7 +192,7 @@ class Trainer:
             for side, pictures in evaluation.pictures.items():
                 shown = list(zip(owners, pictures, strict=True))[:SHEET_PICTURES]
                 cells = [p if self.split.reference is None else beside(self.split.reference(r), p) for r, p in shown]
-                self.reports.picture(sheet(cells), f"unseen_{side}px", epoch)
+                self.reports.picture(tiled(cells, SHEET_COLUMNS), f"unseen_{side}px", epoch)
         return evaluation
 
     def _start(self, store: Path) -> Start:

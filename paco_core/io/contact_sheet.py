@@ -60,6 +60,18 @@ def contact_sheet(
     return sheet
 
 
+def tiled(pictures: Sequence[Image], columns: int) -> Image:
+    """Pictures as they are, row by row and edge to edge on white; cells are as large as the largest."""
+    from PIL import Image as pil
+
+    columns = min(columns, len(pictures))
+    width, height = max(p.width for p in pictures), max(p.height for p in pictures)
+    sheet = pil.new("RGB", (columns * width, -(-len(pictures) // columns) * height), "white")
+    for place, picture in enumerate(pictures):
+        sheet.paste(picture, (place % columns * width, place // columns * height))
+    return sheet
+
+
 def _wrapped(text: str, fits: Callable[[str], bool], most: int | None = None) -> list[str]:
     """The text in lines that fit, broken where it is and between words; what is beyond ``most`` lines is left out."""
     lines: list[str] = []

@@ -287,6 +287,11 @@ def digest(value: Any, length: int = 12) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:length]
 
 
+def md5_of(data: bytes) -> str:
+    """MD5 by which a file of these bytes is named and compared, as DVC does."""
+    return hashlib.md5(data, usedforsecurity=False).hexdigest()
+
+
 def folder_digest(folder: Path, length: int = 32) -> str:
     """MD5 over names and contents of all files below a folder, in sorted order.
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, Union
 
 from paco_core.io import decoding
 from paco_core.io.decoding import MAX_BYTES, EncodedPicture, Undecodable, read_head
-from paco_core.io.files import DataError
+from paco_core.io.files import DataError, md5_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -131,7 +130,7 @@ def pictures_of(given: Picture | Sequence[Picture]) -> list[Image]:
 def picture_digest(picture: Image) -> str:
     """MD5 of a picture's mode, size and pixels, however it is encoded."""
     head = f"{picture.mode} {picture.width}x{picture.height} ".encode()
-    return hashlib.md5(head + picture.tobytes(), usedforsecurity=False).hexdigest()
+    return md5_of(head + picture.tobytes())
 
 
 def picture_digests(pictures: Sequence[Image]) -> list[str]:

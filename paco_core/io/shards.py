@@ -7,7 +7,6 @@ Thousands of loose files would cost DVC seconds to hash and link; one tar costs 
 
 from __future__ import annotations
 
-import hashlib
 import io
 import tarfile
 from collections.abc import Mapping, Sequence
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paco_core.io.decoding import MAX_BYTES
-from paco_core.io.files import DataError, checked_name, read_table
+from paco_core.io.files import DataError, checked_name, md5_of, read_table
 from paco_core.io.pictures import decode_image
 
 if TYPE_CHECKING:
@@ -150,7 +149,7 @@ class ShardReader:
         with tar.open("rb") as stream:
             stream.seek(offset)
             data = stream.read(size)
-        if row.get("md5") and hashlib.md5(data, usedforsecurity=False).hexdigest() != row["md5"]:
+        if row.get("md5") and md5_of(data) != row["md5"]:
             raise DataError(
                 f"{tar}:{row['member']}: its bytes do not match its md5 in {INDEX}: the file was damaged or "
                 "changed; delete the shard and run `dvc repro grids`"

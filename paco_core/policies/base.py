@@ -5,7 +5,6 @@ A family is one file with a class that follows :class:`Policy`, and one entry in
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol, Union
 
 from paco_core.config.references import model_at
 from paco_core.io.files import DataError
+from paco_core.io.seeds import seed_of
 from paco_core.policies.families import Family, Task, family_of, refuse_text_window
 from paco_core.runtime.code.stage_code import library_digest
 
@@ -46,8 +46,7 @@ class NoiseKey:
 
     @property
     def generator_seed(self) -> int:
-        text = f"{self.prompt_id}|{self.image}|{self.seed}|{self.step}"
-        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
+        return seed_of(self.prompt_id, self.image, self.seed, self.step)
 
 
 def sized(name: str, size: Size) -> str:

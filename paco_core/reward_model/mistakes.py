@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from PIL import Image, ImageDraw, ImageFont
 
 from paco_core.reward_model.examples import Example
@@ -24,14 +22,4 @@ def mistake(example: Example, score: float) -> Image.Image:
     lines = f"label {label}, score {score:.3f}\npair {example.id}"
     draw = ImageDraw.Draw(sheet)
     draw.multiline_text((GAP, SIDE + 2 * GAP), lines, INK, ImageFont.load_default(15), spacing=3)
-    return sheet
-
-
-def contact_sheet(pictures: Sequence[Image.Image], columns: int = 2) -> Image.Image:
-    """Pictures of one size in rows, in reading order."""
-    wide, high = pictures[0].size
-    rows = -(-len(pictures) // columns)
-    sheet = Image.new("RGB", (wide * min(columns, len(pictures)), high * rows), PAPER)
-    for number, picture in enumerate(pictures):
-        sheet.paste(picture, (number % columns * wide, number // columns * high))
     return sheet

@@ -177,11 +177,12 @@ def _published(ctx: StageContext, validation: list[Example]) -> None:
 
 def _show(ctx: StageContext, seen: RewardEvaluation, mistakes: list[tuple[Example, float]]) -> None:
     """The confusion table and the most wrong pairs, for people."""
-    from paco_core.reward_model.mistakes import contact_sheet, mistake
+    from paco_core.io.contact_sheet import tiled
+    from paco_core.reward_model.mistakes import mistake
 
     ctx.tracker.text(seen.confusion(), "validation/confusion.md")
     pictures = [mistake(example, score) for example, score in mistakes]
     for place, picture in enumerate(pictures):
         ctx.tracker.image(picture, "most_wrong", place)
     if pictures:
-        ctx.image(contact_sheet(pictures), "most_wrong_pairs")
+        ctx.image(tiled(pictures, 2), "most_wrong_pairs")

@@ -8,7 +8,7 @@ import io
 import pytest
 from PIL import Image
 
-from paco_core.io.contact_sheet import GAP, LINE, LINES, PREVIEW_BYTES, READABLE, contact_sheet, preview_markdown
+from paco_core.io.contact_sheet import GAP, LINE, LINES, PREVIEW_BYTES, READABLE, contact_sheet, preview_markdown, tiled
 
 
 def test_pictures_lie_row_by_row_in_their_proportions() -> None:
@@ -21,6 +21,17 @@ def test_pictures_lie_row_by_row_in_their_proportions() -> None:
     assert contact_sheet([red], columns=6, cell=32).size == (32, 32)
     with pytest.raises(ValueError, match="of 0 pictures"):
         contact_sheet([], columns=2)
+
+
+def test_tiles_lie_edge_to_edge_in_cells_as_large_as_the_largest() -> None:
+    red, blue = Image.new("RGB", (64, 64), "red"), Image.new("RGB", (32, 48), "blue")
+    page = tiled([red, blue, red], columns=2)
+    assert page.size == (128, 128)
+    assert [page.getpixel(p) for p in ((63, 63), (64, 0), (95, 47), (0, 64))] == [
+        (255, 0, 0), (0, 0, 255), (0, 0, 255), (255, 0, 0),
+    ]  # fmt: skip
+    assert page.getpixel((96, 0)) == page.getpixel((64, 64)) == (255, 255, 255)
+    assert tiled([blue], columns=8).size == blue.size
 
 
 def ink(sheet: Image.Image, box: tuple[int, int, int, int]) -> int:

@@ -24,7 +24,7 @@ from paco_core.reward_model.evaluation import calibration_error, evaluate, most_
 from paco_core.reward_model.examples import Example, read_examples
 from paco_core.reward_model.items import answer_module, tokenise
 from paco_core.reward_model.merging import merge
-from paco_core.reward_model.mistakes import contact_sheet, mistake
+from paco_core.reward_model.mistakes import mistake
 from paco_core.reward_model.network import Network
 from paco_core.reward_model.scorer import Scorer
 from paco_core.reward_model.yes_probability import Score
@@ -330,8 +330,6 @@ def test_the_confusion_table_and_the_most_wrong_pairs() -> None:
     assert "| label No | 2 | 0 |" in seen.confusion() and "no score: 1" in seen.confusion()
     worst = most_wrong(examples, seen.scores)
     assert [(example.id, score) for example, score in worst] == [("p1", 0.9), ("p2", 0.6)]
-    pictures = [mistake(example, score) for example, score in worst]
-    assert contact_sheet(pictures).size == (2 * pictures[0].width, pictures[0].height)
     red = Example("p", (Image.new("RGB", (8, 4), "red"),) * 2, "?", "No.")
     shown = mistake(red, 0.9)
     assert shown.getpixel((20, 20)) == (255, 0, 0) == shown.getpixel((shown.width - 20, 20))

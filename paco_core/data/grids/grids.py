@@ -9,7 +9,6 @@ stage's outs (DVC deletes outs before a run), so that a killed shard goes on whe
 from __future__ import annotations
 
 import gc
-import hashlib
 import os
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +22,8 @@ from paco_core.data.grids.divided import refuse_undivided
 from paco_core.data.grids.text_to_image import Request
 from paco_core.data.records.records import PromptRecord
 from paco_core.io.content import content_of
-from paco_core.io.files import DataError, digest
+from paco_core.io.files import DataError, digest, md5_of
+from paco_core.io.seeds import seed_of
 from paco_core.io.shards import GRID_COLUMNS, encode_png, write_shard
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class GridJob:
 
 def noise_seed(prompt_id: str, seed: int) -> int:
     """Seed of a picture's noise, from prompt id and seed alone."""
-    return int.from_bytes(hashlib.sha256(f"{prompt_id}|{seed}".encode()).digest()[:8], "big") >> 1
+    return seed_of(prompt_id, seed)
 
 
 def grid_jobs(records: Sequence[PromptRecord], seeds: Sequence[int], recipe: Painting) -> list[GridJob]:
@@ -222,7 +222,7 @@ def write_grids(folder: Path, jobs: Sequence[GridJob], finished: Finished) -> No
             "layout": job.record.layout,
             "height": job.record.height,
             "width": job.record.width,
-            "md5": hashlib.md5(finished[job.id], usedforsecurity=False).hexdigest(),
+            "md5": md5_of(finished[job.id]),
         }
         for job in jobs
     ]

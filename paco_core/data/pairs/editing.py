@@ -7,7 +7,6 @@ beside the pairs, each a grid of one panel.
 
 from __future__ import annotations
 
-import hashlib
 import random
 from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
@@ -20,7 +19,7 @@ from paco_core.config.params import EditQuestion
 from paco_core.data.pairs.answers import NO, YES, fault, normalised
 from paco_core.data.pairs.pairs import Pair
 from paco_core.data.records.records import Words, first_fault, panel_ref
-from paco_core.io.files import DataError, digest, inside, read_jsonl
+from paco_core.io.files import DataError, digest, inside, md5_of, read_jsonl
 from paco_core.io.pictures import read_image
 from paco_core.io.rejected import Rejected
 from paco_core.io.shards import encode_png, write_shard
@@ -96,7 +95,7 @@ class EditingPairs:
 
     def _picture(self, image: Image, source: str | None) -> str:
         png = encode_png(image)
-        md5 = hashlib.md5(png, usedforsecurity=False).hexdigest()
+        md5 = md5_of(png)
         name = md5[:16]
         if name not in self.pictures:
             self.pictures[name] = png

@@ -5,7 +5,6 @@ Rows that share a picture (GEdit-Bench has an English and a Chinese one about ea
 
 from __future__ import annotations
 
-import hashlib
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from paco_core.data.records.edit_records import FILE, SHARD, EditRecord, connected
 from paco_core.data.records.records import Id, Words, first_fault
 from paco_core.io.content import file_content
-from paco_core.io.files import DataError, UniqueIds, digest, inside, read_jsonl, write_jsonl
+from paco_core.io.files import DataError, UniqueIds, digest, inside, md5_of, read_jsonl, write_jsonl
 from paco_core.io.pictures import decode_image, image_size, read_image
 from paco_core.io.rejected import Rejected
 from paco_core.io.shards import encode_png, write_shard
@@ -64,7 +63,7 @@ class EditPrompts:
     def picture(self, image: Image) -> str:
         """Keep a picture; its id is its content's, so that the same picture is the same wherever it comes from."""
         png = encode_png(image)
-        name = hashlib.md5(png, usedforsecurity=False).hexdigest()[:16]
+        name = md5_of(png)[:16]
         self.pictures[name], self._sizes[name] = png, image.size
         return name
 
@@ -117,8 +116,7 @@ class EditPrompts:
     def write(self, out: Path) -> None:
         """Write records and pictures to the folder ``out``."""
         rows = [
-            {"id": name, "md5": hashlib.md5(png, usedforsecurity=False).hexdigest()}
-            | dict(zip(("width", "height"), self._sizes[name], strict=True))
+            {"id": name, "md5": md5_of(png)} | dict(zip(("width", "height"), self._sizes[name], strict=True))
             for name, png in self.pictures.items()
         ]
         write_shard(out / SHARD, rows, self.pictures)

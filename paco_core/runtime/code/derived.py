@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 
 from dvc_project.derived import Derived
 from paco_core.config.params import ParamsError
-from paco_core.io.files import DataError
+from paco_core.io.files import DataError, md5_of
 from paco_core.runtime.code.stage_code import StageCodes, recorded
 
 
@@ -18,6 +17,6 @@ def present_code(root: Path) -> Derived:
     except (DataError, ParamsError):
         return Derived()
     return Derived(
-        {path: hashlib.md5(code.text.encode(), usedforsecurity=False).hexdigest() for path, code in files.items()},
+        {path: md5_of(code.text.encode()) for path, code in files.items()},
         lambda path, md5: files[path].changes(recorded(root, path, md5)),
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from dvc_project.hashing import Workspace
 from dvc_project.lockfile import Inputs
 from dvc_project.project import stages_of
 from dvc_project.yaml import select
-from paco_core.io.files import read_yaml
+from paco_core.io.files import md5_of, read_yaml
 from paco_core.runtime.code.stage_code import StageCode, StageCodes, is_code
 
 
@@ -38,7 +37,7 @@ def present_inputs(root: Path, label: str, made_of: StageCode | None = None) -> 
     deps = {dep: str(workspace.md5(dep)) for dep in data}
     if code:
         text = (made_of or StageCodes.present(root).of(stage.group, stage.item)).text
-        deps |= {dep: hashlib.md5(text.encode(), usedforsecurity=False).hexdigest() for dep in code}
+        deps |= {dep: md5_of(text.encode()) for dep in code}
     return Inputs({dep: deps[dep] for dep in stage.deps}, present_params(root, stage.params))
 
 
