@@ -16,7 +16,13 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 HERE = Path(sysconfig.get_paths()["purelib"])
-SCRIPT = "#!{python}\nimport sys\nfrom {module} import {name}\nsys.exit({attr}())\n"
+# As pip writes it: a process that Python's multiprocessing starts imports it again, and must not run it.
+SCRIPT = """#!{python}
+import sys
+from {module} import {name}
+if __name__ == "__main__":
+    sys.exit({attr}())
+"""
 OURS = ("paco-rl", "dvc-project", "dagster-dvc")
 
 
