@@ -6,11 +6,11 @@ import warnings
 
 import dagster as dg
 
-from dagster_dvc import build_dvc_sources, build_in_sync_checks
+from dagster_dvc import build_dvc_sources, build_in_sync_checks, in_process_if_up_to_date
 from pipelines.antlr import antlr_problem
 from pipelines.defs import schedules
 from pipelines.defs.checks import stage_checks
-from pipelines.defs.graph import PROJECT
+from pipelines.defs.graph import PROJECT, TRANSLATOR
 from pipelines.defs.operations import assets as operations
 from pipelines.defs.resources import resources
 from pipelines.defs.sensors import sensors
@@ -23,6 +23,12 @@ if problem := antlr_problem():
 with warnings.catch_warnings(action="ignore", category=dg.BetaWarning):  # source links: it says so once an asset
     others = dg.with_source_code_references(dg.load_assets_from_modules([serving, operations]))
 
+# A process a step, forked from one that has the definitions and what most checks import: a run of everything has
+# seventy steps.
+PROCESSES = dg.multiprocess_executor.configured(
+    {"start_method": {"forkserver": {"preload_modules": ["pipelines.definitions", "paco_core.data.checks"]}}}
+)
+
 defs = dg.Definitions(
     assets=[*ASSETS, *others, *build_dvc_sources(PROJECT)],
     asset_checks=[
@@ -34,9 +40,5 @@ defs = dg.Definitions(
     schedules=schedules.SCHEDULES,
     sensors=sensors(),
     resources=resources(),
-    executor=dg.multiprocess_executor.configured(
-        # A process a step, forked from one that has the definitions and what most checks import: a run of everything
-        # has seventy steps.
-        {"start_method": {"forkserver": {"preload_modules": ["pipelines.definitions", "paco_core.data.checks"]}}}
-    ),
+    executor=in_process_if_up_to_date(PROCESSES, PROJECT, TRANSLATOR),
 )

@@ -51,9 +51,16 @@ def _finite(value: str | int | float) -> str | int | float:
 def _asset_check(asset: str, check: Check) -> dg.AssetChecksDefinition:
     def run(context):  # type: ignore[no-untyped-def] # Dagster reads annotations, and cannot read them as texts
         item = context.partition_key if context.has_partition_key else None
-        return as_result(*check.reports(ROOT, item))
+        return _printed(context, check.name, as_result(*check.reports(ROOT, item)))
 
     return dg.asset_check(asset=asset, name=check.name, description=check.says, blocking=check.blocking)(run)
+
+
+def _printed(context: dg.AssetCheckExecutionContext, name: str, result: dg.AssetCheckResult) -> dg.AssetCheckResult:
+    """The result; one that did not pass has a line in the log, where a terminal shows it."""
+    if not result.passed:
+        context.log.warning("%s failed: %s", name, result.description)
+    return result
 
 
 def _figures_hold(asset: str) -> dg.AssetChecksDefinition:
@@ -63,6 +70,7 @@ def _figures_hold(asset: str) -> dg.AssetChecksDefinition:
     def figures_hold(context):  # type: ignore[no-untyped-def]
         from paco_core.benchmarks import checks
 
-        return as_result(checks.figures_hold(*last_two_versions(context.instance, dg.AssetKey(asset))))
+        found = checks.figures_hold(*last_two_versions(context.instance, dg.AssetKey(asset)))
+        return _printed(context, "figures_hold", as_result(found))
 
     return figures_hold

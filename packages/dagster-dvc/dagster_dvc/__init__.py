@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from dagster_dvc.assets import build_dvc_assets, build_dvc_sources, dvc_asset
     from dagster_dvc.checks import build_in_sync_checks
     from dagster_dvc.component import DvcProjectComponent
+    from dagster_dvc.executor import in_process_if_up_to_date
     from dagster_dvc.job import build_whole_graph_job
     from dagster_dvc.reproduction import Reproduction
     from dagster_dvc.resource import DvcResource
@@ -34,6 +35,7 @@ __all__ = [
     "build_in_sync_checks",
     "build_whole_graph_job",
     "dvc_asset",
+    "in_process_if_up_to_date",
 ]
 _WITH_DAGSTER = {
     "DagsterDvcTranslator": "translator",
@@ -46,6 +48,7 @@ _WITH_DAGSTER = {
     "build_in_sync_checks": "checks",
     "build_whole_graph_job": "job",
     "dvc_asset": "assets",
+    "in_process_if_up_to_date": "executor",
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import dagster as dg
 from dagster._core.definitions.assets.graph.asset_graph import AssetGraph
@@ -33,6 +34,7 @@ class WholeGraphJob(UnresolvedAssetJobDefinition):
             asset_graph=get_asset_graph_for_job(asset_graph, self.selection, allow_different_partitions_defs=True),
             allow_different_partitions_defs=True,
             resource_defs=resource_defs,
+            config=self.config,
             description=self.description,
             executor_def=default_executor_def,
         )
@@ -44,8 +46,11 @@ def build_whole_graph_job(
     *,
     translator: DagsterDvcTranslator | None = None,
     exclude: Sequence[str] = (),
+    config: Mapping[str, Any] | None = None,
 ) -> WholeGraphJob:
     """The job that materialises every asset of a project but those of ``exclude``, with its checks, in one run.
+
+    ``config`` is its run config where a run gives none.
 
     Raises:
         DvcProjectError: when partitions read partitions: Dagster looks for the run's partition key then.
@@ -62,5 +67,6 @@ def build_whole_graph_job(
     return WholeGraphJob(
         name=name,
         selection=dg.AssetSelection.assets(*(chosen.get_asset_key(group) for group in groups)),
+        config=config,
         description="Everything of dvc.yaml, all partitions: what is out of date runs, and blocking checks hold",
     )
