@@ -20,8 +20,8 @@ PLACE = f"{FIRST}/rounds"
 class AskParams(Section):
     count: Positive | None = None
     """rankings of a round's own pictures that are asked for; null = all"""
-    choose: Literal["random", "uncertain"] = "random"
-    """which: drawn, or those on which the judge before is nearest to P(Yes) = 0.5"""
+    choose: Literal["random", "uncertain", "disagree"] = "random"
+    """which: drawn; on which the judge before is nearest to P(Yes) = 0.5; or furthest from the held-out judge"""
     random_share: Fraction = 0.2
     """share of `count` that is drawn where the judge chooses, to examine it without the bias of its choice"""
 

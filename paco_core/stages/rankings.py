@@ -70,10 +70,11 @@ def _of_round(ctx: StageContext) -> None:
 
 
 def _doubts(ctx: StageContext, table: pd.DataFrame) -> list[float]:
-    """How far from 0.5 the judge of the round before is, as a mean over the candidates of each instance."""
+    """Where the judge of the round before is sure, or of one mind with the held-out judge, as ``rounds.ask`` says."""
+    from paco_core.data.annotation.asking import agreement, certainty
     from paco_core.data.records.panels import PanelStore
     from paco_core.data.records.records import read_prompts
-    from paco_core.reward_model.certainty import certainty
+    from paco_core.reward_model.asked import answers
     from paco_core.reward_model.instructions import render
 
     reward, panel = ctx.params.reward, PanelStore.below(ctx.read(paths.GRIDS)).panel
@@ -83,10 +84,15 @@ def _doubts(ctx: StageContext, table: pd.DataFrame) -> list[float]:
         for prompt, reference, candidates in table[["prompt_id", "reference", "candidates"]].itertuples(index=False)
         for candidate in candidates
     ]
-    with ctx.progress(len(pairs), "questions") as progress:
-        sure = iter(certainty(ctx.read_before(paths.REWARD_MERGED), reward, pairs, progress.advance))
-    each = [[next(sure) for _ in candidates] for candidates in table["candidates"]]
-    return [sum(values) / len(values) for values in each]
+    judges: list[str | Path] = [ctx.read_before(paths.REWARD_MERGED)]
+    if ctx.params.rounds.ask.choose == "disagree":
+        judges.append(ctx.model(ctx.params.held_out_judge))
+    found = []
+    with ctx.progress(len(judges) * len(pairs), "questions") as progress:
+        for judge in judges:
+            given = iter(answers(judge, reward, pairs, progress.advance))
+            found.append([[next(given) for _ in candidates] for candidates in table["candidates"]])
+    return agreement(*found) if len(found) > 1 else certainty(found[0])
 
 
 def _write(ctx: StageContext, table: pd.DataFrame, **figures: float) -> None:

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from paco_core.config.params_rounds import AskParams
-from paco_core.data.annotation.asking import ASKED, chosen, drawn_at_random
+from paco_core.data.annotation.asking import ASKED, agreement, certainty, chosen, drawn_at_random
 
 TABLE = pd.DataFrame({"instance_id": [f"i{n:02d}" for n in range(20)]})
 # The later, the nearer to a coin's toss.
@@ -57,3 +57,15 @@ def test_a_judge_is_examined_on_what_no_judge_chose_among_a_rounds_own() -> None
     assert found == set(own["instance_id"][own[ASKED] == "random"])
     assert len(found) == 3 and found.isdisjoint(earlier["instance_id"])
     assert drawn_at_random(own.assign(asked="all"), TABLE[:0]) == set(own["instance_id"])
+
+
+def test_judges_disagree_where_they_order_candidates_otherwise_not_where_one_is_more_lenient() -> None:
+    one = [[0.2, 0.4, 0.6], [0.2, 0.4, 0.6], [0.5, 0.5]]
+    other = [[0.3, 0.5, 0.7], [0.6, 0.4, 0.2], [0.5, 0.5]]
+    assert agreement(one, other) == pytest.approx([0.0, -0.8 / 3, 0.0])
+    assert certainty(one) == pytest.approx([0.5 / 3, 0.5 / 3, 0.0])
+
+
+def test_what_judges_disagree_on_is_asked_for_as_such() -> None:
+    found = chosen(TABLE, AskParams(count=10, choose="disagree", random_share=0.2), doubts)
+    assert found[ASKED].value_counts().to_dict() == {"disagree": 8, "random": 2}

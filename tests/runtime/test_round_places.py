@@ -111,6 +111,19 @@ def test_rounds_that_cannot_be_are_refused(repository: Path, rounds: dict[str, o
         parse({**raw, "rounds": rounds})
 
 
+def test_a_disagreement_needs_a_held_out_judge_that_can_be_asked(project: Path) -> None:
+    raw = tree_of((project / PARAMS_FILE).read_text(), project / PARAMS_FILE)
+    raw["rounds"]["ask"] = {"count": 10, "choose": "disagree"}
+    with pytest.raises(ParamsError, match=r"give policies\.recipes\.flux_t2is a hack_meter whose held_out"):
+        parse(raw)
+    recipe = raw["policies"]["recipes"]["flux_t2is"]
+    recipe["hack_meter"] = {"trained": "consistency", "held_out": "other"}
+    for rewards in ("rewards", "test_rewards"):
+        if recipe.get(rewards):
+            recipe[rewards]["terms"]["other"] = {"weight": 0.0, "reward": "consistency", "model": "data/zoo/reward"}
+    assert parse(raw).held_out_judge == "data/zoo/reward"
+
+
 def test_an_editor_or_another_generator_is_refused_before_anything_runs(project: Path, params: Params) -> None:
     editor = params.model_copy(update={"rounds": params.rounds.model_copy(update={"recipe": "kontext_edit"})})
     said = refusals(editor, project, {})

@@ -1,4 +1,4 @@
-"""How certain a judge is, whatever it answers."""
+"""A judge that is loaded to answer some questions, and dropped again."""
 
 from __future__ import annotations
 
@@ -14,10 +14,13 @@ if TYPE_CHECKING:
     from paco_core.config.params_reward import RewardParams
 
 
-def certainty(
-    model: Path, reward: RewardParams, pairs: Sequence[tuple[Image, Image, str]], advance: Callable[[int], None]
+def answers(
+    model: str | Path,
+    reward: RewardParams,
+    pairs: Sequence[tuple[Image, Image, str]],
+    advance: Callable[[int], None],
 ) -> list[float]:
-    """How far from 0.5 the probability of Yes is, for each pair of pictures and its instruction: 0 to 0.5.
+    """P(Yes) of each pair of pictures and its instruction: 0 to 1, NaN where there is none.
 
     Args:
         model: folder of the merged reward model.
@@ -27,4 +30,4 @@ def certainty(
 
     scorer = Scorer(model, reward.device, reward.dtype, min_pixels=reward.min_pixels, max_pixels=reward.max_pixels)
     queries = [PairQuery(first, second, instruction) for first, second, instruction in pairs]
-    return [abs(score.value - 0.5) for score in scorer.score(queries, advance)]
+    return [score.value for score in scorer.score(queries, advance)]
