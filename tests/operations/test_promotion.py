@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import mlflow
 import numpy as np
+import pandas as pd
 import provenance_world as world
 import pytest
 from mlflow.exceptions import MlflowException
 from promotion_stand import NAME, PASSED, POLICY, Stand, made_stand, table
 
 from paco_core.cli import provenance
+from paco_core.config.params import HackMeter, load
+from paco_core.config.params_rewards import RewardTerm
 from paco_core.io.check_report import CheckReport
 from paco_core.io.files import DataError
 from paco_core.operations import promote as command
@@ -21,6 +25,7 @@ from paco_core.operations.promotion import decision as decisions
 from paco_core.operations.promotion.champions import CHALLENGER, CHAMPION, Champions
 from paco_core.operations.promotion.decision import Rule
 from paco_core.operations.promotion.paired import paired
+from paco_core.operations.promotion.shared_gain import by_both_judges
 from paco_core.runtime.provenance import records
 from paco_core.runtime.provenance.chain import RECIPE_TAG, STAGE_TAG, Run
 from paco_core.runtime.tracking import Adapted, open_run
@@ -76,6 +81,51 @@ def test_who_wins(gain: float, fall: float, promoted: bool, says: str) -> None:
         set(tree["candidate"]["figures"]) == {"gold_consistency", "gold_following"} == set(tree["incumbent"]["figures"])
     )
     assert tree["test"]["low"] <= tree["test"]["difference"] <= tree["test"]["high"]
+
+
+@pytest.mark.parametrize(
+    ("held_out", "promoted", "says"),
+    [
+        (0.15, True, "becomes champion"),
+        (
+            0.0,
+            False,
+            r"the held-out judge does not share the gain: \+0\.1.*by the judge that trains.*by it, drift \+0\.1",
+        ),
+        (float("nan"), False, "scored too few prompts to say"),
+    ],
+)
+def test_a_gain_must_be_shared_by_the_held_out_judge(held_out: float, promoted: bool, says: str) -> None:
+    def judged(trained: float, held: float, seed: int) -> pd.DataFrame:
+        found, rng = table(0.2 if trained else 0.0, seed=seed), np.random.default_rng(seed)
+        noise = rng.normal(0, 0.02, (2, len(found)))
+        return found.assign(trained_judge=0.5 + trained + noise[0], held_out_judge=0.5 + held + noise[1])
+
+    sides = ("2", "b", judged(0.15, held_out, 2)), ("1", "a", judged(0.0, 0.0, 1))
+    made = decisions.decide(NAME, RULE, *sides, [PASSED], resamples=300)
+    assert made.promoted is promoted
+    assert re.search(says, made.reason), made.reason
+    assert made.metrics()["difference/trained_judge"] == pytest.approx(0.15, abs=0.02)
+    assert "  drift: difference" in made.text()
+    assert decisions.decide(NAME, RULE, ("2", "b", table(0.2, seed=2)), sides[1], [PASSED], resamples=300).promoted
+
+
+def test_each_judge_of_the_hack_meter_is_asked_by_its_own_model(repository: Path) -> None:
+    recipe = load(repository / "params.yaml").policies.recipes[NAME]
+    asked: list[str] = []
+
+    def measured_by(model: Path) -> pd.DataFrame:
+        asked.append(model.as_posix())
+        return pd.DataFrame({"consistency": [len(asked) / 10]})
+
+    assert by_both_judges(recipe, Path("/p"), Path("/p/reward"), measured_by) == {}
+    other = RewardTerm(weight=0.0, reward="consistency", model="other")
+    rewards = recipe.rewards.model_copy(update={"terms": {**recipe.rewards.terms, "other": other}})
+    meter = HackMeter(trained="consistency", held_out="other")
+    watched = recipe.model_copy(update={"rewards": rewards, "hack_meter": meter})
+    found = by_both_judges(watched, Path("/p"), Path("/p/reward"), measured_by)
+    assert asked == ["/p/reward", "/p/other"]
+    assert {name: list(column) for name, column in found.items()} == {"trained_judge": [0.1], "held_out_judge": [0.2]}
 
 
 def test_versions_without_a_common_case_are_not_compared() -> None:

@@ -10,6 +10,7 @@ from paco_core.io.answer import plain
 from paco_core.io.check_report import CheckReport
 from paco_core.operations.promotion.measuring import pair_up
 from paco_core.operations.promotion.paired import Paired, paired
+from paco_core.operations.promotion.shared_gain import gains, unshared
 from paco_core.tasks.table import task_of
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ class Decision:
     gates: tuple[CheckReport, ...]
     test: Paired | None = None
     guards: Mapping[str, Paired] = field(default_factory=dict)
+    judges: Mapping[str, Paired] = field(default_factory=dict)  # gains by both judges of the hack meter, and drift
     cut_prompts: int = 0  # of the cases, longer than the policy reads
 
     def as_dict(self) -> dict[str, Any]:
@@ -78,7 +80,7 @@ class Decision:
         found |= {f"candidate/{name}": value for name, value in self.candidate.figures.items()}
         if self.incumbent is not None:
             found |= {f"incumbent/{name}": value for name, value in self.incumbent.figures.items()}
-        for name, test in {self.rule.measure: self.test, **self.guards}.items():
+        for name, test in {self.rule.measure: self.test, **self.guards, **self.judges}.items():
             if test is not None:
                 found |= {f"difference/{name}": test.difference, f"difference/{name}_low": test.low}
                 found |= {f"difference/{name}_high": test.high, f"difference/{name}_p": test.p_value}
@@ -95,6 +97,7 @@ class Decision:
                     f"  {name}: candidate {mine:.4f}, incumbent (version {self.incumbent.version}) {theirs:.4f}, "
                     f"difference {test.text()} over {test.prompts} prompts, {test.cases} cases"
                 )
+        lines += [f"  {name}: difference {test.text()}" for name, test in self.judges.items()]
         return "\n".join(lines)
 
 
@@ -123,8 +126,8 @@ def decide(
 ) -> Decision:
     """Compare two measured versions, each (version, md5, table), on the cases that both have.
 
-    The candidate wins when the whole 95% interval of the measure's difference lies above zero and that of
-    no guard lies below it.
+    The candidate wins when the whole 95% interval of the measure's difference lies above zero, that of no guard lies
+    below it, and the held-out judge shares the gain (:func:`.shared_gain.unshared`) where the recipe has one.
     """
     both = pair_up(candidate[2], incumbent[2])
     sides = [
@@ -139,11 +142,16 @@ def decide(
         for measure in (rule.measure, *rule.guards)
     }  # fmt: skip
     test, guards = tests[rule.measure], {g: tests[g] for g in rule.guards}
+    judges = gains(both, resamples=resamples, seed=seed)
+    alone = unshared(judges)
     fallen = [g for g, t in guards.items() if t.is_worse]
     if not test.is_better:
         reason = f"stays challenger: {rule.measure} is not shown to be better, {test.text()}"
     elif fallen:
         reason = f"stays challenger: {rule.measure} rose {test.text()}, but {fallen[0]} fell {guards[fallen[0]].text()}"
+    elif alone:
+        reason = f"stays challenger: {rule.measure} rose {test.text()}, but {alone}"
     else:
         reason = f"becomes champion: {rule.measure} rose {test.text()}"
-    return Decision(name, test.is_better and not fallen, reason, rule, sides[0], sides[1], tuple(gates), test, guards)
+    won = test.is_better and not fallen and alone is None
+    return Decision(name, won, reason, rule, sides[0], sides[1], tuple(gates), test, guards, judges)

@@ -15,6 +15,7 @@ from paco_core.data.records.panels import PanelStore
 from paco_core.grpo.prompt_split import trained_ids
 from paco_core.io import paths
 from paco_core.io.files import DataError
+from paco_core.operations.promotion.shared_gain import by_both_judges
 from paco_core.painting.painted import AFTER, cuts_of
 from paco_core.policies.base import load_recipe
 from paco_core.policies.encodings import cache_folder
@@ -48,13 +49,16 @@ class Measured:
 
 
 def measure_policy(root: Path, params: Params, name: str, folder: Path, judge: Path, cases: Cases) -> Measured:
-    """The policy in ``folder`` on the cases, at its largest evaluation size."""
+    """The policy in ``folder`` on the cases, at its largest evaluation size; also by the judges of its hack meter."""
     recipe = params.policies.recipes[name]
     policy = load_recipe(recipe, root, cache=cache_folder(root))
     policy.load_adapter(folder / "adapter")
     largest = recipe.model_copy(update={"eval_sizes": [max(recipe.eval_sizes)]})
     painted = cases.painted_by(policy, name, largest, when=AFTER)
     table = measuring(root, params, judge, cases)(painted)
+    table = table.assign(
+        **by_both_judges(recipe, root, judge, lambda model: measuring(root, params, model, cases)(painted))
+    )
     table = table.drop(columns=["policy", "size", "when", *gedit.ABOUT], errors="ignore")
     return Measured(table.rename(columns={"seed": "unit"}), [p.image for p in painted], cuts_of(painted))
 

@@ -1,0 +1,75 @@
+"""Whether a judge that trains nothing shares a version's gain, on the pictures that the promotion compares."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from paco_core.operations.promotion.paired import Paired, paired
+from paco_core.rewards.registry import JUDGED, kind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    import pandas as pd
+
+    from paco_core.config.params import PolicyRecipe
+
+TRAINED, HELD_OUT, DRIFT = "trained_judge", "held_out_judge", "drift"
+
+
+def by_both_judges(
+    recipe: PolicyRecipe, root: Path, reward: Path, measured_by: Callable[[Path], pd.DataFrame]
+) -> dict[str, pd.Series[float]]:
+    """Columns of the scores by the two judges of the recipe's hack meter; none where it has none that ask for pairs.
+
+    Args:
+        reward: folder of the project's own reward model, that of a term without a ``model``.
+        measured_by: the benchmark's table of the painted pictures, by the reward model in a folder.
+    """
+    if recipe.hack_meter is None:
+        return {}
+    terms = recipe.rewards.terms
+    asked = {TRAINED: recipe.hack_meter.trained, HELD_OUT: recipe.hack_meter.held_out}
+    if not all(kind(name, terms[name]) in JUDGED for name in asked.values()):
+        return {}
+    return {
+        column: measured_by(root / model if (model := terms[name].model) else reward)[kind(name, terms[name])]
+        for column, name in asked.items()
+    }
+
+
+def gains(both: pd.DataFrame, *, resamples: int, seed: int) -> dict[str, Paired]:
+    """Gains of the candidate by each judge, and drift, the first less the second; none where no table has both.
+
+    Args:
+        both: the cases of the candidate (columns ``_first``) and of the incumbent (``_second``).
+    """
+    scores = {f"{judge}_{side}" for judge in (TRAINED, HELD_OUT) for side in ("first", "second")}
+    if not scores <= set(both):
+        return {}
+    first, second = ({judge: both[f"{judge}_{side}"] for judge in (TRAINED, HELD_OUT)} for side in ("first", "second"))
+    for side in (first, second):
+        side[DRIFT] = side[TRAINED] - side[HELD_OUT]
+    prompts = [str(prompt) for prompt in both["prompt_id"]]
+    return {name: paired(first[name], second[name], prompts, resamples=resamples, seed=seed) for name in first}
+
+
+def unshared(found: Mapping[str, Paired]) -> str | None:
+    """Why the held-out judge does not share the gain, with the figures; None where it does, or nobody was asked.
+
+    As in the check ``gain_is_shared``: the trained judge's gain and the drift lie above zero with their whole
+    intervals, and the held-out judge's gain does not. A drift without an interval is not shared either.
+    """
+    if not found:
+        return None
+    figures = (
+        f"{found[TRAINED].text()} by the judge that trains, {found[HELD_OUT].text()} by it, drift {found[DRIFT].text()}"
+    )
+    if math.isnan(found[DRIFT].low):
+        return f"the held-out judge scored too few prompts to say whether it shares the gain: {figures}"
+    if found[TRAINED].is_better and found[DRIFT].is_better and not found[HELD_OUT].is_better:
+        return f"the held-out judge does not share the gain: {figures}"
+    return None
