@@ -164,7 +164,8 @@ def _graph_without_recipe(params: Params, declared: Set[str], root: Path) -> lis
         benchmark = graph.get(task_of(recipe).benchmark)
         if name not in trained:
             problems.append(
-                f"policies.recipes.{name}: not in dvc.yaml; add it to `foreach` of policies, with its prompts' folder"
+                f"policies.recipes.{name}: not in dvc.yaml; add it to `foreach` of policies, with its prompts and what "
+                "it is judged_by"
             )
         elif benchmark and not {(paths.POLICIES / name).as_posix(), paths.POLICIES.as_posix()} & set(benchmark.deps):
             problems.append(

@@ -99,8 +99,9 @@ def recipe(root: Path) -> None:
     tree["policies"]["recipes"]["second"] = tree["policies"]["recipes"]["flux_t2is"]
     (root / "params.yaml").write_text(yaml.safe_dump(tree, sort_keys=False))
     graph = (root / "dvc.yaml").read_text()
-    old = "      flux_t2is: data/diverse_prompts\n"
-    (root / "dvc.yaml").write_text(graph.replace(old, f"{old}      second: data/diverse_prompts\n"))
+    old = "      flux_t2is: {prompts: data/diverse_prompts, judged_by: data/reward_merged}\n"
+    assert old in graph
+    (root / "dvc.yaml").write_text(graph.replace(old, f"{old}{old.replace('flux_t2is', 'second')}"))
 
 
 def one_more(value: Any) -> Any:
