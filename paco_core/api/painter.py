@@ -92,7 +92,8 @@ class Painter:
             panels: what each panel shows.
             layout: rows and columns, such as ``2x3``; see :func:`paco_core.operations.asked.set_record`.
             seeds: how many, 0 to ``seeds`` - 1; or which ones. Equal seeds give equal noise to every policy.
-            size: pixels of a side of the whole picture; None: the largest evaluation size of the recipe.
+            size: pixels of a side of a picture of 2x2 panels, as large as which they are in other layouts; None: the
+                largest evaluation size of the recipe.
             steps: of sampling; None: those of the benchmark.
             compare: also by the model before training; those come first (``when`` is "before" or "after").
             advance: is called with the number of pictures just painted.

@@ -21,8 +21,7 @@ def set_record(prompt: str, panels: Sequence[str], side: int, layout: str | None
     """A set from a whole T2IS prompt, whose text marks its panels, or from a theme and the text of each panel.
 
     Args:
-        side: of the picture, where it is square; where the panels stand in another shape, the picture has about as many
-            pixels, so that they are square themselves.
+        side: of a picture of 2x2 panels, in pixels; where they stand in another shape, they are square and as large.
         layout: rows and columns, such as ``2x3``; None is what the prompt states (its marks, or its head), and of a
             theme with panels, which states none, :func:`default_layout`.
 

@@ -9,6 +9,8 @@ from pathlib import Path
 from paco_core.config.params import Params, PolicyRecipe
 from paco_core.painting.painted import pictures_a_pass
 from paco_core.planning.footprint import KEPT_BYTES, architecture, footprint
+from paco_core.planning.foreseen import trained_on
+from paco_core.planning.squares import squared
 from paco_core.planning.weights import language_layers, model_gb
 from paco_core.policies.families import edits
 from paco_core.rewards import registry
@@ -80,9 +82,10 @@ def device_memory(params: Params, policy: str, root: Path) -> DeviceMemory | Non
     recipe = params.policies.recipes[policy]
     if (found := architecture(root, recipe.model)) is None:
         return None
-    need = footprint(found, recipe, (0, 0))
+    largest = squared(recipe, trained_on(params, params.policies.recipe(policy), root), found.patch)
+    need = footprint(found, largest, (0, 0))
     size = _bytes(recipe)
-    side, batch = max(recipe.eval_sizes), recipe.eval_batch or recipe.rollout_batch
+    side, batch = max(largest.eval_sizes), recipe.eval_batch or recipe.rollout_batch
     held = need.weights_gb + need.adapter_gb + need.rounded_gb
     painted = max(found.sampling_gb(recipe, side, batch, size), found.decoding_gb(side, batch, size))
     phases = {
@@ -90,7 +93,7 @@ def device_memory(params: Params, policy: str, root: Path) -> DeviceMemory | Non
             0.0, model_gb(root, recipe.model) - found.parameters * size / 1e9
         ),  # the transformer comes after
         "training": need.memory_gb,
-        f"evaluation at {side} px": held + painted,
+        f"evaluation at {max(recipe.eval_sizes)} px": held + painted,
     }
     beside = {
         name: model_gb(root, term.model) / (2 if registry.kind(name, term).startswith("clip") else 1)  # fp16 on a GPU

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 from paco_core.config.params import Params, PolicyRecipe
@@ -16,6 +17,7 @@ from paco_core.planning.footprint import architecture, footprint
 from paco_core.planning.foreseen import foresee, trained_on
 from paco_core.planning.problems import Problems
 from paco_core.planning.reached import H100_FLOPS, MEASURED_ON
+from paco_core.planning.squares import squared
 from paco_core.planning.workload import Workload
 from paco_core.policies.families import refuse_other_pipeline, refuse_text_window
 from paco_core.rewards import registry
@@ -80,14 +82,17 @@ def _resources(
     if found is None:
         return ["memory               unknown: the model is neither here nor built in"], {}
     passes = done.rollout_passes + done.untrained_passes, done.trained_passes
-    need = footprint(found, recipe, passes)
+    records = trained_on(params, recipe, root)
+    need = footprint(found, squared(recipe, records, found.patch), passes)
+    work = footprint(found, squared(recipe, records, found.patch, mean), passes)
     lines = [
         f"memory               about {need.memory_gb:.2g} GB per process: weights {need.weights_gb:.2g}, "
         f"adapter, average and optimiser {need.adapter_gb:.2g}, "
         f"activations {need.activations_gb:.2g}, kept latents {need.kept_gb:.2g} "
         "(estimate; text encoders are dropped before)"
     ]
-    estimates = {**plain(need), "memory_gb": need.memory_gb}
+    spent = ("flops_an_epoch", "seconds_an_epoch", "roofline_seconds_an_epoch")
+    estimates = {**plain(need), "memory_gb": need.memory_gb, **{name: getattr(work, name) for name in spent}}
     if recipe.device.startswith("cuda") and (held := device_memory(params, policy, root)) is not None:
         phases = ", ".join(f"{name} {gb:.0f} GB" for name, gb in held.phases.items())
         judges = registry.judges_of(*recipe.reward_sets.values()) if params.serving.device.startswith("cuda") else []
@@ -103,15 +108,15 @@ def _resources(
             f"beside it            {beside}; on one GPU about {total:.0f} GB in all",
             f"GPUs                 {_cards(held.together_gb, sum(server.values()))} (a tenth left free)",
         ]
-    total = done.epochs * need.flops_an_epoch
+    total = done.epochs * work.flops_an_epoch
     estimates["flop"] = total
     cost = training_cost(params, policy, root)
     if cost.seconds is not None:
         lines.append(f"cost                 about {cost.seconds / 60:.1f} min on two cores, {total / 1e12:.3g} TFLOP")
         return lines, {**estimates, "seconds": cost.seconds}
-    seconds = {f"measured on {MEASURED_ON}": need.seconds_an_epoch, "by roofline": need.roofline_seconds_an_epoch}
+    seconds = {f"measured on {MEASURED_ON}": work.seconds_an_epoch, "by roofline": work.roofline_seconds_an_epoch}
     shares = ", ".join(
-        f"{done.epochs * each / 3600:.2g} GPU hours at {need.flops_an_epoch / each / H100_FLOPS:.0%} {how}"
+        f"{done.epochs * each / 3600:.2g} GPU hours at {work.flops_an_epoch / each / H100_FLOPS:.0%} {how}"
         for how, each in seconds.items()
     )
     hours, best = (done.epochs * each / 3600 for each in seconds.values())
@@ -161,10 +166,10 @@ def _gathered(recipe: PolicyRecipe, done: Workload) -> list[str]:
 
 def _per_picture(done: Workload) -> str:
     """``6 per picture``, and of several layouts those of each."""
-    mean = f"{done.questions_a_picture:.4g} per picture"
+    each = f"{done.questions_a_picture:.4g} per picture"
     if len(done.questions_by_layout) < 2:
-        return mean
-    return f"{mean} on average: " + ", ".join(f"{layout} {n}" for layout, n in done.questions_by_layout.items())
+        return each
+    return f"{each} on average: " + ", ".join(f"{layout} {n}" for layout, n in done.questions_by_layout.items())
 
 
 def plan(params: Params, policy: str, root: Path = Path(), processes: int = 1) -> Answer:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
-from grpo_toys import record
+from grpo_toys import Brightness, recipe, record, trainer
 
 from paco_core.grpo import checks
 from paco_core.grpo.epoch_prompts import prompts_of_epoch, refuse_uneven_batches
 from paco_core.grpo.prompt_split import hold_out, trained_ids
 from paco_core.io.files import DataError
+from paco_core.rewards.base import RewardBatch
 from paco_core.training.log import write_log
 
 
@@ -29,6 +31,17 @@ def test_sampler_refuses_what_cannot_be_dealt() -> None:
     with pytest.raises(DataError, match=r"6 rollout batches.*\[1, 2, 3, 6\]"):
         refuse_uneven_batches(6, 4)
     refuse_uneven_batches(6, 3)
+
+
+def test_rewards_draw_anew_each_epoch_and_alike_in_evaluations(tmp_path: Path) -> None:
+    class Drawing(Brightness):
+        def __call__(self, batch: RewardBatch) -> np.ndarray:
+            draws.append(batch.draw)
+            return super().__call__(batch)
+
+    draws: list[int] = []
+    trainer(recipe=recipe(epochs=2), rewards={"brightness": Drawing()}).run(tmp_path, tmp_path / "checkpoint")
+    assert len(set(draws)) == 3 and draws[0] == draws[-1] == 0
 
 
 def test_held_out_prompts_are_never_trained_on(tmp_path: Path) -> None:

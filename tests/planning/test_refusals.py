@@ -252,6 +252,16 @@ def case_grids_that_do_not_divide(root: Path) -> tuple[dict[str, Any], str]:
     return {"grids.height": 63}, f"px do not divide into {given(root, {}).prompts.layout} panels"
 
 
+def case_layout_of_panels_that_are_no_whole_tokens(_root: Path) -> tuple[dict[str, Any], str]:
+    changes = {"prompts.layout": ["2x2", "1x3"], f"{FLUX}.train_size": 48}
+    return changes, "24 x 72 does not divide into 16 px tokens and 1x3 panels; the nearest that does is 32 x 96"
+
+
+def case_pairs_of_a_reward_that_compares_none(_root: Path) -> tuple[dict[str, Any], str]:
+    changes = {f"{FLUX}.rewards.terms.clip_t": {"weight": 1.0, "model": "data/zoo/clip", "pairs": 3}}
+    return changes, "rewards: reward clip_t: pairs and aggregate are of consistency"
+
+
 def case_reward_of_panels_without_panels(root: Path) -> tuple[dict[str, Any], str]:
     single = [r.model_copy(update={"layout": "1x1", "prompt": "ONE-PANEL Images with a 1x1 grid layout of a cat. "
               "[PANEL-1]: a cat"}) for r in records(30)]  # fmt: skip
