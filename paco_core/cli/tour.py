@@ -6,7 +6,7 @@ from pathlib import Path
 
 from paco_core.io import figures_text, paths
 from paco_core.io.answer import Answer
-from paco_core.io.files import read_json
+from paco_core.io.files import DataError, read_json
 from paco_core.io.text_table import text_table
 
 NEXT = """
@@ -28,7 +28,10 @@ def tour(root: Path) -> Answer:
     Raises:
         DataError: when the report has not been made yet.
     """
-    figures = read_json(root / paths.metrics_file(paths.REPORT.name))
+    file = root / paths.metrics_file(paths.REPORT.name)
+    if not file.is_file():
+        raise DataError(f"{file}: no such file; run `make demo` or `dvc repro`, whose last stage writes it")
+    figures = read_json(file)
     texts = figures_text.as_text(figures)
     lines = ["the run's figures", *text_table(list(texts.items()), indent="  ")]
     report = (root / paths.REPORT / "index.html").resolve().as_uri()

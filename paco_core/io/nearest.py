@@ -12,6 +12,9 @@ def nearest(value: str, names: Collection[str]) -> str | None:
 
 
 def meant(value: str, names: Collection[str]) -> str:
-    """``did you mean 'NAME'?`` and a space, for an error that goes on with the names; nothing where none is near."""
+    """``did you mean 'NAME'?`` and a space, for an error that goes on with the names.
+
+    Nothing where none is near, or ``value`` is one of them.
+    """
     near = nearest(value, names)
-    return f"did you mean {near!r}? " if near else ""
+    return f"did you mean {near!r}? " if near and near != value else ""

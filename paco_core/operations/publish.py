@@ -75,7 +75,7 @@ def upload_of(root: Path, name: str) -> Upload:
     """
     folder, out = folder_of(root, name)
     if not folder.is_dir():
-        raise DataError(f"{folder}: {meant_model(root, name)}nothing is there to push")
+        raise DataError(f"{folder}: {meant_model(root, name)}nothing is there to push; `dvc repro` makes the models")
     paths, faults = _files(folder)
     head, amiss = _head(folder, root)
     kind: Kind = "dataset" if "configs" in head else "model"

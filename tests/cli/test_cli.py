@@ -16,7 +16,8 @@ from paco_core.cli.tour import tour
 from paco_core.config import profiles
 from paco_core.config.params import ParamsError
 from paco_core.io import figures_text, paths
-from paco_core.io.files import write_json, write_jsonl
+from paco_core.io.files import DataError, write_json, write_jsonl
+from paco_core.operations.publish import upload_of
 from paco_core.planning import preflight
 from paco_core.stages import declared
 
@@ -107,6 +108,13 @@ def test_the_check_names_missing_models_and_little_memory(project: Path, monkeyp
     assert not report.passed
     assert any("grids.model: folder data/zoo/flux is missing" in problem for problem in report.problems)
     assert any(problem.startswith("memory: 0.5 GB") for problem in report.problems)
+
+
+def test_before_a_run_the_tour_and_a_push_say_what_makes_it(project: Path) -> None:
+    with pytest.raises(DataError, match=r"report\.json: no such file; run `make demo` or `dvc repro`"):
+        tour(project)
+    with pytest.raises(DataError, match=r"flux_t2is: nothing is there to push; `dvc repro` makes the models"):
+        upload_of(project, "flux_t2is")
 
 
 def test_the_tour_tells_before_and_after_on_one_line(tmp_path: Path) -> None:

@@ -55,6 +55,9 @@ def test_a_file_inside_an_out_belongs_to_it_and_unmade_paths_say_so(root: Path) 
         of_path("data/zoo/flux", Lock.read(root))
     with pytest.raises(DataError, match="outside the project"):
         project_path(root, "/etc/passwd")
+    (root / "dvc.lock").unlink()
+    with pytest.raises(DataError, match="nothing has run yet, run `make demo` or `dvc repro`"):
+        of_path("data/pairs", Lock.read(root))
 
 
 def test_a_terminal_shows_a_line_for_each_stage_and_no_markup(root: Path) -> None:

@@ -109,10 +109,10 @@ def of_path(path: str, lock: Lock, find_run: FindRun = no_run) -> Provenance:
     if maker is None:
         known = sorted(out for entry in lock.entries.values() for out in entry.outs if "metrics" not in out)
         names = {name.rpartition("/")[2] for name in known}
-        raise DataError(
-            f"{path}: dvc.lock records no stage that made it; {meant(path, names)}recorded outs: "
-            f"{', '.join(known) or 'none'}"
+        recorded = (
+            f"recorded outs: {', '.join(known)}" if known else "nothing has run yet, run `make demo` or `dvc repro`"
         )
+        raise DataError(f"{path}: dvc.lock records no stage that made it; {meant(path, names)}{recorded}")
     out = next(o for o in maker.outs if path == o or path.startswith(f"{o}/"))
     links, unknown = _climb(maker, lock, find_run)
     return Provenance(out, maker.outs[out], links, unknown)
