@@ -104,6 +104,8 @@ STAGE = Stage(
             for measure in ("gold_consistency", "gold_editing", "consistency", "editing")
         ),
         tuple(f"eval.[0-9]*.{measure}.change" for measure in ("gold_following", "gold_kept", "clip_t")),
+        ("eval.[0-9]*.drift.change",),  # with a hack meter; it begins at 0
+        ("eval.[0-9]*.drift_low.change",),
         ("epochs",),
     ),
     preview=_preview,
@@ -116,6 +118,8 @@ STAGE = Stage(
             ("Summary/goal_change", "BAR"),
             ("Summary/guard", "LINE"),
             ("Summary/panel_diversity", "LINE"),
+            ("Summary/drift", "LINE"),
+            ("Summary/drift_low", "LINE"),
         ),
     ),
     checks=(

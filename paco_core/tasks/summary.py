@@ -9,6 +9,8 @@ from paco_core.tasks.base import Success
 # With a capital, for MLflow's charts of a run stand in the order of the code points of their groups.
 GOAL, GOAL_CHANGE, GUARD, RATIO = "Summary/goal", "Summary/goal_change", "Summary/guard", "Summary/reward_ratio"
 DIVERSITY = "Summary/panel_diversity"
+#: Of the hack meter, where the recipe has one: ends of intervals beside the means, for a chart shows no interval.
+HACK_METER = {f"Summary/{name}": name for name in ("drift", "drift_low", "trained_gain", "held_out_gain", "grid_score")}
 
 
 class Summary:
@@ -16,6 +18,7 @@ class Summary:
 
     ``Summary/goal`` is what training is to raise (of the embedded world the truth, which no training sees),
     ``Summary/guard`` what must not fall for it. Which measures these are depends on task and world.
+    ``Summary/drift`` and what stands beside it say whether the judge is exploited (:data:`HACK_METER`).
     """
 
     def __init__(self, success: Success, side: int) -> None:
@@ -23,6 +26,7 @@ class Summary:
         if success.guard is not None:
             self._places[GUARD] = f"eval/{side}/{success.guard}"
         self._places |= {DIVERSITY: f"eval/{side}/panel_diversity", RATIO: "reward_ratio"}
+        self._places |= {name: f"eval/{side}/{measure}" for name, measure in HACK_METER.items()}
         self._begun: float | None = None
         self.last: dict[str, float] = {}  # the latest value of each
 
