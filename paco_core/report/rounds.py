@@ -122,9 +122,9 @@ class Round:
             "Rankings",
             "Prompts",
             "Best above worst",
-            "By the judge before",
+            "Best above worst, judge before",
             "Places right",
-            "By the judge before",
+            "Places right, judge before",
         ]
         if self.exam is None:
             cells = ["0", "0", *[number(None)] * 4]

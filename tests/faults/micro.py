@@ -16,7 +16,7 @@ from paco_core import stages
 from paco_core.cli.commands import main
 from paco_core.config import profiles
 from paco_core.io.files import folder_digest
-from paco_core.io.paths import DATA, METRICS
+from paco_core.io.paths import DATA, METRICS, in_round
 from paco_core.runtime import tracking
 
 #: Below the profile ``smoke``: half a second to a few seconds a stage on one core.
@@ -41,6 +41,22 @@ STAGES = (
     "prompts", "diverse_prompts", "grids@0", "grids@1", "rankings", "annotations", "edit_prompts", "edits", "pairs",
     "cot_labels", "reward_lora", "reward_merged", "policies@flux_t2is", "policies@kontext_edit", "policies@qwen_edit",
     "consistency_rank", "edit_reward", "t2is", "t2is_bench", "gedit", "report",
+)  # fmt: skip
+
+
+#: A round after the graph, and its stages in order.
+ROUND = {
+    "rounds": {
+        "ask": {"count": 40, "choose": "uncertain", "random_share": 0.5},
+        "items": {"1": {"after": "data", "epochs": 2}},
+    }
+}
+ROUND_STAGES = tuple(
+    f"round_{name}@1"
+    for name in (
+        "grids", "rankings", "annotations", "pairs", "cot_labels", "reward_lora", "reward_merged", "policies", "t2is",
+        "consistency_rank", "report",
+    )
 )  # fmt: skip
 
 
@@ -96,6 +112,9 @@ def run(
 def out(stage: str) -> Path:
     """The out of a stage, relative to the root."""
     name, _, item = stage.partition("@")
+    if of := in_round(name):
+        folder = DATA / "rounds" / item / of
+        return folder / "flux_t2is" if of == "policies" else folder
     folder = DATA / name
     return folder / (f"shard-{item}" if name == "grids" else item)
 

@@ -15,6 +15,7 @@ import pytest
 from verdicts import Ledger, Outcome
 
 from paco_core.io.files import folder_digest
+from paco_core.io.paths import in_round
 from paco_core.runtime.tracking.journal import DamagedJournal, journals
 
 Breach = tuple[Outcome, str] | None
@@ -41,6 +42,17 @@ def test_every_stage(finished: Path, tmp_path: Path, ledger: Ledger, stage: str)
     root = tmp_path / "project"
     shutil.copytree(finished, root, symlinks=True)
     killed(ledger, root, stage, KILLS[stage])
+
+
+@pytest.mark.thorough
+def test_a_round_goes_on(finished: Path, tmp_path: Path, ledger: Ledger, tries: Callable[[int, int], int]) -> None:
+    root = tmp_path / "project"
+    shutil.copytree(finished, root, symlinks=True)
+    micro.change(root, micro.ROUND)
+    for stage in micro.ROUND_STAGES:
+        ended = micro.run(root, stage)
+        assert ended.code == 0, f"{stage}: {ended.code}\n{ended.text}"
+        killed(ledger, root, stage, tries(5, 1))
 
 
 def killed(ledger: Ledger, root: Path, stage: str, number: int) -> None:
@@ -89,6 +101,12 @@ def figures_of(root: Path, stage: str) -> dict[str, float]:
     return {name: value for name, value in figures.items() if "second" not in name}
 
 
+def plain(stage: str) -> str:
+    """The file of a stage, without its item; in a round that of the graph's stage."""
+    name = stage.partition("@")[0]
+    return in_round(name) or name
+
+
 def damaged_journal(root: Path) -> Breach:
     """Whether all that the killed stage reported for its MLflow run can be read."""
     for journal in journals(root):
@@ -101,7 +119,7 @@ def damaged_journal(root: Path) -> Breach:
 
 def progress(root: Path, stage: str) -> int:
     """Epochs or steps that a checkpoint on the disk holds."""
-    if not stage.startswith(("policies", "reward_lora")):
+    if plain(stage) not in GOES_ON:
         return 0
     states = (root / ".paco" / "checkpoints").rglob("checkpoint-*/state.json")
     return max((int(json.loads(path.read_text())["done"]) for path in states), default=0)
@@ -119,7 +137,7 @@ def ended_otherwise(
         return "wrong", "another out than an undisturbed run's"
     if figures_of(root, stage) != figures:
         return "wrong", "other metrics than an undisturbed run's"
-    name = stage.partition("@")[0]
+    name = plain(stage)
     if done and name in GOES_ON:
         found = GOES_ON[name].search(again.text)
         if not found or int(found[1]) < done:
