@@ -7,11 +7,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pretended_cuda
 import pytest
+import torch
 from grpo_toys import figures, recipe, record, trainer
-from ranks import together
+from ranks import FSDP2, together
+from safetensors.torch import load_file
 from tiny import TEXT_LENGTH, tiny_flux
 
 from paco_core.io import nvidia_smi
@@ -71,8 +74,9 @@ def test_a_backend_carries_the_tensors_of_its_devices(machine: None, tmp_path: P
     ], done.stderr[-2000:]
 
 
-def work(model: Path, out: Path) -> None:
+def work(model: Path, out: Path, environment: dict[str, str], epochs: int = 2) -> None:
     """One rank trains, as a stage does under a launcher."""
+    os.environ.update(environment)
     from paco_core.policies import base
     from paco_core.training.processes import Processes
 
@@ -80,7 +84,7 @@ def work(model: Path, out: Path) -> None:
     rank = os.environ.get("RANK", "0")
     assert processes.device == (f"cuda:{rank}" if processes.world > 1 else None)
     rule = recipe(
-        device="cuda", lora={"rank": 4, "alpha": 8, "targets": ["to_q", "to_v"]}, epochs=2, eval_every=2,
+        device="cuda", lora={"rank": 4, "alpha": 8, "targets": ["to_q", "to_v"]}, epochs=epochs, eval_every=2,
         prompts_per_epoch=2, group_size=4, updates_per_epoch=1, rollout_batch=4, train_batch=4, sampling_steps=3,
         eval_steps=2, eval_sizes=[32], eval_seeds=[0], eval_prompts=2, max_sequence_length=TEXT_LENGTH,
     )  # fmt: skip
@@ -90,20 +94,48 @@ def work(model: Path, out: Path) -> None:
         processes=processes,
     )  # fmt: skip
     outcome = made.run(out, out / "checkpoint")
-    (out / f"rank{rank}.json").write_text(json.dumps(figures(outcome)))
+    transformer: Any = made.learner.policy.transformer  # type: ignore[attr-defined]
+    held = {type(p).__name__ for name, p in transformer.named_parameters() if "lora_" not in name}
+    assert held == {"DTensor" if processes.sharded else "Parameter"}
+    seen = {"rows": figures(outcome), "resumed_at": outcome.resumed_at}
+    (out / f"rank{rank}.json").write_text(json.dumps(seen))
+
+
+def seen_by(out: Path) -> list[dict[str, Any]]:
+    return [json.loads(file.read_text()) for file in sorted(out.glob("rank*.json"))]
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A model, and what one rank on one GPU made of it in two epochs."""
+    folder = tmp_path_factory.mktemp("alone")
+    model, out = tiny_flux(folder / "flux"), folder / "out"
+    out.mkdir()
+    with pretended_cuda.pretended():
+        work(model, out, {})
+    return model, out
 
 
 @pytest.mark.slow
-def test_two_ranks_on_two_gpus_compute_what_one_does(machine: None, tmp_path: Path) -> None:
-    model = tiny_flux(tmp_path / "flux")
-    for name in ("alone", "both"):
-        (tmp_path / name).mkdir()
-    with pretended_cuda.pretended():
-        work(model, tmp_path / "alone")
-    together(work, model, tmp_path / "both")
-    alone, first, second = (
-        json.loads((tmp_path / name).read_text()) for name in ("alone/rank0.json", "both/rank0.json", "both/rank1.json")
-    )
+def test_two_ranks_on_two_gpus_compute_what_one_does(machine: None, alone: tuple[Path, Path], tmp_path: Path) -> None:
+    model, made = alone
+    together(work, model, tmp_path, {})
+    (one,), (first, second) = seen_by(made), seen_by(tmp_path)
     assert first == second
-    for row, other in zip(alone, first, strict=True):
+    for row, other in zip(one["rows"], first["rows"], strict=True):
         assert other == pytest.approx(row, abs=1e-5, nan_ok=True)
+
+
+@pytest.mark.slow
+def test_two_ranks_with_sharded_weights_train_and_go_on_to_the_same_adapter(
+    machine: None, alone: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """FSDP2, as `launch/fsdp2.yaml` sets it; the second epoch is that of new processes."""
+    model, made = alone
+    for epochs in (1, 2):
+        together(work, model, tmp_path, FSDP2, epochs)
+        assert [rank["resumed_at"] for rank in seen_by(tmp_path)] == [epochs - 1] * 2
+    one, both = (load_file(next((out / "adapter").glob("*.safetensors"))) for out in (made, tmp_path))
+    assert one.keys() == both.keys()
+    for name, tensor in one.items():
+        assert torch.allclose(tensor, both[name], rtol=0, atol=1e-5), name

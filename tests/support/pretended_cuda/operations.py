@@ -57,6 +57,8 @@ class Operations(TorchDispatchMode):
         kwargs = kwargs or {}
         if getattr(_apart, "silent", False):
             return func(*args, **kwargs)
+        if torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None:
+            return func(*args, **kwargs)  # fake tensors carry a device of their own
         tensors: list[torch.Tensor] = []
         _collect((*args, *kwargs.values()), tensors)
         if any(type(tensor) not in PLAIN for tensor in tensors):
