@@ -6,8 +6,9 @@ import shutil
 from pathlib import Path
 
 import pytest
-from conftest import copy_project, run_dvc
+from conftest import run_dvc
 from PIL import Image
+from project_copy import copy_project
 
 from paco_core.io.shards import INDEX, encode_png, write_shard
 

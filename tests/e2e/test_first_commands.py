@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from conftest import copy_project
+from project_copy import copy_project
 from ranks import free_port
 from waiting import until
 

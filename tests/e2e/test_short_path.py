@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import copy_project, run_dvc
+from conftest import run_dvc
+from project_copy import copy_project
 from small_profiles import use
 
 from paco_core.config import profiles
