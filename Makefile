@@ -50,7 +50,7 @@ quick: setup
 # The table goes to this file; docs/reference/reliability.md explains it.
 FAULTS ?= .paco/faults.md
 faults: setup
-	@OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive python -m pytest -n 2 --no-loadscope-reorder tests/faults tests/cuda --faults=$(FAULTS)
+	@OMP_NUM_THREADS=1 OMP_WAIT_POLICY=passive python -m pytest -n 2 --no-loadscope-reorder tests/faults tests/cuda tests/grpo/test_grpo_compiled.py --faults=$(FAULTS)
 
 gpu: setup
 	@python -m speed.gpu

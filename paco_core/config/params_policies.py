@@ -98,6 +98,8 @@ class PolicyTraining(Section):
     """pictures of a trained pass"""
     gradient_checkpointing: bool
     """compute blocks again in the backward pass instead of keeping them"""
+    compile: bool = False
+    """compile the transformer's blocks (torch.compile): fewer bytes moved between its products, another rounding"""
     ema_decay: Fraction
     """decay of the averaged weights"""
     ema_every: Positive
@@ -138,6 +140,8 @@ class PolicyTraining(Section):
                 f"base {self.base} is for a GPU and dtype bfloat16, and this is {self.device} and {self.dtype}; leave "
                 "base null, or change them"
             )
+        if self.base and self.compile:
+            raise ValueError(f"compile: layers in {self.base} are not compiled; set it to false, or base to null")
         return self
 
     @model_validator(mode="after")

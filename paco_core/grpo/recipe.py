@@ -31,6 +31,7 @@ from paco_core.io.files import DataError, digest
 from paco_core.io.model_licence import licence_front
 from paco_core.io.pictures import picture_digests, reference_digests
 from paco_core.policies.base import Policy, Size, load_recipe
+from paco_core.policies.compiled import check_compile, compile_blocks
 from paco_core.policies.cuts import of_records, report
 from paco_core.policies.encodings import cache_folder
 from paco_core.policies.families import refuse_text_window
@@ -38,7 +39,7 @@ from paco_core.rewards import registry
 from paco_core.rewards.base import RewardFunction
 from paco_core.rewards.sources import Sources
 from paco_core.serving.servers.endpoint import RewardEndpoint
-from paco_core.training import fsdp2
+from paco_core.training import fsdp2, sharding
 from paco_core.training.optimizers import check_optimizer
 from paco_core.training.precision import choose_kernels
 from paco_core.training.processes import Processes, launched_processes
@@ -128,6 +129,8 @@ def assemble(
         policy.start_from(recipe.start)
     if recipe.gradient_checkpointing:
         policy.enable_gradient_checkpointing()
+    if recipe.compile:
+        compile_blocks(getattr(policy, "transformer", None))
     if processes.sharded:
         fsdp2.share_out(getattr(policy, "transformer", None), policy.device)
     learner = Learner(policy, recipe, processes, reports.say)
@@ -201,6 +204,7 @@ def _refuse_misfits(recipe: PolicyRecipe, policy: Policy, split: PromptSplit, sc
     if policy.edits != (split.reference is not None):
         raise ValueError("an editing policy needs references of its records, and no other policy takes them")
     check_optimizer(recipe.optimizer)
+    check_compile(recipe.compile, sharded=world > 1 and sharding.asked_for() is not None)
     refuse_split_groups(groupwise(scorers.rewards), recipe, world)
     refuse_uneven(_train_sizes(recipe, split, policy.multiple), recipe, world)
     for records, sides in ((split.trained, [recipe.train_size]), (split.unseen, recipe.eval_sizes)):
@@ -242,6 +246,7 @@ def train(
     groupwise, *_ = [registry.check(rewards, given, records) for rewards in sets]
     registry.refuse_missing_judges(root, *sets)
     together = launched_processes()
+    check_compile(recipe.compile, sharded=together > 1 and sharding.asked_for() is not None)
     refuse_split_groups(groupwise, recipe, together)
     if multiple := token_pixels(root / recipe.model):
         refuse_sizes(records, recipe, multiple)

@@ -24,6 +24,7 @@ from paco_core.planning.foreseen import edits_of, foreseen_of, sets_of
 from paco_core.planning.plan import impossible
 from paco_core.planning.problems import Problems
 from paco_core.policies.base import refuse_tokens
+from paco_core.policies.compiled import check_compile
 from paco_core.policies.families import family_of, refuse_other_pipeline, refuse_text_window
 from paco_core.policies.quantised import check_base
 from paco_core.policies.windows import refuse_window
@@ -157,6 +158,7 @@ def _policies(found: Problems, params: Params, root: Path, foreseen: Foreseen) -
             continue  # it has no prompts at all, which `paco check` remarks on
         found += impossible(params, name, root, processes or 1, foreseen)
         found.attempt(f"policies.recipes.{name}", check_base, recipe.base)
+        found.attempt(f"policies.recipes.{name}", check_compile, recipe.compile)
     if recipes_of(SETS, params.policies):
         found.attempt("t2is", _unseen, params, root, foreseen)
 
