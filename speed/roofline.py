@@ -5,8 +5,10 @@
 Each operation takes the longer of two times: its arithmetic at the speed of its number format, and its bytes, read and
 written, at the memory's (the roofline model, Williams et al. 2009). Both are what kernels reach, not the data sheet's
 peaks. The sum over a pass is what PyTorch's operations take one after another, with nothing lost between them. `paco
-plan` prints the share of the peak from here (`reached.ROOFLINE`) beside what a GPU measured. Prints one line a pass;
-writes JSON.
+plan` prints the share of the peak from here (`reached.ROOFLINE`) beside what a GPU measured.
+
+Fused is the same sum for a compiler at its best (`policies.defaults.compile`): all that stands between products is one
+kernel, which reads what products made and writes what products take, each once. Prints one line a pass; writes JSON.
 """
 
 from __future__ import annotations
@@ -44,25 +46,46 @@ SPEED = {torch.bfloat16: H100_FLOPS * REACHED, torch.float32: H100_FLOPS / 2 * R
 
 @dataclass
 class Roofline(TorchDispatchMode):
-    """Adds up the time of all operations within: ``seconds`` in all, ``products`` of those that multiply matrices."""
+    """Adds up the time of all operations within: ``seconds`` in all, ``products`` of those that multiply matrices.
+
+    ``between`` is that of the bytes which other operations must still read and write where they are fused.
+    """
 
     seconds: float = 0.0
     products: float = 0.0
+    between: float = 0.0
 
     def __post_init__(self) -> None:
         super().__init__()
+        self._unread: dict[int, Any] = {}  # what a product made and no other operation has read yet, by its storage
+        self._unwritten: dict[int, Any] = {}  # what others made and no product has taken yet
+
+    @property
+    def fused(self) -> float:
+        """Seconds in all, where all between products is fused."""
+        return self.products + self.between
+
+    def _pass_on(self, given: list[torch.Tensor], made: list[torch.Tensor], *, product: bool) -> None:
+        """Count the bytes that change hands between products and what stands between them, each once."""
+        wanted, left = (self._unwritten, self._unread) if product else (self._unread, self._unwritten)
+        for tensor in given:
+            if wanted.pop(tensor.untyped_storage()._cdata, None) is not None:
+                self.between += _bytes(tensor) / H100_BYTES
+        # Kept alive, so that no other storage takes its place.
+        left |= {tensor.untyped_storage()._cdata: tensor for tensor in made}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         out = func(*args, **kwargs)
-        if func.is_view:
+        if func.is_view or not _touches(func):
             return out
         found = flop_registry.get(func._overloadpacket)
         given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
         made = [leaf for leaf in tree_leaves(out) if isinstance(leaf, torch.Tensor)]
         moved = sum(_bytes(tensor) for tensor in (*given, *made)) / H100_BYTES
+        self._pass_on(given, made, product=found is not None)
         if found is None:
-            self.seconds += moved if made and _touches(func) else 0.0
+            self.seconds += moved if made else 0.0
             return out
         flops = found(*args, **kwargs, out_val=out)
         time = max(flops / SPEED[given[0].dtype], moved)
@@ -81,7 +104,8 @@ def _bytes(tensor: torch.Tensor) -> int:
 
 def _touches(func: Any) -> bool:
     """Whether an operation that is no view reads or writes its tensors at all."""
-    return func._overloadpacket not in (torch.ops.aten.empty, torch.ops.aten.empty_like, torch.ops.aten.detach)
+    aten = torch.ops.aten
+    return func._overloadpacket not in (aten.empty, aten.empty_like, aten.detach, aten._unsafe_view)
 
 
 @dataclass(frozen=True)
@@ -94,6 +118,7 @@ class Pass:
     seconds: float
     in_products: float
     utilisation: float
+    fused_seconds: float
 
 
 def passes(name: str, recipe: PolicyRecipe, found: Architecture, root: Path) -> Iterator[Pass]:
@@ -125,7 +150,7 @@ def passes(name: str, recipe: PolicyRecipe, found: Architecture, root: Path) -> 
             with Roofline() as line:
                 work()
             share = batch * flops * counted / H100_FLOPS / line.seconds
-            yield Pass(name, phase, batch, line.seconds, line.products / line.seconds, share)
+            yield Pass(name, phase, batch, line.seconds, line.products / line.seconds, share, line.fused)
 
 
 def measure(root: Path, profile: str = "paper", recipes: tuple[str, ...] = RECIPES) -> list[Pass]:
@@ -147,7 +172,7 @@ def main() -> None:
     for row in rows:
         print(
             f"{row.policy:<13} {row.phase:<9} batch {row.batch:2}  {row.seconds:6.3f} s, {row.in_products:.0%} in "
-            f"products, {row.utilisation:.0%} of an H100's peak"
+            f"products, {row.utilisation:.0%} of an H100's peak; fused {row.fused_seconds:.3f} s"
         )
     RESULT.write_text(json.dumps([vars(row) for row in rows], indent=2) + "\n")
 

@@ -39,6 +39,22 @@ def test_an_operation_takes_the_longer_of_its_two_times(roofline: ModuleType) ->
     assert line.products == 0 and line.seconds == pytest.approx(3 * large.nbytes / roofline.H100_BYTES)
 
 
+def test_fused_is_read_and_written_once_between_two_products(roofline: ModuleType) -> None:
+    given = torch.zeros(8192, 8192, dtype=torch.bfloat16, device="meta")
+    once = given.nbytes / roofline.H100_BYTES
+    with roofline.Roofline() as line:
+        torch.relu(given @ given).mul_(2) @ given
+    assert line.seconds == pytest.approx(line.products + 4 * once)
+    assert line.fused == pytest.approx(line.products + 2 * once)
+
+
+def test_a_product_of_batches_is_viewed_and_not_copied(roofline: ModuleType) -> None:
+    given, weight = (torch.zeros(size, dtype=torch.bfloat16, device="meta") for size in ((4, 2048, 512), (512, 512)))
+    with roofline.Roofline() as line:
+        torch.nn.functional.linear(given, weight)
+    assert line.products > 0 and line.seconds == line.products
+
+
 @pytest.mark.parametrize("name", ["flux_t2is", "qwen_edit"])
 def test_the_share_at_best_is_the_rooflines(
     roofline: ModuleType, repository: Path, monkeypatch: pytest.MonkeyPatch, name: str
