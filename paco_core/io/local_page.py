@@ -13,6 +13,7 @@ from fastapi.responses import FileResponse, JSONResponse, Response
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from paco_core.io.files import DataError
+from paco_core.io.same_site import is_own_page
 
 HOST = "127.0.0.1"
 #: Nothing from elsewhere, no frames, no inline script, no use by another page: it shows private pictures.
@@ -64,7 +65,7 @@ def _too_large(request: Request, most: int) -> Response | None:
 
 def _foreign(request: Request) -> Response | None:
     origin = request.headers.get("origin")
-    if origin in (None, f"http://{request.headers.get('host')}"):
+    if origin is None or is_own_page(origin, request.headers.get("host", ""), tls=False):
         return None
     return JSONResponse({"detail": "requests of other pages are not answered"}, 403)
 

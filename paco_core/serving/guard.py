@@ -13,8 +13,8 @@ import ipaddress
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
+from paco_core.io.same_site import hostname, is_own_page
 from paco_core.serving.budget import Budget
 from paco_core.serving.protocol import RequestError
 
@@ -73,18 +73,14 @@ class SameSite:
         host, origin = headers.get(b"host", ""), headers.get(b"origin")
         if not self._is_ours(host):
             raise RequestError(403, f"Host {host[:80]!r} is not this server: use {self._host} or localhost", "host")
-        if origin is not None and origin.lower() not in (f"http://{host}".lower(), f"https://{host}".lower()):
+        if origin is not None and not is_own_page(origin, host):
             raise RequestError(403, f"a page of {origin[:80]!r} may not send requests here", "origin")
         kind = headers.get(b"content-type", "").partition(";")[0].strip().lower()
         if scope["method"] not in ("GET", "HEAD", "OPTIONS") and kind != "application/json":
             raise RequestError(415, f"Content-Type {kind[:80]!r}: expected application/json", "content_type")
 
     def _is_ours(self, header: str) -> bool:
-        # The port is not compared: behind `ssh -L` or a proxy it is another one, and a page's own port shows in Origin.
-        try:
-            name = urlsplit(f"//{header}").hostname or ""
-        except ValueError:
-            return False
+        name = hostname(header)
         return self._host in EVERYWHERE or name == self._host.lower() or is_loopback(name)
 
 

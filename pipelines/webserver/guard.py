@@ -10,16 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from urllib.parse import SplitResult, urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from starlette.websockets import WebSocketClose
 
+from paco_core.io.same_site import hostname, is_own_page
+
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})  # no other machine can be lead here under these names
 _SAFE = {"GET", "HEAD", "OPTIONS"}
-_PORTS = {"http": 80, "https": 443}
 _POLICY_VIOLATION = 1008  # RFC 6455, 7.4.1
 
 
@@ -55,12 +55,11 @@ def refusal(scope: Scope, hosts: Collection[str]) -> Refusal | None:
     """Why a request, or a websocket's first, is refused; None when it may pass."""
     headers = Headers(scope=scope)
     given = headers.getlist("host")
-    host = _authority(f"//{given[0]}") if len(given) == 1 else None
-    if host is None or (host.hostname or "") not in hosts:
+    if len(given) != 1 or hostname(given[0]) not in hosts:
         name = ", ".join(given) or "none"
         return Refusal(403, f"Host {name}: not a name of this server; allow it with --allow-host or PACO_DAGSTER_HOSTS")
     for origin in headers.getlist("origin"):
-        if not _same(_authority(origin), host):
+        if not is_own_page(origin, given[0]):
             return Refusal(
                 403, f"Origin {origin} is not this server, {given[0]}: requests from other pages are refused"
             )
@@ -78,24 +77,6 @@ def refusal(scope: Scope, hosts: Collection[str]) -> Refusal | None:
 def _is_graphql(scope: Scope) -> bool:
     """With whatever prefix; for a browser that wants HTML the webserver draws an editor and asks nothing."""
     return str(scope["path"]).rstrip("/").endswith("/graphql")
-
-
-def _authority(url: str) -> SplitResult | None:
-    """A Host (after ``//``) or an Origin; None for what is neither: ``null``, a path, a user's name, a bad port."""
-    try:
-        found = urlsplit(url)
-        _ = found.port
-    except ValueError:
-        return None
-    return found if found.hostname and not (found.path or found.query or found.username is not None) else None
-
-
-def _same(origin: SplitResult | None, host: SplitResult) -> bool:
-    """Whether an Origin is this server. Its scheme is not compared: TLS may end before us."""
-    if origin is None or origin.scheme not in _PORTS:
-        return False
-    port = _PORTS[origin.scheme]
-    return (origin.hostname, origin.port or port) == (host.hostname, host.port or port)
 
 
 def _unframed(send: Send) -> Send:
