@@ -47,14 +47,14 @@ def listing(root: Path, options: ReproduceOptions) -> Answer:
             ", ".join(f"{key}: {value}" for key, value in variant.changes.items()) or "nothing",
             ", ".join(str(cell.seed) for cell in kept if cell.variant == variant.name) or "none",
         ]
-        for variant in _told(options, recipes)
+        for variant in _reported(options, recipes)
     ]
     head = ["variant", "recipe", "what it is", "changes", "kept"]
     table = ResultTable(f"Variants, and seeds kept in {FOLDER / options.name}", head, rows)
     return Answer(table.markdown(), table)
 
 
-def _told(options: ReproduceOptions, recipes: Collection[str]) -> Sequence[Variant]:
+def _reported(options: ReproduceOptions, recipes: Collection[str]) -> Sequence[Variant]:
     """The variants to report: those of absent recipes, too, unless some are named."""
     return VARIANTS if options.variants is None else chosen(options.variants, recipes)
 
@@ -67,7 +67,7 @@ def report_only(root: Path, options: ReproduceOptions) -> Answer:
     """
     params = changed(load(root / PARAMS_FILE), changes_of(options.changes))
     out = folder_of(root / FOLDER, options.name)
-    names = [variant.name for variant in _told(options, params.policies.recipes)]
+    names = [variant.name for variant in _reported(options, params.policies.recipes)]
     with _writing(out):
         return report.write(out, [cell for cell in kept_cells(out) if cell.variant in names], params)
 
@@ -88,11 +88,11 @@ def reproduce(root: Path, options: ReproduceOptions) -> Answer:
     params = begin(root, options.changes, options.seeds)
     variants = chosen(options.variants, params.policies.recipes)
     if options.variants is None:
-        _tell_absent(variants)
+        _print_absent(variants)
     return _Table(root, params, variants, options).run()
 
 
-def _tell_absent(variants: Sequence[Variant]) -> None:
+def _print_absent(variants: Sequence[Variant]) -> None:
     for variant in VARIANTS:
         if variant not in variants:
             say(f"{variant.name} is left out: {PARAMS_FILE} has no recipe {variant.recipe}")
@@ -123,7 +123,7 @@ class _Table:
             if left:
                 device, holder = self.params.policies.device, f"reproduce {self.options.name} in {self.root}"
                 stack.enter_context(one_gpu([device], holder, self.params, say))
-                self._keep_server(stack)
+                self._hold_server(stack)
             for recipe, trainings in self.trainings.items():
                 with locked(self.out / "before" / f".{recipe}.lock"):
                     trainings.before(OpenCell(report.before_folder(self.out, recipe), parent))
@@ -135,16 +135,16 @@ class _Table:
 
     def _report(self) -> Answer:
         with _writing(self.out):
-            return report.write(self.out, self._kept(), self.params)
+            return report.write(self.out, self._finished(), self.params)
 
-    def _keep_server(self, stack: ExitStack) -> None:
+    def _hold_server(self, stack: ExitStack) -> None:
         """One server of the reward for all cells; each cell leases it again."""
         from paco_core.serving.servers.endpoint import RewardEndpoint
 
         folder = self.root / paths.REWARD_MERGED
         stack.enter_context(RewardEndpoint.lease(folder, self.params.serving, self.root, wait=False))
 
-    def _kept(self) -> list[FinishedCell]:
+    def _finished(self) -> list[FinishedCell]:
         """Finished cells that rest on what their table rests on; others of an earlier setting are left out, aloud.
 
         Cells of a recipe that this command was not asked for stay in the report, when they go together.

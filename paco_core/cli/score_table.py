@@ -88,7 +88,7 @@ def score_table(
         raise DataError("--reasons goes with pairs; a set of pictures has a score, and no answer in words")
     device, threads = _place(root)
     judge = judge_model(options.model, project=root)
-    with _kept(target) as journal:
+    with _journal(target) as journal:
         keys = _keys(rows, judge.identity, options.reasons, _Pictures(root, table))
         known = {entry["key"]: entry["found"] for entry in journal.rows}
         made = {row.number: known[key] for row, key in zip(rows, keys, strict=True) if key in known}
@@ -109,20 +109,20 @@ def score_table(
         columns = {name: [made[row.number][name] for row in rows] for name in names}
         columns["score"] = [math.nan if value is None else value for value in columns["score"]]
         given.write(target, columns)
-    return _told(target, columns["score"], "sets" if sets else "pairs")
+    return _answer(target, columns["score"], "sets" if sets else "pairs")
 
 
-def _told(target: Path, scores: Sequence[float], noun: str) -> Answer:
+def _answer(target: Path, scores: Sequence[float], noun: str) -> Answer:
     values = [value for value in scores if not math.isnan(value)]
     mean = sum(values) / len(values) if values else None
     unscored = len(scores) - len(values)
-    told = "no score" if mean is None else f"mean score {mean:.4f}"
+    mean_text = "no score" if mean is None else f"mean score {mean:.4f}"
     figures = {"table": target, noun: len(scores), "without_score": unscored, "mean": mean}
-    return Answer(f"{target}: {len(scores)} {noun}, {unscored} without a score, {told}", figures)
+    return Answer(f"{target}: {len(scores)} {noun}, {unscored} without a score, {mean_text}", figures)
 
 
 @contextmanager
-def _kept(target: Path) -> Iterator[Journal]:
+def _journal(target: Path) -> Iterator[Journal]:
     """What is done of a table, beside its result; removed once the block has succeeded."""
     place = target.with_name(f"{target.name}{UNFINISHED}")
     with Journal(checked(place, "file")) as journal:

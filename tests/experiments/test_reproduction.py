@@ -143,7 +143,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr(exam, "load_recipe", found.load_recipe)
     monkeypatch.setattr(exam, "measuring", found.measuring)
     monkeypatch.setattr(Cases, "painted_by", lambda cases, *args, **named: found.paint(cases, *args, **named))
-    monkeypatch.setattr(command._Table, "_keep_server", lambda _self, _stack: None)
+    monkeypatch.setattr(command._Table, "_hold_server", lambda _self, _stack: None)
     return found
 
 
