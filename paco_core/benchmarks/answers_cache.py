@@ -34,7 +34,7 @@ def remembering(path: Path) -> Iterator[ScoreCache]:
         path.with_name(path.name + end).unlink(missing_ok=True)
 
 
-class Remembered:
+class CachedScorer:
     """A scorer that asks ``load()``'s scorer only what the table does not hold; failures are asked again.
 
     Args:
@@ -62,7 +62,9 @@ class Remembered:
         return [fresh[n] if n in fresh else Score(known[key]) for n, key in enumerate(keys)]
 
 
-def reward_scorer(model: str | Path, reward: RewardParams, scores: ScoreCache, *, any_case: bool = False) -> Remembered:
+def reward_scorer(
+    model: str | Path, reward: RewardParams, scores: ScoreCache, *, any_case: bool = False
+) -> CachedScorer:
     """A reward model as a judge, loaded when it is first asked.
 
     Args:
@@ -74,7 +76,7 @@ def reward_scorer(model: str | Path, reward: RewardParams, scores: ScoreCache, *
         scorer.any_case = any_case
         return scorer
 
-    return Remembered(load, content_of(model), reckoning(reward, any_case=any_case), scores)
+    return CachedScorer(load, content_of(model), reckoning(reward, any_case=any_case), scores)
 
 
 def reckoning(reward: RewardParams, *, any_case: bool) -> str:

@@ -87,7 +87,8 @@ class DreamSim:
         parts = []
         for start in range(0, len(images), BATCH):
             with torch.inference_mode():
-                rows = torch.cat([self._look(*branch, images[start : start + BATCH]) for branch in self.branches], -1)
+                part = images[start : start + BATCH]
+                rows = torch.cat([self._features(*branch, part) for branch in self.branches], -1)
             parts.append(rows.double().cpu().numpy())
         if not parts:
             return np.zeros((0, 0))
@@ -96,10 +97,10 @@ class DreamSim:
         unit: np.ndarray = found / np.linalg.norm(found, axis=1, keepdims=True)
         return unit
 
-    def _look(
+    def _features(
         self, branch: Branch, tower: Any, projection: torch.Tensor | None, images: Sequence[Image]
     ) -> torch.Tensor:
-        """What one branch says, (N, n): its class token, projected where it has a projection."""
+        """Features by one branch, (N, n): its class token, projected where it has a projection."""
         side = tower.patch_embed.img_size[0]
         sizes = [functional.resize(image, [side, side], InterpolationMode.BICUBIC) for image in images]
         pixels = [functional.normalize(functional.to_tensor(image), branch.mean, branch.std) for image in sizes]

@@ -65,7 +65,7 @@ class FluxPolicy(PipelinePolicy):
                 )
             return {"text": text[0], "pooled": pooled[0]}
 
-        return self.remembered([["text", prompt, max_sequence_length] for prompt in prompts], encode)
+        return self.cached([["text", prompt, max_sequence_length] for prompt in prompts], encode)
 
     def _ids(self, size: Size) -> torch.Tensor:
         if size not in self._image_ids:

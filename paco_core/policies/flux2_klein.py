@@ -100,7 +100,7 @@ for one in picture if isinstance(picture, list) else [picture]:  # at most as ma
                 words, _ = self.pipeline.encode_prompt(texts[row], device=self.device, max_sequence_length=length)
             return {"text": words[0]}
 
-        found = self.remembered([["text", text, length] for text in texts], encode)
+        found = self.cached([["text", text, length] for text in texts], encode)
         return [{name: tensors["text"]} for tensors in found]
 
     def _references(self, pictures: Sequence[Sequence[Image]], sizes: Sequence[Sequence[Size]]) -> list[Tensors]:
@@ -126,7 +126,7 @@ for one in picture if isinstance(picture, list) else [picture]:  # at most as ma
         cases = [(row, size) for row, own in enumerate(sizes) for size in dict.fromkeys(own)]
         asked = [(n, row, self.reference_area(size, one)) for row, size in cases for n, one in enumerate(pictures[row])]
         encoded = iter(
-            self.remembered(
+            self.cached(
                 [["reference", names[row][n], area] for n, row, area in asked],
                 lambda case: latents(pictures[asked[case][1]][asked[case][0]], asked[case][2]),
             )

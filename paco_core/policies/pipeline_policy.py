@@ -206,13 +206,13 @@ class PipelinePolicy:
             with torch.no_grad():
                 return {"tensor": encode(*cases[number])}
 
-        encoded = self.remembered([key(*case) for case in cases], one)
+        encoded = self.cached([key(*case) for case in cases], one)
         found: list[Tensors] = [{} for _ in sizes]
         for (row, size), tensors in zip(cases, encoded, strict=True):
             found[row][sized(name, size)] = tensors["tensor"]
         return found
 
-    def remembered(self, inputs: Sequence[object], encode: Callable[[int], Tensors]) -> list[Tensors]:
+    def cached(self, inputs: Sequence[object], encode: Callable[[int], Tensors]) -> list[Tensors]:
         """:meth:`Encodings.rows` by the text encoders as they are now, with the adapters on them."""
         encoders = [getattr(self.pipeline, name) for name in self.known.text_encoders]
         return self.encodings.rows(inputs, encode, adapters_on(encoders) or self._adapters_at_drop)

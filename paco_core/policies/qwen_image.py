@@ -62,7 +62,7 @@ class QwenImagePolicy(QwenImageEditPolicy):
                 words, _ = self.pipeline.encode_prompt([texts[row]], self.device, max_sequence_length=length)
             return {"text": words[0]}
 
-        return self.remembered([["text", text, length] for text in texts], encode)
+        return self.cached([["text", text, length] for text in texts], encode)
 
     def _predict(
         self, latents: torch.Tensor, sigma: float, condition: Condition, name: str, size: Size

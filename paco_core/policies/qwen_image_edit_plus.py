@@ -73,7 +73,7 @@ image = pipeline(
             with torch.no_grad():
                 return {"tensor": self.latents_of(*asked[case][1:])}
 
-        encoded = iter(self.remembered([["reference", name, brought] for name, _, brought in asked], encode))
+        encoded = iter(self.cached([["reference", name, brought] for name, _, brought in asked], encode))
         shapes = iter(torch.tensor(self.grid(brought)) for _, _, brought in asked)
         found: list[Tensors] = [{} for _ in sizes]
         for row, size in cases:

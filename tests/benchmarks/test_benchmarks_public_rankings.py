@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from paco_core.benchmarks import consistency_rank as bench
-from paco_core.benchmarks.answers_cache import Remembered, remembering
+from paco_core.benchmarks.answers_cache import CachedScorer, remembering
 from paco_core.benchmarks.public_rankings import judge_from_file, read_public
 from paco_core.benchmarks.published import CONSISTENCY_RANK
 from paco_core.benchmarks.ranking_tables import tables
@@ -118,15 +118,15 @@ def test_a_benchmark_that_was_stopped_asks_only_what_is_left(tmp_path: Path) -> 
 
     first, second = Stopping(), Dark()
     with pytest.raises(KeyboardInterrupt), remembering(tmp_path / "s.sqlite") as kept:
-        judge = Remembered(lambda: first, "model a", "float32", kept)
+        judge = CachedScorer(lambda: first, "model a", "float32", kept)
         for start in (0, 2, 4):
             judge.score(queries[start : start + 2])
     with remembering(tmp_path / "s.sqlite") as kept:
-        found = Remembered(lambda: second, "model a", "float32", kept).score(queries)
+        found = CachedScorer(lambda: second, "model a", "float32", kept).score(queries)
         assert [score.value for score in found] == [score.value for score in Dark().score(queries)]
         assert first.asked == 4 and second.asked == 2
         other = Dark()
-        Remembered(lambda: other, "model b", "float32", kept).score(queries)
+        CachedScorer(lambda: other, "model b", "float32", kept).score(queries)
         assert other.asked == 6, "another model's scores are not these"
     assert not list(tmp_path.glob("s.sqlite*")), "what is repeated is measured again"
 
@@ -138,5 +138,5 @@ def test_failures_are_not_remembered(tmp_path: Path) -> None:
 
     query = PairQuery(Image.new("RGB", (4, 4)), Image.new("RGB", (4, 4)), "?")
     with remembering(tmp_path / "s.sqlite") as kept:
-        assert Remembered(Failing, "m", "float32", kept).score([query])[0].cause == "no answer"
-        assert Remembered(Dark, "m", "float32", kept).score([query])[0].value == 1.0
+        assert CachedScorer(Failing, "m", "float32", kept).score([query])[0].cause == "no answer"
+        assert CachedScorer(Dark, "m", "float32", kept).score([query])[0].value == 1.0

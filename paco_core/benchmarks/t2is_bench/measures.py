@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Protocol
 
-from paco_core.benchmarks.answers_cache import Remembered, reward_scorer
+from paco_core.benchmarks.answers_cache import CachedScorer, reward_scorer
 from paco_core.benchmarks.endpoint_judge import EndpointJudge
 from paco_core.benchmarks.t2is_bench.aesthetics import Aesthetics
 from paco_core.benchmarks.t2is_bench.alignment import AlignmentWithTexts
@@ -69,10 +69,10 @@ def parts(
     found: dict[str, BenchmarkPart] = {}
     with ExitStack() as stack:
 
-        def predicted(worker: ModuleType, given: PredictorParams, package: str) -> Remembered:
+        def predicted(worker: ModuleType, given: PredictorParams, package: str) -> CachedScorer:
             predictor = Predictor(worker, given, package)
             stack.callback(predictor.close)
-            return Remembered(lambda: predictor, package, predictor_reckoning(given), scores)
+            return CachedScorer(lambda: predictor, package, predictor_reckoning(given), scores)
 
         if params.aesthetics is not None:
             scorer = predicted(aesthetics, params.aesthetics, AESTHETICS)
@@ -97,10 +97,10 @@ def predictor_reckoning(given: PredictorParams) -> str:
     return f"{given} {model} {environment_digest(given.python)}"
 
 
-def _judge(params: JudgeParams | AlignmentParams, reward: RewardParams, root: Path, scores: ScoreCache) -> Remembered:
+def _judge(params: JudgeParams | AlignmentParams, reward: RewardParams, root: Path, scores: ScoreCache) -> CachedScorer:
     if params.endpoint is not None:
         endpoint = params.endpoint  # one name means the same weights wherever it is served, as in chat_protocol.key_of
-        return Remembered(lambda: EndpointJudge(endpoint), _name(params), str(endpoint.options), scores)
+        return CachedScorer(lambda: EndpointJudge(endpoint), _name(params), str(endpoint.options), scores)
     assert params.model is not None, "params_benchmarks.py sees to it"
     return reward_scorer(model_at(root, params.model, "model of t2is_bench"), reward, scores)
 
