@@ -95,7 +95,7 @@ class _Running:
                 self._begin(turns_to["name"])
             if text and not _CHATTER.match(text):
                 said = text.removeprefix(f"{self.name}: ")  # a stage may say its name itself
-                self._page.said(self.name, said)
+                self._page.log_line(self.name, said)
                 self._say(f"[{self.name}] {said}")
 
     def _begin(self, name: str) -> None:

@@ -27,20 +27,20 @@ from paco_core.stages import declaration
 STYLE = Path(paco_core.__file__).parent / "report" / "templates" / "style.css"  # the report's, which comes at the end
 PAGE = Path(".paco") / "progress" / "index.html"
 RELOAD_SECONDS, WRITE_SECONDS = 3, 1.0
-SAID_LINES = 3  # of a stage that failed: its own error, and what DVC says of it
+LOG_LINES = 3  # of a stage that failed: its own error, and what DVC says of it
 WAITING, RUNS, STOPPED, DONE, FAILED, KEPT = STATES = ("waits", "runs", "stopped", "done", "failed", "up to date")
 _PICTURE = re.compile(r"!\[(?P<alt>[^\]]*)\]\((?P<url>data:image/[^)]+)\)")
 
 
 @dataclass
 class StageRow:
-    """A stage on the page. ``said``: the last lines of its log; when it is done, its first figures instead."""
+    """A stage on the page. ``lines``: the last lines of its log; when it is done, its first figures instead."""
 
     name: str
     state: str
     since: float = 0.0
     seconds: float | None = None
-    said: list[str] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -80,8 +80,8 @@ class ProgressPage:
     def runs(self, name: str) -> None:
         self._set(name, state=RUNS, since=time.monotonic())
 
-    def said(self, name: str, line: str) -> None:
-        self._set(name, said=[*self._rows[name].said, line][-SAID_LINES:])
+    def log_line(self, name: str, line: str) -> None:
+        self._set(name, lines=[*self._rows[name].lines, line][-LOG_LINES:])
 
     def done(self, name: str, seconds: float, *, failed: bool) -> None:
         self._set(name, state=FAILED if failed else DONE, seconds=seconds)
@@ -110,12 +110,12 @@ class ProgressPage:
         for row in rows:
             if row.state in (DONE, KEPT):
                 stage = self.project.stages[row.name]
-                row.said = [figures_of(self.project.root, stage)]
+                row.lines = [figures_of(self.project.root, stage)]
                 if row.name not in self._sheets:
                     self._sheets[row.name] = list(sheets_of(self.project.root, stage))
             elif row.state == RUNS:
                 row.state = STOPPED if over else RUNS
-                row.seconds, row.said = time.monotonic() - row.since, row.said[-1:]
+                row.seconds, row.lines = time.monotonic() - row.since, row.lines[-1:]
         html = _template().render(
             rows=rows,
             counts={state: sum(row.state == state for row in rows) for state in STATES},

@@ -128,7 +128,7 @@ def _watchdog() -> subprocess.Popen[bytes]:
     )
 
 
-def _tell_watchdog(line: str) -> None:
+def _write_to_watchdog(line: str) -> None:
     pipe = _watchdog().stdin
     assert pipe is not None
     with suppress(OSError):  # somebody killed it: our groups would outlive us, and nothing else is lost
@@ -145,14 +145,14 @@ def start_group(command: Sequence[str], **options: Any) -> subprocess.Popen[byte
 
     def announce() -> None:
         # In the child, before the command takes its place: between a start and a word of ours we might be killed.
-        _tell_watchdog(f"+{os.getpid()}\n")
+        _write_to_watchdog(f"+{os.getpid()}\n")
 
     return subprocess.Popen(command, start_new_session=True, preexec_fn=announce, **options)  # noqa: PLW1509 (one write)
 
 
 def forget_group(child: subprocess.Popen[bytes]) -> None:
     """A group has ended, or what is left of it may live on."""
-    _tell_watchdog(f"-{child.pid}\n")
+    _write_to_watchdog(f"-{child.pid}\n")
 
 
 def end_group(child: subprocess.Popen[bytes], grace_seconds: float) -> None:

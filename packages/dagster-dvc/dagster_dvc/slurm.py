@@ -123,7 +123,7 @@ class _Job:
     number: str
     folder: Path
     began: float = field(default_factory=time.monotonic)
-    _told: dict[str, int] = field(default_factory=dict)
+    _copied: dict[str, int] = field(default_factory=dict)
 
     def follow(self, poll_seconds: float) -> Completed:
         """Forward what the job says until it has ended; how it ended."""
@@ -171,7 +171,7 @@ class _Job:
 
     def _forward(self) -> None:
         for name, sink in (("stdout", sys.stdout), ("stderr", sys.stderr)):
-            self._told[name] = _copy_from(self.folder / name, self._told.get(name, 0), sink)
+            self._copied[name] = _copy_from(self.folder / name, self._copied.get(name, 0), sink)
 
     def _completed(self, code: int, note: str) -> Completed:
         stdout, stderr = (_ends(self.folder / name) for name in ("stdout", "stderr"))
