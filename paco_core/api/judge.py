@@ -104,7 +104,7 @@ class Judge:
         Raises:
             DataError: when a picture cannot be read, or the lists differ in length.
         """
-        found = self._told(self.scores(_pairs(first, second), theme=theme))
+        found = self._values(self.scores(_pairs(first, second), theme=theme))
         return found if isinstance(first, list | tuple) else float(found[0])
 
     def matrix(self, pictures: Sequence[Picture], *, theme: str | None = None) -> np.ndarray:
@@ -115,7 +115,7 @@ class Judge:
         Raises:
             DataError: when there are fewer than two pictures, or one cannot be read.
         """
-        return square(self._told(self.set_scores(pictures, theme=theme)), len(pictures))
+        return square(self._values(self.set_scores(pictures, theme=theme)), len(pictures))
 
     def consistency(self, pictures: Sequence[Picture], *, theme: str | None = None) -> float:
         """How consistent a set of pictures is: the mean over its pairs; NaN where one of them has no score.
@@ -125,7 +125,7 @@ class Judge:
         Raises:
             DataError: as :meth:`matrix`.
         """
-        return float(self._told(self.set_scores(pictures, theme=theme)).mean())
+        return float(self._values(self.set_scores(pictures, theme=theme)).mean())
 
     def rank(self, reference: Picture, candidates: Sequence[Picture], *, theme: str | None = None) -> list[Ranked]:
         """Candidates by how consistent they are with a reference, best first; those without a score last.
@@ -136,7 +136,7 @@ class Judge:
             DataError: when a picture cannot be read.
         """
         first = picture_of(reference)
-        found = self._told(self.scores([(first, candidate) for candidate in candidates], theme=theme))
+        found = self._values(self.scores([(first, candidate) for candidate in candidates], theme=theme))
         ranked = [Ranked(number, float(score)) for number, score in enumerate(found)]
         return sorted(ranked, key=lambda one: math.inf if math.isnan(one.score) else -one.score)
 
@@ -263,7 +263,7 @@ class Judge:
     ) -> None:
         self.close()
 
-    def _told(self, scores: Sequence[Score]) -> np.ndarray:
+    def _values(self, scores: Sequence[Score]) -> np.ndarray:
         """The values, after a warning that counts those that are missing by their cause."""
         for cause, count in Counter(score.cause for score in scores if score.failed).items():
             log.warning("%d of %d pairs have no score: %s", count, len(scores), cause)

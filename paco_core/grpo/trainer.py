@@ -93,7 +93,7 @@ class Trainer:
         start, stopped = 0, None
         if found is None or not (store / BEFORE).is_dir():
             before = self._evaluate(0, None)
-            rows.append({"epoch": 0.0, **self._told(before, 0)})
+            rows.append({"epoch": 0.0, **self._report(before, 0)})
             if self.processes.main:
                 write_scores(store / BEFORE_SCORES, before.scores)
                 save_pictures(store / BEFORE, before, self.split.unseen, self.recipe.eval_seeds)
@@ -156,7 +156,7 @@ class Trainer:
         with self.learner.ema.applied(self.learner.parameters):
             last = int(rows[-1]["epoch"])
             after = self._evaluate(last, store)
-            rows[-1] |= self._told(after, last)
+            rows[-1] |= self._report(after, last)
             intervals = (
                 change_intervals(read_scores(store / BEFORE_SCORES), after.scores) if self.processes.main else {}
             )
@@ -199,7 +199,7 @@ class Trainer:
         names = picture_names(self.split.unseen, self.recipe.eval_seeds)
         return Start.read(store / BEFORE_SCORES, store / BEFORE, names, self.recipe.eval_sizes)
 
-    def _told(self, evaluation: Evaluation, epoch: int) -> Row:
+    def _report(self, evaluation: Evaluation, epoch: int) -> Row:
         row = evaluation_row(evaluation.metrics, self.recipe.eval_sizes)
         if self.processes.main:
             self.reports.metrics(row, epoch)

@@ -187,7 +187,7 @@ class _Run:
         done = checkpoint.restore(self.kept, self.key, weights, updates)
         if done is None:
             done = Progressed()
-            self._tell(before.metrics("validation/"), 0)
+            self._log_metrics(before.metrics("validation/"), 0)
         else:
             say(f"resuming after step {done.step} of {self.total_steps} ({done.epoch} of {params.epochs} epochs done)")
             self._advance(done.epoch * len(self.items), "")
@@ -225,7 +225,7 @@ class _Run:
             done.log.append({**entry, "learning_rate": rate})
             self._advance(sum(map(len, group)), f"loss {loss:.3f}")
             if done.step % METRICS_EVERY == 0 or done.step == self.total_steps:
-                self._tell({f"train/{name}": value for name, value in done.log[-1].items()}, done.step)
+                self._log_metrics({f"train/{name}": value for name, value in done.log[-1].items()}, done.step)
             if done.step % params.checkpoint_every == 0 and done.within < len(groups):
                 self._save(weights, updates, done)
         module.eval()
@@ -236,13 +236,13 @@ class _Run:
         done.epoch, done.within = done.epoch + 1, 0
         seen = self._evaluate()
         done.log[-1] |= _defined(seen.metrics("validation_"))
-        self._tell(seen.metrics("validation/"), done.step)
+        self._log_metrics(seen.metrics("validation/"), done.step)
         if better(self.params.best, seen, done.best.seen if done.best else None):
             done.best = Best.of(done.epoch, seen, weights)
         self._save(weights, updates, done)
         return seen
 
-    def _shown(self, number: int, epoch: int) -> Item:
+    def _item(self, number: int, epoch: int) -> Item:
         """An example as this epoch shows it: with ``swap``, half of the pairs the other way round, in turns."""
         item = self.items[number]
         return item.swapped() if self.params.swap and (number + epoch) % 2 else item
@@ -260,7 +260,7 @@ class _Run:
             mine = list(batch[self.processes.rank :: count])
             own = weights[place][self.processes.rank :: count] or [0.0]  # without a pair of its own it counts nothing
             mine = mine or list(batch[:1])
-            losses = module([self._shown(number, epoch) for number in mine])
+            losses = module([self._item(number, epoch) for number in mine])
             loss = (losses * losses.new_tensor(own)).sum() * (1 / whole)
             updates.backward(loss)
             total += loss.detach()
@@ -306,7 +306,7 @@ class _Run:
         if self.progress is not None and pairs:
             self.progress.advance(pairs, note)
 
-    def _tell(self, values: Mapping[str, float], step: int) -> None:
+    def _log_metrics(self, values: Mapping[str, float], step: int) -> None:
         if self.on_metrics is not None and self.processes.main:
             self.on_metrics(_defined(values), step)
 

@@ -109,7 +109,7 @@ def _placed(name: str, stage: Stage, item: str | None, root: Path, launcher: lau
     leases = [] if launcher == "ray" else take_gpus(device, here, holder, params)
     if launches:
         prepare(params.threads)  # else accelerate gives each rank one thread
-        accelerated.become(name, item, root, device, None if launcher == "accelerate" else processes)
+        accelerated.replace_process(name, item, root, device, None if launcher == "accelerate" else processes)
     return leases
 
 

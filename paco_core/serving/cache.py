@@ -78,7 +78,7 @@ class ScoreCache:
                     self._renew(connection)
                 yield connection
         except sqlite3.DatabaseError as error:
-            raise self._told(error) from None
+            raise self._explained(error) from None
 
     def _renew(self, connection: sqlite3.Connection) -> None:
         """Make the tables of this version, in place of an older one's."""
@@ -98,7 +98,7 @@ class ScoreCache:
                 log.warning("%s: %d scores of an older version are dropped and will be asked again", self.path, dropped)
         connection.commit()
 
-    def _told(self, error: sqlite3.DatabaseError) -> Exception:
+    def _explained(self, error: sqlite3.DatabaseError) -> Exception:
         """The same with its remedy: what is no fault of the file must not cost the scores in it."""
         if self.path.is_dir():
             return DataError(f"{self.path}: a folder, expected the file of a score cache; remove it, or name another")

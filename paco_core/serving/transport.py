@@ -107,7 +107,7 @@ class Transport:
         self._mine = threading.local()
         self._all: set[http.client.HTTPConnection] = set()
         self._lock = threading.Lock()
-        self._told_down = False
+        self._warned_down = False
         self.retries = 0
 
     def _connection(self) -> tuple[TimedConnection, Address, bool]:
@@ -171,20 +171,20 @@ class Transport:
             if late or not again or (attempt >= self._patience.retries and not waiting):
                 raise failure from None
             if failure.down:
-                self._look_elsewhere(waiting)
+                self._locate_again(waiting)
             with self._lock:
                 self.retries += 1
             time.sleep(pause)
             attempt += 1
 
-    def _look_elsewhere(self, waiting: bool) -> None:
+    def _locate_again(self, waiting: bool) -> None:
         """The server is down: go where it is now, if it is anywhere; say once that all is waiting."""
         url = self._locate() if self._locate is not None else None
         with self._lock:
             if url is not None and url.rstrip("/") != self.url:
                 self.url, self._address = url.rstrip("/"), Address.parse(url)
-            elif waiting and not self._told_down:
-                self._told_down = True
+            elif waiting and not self._warned_down:
+                self._warned_down = True
                 log.warning("%s is down; waiting for it, %g s at most", self.url, self._patience.wait_s)
 
     def _answer(self, status: int, data: bytes, retry_after: str | None = None) -> dict[str, Any]:

@@ -89,11 +89,11 @@ def test_a_training_takes_a_gpu_for_each_process(project: Path, monkeypatch: pyt
     (project / "launch" / "ddp.yaml").write_text("num_machines: 1\nnum_processes: 2\n")
     became: list[tuple[str, str, bool]] = []
 
-    def become(stage: str, *_more: object) -> None:
+    def replace_process(stage: str, *_more: object) -> None:
         held = [gpus._file(gpus._folder(), gpu) for gpu in gpus.visible()]
         became.append((stage, os.environ[gpus.VISIBLE], all(is_held(file) for file in held)))
 
-    monkeypatch.setattr(accelerated, "become", become)
+    monkeypatch.setattr(accelerated, "replace_process", replace_process)
     for stage, item, launcher in (("reward_lora", None, "local"), ("policies", "qwen_edit", "accelerate")):
         for lease in launch._placed(stage, declaration(stage), item, project, launcher):  # type: ignore[arg-type]
             assert os.get_inheritable(lease.fileno())

@@ -23,7 +23,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def become(rank: int, world: int, port: int) -> None:
+def join_ranks(rank: int, world: int, port: int) -> None:
     """Set what a launcher sets, and forget what a fork inherited from an earlier training."""
     own = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     os.environ.update({name: str(value) for name, value in own.items()})
@@ -33,7 +33,7 @@ def become(rank: int, world: int, port: int) -> None:
 
 
 def _rank(rank: int, world: int, port: int, work: Callable[..., None], args: tuple[Any, ...]) -> None:
-    become(rank, world, port)
+    join_ranks(rank, world, port)
     work(*args)
 
 

@@ -76,7 +76,7 @@ def _numbers(root: Path, device: str) -> tuple[int, int]:
         raise DataError(f"{config}: needs num_processes (and num_machines), whole numbers") from None
 
 
-def become(stage: str, item: str | None, root: Path, device: str, processes: int | None = None) -> NoReturn:
+def replace_process(stage: str, item: str | None, root: Path, device: str, processes: int | None = None) -> NoReturn:
     """Start the ranks in this process's place: signals, pipes and the exit status stay those of the stage."""
     start = command(stage, item, root, device, processes)
     os.execv(start[0], start)  # noqa: S606 (no shell is wanted)

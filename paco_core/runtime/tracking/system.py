@@ -17,7 +17,7 @@ from typing import Any
 
 INTERVAL_S = 10.0
 
-Tell = Callable[[Mapping[str, float], int], None]
+LogMetrics = Callable[[Mapping[str, float], int], None]
 
 
 def is_wanted() -> bool:
@@ -27,8 +27,8 @@ def is_wanted() -> bool:
 class SystemMetrics:
     """Samples CPU, memory, disk, network and, where there is one, GPU; one sample at least, at the end."""
 
-    def __init__(self, tell: Tell) -> None:
-        self._tell = tell
+    def __init__(self, log: LogMetrics) -> None:
+        self._log = log
         self._interval = float(os.environ.get("MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL") or INTERVAL_S)
         self._stop = threading.Event()
         self._step = 0
@@ -53,7 +53,7 @@ class SystemMetrics:
         found = self._machine.sample()
         for number, gpu in enumerate(self._gpus):
             found |= {f"gpu_{number}_{name}": value for name, value in gpu().items()}
-        self._tell({f"system/{name}": round(value, 3) for name, value in found.items()}, self._step)
+        self._log({f"system/{name}": round(value, 3) for name, value in found.items()}, self._step)
         self._step += 1
 
 

@@ -179,7 +179,7 @@ def build_app(server: ModelServer, host: str = "127.0.0.1") -> Starlette:
     )
 
 
-def tell_caches(server: ModelServer, network: Network, scores: Path | None) -> None:
+def report_caches(server: ModelServer, network: Network, scores: Path | None) -> None:
     """Have the server's metrics report what the model and the clients did not have to do again."""
     tally = server.metrics.tally
     tally("paco_panels_encoded", "Pictures through the vision tower", lambda: network.encoded)
@@ -253,7 +253,7 @@ def _serve(args: argparse.Namespace) -> None:
         api_key=os.environ.get(API_KEY),
         pictures=DecodedPictures(Media(args.allow_media)),
     )
-    tell_caches(server, scorer.network, args.score_cache)
+    report_caches(server, scorer.network, args.score_cache)
     log.info("%s loaded from %s in %.1f s", args.served_model_name, args.model, time.monotonic() - began)
     given = args.fd is not None
     bound = socket.socket(fileno=args.fd) if given else socket.create_server((args.host, args.port))

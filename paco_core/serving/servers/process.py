@@ -88,15 +88,15 @@ def spawn_supervisor(
             pass_fds=(alive.fileno(), *descriptors, *held),
             start_new_session=True,
         )
-    _reap_in_background(supervisor)
+    _wait_in_background(supervisor)
     return supervisor.pid
 
 
-def _reap_in_background(process: subprocess.Popen[bytes]) -> None:
+def _wait_in_background(process: subprocess.Popen[bytes]) -> None:
     """Collect the exit status when it comes, so that no zombie stays."""
     import threading
 
-    threading.Thread(target=process.wait, name=f"reap-{process.pid}", daemon=True).start()
+    threading.Thread(target=process.wait, name=f"wait-{process.pid}", daemon=True).start()
 
 
 def tail(path: Path, size: int = TAIL_BYTES) -> str:
