@@ -99,7 +99,7 @@ def run(ctx: StageContext) -> None:
         records = shard_of(prompts, int(ctx.item or 0), ctx.params.grid_shards)
     else:
         adapter = ctx.read_before(paths.POLICIES / ctx.params.rounds.recipe) / "adapter"
-    recipe = grids.Painting.of(params, ctx.root, adapter)
+    recipe = grids.Painting.from_params(params, ctx.root, adapter)
     jobs = grids.grid_jobs(records, params.seeds, recipe)
     finished = grids.Finished(ctx.unfinished / recipe.digest)
     if not jobs:

@@ -53,7 +53,7 @@ def params(flux: Path, **changes: object) -> GridsParams:
 
 
 def paint(folder: Path, prompts: list[PromptRecord], p: GridsParams, shards: int) -> pd.DataFrame:
-    recipe = grids.Painting.of(p, Path())
+    recipe = grids.Painting.from_params(p, Path())
     for shard in range(shards):
         jobs = grids.grid_jobs(shard_of(prompts, shard, list(range(shards))), p.seeds, recipe)
         finished = grids.Finished(folder / "work")

@@ -65,7 +65,7 @@ SECTIONS: dict[str, tuple[BaseModel, Callable[[Any, Path], object], set[str]]] =
     ),
     "grids": (  # sizes are those of a prompt's record, seeds of a picture; rounding is not counted
         given.PARAMS.grids,
-        lambda p, f: given.Painting.of(p, f).digest,
+        lambda p, f: given.Painting.from_params(p, f).digest,
         {"height", "width", "seeds", "batch_size", "device"},
     ),
     "chat": (  # how long to try, and where a name is served

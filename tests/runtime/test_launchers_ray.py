@@ -94,7 +94,7 @@ def test_pieces_come_back_whole_and_our_errors_as_they_are(on_ray: None) -> None
 def test_a_killed_painter_costs_time_and_no_byte(on_ray: None, tmp_path: Path) -> None:
     flux = tiny_flux(tmp_path / "flux")
     given = params(flux, batch_size=2)
-    jobs = grids.grid_jobs(records(4, side=32), given.seeds, grids.Painting.of(given, Path()))
+    jobs = grids.grid_jobs(records(4, side=32), given.seeds, grids.Painting.from_params(given, Path()))
     here, there = grids.Finished(tmp_path / "here"), grids.Finished(tmp_path / "there")
     grids.paint(jobs, here, lambda: TextToImage.load(flux, given), batch_size=2, say=print)
     counted: list[int] = []

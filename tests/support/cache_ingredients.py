@@ -147,7 +147,7 @@ def named_models(
 
 def grid(folder: Path, *, params=PARAMS.grids, weights="a", record=RECORDS[0], seed=1) -> object:
     files(folder, model__x_bin=weights)
-    made = Painting.of(params.model_copy(update={"model": "model"}), folder)
+    made = Painting.from_params(params.model_copy(update={"model": "model"}), folder)
     return grid_jobs([record], [seed], made)[0].id, made.digest
 
 

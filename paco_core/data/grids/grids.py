@@ -70,7 +70,7 @@ class Painting:
     adapter: str | None = None  # content digest of the policy's adapter; None for the bare generator
 
     @classmethod
-    def of(cls, params: GridsParams, root: Path, adapter: Path | None = None) -> Painting:
+    def from_params(cls, params: GridsParams, root: Path, adapter: Path | None = None) -> Painting:
         """The recipe of these parameters; generator and adapter count by content, not by path."""
         model = model_content(root, params.model)
         policy = None if adapter is None else content_of(adapter)
