@@ -21,7 +21,7 @@ def measure(args: argparse.Namespace, variant: dict[str, Any]) -> dict[str, Any]
     """One batch size: a first pass encodes all pictures, a second one finds them known."""
     from paco_core.reward_model.scorer import Scorer
 
-    scorer = Scorer.of(network(args), variant["batch"])
+    scorer = Scorer.from_network(network(args), variant["batch"])
     queries = [example.query for example in examples(args, args.pairs)]
     scorer.score(queries[: variant["batch"]])  # warms up
     scorer.network.features.clear()

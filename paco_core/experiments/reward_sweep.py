@@ -170,7 +170,7 @@ class Sweep:
         network = Network.load(self.base, **_loading(reward))
         lora.load(network.model, folder / ADAPTER)
         network.features.clear()
-        judged = self._judge("", Scorer.of(network))
+        judged = self._judge("", Scorer.from_network(network))
         return {"validation": report.metrics(), "scores": judged.scores}
 
     def _judge(self, label: str, scorer: PairScorer) -> bench.Judgement:
@@ -179,7 +179,7 @@ class Sweep:
     def _baselines(self) -> dict[str, bench.Judgement]:
         """Judges that no setting changes: the base, CLIP-I where there is one, chance."""
         network = Network.load(self.base, **_loading(self.params.reward))
-        judges = {"base": self._judge("Its base, untrained", Scorer.of(network))}
+        judges = {"base": self._judge("Its base, untrained", Scorer.from_network(network))}
         if self.params.consistency_rank.clip is not None:
             clip = ClipImages(self.root / self.params.consistency_rank.clip, self.params.reward.device)
             judges["clip_i"] = bench.judge_embeddings("CLIP-I", clip, self.instances, self.panels)

@@ -66,7 +66,7 @@ def merge(
         raise DataError(f"{out}: no pair to compare the merged model on; give at least one")
     network = Network.load(base, device=device, dtype=dtype, pixels=pixels)
     wrapped = None if adapter is None else lora.load(network.model, adapter)
-    expected = Scorer.of(network).score(queries)
+    expected = Scorer.from_network(network).score(queries)
     if wrapped is not None:
         network.model = wrapped.merge_and_unload()
     write_model(network, base, out)

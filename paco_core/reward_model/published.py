@@ -70,14 +70,14 @@ def evaluate_published(
         "pixels": (params.min_pixels, params.max_pixels),
     }
     network = Network.load(model_at(root, params.base, "reward.base"), **load)
-    before = evaluate(Scorer.of(network), validation)
+    before = evaluate(Scorer.from_network(network), validation)
     say(f"base: accuracy {before.accuracy:.3f} on {before.pairs} pairs")
     if adapter is None:
         network = Network.load(model_at(root, str(params.weights), "reward.weights"), **load)
     else:
         lora.load(network.model, adapter)
         network.features.clear()  # the adapter may hold parts of the vision tower
-    return before, evaluate(Scorer.of(network), validation)
+    return before, evaluate(Scorer.from_network(network), validation)
 
 
 def _fetch(root: Path, weights: str) -> Path:

@@ -71,7 +71,7 @@ class Scorer:
                 raise DataError(f"{folder}: it answers with NaN or infinity; is its configuration that of its weights?")
 
     @classmethod
-    def of(cls, network: Network, max_batch: int = MAX_BATCH) -> Scorer:
+    def from_network(cls, network: Network, max_batch: int = MAX_BATCH) -> Scorer:
         """A scorer around a network that is already loaded (in training, say)."""
         scorer = cls.__new__(cls)
         scorer.network, scorer.max_batch, scorer.passes = network, max_batch, Passes.on(network.device)

@@ -295,7 +295,7 @@ class _Run:
     def _evaluate(self) -> RewardEvaluation:
         if self.trains_vision:
             self.network.features.clear()  # the tower has changed since
-        return evaluate(_SharedScorer(Scorer.of(self.network), self.processes), self.validation)
+        return evaluate(_SharedScorer(Scorer.from_network(self.network), self.processes), self.validation)
 
     def _save(self, weights: Mapping[str, torch.Tensor], updates: Updates, done: Progressed) -> None:
         moments = updates.moments()  # under ZeRO-2 each process gives its part

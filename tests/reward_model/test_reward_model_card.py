@@ -67,7 +67,7 @@ def test_the_example_of_an_adapter_gives_its_score(tmp_path: Path) -> None:
     (example,) = reward_tiny.pairs(1)
     for file, picture in zip(("first.png", "second.png"), example.query.pictures, strict=True):
         picture.save(tmp_path / file)
-    (expected,) = Scorer.of(network).score([PairQuery(*example.query.pictures, TEMPLATES["plain"])])
+    (expected,) = Scorer.from_network(network).score([PairQuery(*example.query.pictures, TEMPLATES["plain"])])
     write_log(tmp_path / "log.csv", [{"step": 1, "epoch": 1, "validation_accuracy": 0.75}])
     params = PARAMS.model_copy(update={"base": "base"})
     card = adapter_card(params, place, {"license": "apache-2.0"}, tmp_path / "log.csv")

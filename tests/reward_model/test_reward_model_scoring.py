@@ -66,7 +66,7 @@ def test_scores_equal_the_librarys_own_forward(scorer: Scorer) -> None:
 def test_each_distinct_picture_is_encoded_once_and_last_positions_only_reach_the_head(
     scorer: Scorer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fresh = Scorer.of(type(scorer.network)(scorer.network.model, scorer.network.processor, "tiny"), 4)
+    fresh = Scorer.from_network(type(scorer.network)(scorer.network.model, scorer.network.processor, "tiny"), 4)
     encoded: list[int] = []
     heads: list[tuple[int, ...]] = []
     original = fresh.network._encode
@@ -201,7 +201,7 @@ def test_only_the_position_that_is_read_passes_the_last_mlp(scorer: Scorer) -> N
 
 def test_passes_side_by_side_give_what_one_after_the_other_gives(scorer: Scorer) -> None:
     threads = torch.get_num_threads()
-    both = Scorer.of(type(scorer.network)(scorer.network.model, scorer.network.processor, "tiny"), 3)
+    both = Scorer.from_network(type(scorer.network)(scorer.network.model, scorer.network.processor, "tiny"), 3)
     both.passes = Passes(2)
     asked = queries()
     assert torch.allclose(both.first_logits(asked), scorer.first_logits(asked), atol=1e-6)
