@@ -92,7 +92,7 @@ def added(before: Path, tables: Sequence[ResultTable]) -> list[ResultTable]:
 
 
 @dataclass(frozen=True)
-class Round:
+class RoundFigures:
     """The figures of one round."""
 
     number: str

@@ -62,7 +62,7 @@ def _of_round(ctx: StageContext) -> None:
     from paco_core.report import rounds
 
     number, recipe = str(ctx.round), ctx.params.rounds.recipe
-    found = rounds.Round(
+    found = rounds.RoundFigures(
         number,
         policy=rounds.changes(ctx.read_before(paths.T2IS), ctx.read(paths.T2IS), recipe, ctx.params.t2is),
         exam=rounds.exam(ctx.read(paths.CONSISTENCY_RANK)),

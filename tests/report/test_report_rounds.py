@@ -67,9 +67,9 @@ def test_rounds_stand_below_each_other(tmp_path: Path) -> None:
     }
     before = tmp_path / "report"
     before.mkdir()
-    first = rounds.Round("1", policy, exam, TRAINING)
+    first = rounds.RoundFigures("1", policy, exam, TRAINING)
     write_tables(before, "Rounds up to 1", rounds.added(tmp_path / "graph", first.tables()), "index")
-    second = rounds.Round("2", policy, None, {})
+    second = rounds.RoundFigures("2", policy, None, {})
     judges, policies, drift = rounds.added(before, second.tables())
     assert [row[0] for row in judges.rows] == ["1", "2"]
     assert judges.rows[0][1:5] == ["3", "3", "0.667 (0.208 to 0.939)", "0.500 (0.208 to 0.939)"]
