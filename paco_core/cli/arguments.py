@@ -125,7 +125,9 @@ def _add_painting(verb: Callable[..., argparse.ArgumentParser]) -> None:
             "--seeds", type=whole(1, 10_000), default=4, metavar="N", help="seeds 0 to N-1 (default: %(default)s)"
         )
         sub.add_argument(
-            "--size", type=whole(1, 2**14), help="pixels of a side (default: an evaluation size of the recipe)"
+            "--size",
+            type=whole(1, 2**14),
+            help="pixels of a square picture's side (default: of an evaluation); panels are as large as those of 2x2",
         )
         sub.add_argument("--steps", type=whole(1), help="sampling steps (default: those of the benchmark)")
         sub.add_argument("--compare", action="store_true", help="also paint with the model before training")

@@ -42,7 +42,8 @@ if TYPE_CHECKING:
     from paco_core.grpo.prompt_split import PromptSplit
     from paco_core.training.processes import Processes
 
-SHEET_PICTURES, SHEET_COLUMNS = 16, 8
+SHEET_PICTURES = 16
+SHEET_COLUMNS = 8
 BEFORE = "samples-before"  # beside the checkpoints: a run that goes on does not paint them again
 BEFORE_SCORES = "scores-before.json"
 

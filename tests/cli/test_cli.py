@@ -307,8 +307,7 @@ def nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     "verb",
     ["check", "status", "champions", "sync", "tables", "graph", "tour", "params", "code", "paint x", "play",
-     "run prompts", "checkpoints list", "serve status", "annotate status", "provenance data/pairs", "fetch reward out",
-     "score a b"],
+     "run prompts", "checkpoints list", "serve status", "annotate status", "provenance data/pairs", "fetch reward out"],
 )  # fmt: skip
 def test_outside_a_project_nothing_is_written_and_one_line_says_why(
     nowhere: Path, verb: str, capsys: pytest.CaptureFixture[str]

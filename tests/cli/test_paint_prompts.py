@@ -34,7 +34,7 @@ def project(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_the_layout_is_printed_and_may_be_chosen(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["paint", "a red cat", "--panels", "at night", "in the snow", "--layout", "2x1", *QUICK])
     assert "layout 2x1 (rows x columns)\n" in capsys.readouterr().out
-    assert Image.open(project / "out/base-0.png").size == (48, 96)
+    assert Image.open(project / "out/base-0.png").size == (32, 64)
     main(["paint", "a red cat", "--panels", "at night", "in the snow", *QUICK])
     said = "layout 1x2 (rows x columns), the default of 2 panels; --layout ROWSxCOLUMNS chooses another"
     assert said in capsys.readouterr().out
