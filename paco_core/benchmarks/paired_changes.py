@@ -74,12 +74,19 @@ class PairedChanges:
     def _flat(self, behind: str) -> dict[str, float]:
         found: dict[str, float] = {}
         for policy, sizes in self.changes.items():
-            for size, row in sizes.items():
-                for name, change in row.items():
-                    key = f"{policy}.px{size}.{name}{behind}"
-                    found |= {f"{key}.before": change.before.mean, f"{key}.after": change.after.mean}
-                    found |= flat(f"{key}.change", change.change)
+            found |= flat_changes(sizes, f"{policy}.", behind)
         return found
+
+
+def flat_changes(sizes: Mapping[int, Mapping[str, Change]], before: str = "", behind: str = "") -> dict[str, float]:
+    """Figures of one policy, named ``<before>px<size>.<measure><behind>.<before|after|change>``."""
+    found: dict[str, float] = {}
+    for size, row in sizes.items():
+        for name, change in row.items():
+            key = f"{before}px{size}.{name}{behind}"
+            found |= {f"{key}.before": change.before.mean, f"{key}.after": change.after.mean}
+            found |= flat(f"{key}.change", change.change)
+    return found
 
 
 def summarise(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from paco_core.benchmarks.paired_changes import Change, summarise
+from paco_core.benchmarks.paired_changes import Change, flat_changes, summarise
 from paco_core.benchmarks.results import flat
 from paco_core.benchmarks.statistics import Estimate
 from paco_core.benchmarks.tables import TABLES, ResultTable, difference, interval, number, read_tables
@@ -104,12 +104,7 @@ class RoundFigures:
         return [self._judges(), self._policies(), self._drift()]
 
     def metrics(self) -> dict[str, float]:
-        found: dict[str, float] = {}
-        for size, row in self.policy.items():
-            for name, change in row.items():
-                key = f"px{size}.{name}"
-                found |= {f"{key}.before": change.before.mean, f"{key}.after": change.after.mean}
-                found |= flat(f"{key}.change", change.change)
+        found = flat_changes(self.policy)
         if self.exam is not None:
             found["judge.rankings"] = self.exam["instances"]
             for judge in (REWARD, JUDGE_BEFORE):

@@ -28,6 +28,6 @@ def answers(
     """
     from paco_core.reward_model.scorer import Scorer  # loads torch: most rankings ask no judge
 
-    scorer = Scorer(model, reward.device, reward.dtype, min_pixels=reward.min_pixels, max_pixels=reward.max_pixels)
+    scorer = Scorer.configured(model, reward)
     queries = [PairQuery(first, second, instruction) for first, second, instruction in pairs]
     return [score.value for score in scorer.score(queries, advance)]

@@ -10,12 +10,15 @@ from paco_core.runtime.preview import Table
 from paco_core.runtime.stage import BASE_GB, Check, Cost, Stage
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from paco_core.benchmarks import consistency_rank as bench
     from paco_core.config.params import Params
     from paco_core.io.check_report import CheckReport
     from paco_core.io.rejected import Rejected
     from paco_core.runtime.context import StageContext
     from paco_core.runtime.preview import Preview
+    from paco_core.serving.cache import ScoreCache
 
 
 def _skipped(params: Params) -> str | None:
@@ -80,7 +83,7 @@ STAGE = Stage(
 
 def run(ctx: StageContext) -> None:
     from paco_core.benchmarks import consistency_rank as bench
-    from paco_core.benchmarks.answers_cache import remembering, reward_scorer
+    from paco_core.benchmarks.answers_cache import remembering
     from paco_core.benchmarks.clip_images import ClipImages
     from paco_core.benchmarks.dreamsim import DreamSim
     from paco_core.benchmarks.public_rankings import judge_from_file
@@ -98,18 +101,12 @@ def run(ctx: StageContext) -> None:
     if params.source is None and _none_held_out(ctx):
         return ctx.skip(paths.CONSISTENCY_RANK, "no ranking is held out, and consistency_rank.source is null")
     instances, panels, rejected = _given(ctx)
-    judgements = {}
     models: dict[str, tuple[str, str | Path]] = {
         REWARD: (f"PaCo-Reward, {reward.weights or 'trained here'}", ctx.read(paths.REWARD_MERGED)),
         BASE: ("Its base, untrained", model_at(ctx.root, reward.base, "reward.base")),
     }
     with remembering(ctx.unfinished / "scores.sqlite") as scores:
-        with ctx.progress(len(models) * bench.count_questions(instances), "pairs") as progress:
-            for name, (label, model) in models.items():
-                scorer = reward_scorer(model, reward, scores)
-                judgements[name] = bench.judge_pairs(
-                    label, scorer, instances, panels, template=template, advance=progress.advance
-                )
+        judgements = _judged(ctx, models, instances, panels, template, scores)
         if params.clip is not None:
             clip = ClipImages(ctx.model(params.clip), reward.device)
             judgements[CLIP_I] = bench.judge_embeddings("CLIP-I, cosine of two pictures", clip, instances, panels)
@@ -138,7 +135,7 @@ def _of_round(ctx: StageContext) -> None:
     Of these only what was drawn at random: what a judge chose to ask about is harder for it than what it meets.
     """
     from paco_core.benchmarks import consistency_rank as bench
-    from paco_core.benchmarks.answers_cache import remembering, reward_scorer
+    from paco_core.benchmarks.answers_cache import remembering
     from paco_core.benchmarks.ranking_tables import tables
     from paco_core.benchmarks.tables import write_tables
     from paco_core.config.params_benchmarks import BEFORE, RANDOM, REWARD
@@ -160,18 +157,13 @@ def _of_round(ctx: StageContext) -> None:
         reason = "no ranking that was drawn at random is held out; raise rounds.ask.count, or its random_share"
         return ctx.skip(paths.CONSISTENCY_RANK, reason)
     instances = bench.choose(bench.instances_of(held_out, file), params.max_instances, params.seed)
-    panels, judgements = PanelStore.below(ctx.read(paths.GRIDS)), {}
-    models = {
+    panels = PanelStore.below(ctx.read(paths.GRIDS))
+    models: dict[str, tuple[str, str | Path]] = {
         REWARD: (f"The judge of round {ctx.round}", ctx.read(paths.REWARD_MERGED)),
         BEFORE: ("The judge before", ctx.read_before(paths.REWARD_MERGED)),
     }
     with remembering(ctx.unfinished / "scores.sqlite") as scores:
-        with ctx.progress(len(models) * bench.count_questions(instances), "pairs") as progress:
-            for name, (label, model) in models.items():
-                scorer = reward_scorer(model, reward, scores)
-                judgements[name] = bench.judge_pairs(
-                    label, scorer, instances, panels, template=template, advance=progress.advance
-                )
+        judgements = _judged(ctx, models, instances, panels, template, scores)
         judgements[RANDOM] = bench.chance("Random order", instances)
         draws = {"resamples": params.bootstrap, "seed": params.seed}
         result = bench.evaluate(instances, judgements, [(REWARD, BEFORE), (REWARD, RANDOM)], **draws)
@@ -185,6 +177,28 @@ def _of_round(ctx: StageContext) -> None:
     ctx.tracker.artifact(ctx.root / ctx.place(paths.CONSISTENCY_RANK), "tables")
     shares = {f"{name}.best_above_worst": estimate.mean for name, estimate in best.items()}
     ctx.report({**result.metrics(), **shares}, {"reward.": paths.REWARD_MERGED})
+
+
+def _judged(
+    ctx: StageContext,
+    models: Mapping[str, tuple[str, str | Path]],
+    instances: Sequence[bench.HeldOutRanking],
+    panels: bench.Panels,
+    template: str,
+    scores: ScoreCache,
+) -> dict[str, bench.Judgement]:
+    """What reward models, each a label and a folder, answer about the rankings, by their names."""
+    from paco_core.benchmarks import consistency_rank as bench
+    from paco_core.benchmarks.answers_cache import reward_scorer
+
+    found = {}
+    with ctx.progress(len(models) * bench.count_questions(instances), "pairs") as progress:
+        for name, (label, model) in models.items():
+            scorer = reward_scorer(model, ctx.params.reward, scores)
+            found[name] = bench.judge_pairs(
+                label, scorer, instances, panels, template=template, advance=progress.advance
+            )
+    return found
 
 
 def _given(ctx: StageContext) -> tuple[list[bench.HeldOutRanking], bench.Panels, Rejected]:

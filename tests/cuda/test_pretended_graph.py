@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,10 +13,7 @@ from pathlib import Path
 import pretended_cuda
 import pytest
 import yaml
-from project_copy import copy_project
-
-from paco_core.config import profiles
-from pipelines.instance import settings
+from project_copy import smoke_project
 
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(3600)]
 Python = Callable[..., subprocess.CompletedProcess[str]]
@@ -27,12 +23,7 @@ Python = Callable[..., subprocess.CompletedProcess[str]]
 def root(repository: Path, mlflow_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The profile *smoke* with every device a GPU."""
     made = tmp_path_factory.mktemp("pretended") / "paco"
-    made.mkdir()
-    copy_project(repository, made)
-    shutil.copy(mlflow_template, made / "mlflow.db")
-    profiles.use(made, "smoke")
-    settings.name_home(made)
-    settings.write_settings(made, made / ".dagster")
+    smoke_project(repository, mlflow_template, made)
     file = made / "params.yaml"
     text, changed = re.subn(r"\bdevice: cpu\b", "device: cuda", file.read_text())
     assert changed == 6

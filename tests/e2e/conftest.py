@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
-from project_copy import copy_project
-
-from paco_core.config import profiles
-from pipelines.instance import settings
+from project_copy import smoke_project
 
 Dvc = Callable[..., subprocess.CompletedProcess[str]]
 TRACER = Path(__file__).parent / "traced"  # its sitecustomize records what stages read
@@ -24,12 +20,7 @@ TRACER = Path(__file__).parent / "traced"  # its sitecustomize records what stag
 def smoke(repository: Path, mlflow_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The project at the smoke profile after one whole `dvc repro`."""
     root = tmp_path_factory.mktemp("smoke") / "paco"
-    root.mkdir()
-    copy_project(repository, root)
-    shutil.copy(mlflow_template, root / "mlflow.db")
-    profiles.use(root, "smoke")
-    settings.name_home(root)
-    settings.write_settings(root, root / ".dagster")
+    smoke_project(repository, mlflow_template, root)
     traced = {"PACO_TRACED": str(root.parent / "traced"), "PYTHONPATH": os.pathsep.join([str(TRACER), str(root)])}
     done = run_dvc(root, "repro", environment=traced)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]

@@ -6,6 +6,19 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from paco_core.config import profiles
+from pipelines.instance import settings
+
+
+def smoke_project(repository: Path, mlflow_template: Path, root: Path) -> None:
+    """The project in a new folder ``root`` at the smoke profile, as `make demo PROFILE=smoke` prepares it."""
+    root.mkdir()
+    copy_project(repository, root)
+    shutil.copy(mlflow_template, root / "mlflow.db")
+    profiles.use(root, "smoke")
+    settings.name_home(root)
+    settings.write_settings(root, root / ".dagster")
+
 
 def copy_project(repository: Path, target: Path) -> None:
     """The files that git would carry (committed or new), with a git repository of their own."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -55,10 +56,12 @@ def measure_policy(root: Path, params: Params, name: str, folder: Path, judge: P
     policy.load_adapter(folder / "adapter")
     largest = recipe.model_copy(update={"eval_sizes": [max(recipe.eval_sizes)]})
     painted = cases.painted_by(policy, name, largest, when=AFTER)
-    table = measuring(root, params, judge, cases)(painted)
-    table = table.assign(
-        **by_both_judges(recipe, root, judge, lambda model: measuring(root, params, model, cases)(painted))
-    )
+
+    @cache  # the judge is one of the two where its term has no model
+    def measured_by(model: Path) -> pd.DataFrame:
+        return measuring(root, params, model, cases)(painted)
+
+    table = measured_by(judge).assign(**by_both_judges(recipe, root, judge, measured_by))
     table = table.drop(columns=["policy", "size", "when", *gedit.ABOUT], errors="ignore")
     return Measured(table.rename(columns={"seed": "unit"}), [p.image for p in painted], cuts_of(painted))
 
