@@ -72,9 +72,10 @@ def servers(root: Path, dagster_port: int, mlflow_port: int, runtime: Path) -> l
     store = tracking_uri(root)
     if not store.startswith(("http://", "https://")):
         where = ["--artifacts-destination", os.environ.get(ARTIFACTS_URI) or str(root / ARTIFACTS)]
-        listen = ["--host", HOST, "--port", str(mlflow_port), "--workers", "1"]
+        listen = ["--host", HOST, "--port", str(mlflow_port), "--workers", "1", "--app-name", "paco"]
         before = [*python, "paco_core.runtime.tracking.prepare"]
         hidden = {"MLFLOW_BACKEND_STORE_URI": store}  # it may hold a password, and everybody sees arguments
+        hidden["PYTHONWARNINGS"] = "ignore:starlette.middleware.wsgi is deprecated"  # MLflow's own import
         command = [*python, "mlflow", "server", *where, *listen]
         chosen.append(UiProcess("MLflow", command, mlflow_port, before=before, environment=hidden))
     code, workspace = runtime / "code.sock", runtime / "workspace.yaml"

@@ -1,6 +1,7 @@
 """The settings of the Dagster instance: ``dagster.yaml``, the database that the environment names, and ``.env``.
 
-``python -m pipelines.instance.settings`` writes them; `make setup` and `make ui` do so.
+``python -m pipelines.instance.settings`` writes them, and what DVC's page of plots draws with; `make setup`,
+`make ui` and `paco init` do so.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import yaml
 
 from paco_core.io.files import write_text
 from paco_core.io.project import project_root
+from pipelines.instance.plots import write_vega
 
 DATABASE = "DAGSTER_POSTGRES_URL"  # postgresql://user:password@host:5432/name
 HOME = "DAGSTER_HOME"
@@ -48,11 +50,12 @@ def name_home(root: Path) -> None:
         write_text(path, "\n".join([*others, own]) + "\n")
 
 
-def main() -> None:
-    root = project_root()
+def prepare(root: Path) -> None:
+    """Write all that a new folder needs, and its version control does not hold."""
     name_home(root)
     write_settings(root, root / ".dagster")
+    write_vega(root)
 
 
 if __name__ == "__main__":
-    main()
+    prepare(project_root())

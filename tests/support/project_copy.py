@@ -16,8 +16,7 @@ def smoke_project(repository: Path, mlflow_template: Path, root: Path) -> None:
     copy_project(repository, root)
     shutil.copy(mlflow_template, root / "mlflow.db")
     profiles.use(root, "smoke")
-    settings.name_home(root)
-    settings.write_settings(root, root / ".dagster")
+    settings.prepare(root)
 
 
 def copy_project(repository: Path, target: Path) -> None:
