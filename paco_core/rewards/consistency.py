@@ -62,7 +62,8 @@ class Consistency:
         values = np.array([score.value for score in scores], dtype=np.float64)
         if self.by == "worst":
             least = np.full(len(batch), np.inf)
-            np.minimum.at(least, owners, values)  # NaN stays NaN
+            with np.errstate(invalid="ignore"):  # NaN stays NaN
+                np.minimum.at(least, owners, values)
             return least
         totals = np.bincount(owners, weights=values, minlength=len(batch))
         return totals / np.bincount(owners, minlength=len(batch))

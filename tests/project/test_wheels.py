@@ -106,6 +106,11 @@ def test_the_commands_of_dagster_work_before_anything_has_run(project: Path, alo
     assert "Started schedule nightly_reevaluation" in started.stdout
 
 
+def test_the_page_of_dvc_plots_needs_no_internet(project: Path) -> None:
+    assert "vegaEmbed" in (project / ".dvc/plots/vega.js").read_text()
+    assert (project / ".dvc/plots/page.html").is_file() and (project / ".dvc/plots/curve.json").is_file()
+
+
 def test_the_graph_runs_from_the_wheels(project: Path, environment: Path, alone: dict[str, str]) -> None:
     place = run(["python", "-c", "import paco_core; print(paco_core.__file__)"], project, alone).stdout
     assert place.startswith(str(environment)), "the library comes from the wheel"
