@@ -78,7 +78,7 @@ def training_cost(params: Params, name: str, root: Path) -> Cost:
     takes = seconds(params, training_seconds(done) + passes * CPU_SECONDS["rollout_step"])
     models = 2.5 * model_gb(root, recipe.model) + model_gb(root, params.reward.base)
     return Cost(
-        f"{done.epochs} epochs, {samples} samples, {round(samples * done.questions_a_picture)} scored pairs, "
+        f"{done.epochs} epochs, {samples} samples, {done.scored_pairs}, "
         f"{done.optimiser_steps} optimiser steps, {evaluations} evaluation pictures",
         held.together_gb if held else BASE_GB + models,
         takes,

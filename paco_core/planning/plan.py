@@ -151,7 +151,6 @@ def _gathered(recipe: PolicyRecipe, done: Workload) -> list[str]:
     noise = f"noise at {recipe.noise_steps}" if recipe.noise_steps else "no noise"
     if recipe.num_noise_steps:
         noise = f"noise at {recipe.num_noise_steps} of {recipe.noise_steps}, drawn each epoch"
-    asks = round(done.images_an_epoch * done.questions_a_picture)
     rubric = (
         f" and {done.images_an_epoch * done.rubric_questions} questions of rubrics" if done.rubric_questions else ""
     )
@@ -159,17 +158,19 @@ def _gathered(recipe: PolicyRecipe, done: Workload) -> list[str]:
         f"images per epoch     {done.images_an_epoch} = {recipe.prompts_per_epoch} prompts x {recipe.group_size}",
         f"sampling             {done.rollout_batches} batches of {recipe.rollout_batch}, {done.rollout_passes} "
         f"passes ({recipe.sampling_steps} steps, {noise})",
-        f"scoring              {asks} distinct pairs ({_per_picture(done)}){rubric}, "
+        f"scoring              {_distinct(done)}{rubric}, "
         f"rewards {', '.join(recipe.rewards.terms)} by {recipe.rewards.aggregator}",
     ]
 
 
-def _per_picture(done: Workload) -> str:
-    """``6 per picture``, and of several layouts those of each."""
+def _distinct(done: Workload) -> str:
+    """``576 distinct pairs (6 per picture)``, and of several layouts those of each."""
+    if not done.questions_by_layout:
+        return "pairs unknown until the prompts are here"
     each = f"{done.questions_a_picture:.4g} per picture"
-    if len(done.questions_by_layout) < 2:
-        return each
-    return f"{each} on average: " + ", ".join(f"{layout} {n}" for layout, n in done.questions_by_layout.items())
+    if len(done.questions_by_layout) > 1:
+        each += " on average: " + ", ".join(f"{layout} {n}" for layout, n in done.questions_by_layout.items())
+    return f"{round(done.images_an_epoch * done.questions_a_picture)} distinct pairs ({each})"
 
 
 def plan(params: Params, policy: str, root: Path = Path(), processes: int = 1) -> Answer:
@@ -194,7 +195,7 @@ def plan(params: Params, policy: str, root: Path = Path(), processes: int = 1) -
             f"optimiser steps      {done.optimiser_steps} in all, averaged every {recipe.ema_every}",
             f"evaluations          {done.evaluations}, {done.evaluation_images} pictures each, "
             f"{recipe.eval_steps} steps",
-            f"in all               {done.epochs * done.images_an_epoch} images, {done.epochs * asks} scored pairs, "
+            f"in all               {done.epochs * done.images_an_epoch} images, {done.scored_pairs}, "
             f"{done.epochs * (done.rollout_passes + done.trained_passes)} passes without evaluation",
             *resources,
         ]

@@ -43,6 +43,13 @@ class Workload:
     evaluation_images: int  # an evaluation
     epochs: int
 
+    @property
+    def scored_pairs(self) -> str:
+        """How many there are in all; nobody knows while a file of prompts is missing whose layouts all count."""
+        samples = self.epochs * self.images_an_epoch
+        known = self.questions_by_layout or not samples
+        return f"{round(samples * self.questions_a_picture)} scored pairs" if known else "scored pairs unknown"
+
     @classmethod
     def of(cls, params: Params, policy: str, records: Sequence[PromptRecord] = ()) -> Workload:
         """Count the work of one recipe.

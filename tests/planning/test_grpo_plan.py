@@ -60,6 +60,9 @@ def test_plan_counts_the_work(repository: Path, params: Params) -> None:
     assert f"{21 * 128 * 6} scored pairs" in text and "GB per process" in text and "min on two cores" in text
     with pytest.raises(DataError, match="there are: flux_t2is"):
         plan(asked, "flux_t2iss", repository)
+    missing = asked.model_dump()
+    missing["prompts"] |= {"engine": "import", "source": "missing.jsonl", "layout": None}
+    assert ", scored pairs unknown, " in plan(parse(missing), "flux_t2is", repository)
 
 
 @pytest.mark.parametrize(
