@@ -205,6 +205,8 @@ class PolicyRecipe(PolicyTraining):
     """generator, a folder or hub id"""
     start: AdapterRef | None = None
     """LoRA to go on from, a folder, file or hub id; null = a fresh adapter"""
+    epochs_before: Natural = 0
+    """epochs that `start` was trained for with this seed; the next ones draw prompts and noise that those did not"""
     reference_size: Side | None = None
     """pixels of the square that reference pictures are brought to, in their own proportions; null = as the painted
     picture"""

@@ -212,7 +212,7 @@ class Trainer:
         Seconds are logged, and summed up in checkpoints, but are in no out: equal inputs make an equal one.
         """
         processor = time.process_time()
-        experience, figures, seconds = self.epochs.gather(epoch)
+        experience, figures, seconds = self.epochs.gather(self.recipe.epochs_before + epoch)
         clock = time.monotonic()
         health = self.learner.learn(experience)
         self.learner.objective.after_epoch(epoch + 1)

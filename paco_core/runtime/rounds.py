@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from dvc_project.paths import overlap
 from dvc_project.project import stages_of
-from paco_core.config.params_rounds import PLACE
+from paco_core.config.params_rounds import FIRST, PLACE
 from paco_core.io import paths
 
 if TYPE_CHECKING:
@@ -34,7 +34,10 @@ def params_of(params: Params, name: str, item: str | None) -> Params:
     if paths.in_round(name) is None or item is None:
         return params
     recipe, of_round = params.rounds.recipe, params.rounds.items[item]
-    changed: dict[str, Any] = {"start": Path(of_round.after, paths.POLICIES.name, recipe, "adapter").as_posix()}
+    changed: dict[str, Any] = {
+        "start": Path(of_round.after, paths.POLICIES.name, recipe, "adapter").as_posix(),
+        "epochs_before": epochs_up_to(params, of_round.after),
+    }
     if of_round.epochs is not None:
         changed["epochs"] = of_round.epochs
     recipes = {recipe: params.policies.recipes[recipe].model_copy(update=changed)}
@@ -42,3 +45,12 @@ def params_of(params: Params, name: str, item: str | None) -> Params:
     source = of_round.annotations or params.annotations.source
     annotations = params.annotations.model_copy(update={"source": source})
     return params.model_copy(update={"policies": policies, "annotations": annotations})
+
+
+def epochs_up_to(params: Params, place: str) -> int:
+    """How many epochs the policy in ``place``, ``data`` or ``data/rounds/N``, has been trained for in all."""
+    recipe = params.policies.recipe(params.rounds.recipe)
+    if place == FIRST:
+        return recipe.epochs_before + recipe.epochs
+    of_round = params.rounds.items[Path(place).name]
+    return epochs_up_to(params, of_round.after) + (recipe.epochs if of_round.epochs is None else of_round.epochs)

@@ -358,6 +358,22 @@ def test_published_weights_are_a_starting_point_or_only_evaluated(tmp_path: Path
     assert "continued from" in (tmp_path / "further" / "adapter" / "README.md").read_text()
 
 
+def test_a_training_that_goes_on_draws_what_the_one_before_would_have_drawn_next(tmp_path: Path) -> None:
+    def drawn(place: Path, **changes: Any) -> list[list[Any]]:
+        made, epochs = trainer(recipe=recipe(**changes)), []
+        sample = made.epochs.sampler.sample  # type: ignore[attr-defined]
+        made.epochs.sampler.sample = lambda rows, keys, noisy: (  # type: ignore[attr-defined]
+            epochs.append(keys) or sample(rows, keys, noisy)
+        )
+        made.run(place, place / "checkpoint")
+        return epochs
+
+    long = drawn(tmp_path / "long", epochs=3)
+    start = str(tmp_path / "long" / "adapter")
+    assert drawn(tmp_path / "further", epochs=1, epochs_before=2, start=start) == long[2:]
+    assert drawn(tmp_path / "again", epochs=1, start=start) == long[:1], "without the number it meets them once more"
+
+
 def test_what_cannot_be_saved_is_found_before_the_first_epoch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     policy = ToyPolicy()
 
