@@ -81,16 +81,18 @@ class Evaluator:
         return Evaluation(metrics, pictures, each)
 
     def _paint(self, side: int, rows: list[int], owners: list[PromptRecord]) -> tuple[list[Image], Scores]:
-        """Pictures and scores in the order of ``rows``; batches hold one size and are dealt to the processes."""
+        """Pictures and scores in the order of ``rows``; batches hold one size and are shared out to the processes."""
         keys = [NoiseKey(record.idx, 0, seed) for record in self.records for seed in self.recipe.eval_seeds]
         sizes = [picture_size(record, side, self.recipe.record_size, self.policy.multiple) for record in owners]
-        each = self.recipe.eval_batch or self.recipe.rollout_batch
+        most = self.recipe.eval_batch or self.recipe.rollout_batch
+        together = len(self.recipe.eval_seeds) if self.scoring.groupwise else 1
+        # On processors batches, and with them the last bits, do not depend on the number of processes.
+        shares = 1 if self.policy.device == "cpu" else self.processes.world
         painted: dict[int, Image] = {}
         scoring, number = self.scoring.round(), 0
         for size, places in buckets(sizes).items():
             sampling = Sampling.of(self.policy, size, self.recipe.eval_steps, self.recipe.guidance)
-            for start in range(0, len(places), each):
-                part = places[start : start + each]
+            for part in shared_out(places, most, shares, together):
                 number += 1
                 if not self.processes.mine(number - 1):
                     continue
@@ -110,6 +112,24 @@ class Evaluator:
 
         own = np.zeros((*size, 3), np.uint8) if image is None else np.asarray(image)
         return pil.fromarray(self.processes.sum_array(own))
+
+
+def shared_out(places: Sequence[int], most: int, shares: int, together: int = 1) -> list[list[int]]:
+    """Places of pictures in batches of at most ``most``, whose number divides among processes.
+
+    So none waits for another one's last batch: 16 pictures in batches of at most 2 are 14 for seven processes, two of
+    which hold 2. Where there are fewer pictures than processes, each is a batch.
+
+    Args:
+        shares: processes that paint; one has full batches.
+        together: pictures of a prompt, which stay in one batch: a groupwise reward compares them.
+    """
+    if shares == 1:
+        return [list(places[start : start + most]) for start in range(0, len(places), most)]
+    groups = np.array(places).reshape(-1, together)
+    batches = -(-len(groups) // max(1, most // together))
+    batches = min(len(groups), -(-batches // shares) * shares)
+    return [part.ravel().tolist() for part in np.array_split(groups, batches)]
 
 
 def by_layout(scores: Mapping[str, np.ndarray], layouts: Sequence[str]) -> dict[str, np.ndarray]:

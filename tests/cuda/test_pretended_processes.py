@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pretended_cuda
 import pytest
@@ -77,6 +78,7 @@ def test_a_backend_carries_the_tensors_of_its_devices(machine: None, tmp_path: P
 def work(model: Path, out: Path, environment: dict[str, str], epochs: int = 2) -> None:
     """One rank trains, as a stage does under a launcher."""
     os.environ.update(environment)
+    from paco_core.grpo import evaluation
     from paco_core.policies import base
     from paco_core.training.processes import Processes
 
@@ -93,11 +95,19 @@ def work(model: Path, out: Path, environment: dict[str, str], epochs: int = 2) -
         policy=policy, recipe=rule, train=[record(n) for n in range(4)], unseen=[record(n) for n in (20, 21)],
         processes=processes,
     )  # fmt: skip
-    outcome = made.run(out, out / "checkpoint")
+    painted: list[int] = []
+    real = evaluation.rollout
+
+    def counted(policy: Any, encoded: Any, rows: Any, *args: Any) -> Any:
+        painted.append(len(rows))
+        return real(policy, encoded, rows, *args)
+
+    with mock.patch.object(evaluation, "rollout", counted):
+        outcome = made.run(out, out / "checkpoint")
     transformer: Any = made.learner.policy.transformer  # type: ignore[attr-defined]
     held = {type(p).__name__ for name, p in transformer.named_parameters() if "lora_" not in name}
     assert held == {"DTensor" if processes.sharded else "Parameter"}
-    seen = {"rows": figures(outcome), "resumed_at": outcome.resumed_at}
+    seen = {"rows": figures(outcome), "resumed_at": outcome.resumed_at, "painted": painted}
     (out / f"rank{rank}.json").write_text(json.dumps(seen))
 
 
@@ -122,6 +132,7 @@ def test_two_ranks_on_two_gpus_compute_what_one_does(machine: None, alone: tuple
     together(work, model, tmp_path, {})
     (one,), (first, second) = seen_by(made), seen_by(tmp_path)
     assert first == second
+    assert one["painted"] == [2] * 2 and first["painted"] == [1] * 2, "two evaluations, whose pictures are shared out"
     for row, other in zip(one["rows"], first["rows"], strict=True):
         assert other == pytest.approx(row, abs=1e-5, nan_ok=True)
 

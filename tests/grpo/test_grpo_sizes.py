@@ -11,7 +11,7 @@ import torch
 from grpo_toys import Brightness, ToyPolicy, recipe, record, trainer
 from PIL import Image
 
-from paco_core.grpo.evaluation import by_layout
+from paco_core.grpo.evaluation import by_layout, shared_out
 from paco_core.grpo.sizes import picture_size
 from paco_core.rewards.base import RewardBatch
 
@@ -119,3 +119,24 @@ def test_a_records_own_size_wins_where_asked_for(tmp_path: Path) -> None:
     assert set(given.epochs.sampler._sampling) == {(64, 32)}
     pictures = [Image.open(p).size for p in (tmp_path / "samples" / "after" / "64").iterdir()]
     assert set(pictures) == {(32, 32)}, "the unseen records name 32 x 32, whatever the evaluation's size"
+
+
+@pytest.mark.parametrize(
+    ("pictures", "most", "shares", "together", "sizes"),
+    [
+        (16, 16, 1, 1, [16]),
+        (7, 4, 1, 1, [4, 3]),  # one process has full batches
+        (16, 16, 7, 1, [3, 3, 2, 2, 2, 2, 2]),
+        (16, 2, 7, 1, [2] * 2 + [1] * 12),
+        (3, 4, 7, 1, [1, 1, 1]),
+        (12, 6, 4, 3, [3, 3, 3, 3]),  # three seeds a prompt, which a groupwise reward compares
+        (12, 2, 3, 3, [3, 3, 3, 3]),
+    ],
+)
+def test_an_evaluations_batches_are_shared_out(
+    pictures: int, most: int, shares: int, together: int, sizes: list[int]
+) -> None:
+    places = list(range(5, 5 + pictures))
+    found = shared_out(places, most, shares, together)
+    assert [len(part) for part in found] == sizes and [place for part in found for place in part] == places
+    assert all(part[0] % together == places[0] % together for part in found)
