@@ -225,12 +225,10 @@ def graph(_args: argparse.Namespace) -> None:
 
 
 def compare(args: argparse.Namespace) -> None:
-    from paco_core.experiments.comparison.names import check
     from paco_core.io.targets import checked
 
     root = project_root()
     checked(args.out, "file", suffixes=(".html", ".htm"))
-    check(root, args.runs)  # before MLflow is imported
     from paco_core.cli.compare import compare
 
     _show(args, compare(root, args.runs, args.out))

@@ -101,7 +101,7 @@ class Trainer:
         if found is not None:
             start, stopped = found.done, found.notes["stopped"]
             rows = [{k: math.nan if v is None else v for k, v in row.items()} for row in found.notes["rows"]]
-            spent = dict(found.notes.get("seconds", {}))  # those of earlier versions hold none
+            spent = dict(found.notes["seconds"])
             self.learner.restore(found.tensors, found.notes["optimizer_steps"])
             self.reports.say(f"resumes after epoch {start} of {self.recipe.epochs}")
             if (

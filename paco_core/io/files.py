@@ -258,18 +258,14 @@ def read_table(
         raise DataError(f"{path}: not a readable Parquet file ({cause}); is it cut off? {remedy}") from None
 
 
-def _text(path: Path) -> str:
-    return path.read_text(encoding="utf-8")
-
-
-def read_yaml(path: Path, read: Callable[[Path], str] = _text) -> dict[str, Any]:
+def read_yaml(path: Path) -> dict[str, Any]:
     """A mapping in a YAML file.
 
     Raises:
         DataError: when the file is missing or holds no mapping.
     """
     try:
-        tree = parse_yaml(read(path))
+        tree = parse_yaml(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, IsADirectoryError) as error:
         raise DataError(f"{path}: {_no_file(error)}") from None
     except UnicodeDecodeError as error:
@@ -292,7 +288,7 @@ def md5_of(data: bytes) -> str:
     return hashlib.md5(data, usedforsecurity=False).hexdigest()
 
 
-def folder_digest(folder: Path, length: int = 32) -> str:
+def folder_digest(folder: Path) -> str:
     """MD5 over names and contents of all files below a folder, in sorted order.
 
     Raises:
@@ -307,7 +303,7 @@ def folder_digest(folder: Path, length: int = 32) -> str:
         with path.open("rb") as stream:
             while chunk := stream.read(1 << 20):
                 md5.update(chunk)
-    return md5.hexdigest()[:length]
+    return md5.hexdigest()
 
 
 def settle_safetensors(path: Path) -> None:

@@ -38,6 +38,7 @@ ABOUT = "The champion measured again on fresh cases, and compared with the time 
 FIXED, FRESH = "fixed", "fresh"
 Say = Callable[[str], None]
 DRAWN = 64  # fresh pairs for the reward
+RESAMPLES = 2000
 
 
 @dataclass(frozen=True)
@@ -92,9 +93,9 @@ def subject(root: Path, name: str) -> Subject:
     return Subject(name, folder_of_version(root, out_of(name).as_posix(), md5), md5, "not promoted")
 
 
-def reevaluate(root: Path, name: str, now: datetime | None = None, say: Say = lambda _line: None) -> Reevaluation:
+def reevaluate(root: Path, name: str, say: Say = lambda _line: None) -> Reevaluation:
     """Measure ``reward`` or a policy again, keep the table, and compare it with the last one."""
-    params, now = load(root / PARAMS_FILE), now or datetime.now(UTC)
+    params, now = load(root / PARAMS_FILE), datetime.now(UTC)
     found = subject(root, name)
     day = now.date().isoformat()
     tags = {"dvc.md5": found.md5, "profile": params.profile, "paco.version": found.version}
@@ -162,7 +163,7 @@ def _paired(now: pd.DataFrame, before: pd.DataFrame, measure: str) -> Paired | N
     return paired(both[f"{measure}_first"], both[f"{measure}_second"], [str(p) for p in both["prompt_id"]])
 
 
-def _unpaired(now: pd.DataFrame, before: pd.DataFrame, measure: str, resamples: int = 2000) -> Paired | None:
+def _unpaired(now: pd.DataFrame, before: pd.DataFrame, measure: str) -> Paired | None:
     """Difference of the means of different cases: both sides' prompts are drawn again and again."""
     if measure not in before:
         return None
@@ -170,11 +171,11 @@ def _unpaired(now: pd.DataFrame, before: pd.DataFrame, measure: str, resamples: 
     if min(map(len, sides)) < 2:
         return None
     rng = np.random.default_rng(0)
-    means = [side[rng.integers(len(side), size=(resamples, len(side)))].mean(axis=1) for side in sides]
+    means = [side[rng.integers(len(side), size=(RESAMPLES, len(side)))].mean(axis=1) for side in sides]
     low, high = np.quantile(means[0] - means[1], [0.025, 0.975])
     difference = float(sides[0].mean() - sides[1].mean())
     below = float((means[0] - means[1] <= 0).mean())
-    p = max(2 * min(below, 1 - below), 1 / resamples)
+    p = max(2 * min(below, 1 - below), 1 / RESAMPLES)
     return Paired(difference, float(low), float(high), p, len(sides[0]) + len(sides[1]), len(sides[0]), 0)
 
 

@@ -120,7 +120,7 @@ def roc_auc(scores: np.ndarray, labels: np.ndarray) -> float:
     return float((ranks - positives * (positives + 1) / 2) / (positives * negatives))
 
 
-def calibration_error(scores: np.ndarray, labels: np.ndarray, bins: int = BINS) -> float:
+def calibration_error(scores: np.ndarray, labels: np.ndarray) -> float:
     """Expected calibration error: |mean score - share of Yes| over equal bins, weighted by their counts.
 
     Args:
@@ -128,7 +128,7 @@ def calibration_error(scores: np.ndarray, labels: np.ndarray, bins: int = BINS) 
     """
     if not len(scores):
         return math.nan
-    places = np.minimum((scores * bins).astype(int), bins - 1)
+    places = np.minimum((scores * BINS).astype(int), BINS - 1)
     error = 0.0
     for place in np.unique(places):
         inside = places == place

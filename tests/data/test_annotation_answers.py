@@ -110,18 +110,6 @@ def test_a_store_that_is_lost_is_made_again_from_the_file(tmp_path: Path) -> Non
     assert len(list((tmp_path / STORE).parent.iterdir())) == 3, "the database and its log, no part"
 
 
-def test_a_store_of_an_earlier_version_is_refused_and_opens_once_it_is_moved(tmp_path: Path) -> None:
-    with filled(tmp_path / answer_file.EARLIER, answers()) as earlier:
-        kept = earlier.every()
-    with pytest.raises(DataError, match=rf"answers\.sqlite: a store of an earlier version; move it to .*{STORE}$"):
-        answer_file.open_store(tmp_path, tmp_path / STORE, print, create=True)
-    assert not (tmp_path / STORE).exists()
-    (tmp_path / STORE).parent.mkdir(parents=True, exist_ok=True)
-    (tmp_path / answer_file.EARLIER).rename(tmp_path / STORE)
-    with answer_file.open_store(tmp_path, tmp_path / STORE, print) as store:
-        assert store.every() == kept
-
-
 def row(**changes: Any) -> dict[str, Any]:
     return json.loads(answer_file.text_of(answers(1)[:1])) | changes
 
@@ -178,7 +166,7 @@ def test_the_page_saves_when_it_ends_and_one_that_was_only_opened_changes_no_dep
     assert len(answer_file.read(tmp_path)) == 3 and (saved := digest()) != empty
     session(0)
     assert digest() == saved
-    shutil.copy(tmp_path / STORE, tmp_path / answer_file.EARLIER)
+    shutil.copy(tmp_path / STORE, tmp_path / answer_file.FILE.with_suffix(".sqlite"))
     assert digest() == saved, "a database is no dependency wherever it lies"
 
 
@@ -234,7 +222,13 @@ def test_git_keeps_the_answers_and_never_the_links(tmp_path: Path, repository: P
     (tmp_path / "data").mkdir()
     for name in (".gitignore", "data/.gitignore"):
         shutil.copy(repository / name, tmp_path / name)
-    places = [STORE, f"{STORE}-wal", str(answer_file.EARLIER), str(answer_file.FILE), "data/people/README.md"]
+    places = [
+        STORE,
+        f"{STORE}-wal",
+        str(answer_file.FILE.with_suffix(".sqlite")),
+        str(answer_file.FILE),
+        "data/people/README.md",
+    ]
     command = ["git", "check-ignore", "--no-index", *places]
     ignored = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False).stdout.split()
     assert ignored == places[:3]

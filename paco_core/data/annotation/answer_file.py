@@ -21,7 +21,6 @@ from paco_core.io.atomic import atomic
 from paco_core.io.files import DataError, read_jsonl, write_text
 
 FILE = paths.PEOPLE / "answers.jsonl"
-EARLIER = paths.PEOPLE / "answers.sqlite"  # where the store lay while it was a dependency itself
 
 
 class AnswerRow(BaseModel):
@@ -129,7 +128,7 @@ def latest(answers: Iterable[AnnotatorAnswer]) -> list[AnnotatorAnswer]:
 
 def exists(root: Path, path: Path) -> bool:
     """Whether :func:`open_store` would find answers."""
-    return any(place.is_file() for place in (path, root / EARLIER, root / FILE))
+    return any(place.is_file() for place in (path, root / FILE))
 
 
 def open_store(root: Path, path: Path, say: Callable[[str], object], *, create: bool = False) -> AnswerStore:
@@ -140,10 +139,8 @@ def open_store(root: Path, path: Path, say: Callable[[str], object], *, create: 
         create: make an empty one where there is nothing.
 
     Raises:
-        DataError: when there is nothing to open, or it is no answer store, or lies where earlier versions kept it.
+        DataError: when there is nothing to open, or it is no answer store.
     """
-    if not path.is_file() and (root / EARLIER).is_file():
-        raise DataError(f"{root / EARLIER}: a store of an earlier version; move it to {path}")
     if not path.is_file() and (root / FILE).is_file():
         answers = read(root)
         with atomic(path) as part, AnswerStore(part, create=True) as fresh:

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paco_core.experiments.comparison.names import LATEST, unknown
 from paco_core.io.files import DataError
+from paco_core.io.nearest import meant
 from paco_core.io.pictures import read_image
 from paco_core.io.project import EXPERIMENT_TAG
 from paco_core.io.secrets import bare
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _PICTURE = re.compile(r"^images/(?P<key>.+)\+step\+(?P<step>-?\d+)\+timestamp\+(?P<time>\d+)\+[0-9a-f-]{36}\.png$")
 SAMPLES = "samples_seen"
+LATEST = 8
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,11 @@ class Runs:
             if found:
                 raise DataError(f"{text} is the beginning of the ids of {len(found)} runs; give more characters")
         recent = self._client.search_runs(ids, order_by=latest, max_results=LATEST)
-        raise unknown(text, [(run.info.run_id, run.info.run_name) for run in recent])
+        latest_runs = ", ".join(f"{run.info.run_id[:8]} ({run.info.run_name})" for run in recent) or "none"
+        raise DataError(
+            f"no run or experiment is called {text!r}, nor does an id begin with it; "
+            f"{meant(text, {run.info.run_name for run in recent})}the latest are: {latest_runs}"
+        )
 
     def _of_experiment(self, ids: list[str], text: str) -> list[Any]:
         name, _, stage = text.partition(":")

@@ -41,8 +41,6 @@ def basis(summary: RecipeSummary) -> str:
     """How the figures were made, in a sentence or two."""
     s = summary.settings
     rule, exam = s[s["recipe"]], s[s["benchmark"]]
-    if "policies" in s:  # a cell of version 0.2
-        rule = s["policies"] | {key: value for key, value in rule.items() if value is not None}
     kind = summary.task.cases
     return (
         f"Recipe {s['recipe']} of profile {s['profile']} ({s['world']} world): {rule['epochs']} epochs of "

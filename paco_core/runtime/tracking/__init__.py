@@ -184,9 +184,9 @@ class Tracker:
         event = {"kind": "file", "folder": None if folder == "." else folder}
         self._attach(event, Path(name).name, lambda path: path.write_text(redacted(text), encoding="utf-8"))
 
-    def dataset(self, name: str, path: str, md5: str, context: str = "input") -> None:
+    def dataset(self, name: str, path: str, md5: str) -> None:
         """Log a data set with its DVC md5 as digest."""
-        self._log({"kind": "dataset", "name": name, "path": path, "md5": md5, "context": context})
+        self._log({"kind": "dataset", "name": name, "path": path, "md5": md5, "context": "input"})
 
     def external_model(self, name: str, path: Path, tags: Mapping[str, str]) -> None:
         """Log weights by pointer: MLflow knows the model, DVC keeps the bytes."""
