@@ -1,4 +1,4 @@
-"""Checks on what the benchmarks found. Each reads a stage's metrics file; Dagster, tests and people call the same.
+"""Checks on what the benchmarks found. Each reads the metrics file of a stage, whatever calls it.
 
 They warn and do not block: a run that did not reach its aim is still a result to be looked at.
 """
@@ -8,84 +8,56 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from paco_core.io.check_report import CheckReport
+from paco_core.io.check_report import CheckReport, Finding, Severity, check, skipped
 from paco_core.io.files import read_json
 
 RANKING_GAIN = 0.10  # accuracy of the trained reward above its base
 GOLD_GAIN = 0.15  # gold consistency after training above before, at the training size
 FOLLOWING_LOSS = 0.05  # gold prompt following may fall by so much
 
+WARN: Severity = "WARN"
 Figures = Mapping[str, float | None]
 NOTHING = "the stage had nothing to measure; its out says why (skipped.json)"
 
 
-def reward_ranks_better_than_base(metrics: Path) -> CheckReport:
-    """The trained reward beats its base on held-out rankings by the aim, and the interval excludes zero.
-
-    Args:
-        metrics: metrics file of the stage ``consistency_rank``.
-
-    Raises:
-        DataError: when the file is missing.
-    """
+@check(WARN)
+def reward_ranks_better_than_base(metrics: Path) -> Finding:
+    """The trained reward beats its base on held-out rankings by the aim, and the interval excludes zero."""
     figures = read_json(metrics)
     if not figures:
-        return CheckReport.skipped("reward_ranks_better_than_base", "WARN", NOTHING)
+        return skipped(NOTHING)
     gain, low = figures["reward_minus_base.accuracy"], figures["reward_minus_base.accuracy_low"]
-    return CheckReport(
-        name="reward_ranks_better_than_base",
-        passed=_above(gain, RANKING_GAIN) and _above(low, 0.0),
-        severity="WARN",
-        description=(
-            f"held-out ranking accuracy {_text(figures['base.accuracy'])} -> {_text(figures['reward.accuracy'])}, "
-            f"gain {_text(gain)} (95% interval from {_text(low)}), aim {RANKING_GAIN} or more"
-        ),
-        metadata=_known({"gain": gain, "gain_low": low, "instances": figures["instances"]}),
+    return Finding(
+        _above(gain, RANKING_GAIN) and _above(low, 0.0),
+        f"held-out ranking accuracy {_text(figures['base.accuracy'])} -> {_text(figures['reward.accuracy'])}, "
+        f"gain {_text(gain)} (95% interval from {_text(low)}), aim {RANKING_GAIN} or more",
+        _known({"gain": gain, "gain_low": low, "instances": figures["instances"]}),
     )
 
 
-def every_ranking_was_scored(metrics: Path) -> CheckReport:
-    """No judge failed on any instance; a failed one is left out of the means, so many would bias them.
-
-    Args:
-        metrics: metrics file of the stage ``consistency_rank``.
-
-    Raises:
-        DataError: when the file is missing.
-    """
+@check(WARN)
+def every_ranking_was_scored(metrics: Path) -> Finding:
+    """No judge failed on any instance; a failed one is left out of the means, so many would bias them."""
     figures = read_json(metrics)
     if not figures:
-        return CheckReport.skipped("every_ranking_was_scored", "WARN", NOTHING)
+        return skipped(NOTHING)
     suffix = ".unscorable_share"
     failed = {k.removesuffix(suffix): v for k, v in figures.items() if k.endswith(suffix) and v != 0.0}
     words = ", ".join(f"{name} on {_text(share)} of the instances" for name, share in failed.items())
-    return CheckReport(
-        name="every_ranking_was_scored",
-        passed=not failed,
-        severity="WARN",
-        description=f"failed: {words}" if failed else "every judge scored every instance",
-        metadata=_known({f"{name}_share": share for name, share in failed.items()}),
+    return Finding(
+        not failed,
+        f"failed: {words}" if failed else "every judge scored every instance",
+        _known({f"{name}_share": share for name, share in failed.items()}),
     )
 
 
-def every_question_was_answered(metrics: Path) -> CheckReport:
-    """No question of T2IS-Bench failed; a set with a failed one has no figure in that dimension.
-
-    Args:
-        metrics: metrics file of the stage ``t2is_bench``.
-
-    Raises:
-        DataError: when the file is missing.
-    """
+@check(WARN)
+def every_question_was_answered(metrics: Path) -> Finding:
+    """No question of T2IS-Bench failed; a set with a failed one has no figure in that dimension."""
     figures = read_json(metrics)
     failed = figures["failed"]
-    return CheckReport(
-        name="every_question_was_answered",
-        passed=failed == 0,
-        severity="WARN",
-        description=f"{failed:g} questions failed" if failed else "every judge answered every question",
-        metadata=_known({"failed": failed, "sets": figures["sets"]}),
-    )
+    text = f"{failed:g} questions failed" if failed else "every judge answered every question"
+    return Finding(failed == 0, text, _known({"failed": failed, "sets": figures["sets"]}))
 
 
 def policy_gains_consistency(metrics: Path, policy: str, train_size: int, size: int) -> CheckReport:
@@ -99,43 +71,9 @@ def policy_gains_consistency(metrics: Path, policy: str, train_size: int, size: 
     Raises:
         DataError: when the file is missing.
     """
-    figures = read_json(metrics)
-    gold = f"{policy}.px{size}.gold_consistency"
-    key = gold if f"{gold}.change" in figures else f"{policy}.px{size}.consistency"
-    gain, low = figures.get(f"{key}.change"), figures.get(f"{key}.change_low")
     aim = GOLD_GAIN if size == train_size else 0.0
-    return CheckReport(
-        name=f"{policy}_gains_consistency_at_{size}px",
-        passed=_above(gain, aim) and _above(low, 0.0),
-        severity="WARN",
-        description=(
-            f"{key.rpartition('.')[2]} at {size} px {_text(figures.get(f'{key}.before'))} -> "
-            f"{_text(figures.get(f'{key}.after'))}, gain {_text(gain)} (95% interval from {_text(low)})"
-            + (f", aim {aim} or more" if aim else ", aim: interval above zero")
-        ),
-        metadata=_known({"gain": gain, "gain_low": low}),
-    )
-
-
-def policy_still_follows_prompts(metrics: Path, policy: str, size: int) -> CheckReport:
-    """Gold prompt following (CLIP's text match, where there is no gold metric) did not fall.
-
-    Args:
-        metrics: metrics file of the stage ``t2is``.
-
-    Raises:
-        DataError: when the file is missing.
-    """
-    figures = read_json(metrics)
-    gold = f"{policy}.px{size}.gold_following"
-    key = gold if f"{gold}.change" in figures else f"{policy}.px{size}.clip_t"
-    change = figures.get(f"{key}.change")
-    return CheckReport(
-        name=f"{policy}_still_follows_prompts_at_{size}px",
-        passed=change is not None and change >= -FOLLOWING_LOSS,
-        severity="WARN",
-        description=(f"{key.rpartition('.')[2]} at {size} px changed by {_text(change)}, allowed −{FOLLOWING_LOSS}"),
-        metadata=_known({"change": change}),
+    return _gain(
+        f"{policy}_gains_consistency_at_{size}px", metrics, policy, size, ("gold_consistency", "consistency"), aim
     )
 
 
@@ -148,21 +86,49 @@ def policy_gains_edits(metrics: Path, policy: str, size: int) -> CheckReport:
     Raises:
         DataError: when the file is missing.
     """
-    figures = read_json(metrics)
-    gold = f"{policy}.px{size}.gold_editing"
-    key = gold if f"{gold}.change" in figures else f"{policy}.px{size}.editing"
+    return _gain(f"{policy}_gains_edits_at_{size}px", metrics, policy, size, ("gold_editing", "editing"), 0.0)
+
+
+def _gain(name: str, metrics: Path, policy: str, size: int, measures: tuple[str, str], aim: float) -> CheckReport:
+    """A gain of the first measure, or the second where there is no gold metric, is certain and reaches the aim."""
+    figures, measure, key = _measured(metrics, policy, size, measures)
     gain, low = figures.get(f"{key}.change"), figures.get(f"{key}.change_low")
     return CheckReport(
-        name=f"{policy}_gains_edits_at_{size}px",
-        passed=_above(gain, 0.0),
-        severity="WARN",
-        description=(
-            f"{key.rpartition('.')[2]} at {size} px {_text(figures.get(f'{key}.before'))} -> "
-            f"{_text(figures.get(f'{key}.after'))}, gain {_text(gain)} (95% interval from {_text(low)}), "
-            "aim: above zero"
-        ),
-        metadata=_known({"gain": gain, "gain_low": low}),
+        name,
+        _above(gain, aim) and _above(low, 0.0),
+        WARN,
+        f"{measure} at {size} px {_text(figures.get(f'{key}.before'))} -> {_text(figures.get(f'{key}.after'))}, gain "
+        f"{_text(gain)} (95% interval from {_text(low)}), aim{f' {aim} or more' if aim else ': interval above zero'}",
+        _known({"gain": gain, "gain_low": low}),
     )
+
+
+def policy_still_follows_prompts(metrics: Path, policy: str, size: int) -> CheckReport:
+    """Gold prompt following (CLIP's text match, where there is no gold metric) did not fall.
+
+    Args:
+        metrics: metrics file of the stage ``t2is``.
+
+    Raises:
+        DataError: when the file is missing.
+    """
+    figures, measure, key = _measured(metrics, policy, size, ("gold_following", "clip_t"))
+    change = figures.get(f"{key}.change")
+    return CheckReport(
+        f"{policy}_still_follows_prompts_at_{size}px",
+        change is not None and change >= -FOLLOWING_LOSS,
+        WARN,
+        f"{measure} at {size} px changed by {_text(change)}, allowed −{FOLLOWING_LOSS}",
+        _known({"change": change}),
+    )
+
+
+def _measured(metrics: Path, policy: str, size: int, measures: tuple[str, str]) -> tuple[Figures, str, str]:
+    """The figures; the first of two measures where a policy has it at a size, else the second; and its key."""
+    figures: Figures = read_json(metrics)
+    keys = {measure: f"{policy}.px{size}.{measure}" for measure in measures}
+    measure = measures[0] if f"{keys[measures[0]]}.change" in figures else measures[1]
+    return figures, measure, keys[measure]
 
 
 def figures_hold(now: Figures, before: Figures | None) -> CheckReport:
@@ -176,18 +142,13 @@ def figures_hold(now: Figures, before: Figures | None) -> CheckReport:
     """
     name = "figures_hold"
     if before is None:
-        return CheckReport(name, True, "WARN", "there is no earlier version to compare with", {"compared": 0})
+        return CheckReport(name, True, WARN, "there is no earlier version to compare with", {"compared": 0})
     kept = [k for k in now if all(f"{k}{end}" in side for end in ("_low", "_high") for side in (now, before))]
     compared = [k for k in kept if k in before and None not in (now[k], before[k])]
     moved = {k: (before[k], now[k]) for k in compared if _apart(k, now, before)}
     words = "; ".join(f"{k} {_text(a)} -> {_text(b)}" for k, (a, b) in moved.items())
-    return CheckReport(
-        name=name,
-        passed=not moved,
-        severity="WARN",
-        description=f"moved beyond their intervals: {words}" if moved else f"{len(compared)} figures hold",
-        metadata={"compared": len(compared), "moved": len(moved)},
-    )
+    text = f"moved beyond their intervals: {words}" if moved else f"{len(compared)} figures hold"
+    return CheckReport(name, not moved, WARN, text, {"compared": len(compared), "moved": len(moved)})
 
 
 def _apart(key: str, now: Figures, before: Figures) -> bool:
@@ -198,28 +159,17 @@ def _apart(key: str, now: Figures, before: Figures) -> bool:
     return low > high_before or high < low_before
 
 
-def report_is_complete(report: Path) -> CheckReport:
-    """Nothing is missing from the page.
-
-    Args:
-        report: ``data/report/metrics.json``.
-
-    Raises:
-        DataError: when the file is missing.
-    """
+@check(WARN)
+def report_is_complete(report: Path) -> Finding:
+    """Nothing is missing from the page, whose ``metrics.json`` this is."""
     found = read_json(report)
     missing, left_out = found["missing"], found.get("skipped", [])  # which earlier reports lack
     words = "; ".join(f"{m['what']}: run `{m['make']}`" for m in missing)
     every = "every part of the page has its data"
     if left_out:
         every += f", but for {len(left_out)} that were skipped: {'; '.join(s['reason'] for s in left_out)}"
-    return CheckReport(
-        name="report_is_complete",
-        passed=not missing,
-        severity="WARN",
-        description=f"missing: {words}" if missing else every,
-        metadata={"missing": len(missing), "skipped": len(left_out)},
-    )
+    text = f"missing: {words}" if missing else every
+    return Finding(not missing, text, {"missing": len(missing), "skipped": len(left_out)})
 
 
 def _above(value: float | None, bound: float) -> bool:

@@ -17,7 +17,7 @@ from paco_core.data.records import prompt_text
 from paco_core.data.records.edit_records import of_part, read_edit_prompts
 from paco_core.data.records.records import PromptRecord, read_prompts
 from paco_core.io import paths
-from paco_core.io.check_report import CheckReport
+from paco_core.io.check_report import Finding, check, skipped
 from paco_core.io.files import DataError, md5_of, read_json, read_table
 from paco_core.io.shards import TAR, ShardReader
 
@@ -26,133 +26,105 @@ FAILED_SHARE = 0.05  # of the pairs may have no answer
 PARTS = ("train", "validation")
 
 
-def prompts_are_valid(data: Path) -> CheckReport:
+@check("ERROR")
+def prompts_are_valid(data: Path) -> Finding:
     """Every prompt is a valid record with its panels marked, and no text occurs twice."""
-    name = "prompts_are_valid"
-    try:
-        records = read_prompts(data / paths.PROMPTS.name / "prompts.jsonl", none_allowed=True)
-    except DataError as error:
-        return _failed(name, str(error))
+    records = read_prompts(data / paths.PROMPTS.name / "prompts.jsonl", none_allowed=True)
     broken = [record.idx for record in records if _broken(record)]
     repeated = len(records) - len({record.prompt for record in records})
-    return CheckReport(
-        name,
+    return Finding(
         not broken and not repeated,
-        "ERROR",
         f"{len(records)} prompts; {len(broken)} do not mark their panels, {repeated} repeat another's text",
         {"prompts": len(records), "broken": len(broken), "repeated": repeated},
     )
 
 
-def diverse_prompts_are_a_subset(data: Path) -> CheckReport:
+@check("ERROR")
+def diverse_prompts_are_a_subset(data: Path) -> Finding:
     """Every diverse prompt is one of the prompts, and no subcategory was emptied."""
-    name = "diverse_prompts_are_a_subset"
-    try:
-        before = read_prompts(data / paths.PROMPTS.name / "prompts.jsonl", none_allowed=True)
-        after = read_prompts(data / paths.DIVERSE_PROMPTS.name / "prompts.jsonl", none_allowed=True)
-    except DataError as error:
-        return _failed(name, str(error))
+    before = read_prompts(data / paths.PROMPTS.name / "prompts.jsonl", none_allowed=True)
+    after = read_prompts(data / paths.DIVERSE_PROMPTS.name / "prompts.jsonl", none_allowed=True)
     known = {record.idx: record for record in before}
     strange = [record.idx for record in after if known.get(record.idx) != record]
     emptied = {(r.category, r.task_name) for r in before} - {(r.category, r.task_name) for r in after}
-    return CheckReport(
-        name,
+    return Finding(
         not strange and not emptied,
-        "ERROR",
         f"{len(after)} of {len(before)} prompts kept; {len(strange)} of unknown origin, "
         f"{len(emptied)} subcategories emptied",
         {"kept": len(after), "unknown": len(strange), "emptied_subcategories": len(emptied)},
     )
 
 
-def edit_prompts_are_held_apart(data: Path) -> CheckReport:
+@check("ERROR")
+def edit_prompts_are_held_apart(data: Path) -> Finding:
     """Both parts hold editing prompts, every reference picture is there, and none is in both parts."""
-    name = "edit_prompts_are_held_apart"
-    try:
-        records, references = read_edit_prompts(data / paths.EDIT_PROMPTS.name, none_allowed=True)
-        for record in records[:SAMPLED_PICTURES]:
-            references(record)
-    except DataError as error:
-        return _failed(name, str(error))
+    records, references = read_edit_prompts(data / paths.EDIT_PROMPTS.name, none_allowed=True)
+    for record in records[:SAMPLED_PICTURES]:
+        references(record)
     if not records:
-        return CheckReport.skipped(name, "ERROR", "there are no editing prompts (edit_prompts.source: none)")
+        return skipped("there are no editing prompts (edit_prompts.source: none)")
     train, unseen = of_part(records, "train"), of_part(records, "unseen")
     shared = set.intersection(*({name for r in part for name in r.references} for part in (train, unseen)))
-    return CheckReport(
-        name,
+    return Finding(
         bool(train) and bool(unseen) and not shared,
-        "ERROR",
         f"{len(train)} editing prompts to train on, {len(unseen)} unseen; {len(shared)} pictures in both",
         {"train": len(train), "unseen": len(unseen), "pictures_in_both": len(shared)},
     )
 
 
-def painted_edits_are_of_training_prompts(data: Path) -> CheckReport:
+@check("ERROR")
+def painted_edits_are_of_training_prompts(data: Path) -> Finding:
     """No painted edit is of an unseen prompt, no id comes twice, and a sample of the pictures opens."""
-    name = "painted_edits_are_of_training_prompts"
-    try:
-        records, _ = read_edit_prompts(data / paths.EDIT_PROMPTS.name, none_allowed=True)
-        edits, pictures = read_painted(data / paths.EDITS.name)
-        for edit in edits[:SAMPLED_PICTURES]:
-            pictures.read(edit.id)
-    except DataError as error:
-        return _failed(name, str(error))
+    records, _ = read_edit_prompts(data / paths.EDIT_PROMPTS.name, none_allowed=True)
+    edits, pictures = read_painted(data / paths.EDITS.name)
+    for edit in edits[:SAMPLED_PICTURES]:
+        pictures.read(edit.id)
     trained = {record.idx for record in of_part(records, "train")}
     strange = [edit.id for edit in edits if edit.prompt_id not in trained]
     repeated = len(edits) - len({edit.id for edit in edits})
-    return CheckReport(
-        name,
+    return Finding(
         not strange and not repeated,
-        "ERROR",
         f"{len(edits)} painted edits; {len(strange)} of prompts that are not for training, {repeated} duplicate ids",
         {"painted": len(edits), "strange": len(strange), "repeated": repeated},
     )
 
 
-def grids_are_complete(data: Path, shard: int | None = None, shards: Sequence[int] = ()) -> CheckReport:
+@check("ERROR")
+def grids_are_complete(data: Path, shard: int | None = None, shards: Sequence[int] = ()) -> Finding:
     """Every diverse prompt has a grid for each seed, and a sample of the pictures reads as it was written.
 
     With ``shard``, one of ``shards``: its prompts and its pictures only, for the others may not be painted yet.
     """
-    name = "grids_are_complete"
-    try:
-        prompts = read_prompts(data / paths.DIVERSE_PROMPTS.name / "prompts.jsonl", none_allowed=True)
-        if shard is None:
-            reader = ShardReader.below(data / paths.GRIDS.name)
-        else:
-            prompts = shard_of(prompts, shard, shards)
-            reader = ShardReader([data / paths.GRIDS.name / f"shard-{shard}"])
-        index = reader.index.reset_index(drop=True)
-        step = max(1, len(index) // SAMPLED_PICTURES)
-        sample = index.iloc[::step]
-        damaged = [row["id"] for row in sample.to_dict("records") if _md5(reader, row) != row["md5"]]
-    except DataError as error:
-        return _failed(name, str(error))
+    prompts = read_prompts(data / paths.DIVERSE_PROMPTS.name / "prompts.jsonl", none_allowed=True)
+    if shard is None:
+        reader = ShardReader.below(data / paths.GRIDS.name)
+    else:
+        prompts = shard_of(prompts, shard, shards)
+        reader = ShardReader([data / paths.GRIDS.name / f"shard-{shard}"])
+    index = reader.index.reset_index(drop=True)
+    step = max(1, len(index) // SAMPLED_PICTURES)
+    sample = index.iloc[::step]
+    damaged = [row["id"] for row in sample.to_dict("records") if _md5(reader, row) != row["md5"]]
     if index.empty:
-        return CheckReport.skipped(name, "ERROR", "no grid was painted: grids.seeds is empty, or there are no prompts")
+        return skipped("no grid was painted: grids.seeds is empty, or there are no prompts")
     seeds = set(index["seed"])
     have = set(zip(index["prompt_id"], index["seed"], strict=True))
     want = {(record.idx, seed) for record in prompts for seed in seeds}
-    return CheckReport(
-        name,
+    return Finding(
         have == want and len(index) == len(want) and not damaged,
-        "ERROR",
         f"{len(index)} grids of {len(prompts)} prompts and {len(seeds)} seeds; {len(want - have)} missing, "
         f"{len(have - want)} of other prompts, {len(damaged)} of {len(sample)} sampled pictures damaged",
         {"grids": len(index), "missing": len(want - have), "foreign": len(have - want), "damaged": len(damaged)},
     )
 
 
-def rankings_are_complete(data: Path) -> CheckReport:
+@check("ERROR")
+def rankings_are_complete(data: Path) -> Finding:
     """Every prompt has all its instances (48 at 2x2 and four seeds), each once, of panels that exist."""
-    name = "rankings_are_complete"
-    try:
-        index = ShardReader.below(data / paths.GRIDS.name).index.reset_index(drop=True)
-        table = read_table(data / paths.RANKINGS.name / "instances.parquet")
-    except DataError as error:
-        return _failed(name, str(error))
+    index = ShardReader.below(data / paths.GRIDS.name).index.reset_index(drop=True)
+    table = read_table(data / paths.RANKINGS.name / "instances.parquet")
     if index.empty and table.empty:
-        return CheckReport.skipped(name, "ERROR", "there are no grids, and so nothing to rank")
+        return skipped("there are no grids, and so nothing to rank")
     counts = Counter(table["prompt_id"])
     wrong = [
         str(prompt_id)
@@ -161,131 +133,99 @@ def rankings_are_complete(data: Path) -> CheckReport:
     ]
     repeated = int(table["instance_id"].duplicated().sum())
     unknown = grids_of(table) - set(index["id"])
-    return CheckReport(
-        name,
+    return Finding(
         not wrong and not repeated and not unknown and set(counts) == set(index["prompt_id"]),
-        "ERROR",
         f"{len(table)} instances of {len(counts)} prompts; {len(wrong)} prompts with a wrong number, "
         f"{repeated} repeated ids, {len(unknown)} unknown grids",
         {"instances": len(table), "wrong": len(wrong), "repeated": repeated, "unknown_grids": len(unknown)},
     )
 
 
-def annotations_order_all_candidates(data: Path) -> CheckReport:
+@check("ERROR")
+def annotations_order_all_candidates(data: Path) -> Finding:
     """Every ranking orders each candidate once (else the next stages wait), and every instance is ranked."""
-    name = "annotations_order_all_candidates"
-    try:
-        instances = read_table(data / paths.RANKINGS.name / "instances.parquet")
-        rankings = read_table(data / paths.ANNOTATIONS.name / "rankings.parquet")
-    except DataError as error:
-        return _failed(name, str(error))
+    instances = read_table(data / paths.RANKINGS.name / "instances.parquet")
+    rankings = read_table(data / paths.ANNOTATIONS.name / "rankings.parquet")
     if instances.empty:
-        return CheckReport.skipped(name, "ERROR", "there are no instances to rank")
+        return skipped("there are no instances to rank")
     sizes = {key: len(refs) for key, refs in zip(instances["instance_id"], instances["candidates"], strict=True)}
     rows = zip(rankings["instance_id"], rankings["ranking"], strict=True)
     invalid = sum(sorted(ranking) != list(range(sizes.get(key, -1))) for key, ranking in rows)
     unranked = len(sizes.keys() - set(rankings["instance_id"]))
     share = "" if not unranked else f" ({unranked / len(sizes):.1%})"
-    return CheckReport(
-        name,
+    return Finding(
         not invalid and not unranked,
-        "ERROR" if invalid else "WARN",
         f"{len(rankings)} rankings; {invalid} invalid, {unranked} of {len(sizes)} instances unranked{share}",
         {"rankings": len(rankings), "invalid": invalid, "unranked": unranked},
+        "ERROR" if invalid else "WARN",
     )
 
 
-def annotators_agree(data: Path) -> CheckReport:
+@check("WARN")
+def annotators_agree(data: Path) -> Finding:
     """Nobody's rankings are doubtful: all agree with the others better than chance."""
-    name = "annotators_agree"
-    try:
-        found = read_json(data / paths.ANNOTATIONS.name / "agreement.json")
-    except DataError as error:
-        return _failed(name, str(error), "WARN")
+    found = read_json(data / paths.ANNOTATIONS.name / "agreement.json")
     people = found["annotators"]
     if not people:
-        return CheckReport.skipped(name, "WARN", f"nobody ranked anything (annotations.source: {found['source']})")
+        return skipped(f"nobody ranked anything (annotations.source: {found['source']})")
     doubtful = [f"{one['name']} ({'; '.join(one['doubts'])})" for one in people if one["doubts"]]
     measured = f"Kendall's W {found['kendall_w']:.2f}" if found["kendall_w"] is not None else "no overlap to measure"
-    return CheckReport(
-        name,
+    return Finding(
         not doubtful,
-        "WARN",
         f"{len(people)} annotators, {measured}; doubtful: {', '.join(doubtful) or 'nobody'}",
         {"annotators": len(people), "doubtful": len(doubtful)},
     )
 
 
-def labels_are_balanced(data: Path) -> CheckReport:
+@check("WARN")
+def labels_are_balanced(data: Path) -> Finding:
     """The larger class of the training pairs exceeds the smaller one by 3% at most."""
-    name = "labels_are_balanced"
-    try:
-        labels = Counter(read_table(data / paths.PAIRS.name / "train.parquet")["label"])
-    except DataError as error:
-        return _failed(name, str(error), "WARN")
+    labels = Counter(read_table(data / paths.PAIRS.name / "train.parquet")["label"])
     yes, no = labels["Yes"], labels["No"]
     if not labels:
-        return CheckReport.skipped(name, "WARN", "there are no training pairs")
+        return skipped("there are no training pairs")
     passed = min(yes, no) > 0 and max(yes, no) <= min(yes, no) * (1 + IMBALANCE)
-    return CheckReport(
-        name, passed, "WARN", f"{yes} consistent and {no} inconsistent training pairs", {"yes": yes, "no": no}
-    )
+    return Finding(passed, f"{yes} consistent and {no} inconsistent training pairs", {"yes": yes, "no": no})
 
 
-def benchmark_is_held_out(data: Path) -> CheckReport:
+@check("ERROR")
+def benchmark_is_held_out(data: Path) -> Finding:
     """No prompt and no picture of the benchmark occurs in training or validation.
 
     Where the parameters say ``pairs.leakage: report``, as a split by instance needs, it warns and blocks nothing.
     """
-    name, pairs, prompts = (
-        "benchmark_is_held_out",
-        data / paths.PAIRS.name,
-        data / paths.DIVERSE_PROMPTS.name / "prompts.jsonl",
+    pairs, prompts = data / paths.PAIRS.name, data / paths.DIVERSE_PROMPTS.name / "prompts.jsonl"
+    found = leakage(
+        read_table(pairs / "benchmark.parquet"),
+        {part: read_table(pairs / f"{part}.parquet") for part in PARTS},
+        {record.idx: record.prompt for record in read_prompts(prompts, none_allowed=True)},
+        picture_md5s(ShardReader.below(data / paths.GRIDS.name, pairs).index),
     )
-    try:
-        found = leakage(
-            read_table(pairs / "benchmark.parquet"),
-            {part: read_table(pairs / f"{part}.parquet") for part in PARTS},
-            {record.idx: record.prompt for record in read_prompts(prompts, none_allowed=True)},
-            picture_md5s(ShardReader.below(data / paths.GRIDS.name, pairs).index),
-        )
-        allowed = read_json(pairs / "summary.json")["leakage"] == "report"
-    except DataError as error:
-        return _failed(name, str(error))
-    return CheckReport(
-        name,
+    allowed = read_json(pairs / "summary.json")["leakage"] == "report"
+    return Finding(
         not found,
-        "WARN" if allowed else "ERROR",
         f"{found}; split by prompt (pairs.split) to have none",
-        {
-            "prompts": len(found.prompts),
-            "pictures": len(found.pictures),
-            "train_and_validation": len(found.both),
-        },
+        {"prompts": len(found.prompts), "pictures": len(found.pictures), "train_and_validation": len(found.both)},
+        "WARN" if allowed else "ERROR",
     )
 
 
-def answers_agree_with_labels(data: Path) -> CheckReport:
+@check("ERROR")
+def answers_agree_with_labels(data: Path) -> Finding:
     """Every answer begins with its label, and gives reasons unless it came so; no pair was lost, and few have none."""
-    name = "answers_agree_with_labels"
     wrong = missing = answers = failed = 0
-    try:
-        for part in PARTS:
-            labelled = read_table(data / paths.COT_LABELS.name / f"{part}.parquet")
-            rejected = read_table(data / paths.COT_LABELS.name / f"{part}_failed.parquet")
-            ids = set(labelled["pair_id"]) | set(rejected["pair_id"])
-            missing += len(set(read_table(data / paths.PAIRS.name / f"{part}.parquet")["pair_id"]) - ids)
-            rows = zip(labelled["answer"], labelled["label"], labelled["engine"] == "given", strict=True)
-            wrong += sum((fault if given else written_fault)(text, label) is not None for text, label, given in rows)
-            answers, failed = answers + len(labelled), failed + len(rejected)
-    except DataError as error:
-        return _failed(name, str(error))
+    for part in PARTS:
+        labelled = read_table(data / paths.COT_LABELS.name / f"{part}.parquet")
+        rejected = read_table(data / paths.COT_LABELS.name / f"{part}_failed.parquet")
+        ids = set(labelled["pair_id"]) | set(rejected["pair_id"])
+        missing += len(set(read_table(data / paths.PAIRS.name / f"{part}.parquet")["pair_id"]) - ids)
+        rows = zip(labelled["answer"], labelled["label"], labelled["engine"] == "given", strict=True)
+        wrong += sum((fault if given else written_fault)(text, label) is not None for text, label, given in rows)
+        answers, failed = answers + len(labelled), failed + len(rejected)
     if not (answers or failed or missing):
-        return CheckReport.skipped(name, "ERROR", "there are no pairs to answer")
-    return CheckReport(
-        name,
+        return skipped("there are no pairs to answer")
+    return Finding(
         not wrong and not missing and answers > 0 and failed <= FAILED_SHARE * (answers + failed),
-        "ERROR",
         f"{answers} answers, {wrong} contradicting their label; {failed} pairs counted as failed "
         f"(at most {FAILED_SHARE:.0%} may be), {missing} lost",
         {"answers": answers, "wrong": wrong, "failed": failed, "lost": missing},
@@ -306,7 +246,3 @@ def _md5(reader: ShardReader, row: dict[Hashable, Any]) -> str:
     with (Path(row["folder"]) / TAR).open("rb") as tar:
         tar.seek(row["offset"])
         return md5_of(tar.read(row["size"]))
-
-
-def _failed(name: str, description: str, severity: str = "ERROR") -> CheckReport:
-    return CheckReport(name, False, "WARN" if severity == "WARN" else "ERROR", description)

@@ -1,11 +1,17 @@
-"""The result of a data check, and a few words to build one."""
+"""The result of a check, and what makes one of a function."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
+from functools import wraps
+from typing import Literal, NamedTuple, ParamSpec
+
+from paco_core.io.files import DataError
 
 Severity = Literal["ERROR", "WARN"]
+Figures = dict[str, str | int | float]
+P = ParamSpec("P")
 
 
 @dataclass(frozen=True)
@@ -16,9 +22,42 @@ class CheckReport:
     passed: bool
     severity: Severity
     description: str
-    metadata: dict[str, str | int | float] = field(default_factory=dict)
+    metadata: Figures = field(default_factory=dict)
 
     @classmethod
     def skipped(cls, name: str, severity: Severity, reason: str) -> CheckReport:
         """A check of what a stage did not make, since there was nothing to do: it passes, and says so."""
         return cls(name, True, severity, f"skipped: {reason}", {"skipped": True})
+
+
+class Finding(NamedTuple):
+    """What a function marked by :func:`check` returns; ``severity`` where it is another than the check's."""
+
+    passed: bool
+    description: str
+    metadata: Figures
+    severity: Severity | None = None
+
+
+def skipped(reason: str) -> Finding:
+    """Nothing was there to be checked."""
+    return Finding(True, f"skipped: {reason}", {"skipped": True})
+
+
+def check(severity: Severity) -> Callable[[Callable[P, Finding]], Callable[P, CheckReport]]:
+    """Make a check of a function, under its name: a file that cannot be read fails it, with this severity."""
+
+    def decorate(function: Callable[P, Finding]) -> Callable[P, CheckReport]:
+        @wraps(function)
+        def checked(*args: P.args, **settings: P.kwargs) -> CheckReport:
+            try:
+                found = function(*args, **settings)
+            except DataError as error:
+                found = Finding(False, str(error), {})
+            return CheckReport(
+                function.__name__, found.passed, found.severity or severity, found.description, found.metadata
+            )
+
+        return checked
+
+    return decorate

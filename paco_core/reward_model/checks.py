@@ -8,34 +8,31 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from paco_core.io.check_report import CheckReport
+from paco_core.io.check_report import Finding, check, skipped
 from paco_core.io.files import read_json
 
 
-def merged_equals_adapter(metrics: Path) -> CheckReport:
+@check("ERROR")
+def merged_equals_adapter(metrics: Path) -> Finding:
     """Base + adapter and the merged folder give the same scores; blocks what follows.
 
     Args:
         metrics: metrics file of the stage ``reward_merged``.
-
-    Raises:
-        DataError: when the file is missing.
     """
     figures = read_json(metrics)
     kind, key = ("held-out", "pairs") if "pairs" in figures else ("drawn", "drawn_pairs")
     found = {name: math.nan if (value := figures[f"margin.{name}"]) is None else value for name in ("worst", "mean")}
     bounds = {name: (value, figures[f"margin.{name}_allowed"]) for name, value in found.items()}
     text = ", ".join(f"{name} {value:.2g} (allowed {allowed:g})" for name, (value, allowed) in bounds.items())
-    return CheckReport(
-        name="merged_equals_base_plus_adapter",
-        passed=all(value <= allowed for value, allowed in bounds.values()),
-        severity="ERROR",
-        description=f"difference of the log-odds of Yes over {figures[key]:.0f} {kind} pairs: {text}",
-        metadata={**found, key: figures[key]},
+    return Finding(
+        all(value <= allowed for value, allowed in bounds.values()),
+        f"difference of the log-odds of Yes over {figures[key]:.0f} {kind} pairs: {text}",
+        {**found, key: figures[key]},
     )
 
 
-def reward_beats_base(metrics: Path) -> CheckReport:
+@check("ERROR")
+def reward_beats_base(metrics: Path) -> Finding:
     """Training lifted the held-out decision accuracy by more than twice its standard error.
 
     A reward that training made worse by as much blocks what follows: no GPU hour is spent on its policies. Published
@@ -43,23 +40,15 @@ def reward_beats_base(metrics: Path) -> CheckReport:
 
     Args:
         metrics: metrics file of the stage ``reward_lora``.
-
-    Raises:
-        DataError: when the file is missing.
     """
     figures = read_json(metrics)
     if "accuracy" not in figures:
-        reason = "there are no validation pairs, so the published weights were not validated here"
-        return CheckReport.skipped("reward_beats_base", "WARN", reason)
+        return skipped("there are no validation pairs, so the published weights were not validated here")
     before, after, pairs = figures["base.accuracy"], figures["accuracy"], figures["pairs"]
     error = math.sqrt((before * (1 - before) + after * (1 - after)) / pairs)
-    return CheckReport(
-        name="reward_beats_base",
-        passed=after - before > 2 * error,
-        severity="ERROR" if after - before < -2 * error else "WARN",
-        description=(
-            f"held-out accuracy {before:.3f} -> {after:.3f} on {pairs:.0f} pairs "
-            f"(standard error of the gain {error:.3f})"
-        ),
-        metadata={"base_accuracy": before, "accuracy": after, "gain": after - before},
+    return Finding(
+        after - before > 2 * error,
+        f"held-out accuracy {before:.3f} -> {after:.3f} on {pairs:.0f} pairs (standard error of the gain {error:.3f})",
+        {"base_accuracy": before, "accuracy": after, "gain": after - before},
+        "ERROR" if after - before < -2 * error else "WARN",
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -37,25 +38,40 @@ class Cost:
 
 @dataclass(frozen=True)
 class Check:
-    """A check of a stage's outs, for Dagster.
+    """A check of a stage's outs, for Dagster. A report of the severity ERROR stops what follows.
 
     Attributes:
         name: of the asset check.
         run: gets the project's root and the item that was made (None = all of them); returns one report, or one for
             each recipe and size.
         says: what holds when it passes.
-        blocking: whether an ERROR stops what follows.
     """
 
     name: str
     run: Callable[[Path, str | None], CheckReport | Sequence[CheckReport]]
     says: str
-    blocking: bool = False
 
     def reports(self, root: Path, item: str | None = None) -> list[CheckReport]:
         """What it finds; no report where no recipe is of the kind that it looks at."""
         found = self.run(root, item)
         return list(found) if isinstance(found, Sequence) else [found]
+
+
+def library_check(place: str, says: str, reads: Path = Path("data")) -> Check:
+    """A check by a function of the library, whose name it has.
+
+    Args:
+        place: ``module:function``; imported when the check runs.
+        says: what holds when it passes.
+        reads: what the function gets: a folder or file below the project's root.
+    """
+    module, _, name = place.partition(":")
+
+    def run(root: Path, _item: str | None) -> CheckReport:
+        report: CheckReport = getattr(import_module(module), name)(root / reads)
+        return report
+
+    return Check(name, run, says)
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING
 
 from paco_core.io import paths
 from paco_core.runtime.preview import Table
-from paco_core.runtime.stage import Check, Cost, Stage
+from paco_core.runtime.stage import Cost, Stage, library_check
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from paco_core.config.params import Params
-    from paco_core.io.check_report import CheckReport
     from paco_core.runtime.context import StageContext
     from paco_core.runtime.preview import Preview
 
@@ -26,18 +25,6 @@ def _cost(params: Params, root: Path) -> Cost:
 
     rankings = amounts.instances(params, root)
     return Cost(f"{rankings} rankings", seconds=amounts.seconds(params, rankings / 400))
-
-
-def _order_all_candidates(root: Path, _item: str | None) -> CheckReport:
-    from paco_core.data import checks
-
-    return checks.annotations_order_all_candidates(root / paths.DATA)
-
-
-def _agree(root: Path, _item: str | None) -> CheckReport:
-    from paco_core.data import checks
-
-    return checks.annotators_agree(root / paths.DATA)
 
 
 def _preview(data: Path, _item: str) -> dict[str, Preview]:
@@ -59,13 +46,8 @@ STAGE = Stage(
     headline=(("rankings",), ("kendall_w",)),
     preview=_preview,
     checks=(
-        Check(
-            "annotations_order_all_candidates",
-            _order_all_candidates,
-            "Every ranking orders all candidates",
-            blocking=True,
-        ),
-        Check("annotators_agree", _agree, "No annotator's rankings are doubtful"),
+        library_check("paco_core.data.checks:annotations_order_all_candidates", "Every ranking orders all candidates"),
+        library_check("paco_core.data.checks:annotators_agree", "No annotator's rankings are doubtful"),
     ),
 )
 

@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING
 
 from paco_core.io import paths
 from paco_core.runtime.preview import Table
-from paco_core.runtime.stage import BASE_GB, Check, Cost, Stage
+from paco_core.runtime.stage import BASE_GB, Cost, Stage, library_check
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from paco_core.benchmarks import consistency_rank as bench
     from paco_core.config.params import Params
-    from paco_core.io.check_report import CheckReport
     from paco_core.io.rejected import Rejected
     from paco_core.runtime.context import StageContext
     from paco_core.runtime.preview import Preview
@@ -41,18 +40,6 @@ def _cost(params: Params, root: Path) -> Cost:
     )
 
 
-def _beats_base(root: Path, _item: str | None) -> CheckReport:
-    from paco_core.benchmarks import checks
-
-    return checks.reward_ranks_better_than_base(root / paths.metrics_file(paths.CONSISTENCY_RANK.name))
-
-
-def _every_ranking_was_scored(root: Path, _item: str | None) -> CheckReport:
-    from paco_core.benchmarks import checks
-
-    return checks.every_ranking_was_scored(root / paths.metrics_file(paths.CONSISTENCY_RANK.name))
-
-
 def _preview(data: Path, _item: str) -> dict[str, Preview]:
     """The instances that the trained reward ordered worst."""
     from paco_core.io.files import read_table
@@ -69,12 +56,16 @@ STAGE = Stage(
     headline=(("reward.accuracy",), ("base.accuracy",), ("reward_minus_base.accuracy",), ("instances",)),
     preview=_preview,
     checks=(
-        Check(
-            "reward_ranks_better_than_base",
-            _beats_base,
+        library_check(
+            "paco_core.benchmarks.checks:reward_ranks_better_than_base",
             "The trained reward beats its base on held-out rankings",
+            paths.metrics_file(paths.CONSISTENCY_RANK.name),
         ),
-        Check("every_ranking_was_scored", _every_ranking_was_scored, "No judge failed on any instance"),
+        library_check(
+            "paco_core.benchmarks.checks:every_ranking_was_scored",
+            "No judge failed on any instance",
+            paths.metrics_file(paths.CONSISTENCY_RANK.name),
+        ),
     ),
     compared=True,
     tables=True,

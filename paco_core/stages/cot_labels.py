@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 
 from paco_core.io import paths
 from paco_core.runtime.preview import Table
-from paco_core.runtime.stage import Check, Cost, Stage
+from paco_core.runtime.stage import Cost, Stage, library_check
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from paco_core.config.params import Params
-    from paco_core.io.check_report import CheckReport
     from paco_core.runtime.context import StageContext
     from paco_core.runtime.preview import Preview
 
@@ -25,12 +24,6 @@ def _cost(params: Params, root: Path) -> Cost:
 
     answers = amounts.pairs(params, root)
     return Cost(f"at most {answers} answers", seconds=amounts.writing_seconds(params.cot_labels.engine))
-
-
-def _agree_with_labels(root: Path, _item: str | None) -> CheckReport:
-    from paco_core.data import checks
-
-    return checks.answers_agree_with_labels(root / paths.DATA)
 
 
 def _preview(data: Path, _item: str) -> dict[str, Preview]:
@@ -54,12 +47,7 @@ STAGE = Stage(
     headline=(("train_answers",), ("train_failed",)),
     preview=_preview,
     checks=(
-        Check(
-            "answers_agree_with_labels",
-            _agree_with_labels,
-            "Every answer starts with its pair's label",
-            blocking=True,
-        ),
+        library_check("paco_core.data.checks:answers_agree_with_labels", "Every answer starts with its pair's label"),
     ),
 )
 

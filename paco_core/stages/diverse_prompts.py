@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 
 from paco_core.io import paths
 from paco_core.runtime.preview import Chart, Table
-from paco_core.runtime.stage import BASE_GB, Check, Cost, Stage
+from paco_core.runtime.stage import BASE_GB, Cost, Stage, library_check
 
 if TYPE_CHECKING:
     from paco_core.config.params import Params
     from paco_core.data.records.records import PromptRecord
-    from paco_core.io.check_report import CheckReport
     from paco_core.runtime.context import StageContext
     from paco_core.runtime.preview import Preview
 
@@ -34,12 +33,6 @@ def _cost(params: Params, root: Path) -> Cost:
         return Cost(work)
     model = model_gb(root, params.diverse_prompts.model)
     return Cost(work, BASE_GB + model, amounts.seconds(params, 2), params.diverse_prompts.device)
-
-
-def _are_a_subset(root: Path, _item: str | None) -> CheckReport:
-    from paco_core.data import checks
-
-    return checks.diverse_prompts_are_a_subset(root / paths.DATA)
 
 
 def _preview(data: Path, _item: str) -> dict[str, Preview]:
@@ -66,11 +59,9 @@ STAGE = Stage(
     headline=(("prompts",), ("nearest_similarity_after",)),
     preview=_preview,
     checks=(
-        Check(
-            "diverse_prompts_are_a_subset",
-            _are_a_subset,
+        library_check(
+            "paco_core.data.checks:diverse_prompts_are_a_subset",
             "Every diverse prompt is one of the prompts; no subcategory is emptied",
-            blocking=True,
         ),
     ),
 )

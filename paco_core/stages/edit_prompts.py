@@ -6,13 +6,12 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from paco_core.io import paths
-from paco_core.runtime.stage import Check, Cost, Stage
+from paco_core.runtime.stage import Cost, Stage, library_check
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from paco_core.config.params import Params
-    from paco_core.io.check_report import CheckReport
     from paco_core.runtime.context import StageContext
 
 
@@ -24,12 +23,6 @@ def _cost(params: Params, _root: Path) -> Cost:
     return Cost(f"{params.edit_prompts.count or 'all'} editing prompts")
 
 
-def _are_held_apart(root: Path, _item: str | None) -> CheckReport:
-    from paco_core.data import checks
-
-    return checks.edit_prompts_are_held_apart(root / paths.DATA)
-
-
 STAGE = Stage(
     skipped=_skipped,
     cost=_cost,
@@ -39,11 +32,9 @@ STAGE = Stage(
         "reference": "id of the picture that it is about, or a list of ids",
     },
     checks=(
-        Check(
-            "edit_prompts_are_held_apart",
-            _are_held_apart,
+        library_check(
+            "paco_core.data.checks:edit_prompts_are_held_apart",
             "Every edit has its picture; none is both trained on and unseen",
-            blocking=True,
         ),
     ),
 )

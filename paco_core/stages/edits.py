@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING
 
 from paco_core.io import paths
 from paco_core.runtime.preview import Pictures
-from paco_core.runtime.stage import BASE_GB, Check, Cost, Stage
+from paco_core.runtime.stage import BASE_GB, Cost, Stage, library_check
 
 if TYPE_CHECKING:
     from paco_core.config.params import Params
     from paco_core.data.pairs.painted_edits import PaintedEdit
     from paco_core.data.records.edit_records import EditRecord
     from paco_core.grpo.scoring import Reference
-    from paco_core.io.check_report import CheckReport
     from paco_core.painting.painted import Painted
     from paco_core.runtime.context import StageContext
     from paco_core.runtime.preview import Preview
@@ -45,12 +44,6 @@ def _cost(params: Params, root: Path) -> Cost:
     )
 
 
-def _are_of_training_prompts(root: Path, _item: str | None) -> CheckReport:
-    from paco_core.data import checks
-
-    return checks.painted_edits_are_of_training_prompts(root / paths.DATA)
-
-
 def _preview(data: Path, _item: str) -> dict[str, Preview]:
     """References, each beside what a base editor made of it."""
     from paco_core.data.pairs.painted_edits import read_painted
@@ -77,11 +70,9 @@ STAGE = Stage(
     headline=(("pictures",),),
     preview=_preview,
     checks=(
-        Check(
-            "painted_edits_are_of_training_prompts",
-            _are_of_training_prompts,
+        library_check(
+            "paco_core.data.checks:painted_edits_are_of_training_prompts",
             "Every painted edit is of a training prompt; pictures open",
-            blocking=True,
         ),
     ),
 )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from paco_core.io import paths
 from paco_core.runtime.preview import Table
-from paco_core.runtime.stage import Check, Cost, Stage
+from paco_core.runtime.stage import Cost, Stage, library_check
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from paco_core.config.params import PairsParams, Params
     from paco_core.data.pairs.imported_pairs import ImportedPairs
     from paco_core.data.pairs.leakage import Held
-    from paco_core.io.check_report import CheckReport
     from paco_core.runtime.context import StageContext
     from paco_core.runtime.preview import Preview
 
@@ -26,18 +25,6 @@ def _cost(params: Params, root: Path) -> Cost:
     from paco_core.planning import amounts
 
     return Cost(f"at most {amounts.pairs(params, root)} pairs")
-
-
-def _are_balanced(root: Path, _item: str | None) -> CheckReport:
-    from paco_core.data import checks
-
-    return checks.labels_are_balanced(root / paths.DATA)
-
-
-def _benchmark_is_held_out(root: Path, _item: str | None) -> CheckReport:
-    from paco_core.data import checks
-
-    return checks.benchmark_is_held_out(root / paths.DATA)
 
 
 def _preview(data: Path, _item: str) -> dict[str, Preview]:
@@ -61,10 +48,8 @@ STAGE = Stage(
     headline=(("train",), ("train_yes",), ("validation",), ("benchmark",)),
     preview=_preview,
     checks=(
-        Check("labels_are_balanced", _are_balanced, "As many Yes as No"),
-        Check(
-            "benchmark_is_held_out", _benchmark_is_held_out, "No prompt of the benchmark is trained on", blocking=True
-        ),
+        library_check("paco_core.data.checks:labels_are_balanced", "As many Yes as No"),
+        library_check("paco_core.data.checks:benchmark_is_held_out", "No prompt of the benchmark is trained on"),
     ),
 )
 

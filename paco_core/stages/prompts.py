@@ -6,13 +6,12 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from paco_core.io import paths
-from paco_core.runtime.stage import Check, Cost, Stage
+from paco_core.runtime.stage import Cost, Stage, library_check
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from paco_core.config.params import Params
-    from paco_core.io.check_report import CheckReport
     from paco_core.runtime.context import StageContext
 
 
@@ -26,18 +25,12 @@ def _cost(params: Params, root: Path) -> Cost:
     return Cost(f"{amounts.prompts(params, root)} prompts", seconds=amounts.writing_seconds(params.prompts.engine))
 
 
-def _are_valid(root: Path, _item: str | None) -> CheckReport:
-    from paco_core.data import checks
-
-    return checks.prompts_are_valid(root / paths.DATA)
-
-
 STAGE = Stage(
     skipped=_skipped,
     cost=_cost,
     headline=(("prompts",),),
     columns={"prompt": "the text that is painted: what all panels share, and each panel's own part"},
-    checks=(Check("prompts_are_valid", _are_valid, "Every prompt is valid, and none occurs twice", blocking=True),),
+    checks=(library_check("paco_core.data.checks:prompts_are_valid", "Every prompt is valid, and none occurs twice"),),
 )
 
 

@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from paco_core.io import paths
-from paco_core.runtime.stage import Check, Cost, Stage
+from paco_core.runtime.stage import Cost, Stage, library_check
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from paco_core.config.params import Params
-    from paco_core.io.check_report import CheckReport
     from paco_core.runtime.context import StageContext
 
 
@@ -28,17 +27,11 @@ def _cost(params: Params, root: Path) -> Cost:
     return Cost(f"{amounts.instances(params, root)} instances")
 
 
-def _are_complete(root: Path, _item: str | None) -> CheckReport:
-    from paco_core.data import checks
-
-    return checks.rankings_are_complete(root / paths.DATA)
-
-
 STAGE = Stage(
     skipped=_skipped,
     cost=_cost,
     checks=(
-        Check("rankings_are_complete", _are_complete, "Every instance points at panels that exist", blocking=True),
+        library_check("paco_core.data.checks:rankings_are_complete", "Every instance points at panels that exist"),
     ),
 )
 

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 
 from paco_core.io import paths
 from paco_core.runtime.preview import Page
-from paco_core.runtime.stage import Check, Cost, Stage
+from paco_core.runtime.stage import Cost, Stage, library_check
 
 if TYPE_CHECKING:
     from paco_core.config.params import Params
-    from paco_core.io.check_report import CheckReport
     from paco_core.runtime.context import StageContext
 
 
@@ -19,17 +18,17 @@ def _cost(_params: Params, _root: Path) -> Cost:
     return Cost("1 page")
 
 
-def _is_complete(root: Path, _item: str | None) -> CheckReport:
-    from paco_core.benchmarks import checks
-
-    return checks.report_is_complete(root / paths.REPORT / "metrics.json")
-
-
 STAGE = Stage(
     cost=_cost,
     headline=(("rank_accuracy",), ("rank_accuracy_gain",), ("seconds",), ("missing_parts",)),
     preview=lambda data, _item: {"page": Page(data / paths.REPORT.name / "index.html")},
-    checks=(Check("report_is_complete", _is_complete, "Nothing is missing from the page"),),
+    checks=(
+        library_check(
+            "paco_core.benchmarks.checks:report_is_complete",
+            "Nothing is missing from the page",
+            paths.REPORT / "metrics.json",
+        ),
+    ),
 )
 
 

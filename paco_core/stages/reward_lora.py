@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 
 from paco_core.io import paths
 from paco_core.runtime.preview import Table
-from paco_core.runtime.stage import BASE_GB, Check, Cost, Stage
+from paco_core.runtime.stage import BASE_GB, Cost, Stage, library_check
 
 if TYPE_CHECKING:
     from paco_core.config.params import Params, RewardParams
-    from paco_core.io.check_report import CheckReport
     from paco_core.reward_model.evaluation import RewardEvaluation
     from paco_core.reward_model.examples import Example
     from paco_core.runtime.context import StageContext
@@ -39,12 +38,6 @@ def _cost(params: Params, root: Path) -> Cost:
     )
 
 
-def _beats_base(root: Path, _item: str | None) -> CheckReport:
-    from paco_core.reward_model import checks
-
-    return checks.reward_beats_base(root / paths.metrics_file(paths.REWARD_LORA.name))
-
-
 def _preview(data: Path, _item: str) -> dict[str, Preview]:
     """The rows of the training log that measured the held-out pairs, newest first."""
     import pandas as pd
@@ -67,11 +60,10 @@ STAGE = Stage(
     headline=(("accuracy",), ("base.accuracy",), ("roc_auc",), ("calibration_error",)),
     preview=_preview,
     checks=(
-        Check(
-            "reward_beats_base",
-            _beats_base,
+        library_check(
+            "paco_core.reward_model.checks:reward_beats_base",
             "Training lifted held-out accuracy by more than its error; blocks only where it lowered it",
-            blocking=True,
+            paths.metrics_file(paths.REWARD_LORA.name),
         ),
     ),
 )

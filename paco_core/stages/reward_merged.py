@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 
 from paco_core.io import paths
 from paco_core.runtime.preview import Pictures, Table
-from paco_core.runtime.stage import BASE_GB, Check, Cost, Stage
+from paco_core.runtime.stage import BASE_GB, Cost, Stage, library_check
 
 if TYPE_CHECKING:
     from paco_core.config.params import Params
-    from paco_core.io.check_report import CheckReport
     from paco_core.runtime.context import StageContext
     from paco_core.runtime.preview import Preview
 
@@ -28,12 +27,6 @@ def _cost(params: Params, root: Path) -> Cost:
 
     memory = BASE_GB + 2 * model_gb(root, params.reward.base)
     return Cost("1 merge", memory, amounts.seconds(params, 3), params.reward.device)
-
-
-def _equals_adapter(root: Path, _item: str | None) -> CheckReport:
-    from paco_core.reward_model import checks
-
-    return checks.merged_equals_adapter(root / paths.metrics_file(paths.REWARD_MERGED.name))
 
 
 def _preview(data: Path, _item: str) -> dict[str, Preview]:
@@ -59,11 +52,10 @@ STAGE = Stage(
     headline=(("margin.worst",),),
     preview=_preview,
     checks=(
-        Check(
-            "merged_equals_adapter",
-            _equals_adapter,
+        library_check(
+            "paco_core.reward_model.checks:merged_equals_adapter",
             "Base and adapter give the logits of the merged folder",
-            blocking=True,
+            paths.metrics_file(paths.REWARD_MERGED.name),
         ),
     ),
 )

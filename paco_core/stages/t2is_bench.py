@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from paco_core.io import paths
 from paco_core.runtime.preview import Table
-from paco_core.runtime.stage import BASE_GB, Check, Cost, Stage
+from paco_core.runtime.stage import BASE_GB, Cost, Stage, library_check
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from paco_core.benchmarks.t2is_bench.sets import PaintedSet
     from paco_core.benchmarks.t2is_bench.texts import Questions
     from paco_core.config.params import Params
-    from paco_core.io.check_report import CheckReport
     from paco_core.io.progress import Progress
     from paco_core.io.rejected import Rejected
     from paco_core.runtime.context import StageContext
@@ -64,12 +63,6 @@ def _cost(params: Params, root: Path) -> Cost:
     )
 
 
-def _every_question_was_answered(root: Path, _item: str | None) -> CheckReport:
-    from paco_core.benchmarks import checks
-
-    return checks.every_question_was_answered(root / paths.metrics_file(paths.T2IS_BENCH.name))
-
-
 def _preview(data: Path, _item: str) -> dict[str, Preview]:
     """The figures of each method, as the benchmark's table has them."""
     import pandas as pd
@@ -90,7 +83,13 @@ STAGE = Stage(
     cost=_cost,
     headline=(("*.after.average", "*.after.consistency"), ("*.after.alignment",)),
     preview=_preview,
-    checks=(Check("every_question_was_answered", _every_question_was_answered, "No question of T2IS-Bench failed"),),
+    checks=(
+        library_check(
+            "paco_core.benchmarks.checks:every_question_was_answered",
+            "No question of T2IS-Bench failed",
+            paths.metrics_file(paths.T2IS_BENCH.name),
+        ),
+    ),
     tables=True,
 )
 

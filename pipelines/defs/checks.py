@@ -53,7 +53,7 @@ def _asset_check(asset: str, check: Check) -> dg.AssetChecksDefinition:
         item = context.partition_key if context.has_partition_key else None
         return _printed(context, check.name, as_result(*check.reports(ROOT, item)))
 
-    return dg.asset_check(asset=asset, name=check.name, description=check.says, blocking=check.blocking)(run)
+    return dg.asset_check(asset=asset, name=check.name, description=check.says, blocking=True)(run)
 
 
 def _printed(context: dg.AssetCheckExecutionContext, name: str, result: dg.AssetCheckResult) -> dg.AssetCheckResult:

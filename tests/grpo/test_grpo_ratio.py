@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -142,7 +143,7 @@ def test_a_log_without_the_figure_fails() -> None:
 def test_promotion_and_dagster_ask_the_same(repository: Path, tmp_path: Path) -> None:
     """A run that trained within max_ratio_gap is promoted; one that did not blocks both."""
     (check,) = (check for check in STAGE.checks if check.name == "ratio_is_one_before_update")
-    assert check.blocking
+    (shared,) = (check for check in STAGE.checks if check.name == "gain_is_shared")
     tree = profiles.resolve(repository, "storybook")
     log = tmp_path / "data" / "policies" / "flux_t2is" / "training_log.csv"
     log.parent.mkdir(parents=True)
@@ -153,6 +154,9 @@ def test_promotion_and_dagster_ask_the_same(repository: Path, tmp_path: Path) ->
         return promotion.gates(tmp_path, parse(tree), "flux_t2is")[1]
 
     assert not gate(None).passed and gate(0.03).passed
+    (tmp_path / "params.yaml").write_text(json.dumps(tree))
+    assert [report.severity for report in check.reports(tmp_path, "flux_t2is")] == ["ERROR"]
+    assert [report.severity for report in shared.reports(tmp_path, "flux_t2is")] == ["WARN"], "it stops promotion alone"
 
 
 @pytest.mark.parametrize("profile", ["storybook", "paper", "published", "one_gpu", "gpu_24gb", "klein"])

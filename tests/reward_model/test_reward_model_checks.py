@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from paco_core.io.files import DataError, write_json
+from paco_core.io.files import write_json
 from paco_core.reward_model.checks import merged_equals_adapter, reward_beats_base
 
 
@@ -27,5 +27,6 @@ def test_a_gain_counts_when_it_exceeds_its_error(tmp_path: Path, pairs: int, pas
 
 
 def test_figures_that_are_missing_are_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"m\.json: no such file"):
-        reward_beats_base(tmp_path / "m.json")
+    report = reward_beats_base(tmp_path / "m.json")
+    assert (report.name, report.passed, report.severity) == ("reward_beats_base", False, "ERROR")
+    assert "m.json: no such file" in report.description
