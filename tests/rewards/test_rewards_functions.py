@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from pretended_cuda import pretended
 
 from paco_core.config.params import RewardSet, RewardTerm
 from paco_core.data.records.records import PromptRecord, read_prompts, split_panels
@@ -23,6 +24,7 @@ from paco_core.rewards import registry
 from paco_core.rewards.base import RewardBatch
 from paco_core.rewards.consistency import Consistency, opening
 from paco_core.rewards.ocr import edit_distance
+from paco_core.rewards.open_clip_model import OpenClip
 from paco_core.rewards.panel_pairs import panel_pairs
 from paco_core.rewards.sources import Sources
 
@@ -237,6 +239,19 @@ def test_clip_i_is_the_mean_cosine_of_the_pairs_and_clips_are_shared(clip_folder
     same = [panels()[0]] * 4
     values = clip_i(RewardBatch([make_record(), make_record()], [panels(), same]))
     assert values.tolist() == pytest.approx([expected, 1.0], abs=1e-6) and expected < 0.999
+
+
+def test_clip_is_float16_on_a_gpu_and_embeds_as_on_a_processor(clip_folder: Path) -> None:
+    import torch
+
+    given, texts = panels(), ["a cat", "a dog"]
+    exact = OpenClip(str(clip_folder), "cpu")
+    with pretended():
+        clip = OpenClip(str(clip_folder), "cuda")
+        assert {weight.dtype for weight in clip.model.parameters()} == {torch.float16}
+        for found, expected in ((clip.images(given), exact.images(given)), (clip.texts(texts), exact.texts(texts))):
+            assert found.is_cuda and found.dtype == torch.float32
+            torch.testing.assert_close(found.cpu(), expected, rtol=0, atol=5e-3)
 
 
 def picture(seed: int = 0) -> Image.Image:
