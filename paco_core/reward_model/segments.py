@@ -2,7 +2,8 @@
 
 The tower attends within windows of a picture, and in four layers within whole pictures. transformers calls attention
 once for each of these segments, 704 times for a picture of 512 px, and asks the GPU for their lengths in each layer: a
-GPU waits for the launches. Here the segments of a layer are rows of one batch, the shorter ones padded and masked.
+GPU waits for the launches, and the processor for the GPU. Here the segments of a layer are rows of one batch, the
+shorter ones padded and masked, and the lengths are asked for once a pass.
 """
 
 from __future__ import annotations
@@ -23,10 +24,13 @@ class Segments:
     Attributes:
         taken: number of the token at each place, int64 (segments, longest); padding takes token 0.
         real: which places hold a token, bool (segments, longest); None where all do.
+        places: those of the tokens among all, one segment after another, int64 (tokens,): a GPU would be asked in each
+            layer how many places are real.
     """
 
     taken: torch.Tensor
     real: torch.Tensor | None
+    places: torch.Tensor | None
 
     @classmethod
     def of(cls, ends: torch.Tensor) -> Segments:
@@ -36,14 +40,17 @@ class Segments:
         places = torch.arange(int(lengths.max()))
         real = places < lengths[:, None]
         taken = (torch.tensor(cumulated[:-1])[:, None] + places) * real
-        return cls(taken.to(ends.device), None if bool(real.all()) else real.to(ends.device))
+        if bool(real.all()):
+            return cls(taken.to(ends.device), None, None)
+        return cls(*(part.to(ends.device) for part in (taken, real, real.flatten().nonzero()[:, 0])))
 
     def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float) -> torch.Tensor:
         """Attention within the segments; all (tokens, heads, width)."""
         rows = [tensor[self.taken].transpose(1, 2) for tensor in (q, k, v)]
         mask = None if self.real is None else self.real[:, None, None, :]
         found = functional.scaled_dot_product_attention(*rows, attn_mask=mask, scale=scale).transpose(1, 2)
-        return found.flatten(0, 1) if self.real is None else found[self.real]
+        flat = found.flatten(0, 1)
+        return flat if self.places is None else flat[self.places]
 
 
 class _OneCall:

@@ -18,10 +18,13 @@ SENTENCES = (
 )
 
 
-def build(folder: Path, *, seed: int = 0, sentences: Sequence[str] = SENTENCES) -> Path:
+def build(
+    folder: Path, *, seed: int = 0, sentences: Sequence[str] = SENTENCES, layers: tuple[int, int] = (2, 2)
+) -> Path:
     """Write the model, tokenizer and processor to ``folder`` and return it.
 
     Words of ``sentences`` are single tokens; without "Yes" and "No" among them the folder is no reward base.
+    ``layers``: of the vision tower and of the language model.
     """
     import torch
     from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
@@ -38,7 +41,7 @@ def build(folder: Path, *, seed: int = 0, sentences: Sequence[str] = SENTENCES) 
             "vocab_size": len(tokenizer),
             "hidden_size": 32,
             "intermediate_size": 64,
-            "num_hidden_layers": 2,
+            "num_hidden_layers": layers[1],
             "num_attention_heads": 2,
             "num_key_value_heads": 1,
             "max_position_embeddings": 2048,
@@ -49,14 +52,14 @@ def build(folder: Path, *, seed: int = 0, sentences: Sequence[str] = SENTENCES) 
             "initializer_range": 0.2,
         },
         vision_config={
-            "depth": 2,
+            "depth": layers[0],
             "hidden_size": 32,
             "num_heads": 2,
             "intermediate_size": 64,
             "out_hidden_size": 32,
             "patch_size": PATCH,
             "window_size": 2 * PANEL_SIDE,
-            "fullatt_block_indexes": [1],
+            "fullatt_block_indexes": [1] if layers[0] < 8 else list(range(7, layers[0], 8)),
             "initializer_range": 0.2,
         },
         image_token_id=token("<|image_pad|>"),
