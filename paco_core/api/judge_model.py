@@ -55,7 +55,9 @@ class LocalModel:
     project: Path | None = None
 
     @classmethod
-    def of(cls, root: Path | None, model: str | Path | None, device: str | None, dtype: Dtype | None) -> LocalModel:
+    def from_folder(
+        cls, root: Path | None, model: str | Path | None, device: str | None, dtype: Dtype | None
+    ) -> LocalModel:
         """As a project's parameters say, where there is one, else on a GPU, where there is one."""
         source, pixels, project = _source(root, model), None, None
         if root is not None and (root / PARAMS_FILE).is_file():
@@ -110,7 +112,7 @@ class RemoteModel:
     name: str
 
     @classmethod
-    def of(cls, address: str, name: str | None) -> RemoteModel:
+    def from_address(cls, address: str, name: str | None) -> RemoteModel:
         """The model of this name, or the only one.
 
         Raises:
@@ -165,10 +167,10 @@ def judge_model(
     if isinstance(model, str) and model.startswith(("http://", "https://")):
         if device or dtype:
             raise DataError(f"{model}: a server has a device and a number format of its own; leave yours out")
-        return RemoteModel.of(model, served)
+        return RemoteModel.from_address(model, served)
     if served:
         raise DataError(f"served={served!r} chooses a model of a server; give its address instead of {model!r}")
-    return LocalModel.of(project or found_root(), model, device, dtype)
+    return LocalModel.from_folder(project or found_root(), model, device, dtype)
 
 
 def _source(root: Path | None, model: str | Path | None) -> Path | str:

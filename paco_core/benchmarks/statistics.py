@@ -83,7 +83,7 @@ class _Cases:
     missing: int
 
     @classmethod
-    def of(cls, values: Floats, groups: Sequence[str] | None, classes: Sequence[str] | None) -> _Cases:
+    def from_values(cls, values: Floats, groups: Sequence[str] | None, classes: Sequence[str] | None) -> _Cases:
         labels: Sequence[Any] = range(len(values)) if groups is None else groups
         if len(labels) != len(values):
             raise ValueError(f"{len(values)} values, {len(labels)} group labels; one label per value is needed")
@@ -163,7 +163,7 @@ def estimate(
     Returns:
         All NaN when no value is present; an interval of NaN when there is but one group.
     """
-    cases = _Cases.of(np.asarray(values, dtype=np.float64), groups, None)
+    cases = _Cases.from_values(np.asarray(values, dtype=np.float64), groups, None)
     return cases.estimate(resamples, seed, [cases.values])
 
 
@@ -181,7 +181,7 @@ def macro_estimate(
         classes: (N,) labels; groups are drawn across all classes, and a class that a draw leaves empty is
             left out of that draw's mean.
     """
-    cases = _Cases.of(np.asarray(values, dtype=np.float64), groups, classes)
+    cases = _Cases.from_values(np.asarray(values, dtype=np.float64), groups, classes)
     return cases.estimate(resamples, seed, [cases.values])
 
 
@@ -215,7 +215,7 @@ def _paired(
     difference = _differences(first, second)
     present = ~np.isnan(difference)
     sides = [np.asarray(side, dtype=np.float64)[present] for side in (first, second)]
-    return _Cases.of(difference, groups, classes).estimate(resamples, seed, sides)
+    return _Cases.from_values(difference, groups, classes).estimate(resamples, seed, sides)
 
 
 def sign_flip_test(

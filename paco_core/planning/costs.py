@@ -70,7 +70,7 @@ def training_cost(params: Params, name: str, root: Path) -> Cost:
         DataError: when there is no recipe of that name.
     """
     recipe = params.policies.recipe(name)
-    done = Workload.of(params, name, trained_on(params, recipe, root))
+    done = Workload.from_params(params, name, trained_on(params, recipe, root))
     family = family_of(recipe.family)
     held = device_memory(params, name, root) if recipe.device.startswith("cuda") else None
     samples, evaluations = done.epochs * done.images_an_epoch, done.evaluations * done.evaluation_images

@@ -180,7 +180,7 @@ def plan(params: Params, policy: str, root: Path = Path(), processes: int = 1) -
         DataError: when there is no recipe of that name, or its numbers cannot work.
     """
     recipe = params.policies.recipe(policy)
-    done = Workload.of(params, policy, trained_on(params, recipe, root))
+    done = Workload.from_params(params, policy, trained_on(params, recipe, root))
     refuse_impossible(params, policy, root, processes)
     asks = round(done.images_an_epoch * done.questions_a_picture)
     sizes = " and ".join(f"{side} px" for side in recipe.eval_sizes)

@@ -51,7 +51,7 @@ class Workload:
         return f"{round(samples * self.questions_a_picture)} scored pairs" if known else "scored pairs unknown"
 
     @classmethod
-    def of(cls, params: Params, policy: str, records: Sequence[PromptRecord] = ()) -> Workload:
+    def from_params(cls, params: Params, policy: str, records: Sequence[PromptRecord] = ()) -> Workload:
         """Count the work of one recipe.
 
         Args:

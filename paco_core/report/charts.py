@@ -227,7 +227,7 @@ class DrawnChart:
     legend: list[tuple[str, str]]
 
     @classmethod
-    def of(cls, title: str, note: str, lines: Sequence[Line], **how: Any) -> DrawnChart:
+    def from_lines(cls, title: str, note: str, lines: Sequence[Line], **how: Any) -> DrawnChart:
         drawn = [line for line in lines if line.points()]
         legend = [(legend_marker(line.style), line.label) for line in drawn]
         return cls(title, note, line_chart(drawn, title=title, **how), legend if len(drawn) > 1 else [])

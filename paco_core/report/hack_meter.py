@@ -29,7 +29,7 @@ def hack_meter_charts(log: pd.DataFrame, sizes: Sequence[int], name: str, curves
     for key, lines in {"gains": gains, "grid_score": grid, "near_copies": copies}.items():
         keep(curves, f"{name}.{key}", lines)
     return [
-        DrawnChart.of(
+        DrawnChart.from_lines(
             "Gain by two judges",
             f"Unseen prompts at {side} px. A lower end of the drift above 0, while the held-out judge sees no gain, "
             "means that the policy exploits its judge.",
@@ -37,14 +37,14 @@ def hack_meter_charts(log: pd.DataFrame, sizes: Sequence[int], name: str, curves
             x_label="epoch",
             guide=(0.0, ""),
         ),
-        DrawnChart.of(
+        DrawnChart.from_lines(
             "Grid score",
             "How far one frequency stands out against the pictures before training, in nats; 0 is nowhere.",
             grid,
             x_label="epoch",
             bounds=(0.0, 3.0),
         ),
-        DrawnChart.of(
+        DrawnChart.from_lines(
             "Near-copies",
             "Share of panel pairs, or of edits and their references, that hardly differ.",
             copies,

@@ -63,7 +63,7 @@ class Picture:
         return max(self.width, self.height) <= PIXELATED_PX
 
     @classmethod
-    def of(cls, image: Image, alt: str) -> Picture:
+    def from_image(cls, image: Image, alt: str) -> Picture:
         """Lossless as it is, or shrunk to :data:`LARGEST_PX` as JPEG: a page of megapixels helps nobody."""
         kind, data = "png", io.BytesIO()
         if max(image.size) > LARGEST_PX:
@@ -182,7 +182,7 @@ class Skipped:
     reason: str
 
     @classmethod
-    def of(cls, what: str, folder: Path) -> Skipped | None:
+    def from_folder(cls, what: str, folder: Path) -> Skipped | None:
         """The part made of the out ``folder``; None where its stage did something, or has not run."""
         reason = skipped(folder)
         return None if reason is None else cls(what, reason)

@@ -90,7 +90,9 @@ def contact_sheet(root: Path) -> list[SheetRow] | Missing | Skipped:
     for prompt in named[:SHEET_ROWS]:
         table = reader.index[reader.index["prompt_id"].astype(str) == prompt].sort_values("seed")
         theme = themes.get(prompt, f"prompt {prompt}")
-        pictures = [Picture.of(reader.read(str(row.id)), f"{theme}, seed {row.seed}") for row in table.itertuples()]
+        pictures = [
+            Picture.from_image(reader.read(str(row.id)), f"{theme}, seed {row.seed}") for row in table.itertuples()
+        ]
         sheet.append(SheetRow(theme, pictures))
     return sheet or Skipped("grids", "none was painted")
 
@@ -127,7 +129,8 @@ def pair_cards(root: Path) -> list[PairCard] | Missing | Skipped:
         row = queue.pop(next((n for n, r in enumerate(queue) if str(r["prompt_id"]) not in used), 0))
         used.add(str(row["prompt_id"]))
         first, second = (
-            Picture.of(panels.panel(str(row[side])), f"{side} picture: {row['theme']}") for side in ("first", "second")
+            Picture.from_image(panels.panel(str(row[side])), f"{side} picture: {row['theme']}")
+            for side in ("first", "second")
         )
         reasons = str(row["answer"]).removeprefix(f"{row['label']}.").strip()
         cards.append(PairCard(first, second, str(row["theme"]), str(row["label"]), reasons))
@@ -149,10 +152,10 @@ def learning(root: Path, curves: dict[str, Any]) -> list[DrawnChart] | Missing:
     keep(curves, "reward_lora.loss", loss)
     keep(curves, "reward_lora.validation", seen)
     return [
-        DrawnChart.of(
+        DrawnChart.from_lines(
             "Training loss", "Falls while the judge learns; each point is a mini-batch.", loss, x_label="step"
         ),
-        DrawnChart.of(
+        DrawnChart.from_lines(
             "On held-out pairs",
             "After each round through the data: how often it is right, and how well it separates Yes from No.",
             seen,
@@ -198,7 +201,7 @@ def edits(root: Path, figures: Figures) -> Benchmark | Missing | Skipped:
 
 
 def _results(root: Path, folder: Path, what: str) -> dict[str, Any] | Missing | Skipped:
-    if (reason := Skipped.of(what, root / folder)) is not None:
+    if (reason := Skipped.from_folder(what, root / folder)) is not None:
         return reason
     path = folder / "results.json"
     if not (root / path).is_file():

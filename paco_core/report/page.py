@@ -206,7 +206,9 @@ def _versions() -> dict[str, str]:
 
 def _untrained(root: Path) -> list[Skipped]:
     """The recipes of the graph that no policy is trained by."""
-    found = (Skipped.of(f"the policy {folder.name}", folder) for folder in sorted((root / paths.POLICIES).glob("*")))
+    found = (
+        Skipped.from_folder(f"the policy {folder.name}", folder) for folder in sorted((root / paths.POLICIES).glob("*"))
+    )
     return [part for part in found if part is not None]
 
 

@@ -179,7 +179,7 @@ def _sample(folder: Path, before: Mapping[str, Any], after: Mapping[str, Any], k
     text = before["prompt"] if edited else before["theme"]
 
     def picture(file: str, what: str) -> Picture:
-        return Picture.of(read_image(inside(folder, file)), f"{what}: {text}")
+        return Picture.from_image(read_image(inside(folder, file)), f"{what}: {text}")
 
     return Sample(
         title=text,
@@ -228,15 +228,15 @@ def _set_charts(log: pd.DataFrame, sizes: Sequence[int], name: str, curves: Curv
     for key, lines in lists.items():
         keep(curves, f"{name}.{key}", lines)
     return [
-        DrawnChart.of("Rewards", "Mean over all pictures of an epoch.", rewards, x_label="epoch"),
-        DrawnChart.of(
+        DrawnChart.from_lines("Rewards", "Mean over all pictures of an epoch.", rewards, x_label="epoch"),
+        DrawnChart.from_lines(
             "Reward ratio",
             "If training pursued only one of the rewards, this line would keep climbing.",
             ratio,
             x_label="epoch",
         ),
-        DrawnChart.of("Unseen prompts", measured, unseen, x_label="epoch", bounds=(0.0, 1.0)),
-        DrawnChart.of(
+        DrawnChart.from_lines("Unseen prompts", measured, unseen, x_label="epoch", bounds=(0.0, 1.0)),
+        DrawnChart.from_lines(
             "Panel diversity",
             "Near 0 the panels would be one picture four times: the collapse to watch for.",
             diversity,
@@ -271,9 +271,9 @@ def _edit_charts(log: pd.DataFrame, sizes: Sequence[int], name: str, curves: Cur
         keep(curves, f"{name}.{key}", lines)
     words = f"{EDIT_MEASURES[measure].name} on pictures it never trained on."
     return [
-        DrawnChart.of("Reward", "Mean over all edits of an epoch.", rewards, x_label="epoch"),
-        DrawnChart.of("Unseen pictures", words, unseen, x_label="epoch", bounds=(0.0, 1.0)),
-        DrawnChart.of(
+        DrawnChart.from_lines("Reward", "Mean over all edits of an epoch.", rewards, x_label="epoch"),
+        DrawnChart.from_lines("Unseen pictures", words, unseen, x_label="epoch", bounds=(0.0, 1.0)),
+        DrawnChart.from_lines(
             "Distance from the reference",
             "Near 0 the edits would be copies: the collapse to watch for.",
             distance,

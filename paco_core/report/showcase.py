@@ -150,7 +150,9 @@ def showcase(root: Path, part: PolicyPart, size: int, measure: str, figures: Fig
 
     def panels(when: str) -> list[Picture]:
         cuts = cut(painted.picture(first, when), record.layout)
-        return [Picture.of(image, f"{when} training, panel {n}: {record.theme}") for n, image in enumerate(cuts, 1)]
+        return [
+            Picture.from_image(image, f"{when} training, panel {n}: {record.theme}") for n, image in enumerate(cuts, 1)
+        ]
 
     def card(place: int, pair: PicturePair) -> Card:
         theme, name = records[pair.prompt_id].theme, f"{key}.set.{place}"

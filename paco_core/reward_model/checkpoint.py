@@ -29,7 +29,7 @@ class Best:
     weights: dict[str, torch.Tensor]
 
     @classmethod
-    def of(cls, epoch: int, seen: RewardEvaluation, weights: Mapping[str, torch.Tensor]) -> Best:
+    def from_evaluation(cls, epoch: int, seen: RewardEvaluation, weights: Mapping[str, torch.Tensor]) -> Best:
         """With a copy of the weights, shaped like them, in host memory."""
         return cls(epoch, seen, {name: tensor.detach().cpu().clone() for name, tensor in weights.items()})
 

@@ -33,7 +33,7 @@ class Segments:
     places: torch.Tensor | None
 
     @classmethod
-    def of(cls, ends: torch.Tensor) -> Segments:
+    def from_ends(cls, ends: torch.Tensor) -> Segments:
         """From the cumulated lengths of the segments, (segments + 1,); waits for the device once."""
         cumulated = ends.tolist()
         lengths = torch.tensor(cumulated).diff()
@@ -63,7 +63,7 @@ class _OneCall:
         for given, segments in self._known:
             if given is ends:
                 return segments
-        self._known = [*self._known[-1:], (ends, Segments.of(ends))]  # windows, and whole pictures
+        self._known = [*self._known[-1:], (ends, Segments.from_ends(ends))]  # windows, and whole pictures
         return self._known[-1][1]
 
     def install(self, attention: Any) -> None:

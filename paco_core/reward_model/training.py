@@ -238,7 +238,7 @@ class _Run:
         done.log[-1] |= _defined(seen.metrics("validation_"))
         self._log_metrics(seen.metrics("validation/"), done.step)
         if better(self.params.best, seen, done.best.seen if done.best else None):
-            done.best = Best.of(done.epoch, seen, weights)
+            done.best = Best.from_evaluation(done.epoch, seen, weights)
         self._save(weights, updates, done)
         return seen
 

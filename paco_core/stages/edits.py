@@ -122,7 +122,7 @@ def _read(ctx: StageContext, painted: list[Painted]) -> list[PaintedEdit]:
     recogniser = Recogniser.from_pretrained(ctx.read(Path(str(ctx.params.annotations.model))))
     readings = recogniser.read([p.image for p in painted])
     return [
-        PaintedEdit.of(p.record.idx, p.policy, p.seed, {trait: reading.word(trait) for trait in VOCABULARY})
+        PaintedEdit.from_parts(p.record.idx, p.policy, p.seed, {trait: reading.word(trait) for trait in VOCABULARY})
         for p, reading in zip(painted, readings, strict=True)
     ]
 

@@ -38,7 +38,7 @@ def painted(out: Path, prompts: EditPrompts, *edits: PaintedEdit) -> Path:
 
 
 def test_records_and_pictures_come_back_as_written(tmp_path: Path, prompts: EditPrompts) -> None:
-    edit = PaintedEdit.of(prompts.records[0].idx, "editor", 0, heeded(prompts.records[0]))
+    edit = PaintedEdit.from_parts(prompts.records[0].idx, "editor", 0, heeded(prompts.records[0]))
     found, pictures = read_painted(painted(tmp_path / "edits", prompts, edit))
     assert found == [edit]
     expected = prompts.reference(prompts.records[0])[0].rotate(90)
@@ -46,13 +46,13 @@ def test_records_and_pictures_come_back_as_written(tmp_path: Path, prompts: Edit
 
 
 def test_painters_and_seeds_have_ids_of_their_own() -> None:
-    ids = {PaintedEdit.of("e0", painter, seed, {}).id for painter in ("a", "b") for seed in (0, 1)}
+    ids = {PaintedEdit.from_parts("e0", painter, seed, {}).id for painter in ("a", "b") for seed in (0, 1)}
     assert len(ids) == 4
 
 
 def test_a_painted_edit_is_asked_three_questions(tmp_path: Path, prompts: EditPrompts) -> None:
     record = prompts.records[0]
-    edit = PaintedEdit.of(record.idx, "editor", 0, heeded(record))
+    edit = PaintedEdit.from_parts(record.idx, "editor", 0, heeded(record))
     found = EditingPairs()
     folder = painted(tmp_path / "edits", prompts, edit)
     assert add_painted(found, folder, prompts.records, prompts.reference, BOTH) == 3
@@ -67,14 +67,14 @@ def test_a_painted_edit_is_asked_three_questions(tmp_path: Path, prompts: EditPr
 def test_labels_follow_what_the_picture_shows(tmp_path: Path, prompts: EditPrompts) -> None:
     record = prompts.records[0]
     before, _, _ = asked_of(record)
-    edit = PaintedEdit.of(record.idx, "editor", 0, before)  # nothing was done
+    edit = PaintedEdit.from_parts(record.idx, "editor", 0, before)  # nothing was done
     found = EditingPairs()
     add_painted(found, painted(tmp_path / "edits", prompts, edit), prompts.records, prompts.reference, BOTH)
     assert [pair.label for pair in found.pairs] == ["Yes", "No", "No"]
 
 
 def test_only_the_wanted_questions_are_asked(tmp_path: Path, prompts: EditPrompts) -> None:
-    edits = [PaintedEdit.of(r.idx, "editor", 0, heeded(r)) for r in prompts.records]
+    edits = [PaintedEdit.from_parts(r.idx, "editor", 0, heeded(r)) for r in prompts.records]
     found = EditingPairs()
     folder = painted(tmp_path / "edits", prompts, *edits)
     add_painted(found, folder, prompts.records, prompts.reference, ["edit_consistency"])
@@ -89,14 +89,14 @@ def test_without_painters_nothing_is_asked(tmp_path: Path, prompts: EditPrompts)
 
 
 def test_an_edit_of_no_known_prompt_is_refused(tmp_path: Path, prompts: EditPrompts) -> None:
-    edit = PaintedEdit.of(prompts.records[0].idx, "editor", 0, heeded(prompts.records[0]))
+    edit = PaintedEdit.from_parts(prompts.records[0].idx, "editor", 0, heeded(prompts.records[0]))
     folder = painted(tmp_path / "edits", prompts, edit)
     with pytest.raises(DataError, match=rf"{edit.id} belongs to prompt {edit.prompt_id}, which is not in data"):
         add_painted(EditingPairs(), folder, prompts.records[1:], prompts.reference, BOTH)
 
 
 def test_a_damaged_line_is_named(tmp_path: Path, prompts: EditPrompts) -> None:
-    edit = PaintedEdit.of(prompts.records[0].idx, "editor", 0, heeded(prompts.records[0]))
+    edit = PaintedEdit.from_parts(prompts.records[0].idx, "editor", 0, heeded(prompts.records[0]))
     folder = painted(tmp_path / "edits", prompts, edit)
     write_jsonl(folder / FILE, [{"id": "x"}])
     with pytest.raises(DataError, match=r"painted\.jsonl:1: prompt_id"):
@@ -107,7 +107,7 @@ def test_the_check_finds_an_unseen_prompt(tmp_path: Path, prompts: EditPrompts) 
     (tmp_path / "edit_prompts").mkdir()
     prompts.write(tmp_path / "edit_prompts")
     trained, unseen = of_part(prompts.records, "train"), of_part(prompts.records, "unseen")
-    good = [PaintedEdit.of(r.idx, "editor", 0, heeded(r)) for r in trained]
+    good = [PaintedEdit.from_parts(r.idx, "editor", 0, heeded(r)) for r in trained]
     painted(tmp_path / "edits", prompts, *good)
     assert painted_edits_are_of_training_prompts(tmp_path).passed
     rows = [row for _, row in read_jsonl(tmp_path / "edits" / FILE)]

@@ -51,11 +51,11 @@ def test_plan_counts_the_work(repository: Path, params: Params) -> None:
         rollout_batch=50,
         train_batch=30,
     )
-    found = Workload.of(asked, "flux_t2is")
+    found = Workload.from_params(asked, "flux_t2is")
     assert (found.images_an_epoch, found.questions_a_picture, found.rollout_batches) == (128, 6, 3)
     assert (found.optimiser_steps, found.evaluations, found.untrained_passes) == (42, 4, 0)
     assert found.micro_batches == 1  # of 4 passes: each group shares its trained step
-    assert Workload.of(changed(asked, {"shared_noise": False}), "flux_t2is").micro_batches == 3
+    assert Workload.from_params(changed(asked, {"shared_noise": False}), "flux_t2is").micro_batches == 3
     text = plan(asked, "flux_t2is", repository)
     assert f"{21 * 128 * 6} scored pairs" in text and "GB per process" in text and "min on two cores" in text
     with pytest.raises(DataError, match="there are: flux_t2is"):
@@ -77,7 +77,7 @@ def test_plan_counts_the_work(repository: Path, params: Params) -> None:
 def test_passes_by_loss(
     params: Params, changes: dict[str, Any], recipe: dict[str, Any], passes: tuple[int, int]
 ) -> None:
-    found = Workload.of(changed(params, {**recipe, "shared_noise": False}, **changes), "flux_t2is")
+    found = Workload.from_params(changed(params, {**recipe, "shared_noise": False}, **changes), "flux_t2is")
     assert (found.trained_passes, found.untrained_passes) == tuple(found.images_an_epoch * n for n in passes)
 
 
@@ -96,7 +96,7 @@ def test_ranked_pairs_are_counted(
         updates_per_epoch=2,
         train_batch=5,
     )
-    found = Workload.of(asked, "flux_t2is")
+    found = Workload.from_params(asked, "flux_t2is")
     assert (found.trained_passes, found.untrained_passes, found.micro_batches) == (trained, untrained, micro_batches)
     assert (found.images_an_epoch, found.rollout_passes, found.questions_a_picture) == (0, 0, 0)
     text = str(plan(asked, "flux_t2is", repository))
@@ -149,11 +149,11 @@ def test_pairs_are_counted_by_layout(params: Params, repository: Path) -> None:
     tree["diverse_prompts"]["target"] = None
     tree["policies"]["defaults"] |= {"prompts_per_epoch": 4, "eval_prompts": 16}
     asked = parse(tree)
-    by_layout = Workload.of(asked, "flux_t2is").questions_by_layout
+    by_layout = Workload.from_params(asked, "flux_t2is").questions_by_layout
     assert by_layout == {"2x2": 6, "1x3": 3, "2x3": 15, "2x4": 28}
-    assert Workload.of(asked, "flux_t2is").questions_a_picture == 13
+    assert Workload.from_params(asked, "flux_t2is").questions_a_picture == 13
     trained = records(10, "1x3")
-    assert Workload.of(asked, "flux_t2is", trained).questions_by_layout == {"1x3": 3}
+    assert Workload.from_params(asked, "flux_t2is", trained).questions_by_layout == {"1x3": 3}
     text = str(plan(asked, "flux_t2is", repository))
     assert re.search(r"distinct pairs \(1\d(\.\d+)? per picture on average: ", text)
     assert all(f"{layout} {pairs}" in text for layout, pairs in by_layout.items())
@@ -186,7 +186,7 @@ def test_passes_that_a_group_shares(
     params: Params, changes: dict[str, Any], recipe: dict[str, Any], sampled: tuple[int, int], trained: tuple[int, int]
 ) -> None:
     asked = changed(params, {**recipe, "shared_noise": True}, **changes)
-    found, prompts = Workload.of(asked, "flux_t2is"), asked.policies.recipes["flux_t2is"].prompts_per_epoch
+    found, prompts = Workload.from_params(asked, "flux_t2is"), asked.policies.recipes["flux_t2is"].prompts_per_epoch
     assert found.rollout_passes == sampled[0] * found.images_an_epoch + sampled[1] * prompts
     assert found.trained_passes == trained[0] * found.images_an_epoch + trained[1] * prompts
 
@@ -378,7 +378,7 @@ def test_an_editors_plan_needs_its_configuration_only(tmp_path: Path, params: Pa
     own = editing(params, family, model="model")
     tree["policies"]["recipes"][family] = own.model_dump(exclude=own.inherited)
     asked = parse(tree)
-    found, passes = Workload.of(asked, family), 1 if family == "flux_kontext" else 2
+    found, passes = Workload.from_params(asked, family), 1 if family == "flux_kontext" else 2
     assert found.rollout_passes == 8 * passes * found.images_an_epoch and found.questions_a_picture == 2
     assert found.trained_passes == passes * found.images_an_epoch
     assert "GB per process: weights" in plan(asked, family, tmp_path)

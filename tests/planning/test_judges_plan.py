@@ -24,7 +24,7 @@ def test_plan_counts_both_judges_and_a_rubrics_questions(repository: Path) -> No
     tree = load(repository / "params.yaml").model_dump()
     tree["policies"]["recipes"]["flux_t2is"] |= {"rewards": rewards, "prompts_per_epoch": 8, "group_size": 16}
     asked = parse(tree)
-    found = Workload.of(asked, "flux_t2is")
+    found = Workload.from_params(asked, "flux_t2is")
     assert (found.questions_a_picture, found.rubric_questions) == (12, 1)
     text = str(plan(asked, "flux_t2is", repository))
     assert "1536 distinct pairs (12 per picture) and 128 questions of rubrics" in text

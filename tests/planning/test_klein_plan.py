@@ -78,7 +78,7 @@ def test_a_plan_needs_no_weights(repository: Path) -> None:
     assert found.tokens(rules[1], 512)[0] == 2 * 32 * 32, "a reference of as many pixels beside the picture"
     once = rules[0].model_copy(update={"guidance": 1.0})
     assert [family_of("flux2_klein").passes_a_step(rule.guidance) for rule in (rules[0], once)] == [2, 1]
-    assert Workload.of(painter, "klein").rollout_passes % 2 == 0
+    assert Workload.from_params(painter, "klein").rollout_passes % 2 == 0
     assert "GB per process: weights 8.4" in plan(painter, "klein", repository).replace("~", "")
 
 

@@ -189,7 +189,7 @@ def test_changes_are_named() -> None:
         "a.py changed", "b.py is gone", "c.py is new", "torch changed (2.13.0 to 2.14.0)", "data/zoo/x changed",
         "k.lr changed (1 to 2)",
     ]  # fmt: skip
-    assert StageCode.of(after.text) == after and StageCode.of("{") == StageCode()
+    assert StageCode.from_text(after.text) == after and StageCode.from_text("{") == StageCode()
     assert after.digest != before.digest
     assert StageCode(before.modules, before.libraries).digest == before.digest
 

@@ -60,7 +60,9 @@ def test_everything_that_outlives_a_run_is_found_in_the_owner(
     assert artifact_location(checkout) == artifact_location(tmp_path)
     assert Registry(checkout).folder == Registry(tmp_path).folder == tmp_path / ".paco/serving"
     assert cache_folder(checkout) == cache_folder(tmp_path) == tmp_path / ".paco/encodings"
-    assert SenderAddress.of(checkout, {}) == SenderAddress.of(tmp_path, {}), "one sender serves all"
+    assert SenderAddress.from_environment(checkout, {}) == SenderAddress.from_environment(tmp_path, {}), (
+        "one sender serves all"
+    )
     journal = RunJournal.begin(checkout)
     assert [found.home for found in journals(tmp_path)] == [journal.home] and journal.home.parent == tmp_path / FOLDER
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite:///stores/a.db")

@@ -115,7 +115,7 @@ def test_a_killed_stage_ends_killed_and_its_sender_goes_with_the_project(
     run_id = stage.stdout.readline().strip()
     stage.send_signal(signal.SIGKILL)
     stage.communicate(timeout=60)  # returns at once only where nobody else holds the pipes
-    address = SenderAddress.of(project, os.environ)
+    address = SenderAddress.from_environment(project, os.environ)
     assert address.is_served()
     pid = int(address.file.read_text().split()[1])
     until(lambda: unsent(project) == 0)
@@ -142,12 +142,12 @@ def test_a_sender_asks_a_dead_server_once_for_what_was_left_and_goes(
 
 
 def test_who_finds_a_sender_that_goes_starts_another_one(project: Path) -> None:
-    address = SenderAddress.of(project, os.environ)
+    address = SenderAddress.from_environment(project, os.environ)
     address.file.parent.mkdir(parents=True)
     going = try_hold(address.file)
     assert going is not None and address.is_served()
     with open_run(project, "paco/x", "x", {}):
-        assert SenderAddress.of(project, os.environ) == address
+        assert SenderAddress.from_environment(project, os.environ) == address
         going.close()
     assert runs(project)["x"].info.status == "FINISHED"
 
@@ -191,10 +191,10 @@ def test_a_journal_that_nobody_can_read_stops_no_other(project: Path, capfd: pyt
 
 
 def test_a_sender_serves_one_environment_and_shows_nothing_of_it(project: Path) -> None:
-    ours = SenderAddress.of(project, {"MLFLOW_TRACKING_PASSWORD": "hunter2", "HOME": "/a"})
-    assert ours == SenderAddress.of(project, {"HOME": "/b", "MLFLOW_TRACKING_PASSWORD": "hunter2"})
+    ours = SenderAddress.from_environment(project, {"MLFLOW_TRACKING_PASSWORD": "hunter2", "HOME": "/a"})
+    assert ours == SenderAddress.from_environment(project, {"HOME": "/b", "MLFLOW_TRACKING_PASSWORD": "hunter2"})
     others = [{"MLFLOW_TRACKING_PASSWORD": "hunter3"}, {}, {"AWS_SESSION_TOKEN": "x"}]
-    assert len({ours.key, *(SenderAddress.of(project, other).key for other in others)}) == 4
+    assert len({ours.key, *(SenderAddress.from_environment(project, other).key for other in others)}) == 4
     assert re.fullmatch("[0-9a-f]{16}", ours.key)
 
 

@@ -242,7 +242,7 @@ def sender(folder: Path, *, store="sqlite:///a", password="a", proxy="a", certif
         "MLFLOW_TRACKING_URI": store, "AWS_SECRET_ACCESS_KEY": password, "https_proxy": proxy,
         "REQUESTS_CA_BUNDLE": certificates,
     }  # fmt: skip
-    return SenderAddress.of(folder, environment).key
+    return SenderAddress.from_environment(folder, environment).key
 
 
 def asked_while_training(folder: Path, *, serving=PARAMS.serving) -> object:

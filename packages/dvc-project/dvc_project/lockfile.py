@@ -69,7 +69,7 @@ class Entry:
         return digest([self.cmd, self.inputs.deps, self.inputs.params, self.outs])
 
     @classmethod
-    def of(cls, stage: str, tree: Mapping[str, Any], place: Callable[[str], str] = str) -> Entry:
+    def from_tree(cls, stage: str, tree: Mapping[str, Any], place: Callable[[str], str] = str) -> Entry:
         """An entry as it stands in the file; ``place`` gives the project-relative path of one in the entry."""
         listed = {kind: {place(str(e["path"])): e for e in tree.get(kind) or []} for kind in ("deps", "outs")}
         files = {
@@ -127,7 +127,7 @@ class Lock:
             )
         known = {str(name): entry for name, entry in (tree.get("stages") or {}).items()}
         wanted = dict.fromkeys(known, str) if places is None else places
-        entries = {name: Entry.of(name, known[name], place) for name, place in wanted.items() if name in known}
+        entries = {name: Entry.from_tree(name, known[name], place) for name, place in wanted.items() if name in known}
         pinned = tree.get("datasets") or []
         return cls(entries, root, {str(d["name"]): d for d in pinned if isinstance(d, Mapping) and "name" in d})
 

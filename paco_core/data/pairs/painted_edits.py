@@ -48,7 +48,7 @@ class PaintedEdit(BaseModel):
     shows: dict[str, str]
 
     @classmethod
-    def of(cls, prompt_id: str, painter: str, seed: int, shows: Mapping[str, str]) -> PaintedEdit:
+    def from_parts(cls, prompt_id: str, painter: str, seed: int, shows: Mapping[str, str]) -> PaintedEdit:
         return cls(
             id=digest([prompt_id, painter, seed], 16),
             prompt_id=prompt_id,

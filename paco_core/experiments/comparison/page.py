@@ -94,7 +94,7 @@ def picture_rows(runs: Sequence[ComparedRun], get: GetPicture) -> dict[str, list
 def _small(image: Image, alt: str) -> html.Picture:
     if image.width > WIDEST_PX:
         image = image.resize((WIDEST_PX, max(1, image.height * WIDEST_PX // image.width)))
-    return html.Picture.of(image, alt)
+    return html.Picture.from_image(image, alt)
 
 
 def render(runs: Sequence[ComparedRun], get: GetPicture, made: str) -> str:

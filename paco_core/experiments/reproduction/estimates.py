@@ -23,7 +23,7 @@ def seconds(root: Path, params: Params, variant: Variant, exam: Exam) -> float |
     if params.policies.recipes[variant.recipe].device != "cpu":
         return None
     asked = variant.applied(params, 0)
-    work, rule, unit = Workload.of(asked, variant.recipe), asked.policies.recipes[variant.recipe], CPU_SECONDS
+    work, rule, unit = Workload.from_params(asked, variant.recipe), asked.policies.recipes[variant.recipe], CPU_SECONDS
     larger = _relative_size(root, params, asked, variant.recipe)
     watched = work.evaluations * work.evaluation_images * params.policies.recipes[variant.recipe].eval_steps
     examined = exam.pictures * exam.cases.steps

@@ -89,7 +89,7 @@ class RecipePart:
                 (
                     name,
                     [
-                        html.Picture.of(read_image(folder / f"{idx}.png"), f"{name}, {size} px: {text}")
+                        html.Picture.from_image(read_image(folder / f"{idx}.png"), f"{name}, {size} px: {text}")
                         for idx, text in captions.items()
                     ],
                 )

@@ -55,7 +55,7 @@ class StageCode:
         return json.dumps(asdict(self), indent=1, sort_keys=True, ensure_ascii=False) + "\n"
 
     @classmethod
-    def of(cls, text: str) -> StageCode:
+    def from_text(cls, text: str) -> StageCode:
         """What :attr:`text` says; empty for a text that is none."""
         try:
             tree = json.loads(text)
@@ -206,7 +206,7 @@ def recorded(root: Path, path: str, md5: str) -> StageCode:
     """What a version of a code file says; empty where neither the workspace nor DVC's cache holds that version."""
     for place in (root / path, Cache(root).path(md5)):
         if place.is_file() and file_md5(place) == md5:
-            return StageCode.of(place.read_text(encoding="utf-8"))
+            return StageCode.from_text(place.read_text(encoding="utf-8"))
     return StageCode()
 
 

@@ -294,7 +294,7 @@ def _begin(
         "uri": bare(uri),
         "needs_credentials": bare(uri) != uri,
         "artifacts": artifact_location(root),
-        "sender": SenderAddress.of(root, os.environ).key,
+        "sender": SenderAddress.from_environment(root, os.environ).key,
         "tags": {key: redacted(str(value)) for key, value in tags.items()},
     }
     try:

@@ -49,7 +49,7 @@ def complain(line: str) -> None:
 
 def main(root: Path) -> None:
     redact_tracebacks()
-    address, uri = SenderAddress.of(root, os.environ), tracking_uri(root)
+    address, uri = SenderAddress.from_environment(root, os.environ), tracking_uri(root)
     held = lock(address.file)
     if held is None:
         return

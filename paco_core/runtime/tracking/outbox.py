@@ -39,7 +39,7 @@ class SenderAddress:
     key: str
 
     @classmethod
-    def of(cls, root: Path, environment: Mapping[str, str]) -> SenderAddress:
+    def from_environment(cls, root: Path, environment: Mapping[str, str]) -> SenderAddress:
         digest = hashlib.sha256()
         for source in sorted(Path(__file__).parent.glob("*.py")):
             digest.update(source.read_bytes())
@@ -80,7 +80,7 @@ class Outbox:
     def __init__(self, journal: RunJournal, root: Path, say: Callable[[str], None], patience_s: float) -> None:
         self._patience = patience_s
         self._environment = dict(os.environ)
-        self.address = SenderAddress.of(root, self._environment)
+        self.address = SenderAddress.from_environment(root, self._environment)
         self._journal, self._say = journal, say
         self._sender: subprocess.Popen[bytes] | None = None
         self._started = -RESTART_S
