@@ -5,11 +5,17 @@ They warn and do not block: a run that did not reach its aim is still a result t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from paco_core.config.params import PARAMS_FILE, PolicyRecipe, load
+from paco_core.io import paths
 from paco_core.io.check_report import CheckReport, Finding, Severity, check, skipped
 from paco_core.io.files import read_json
+from paco_core.tasks.base import Task
+from paco_core.tasks.edits import EDITS
+from paco_core.tasks.sets import SETS
+from paco_core.tasks.table import recipes_of
 
 RANKING_GAIN = 0.10  # accuracy of the trained reward above its base
 GOLD_GAIN = 0.15  # gold consistency after training above before, at the training size
@@ -58,6 +64,30 @@ def every_question_was_answered(metrics: Path) -> Finding:
     failed = figures["failed"]
     text = f"{failed:g} questions failed" if failed else "every judge answered every question"
     return Finding(failed == 0, text, _known({"failed": failed, "sets": figures["sets"]}))
+
+
+def policies_gain_consistency(root: Path) -> list[CheckReport]:
+    """:func:`policy_gains_consistency` of a project's painters of sets, at each size."""
+    file = root / paths.metrics_file(paths.T2IS.name)
+    return [policy_gains_consistency(file, name, recipe.train_size, size) for name, recipe, size in _sizes(root, SETS)]
+
+
+def policies_still_follow_prompts(root: Path) -> list[CheckReport]:
+    """:func:`policy_still_follows_prompts` of a project's painters of sets, at each size."""
+    file = root / paths.metrics_file(paths.T2IS.name)
+    return [policy_still_follows_prompts(file, name, size) for name, _, size in _sizes(root, SETS)]
+
+
+def policies_gain_edits(root: Path) -> list[CheckReport]:
+    """:func:`policy_gains_edits` of a project's editors, at each size."""
+    file = root / paths.metrics_file(paths.GEDIT.name)
+    return [policy_gains_edits(file, name, size) for name, _, size in _sizes(root, EDITS)]
+
+
+def _sizes(root: Path, task: Task) -> Iterator[tuple[str, PolicyRecipe, int]]:
+    """Recipes of a task, by name, with each size at which they are evaluated."""
+    for name, recipe in recipes_of(task, load(root / PARAMS_FILE).policies).items():
+        yield from ((name, recipe, size) for size in recipe.eval_sizes)
 
 
 def policy_gains_consistency(metrics: Path, policy: str, train_size: int, size: int) -> CheckReport:

@@ -63,13 +63,13 @@ def library_check(place: str, says: str, reads: Path = Path("data")) -> Check:
     Args:
         place: ``module:function``; imported when the check runs.
         says: what holds when it passes.
-        reads: what the function gets: a folder or file below the project's root.
+        reads: what the function gets: a folder or file below the project's root, or that itself.
     """
     module, _, name = place.partition(":")
 
-    def run(root: Path, _item: str | None) -> CheckReport:
-        report: CheckReport = getattr(import_module(module), name)(root / reads)
-        return report
+    def run(root: Path, _item: str | None) -> CheckReport | Sequence[CheckReport]:
+        found: CheckReport | Sequence[CheckReport] = getattr(import_module(module), name)(root / reads)
+        return found
 
     return Check(name, run, says)
 

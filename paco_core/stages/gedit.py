@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paco_core.io import paths
 from paco_core.runtime.preview import Pictures, Table
-from paco_core.runtime.stage import Check, Cost, Stage
+from paco_core.runtime.stage import Cost, Stage, library_check
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import pandas as pd
 
     from paco_core.benchmarks import viescore
     from paco_core.benchmarks.cases import Cases
     from paco_core.config.params import Params
     from paco_core.config.params_benchmarks import VieScoreParams
-    from paco_core.io.check_report import CheckReport
     from paco_core.painting.painted import Painted
     from paco_core.painting.painted_before import PaintedBefore
     from paco_core.runtime.context import StageContext
@@ -39,20 +37,6 @@ def _cost(params: Params, root: Path) -> Cost:
     from paco_core.tasks.edits import EDITS
 
     return benchmark_cost(params, EDITS, root, "at most ")
-
-
-def _gain_edits(root: Path, _item: str | None) -> list[CheckReport]:
-    from paco_core.benchmarks import checks
-    from paco_core.config.params import PARAMS_FILE, load
-    from paco_core.tasks.edits import EDITS
-    from paco_core.tasks.table import recipes_of
-
-    file = root / paths.metrics_file(paths.GEDIT.name)
-    return [
-        checks.policy_gains_edits(file, name, size)
-        for name, recipe in recipes_of(EDITS, load(root / PARAMS_FILE).policies).items()
-        for size in recipe.eval_sizes
-    ]
 
 
 def _preview(data: Path, _item: str) -> dict[str, Preview]:
@@ -91,10 +75,10 @@ STAGE = Stage(
     headline=(("*.gold_editing.change", "*.editing.change"), ("*.gold_kept.change",)),
     preview=_preview,
     checks=(
-        Check(
-            "policies_gain_edits",
-            _gain_edits,
+        library_check(
+            "paco_core.benchmarks.checks:policies_gain_edits",
             "Training raised the share of right edits on unseen pictures, by the gold metric",
+            Path(),
         ),
     ),
     compared=True,

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paco_core.io import paths
 from paco_core.runtime.preview import Pictures, Table
-from paco_core.runtime.stage import Check, Cost, Stage
+from paco_core.runtime.stage import Cost, Stage, library_check
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from paco_core.config.params import Params
-    from paco_core.io.check_report import CheckReport
     from paco_core.runtime.context import StageContext
     from paco_core.runtime.preview import Preview
 
@@ -32,34 +30,6 @@ def _cost(params: Params, root: Path) -> Cost:
     from paco_core.tasks.sets import SETS
 
     return benchmark_cost(params, SETS, root, "")
-
-
-def _gain_consistency(root: Path, _item: str | None) -> list[CheckReport]:
-    from paco_core.benchmarks import checks
-    from paco_core.config.params import PARAMS_FILE, load
-    from paco_core.tasks.sets import SETS
-    from paco_core.tasks.table import recipes_of
-
-    file = root / paths.metrics_file(paths.T2IS.name)
-    return [
-        checks.policy_gains_consistency(file, name, recipe.train_size, size)
-        for name, recipe in recipes_of(SETS, load(root / PARAMS_FILE).policies).items()
-        for size in recipe.eval_sizes
-    ]
-
-
-def _still_follow_prompts(root: Path, _item: str | None) -> list[CheckReport]:
-    from paco_core.benchmarks import checks
-    from paco_core.config.params import PARAMS_FILE, load
-    from paco_core.tasks.sets import SETS
-    from paco_core.tasks.table import recipes_of
-
-    file = root / paths.metrics_file(paths.T2IS.name)
-    return [
-        checks.policy_still_follows_prompts(file, name, size)
-        for name, recipe in recipes_of(SETS, load(root / PARAMS_FILE).policies).items()
-        for size in recipe.eval_sizes
-    ]
 
 
 def _preview(data: Path, _item: str) -> dict[str, Preview]:
@@ -94,13 +64,15 @@ STAGE = Stage(
     headline=(("*.gold_consistency.change", "*.consistency.change"), ("*.gold_following.change", "*.clip_t.change")),
     preview=_preview,
     checks=(
-        Check(
-            "policies_gain_consistency",
-            _gain_consistency,
+        library_check(
+            "paco_core.benchmarks.checks:policies_gain_consistency",
             "Training lifted consistency on unseen prompts, by the gold metric",
+            Path(),
         ),
-        Check(
-            "policies_still_follow_prompts", _still_follow_prompts, "Prompt following did not fall, by the gold metric"
+        library_check(
+            "paco_core.benchmarks.checks:policies_still_follow_prompts",
+            "Prompt following did not fall, by the gold metric",
+            Path(),
         ),
     ),
     compared=True,
