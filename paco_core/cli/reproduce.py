@@ -11,7 +11,7 @@ from paco_core.benchmarks.tables import ResultTable
 from paco_core.config.changes import changed, changes_of
 from paco_core.config.params import PARAMS_FILE, Params, load
 from paco_core.experiments.grid import Cell, Grid, OpenCell, begin, folder_of, say
-from paco_core.experiments.reproduction import estimates, report
+from paco_core.experiments.reproduction import report
 from paco_core.experiments.reproduction.cells import FinishedCell, Trainings, kept_cells, of_recipes
 from paco_core.experiments.reproduction.variants import VARIANTS, Variant, chosen
 from paco_core.io import paths
@@ -161,13 +161,7 @@ class _Table:
 
     def _announce(self, cells: int, left: Sequence[Cell]) -> None:
         say(f"reproduce {self.options.name}: {cells} cells, {cells - len(left)} kept, {len(left)} to train")
-        total = 0.0
         for variant in self.variants:
             seeds = [cell.seed for cell in left if cell.name == variant.name]
-            if not seeds:
-                continue
-            guess = estimates.seconds(self.root, self.params, variant, self.trainings[variant.recipe].exam)
-            total += len(seeds) * (guess or 0.0)
-            say(f"  {variant.name}: {estimates.words(guess)}, seeds {', '.join(map(str, seeds))}")
-        if total:
-            say(f"  together about {total / 60:.0f} min on two otherwise idle cores")
+            if seeds:
+                say(f"  {variant.name}: seeds {', '.join(map(str, seeds))}")

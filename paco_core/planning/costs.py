@@ -51,16 +51,12 @@ def _round_costs(stages: Mapping[str, Stage], params: Params, root: Path) -> dic
     return found
 
 
-def training_seconds(done: Workload, larger: float = 1.0) -> float:
-    """Seconds of a training's epochs with the small models, without its evaluations.
-
-    Args:
-        larger: work of a transformer pass over that of one at 64 x 64 pixels.
-    """
+def training_seconds(done: Workload) -> float:
+    """Seconds of a training's epochs with the small models, without its evaluations."""
     trained = done.trained_passes + WITHOUT_BACKWARD * done.untrained_passes
     passes = done.rollout_passes * CPU_SECONDS["rollout_step"] + trained * CPU_SECONDS["train_sample"]
     scored = done.images_an_epoch * done.questions_a_picture * CPU_SECONDS["score_pair"]
-    return done.epochs * (passes * larger + scored)
+    return done.epochs * (passes + scored)
 
 
 def training_cost(params: Params, name: str, root: Path) -> Cost:
