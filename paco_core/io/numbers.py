@@ -4,32 +4,28 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from typing import TypeVar
 
 MOST = 1_000_000
 PORTS = (0, 65535)
+N = TypeVar("N", int, float)
 
 
 def whole(least: int, most: int = MOST) -> Callable[[str], int]:
     """The type of an argument that is a whole number within bounds."""
+    return _within(int, least, most)
 
-    def read(text: str) -> int:
-        number = int(text)
-        if not least <= number <= most:
+
+def decimal(least: float) -> Callable[[str], float]:
+    """The type of an argument that is a number of at least ``least``; NaN is none."""
+    return _within(float, least, MOST)
+
+
+def _within(read: Callable[[str], N], least: N, most: N) -> Callable[[str], N]:
+    def number(text: str) -> N:  # argparse names it by its name where the text is none
+        found = read(text)
+        if not least <= found <= most:
             raise argparse.ArgumentTypeError(f"{text}: expected a number from {least} to {most}")
-        return number
+        return found
 
-    read.__name__ = "number"  # argparse names it where the text is none
-    return read
-
-
-def decimal(least: float, most: float = MOST) -> Callable[[str], float]:
-    """The type of an argument that is a number within bounds; NaN is within none."""
-
-    def read(text: str) -> float:
-        number = float(text)
-        if not least <= number <= most:
-            raise argparse.ArgumentTypeError(f"{text}: expected a number from {least:g} to {most:g}")
-        return number
-
-    read.__name__ = "number"
-    return read
+    return number
