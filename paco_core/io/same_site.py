@@ -7,6 +7,7 @@ Without being asked for leave it can send a form or a text: then ``Origin`` is a
 
 from __future__ import annotations
 
+import ipaddress
 from urllib.parse import SplitResult, urlsplit
 
 _PORTS = {"http": 80, "https": 443}
@@ -19,6 +20,14 @@ def hostname(host: str) -> str:
     """
     found = _authority(f"//{host}")
     return (found.hostname or "") if found is not None else ""
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches a host."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def is_own_page(origin: str, host: str, *, tls: bool = True) -> bool:

@@ -9,12 +9,11 @@ declared as JSON.
 from __future__ import annotations
 
 import hmac
-import ipaddress
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from paco_core.io.same_site import hostname, is_own_page
+from paco_core.io.same_site import hostname, is_loopback, is_own_page
 from paco_core.serving.budget import Budget
 from paco_core.serving.protocol import RequestError
 
@@ -31,14 +30,6 @@ EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104  (addresses of sockets that listen 
 def bodies() -> Budget:
     """What the requests of one server share."""
     return Budget(MAX_BODIES, "bytes of requests")
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches a host."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 class SameSite:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import mlflow
 import psutil
 import pytest
+from waiting import until
 
 from paco_core.cli.compare import compare
 from paco_core.runtime.tracking import unsent
@@ -52,13 +52,6 @@ def run(project: Path, *command: str) -> str:
     done = subprocess.run(command, cwd=project, env=environment(), capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     return done.stdout
-
-
-def until(condition: Callable[[], bool], seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "nothing happened in time"
-        time.sleep(0.1)
 
 
 def workers(project: Path) -> list[str]:

@@ -13,8 +13,9 @@ from pathlib import Path
 import graphs
 import psutil
 import pytest
-from test_ui import FAKE, _free_port
+from test_ui import FAKE
 from verdicts import Ledger
+from waiting import free_port
 
 pytestmark = [pytest.mark.thorough, pytest.mark.timeout(300)]
 GRACE_S = 15.0
@@ -52,7 +53,7 @@ def test_the_runner_of_several_stages(tmp_path: Path, ledger: Ledger) -> None:
 def test_the_pages(tmp_path: Path, ledger: Ledger) -> None:
     """Processes in the place of Dagster and MLflow, which take a quarter of a minute to start."""
     (tmp_path / "dagster.yaml").write_text("{}\n")
-    arguments = [sys.executable, "-c", FAKE, str(_free_port()), str(_free_port()), str(tmp_path)]
+    arguments = [sys.executable, "-c", FAKE, str(free_port()), str(free_port()), str(tmp_path)]
     with (tmp_path / "log").open("w") as log:
         pages = subprocess.Popen(arguments, stdout=log, stderr=log)
     with ledger.row("signal 9", "make ui") as row:

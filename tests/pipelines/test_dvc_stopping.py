@@ -7,12 +7,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import graphs
 import pytest
+import waiting
 
 from dagster_dvc import DvcProject
 from dagster_dvc.process import Completed, end_group, run_group
@@ -60,11 +60,7 @@ dg.materialize(list(defs.assets), resources=defs.resources, raise_on_error=False
 """
 
 
-def _until(true: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 120
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+_until = partial(waiting.until, seconds=120)
 
 
 def _number(path: Path) -> int:

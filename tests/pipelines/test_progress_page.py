@@ -7,12 +7,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import graphs
 import pytest
+import waiting
 from PIL import Image
 
 from dagster_dvc import DvcProject
@@ -53,11 +53,7 @@ stages:
 """
 
 
-def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < end, "nothing happened in time"
-        time.sleep(0.02)
+until = partial(waiting.until, seconds=DEADLINE_S)
 
 
 def start(root: Path) -> subprocess.Popen[bytes]:

@@ -7,13 +7,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import graphs
 import psutil
 import pytest
+import waiting
 
 from dagster_dvc import DvcProject, watchdog
 from dagster_dvc.process import DVC, search_path
@@ -196,11 +196,7 @@ def test_a_stage_that_goes_well_is_told_without_the_chatter_of_dvc(
     assert said == [f"[{name}] {text}" for name in "abc" for text in (f"put {name}.out", "done")]
 
 
-def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < end, "nothing happened in time"
-        time.sleep(0.02)
+until = partial(waiting.until, seconds=DEADLINE_S)
 
 
 def holders(root: Path) -> set[int]:

@@ -11,15 +11,10 @@ from pathlib import Path
 
 import pytest
 import yaml
+from waiting import free_port
 
 from paco_core.runtime.tracking import dagster_url, run_url
 from pipelines import ui
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((ui.HOST, 0))
-        return int(probe.getsockname()[1])
 
 
 def test_both_listen_on_this_machine_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,7 +70,7 @@ def test_a_port_in_use_is_told_with_its_process_and_a_way_out(
         taken.bind((ui.HOST, 0))
         taken.listen()
         port = taken.getsockname()[1]
-        assert ui.serve(tmp_path, port, _free_port()) == ui.serve(tmp_path, _free_port(), port) == 1
+        assert ui.serve(tmp_path, port, free_port()) == ui.serve(tmp_path, free_port(), port) == 1
     dagster, mlflow = capsys.readouterr().err.splitlines()
     for line, name in ((dagster, "Dagster"), (mlflow, "MLflow")):
         assert line.startswith(f"{name}: port {port} of 127.0.0.1 is in use by process {os.getpid()} (")
@@ -111,7 +106,7 @@ raise SystemExit(ui.serve(Path(sys.argv[3]), 0, 0))
 
 def test_one_signal_ends_all(tmp_path: Path) -> None:
     (tmp_path / "dagster.yaml").write_text("{}\n")
-    arguments = [sys.executable, "-c", FAKE, str(_free_port()), str(_free_port()), str(tmp_path)]
+    arguments = [sys.executable, "-c", FAKE, str(free_port()), str(free_port()), str(tmp_path)]
     running = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert running.stdout is not None and running.stderr is not None
     assert [running.stdout.readline() for _ in range(3)] == [b"up\n"] * 3
@@ -129,7 +124,7 @@ def test_one_signal_ends_all(tmp_path: Path) -> None:
 
 def test_kill_9_ends_both(tmp_path: Path) -> None:
     (tmp_path / "dagster.yaml").write_text("{}\n")
-    arguments = [sys.executable, "-c", FAKE, str(_free_port()), str(_free_port()), str(tmp_path)]
+    arguments = [sys.executable, "-c", FAKE, str(free_port()), str(free_port()), str(tmp_path)]
     running = subprocess.Popen(arguments, stdout=subprocess.PIPE)
     assert running.stdout is not None
     assert [running.stdout.readline(), running.stdout.readline()] == [b"up\n", b"up\n"]

@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from paco_core.io.shards import encode_png
+
 
 @pytest.fixture(scope="module")
 def screenshots(repository: Path) -> ModuleType:
@@ -20,12 +22,6 @@ def screenshots(repository: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
-
-
-def png(image: Image.Image) -> bytes:
-    data = io.BytesIO()
-    image.save(data, format="PNG")
-    return data.getvalue()
 
 
 def test_the_pages_are_those_that_make_ui_prints(screenshots: ModuleType) -> None:
@@ -45,7 +41,7 @@ def test_the_pages_are_those_that_make_ui_prints(screenshots: ModuleType) -> Non
 
 def test_a_picture_fits_at_the_best_quality_that_does(screenshots: ModuleType) -> None:
     noise = np.random.default_rng(0).integers(0, 256, (120, 160, 3), dtype=np.uint8)
-    shot = png(Image.fromarray(noise))
+    shot = encode_png(Image.fromarray(noise))
     large, small = (len(screenshots.webp(shot, most)) for most in (10**6, 12_000))
     assert small <= 12_000 < large
     assert Image.open(io.BytesIO(screenshots.webp(shot, 12_000))).size == (160, 120)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import signal
-import socket
 import sqlite3
 import subprocess
 import sys
@@ -13,7 +12,7 @@ from pathlib import Path
 
 import mlflow
 import pytest
-from waiting import until
+from waiting import free_port, until
 
 from paco_core.io.files import DataError
 from paco_core.runtime import tracking
@@ -103,12 +102,6 @@ def test_a_store_that_mlflow_left_half_made_is_told_with_the_remedy_which_works(
     file.rename(root / "mlflow.db.damaged")
     assert send_left_over(root).waiting == 0
     assert statuses(root) == {"x": ("FINISHED", {"loss": 1.0})}
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((ui.HOST, 0))
-        return int(probe.getsockname()[1])
 
 
 def test_a_store_that_cannot_be_opened_refuses_no_figure(root: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import http.client
-import io
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -14,6 +13,7 @@ from pictures import bomb
 from PIL import Image
 from serving_fakes import NAME, FakeModel, panel, queries, served
 
+from paco_core.io.shards import encode_png
 from paco_core.serving import guard
 from paco_core.serving.client import RewardClient
 
@@ -22,13 +22,7 @@ def url_of(data: bytes) -> str:
     return "data:image/png;base64," + base64.b64encode(data).decode()
 
 
-def png(image: Image.Image) -> bytes:
-    buffer = io.BytesIO()
-    image.save(buffer, format="PNG")
-    return buffer.getvalue()
-
-
-GOOD = url_of(png(panel(1)))
+GOOD = url_of(encode_png(panel(1)))
 JSON = {"Content-Type": "application/json"}
 
 
@@ -59,7 +53,7 @@ def server() -> Iterator[str]:
 BAD = [
     ("pixel bomb", request([GOOD, url_of(bomb())]), 400, "image_too_large"),
     ("slightly too large", request([GOOD, url_of(bomb(5_000))]), 400, "image_too_large"),
-    ("truncated", request([GOOD, url_of(png(Image.effect_noise((64, 64), 50))[:900])]), 400, "image"),
+    ("truncated", request([GOOD, url_of(encode_png(Image.effect_noise((64, 64), 50))[:900])]), 400, "image"),
     ("not base64", request([GOOD, "data:image/png;base64,@@@"]), 400, "image_url"),
     ("remote", request([GOOD, "http://127.0.0.1:1/secret.png"]), 400, "image_url"),
     ("file", request([GOOD, "file:///etc/passwd"]), 400, "image_url"),

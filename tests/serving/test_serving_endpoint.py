@@ -9,13 +9,13 @@ import socket
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
 import children
 import pytest
+import waiting
 from serving_fakes import fake_launch
 
 from paco_core.config.params import ServingParams, load
@@ -48,11 +48,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(endpoint, "launch", fake_launch("serve"))
 
 
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < deadline, "gave up waiting"
-        time.sleep(0.02)
+until = partial(waiting.until, seconds=LIMIT_S)
 
 
 def answers(url: str) -> bool:

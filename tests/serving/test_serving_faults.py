@@ -9,12 +9,13 @@ import logging
 import os
 import signal
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
+import waiting
 from pictures import bomb
 from PIL import Image
 from serving_fakes import diarist_launch, panel, queries, true_score
@@ -61,11 +62,7 @@ def up(repository: Path, model: Path, diary: Path) -> Iterator[Callable[..., Rew
         endpoint.down(model.parent)
 
 
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < deadline, "gave up waiting"
-        time.sleep(0.02)
+until = partial(waiting.until, seconds=LIMIT_S)
 
 
 def server_of(supervisor: int) -> int:

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import io
 from pathlib import Path
 
 import pytest
 from loopback import Loopback, Quiet
-from PIL import Image
 from serving_fakes import NAME, FakeModel, panel, served
 from test_serving_app import GOOD, post, request
 
 from paco_core.config.params import ParamsError, load, parse
+from paco_core.io.shards import encode_png
 from paco_core.serving.engines import vllm
 from paco_core.serving.engines.media import Media
 from paco_core.serving.engines.pictures import DecodedPictures
 from paco_core.serving.protocol import RequestError
-
-
-def png(image: Image.Image) -> bytes:
-    buffer = io.BytesIO()
-    image.save(buffer, format="PNG")
-    return buffer.getvalue()
 
 
 class Site(Loopback):
@@ -46,10 +39,10 @@ def test_files_of_a_listed_folder_and_no_others(tmp_path: Path) -> None:
     allowed, secret = tmp_path / "pictures", tmp_path / "secret.png"
     allowed.mkdir()
     for path in (allowed / "a.png", secret):
-        path.write_bytes(png(panel(1)))
+        path.write_bytes(encode_png(panel(1)))
     (allowed / "link.png").symlink_to(secret)
     media = Media([f"file://{allowed}/"])
-    assert media.read(f"file://{allowed}/a.png") == png(panel(1))
+    assert media.read(f"file://{allowed}/a.png") == encode_png(panel(1))
     for name in ("../secret.png", "%2e%2e/secret.png", "link.png"):
         with pytest.raises(RequestError, match="allowed_media"):
             media.read(f"file://{allowed}/{name}")
@@ -60,9 +53,9 @@ def test_files_of_a_listed_folder_and_no_others(tmp_path: Path) -> None:
 
 
 def test_listed_sites_and_no_others_and_no_redirects() -> None:
-    with Site(png(panel(2))) as site:
+    with Site(encode_png(panel(2))) as site:
         media = Media([f"{site.url}/pictures/"])
-        assert media.read(f"{site.url}/pictures/a.png") == png(panel(2))
+        assert media.read(f"{site.url}/pictures/a.png") == encode_png(panel(2))
         for path in ("/secret.png", "/pictures/../secret.png", "/pictures/%2e%2e/secret.png", "/picturesque/a.png"):
             with pytest.raises(RequestError, match="allowed_media"):
                 media.read(site.url + path)
@@ -74,7 +67,7 @@ def test_listed_sites_and_no_others_and_no_redirects() -> None:
 
 
 def test_the_server_scores_a_listed_picture_and_refuses_the_rest(tmp_path: Path) -> None:
-    (tmp_path / "a.png").write_bytes(png(panel(7)))
+    (tmp_path / "a.png").write_bytes(encode_png(panel(7)))
     model = FakeModel()
     with served(model, pictures=DecodedPictures(Media([f"file://{tmp_path}/"]))) as (url, _):
         assert post(url, request([GOOD, f"file://{tmp_path}/a.png"], model=NAME))[0] == 200

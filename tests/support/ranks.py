@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import socket
 from collections.abc import Callable
 from typing import Any, Literal
+
+from waiting import free_port
 
 DEADLINE_S = 240
 
@@ -15,12 +16,6 @@ DEADLINE_S = 240
 FSDP2 = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2", "FSDP_RESHARD_AFTER_FORWARD": "true"}
 #: What `accelerate launch --config_file launch/deepspeed-zero2.yaml` sets, and that DeepSpeed keeps to the CPU.
 ZERO2 = {"ACCELERATE_USE_DEEPSPEED": "true", "ACCELERATE_DEEPSPEED_ZERO_STAGE": "2", "DS_ACCELERATOR": "cpu"}
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def join_ranks(rank: int, world: int, port: int) -> None:

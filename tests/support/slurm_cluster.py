@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
+from waiting import free_port
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scancel", "sinfo", "scontrol")
 CONFIG = """
@@ -70,7 +71,7 @@ class Cluster:
             (folder / name).mkdir(parents=True)
         folder.chmod(0o755)
         host = socket.gethostname().partition(".")[0]
-        ports = [_free_port(), _free_port()]
+        ports = [free_port(), free_port()]
         text = CONFIG.format(host=host, folder=folder, controller=ports[0], node=ports[1])
         (folder / "slurm.conf").write_text(text)
         for number in range(2):  # GPUs that Slurm deals out; no job opens them
@@ -137,12 +138,6 @@ class Cluster:
                 )
                 raise RuntimeError(f"{daemon} did not start: {said}")
             time.sleep(0.1)
-
-
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 @contextmanager

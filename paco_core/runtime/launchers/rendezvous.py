@@ -8,7 +8,6 @@ those of several machines meet at the address that they were given, and nowhere 
 from __future__ import annotations
 
 import errno
-import ipaddress
 import os
 import signal
 import socket
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from paco_core.io.files import DataError
 from paco_core.io.parent_process import die_with_parent
+from paco_core.io.same_site import is_loopback
 
 if TYPE_CHECKING:
     from torch.distributed import Store
@@ -75,7 +75,7 @@ def on_one_machine() -> bool:
     """Whether all processes of this training are on this machine."""
     if "LOCAL_WORLD_SIZE" in os.environ:
         return os.environ["LOCAL_WORLD_SIZE"] == os.environ["WORLD_SIZE"]
-    return _is_loopback(os.environ.get("MASTER_ADDR", ""))
+    return is_loopback(os.environ.get("MASTER_ADDR", ""))
 
 
 def bound_store(
@@ -89,7 +89,7 @@ def bound_store(
     from torch.distributed import TCPStore
 
     listener = _listener(host, port) if is_master else None
-    if listener is not None and several_machines and _is_loopback(listener.getsockname()[0]):
+    if listener is not None and several_machines and is_loopback(listener.getsockname()[0]):
         listener.close()
         listener = None
     if listener is None:
@@ -122,10 +122,3 @@ def _listener(host: str, port: int) -> socket.socket | None:
             raise OSError(error.errno, f"port {port} of {host} is in use; {advice}") from None
         raise
     return listener
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

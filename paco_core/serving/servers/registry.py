@@ -21,9 +21,9 @@ from paco_core.io.file_locks import hold, is_held, locked
 from paco_core.io.files import DataError, read_json, write_json
 from paco_core.io.gpus import for_server
 from paco_core.io.project import owner_root
+from paco_core.io.same_site import is_loopback
 from paco_core.serving.engines import Launch
 from paco_core.serving.errors import ServingError
-from paco_core.serving.guard import is_loopback
 from paco_core.serving.servers.process import bind, spawn_supervisor
 from paco_core.serving.transport import API_KEY
 
