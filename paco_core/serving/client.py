@@ -25,10 +25,10 @@ from urllib.parse import urlsplit
 from pydantic import ValidationError
 
 from paco_core.io.pictures import picture_digest
+from paco_core.io.same_site import is_loopback
 from paco_core.reward_model.yes_probability import PairQuery, Score, Unscorable, from_top_logprobs, in_both_orders
 from paco_core.serving.cache import ScoreCache, question_key
 from paco_core.serving.errors import ServingError
-from paco_core.serving.guard import is_loopback
 from paco_core.serving.protocol import ServedModel, ServedModels
 from paco_core.serving.transport import API_KEY, Patience, RequestFailed, Transport
 
