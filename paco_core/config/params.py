@@ -42,10 +42,11 @@ from paco_core.config.params_data import (
 )
 from paco_core.config.params_edits import EditingParams, EditPainter, EditPromptsParams, EditQuestion, EditsParams
 from paco_core.config.params_losses import EarlyStop, HackMeter
-from paco_core.config.params_policies import PoliciesParams, PolicyRecipe, PolicyTraining
+from paco_core.config.params_policies import PoliciesParams, PolicyRecipe
 from paco_core.config.params_reward import RewardParams, ServingParams
 from paco_core.config.params_rewards import HttpScorer, RewardSet, RewardTerm, Rubric
 from paco_core.config.params_rounds import RoundsParams
+from paco_core.config.params_training import PolicyTraining
 from paco_core.io.files import DataError
 from paco_core.io.nearest import nearest
 

@@ -14,7 +14,7 @@ import yaml
 from paco_core.config import profiles
 from paco_core.config.execution import EXECUTION, places
 from paco_core.config.params import Params
-from paco_core.config.params_policies import PolicyTraining
+from paco_core.config.params_training import PolicyTraining
 from paco_core.io.answer import Answer, plain
 from paco_core.io.atomic import atomic
 from paco_core.io.files import DataError

@@ -13,10 +13,10 @@ from paco_core.data.records.records import PromptRecord
 from paco_core.data.records.subfigures import cut
 from paco_core.grpo.rollout import Sampling, rollout
 from paco_core.grpo.scoring import Scores, Scoring
-from paco_core.grpo.sizes import buckets, picture_size
+from paco_core.grpo.sizes import Page, buckets
+from paco_core.grpo.stories import Prompts, paint_page
 from paco_core.io.pictures import in_a_row
 from paco_core.policies.base import NoiseKey, Policy, Size
-from paco_core.policies.encoded import Encoded
 from paco_core.rewards.aggregation import aggregate
 from paco_core.training.processes import Processes
 
@@ -49,7 +49,7 @@ class Evaluator:
     policy: Policy
     recipe: PolicyRecipe
     records: Sequence[PromptRecord]
-    encoded: Encoded
+    prompts: Prompts
     scoring: Scoring
     gold: Gold | None = None
     processes: Processes = field(default_factory=Processes)
@@ -83,27 +83,30 @@ class Evaluator:
     def _paint(self, side: int, rows: list[int], owners: list[PromptRecord]) -> tuple[list[Image], Scores]:
         """Pictures and scores in the order of ``rows``; batches hold one size and are shared out to the processes."""
         keys = [NoiseKey(record.idx, 0, seed) for record in self.records for seed in self.recipe.eval_seeds]
-        sizes = [picture_size(record, side, self.recipe.record_size, self.policy.multiple) for record in owners]
+        rule, multiple, before = self.recipe.record_size, self.policy.multiple, self.prompts.predecessors
+        pages = [Page.of(record, side, rule, multiple, before) for record in owners]
         most = self.recipe.eval_batch or self.recipe.rollout_batch
         together = len(self.recipe.eval_seeds) if self.scoring.groupwise else 1
         # On processors batches, and with them the last bits, do not depend on the number of processes.
         shares = 1 if self.policy.device == "cpu" else self.processes.world
         painted: dict[int, Image] = {}
-        scoring, number = self.scoring.round(), 0
-        for size, places in buckets(sizes).items():
-            sampling = Sampling.of(self.policy, size, self.recipe.eval_steps, self.recipe.guidance)
+        scoring, number, rollouts = self.scoring.round(), 0, list[int]()
+        for page, places in buckets(pages).items():
+            sampling = Sampling.of(self.policy, page.part_size, self.recipe.eval_steps, self.recipe.guidance)
             for part in shared_out(places, most, shares, together):
+                rollouts += [number] * page.parts
                 number += 1
                 if not self.processes.mine(number - 1):
                     continue
-                done = rollout(self.policy, self.encoded, [rows[n] for n in part], [keys[n] for n in part], sampling)
-                batch = self.policy.decode(done.latents, size)
+                took, named = [rows[n] for n in part], [keys[n] for n in part]
+                batch, _ = paint_page(self.policy, self.prompts, took, named, sampling, page)
                 scoring.add([owners[n] for n in part], batch)
                 painted |= zip(part, batch, strict=True)
-        for _ in range(self.processes.idle(range(number))):
-            rollout(self.policy, self.encoded, rows[:1], keys[:1], sampling)
+        for _ in range(self.processes.idle(rollouts)):
+            encoded, own = self.prompts.conditions(self.policy, rows[:1], 0, [[]], page.part_size)
+            rollout(self.policy, encoded, own, keys[:1], sampling)
         scores = scoring.pending().result().spread(list(painted), len(rows), self.processes)
-        return [self._shared(painted.get(n), sizes[n]) for n in range(len(rows))], scores
+        return [self._shared(painted.get(n), pages[n].size) for n in range(len(rows))], scores
 
     def _shared(self, image: Image | None, size: Size) -> Image:
         """The picture, from the process that painted it."""

@@ -35,7 +35,8 @@ class Experience:
     """One epoch's samples, group after group: prompt row, noise key and advantage of each (N,).
 
     The advantage is NaN where a sample could not be scored: no loss learns from it. ``held``: 1 where the KL counts and
-    0 where it does not (N,); None = it counts everywhere.
+    0 where it does not (N,); None = it counts everywhere. ``first``: where a picture has several samples, the panels of
+    a story, each picture's first one and the number of all (pictures + 1,); None = one a picture.
     """
 
     encoded: Encoded
@@ -44,9 +45,16 @@ class Experience:
     advantages: np.ndarray
     buckets: Sequence[Bucket]
     held: np.ndarray | None = None
+    first: Sequence[int] | None = None
 
     def conditions(self, samples: Sequence[int]) -> Condition:
         return self.encoded.take([self.rows[sample] for sample in samples])
+
+    def spans(self, updates: int) -> list[range]:
+        """The samples of each update, which takes its own share of the groups."""
+        first = range(len(self.rows) + 1) if self.first is None else self.first
+        each = (len(first) - 1) // updates
+        return [range(first[number * each], first[(number + 1) * each]) for number in range(updates)]
 
 
 @dataclass(frozen=True)

@@ -139,9 +139,8 @@ class Learner:
             RuntimeError: when the trained pass does not find the rollout's log-probabilities.
         """
         params, objective = self.params, self.objective
-        each = len(experience.rows) // params.updates_per_epoch
         steps = objective.steps(experience.buckets[0].sampling)
-        spans = [range(number * each, (number + 1) * each) for number in range(params.updates_per_epoch)]
+        spans = experience.spans(params.updates_per_epoch)
         together = max(1, params.train_batch // objective.pictures)
         batches = [list(micro_batches(experience, span, steps, together, objective)) for span in spans]
         own = self.processes.mine
@@ -161,7 +160,7 @@ class Learner:
             self.updates.begin(len(here) + idle[number], alone=alone)
             for place, batch in here:
                 terms = objective.terms(experience, batch)
-                loss = terms.loss.sum() / (each * len(steps))
+                loss = terms.loss.sum() / (len(spans[number]) * len(steps))
                 self.updates.backward(loss)
                 tally.add(place, float(loss.detach()), terms)
             for _ in range(idle[number]):  # the others need this process in their passes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from textwrap import indent
 
 import yaml
 
@@ -10,11 +11,12 @@ from paco_core.config.params import PolicyRecipe
 from paco_core.data.records.edit_records import EditRecord
 from paco_core.data.records.records import PromptRecord
 from paco_core.grpo.figures import reference_files
-from paco_core.grpo.sizes import picture_size
+from paco_core.grpo.sizes import Page, pages_of
+from paco_core.grpo.stories import panel_texts
 from paco_core.io.model_licence import base_front
 from paco_core.io.precision import weights_format
 from paco_core.policies.base import Policy
-from paco_core.policies.families import family_of
+from paco_core.policies.families import family_of, predecessors_of
 
 
 def model_card(
@@ -63,7 +65,7 @@ Reinforcement learning on the rewards {rewards}, combined by {recipe.rewards.agg
 ```
 
 The example starts from the generator seed 0. Pictures of evaluation start from noise that is drawn on the processor
-from the generator seed `NoiseKey(prompt id, 0, seed).generator_seed` (`paco_core.policies.base`), seeds
+from the generator seed `NoiseKey({_named(recipe)}, 0, seed).generator_seed` (`paco_core.policies.base`), seeds
 {", ".join(map(str, recipe.eval_seeds))}: put that number in place of the 0 to paint one of them again.
 
 ## Training
@@ -86,25 +88,51 @@ from the generator seed `NoiseKey(prompt id, 0, seed).generator_seed` (`paco_cor
 """
 
 
+def _named(recipe: PolicyRecipe) -> str:
+    """What names the noise of a picture, or of each panel of a story."""
+    return '"prompt id-panel"' if predecessors_of(recipe) else "prompt id"
+
+
 def _example(recipe: PolicyRecipe, policy: Policy, record: PromptRecord, place: str) -> str:
     """Python that loads the adapter and paints the record's picture at the largest size of evaluation."""
-    kind, edits = family_of(recipe.family).pipeline, policy.edits
-    size = picture_size(record, max(recipe.eval_sizes), recipe.record_size, policy.multiple)
+    kind, edits, before = family_of(recipe.family).pipeline, policy.edits, predecessors_of(recipe)
+    page = pages_of(recipe, [record], max(recipe.eval_sizes), policy.multiple)[0]
+    how = page.part_size, recipe.eval_steps, recipe.guidance, recipe.max_sequence_length
     imports = [
         "import torch",
         f"from diffusers import {kind}",
-        *(["from PIL import Image"] if edits else []),
+        *(["from PIL import Image"] if edits or before else []),
+    ]
+    asked = [
+        f"prompt = {record.prompt!r}",
+        *(_opened(record, f"{place}/samples/reference") if edits else []),
+        policy.example(*how),
     ]
     lines = [
         f"pipeline = {kind}.from_pretrained({recipe.model!r}, torch_dtype={weights_format(recipe.dtype)})",
         f"pipeline.load_lora_weights({f'{place}/adapter'!r})  # this folder",
         *([] if recipe.device == "cpu" else [f"pipeline.to({recipe.device!r})"]),
-        f"prompt = {record.prompt!r}",
-        *(_opened(record, f"{place}/samples/reference") if edits else []),
-        policy.example(size, recipe.eval_steps, recipe.guidance, recipe.max_sequence_length),
+        *(_story(record, before, page, policy.panel_example(*how)) if before else asked),
         'image.save("painted.png")',
     ]
     return "\n".join([*imports, "", *lines])
+
+
+def _story(record: PromptRecord, before: int, page: Page, panel: str) -> list[str]:
+    """Python that paints panel after panel, each by ``panel``, and puts them into one picture."""
+    (rows, columns), (high, wide) = page.grid, page.part_size
+    return [
+        "panels = []",
+        "for prompt in [",
+        *(f"    {text!r}," for text in panel_texts(record)),
+        "]:",
+        f"    picture = panels[-{before}:]",
+        indent(panel, "    "),
+        "    panels.append(image)",
+        f'image = Image.new("RGB", ({columns * wide}, {rows * high}))',
+        "for number, panel in enumerate(panels):",
+        f"    image.paste(panel, (number % {columns} * {wide}, number // {columns} * {high}))",
+    ]
 
 
 def _opened(record: PromptRecord, folder: str) -> list[str]:

@@ -80,9 +80,9 @@ class OnlineEpochs:
         seed = (recipe.seed << 32) + epoch + 1
         keys = [NoiseKey(self.records[row].idx, i % recipe.group_size, seed) for i, row in enumerate(rows)]
         with self.objective.behaviour():
-            buckets, pending = self.sampler.sample(rows, keys, noisy)
+            found = self.sampler.sample(rows, keys, noisy)
         sampled = time.monotonic()
-        scores = pending()
+        scores = found.scores()
         scored = time.monotonic()
         shape = (len(prompts), recipe.group_size)
         combined = aggregate(
@@ -103,7 +103,20 @@ class OnlineEpochs:
             held = disagreement(*(scores.rewards[name].reshape(shape) for name in judges)).reshape(-1)
             figures["disagreement"] = float(held.mean())
         seconds = {"seconds/sample": sampled - clock, "seconds/wait_for_scores": scored - sampled}
-        return Experience(self.sampler.encoded, rows, keys, flat, buckets, held), figures, seconds
+        panels = np.diff(found.first)  # of each picture: all learn from its advantage
+        return (
+            Experience(
+                found.encoded,
+                found.rows,
+                found.keys,
+                np.repeat(flat, panels),
+                found.buckets,
+                None if held is None else np.repeat(held, panels),
+                found.first,
+            ),
+            figures,
+            seconds,
+        )
 
     def _refuse_failures(self, given: Advantages, samples: int) -> None:
         if given.failed > self.max_failed_share * samples:

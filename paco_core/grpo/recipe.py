@@ -23,7 +23,8 @@ from paco_core.grpo.outcome import Outcome, Reports
 from paco_core.grpo.prompt_split import PromptSplit
 from paco_core.grpo.sampler import Sampler
 from paco_core.grpo.scoring import Scoring, groupwise
-from paco_core.grpo.sizes import picture_size, refuse_sizes, token_pixels
+from paco_core.grpo.sizes import pages_of, refuse_sizes, token_pixels
+from paco_core.grpo.stories import Prompts, texts_of
 from paco_core.grpo.trainer import Trainer
 from paco_core.grpo.training_key import training_key
 from paco_core.io import paths
@@ -34,7 +35,7 @@ from paco_core.policies.base import Policy, Size, load_recipe
 from paco_core.policies.compiled import check_compile, compile_blocks
 from paco_core.policies.cuts import of_records, report
 from paco_core.policies.encodings import cache_folder
-from paco_core.policies.families import refuse_text_window
+from paco_core.policies.families import predecessors_of, refuse_stories, refuse_text_window
 from paco_core.rewards import registry
 from paco_core.rewards.base import RewardFunction
 from paco_core.rewards.sources import Sources
@@ -47,7 +48,6 @@ from paco_core.training.saving import try_to_save
 
 if TYPE_CHECKING:
     from paco_core.config.params import Params, PolicyRecipe
-    from paco_core.policies.encoded import Encoded
 
 
 @dataclass(frozen=True)
@@ -117,11 +117,12 @@ def assemble(
     _refuse_misfits(recipe, policy, split, scorers, processes.world)
     choose_kernels(recipe.device, recipe.dtype)
     torch.manual_seed(recipe.seed)  # noise has generators of its own; this is for layers that draw, dropout say
-    trained, seen = _encoded(recipe, policy, split, split.trained, [recipe.train_size])
-    unseen, watched = _encoded(recipe, policy, split, split.unseen, recipe.eval_sizes)
+    trained, seen = _prompts(recipe, policy, split, split.trained, [recipe.train_size])
+    unseen, watched = _prompts(recipe, policy, split, split.unseen, recipe.eval_sizes)
     identity = {**setting.identity, **_preferred(split)}
     key = training_key(recipe, split.trained, split.unseen, [seen, watched], identity)
-    cut = report(of_records(policy.cut, [*split.trained, *split.unseen]), reports.say)
+    texts = partial(texts_of, predecessors=trained.predecessors)
+    cut = report(of_records(policy.cut, [*split.trained, *split.unseen], texts), reports.say)
     policy.drop_encoders()
     if recipe.start is None:
         policy.add_adapter(recipe.lora, recipe.seed)
@@ -142,7 +143,7 @@ def assemble(
     tested = scoring if scorers.test is None else Scoring(scorers.test, split.reference)
     epochs: Epochs
     if split.preferences is not None:
-        epochs = OfflineEpochs(policy, recipe, split.trained, trained, split.preferences)
+        epochs = OfflineEpochs(policy, recipe, split.trained, trained.encoded, split.preferences)
     else:
         sampler = Sampler(policy, recipe, split.trained, trained, learner.objective, scoring, processes)
         epochs = OnlineEpochs(recipe, split.trained, sampler, learner.objective, setting.max_failed_share)
@@ -159,18 +160,18 @@ def assemble(
     )
 
 
-def _encoded(
+def _prompts(
     recipe: PolicyRecipe, policy: Policy, split: PromptSplit, records: Sequence[PromptRecord], sides: Sequence[int]
-) -> tuple[Encoded, list[str]]:
-    """Prompts, and the reference pictures of each edit at the sizes of its own pictures; one row a record.
+) -> tuple[Prompts, list[str]]:
+    """Prompts, and the reference pictures of each edit at the sizes of its own pictures.
 
     Also the digests of these pictures.
     """
     references = None if split.reference is None else [split.reference(record) for record in records]
     sizes = [_sizes(recipe, policy, [record], sides) for record in records] if policy.edits else []
-    prompts = [record.prompt for record in records]
-    encoded = policy.encode(prompts, recipe.max_sequence_length, references, sizes, guidance=recipe.guidance)
-    return encoded, reference_digests(references or ())
+    before, length = predecessors_of(recipe), recipe.max_sequence_length
+    prompts = Prompts.of(policy, records, before, length, recipe.guidance, references, sizes)
+    return prompts, reference_digests(references or ())
 
 
 def _preferred(split: PromptSplit) -> dict[str, str]:
@@ -182,13 +183,8 @@ def _preferred(split: PromptSplit) -> dict[str, str]:
 
 
 def _sizes(recipe: PolicyRecipe, policy: Policy, records: Sequence[PromptRecord], sides: Sequence[int]) -> list[Size]:
-    rule, multiple = recipe.record_size, policy.multiple
-    return sorted({picture_size(record, side, rule, multiple) for side in sides for record in records})
-
-
-def _train_sizes(recipe: PolicyRecipe, split: PromptSplit, multiple: int) -> list[Size]:
-    """Of the picture of each training prompt."""
-    return [picture_size(record, recipe.train_size, recipe.record_size, multiple) for record in split.trained]
+    """What is painted at once: pictures, or panels of stories."""
+    return sorted({page.part_size for side in sides for page in pages_of(recipe, records, side, policy.multiple)})
 
 
 def _refuse_misfits(recipe: PolicyRecipe, policy: Policy, split: PromptSplit, scorers: Scorers, world: int) -> None:
@@ -203,10 +199,11 @@ def _refuse_misfits(recipe: PolicyRecipe, policy: Policy, split: PromptSplit, sc
         raise ValueError("an offline loss and preferences belong together")
     if policy.edits != (split.reference is not None):
         raise ValueError("an editing policy needs references of its records, and no other policy takes them")
+    refuse_stories(recipe)
     check_optimizer(recipe.optimizer)
     check_compile(recipe.compile, sharded=world > 1 and sharding.asked_for() is not None)
     refuse_split_groups(groupwise(scorers.rewards), recipe, world)
-    refuse_uneven(_train_sizes(recipe, split, policy.multiple), recipe, world)
+    refuse_uneven(pages_of(recipe, split.trained, recipe.train_size, policy.multiple), recipe, world)
     for records, sides in ((split.trained, [recipe.train_size]), (split.unseen, recipe.eval_sizes)):
         for size in _sizes(recipe, policy, records, sides):
             policy.check_size(size)
@@ -250,7 +247,7 @@ def train(
     refuse_split_groups(groupwise, recipe, together)
     if multiple := token_pixels(root / recipe.model):
         refuse_sizes(records, recipe, multiple)
-        refuse_uneven(_train_sizes(recipe, split, multiple), recipe, together)
+        refuse_uneven(pages_of(recipe, split.trained, recipe.train_size, multiple), recipe, together)
     with ExitStack() as stack:
         # The policy loads while the servers of the rewards start.
         endpoints = {j: stack.enter_context(_lease(params, place, j)) for j in registry.judges_of(*sets)}

@@ -4,29 +4,54 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from PIL import Image as pil
 
 from paco_core.config.params import PolicyRecipe
 from paco_core.data.records.records import PromptRecord
 from paco_core.grpo.epoch_prompts import refuse_split_groups, refuse_uneven_batches
 from paco_core.grpo.experience import Bucket
 from paco_core.grpo.objectives import Objective
-from paco_core.grpo.rollout import NoisyStep, Sampling, Trajectory, rollout
+from paco_core.grpo.rollout import NoisyStep, Sampling, rollout
 from paco_core.grpo.scoring import Scores, Scoring
-from paco_core.grpo.sizes import buckets, picture_size
+from paco_core.grpo.sizes import Page, buckets
+from paco_core.grpo.stories import Part, Prompts, paint_page, part_key, starts
 from paco_core.policies.base import NoiseKey, Policy, Size
 from paco_core.policies.encoded import Encoded
 from paco_core.training.processes import Processes
 
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
 
 @dataclass(frozen=True)
 class Batch:
-    """Samples rolled out together: their size and their places in the epoch."""
+    """Samples rolled out together: their page and their places in the epoch."""
 
-    size: Size
+    page: Page
     places: list[int]
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """What is learnt from: whole pictures, or each panel of stories, picture after picture.
+
+    Attributes:
+        encoded: what they were painted from.
+        rows, keys: of each sample, as in :class:`Experience`.
+        first: each picture's first sample, and the number of all, (pictures + 1,).
+        scores: waits for those of the pictures.
+    """
+
+    encoded: Encoded
+    rows: list[int]
+    keys: list[NoiseKey]
+    first: list[int]
+    buckets: list[Bucket]
+    scores: Callable[[], Scores]
 
 
 class Sampler:
@@ -37,16 +62,20 @@ class Sampler:
         policy: Policy,
         recipe: PolicyRecipe,
         records: Sequence[PromptRecord],
-        encoded: Encoded,
+        prompts: Prompts,
         objective: Objective,
         scoring: Scoring,
         processes: Processes,
     ) -> None:
         self.policy, self.recipe, self.records = policy, recipe, records
-        self.encoded, self.objective, self.scoring, self.processes = encoded, objective, scoring, processes
+        self.prompts, self.objective, self.scoring, self.processes = prompts, objective, scoring, processes
         refuse_split_groups(scoring.groupwise, recipe, processes.world)
-        sizes = {picture_size(r, recipe.train_size, recipe.record_size, policy.multiple) for r in records}
+        sizes = {self._page(record).part_size for record in records}
         self._sampling = {size: self._sampling_of(size) for size in sizes}
+
+    def _page(self, record: PromptRecord) -> Page:
+        recipe = self.recipe
+        return Page.of(record, recipe.train_size, recipe.record_size, self.policy.multiple, self.prompts.predecessors)
 
     def _sampling_of(self, size: Size) -> Sampling:
         recipe = self.recipe
@@ -64,77 +93,135 @@ class Sampler:
         )
 
     def batches(self, rows: Sequence[int]) -> list[Batch]:
-        """How the samples of an epoch are cut, by picture size."""
-        recipe = self.recipe
-        sizes = [
-            picture_size(self.records[row], recipe.train_size, recipe.record_size, self.policy.multiple) for row in rows
-        ]
+        """How the samples of an epoch are cut, by page."""
         each = self.recipe.rollout_batch
         return [
-            Batch(size, places[start : start + each])
-            for size, places in buckets(sizes).items()
+            Batch(page, places[start : start + each])
+            for page, places in buckets([self._page(self.records[row]) for row in rows]).items()
             for start in range(0, len(places), each)
         ]
 
-    def sample(
-        self, rows: Sequence[int], keys: Sequence[NoiseKey], noise_steps: Sequence[int]
-    ) -> tuple[list[Bucket], Callable[[], Scores]]:
-        """Roll out all groups; the second result waits for their scores.
+    def sample(self, rows: Sequence[int], keys: Sequence[NoiseKey], noise_steps: Sequence[int]) -> Sampled:
+        """Roll out all groups.
 
         Args:
-            rows: row of the condition for each sample, group after group.
-            keys: names the noise of each sample.
+            rows: row of the prompts for each picture, group after group.
+            keys: names the noise of each picture.
             noise_steps: steps of this epoch that are noisy.
 
         Raises:
-            DataError: when the processes cannot share the batches evenly, all of one size.
+            DataError: when the processes cannot share the batches evenly, all of one page.
         """
         batches = self.batches(rows)
-        if len({batch.size for batch in batches}) == 1:
+        if len({batch.page for batch in batches}) == 1:
             refuse_uneven_batches(len(batches), self.processes.world)
         samplings = {size: s.with_noise_at(noise_steps) for size, s in self._sampling.items()}
-        scoring, done = self.scoring.round(keys[0].seed), {}
+        scoring, done = self.scoring.round(keys[0].seed), dict[int, list[Part]]()
         own = [number for number in range(len(batches)) if self.processes.mine(number)]
         for number in own:
-            batch = batches[number]
-            took = [rows[place] for place in batch.places]
-            part = rollout(
-                self.policy, self.encoded, took, [keys[place] for place in batch.places], samplings[batch.size]
-            )
-            images = self.policy.decode(part.latents, batch.size)
+            page, places = batches[number].page, batches[number].places
+            took, named = [rows[place] for place in places], [keys[place] for place in places]
+            images, parts = paint_page(self.policy, self.prompts, took, named, samplings[page.part_size], page)
             scoring.add([self.records[row] for row in took], images)
-            done[number] = part
-        for _ in range(self.processes.idle(range(len(batches)))):
-            rollout(self.policy, self.encoded, rows[:1], keys[:1], samplings[batches[0].size])
+            done[number] = parts
+        self._idle(batches, rows, keys, samplings)
         pending = scoring.pending()
         places = [place for number in own for place in batches[number].places]
-        found = [self._bucket(size, samplings[size], batches, done) for size in dict.fromkeys(b.size for b in batches)]
-        return found, lambda: pending.result().spread(places, len(rows), self.processes)
+        first = starts([page.parts for _, page in sorted((p, b.page) for b in batches for p in b.places)])
+        found = [
+            self._bucket(page, part, samplings[page.part_size], first, batches, done)
+            for page in dict.fromkeys(batch.page for batch in batches)
+            for part in range(page.parts)
+        ]
+        conditions = [self._conditions(batch, rows, done.get(number)) for number, batch in enumerate(batches)]
+        encoded, own_rows, named = self._samples(keys, first, batches, conditions)
+        return Sampled(
+            encoded, own_rows, named, first, found, lambda: pending.result().spread(places, len(rows), self.processes)
+        )
 
-    def _bucket(self, size: Size, sampling: Sampling, batches: Sequence[Batch], done: dict[int, Trajectory]) -> Bucket:
-        """What all processes kept of one size; micro-batches of an update may come from any of them."""
-        numbers = [number for number, batch in enumerate(batches) if batch.size == size]
-        own = [number for number in numbers if number in done]
+    def _idle(
+        self,
+        batches: Sequence[Batch],
+        rows: Sequence[int],
+        keys: Sequence[NoiseKey],
+        samplings: dict[Size, Sampling],
+    ) -> None:
+        """Rollouts for nothing, which the processes with more of them need."""
+        page = batches[0].page
+        for _ in range(self.processes.idle(n for n, batch in enumerate(batches) for _ in range(batch.page.parts))):
+            encoded, own = self.prompts.conditions(self.policy, rows[:1], 0, [[]], page.part_size)
+            rollout(self.policy, encoded, own, keys[:1], samplings[page.part_size])
+
+    def _conditions(
+        self, batch: Batch, rows: Sequence[int], parts: Sequence[Part] | None
+    ) -> list[tuple[Encoded, Sequence[int]]]:
+        """What each part of a batch was painted from; where another process did it (None), from its pictures."""
+        took, page = [rows[place] for place in batch.places], batch.page
+        painted: list[list[Image]] = [[] for _ in took]
+        if page.parts > 1 and self.processes.world > 1:
+            painted = [self._shared(batch, place, parts) for place in range(len(took))]
+        if parts is not None:
+            return [(part.encoded, part.rows) for part in parts]
+        return [self.prompts.conditions(self.policy, took, part, painted, page.part_size) for part in range(page.parts)]
+
+    def _shared(self, batch: Batch, place: int, parts: Sequence[Part] | None) -> list[Image]:
+        """The parts of a picture, from the process that painted it."""
+        blank = np.zeros((*batch.page.part_size, 3), np.uint8)
+        own = [blank if parts is None else np.asarray(parts[n].pictures[place]) for n in range(batch.page.parts)]
+        return [pil.fromarray(part) for part in self.processes.sum_array(np.stack(own))]
+
+    def _samples(
+        self,
+        keys: Sequence[NoiseKey],
+        first: Sequence[int],
+        batches: Sequence[Batch],
+        conditions: Sequence[Sequence[tuple[Encoded, Sequence[int]]]],
+    ) -> tuple[Encoded, list[int], list[NoiseKey]]:
+        """What each sample was painted from: all that was encoded, the row of each, and the key of its noise."""
+        known = list(self.prompts.encoded.rows)
+        rows, named = [0] * first[-1], [keys[0]] * first[-1]
+        for batch, found in zip(batches, conditions, strict=True):
+            for part, (encoded, own) in enumerate(found):
+                begin = 0 if encoded is self.prompts.encoded else len(known)
+                known += [] if begin == 0 else encoded.rows
+                for place, row in zip(batch.places, own, strict=True):
+                    rows[first[place] + part] = begin + row
+                    named[first[place] + part] = part_key(keys[place], part, batch.page)
+        return Encoded(known, self.prompts.encoded.device), rows, named
+
+    def _bucket(
+        self,
+        page: Page,
+        part: int,
+        sampling: Sampling,
+        first: Sequence[int],
+        batches: Sequence[Batch],
+        done: dict[int, list[Part]],
+    ) -> Bucket:
+        """What all processes kept of a part of one page; micro-batches of an update may come from any of them."""
+        numbers = [number for number, batch in enumerate(batches) if batch.page == page]
+        found = {number: done[number][part].trajectory for number in numbers if number in done}
         lengths = {number: len(batches[number].places) for number in numbers}
-        samples = np.array([place for number in numbers for place in batches[number].places])
-        latent = self.policy.noise(size, [NoiseKey("shape", 0, 0)]).shape[1:] if self.processes.world > 1 else ()
+        samples = np.array([first[place] + part for number in numbers for place in batches[number].places])
+        alone = self.processes.world == 1
+        latent = () if alone else self.policy.noise(sampling.size, [NoiseKey("shape", 0, 0)]).shape[1:]
 
         def joined(parts: list[torch.Tensor], shape: Sequence[int] = latent) -> torch.Tensor:
-            return self._joined(dict(zip(own, parts, strict=True)), lengths, shape)
+            return self._joined(dict(zip(found, parts, strict=True)), lengths, shape)
 
         kept: dict[int, NoisyStep] = {}
         for position, step in enumerate(filter(sampling.is_trained, sampling.noise_steps)):
-            parts = [done[number].kept[position] for number in own]
+            steps = [trajectory.kept[position] for trajectory in found.values()]
             kept[step] = NoisyStep(
                 step,
-                joined([part.before for part in parts]),
-                joined([part.after for part in parts]),
-                joined([part.log_prob for part in parts if part.log_prob is not None], ())
+                joined([each.before for each in steps]),
+                joined([each.after for each in steps]),
+                joined([each.log_prob for each in steps if each.log_prob is not None], ())
                 if "log_prob" in sampling.keeps
                 else None,
-                joined([part.mean for part in parts if part.mean is not None]) if "mean" in sampling.keeps else None,
+                joined([each.mean for each in steps if each.mean is not None]) if "mean" in sampling.keeps else None,
             )
-        clean = joined([done[number].latents for number in own]) if self.objective.keeps_clean else None
+        clean = joined([trajectory.latents for trajectory in found.values()]) if self.objective.keeps_clean else None
         return Bucket(sampling, samples, kept, clean)
 
     def _joined(self, parts: dict[int, torch.Tensor], lengths: dict[int, int], shape: Sequence[int]) -> torch.Tensor:

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import math
-import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from paco_core.data.records.records import PromptRecord
 from paco_core.data.records.subfigures import grid_size
 from paco_core.io.files import DataError, read_json
 from paco_core.policies.base import Size
+from paco_core.policies.families import family_of, predecessors_of
 
 if TYPE_CHECKING:
     from paco_core.config.params import PolicyRecipe
 
+Shape = TypeVar("Shape", bound=Hashable)
 RecordSize = Literal["aspect", "exact", "ignore"]
 
 
-def picture_size(record: PromptRecord, side: int, rule: RecordSize, multiple: int) -> Size:
+def picture_size(record: PromptRecord, side: int, rule: RecordSize, multiple: int, *, apart: bool = False) -> Size:
     """Height and width in pixels.
 
     Args:
@@ -28,6 +30,7 @@ def picture_size(record: PromptRecord, side: int, rule: RecordSize, multiple: in
             (a single panel has all of them); ``exact`` = the record's own height and width, whatever the side;
             ``ignore`` = side x side.
         multiple: pixels that the model's sides are multiples of; panels are whole multiples of a pixel besides.
+        apart: each panel is painted as a picture of its own.
     """
     if rule == "ignore":
         return side, side
@@ -36,10 +39,43 @@ def picture_size(record: PromptRecord, side: int, rule: RecordSize, multiple: in
     height, width = grid_size(record.layout, (side, side))
     if height * record.width == width * record.height:  # square panels
         return height, width
-    rows, columns = record.grid
-    high, wide = math.lcm(multiple, rows), math.lcm(multiple, columns)
+    high, wide = (_step(multiple, count, apart=apart) for count in record.grid)
     scale, stretch = math.sqrt(height * width), math.sqrt(record.height / record.width)
     return max(1, round(scale * stretch / high)) * high, max(1, round(scale / stretch / wide)) * wide
+
+
+def _step(multiple: int, count: int, *, apart: bool) -> int:
+    """Pixels that the side of a picture of so many panels is a multiple of."""
+    return multiple * count if apart else math.lcm(multiple, count)
+
+
+@dataclass(frozen=True)
+class Page:
+    """Height and width of a picture, and the rows and columns of parts in which it is painted; 1 x 1 = at once."""
+
+    size: Size
+    grid: tuple[int, int] = (1, 1)
+
+    @classmethod
+    def of(cls, record: PromptRecord, side: int, rule: RecordSize, multiple: int, predecessors: int) -> Page:
+        """As :func:`picture_size`; ``predecessors`` 0 = all panels are painted at once."""
+        size = picture_size(record, side, rule, multiple, apart=predecessors > 0)
+        return cls(size, record.grid if predecessors else (1, 1))
+
+    @property
+    def parts(self) -> int:
+        return self.grid[0] * self.grid[1]
+
+    @property
+    def part_size(self) -> Size:
+        """Height and width of a part."""
+        return self.size[0] // self.grid[0], self.size[1] // self.grid[1]
+
+
+def pages_of(recipe: PolicyRecipe, records: Iterable[PromptRecord], side: int, multiple: int) -> list[Page]:
+    """The page of each record's picture, ``side`` as of :func:`picture_size`."""
+    before = predecessors_of(recipe)
+    return [Page.of(record, side, recipe.record_size, multiple, before) for record in records]
 
 
 #: Pixels that a token of the families' public models is high and wide.
@@ -64,19 +100,23 @@ def token_pixels(model: Path) -> int | None:
 def refuse_sizes(records: Iterable[PromptRecord], recipe: PolicyRecipe, multiple: int) -> None:
     """Find picture sizes that the model's packing or a record's panels do not divide, before it is loaded.
 
-    Nor may a panel be smaller than a token, which would show two panels at once.
+    Nor may a panel be smaller than a token, which would show two panels at once, or than the family's reference
+    pictures where it is one.
 
     Raises:
         DataError: naming the record, the size, and the nearest ones.
     """
+    apart = predecessors_of(recipe) > 0
+    smallest = max(multiple, family_of(recipe.family).least_reference if apart else 1)
     for record in records:
         for side in dict.fromkeys([recipe.train_size, *recipe.eval_sizes]):
-            high, wide = picture_size(record, side, recipe.record_size, multiple)
-            steps, least = ([of(multiple, count) for count in record.grid] for of in (math.lcm, operator.mul))
+            high, wide = picture_size(record, side, recipe.record_size, multiple, apart=apart)
+            steps = [_step(multiple, count, apart=apart) for count in record.grid]
+            least = [smallest * count for count in record.grid]
             if high % steps[0] or wide % steps[1]:
                 near = [
-                    max(smallest, round(pixels / step) * step)
-                    for pixels, step, smallest in zip((high, wide), steps, least, strict=True)
+                    max(floor, round(pixels / step) * step)
+                    for pixels, step, floor in zip((high, wide), steps, least, strict=True)
                 ]
                 raise DataError(
                     f"record {record.idx}: a picture of {high} x {wide} does not divide into {multiple} px tokens and "
@@ -84,17 +124,18 @@ def refuse_sizes(records: Iterable[PromptRecord], recipe: PolicyRecipe, multiple
                     "or the record's own size)"
                 )
             panel = [pixels // count for pixels, count in zip((high, wide), record.grid, strict=True)]
-            if min(panel) < multiple:
+            if min(panel) < smallest:
+                what = "its reference pictures" if smallest > multiple else "the model's tokens"
                 raise DataError(
                     f"record {record.idx}: panels of {panel[0]} x {panel[1]} px ({record.layout} in a picture of "
-                    f"{high} x {wide}) are smaller than the model's tokens of {multiple} px; a picture needs "
+                    f"{high} x {wide}) are smaller than {what} of {smallest} px; a picture needs "
                     f"{least[0]} x {least[1]} at least: raise train_size or eval_sizes"
                 )
 
 
-def buckets(sizes: Sequence[Size]) -> dict[Size, list[int]]:
-    """Places of each size, in order of first appearance: one batch holds pictures of one size."""
-    found: dict[Size, list[int]] = {}
+def buckets(sizes: Sequence[Shape]) -> dict[Shape, list[int]]:
+    """Places of each size, or page, in order of first appearance: one batch holds pictures of one."""
+    found: dict[Shape, list[int]] = {}
     for place, size in enumerate(sizes):
         found.setdefault(size, []).append(place)
     return found

@@ -12,6 +12,7 @@ from paco_core.io import paths
 from paco_core.painting.paint import paint
 from paco_core.painting.painted import AFTER, BEFORE, Painted
 from paco_core.policies.base import load_recipe
+from paco_core.policies.families import predecessors_of, refuse_stories
 from paco_core.reward_model.scorer import Scorer
 from paco_core.rewards.base import RewardBatch
 from paco_core.rewards.consistency import Consistency
@@ -64,6 +65,7 @@ def pictures(
         advance: is called with the number of pictures just painted.
     """
     task, recipe = (EDITS if references else SETS), by.recipe
+    refuse_stories(recipe)
     numbers = params.t2is if task is SETS else params.gedit
     found: list[Painted] = []
     for when in (BEFORE, AFTER):
@@ -82,6 +84,7 @@ def pictures(
                 max_sequence_length=recipe.max_sequence_length,
                 reference=(lambda _record: references) if references else None,
                 record_size="aspect",
+                predecessors=predecessors_of(recipe),
                 advance=advance,
             )
     return found

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paco_core.data.records.records import PromptRecord
-from paco_core.grpo.rollout import Sampling, rollout
-from paco_core.grpo.sizes import buckets, picture_size
+from paco_core.grpo.rollout import Sampling
+from paco_core.grpo.sizes import Page, buckets
+from paco_core.grpo.stories import Prompts, paint_page, texts_of
 from paco_core.io.answer import plain
 from paco_core.io.contact_sheet import contact_sheet
 from paco_core.io.files import DataError, write_json
@@ -17,6 +18,8 @@ from paco_core.io.pictures import in_a_row, reference_digests
 from paco_core.painting.painted import AFTER, BEFORE, Painted, pictures_a_pass
 from paco_core.painting.painted_before import PaintedBefore
 from paco_core.policies.base import NoiseKey
+from paco_core.policies.cuts import of_records
+from paco_core.policies.families import predecessors_of, refuse_stories
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,7 +29,6 @@ if TYPE_CHECKING:
     from paco_core.grpo.scoring import Reference
     from paco_core.grpo.sizes import RecordSize
     from paco_core.policies.base import Policy
-    from paco_core.policies.encoded import Encoded
 
 
 def paint(
@@ -42,6 +44,7 @@ def paint(
     max_sequence_length: int,
     reference: Reference | None = None,
     record_size: RecordSize = "ignore",
+    predecessors: int = 0,
     kept: PaintedBefore | None = None,
     advance: Callable[[int], object] = lambda _count: None,
 ) -> Iterator[Painted]:
@@ -57,42 +60,41 @@ def paint(
         size: scale of the pictures, the side of a square one.
         reference: gives the pictures that a record is about, where the policy edits.
         record_size: what a record's own height and width make of ``size`` (``grpo/sizes.py``).
+        predecessors: of stories, whose panels are painted one by one, how many panels before it a panel has as
+            reference pictures; 0 = all panels are painted at once.
         kept: keeps each batch and gives those that an earlier run painted; of a picture its key holds the record's id
             (of which the noise is made), prompt, height, width, seed, steps, guidance, whether before or after
             training, and the pixels of its references; who paints holds the rest (:func:`.cases.painter`).
     """
-    shapes = [picture_size(record, size, record_size, policy.multiple) for record in records]
+    pages = [Page.of(record, size, record_size, policy.multiple, predecessors) for record in records]
     references = None if reference is None else [reference(record) for record in records]
-    encoded = policy.encode(
-        [record.prompt for record in records],
-        max_sequence_length,
-        references,
-        [[shape] for shape in shapes] if policy.edits else (),
-        guidance=guidance,
-    )
+    sizes = [[page.size] for page in pages] if policy.edits else ()
+    prompts = Prompts.of(policy, records, predecessors, max_sequence_length, guidance, references, sizes)
+    lost = of_records(policy.cut, records, partial(texts_of, predecessors=predecessors))
     edited = [[] for _ in records] if references is None else [[name] for name in reference_digests(references)]
     asked = [
         [record.idx, record.prompt, when, steps, guidance, *digests]
         for record, digests in zip(records, edited, strict=True)
     ]
-    for shape, rows in buckets(shapes).items():
-        sampling = Sampling.of(policy, shape, steps, guidance)
+    for page, rows in buckets(pages).items():
+        sampling = Sampling.of(policy, page.part_size, steps, guidance)
         cases = [(row, seed) for row in rows for seed in seeds]
-        batch = pictures_a_pass(shape, edits=policy.edits, words=max_sequence_length)
+        beside = int(policy.edits) or min(predecessors, page.parts - 1)
+        batch = pictures_a_pass(page.part_size, references=beside, words=max_sequence_length)
         for start in range(0, len(cases), batch):
             part = cases[start : start + batch]
             keys = [NoiseKey(records[row].idx, 0, seed) for row, seed in part]
-            now = partial(_paint, policy, encoded, [row for row, _ in part], keys, sampling)
-            images = now() if kept is None else kept.batch([[*asked[row], *shape, seed] for row, seed in part], now)
+            now = partial(_paint, policy, prompts, [row for row, _ in part], keys, sampling, page)
+            images = now() if kept is None else kept.batch([[*asked[row], *page.size, seed] for row, seed in part], now)
             for (row, seed), image in zip(part, images, strict=True):
-                yield Painted(name, size, when, records[row], seed, image, policy.cut.get(records[row].prompt))
+                yield Painted(name, size, when, records[row], seed, image, lost.get(records[row].idx))
             advance(len(part))
 
 
 def _paint(
-    policy: Policy, encoded: Encoded, rows: Sequence[int], keys: Sequence[NoiseKey], sampling: Sampling
+    policy: Policy, prompts: Prompts, rows: Sequence[int], keys: Sequence[NoiseKey], sampling: Sampling, page: Page
 ) -> Sequence[Image]:
-    return policy.decode(rollout(policy, encoded, rows, keys, sampling).latents, sampling.size)
+    return paint_page(policy, prompts, rows, keys, sampling, page)[0]
 
 
 def before_and_after(
@@ -135,6 +137,7 @@ def paint_sizes(
     advance: Callable[[int], object] = lambda _count: None,
 ) -> list[Painted]:
     """Every evaluation size of a recipe, by the policy as it is."""
+    refuse_stories(recipe)
     painted: list[Painted] = []
     for size in recipe.eval_sizes:
         painted += paint(
@@ -149,6 +152,7 @@ def paint_sizes(
             max_sequence_length=recipe.max_sequence_length,
             reference=reference,
             record_size=recipe.record_size,
+            predecessors=predecessors_of(recipe),
             kept=kept,
             advance=advance,
         )

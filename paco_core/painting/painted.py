@@ -19,9 +19,9 @@ SEPARATELY = "separately"  # before training, each panel as a picture of its own
 TOKENS_A_PASS = 8192  # image and text tokens of one forward; batches shrink as pictures grow
 
 
-def pictures_a_pass(size: tuple[int, int], *, edits: bool, words: int) -> int:
-    """How many pictures of ``size`` a benchmark paints at once."""
-    tokens = size[0] * size[1] // 256 * (2 if edits else 1) + words
+def pictures_a_pass(size: tuple[int, int], *, references: int, words: int) -> int:
+    """How many pictures of ``size`` a benchmark paints at once, beside so many reference pictures each."""
+    tokens = size[0] * size[1] // 256 * (1 + references) + words
     return max(1, TOKENS_A_PASS // tokens)
 
 

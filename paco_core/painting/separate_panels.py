@@ -5,16 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from PIL import Image as pil
-
-from paco_core.data.records import prompt_text
+from paco_core.grpo.stories import composed, panel_texts
 from paco_core.painting.paint import paint
 from paco_core.painting.painted import SEPARATELY, Painted
 from paco_core.painting.painted_before import PaintedBefore
 
 if TYPE_CHECKING:
-    from PIL.Image import Image
-
     from paco_core.config.params import PolicyRecipe
     from paco_core.data.records.records import PromptRecord
     from paco_core.policies.base import Policy
@@ -22,12 +18,9 @@ if TYPE_CHECKING:
 
 def panel_records(record: PromptRecord) -> list[PromptRecord]:
     """One record a panel: what all panels share, then the panel's own text."""
-    parts = prompt_text.parse(record.prompt, record.layout)
     return [
-        record.model_copy(
-            update={"idx": f"{record.idx}-{number}", "prompt": f"{parts.shared} {panel.text}".strip(), "layout": "1x1"}
-        )
-        for number, panel in enumerate(parts.panels)
+        record.model_copy(update={"idx": f"{record.idx}-{number}", "prompt": text, "layout": "1x1"})
+        for number, text in enumerate(panel_texts(record))
     ]
 
 
@@ -66,14 +59,6 @@ def paint_separately(
             for seed in seeds:
                 alone = [pictures[panel.idx, seed] for panel in panels[record.idx]]
                 lost = next((panel.lost for panel in alone if panel.lost is not None), None)
-                page = _grid([panel.image for panel in alone], record)
+                page = composed([panel.image for panel in alone], record.grid)
                 found.append(Painted(name, size, SEPARATELY, record, seed, page, lost))
     return found
-
-
-def _grid(images: Sequence[Image], record: PromptRecord) -> Image:
-    (rows, columns), (width, height) = record.grid, images[0].size
-    page = pil.new("RGB", (columns * width, rows * height))
-    for number, image in enumerate(images):
-        page.paste(image, (number % columns * width, number // columns * height))
-    return page

@@ -8,12 +8,13 @@ from pathlib import Path
 from dvc_project.project import DvcProject
 from paco_core.config.params import Params
 from paco_core.io.paths import in_round
+from paco_core.planning import amounts
 from paco_core.planning.amounts import CPU_SECONDS, seconds
 from paco_core.planning.device_memory import device_memory, painting_gb
 from paco_core.planning.foreseen import trained_on
 from paco_core.planning.weights import model_gb
 from paco_core.planning.workload import Workload
-from paco_core.policies.families import edits, family_of
+from paco_core.policies.families import edits, family_of, predecessors_of
 from paco_core.runtime.rounds import params_of
 from paco_core.runtime.stage import BASE_GB, Cost, Stage
 from paco_core.tasks.base import Task
@@ -70,7 +71,7 @@ def training_cost(params: Params, name: str, root: Path) -> Cost:
     family = family_of(recipe.family)
     held = device_memory(params, name, root) if recipe.device.startswith("cuda") else None
     samples, evaluations = done.epochs * done.images_an_epoch, done.evaluations * done.evaluation_images
-    passes = family.passes_a_step(recipe.guidance) * evaluations * recipe.eval_steps * 2
+    passes = family.passes_a_step(recipe.guidance) * evaluations * recipe.eval_steps * 2 * done.panels_a_story
     takes = seconds(params, training_seconds(done) + passes * CPU_SECONDS["rollout_step"])
     models = 2.5 * model_gb(root, recipe.model) + model_gb(root, params.reward.base)
     return Cost(
@@ -86,11 +87,12 @@ def training_cost(params: Params, name: str, root: Path) -> Cost:
 def benchmark_cost(params: Params, task: Task, root: Path, at_most: str = "") -> Cost:
     """Of a benchmark that paints its cases at every size, before and after training."""
     recipes, numbers = recipes_of(task, params.policies).values(), task.numbers(params)
-    pictures = passes = 0
+    pictures, passes = 0, 0.0
     for recipe in recipes:
         painted = 2 * numbers.prompts * len(numbers.seeds) * len(recipe.eval_sizes)
         pictures += painted
-        passes += painted * numbers.steps * family_of(recipe.family).passes_a_step(recipe.guidance)
+        panels = amounts.panels(params, root) if predecessors_of(recipe) else 1
+        passes += painted * panels * numbers.steps * family_of(recipe.family).passes_a_step(recipe.guidance)
     return Cost(
         f"{at_most}{pictures} pictures",
         BASE_GB + painting_gb(recipes, root),

@@ -10,9 +10,9 @@ from paco_core.config.params import Params, PolicyRecipe
 from paco_core.painting.painted import pictures_a_pass
 from paco_core.planning.footprint import KEPT_BYTES, architecture, footprint
 from paco_core.planning.foreseen import trained_on
-from paco_core.planning.squares import squared
+from paco_core.planning.squares import parts_of, squared
 from paco_core.planning.weights import language_layers, model_gb
-from paco_core.policies.families import edits
+from paco_core.policies.families import edits, predecessors_of
 from paco_core.rewards import registry
 
 ANSWERING_GB = 2.0  # of a reward's server beside its weights, where it is ours: one batch of questions
@@ -66,7 +66,10 @@ def painting_gb(recipes: Iterable[PolicyRecipe], root: Path) -> float:
         if (found := architecture(root, recipe.model)) is not None:
             if recipe.base:
                 held -= found.parameters * (size - KEPT_BYTES[recipe.base]) / 1e9
-            batch = pictures_a_pass((side, side), edits=edits(recipe), words=recipe.max_sequence_length)
+            before = predecessors_of(recipe)
+            side //= 2 if before else 1  # a panel
+            references = int(edits(recipe)) + before
+            batch = pictures_a_pass((side, side), references=references, words=recipe.max_sequence_length)
             held += max(found.sampling_gb(recipe, side, batch, size), found.decoding_gb(side, batch, size))
         most = max(most, held)
     return most
@@ -82,8 +85,9 @@ def device_memory(params: Params, policy: str, root: Path) -> DeviceMemory | Non
     recipe = params.policies.recipes[policy]
     if (found := architecture(root, recipe.model)) is None:
         return None
-    largest = squared(recipe, trained_on(params, params.policies.recipe(policy), root), found.patch)
-    need = footprint(found, largest, (0, 0))
+    records = trained_on(params, params.policies.recipe(policy), root)
+    largest = squared(recipe, records, found.patch)
+    need = footprint(found, largest, (0, 0), parts_of(recipe, records))
     size = _bytes(recipe)
     side, batch = max(largest.eval_sizes), recipe.eval_batch or recipe.rollout_batch
     held = need.weights_gb + need.adapter_gb + need.rounded_gb

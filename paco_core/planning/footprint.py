@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import mean
 from typing import get_args
 
 from paco_core.config.params import PolicyRecipe
@@ -12,7 +13,7 @@ from paco_core.grpo.sizes import token_pixels
 from paco_core.io.files import DataError, read_json
 from paco_core.planning.reached import MEASURED, ROOFLINE, Kind
 from paco_core.policies.base import DECODE_PIXELS
-from paco_core.policies.families import edits, family_of
+from paco_core.policies.families import edits, family_of, predecessors_of
 
 #: Values of hidden width a token that a pass without checkpointing keeps in each block (Megatron's count, arXiv
 #: 2205.05198). The other such numbers, in :class:`Blocks`, are fitted to the peaks of the public models on fake tensors
@@ -122,18 +123,22 @@ class Architecture:
         a_token = BLOCKS[self.kind].a_token
         return (2.0 * a_token * self.hidden**2 * tokens + 4.0 * tokens**2 * self.hidden) * self.blocks
 
-    def tokens(self, recipe: PolicyRecipe, side: int) -> tuple[int, int]:
+    def tokens(self, recipe: PolicyRecipe, side: int, references: int | None = None) -> tuple[int, int]:
         """Image and text tokens of one pass at a square picture of ``side`` px.
 
         A reference picture stands beside the noisy one, and where the text encoder reads it among the words.
+
+        Args:
+            references: how many; None = one of an edit, and of a story's panel as many as it has at most.
         """
         image, words = (side // self.patch) ** 2, recipe.max_sequence_length
         family = family_of(recipe.family)
-        if not edits(recipe):
+        beside = int(edits(recipe)) + predecessors_of(recipe) if references is None else references
+        if not beside:
             return image, words
         reference = recipe.reference_size or side
         seen = round((family.condition_size or reference) / self.text_patch) ** 2 if self.text_patch else 0
-        return image + (reference // self.patch) ** 2, words + seen
+        return image + beside * (reference // self.patch) ** 2, words + beside * seen
 
     def sampling_gb(self, recipe: PolicyRecipe, side: int, batch: int, size: int) -> float:
         """What a pass without gradient holds beside the weights; ``size`` = bytes of a value."""
@@ -263,16 +268,18 @@ class Footprint:
         return self.weights_gb + self.adapter_gb + self.activations_gb + self.kept_gb
 
 
-def footprint(found: Architecture, recipe: PolicyRecipe, passes: tuple[int, int]) -> Footprint:
+def footprint(
+    found: Architecture, recipe: PolicyRecipe, passes: tuple[int, int], parts: Sequence[int] = (1,)
+) -> Footprint:
     """Estimate a training.
 
     Args:
         found: the transformer.
         passes: rollout and trained passes of an epoch; the latter count forward and backward.
+        parts: in how many parts each picture is painted (:func:`paco_core.planning.squares.parts_of`).
     """
     size = 2 if recipe.dtype == "bfloat16" else 4
     family = family_of(recipe.family)
-    image, words = found.tokens(recipe, recipe.train_size)
     lora = found.lora_parameters(recipe.lora.rank, recipe.lora.targets or family.lora_targets)
     moments = 2 if recipe.optimizer == "adamw_8bit" else 8
     each = (
@@ -286,10 +293,12 @@ def footprint(found: Architecture, recipe: PolicyRecipe, passes: tuple[int, int]
         rounded + found.decoding_gb(recipe.train_size, recipe.rollout_batch, size),
     )
     steps = len(recipe.train_steps or recipe.noise_steps) or recipe.sampling_steps
-    images = recipe.pictures_an_epoch
-    latents = images * (recipe.train_size // found.patch) ** 2 * found.channels * 4
+    before = predecessors_of(recipe)
+    beside = [min(number, before) for count in parts for number in range(count)] if before else [None]
+    painted = recipe.pictures_an_epoch * sum(parts) / len(parts)
+    latents = painted * (recipe.train_size // found.patch) ** 2 * found.channels * 4
     kept = latents * (1 if recipe.forward else steps * (3 if recipe.loss == "grpo_guard" else 2))
-    forward = found.pass_flops(image, words)
+    forward = mean(found.pass_flops(*found.tokens(recipe, recipe.train_size, each)) for each in beside)
     backward = 3 if recipe.gradient_checkpointing else 2  # frozen weights need no gradient of their own
     sampled, trained = forward * passes[0], forward * passes[1] * backward
     weights = found.parameters * (KEPT_BYTES[recipe.base] if recipe.base else size) / 1e9

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 from statistics import mean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from paco_core.config.params import Params, PolicyRecipe
 from paco_core.grpo.epoch_prompts import refuse_split_groups, refuse_uneven
-from paco_core.grpo.sizes import picture_size, refuse_sizes
+from paco_core.grpo.sizes import pages_of, refuse_sizes
 from paco_core.io.answer import Answer, plain
 from paco_core.io.files import DataError
 from paco_core.planning.costs import training_cost
@@ -17,15 +17,18 @@ from paco_core.planning.footprint import architecture, footprint
 from paco_core.planning.foreseen import foresee, trained_on
 from paco_core.planning.problems import Problems
 from paco_core.planning.reached import H100_FLOPS, MEASURED_ON
-from paco_core.planning.squares import squared
+from paco_core.planning.squares import parts_of, squared
 from paco_core.planning.workload import Workload
-from paco_core.policies.families import refuse_other_pipeline, refuse_text_window
+from paco_core.policies.families import predecessors_of, refuse_other_pipeline, refuse_text_window
 from paco_core.rewards import registry
 from paco_core.tasks.base import Foreseen
 from paco_core.tasks.preferences import foresee_preferences
 from paco_core.tasks.sets import SETS
 from paco_core.tasks.table import task_of
 from paco_core.training.optimizers import check_optimizer
+
+if TYPE_CHECKING:
+    from paco_core.grpo.prompt_split import PromptSplit
 
 CARDS, FILLED = (24, 48, 80), 0.9  # GB of common GPUs, and the share of them that is planned
 
@@ -58,9 +61,12 @@ def impossible(params: Params, policy: str, root: Path, processes: int, foreseen
         for side in dict.fromkeys([recipe.train_size, *recipe.eval_sizes]):
             one = recipe.model_copy(update={"train_size": side, "eval_sizes": [side]})
             found.attempt(key, refuse_sizes, [*records, *others], one, patch)
-        sizes = [picture_size(record, recipe.train_size, recipe.record_size, patch) for record in split.trained]
-        found.attempt(key, refuse_uneven, sizes, recipe, processes)
+        found.attempt(key, _refuse_uneven, recipe, split, patch, processes)
     return found
+
+
+def _refuse_uneven(recipe: PolicyRecipe, split: PromptSplit, multiple: int, processes: int) -> None:
+    refuse_uneven(pages_of(recipe, split.trained, recipe.train_size, multiple), recipe, processes)
 
 
 def refuse_impossible(params: Params, policy: str, root: Path, processes: int = 1) -> None:
@@ -83,8 +89,9 @@ def _resources(
         return ["memory               unknown: the model is neither here nor built in"], {}
     passes = done.rollout_passes + done.untrained_passes, done.trained_passes
     records = trained_on(params, recipe, root)
-    need = footprint(found, squared(recipe, records, found.patch), passes)
-    work = footprint(found, squared(recipe, records, found.patch, mean), passes)
+    parts = parts_of(recipe, records)
+    need = footprint(found, squared(recipe, records, found.patch), passes, parts)
+    work = footprint(found, squared(recipe, records, found.patch, mean), passes, parts)
     lines = [
         f"memory               about {need.memory_gb:.2g} GB per process: weights {need.weights_gb:.2g}, "
         f"adapter, average and optimiser {need.adapter_gb:.2g}, "
@@ -156,10 +163,21 @@ def _gathered(recipe: PolicyRecipe, done: Workload) -> list[str]:
     )
     return [
         f"images per epoch     {done.images_an_epoch} = {recipe.prompts_per_epoch} prompts x {recipe.group_size}",
+        *_stories(recipe, done),
         f"sampling             {done.rollout_batches} batches of {recipe.rollout_batch}, {done.rollout_passes} "
         f"passes ({recipe.sampling_steps} steps, {noise})",
         f"scoring              {_distinct(done)}{rubric}, "
         f"rewards {', '.join(recipe.rewards.terms)} by {recipe.rewards.aggregator}",
+    ]
+
+
+def _stories(recipe: PolicyRecipe, done: Workload) -> list[str]:
+    """How many panels are painted one by one, and beside what."""
+    if not (before := predecessors_of(recipe)):
+        return []
+    return [
+        f"stories              {done.panels_a_story:.4g} panels each, one by one, {before} of those before it beside "
+        f"each at most: {round(done.images_an_epoch * done.panels_a_story)} panels an epoch"
     ]
 
 

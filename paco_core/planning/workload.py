@@ -11,6 +11,7 @@ from paco_core.config.params import Params, PolicyRecipe, RewardSet
 from paco_core.data.records.edit_records import EditRecord
 from paco_core.data.records.named_references import asked_about
 from paco_core.data.records.prompt_text import parse_layout
+from paco_core.planning.squares import parts_of
 from paco_core.policies.families import edits as family_edits
 from paco_core.policies.families import family_of
 from paco_core.rewards import registry
@@ -27,9 +28,13 @@ def evaluations_of(epochs: int, every: int) -> int:
 
 @dataclass(frozen=True)
 class Workload:
-    """What one training will do. ``passes`` are transformer passes of one sample; a guided step may take two."""
+    """What one training will do. ``passes`` are transformer passes of one sample; a guided step may take two.
+
+    A sample is a whole picture, or a panel of a story.
+    """
 
     images_an_epoch: int
+    panels_a_story: float  # that are painted one by one, on average; 1 = pictures are painted at once
     questions_by_layout: Mapping[str, int]  # distinct ones to a reward model about a picture: a set's pairs of panels
     questions_a_picture: float  # the same on average; about an edit, at most
     rubric_questions: int  # of a picture, to models behind an endpoint
@@ -75,20 +80,31 @@ class Workload:
         common = first + 1 if recipe.shared_noise else 0
         shares = recipe.shared_noise and not recipe.forward and first in (recipe.train_steps or [first])
         apart, together = trained - shares, int(shares)
+        counts = parts_of(recipe, records)
+        panels = sum(counts) / len(counts)
+        later = round(images * (panels - 1))  # panels that see others, which no two samples share
         an_update = images // recipe.updates_per_epoch
         groups = -(-an_update // recipe.group_size)
-        passes = each * (images * apart + recipe.prompts_per_epoch * together)
+        passes = each * (images * apart + recipe.prompts_per_epoch * together + later * trained)
         asked = _questions(params, recipe, records)
         return cls(
             images_an_epoch=images,
+            panels_a_story=panels,
             questions_by_layout={layout: count for layout, (count, _) in asked.items()},
             questions_a_picture=_mean(asked),
             rubric_questions=_rubrics(recipe.rewards),
             rollout_batches=-(-images // recipe.rollout_batch),
-            rollout_passes=each * (images * (recipe.sampling_steps - common) + recipe.prompts_per_epoch * common),
+            rollout_passes=each
+            * (
+                images * (recipe.sampling_steps - common)
+                + recipe.prompts_per_epoch * common
+                + later * recipe.sampling_steps
+            ),
             trained_passes=passes,
             untrained_passes=passes * _other_passes(recipe),
-            micro_batches=-(-an_update // recipe.train_batch) * apart + -(-groups // recipe.train_batch) * together,
+            micro_batches=-(-an_update // recipe.train_batch) * apart
+            + -(-groups // recipe.train_batch) * together
+            + round(-(-an_update // recipe.train_batch) * (panels - 1)) * trained,
             optimiser_steps=recipe.epochs * recipe.updates_per_epoch,
             evaluations=evaluations_of(recipe.epochs, recipe.eval_every),
             evaluation_images=recipe.eval_prompts * len(recipe.eval_seeds) * len(recipe.eval_sizes),
@@ -105,6 +121,7 @@ class Workload:
         together = max(1, recipe.train_batch // recipe.pictures_a_pair)
         return cls(
             images_an_epoch=0,
+            panels_a_story=1,
             questions_by_layout={},
             questions_a_picture=0,
             rubric_questions=0,

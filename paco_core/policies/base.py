@@ -121,6 +121,18 @@ class Policy(Flow, Protocol):
             DataError: for references where none are taken, or for more or fewer a prompt than the family takes.
         """
 
+    def with_references(self, encoded: Encoded, references: Sequence[Sequence[Image]], size: Size) -> Encoded:
+        """Encoded prompts with reference pictures behind those that they have, a sequence for each row.
+
+        These pictures are made in passing: their encodings are not remembered on disk.
+
+        Args:
+            size: of the picture that will be painted from each.
+
+        Raises:
+            DataError: where the family cannot, or for a picture that it does not take.
+        """
+
     def drop_encoders(self) -> None:
         """Free the text encoders; :meth:`encode` is an error from here on."""
 
@@ -178,6 +190,12 @@ class Policy(Flow, Protocol):
         """Python that paints with the plain diffusers ``pipeline`` as this policy does without noise.
 
         It finds ``prompt``, and ``picture`` where the policy edits, and gives ``image``.
+        """
+
+    def panel_example(self, size: Size, steps: int, guidance: float, max_sequence_length: int) -> str:
+        """As :meth:`example` of one panel of a story, where ``picture`` is a list of the panels that it sees, or empty.
+
+        Only of families that paint panels one by one.
         """
 
     def trainable(self) -> dict[str, torch.nn.Parameter]:

@@ -62,13 +62,19 @@ def cut_in_dialogue(tokenizer: Any, prompt: str, window: int) -> Cut | None:
     return cut_in_template(tokenizer, text, prompt, window)
 
 
-def of_records(cut: Mapping[str, Cut], records: Iterable[PromptRecord]) -> dict[str, Cut]:
-    """What is cut off the prompts of records, by their ids.
+def of_records(
+    cut: Mapping[str, Cut],
+    records: Iterable[PromptRecord],
+    texts: Callable[[PromptRecord], Iterable[str]] = lambda record: [record.prompt],
+) -> dict[str, Cut]:
+    """What is cut off the prompts of records, by their ids; of several texts, the first that is too long.
 
     Args:
-        cut: by prompt, as :attr:`paco_core.policies.base.Policy.cut` has it.
+        cut: by text, as :attr:`paco_core.policies.base.Policy.cut` has it.
+        texts: those that a record's picture is painted from.
     """
-    return {record.idx: cut[record.prompt] for record in records if record.prompt in cut}
+    lost = {record.idx: [cut[text] for text in texts(record) if text in cut] for record in records}
+    return {idx: found[0] for idx, found in lost.items() if found}
 
 
 def report(cuts: Mapping[str, Cut], say: Callable[[str], None]) -> dict[str, int]:

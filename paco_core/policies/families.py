@@ -14,6 +14,7 @@ from paco_core.io.files import DataError, read_json
 from paco_core.policies.windows import Reader, refuse_window
 
 Task = Literal["sets", "edits"]
+Panels = Literal["together", "one_by_one"]
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,7 @@ class Family:
         lora_targets: layers that an adapter sits on, unless the recipe names others.
         references: fewest and most reference pictures of a prompt; (0, 0) paints from text alone, (1, ...) only edits,
             (0, ...) does both.
+        least_reference: pixels that the shorter side of a reference picture has at least.
         true_guidance: guidance above 1 takes a second pass of the transformer; else it is a number among its inputs.
         condition_size: the text encoder sees a reference at about this size squared, in pixels, whatever size its
             latents have; None where it sees it at the size of its latents, or not at all.
@@ -39,6 +41,7 @@ class Family:
     text_encoders: tuple[str, ...]
     lora_targets: tuple[str, ...]
     references: tuple[int, int] = (0, 0)
+    least_reference: int = 1
     true_guidance: bool = False
     condition_size: int | None = None
     parts: str | None = None
@@ -121,6 +124,7 @@ FAMILIES = {
         ("text_encoder",),
         _FLUX2_LAYERS,
         references=(0, 4),  # docs.bfl.ai/guides/prompting_editing_overview
+        least_reference=64,  # the pipeline refuses smaller ones
         true_guidance=True,
         parts="paco_core.policies.flux2_parts:refuse_parts",
     ),
@@ -198,6 +202,47 @@ def refuse_references(family: str, prompt: str, count: int) -> None:
         raise DataError(
             f"the family {family} changes {taken} per prompt, and {prompt} came with {count}; leave some out, or "
             f"choose a family that takes several: {several}"
+        )
+
+
+class StoryChoice(FamilyChoice, Protocol):
+    """A recipe: also how the panels of a picture are painted."""
+
+    @property
+    def panels(self) -> Panels: ...
+    @property
+    def predecessors(self) -> int | None: ...
+
+
+def predecessors_of(recipe: StoryChoice) -> int:
+    """How many of the panels before it stand beside a panel as reference pictures, at most; 0 = painted together."""
+    if recipe.panels == "together":
+        return 0
+    return recipe.predecessors or family_of(recipe.family).references[1]
+
+
+def refuse_stories(recipe: StoryChoice) -> None:
+    """Refuse panels that are to be painted one by one and cannot.
+
+    Raises:
+        DataError: for a family that takes no reference pictures, or too few of them, or only edits.
+    """
+    if recipe.panels == "together":
+        return
+    family = family_of(recipe.family)
+    fewest, most = family.references
+    if fewest or not most or family.edits(recipe.task):
+        able = ", ".join(name for name, known in FAMILIES.items() if known.references[1] and not known.references[0])
+        kind = "only edits" if fewest else "is to edit" if most else "takes no reference pictures"
+        raise DataError(
+            f"panels: one_by_one paints the first panel from text alone, and each other one with those before it as "
+            f"reference pictures; the family {recipe.family} {kind}. Choose panels: together, or task sets of a family "
+            f"that does both: {able}"
+        )
+    if recipe.predecessors is not None and recipe.predecessors > most:
+        raise DataError(
+            f"predecessors={recipe.predecessors}: the family {recipe.family} takes {most} reference pictures at most; "
+            "lower it, or leave it null"
         )
 
 

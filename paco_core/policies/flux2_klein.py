@@ -8,7 +8,7 @@ prompt; the distilled one has none, as in the pipeline.
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -20,7 +20,7 @@ from paco_core.io.pictures import picture_digest
 from paco_core.policies.base import References, Size, sized
 from paco_core.policies.cuts import cut_in_dialogue
 from paco_core.policies.encoded import Condition, Encoded, by_shapes, in_order, shapes_of
-from paco_core.policies.encodings import Tensors
+from paco_core.policies.encodings import Encodings, Tensors
 from paco_core.policies.flux2_names import original_names
 from paco_core.policies.pipeline_policy import PipelinePolicy
 
@@ -41,13 +41,20 @@ class Flux2KleinPolicy(PipelinePolicy):
         return (original_names(self.transformer),)
 
     def example(self, size: Size, steps: int, guidance: float, max_sequence_length: int) -> str:
+        image = "\n    image=pictures," if self.edits else ""
+        return self._example(size, steps, guidance, max_sequence_length, image)
+
+    def panel_example(self, size: Size, steps: int, guidance: float, max_sequence_length: int) -> str:
+        return self._example(size, steps, guidance, max_sequence_length, "\n    image=pictures or None,")
+
+    def _example(self, size: Size, steps: int, guidance: float, max_sequence_length: int, image: str) -> str:
+        """:meth:`example`, with the argument that takes reference pictures."""
         before = f"""pictures = []
 for one in picture if isinstance(picture, list) else [picture]:  # at most as many pixels as in training
     most = max({self.reference_area(size)}, round({LEAST} * max(one.size) / min(one.size)))
     pictures.append(pipeline.image_processor._resize_if_exceeds_area(one.convert("RGB"), most))
 """
-        image = "\n    image=pictures," if self.edits else ""
-        return f"""{before if self.edits else ""}image = pipeline(
+        return f"""{before if image else ""}image = pipeline(
     prompt=prompt,{image}
     height={size[0]},
     width={size[1]},
@@ -88,8 +95,13 @@ for one in picture if isinstance(picture, list) else [picture]:  # at most as ma
         if guidance is None or self.passes(guidance) > 1:
             parts.append(self._texts("negative", [NEGATIVE] * len(prompts), max_sequence_length))
         if self.edits:
-            parts.append(self._references(pictures, sizes))
+            parts.append(self._references(pictures, sizes, self.cached))
         return Encoded([dict(ChainMap(*row)) for row in zip(*parts, strict=True)], self.device)
+
+    def with_references(self, encoded: Encoded, references: Sequence[Sequence[Image]], size: Size) -> Encoded:
+        found = self._references(references, [[size]] * len(references), Encodings().rows)
+        name = sized("reference", size)
+        return Encoded([_behind(row, more, name) for row, more in zip(encoded.rows, found, strict=True)], self.device)
 
     def _texts(self, name: str, texts: Sequence[str], length: int) -> list[Tensors]:
         """Three layers of the Qwen3 side by side (length, 3 d), padding included: the pipeline attends to it too."""
@@ -103,8 +115,17 @@ for one in picture if isinstance(picture, list) else [picture]:  # at most as ma
         found = self.cached([["text", text, length] for text in texts], encode)
         return [{name: tensors["text"]} for tensors in found]
 
-    def _references(self, pictures: Sequence[Sequence[Image]], sizes: Sequence[Sequence[Size]]) -> list[Tensors]:
-        """Packed latents (tokens, channels) of each prompt's pictures one after another, and their shapes, by size."""
+    def _references(
+        self,
+        pictures: Sequence[Sequence[Image]],
+        sizes: Sequence[Sequence[Size]],
+        cached: Callable[[Sequence[object], Callable[[int], Tensors]], list[Tensors]],
+    ) -> list[Tensors]:
+        """Packed latents (tokens, channels) of each prompt's pictures one after another, and their shapes, by size.
+
+        Args:
+            cached: encodes what was not encoded before, as :meth:`cached`.
+        """
         processor, pipeline = self.pipeline.image_processor, self.pipeline
         names = [[picture_digest(picture) for picture in row] for row in pictures]
 
@@ -126,7 +147,7 @@ for one in picture if isinstance(picture, list) else [picture]:  # at most as ma
         cases = [(row, size) for row, own in enumerate(sizes) for size in dict.fromkeys(own)]
         asked = [(n, row, self.reference_area(size, one)) for row, size in cases for n, one in enumerate(pictures[row])]
         encoded = iter(
-            self.cached(
+            cached(
                 [["reference", names[row][n], area] for n, row, area in asked],
                 lambda case: latents(pictures[asked[case][1]][asked[case][0]], asked[case][2]),
             )
@@ -152,7 +173,7 @@ for one in picture if isinstance(picture, list) else [picture]:  # at most as ma
     ) -> torch.Tensor:
         """The prompt's velocity, or the empty one's, of each row; fp32; a pass for each shape of references."""
         words, reference = condition.tensors[name], sized("reference", size)
-        if not self.edits:
+        if not self.edits and reference not in condition.tensors:
             return self._pass(latents, sigma, words, size, None, [])
         groups = by_shapes(condition.tensors[shapes_of(reference)])
         found = []
@@ -213,3 +234,9 @@ for one in picture if isinstance(picture, list) else [picture]:  # at most as ma
     def _pixels(self, maps: torch.Tensor) -> torch.Tensor:
         pixels: torch.Tensor = self.vae.decode(maps.to(self.vae.dtype), return_dict=False)[0]
         return pixels
+
+
+def _behind(row: Mapping[str, torch.Tensor], more: Tensors, reference: str) -> Mapping[str, torch.Tensor]:
+    """An encoded prompt with the tokens of more reference pictures behind those that it has, and their shapes."""
+    names = (reference, shapes_of(reference))
+    return {**row, **{name: torch.cat([row[name], more[name]]) if name in row else more[name] for name in names}}

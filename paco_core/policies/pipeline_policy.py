@@ -31,6 +31,7 @@ from paco_core.io.weights import load_part, load_pipeline, reading
 from paco_core.policies import adapters
 from paco_core.policies.base import DECODE_PIXELS, NoiseKey, References, Size, refuse_tokens, sized
 from paco_core.policies.cuts import Cut
+from paco_core.policies.encoded import Encoded
 from paco_core.policies.encoder_adapters import adapters_on
 from paco_core.policies.encodings import Encodings, Tensors, fingerprint
 from paco_core.policies.families import Task, family_of, refuse_class, refuse_parts, refuse_references
@@ -186,6 +187,9 @@ class PipelinePolicy:
         for prompt, pictures in zip(prompts, found, strict=True):
             refuse_references(self.family, repr(prompt[:60]), len(pictures))
         return found
+
+    def with_references(self, encoded: Encoded, references: Sequence[Sequence[Image]], size: Size) -> Encoded:  # noqa: ARG002
+        raise DataError(f"the family {self.family} does not paint panels one by one; choose panels: together")
 
     def at_sizes(
         self,

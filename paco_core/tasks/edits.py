@@ -8,7 +8,7 @@ from paco_core.data.records.edit_records import asked_of, read_edit_prompts
 from paco_core.grpo.prompt_split import PromptSplit, held_out_edits
 from paco_core.io import paths
 from paco_core.io.files import DataError
-from paco_core.policies.families import refuse_references
+from paco_core.policies.families import refuse_references, refuse_stories
 from paco_core.tasks.base import Foreseen, Read, Success, Task
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ class Edits(Task):
 
 
 def _refuse_prompts(recipe: PolicyRecipe) -> None:
+    refuse_stories(recipe)  # an edit is one picture
     if recipe.prompts is not None:
         raise DataError("prompts: its files hold sets of pictures; editing prompts come from edit_prompts.file")
 

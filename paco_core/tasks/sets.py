@@ -9,6 +9,7 @@ from paco_core.data.records import prompt_text
 from paco_core.data.records.records import read_prompts
 from paco_core.grpo.prompt_split import PromptSplit, given_split, hold_out
 from paco_core.io import paths
+from paco_core.policies.families import refuse_stories
 from paco_core.tasks.base import Foreseen, Read, Success, Task
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ class Sets(Task):
     group, cases, drawn = "prompt_id", "prompts", "prompts"
 
     def split(self, recipe: PolicyRecipe, read: Read) -> PromptSplit:
+        refuse_stories(recipe)
         files = recipe.prompts
         if files is None:
             return hold_out(read_sets(read(self.prompts) / "prompts.jsonl"), recipe.eval_prompts, recipe.seed)
@@ -36,6 +38,7 @@ class Sets(Task):
         return given_split(trained, test, recipe.eval_prompts, recipe.seed)
 
     def foresee(self, recipe: PolicyRecipe, foreseen: Foreseen, read: Read) -> PromptSplit | None:
+        refuse_stories(recipe)
         if recipe.prompts is not None:
             there = all(read(Path(file)).is_file() for file in (recipe.prompts.train, recipe.prompts.test))
             return self.split(recipe, read) if there else None

@@ -15,8 +15,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from paco_core.config import profiles
 from paco_core.config.params import Params, PolicyLora, parse
 from paco_core.io.files import DataError
-from paco_core.planning.footprint import KNOWN, architecture
+from paco_core.planning.footprint import KNOWN, architecture, footprint
+from paco_core.planning.foreseen import trained_on
 from paco_core.planning.plan import plan
+from paco_core.planning.squares import parts_of, squared
 from paco_core.planning.workload import Workload
 from paco_core.policies import adapters
 from paco_core.policies.families import family_of
@@ -102,3 +104,41 @@ def test_the_formula_is_near_what_would_be_allocated(
     assert [row["phase"] for row in rows] == ["training", "evaluation at 1024 px"]
     for row in rows:
         assert row["peak_gb"] > 5 and row["plan_gb"] == pytest.approx(row["peak_gb"], rel=0.15)
+
+
+def test_a_plan_counts_the_panels_of_stories(repository: Path) -> None:
+    """Of 2x2 sets: four times the samples, whose passes have up to three panels beside their own."""
+    at_once, one_by_one = asked(repository, None), asked(repository, None)
+    rule = one_by_one.policies.recipes["klein"].model_copy(update={"panels": "one_by_one"})
+    one_by_one.policies.recipes["klein"] = rule
+    records = trained_on(one_by_one, rule, repository)
+    assert {record.layout for record in records} == {"2x2"} and set(parts_of(rule, records)) == {4}
+    whole, panels = (Workload.of(params, "klein", records) for params in (at_once, one_by_one))
+    assert (panels.rollout_passes, panels.trained_passes) == (4 * whole.rollout_passes, 4 * whole.trained_passes)
+    assert panels.micro_batches == 4 * whole.micro_batches and panels.images_an_epoch == whole.images_an_epoch
+    found, words = KNOWN[MODEL.format("4B")], rule.max_sequence_length
+    largest = squared(rule, records, found.patch)
+    assert (largest.train_size, largest.predecessors) == (256, 3)
+    assert found.tokens(largest, 256) == (4 * 16 * 16, words)
+    each = footprint(found, largest, (1, 0), parts_of(rule, records)).flops_an_epoch
+    assert each == pytest.approx(sum(found.pass_flops(16 * 16 * (1 + n), words) for n in range(4)) / 4)
+    text = plan(one_by_one, "klein", repository)
+    assert "stories              4 panels each, one by one, 4 of those before it beside each at most" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "message"),
+    [
+        ("flux_t2is", {"panels": "one_by_one"}, "flux_t2is: panels: one_by_one.*the family flux takes no reference"),
+        ("kontext_edit", {"panels": "one_by_one"}, "kontext_edit: panels: one_by_one.*flux_kontext only edits"),
+        ("klein", {"panels": "one_by_one", "predecessors": 9}, "klein: predecessors=9: .* takes 4 reference pictures"),
+        ("klein", {"panels": "one_by_one", "train_size": 64}, "klein: record .*panels of 32 x 32 px.*of 64 px"),
+    ],
+)
+def test_what_cannot_be_a_story_is_found_before_a_run(
+    repository: Path, name: str, changes: dict[str, Any], message: str
+) -> None:
+    params = asked(repository, None)
+    params.policies.recipes[name] = params.policies.recipes[name].model_copy(update=changes)
+    with pytest.raises(DataError, match=message):
+        plan(params, name, repository)

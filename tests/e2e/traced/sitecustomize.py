@@ -16,7 +16,8 @@ def _watch(stage: str, item: str | None, folder: Path) -> None:
     from paco_core.config import params
     from paco_core.config.execution import how_fields, places
     from paco_core.config.params_base import Section
-    from paco_core.config.params_policies import PolicyRecipe, PolicyTraining
+    from paco_core.config.params_policies import PolicyRecipe
+    from paco_core.config.params_training import PolicyTraining
     from paco_core.runtime import launch
 
     in_file = {key: place for place, key in places(params.Params).items()}
