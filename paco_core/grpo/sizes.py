@@ -100,14 +100,14 @@ def token_pixels(model: Path) -> int | None:
 def refuse_sizes(records: Iterable[PromptRecord], recipe: PolicyRecipe, multiple: int) -> None:
     """Find picture sizes that the model's packing or a record's panels do not divide, before it is loaded.
 
-    Nor may a panel be smaller than a token, which would show two panels at once, or than the family's reference
-    pictures where it is one.
+    Nor may a panel be smaller than a token, which would show two panels at once, or, where it is a reference picture,
+    smaller or longer than the family takes.
 
     Raises:
         DataError: naming the record, the size, and the nearest ones.
     """
-    apart = predecessors_of(recipe) > 0
-    smallest = max(multiple, family_of(recipe.family).least_reference if apart else 1)
+    apart, family = predecessors_of(recipe) > 0, family_of(recipe.family)
+    smallest = max(multiple, family.least_reference if apart else 1)
     for record in records:
         for side in dict.fromkeys([recipe.train_size, *recipe.eval_sizes]):
             high, wide = picture_size(record, side, recipe.record_size, multiple, apart=apart)
@@ -130,6 +130,12 @@ def refuse_sizes(records: Iterable[PromptRecord], recipe: PolicyRecipe, multiple
                     f"record {record.idx}: panels of {panel[0]} x {panel[1]} px ({record.layout} in a picture of "
                     f"{high} x {wide}) are smaller than {what} of {smallest} px; a picture needs "
                     f"{least[0]} x {least[1]} at least: raise train_size or eval_sizes"
+                )
+            if apart and max(panel) > family.longest_reference * min(panel):
+                raise DataError(
+                    f"record {record.idx}: panels of {panel[0]} x {panel[1]} px are no reference pictures for "
+                    f"{recipe.family}, which takes sides of 1 to {family.longest_reference:g} at most; change the "
+                    "record's height and width, or choose panels: together"
                 )
 
 

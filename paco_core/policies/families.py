@@ -5,6 +5,7 @@ A family is one file with a class that follows :class:`paco_core.policies.base.P
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -29,6 +30,7 @@ class Family:
         references: fewest and most reference pictures of a prompt; (0, 0) paints from text alone, (1, ...) only edits,
             (0, ...) does both.
         least_reference: pixels that the shorter side of a reference picture has at least.
+        longest_reference: its longer side over its shorter one, at most.
         true_guidance: guidance above 1 takes a second pass of the transformer; else it is a number among its inputs.
         condition_size: the text encoder sees a reference at about this size squared, in pixels, whatever size its
             latents have; None where it sees it at the size of its latents, or not at all.
@@ -42,6 +44,7 @@ class Family:
     lora_targets: tuple[str, ...]
     references: tuple[int, int] = (0, 0)
     least_reference: int = 1
+    longest_reference: float = math.inf
     true_guidance: bool = False
     condition_size: int | None = None
     parts: str | None = None
@@ -124,7 +127,8 @@ FAMILIES = {
         ("text_encoder",),
         _FLUX2_LAYERS,
         references=(0, 4),  # docs.bfl.ai/guides/prompting_editing_overview
-        least_reference=64,  # the pipeline refuses smaller ones
+        least_reference=64,  # the pipeline refuses smaller and longer ones
+        longest_reference=8,
         true_guidance=True,
         parts="paco_core.policies.flux2_parts:refuse_parts",
     ),

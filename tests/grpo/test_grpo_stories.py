@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,10 @@ from grpo_toys import recipe
 from PIL import Image
 from tiny_pipelines import flux2_klein
 
+from paco_core.config.params import PolicyLora
 from paco_core.data.records.prompt_text import from_theme
 from paco_core.data.records.records import PromptRecord
+from paco_core.grpo.model_card import model_card
 from paco_core.grpo.rollout import Sampling, rollout
 from paco_core.grpo.sizes import Page, refuse_sizes
 from paco_core.grpo.stories import Prompts, composed, paint_page, panel_texts
@@ -115,6 +118,34 @@ def test_a_recipe_paints_a_story(model: Path) -> None:
     assert len(found[0].panels) == 3 and (arrays([found[0].image]) != arrays([at_once[0].image])).any()
 
 
+@dataclass(frozen=True)
+class Zero(NoiseKey):
+    """The noise of the generator's seed 0, as a card's example has it."""
+
+    @property
+    def generator_seed(self) -> int:
+        return 0
+
+
+def test_the_example_on_a_card_paints_the_story(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    policy, record = load(model), story(1, "2x2")
+    policy.add_adapter(PolicyLora(rank=2, alpha=4), 0)
+    generator = torch.Generator().manual_seed(5)
+    for parameter in policy.trainable().values():
+        parameter.data += torch.randn(parameter.shape, generator=generator) * 0.1
+    policy.save_adapter(tmp_path / "place/adapter")
+    recipe = rule(model=str(model), predecessors=2, eval_steps=3)
+    card = model_card(recipe, policy, record, "place", {}, {}, {}, 0)
+    assert '`NoiseKey("prompt id-panel", 0, seed)' in card
+    monkeypatch.chdir(tmp_path)
+    exec(compile(card.split("```python\n")[1].split("```")[0], "card", "exec"), {})
+    prompts = Prompts.of(policy, [record], 2, WINDOW, recipe.guidance)
+    sampling = Sampling.of(policy, (SIDE, SIDE), 3, recipe.guidance)
+    page = Page((2 * SIDE, 2 * SIDE), (2, 2))
+    images, _ = paint_page(policy, prompts, [0], [Zero("story", 0, 0)], sampling, page)
+    assert np.abs(arrays(images) - arrays([Image.open("painted.png")])).max() <= 2
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -137,6 +168,9 @@ def test_what_cannot_be_a_story_is_refused_by_name(changes: dict[str, Any], mess
 def test_panels_too_small_to_be_a_reference_are_refused() -> None:
     with pytest.raises(DataError, match="panels of 32 x 32 px.*its reference pictures of 64 px; .* needs 64 x 192"):
         refuse_sizes([story(0)], rule(train_size=SIDE), 16)
+    long = story(0).model_copy(update={"height": 64, "width": 3 * 1024})
+    with pytest.raises(DataError, match="panels of 64 x 1024 px are no reference pictures .* 1 to 8 at most"):
+        refuse_sizes([long], rule(record_size="exact"), 16)
     refuse_sizes([story(0)], rule(), 16)
     refuse_sizes([story(0)], rule(train_size=SIDE, panels="together"), 16)
 

@@ -141,6 +141,12 @@ def test_an_editor_or_another_generator_is_refused_before_anything_runs(project:
     said = refusals(editor, project, {})
     assert "rounds.recipe: kontext_edit does not paint sets; those that do: flux_t2is" in said
     other = params.model_copy(update={"grids": params.grids.model_copy(update={"model": "data/zoo/other"})})
+    rule = params.policies.recipes["flux_t2is"].model_copy(update={"family": "flux2_klein", "panels": "one_by_one"})
+    told = params.policies.model_copy(update={"recipes": {**params.policies.recipes, "flux_t2is": rule}})
+    said = refusals(params.model_copy(update={"policies": told}), project, {})
+    assert any(
+        "flux_t2is paints panels one by one, and the grids of a round are painted at once" in row for row in said
+    )
     assert any(
         "trains data/zoo/flux, and grids.model is data/zoo/other" in line for line in refusals(other, project, {})
     )
