@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -99,7 +100,7 @@ class OfflineEpochs:
     encoded: Encoded
     preferences: Preferences
 
-    def open(self) -> AbstractContextManager[object]:
+    def open(self, _store: Path, /) -> AbstractContextManager[object]:
         return nullcontext()
 
     def gather(self, epoch: int) -> tuple[Experience, Row, Row]:

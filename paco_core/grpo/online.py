@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -15,6 +16,7 @@ from paco_core.grpo.epoch_prompts import noise_steps_of_epoch, prompts_of_epoch
 from paco_core.grpo.experience import Experience
 from paco_core.grpo.figures import Row, reward_figures
 from paco_core.grpo.objectives import Objective
+from paco_core.grpo.opponents import Opponents
 from paco_core.grpo.sampler import Sampler
 from paco_core.io.files import DataError
 from paco_core.policies.base import NoiseKey
@@ -38,11 +40,16 @@ def disagreement(trained: np.ndarray, held_out: np.ndarray) -> np.ndarray:
     return (above[0] & ~above[1]).astype(np.float64)
 
 
+def _win_rate(combined: np.ndarray, weights: Sequence[float]) -> float:
+    """Mean over the samples of an epoch, 0 to 1; one half for the policy of step 0."""
+    return float(np.nanmean(combined)) / sum(weights) if not np.isnan(combined).all() else float("nan")
+
+
 class Epochs(Protocol):
     """What a training learns from, epoch after epoch; an epoch depends on its number and the weights alone."""
 
-    def open(self) -> AbstractContextManager[object]:
-        """What is held while epochs are gathered."""
+    def open(self, store: Path, /) -> AbstractContextManager[object]:
+        """What is held while epochs are gathered; ``store`` is the folder of this training's checkpoints."""
 
     def gather(self, epoch: int) -> tuple[Experience, Row, Row]:
         """The experience of epoch 0, 1, ..., its figures, and apart from them its seconds."""
@@ -55,6 +62,7 @@ class OnlineEpochs:
     Attributes:
         records: training prompts, which the sampler has encoded.
         max_failed_share: share of an epoch's samples without a score that ends the training.
+        opponents: where samples are compared with pictures of step 0.
     """
 
     recipe: PolicyRecipe
@@ -62,8 +70,11 @@ class OnlineEpochs:
     sampler: Sampler
     objective: Objective
     max_failed_share: float
+    opponents: Opponents | None = None
 
-    def open(self) -> AbstractContextManager[object]:
+    def open(self, store: Path, /) -> AbstractContextManager[object]:
+        if self.opponents is not None:
+            self.opponents.keep_in(store)
         return self.sampler.scoring
 
     def gather(self, epoch: int) -> tuple[Experience, Row, Row]:
@@ -79,6 +90,7 @@ class OnlineEpochs:
         rows = [row for row in prompts for _ in range(recipe.group_size)]
         seed = (recipe.seed << 32) + epoch + 1
         keys = [NoiseKey(self.records[row].idx, i % recipe.group_size, seed) for i, row in enumerate(rows)]
+        opponents = None if self.opponents is None else self.opponents.of(prompts, noisy, epoch)
         with self.objective.behaviour():
             found = self.sampler.sample(rows, keys, noisy)
         sampled = time.monotonic()
@@ -90,11 +102,14 @@ class OnlineEpochs:
             {name: term.weight for name, term in rewards.terms.items()},
             rewards.aggregator,
             rewards.tame_delta,
+            opponents,
         )
         given = advantages(combined, rewards.advantage_std)
         self._refuse_failures(given, len(rows))
         flat = np.where(np.isnan(combined.values), np.nan, given.values).reshape(-1)
         figures = reward_figures(scores, combined, given)
+        if opponents is not None:
+            figures["win_rate"] = _win_rate(combined.values, [term.weight for term in rewards.terms.values()])
         if recipe.num_noise_steps is not None:
             figures["first_noise_step"] = float(noisy[0])
         held = None

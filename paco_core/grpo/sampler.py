@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -116,6 +116,30 @@ class Sampler:
         if len({batch.page for batch in batches}) == 1:
             refuse_uneven_batches(len(batches), self.processes.world)
         samplings = {size: s.with_noise_at(noise_steps) for size, s in self._sampling.items()}
+        done, scores = self._rolled_out(batches, rows, keys, samplings)
+        first = starts([page.parts for _, page in sorted((p, b.page) for b in batches for p in b.places)])
+        found = [
+            self._bucket(page, part, samplings[page.part_size], first, batches, done)
+            for page in dict.fromkeys(batch.page for batch in batches)
+            for part in range(page.parts)
+        ]
+        conditions = [self._conditions(batch, rows, done.get(number)) for number, batch in enumerate(batches)]
+        encoded, own_rows, named = self._samples(keys, first, batches, conditions)
+        return Sampled(encoded, own_rows, named, first, found, scores)
+
+    def scores(self, rows: Sequence[int], keys: Sequence[NoiseKey], noise_steps: Sequence[int]) -> Scores:
+        """The scores of pictures that nothing is learnt from, sampled as :meth:`sample` does."""
+        samplings = {size: s.with_noise_at(noise_steps) for size, s in self._sampling.items()}
+        return self._rolled_out(self.batches(rows), rows, keys, samplings)[1]()
+
+    def _rolled_out(
+        self,
+        batches: Sequence[Batch],
+        rows: Sequence[int],
+        keys: Sequence[NoiseKey],
+        samplings: Mapping[Size, Sampling],
+    ) -> tuple[dict[int, list[Part]], Callable[[], Scores]]:
+        """This process's batches by number, and what waits for the scores of all."""
         scoring, done = self.scoring.round(keys[0].seed), dict[int, list[Part]]()
         own = [number for number in range(len(batches)) if self.processes.mine(number)]
         for number in own:
@@ -127,24 +151,14 @@ class Sampler:
         self._idle(batches, rows, keys, samplings)
         pending = scoring.pending()
         places = [place for number in own for place in batches[number].places]
-        first = starts([page.parts for _, page in sorted((p, b.page) for b in batches for p in b.places)])
-        found = [
-            self._bucket(page, part, samplings[page.part_size], first, batches, done)
-            for page in dict.fromkeys(batch.page for batch in batches)
-            for part in range(page.parts)
-        ]
-        conditions = [self._conditions(batch, rows, done.get(number)) for number, batch in enumerate(batches)]
-        encoded, own_rows, named = self._samples(keys, first, batches, conditions)
-        return Sampled(
-            encoded, own_rows, named, first, found, lambda: pending.result().spread(places, len(rows), self.processes)
-        )
+        return done, lambda: pending.result().spread(places, len(rows), self.processes)
 
     def _idle(
         self,
         batches: Sequence[Batch],
         rows: Sequence[int],
         keys: Sequence[NoiseKey],
-        samplings: dict[Size, Sampling],
+        samplings: Mapping[Size, Sampling],
     ) -> None:
         """Rollouts for nothing, which the processes with more of them need."""
         page = batches[0].page

@@ -83,7 +83,7 @@ class Trainer:
             RuntimeError: when a gradient is not finite, or the training pass does not match the sampling pass.
         """
         store = checkpoints / self.key
-        with self.epochs.open(), self.evaluator.scoring, alone(store) if self.processes.main else nullcontext():
+        with self.epochs.open(store), self.evaluator.scoring, alone(store) if self.processes.main else nullcontext():
             self.processes.wait()  # until the first one is at it, no other reads where to go on from
             return self._epochs(out, store)
 

@@ -57,7 +57,9 @@ def training_seconds(done: Workload) -> float:
     trained = done.trained_passes + WITHOUT_BACKWARD * done.untrained_passes
     passes = done.rollout_passes * CPU_SECONDS["rollout_step"] + trained * CPU_SECONDS["train_sample"]
     scored = done.images_an_epoch * done.questions_a_picture * CPU_SECONDS["score_pair"]
-    return done.epochs * (passes + scored)
+    opponents = done.opponent_passes * CPU_SECONDS["rollout_step"]
+    opponents += done.opponents * done.questions_a_picture * CPU_SECONDS["score_pair"]
+    return done.epochs * (passes + scored) + opponents
 
 
 def training_cost(params: Params, name: str, root: Path) -> Cost:
@@ -70,12 +72,12 @@ def training_cost(params: Params, name: str, root: Path) -> Cost:
     done = Workload.from_params(params, name, trained_on(params, recipe, root))
     family = family_of(recipe.family)
     held = device_memory(params, name, root) if recipe.device.startswith("cuda") else None
-    samples, evaluations = done.epochs * done.images_an_epoch, done.evaluations * done.evaluation_images
+    evaluations = done.evaluations * done.evaluation_images
     passes = family.passes_a_step(recipe.guidance) * evaluations * recipe.eval_steps * 2 * done.panels_a_story
     takes = seconds(params, training_seconds(done) + passes * CPU_SECONDS["rollout_step"])
     models = 2.5 * model_gb(root, recipe.model) + model_gb(root, params.reward.base)
     return Cost(
-        f"{done.epochs} epochs, {samples} samples, {done.scored_pairs}, "
+        f"{done.epochs} epochs, {done.images} samples, {done.scored_pairs}, "
         f"{done.optimiser_steps} optimiser steps, {evaluations} evaluation pictures",
         held.together_gb if held else BASE_GB + models,
         takes,

@@ -87,7 +87,8 @@ def _resources(
     found = architecture(root, recipe.model)
     if found is None:
         return ["memory               unknown: the model is neither here nor built in"], {}
-    passes = done.rollout_passes + done.untrained_passes, done.trained_passes
+    sampled = done.rollout_passes + done.untrained_passes + done.opponent_passes // max(1, done.epochs)
+    passes = sampled, done.trained_passes
     records = trained_on(params, recipe, root)
     parts = parts_of(recipe, records)
     need = footprint(found, squared(recipe, records, found.patch), passes, parts)
@@ -168,6 +169,16 @@ def _gathered(recipe: PolicyRecipe, done: Workload) -> list[str]:
         f"passes ({recipe.sampling_steps} steps, {noise})",
         f"scoring              {_distinct(done)}{rubric}, "
         f"rewards {', '.join(recipe.rewards.terms)} by {recipe.rewards.aggregator}",
+        *_opponents(recipe, done),
+    ]
+
+
+def _opponents(recipe: PolicyRecipe, done: Workload) -> list[str]:
+    if not done.opponents:
+        return []
+    return [
+        f"opponents            {done.opponents} pictures of step 0 in all, {recipe.group_size} of each prompt that is "
+        f"met, {done.opponent_passes} passes; scored as the others are"
     ]
 
 
@@ -201,6 +212,7 @@ def plan(params: Params, policy: str, root: Path = Path(), processes: int = 1) -
     done = Workload.from_params(params, policy, trained_on(params, recipe, root))
     refuse_impossible(params, policy, root, processes)
     asks = round(done.images_an_epoch * done.questions_a_picture)
+    passes = done.epochs * (done.rollout_passes + done.trained_passes) + done.opponent_passes
     sizes = " and ".join(f"{side} px" for side in recipe.eval_sizes)
     resources, estimates = _resources(params, policy, root, done, processes)
     text = "\n".join(
@@ -213,8 +225,7 @@ def plan(params: Params, policy: str, root: Path = Path(), processes: int = 1) -
             f"optimiser steps      {done.optimiser_steps} in all, averaged every {recipe.ema_every}",
             f"evaluations          {done.evaluations}, {done.evaluation_images} pictures each, "
             f"{recipe.eval_steps} steps",
-            f"in all               {done.epochs * done.images_an_epoch} images, {done.scored_pairs}, "
-            f"{done.epochs * (done.rollout_passes + done.trained_passes)} passes without evaluation",
+            f"in all               {done.images} images, {done.scored_pairs}, {passes} passes without evaluation",
             *resources,
         ]
     )
@@ -222,7 +233,7 @@ def plan(params: Params, policy: str, root: Path = Path(), processes: int = 1) -
         **plain(done),
         "scored_pairs_an_epoch": asks,
         "rubric_questions_an_epoch": done.images_an_epoch * done.rubric_questions,
-        "images": done.epochs * done.images_an_epoch,
+        "images": done.images,
     }
     return Answer(
         text, {"policy": policy, "model": recipe.model, "processes": processes, **work, "estimates": estimates}

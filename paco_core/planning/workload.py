@@ -11,6 +11,7 @@ from paco_core.config.params import Params, PolicyRecipe, RewardSet
 from paco_core.data.records.edit_records import EditRecord
 from paco_core.data.records.named_references import asked_about
 from paco_core.data.records.prompt_text import parse_layout
+from paco_core.grpo.epoch_prompts import prompts_of_epoch
 from paco_core.planning.squares import parts_of
 from paco_core.policies.families import edits as family_edits
 from paco_core.policies.families import family_of
@@ -47,13 +48,19 @@ class Workload:
     evaluations: int
     evaluation_images: int  # an evaluation
     epochs: int
+    opponents: int = 0  # pictures of step 0 in all, that the aggregator win_rate compares with
+    opponent_passes: int = 0  # to paint all of them
+
+    @property
+    def images(self) -> int:
+        """Samples and opponents in all."""
+        return self.epochs * self.images_an_epoch + self.opponents
 
     @property
     def scored_pairs(self) -> str:
         """How many there are in all; nobody knows while a file of prompts is missing whose layouts all count."""
-        samples = self.epochs * self.images_an_epoch
-        known = self.questions_by_layout or not samples
-        return f"{round(samples * self.questions_a_picture)} scored pairs" if known else "scored pairs unknown"
+        known = self.questions_by_layout or not self.images
+        return f"{round(self.images * self.questions_a_picture)} scored pairs" if known else "scored pairs unknown"
 
     @classmethod
     def from_params(cls, params: Params, policy: str, records: Sequence[PromptRecord] = ()) -> Workload:
@@ -87,6 +94,12 @@ class Workload:
         groups = -(-an_update // recipe.group_size)
         passes = each * (images * apart + recipe.prompts_per_epoch * together + later * trained)
         asked = _questions(params, recipe, records)
+        rolled = each * (
+            images * (recipe.sampling_steps - common)
+            + recipe.prompts_per_epoch * common
+            + later * recipe.sampling_steps
+        )
+        met = _prompts_met(recipe, len(records)) if recipe.rewards.against_start else 0
         return cls(
             images_an_epoch=images,
             panels_a_story=panels,
@@ -94,12 +107,7 @@ class Workload:
             questions_a_picture=_mean(asked),
             rubric_questions=_rubrics(recipe.rewards),
             rollout_batches=-(-images // recipe.rollout_batch),
-            rollout_passes=each
-            * (
-                images * (recipe.sampling_steps - common)
-                + recipe.prompts_per_epoch * common
-                + later * recipe.sampling_steps
-            ),
+            rollout_passes=rolled,
             trained_passes=passes,
             untrained_passes=passes * _other_passes(recipe),
             micro_batches=-(-an_update // recipe.train_batch) * apart
@@ -109,6 +117,8 @@ class Workload:
             evaluations=evaluations_of(recipe.epochs, recipe.eval_every),
             evaluation_images=recipe.eval_prompts * len(recipe.eval_seeds) * len(recipe.eval_sizes),
             epochs=recipe.epochs,
+            opponents=met * recipe.group_size,
+            opponent_passes=met * rolled // recipe.prompts_per_epoch,
         )
 
     @classmethod
@@ -135,6 +145,14 @@ class Workload:
             evaluation_images=recipe.eval_prompts * len(recipe.eval_seeds) * len(recipe.eval_sizes),
             epochs=recipe.epochs,
         )
+
+
+def _prompts_met(recipe: PolicyRecipe, prompts: int) -> int:
+    """Prompts that any epoch trains on, of those there are; of unknown ones as many as all epochs deal out."""
+    count, epochs = recipe.prompts_per_epoch, range(recipe.epochs)
+    if prompts < count:
+        return count * recipe.epochs
+    return len({row for epoch in epochs for row in prompts_of_epoch(prompts, count, epoch, recipe.seed)})
 
 
 def _questions(params: Params, recipe: PolicyRecipe, records: Sequence[PromptRecord]) -> dict[str, tuple[int, int]]:

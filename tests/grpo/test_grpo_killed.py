@@ -20,7 +20,7 @@ from paco_core.grpo.outcome import Outcome
 #: Where a kill hurts: while sampling, between two updates, while the checkpoint is written, just before and just
 #: after it takes its name, while older ones are removed, and while the finished adapter is written.
 KILLED_AT = {
-    "sampling": ("paco_core.grpo.sampler", "rollout", 7),
+    "sampling": ("paco_core.grpo.sampler", "paint_page", 7),
     "updating": ("paco_core.training.updates", "WholeUpdates.step", 5),
     "writing": ("paco_core.training.checkpoint", "save_file", 2),
     "renaming": ("pathlib", "Path.replace", 3),
