@@ -92,11 +92,11 @@ def test_a_task_that_the_family_does_not_do_is_refused(repository: Path) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("profile", ["klein", "klein_48gb"])
+@pytest.mark.parametrize("profile", ["klein", "klein_48gb", "gpu_24gb"])
 def test_the_formula_is_near_what_would_be_allocated(
     repository: Path, monkeypatch: pytest.MonkeyPatch, profile: str
 ) -> None:
-    """Of the real sizes, on fake tensors, in four bits and in sixteen."""
+    """Of the real sizes, on fake tensors, in four bits and in sixteen; of FLUX.1-dev, too, on 24 GB."""
     monkeypatch.syspath_prepend(str(repository))
     rows = importlib.import_module("speed.memory").compare(
         profiles.read(repository, profile), repository, ["flux_t2is"]
