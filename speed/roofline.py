@@ -8,15 +8,16 @@ peaks. The sum over a pass is what PyTorch's operations take one after another, 
 plan` prints the share of the peak from here (`reached.ROOFLINE`) beside what a GPU measured.
 
 Fused is the same sum for a compiler at its best (`policies.defaults.compile`): all that stands between products is one
-kernel, which reads what products made and writes what products take, each once. Prints one line a pass; writes JSON.
+kernel, which reads what products made and writes what products take, each once. Prints one line a pass, and one an
+epoch; writes JSON.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,9 @@ from speed.memory import RECIPES, allocate
 from speed.policy_models import build, encoded
 
 RESULT = Path(__file__).with_suffix(".json")
+GPUS = 7  # that share an epoch of the paper
+#: Sampling with the adapter in float32, as a step that is trained; without any, as if it were merged into the weights.
+EXACT, MERGED = "sampling, adapter in float32", "sampling, adapter merged"
 #: Of the data sheet's peak, what the best matrix products reach (794.5 TFLOP/s in bfloat16, by mamf-finder of "Machine
 #: Learning Engineering", S. Bekman), and what copies reach of 3.35 TB/s.
 REACHED, H100_BYTES = 0.803, 0.9 * 3.35e12
@@ -122,35 +126,59 @@ class Pass:
 
 
 def passes(name: str, recipe: PolicyRecipe, found: Architecture, root: Path) -> Iterator[Pass]:
-    """The pass that samples and the pass that trains, of one recipe."""
+    """The passes that sample and the pass that trains, of one recipe."""
     policy = build(recipe, found, "meta", root)
     side, each = recipe.train_size, family_of(recipe.family).passes_a_step(recipe.guidance)
     flops = found.pass_flops(*found.tokens(recipe, side)) * each
 
-    def run(batch: int, *, train: bool) -> Callable[[], None]:
+    def run(batch: int, around: AbstractContextManager[None], *, train: bool) -> None:
         given = encoded(policy, recipe, found, side).take([0] * batch)
         latents = torch.empty(batch, (side // found.patch) ** 2, found.channels)
+        with torch.set_grad_enabled(train), around, Roofline() as line:
+            velocity: torch.Tensor = policy.velocity(latents, 0.9, given, recipe.guidance, (side, side))
+            if train:
+                velocity.square().mean().backward()
+        lines.append(line)
 
-        def one() -> None:
-            with torch.set_grad_enabled(train), nullcontext() if train else rounded(policy.transformer):
-                velocity: torch.Tensor = policy.velocity(latents, 0.9, given, recipe.guidance, (side, side))
-                if train:
-                    velocity.square().mean().backward()
-
-        return one
-
+    lines: list[Roofline] = []
+    sampling = recipe.rollout_batch, 1
+    ways: dict[str, tuple[tuple[int, int], Callable[[], AbstractContextManager[None]]]] = {
+        "sampling": (sampling, lambda: rounded(policy.transformer)),
+        EXACT: (sampling, nullcontext),
+        MERGED: (sampling, lambda: policy.using(None)),
+        "training": ((recipe.train_batch, 3 if recipe.gradient_checkpointing else 2), nullcontext),
+    }
     with FakeTensorMode(allow_non_fake_inputs=True):
         allocate(policy.transformer)
-        for phase, batch, counted in (
-            ("sampling", recipe.rollout_batch, 1),
-            ("training", recipe.train_batch, 3 if recipe.gradient_checkpointing else 2),
-        ):
-            work = run(batch, train=phase == "training")
-            work()  # what is computed once
-            with Roofline() as line:
-                work()
+        for phase, ((batch, counted), around) in ways.items():
+            for _ in range(1 if lines and phase != "training" else 2):  # the first makes what is computed once
+                run(batch, around(), train=phase == "training")
+            line = lines[-1]
             share = batch * flops * counted / H100_FLOPS / line.seconds
             yield Pass(name, phase, batch, line.seconds, line.products / line.seconds, share, line.fused)
+
+
+def epoch(recipe: PolicyRecipe, rows: Iterable[Pass]) -> dict[str, float]:
+    """Seconds of the passes of an epoch, shared by :data:`GPUS`: as they are, and with what they once were or may be.
+
+    ``before``: all steps were sampled as trained ones are.
+    """
+    found = {row.phase: row for row in rows}
+    pictures, steps = recipe.pictures_an_epoch / GPUS, recipe.sampling_steps
+    kept = len(recipe.train_steps or recipe.noise_steps)
+    batches, updates = pictures / recipe.rollout_batch, pictures * kept / recipe.train_batch
+
+    def seconds(of: Callable[[Pass], float], untrained: str) -> float:
+        sampled = kept * of(found[EXACT]) + (steps - kept) * of(found[untrained])
+        return batches * sampled + updates * of(found["training"])
+
+    def plain(row: Pass) -> float:
+        return row.seconds
+
+    def fused(row: Pass) -> float:
+        return row.fused_seconds
+
+    return {"before": seconds(plain, EXACT), "plain": seconds(plain, "sampling"), "fused": seconds(fused, "sampling")}
 
 
 def measure(root: Path, profile: str = "paper", recipes: tuple[str, ...] = RECIPES) -> list[Pass]:
@@ -168,13 +196,18 @@ def main() -> None:
     argparse.ArgumentParser(
         prog="python -m speed.roofline", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     ).parse_args()
-    rows = measure(Path.cwd())
+    params, rows = profiles.read(Path.cwd(), "paper"), measure(Path.cwd())
     for row in rows:
         print(
-            f"{row.policy:<13} {row.phase:<9} batch {row.batch:2}  {row.seconds:6.3f} s, {row.in_products:.0%} in "
+            f"{row.policy:<13} {row.phase:<29} batch {row.batch:2}  {row.seconds:6.3f} s, {row.in_products:.0%} in "
             f"products, {row.utilisation:.0%} of an H100's peak; fused {row.fused_seconds:.3f} s"
         )
-    RESULT.write_text(json.dumps([vars(row) for row in rows], indent=2) + "\n")
+    epochs = {
+        name: epoch(params.policies.recipes[name], [row for row in rows if row.policy == name]) for name in RECIPES
+    }
+    for name, seconds in epochs.items():
+        print(f"{name:<13} an epoch on {GPUS} GPUs: " + ", ".join(f"{way} {s:.0f} s" for way, s in seconds.items()))
+    RESULT.write_text(json.dumps({"passes": [vars(row) for row in rows], "epochs": epochs}, indent=2) + "\n")
 
 
 if __name__ == "__main__":

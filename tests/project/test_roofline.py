@@ -67,7 +67,15 @@ def test_the_share_at_best_is_the_rooflines(
     own, vae = importlib.import_module("speed.policy_models").PUBLISHED[known.kind]
     layers = own | {"num_layers": 1} | ({"num_single_layers": single} if single else {})
     monkeypatch.setitem(importlib.import_module("speed.policy_models").PUBLISHED, known.kind, (layers, vae))
-    sampling, training = (row.utilisation for row in roofline.passes(name, recipe, few, repository))
-    assert sampling == pytest.approx(ROOFLINE[known.kind].sampling, rel=0.07)
+    rows = {row.phase: row for row in roofline.passes(name, recipe, few, repository)}
+    assert rows["sampling"].utilisation == pytest.approx(ROOFLINE[known.kind].sampling, rel=0.07)
     if single:  # the first block passes no gradient on, which one of a single block shows
-        assert training == pytest.approx(ROOFLINE[known.kind].training, rel=0.07)
+        assert rows["training"].utilisation == pytest.approx(ROOFLINE[known.kind].training, rel=0.07)
+    merged, sampled, exact = (rows[phase].seconds for phase in (roofline.MERGED, "sampling", roofline.EXACT))
+    assert merged < sampled < exact
+    epoch = roofline.epoch(recipe, rows.values())
+    assert epoch["fused"] < epoch["plain"] < epoch["before"]
+    kept, batches = len(recipe.noise_steps), 96 / recipe.rollout_batch
+    assert epoch["before"] - epoch["plain"] == pytest.approx(
+        batches * (recipe.sampling_steps - kept) * (exact - sampled)
+    )
