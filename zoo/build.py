@@ -10,7 +10,7 @@ from pathlib import Path
 
 from paco_core.io.files import DataError, read_json, write_json
 from zoo import clip, flux2_klein, flux_kontext, qwen_image_edit, recogniser_training, vlm_training
-from zoo.card import Card, write_card
+from zoo.card import ModelCard, write_card
 from zoo.check import measure
 from zoo.fitting import Say
 from zoo.flux import build_flux
@@ -24,7 +24,7 @@ Build = Callable[[Path, Path, Say], None]
 class Member:
     """How a member is trained, ``(work folder, zoo folder, say)``, and what its card says."""
 
-    card: Card
+    card: ModelCard
     build: Build
 
 
@@ -73,7 +73,7 @@ def _vae(work: Path, say: Say) -> Path:
 
 MEMBERS: dict[str, Member] = {
     "flux": Member(
-        Card(
+        ModelCard(
             "flux",
             "Storybook FLUX",
             "An ordinary `FluxPipeline` of few parameters that paints storybook sets as 2x2 grids of 64 to "
@@ -95,7 +95,7 @@ MEMBERS: dict[str, Member] = {
         _flux,
     ),
     "recogniser": Member(
-        Card(
+        ModelCard(
             "recogniser",
             "Storybook recogniser",
             "A small convolutional network with one head a trait (species, colour, accessory, size, "
@@ -112,7 +112,7 @@ MEMBERS: dict[str, Member] = {
         _recogniser,
     ),
     "clip": Member(
-        Card(
+        ModelCard(
             "clip",
             "Storybook CLIP",
             "An open_clip model of pictures and panel texts: the `clip_t` reward, and the text tower by "
@@ -126,7 +126,7 @@ MEMBERS: dict[str, Member] = {
         _clip,
     ),
     "qwen2_5_vl": Member(
-        Card(
+        ModelCard(
             "qwen2_5_vl",
             "Storybook Qwen2.5-VL",
             "A Qwen2.5-VL of few parameters, the base of the reward model: it describes panels and "
@@ -147,7 +147,7 @@ MEMBERS: dict[str, Member] = {
         _vlm,
     ),
     "flux_kontext": Member(
-        Card(
+        ModelCard(
             "flux_kontext",
             "Storybook FLUX Kontext",
             "An ordinary `FluxKontextPipeline` of few parameters that changes storybook panels of 64 and 128 px as an "
@@ -166,7 +166,7 @@ MEMBERS: dict[str, Member] = {
         _flux_kontext,
     ),
     "qwen_image_edit": Member(
-        Card(
+        ModelCard(
             "qwen_image_edit",
             "Storybook Qwen-Image-Edit",
             "An ordinary `QwenImageEditPipeline` of few parameters that changes storybook panels of 64 and 128 px as "
@@ -186,7 +186,7 @@ MEMBERS: dict[str, Member] = {
         _qwen_image_edit,
     ),
     "flux2_klein": Member(
-        Card(
+        ModelCard(
             "flux2_klein",
             "Storybook FLUX.2 [klein]",
             "An ordinary `Flux2KleinPipeline` of few parameters that paints storybook sets as 2x2 grids of 64 px and "

@@ -16,7 +16,7 @@ MACHINE = "2 CPU cores"
 
 
 @dataclass(frozen=True)
-class Card:
+class ModelCard:
     """What a member of the zoo is, how it was made, and where it falls short."""
 
     member: str
@@ -47,7 +47,7 @@ def _values(file: Path) -> int:
     return sum(prod(entry["shape"]) for name, entry in header.items() if name != "__metadata__")
 
 
-def write_card(folder: Path, card: Card, figures: Mapping[str, float], minutes: float) -> None:
+def write_card(folder: Path, card: ModelCard, figures: Mapping[str, float], minutes: float) -> None:
     """Write ``README.md`` and ``card.json`` into a member's folder.
 
     Args:

@@ -56,7 +56,7 @@ class Figure:
 
 
 @dataclass(frozen=True)
-class CheckReport:
+class MemberReport:
     """What became of one member: its figures, or why there are none."""
 
     member: str
@@ -69,7 +69,7 @@ class CheckReport:
         return not self.problems and all(figure.ok for figure in self.figures)
 
 
-def check(members: Sequence[str], zoo_dir: Path) -> list[CheckReport]:
+def check(members: Sequence[str], zoo_dir: Path) -> list[MemberReport]:
     """Measure members (all when empty) and compare each figure with the member's ``card.json``.
 
     Raises:
@@ -84,20 +84,20 @@ def measure(member: str, zoo_dir: Path) -> dict[str, float]:
     return MEASURES[member](zoo_dir)
 
 
-def _check_member(member: str, zoo_dir: Path) -> CheckReport:
+def _check_member(member: str, zoo_dir: Path) -> MemberReport:
     try:
         card = read_json(zoo_dir / member / "card.json")["figures"]
     except (DataError, KeyError) as error:
-        return CheckReport(member, problems=[f"no card to compare with: {error}"])
+        return MemberReport(member, problems=[f"no card to compare with: {error}"])
     try:
         measured = measure(member, zoo_dir)
     except OSError as error:
-        return CheckReport(member, problems=[f"does not load: {error}"])
+        return MemberReport(member, problems=[f"does not load: {error}"])
     problems = [f"{name}: measured, but not on the card" for name in measured if name not in card]
     figures = [
         Figure(name, float(card[name]), value, tolerance_of(name)) for name, value in measured.items() if name in card
     ]
-    return CheckReport(member, figures, problems)
+    return MemberReport(member, figures, problems)
 
 
 def tolerance_of(name: str) -> float:

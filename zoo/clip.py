@@ -39,7 +39,7 @@ START, END, PAD = "<|startoftext|>", "<|endoftext|>", "<|pad|>"
 
 
 @dataclass(frozen=True)
-class Settings:
+class ClipSettings:
     """Numbers of CLIP's training."""
 
     pool: int = 24_000
@@ -50,13 +50,13 @@ class Settings:
     seed: int = 0
 
 
-def build(work_dir: Path, out_dir: Path, recipe: Settings | None = None, say: Say | None = print) -> None:
+def build(work_dir: Path, out_dir: Path, recipe: ClipSettings | None = None, say: Say | None = print) -> None:
     """Train (or resume) in ``work_dir`` and write the member's folder.
 
     Spoilt drawings are enough: reconstructions by an autoencoder are retrieved as well as drawings. The
     tokenizer is learnt once and kept in ``work_dir``, so that a resumed run has the same token ids.
     """
-    recipe = recipe or Settings()
+    recipe = recipe or ClipSettings()
     if not (work_dir / "tokenizer").is_dir():
         with atomic(work_dir / "tokenizer") as part:
             build_tokenizer(corpus()).save_pretrained(part)
@@ -132,7 +132,7 @@ def train(
     views: Views,
     *,
     schedule: Schedule,
-    recipe: Settings,
+    recipe: ClipSettings,
     folder: Path,
     say: Say | None,
 ) -> None:

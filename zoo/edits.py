@@ -35,13 +35,13 @@ Encode = Callable[["torch.Tensor"], "dict[str, torch.Tensor]"]
 
 
 @dataclass(frozen=True)
-class Family:
+class EditFamily:
     """Two words for each trait; a member is coded by six bits, the first trait's bit the highest."""
 
     words: tuple[tuple[str, str], ...]
 
     @classmethod
-    def draw_words(cls, rng: random.Random) -> Family:
+    def draw_words(cls, rng: random.Random) -> EditFamily:
         return cls(tuple(tuple(rng.sample(words, 2)) for words in VOCABULARY.values()))  # type: ignore[misc]
 
     def panel(self, bits: int) -> Panel:
@@ -55,7 +55,7 @@ def bit(trait: str) -> int:
 
 
 @dataclass(frozen=True)
-class Batch:
+class EditBatch:
     """N edits of one size: instructions, everything that was encoded of the references, latents after the edit."""
 
     instructions: list[str]
@@ -67,7 +67,7 @@ class Batch:
 class EditPool:
     """Families of panels and what was encoded of them: size -> (families, name -> (families, 64, ...))."""
 
-    families: dict[int, list[Family]]
+    families: dict[int, list[EditFamily]]
     encoded: dict[int, dict[str, torch.Tensor]]
 
     @classmethod
@@ -91,7 +91,7 @@ class EditPool:
             encoded[int(size)][name] = tensor
         return cls(families, encoded)
 
-    def batch(self, size: int, count: int, rng: random.Random) -> Batch:
+    def batch(self, size: int, count: int, rng: random.Random) -> EditBatch:
         """``count`` edits at random. Some change something unasked, some change nothing: people's edits are so too."""
 
         places, instructions = [], []
@@ -107,7 +107,7 @@ class EditPool:
         numbers, starts, ends = (list(column) for column in zip(*places, strict=True))
         encoded = self.encoded[size]
         reference = {name: tensor[numbers, starts].float() for name, tensor in encoded.items()}
-        return Batch(instructions, reference, encoded["latents"][numbers, ends].float())
+        return EditBatch(instructions, reference, encoded["latents"][numbers, ends].float())
 
 
 def instructions() -> list[str]:
@@ -123,12 +123,12 @@ def instructions() -> list[str]:
     return list(found)
 
 
-def _families(size: int, count: int) -> list[Family]:
+def _families(size: int, count: int) -> list[EditFamily]:
     rng = random.Random(f"families-{size}")
-    return [Family.draw_words(rng) for _ in range(count)]
+    return [EditFamily.draw_words(rng) for _ in range(count)]
 
 
-def _encoded(encode: Encode, size: int, families: Sequence[Family], say: Say) -> dict[str, torch.Tensor]:
+def _encoded(encode: Encode, size: int, families: Sequence[EditFamily], say: Say) -> dict[str, torch.Tensor]:
     """What ``encode`` makes of each family, (families, 64, ...) in bfloat16."""
     found: dict[str, list[torch.Tensor]] = {}
     with torch.inference_mode(), Progress(len(families), f"latents at {size} px", "families", say) as progress:

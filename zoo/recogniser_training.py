@@ -33,7 +33,7 @@ from zoo.views import (
 
 
 @dataclass(frozen=True)
-class Settings:
+class RecogniserSettings:
     """Numbers of the recogniser's training."""
 
     side: int = 48
@@ -52,12 +52,14 @@ class Settings:
     seed: int = 0
 
 
-def train(work_dir: Path, flux: Path | None, recipe: Settings | None = None, say: Say | None = print) -> Recogniser:
+def train(
+    work_dir: Path, flux: Path | None, recipe: RecogniserSettings | None = None, say: Say | None = print
+) -> Recogniser:
     """Train on drawings, then, with ``flux`` (a pipeline's folder), on its reconstructions and its paintings.
 
     Checkpoints lie in ``work_dir``; each phase resumes from its own.
     """
-    recipe = recipe or Settings()
+    recipe = recipe or RecogniserSettings()
     torch.manual_seed(recipe.seed)
     network = build_network(recipe.width)
     views = drawn_views(random_panels(recipe.pool, recipe.seed), recipe.side, recipe.seed)
@@ -139,7 +141,7 @@ def accuracy(recogniser: Recogniser, views: Views) -> dict[str, float]:
     return {trait: (guesses[trait] == views.labels[:, k]).float().mean().item() for k, trait in enumerate(TRAITS)}
 
 
-def _settled_readings(network: torch.nn.Module, paintings: torch.Tensor, recipe: Settings) -> torch.Tensor:
+def _settled_readings(network: torch.nn.Module, paintings: torch.Tensor, recipe: RecogniserSettings) -> torch.Tensor:
     """Probabilities (paintings, words) averaged over all moves, sharpened: the teacher of the last phase."""
     network.eval()
     clean = normalise(paintings)
@@ -161,7 +163,7 @@ def _phase(
     views: Views,
     schedule: Schedule,
     *,
-    recipe: Settings,
+    recipe: RecogniserSettings,
     folder: Path,
     say: Say | None,
     paintings: tuple[torch.Tensor, torch.Tensor] | None = None,

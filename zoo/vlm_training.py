@@ -86,7 +86,7 @@ COMPARING_LAYERS = 3
 
 
 @dataclass(frozen=True)
-class Settings:
+class VlmSettings:
     """Numbers of the pretraining."""
 
     eyes_steps: int = 550
@@ -103,14 +103,19 @@ class Settings:
 
 
 def build(
-    work_dir: Path, out_dir: Path, flux: Path, recogniser: Path, recipe: Settings | None = None, say: Say | None = print
+    work_dir: Path,
+    out_dir: Path,
+    flux: Path,
+    recogniser: Path,
+    recipe: VlmSettings | None = None,
+    say: Say | None = print,
 ) -> None:
     """Train (or resume) in ``work_dir`` and write the member's folder.
 
     ``flux`` and ``recogniser`` are the folders of those members: a reward model reads what FLUX paints.
     The tokenizer is learnt once and kept in ``work_dir``, so that a resumed run has the same token ids.
     """
-    recipe = recipe or Settings()
+    recipe = recipe or VlmSettings()
     if not (work_dir / "tokenizer").is_dir():
         with atomic(work_dir / "tokenizer") as part:
             vlm.build_tokenizer(corpus()).save_pretrained(part)
@@ -146,7 +151,7 @@ def train_eyes(
     banks: Sequence[PanelBank],
     steps: int,
     *,
-    recipe: Settings,
+    recipe: VlmSettings,
     folder: Path,
     say: Say | None,
 ) -> None:
@@ -173,7 +178,7 @@ def train_comparing(
     bank: PanelBank,
     heads: torch.nn.ModuleList,
     *,
-    recipe: Settings,
+    recipe: VlmSettings,
     folder: Path,
     say: Say | None,
 ) -> None:
@@ -257,7 +262,7 @@ def train_dialogues(
     heads: torch.nn.ModuleList,
     lesson: Lesson,
     *,
-    recipe: Settings,
+    recipe: VlmSettings,
     work_dir: Path,
     say: Say | None,
     after: Callable[[int], None] | None = None,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from paco_core.config.params import PARAMS_FILE, PolicyRecipe, load
 from paco_core.io import paths
-from paco_core.io.check_report import CheckReport, Finding, Severity, check, skipped
+from paco_core.io.check_report import CheckFinding, CheckReport, Severity, check, skipped
 from paco_core.io.files import read_json
 from paco_core.tasks.base import Task
 from paco_core.tasks.edits import EDITS
@@ -27,13 +27,13 @@ NOTHING = "the stage had nothing to measure; its out says why (skipped.json)"
 
 
 @check(WARN)
-def reward_ranks_better_than_base(metrics: Path) -> Finding:
+def reward_ranks_better_than_base(metrics: Path) -> CheckFinding:
     """The trained reward beats its base on held-out rankings by the aim, and the interval excludes zero."""
     figures = read_json(metrics)
     if not figures:
         return skipped(NOTHING)
     gain, low = figures["reward_minus_base.accuracy"], figures["reward_minus_base.accuracy_low"]
-    return Finding(
+    return CheckFinding(
         _above(gain, RANKING_GAIN) and _above(low, 0.0),
         f"held-out ranking accuracy {_text(figures['base.accuracy'])} -> {_text(figures['reward.accuracy'])}, "
         f"gain {_text(gain)} (95% interval from {_text(low)}), aim {RANKING_GAIN} or more",
@@ -42,7 +42,7 @@ def reward_ranks_better_than_base(metrics: Path) -> Finding:
 
 
 @check(WARN)
-def every_ranking_was_scored(metrics: Path) -> Finding:
+def every_ranking_was_scored(metrics: Path) -> CheckFinding:
     """No judge failed on any instance; a failed one is left out of the means, so many would bias them."""
     figures = read_json(metrics)
     if not figures:
@@ -50,7 +50,7 @@ def every_ranking_was_scored(metrics: Path) -> Finding:
     suffix = ".unscorable_share"
     failed = {k.removesuffix(suffix): v for k, v in figures.items() if k.endswith(suffix) and v != 0.0}
     words = ", ".join(f"{name} on {_text(share)} of the instances" for name, share in failed.items())
-    return Finding(
+    return CheckFinding(
         not failed,
         f"failed: {words}" if failed else "every judge scored every instance",
         _known({f"{name}_share": share for name, share in failed.items()}),
@@ -58,12 +58,12 @@ def every_ranking_was_scored(metrics: Path) -> Finding:
 
 
 @check(WARN)
-def every_question_was_answered(metrics: Path) -> Finding:
+def every_question_was_answered(metrics: Path) -> CheckFinding:
     """No question of T2IS-Bench failed; a set with a failed one has no figure in that dimension."""
     figures = read_json(metrics)
     failed = figures["failed"]
     text = f"{failed:g} questions failed" if failed else "every judge answered every question"
-    return Finding(failed == 0, text, _known({"failed": failed, "sets": figures["sets"]}))
+    return CheckFinding(failed == 0, text, _known({"failed": failed, "sets": figures["sets"]}))
 
 
 def policies_gain_consistency(root: Path) -> list[CheckReport]:
@@ -190,7 +190,7 @@ def _apart(key: str, now: Figures, before: Figures) -> bool:
 
 
 @check(WARN)
-def report_is_complete(report: Path) -> Finding:
+def report_is_complete(report: Path) -> CheckFinding:
     """Nothing is missing from the page, whose ``metrics.json`` this is."""
     found = read_json(report)
     missing, left_out = found["missing"], found.get("skipped", [])  # which earlier reports lack
@@ -199,7 +199,7 @@ def report_is_complete(report: Path) -> Finding:
     if left_out:
         every += f", but for {len(left_out)} that were skipped: {'; '.join(s['reason'] for s in left_out)}"
     text = f"missing: {words}" if missing else every
-    return Finding(not missing, text, {"missing": len(missing), "skipped": len(left_out)})
+    return CheckFinding(not missing, text, {"missing": len(missing), "skipped": len(left_out)})
 
 
 def _above(value: float | None, bound: float) -> bool:

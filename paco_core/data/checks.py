@@ -17,7 +17,7 @@ from paco_core.data.records import prompt_text
 from paco_core.data.records.edit_records import of_part, read_edit_prompts
 from paco_core.data.records.records import PromptRecord, read_prompts
 from paco_core.io import paths
-from paco_core.io.check_report import Finding, check, skipped
+from paco_core.io.check_report import CheckFinding, check, skipped
 from paco_core.io.files import DataError, md5_of, read_json, read_table
 from paco_core.io.shards import TAR, ShardReader
 
@@ -27,12 +27,12 @@ PARTS = ("train", "validation")
 
 
 @check("ERROR")
-def prompts_are_valid(data: Path) -> Finding:
+def prompts_are_valid(data: Path) -> CheckFinding:
     """Every prompt is a valid record with its panels marked, and no text occurs twice."""
     records = read_prompts(data / paths.PROMPTS.name / "prompts.jsonl", none_allowed=True)
     broken = [record.idx for record in records if _broken(record)]
     repeated = len(records) - len({record.prompt for record in records})
-    return Finding(
+    return CheckFinding(
         not broken and not repeated,
         f"{len(records)} prompts; {len(broken)} do not mark their panels, {repeated} repeat another's text",
         {"prompts": len(records), "broken": len(broken), "repeated": repeated},
@@ -40,14 +40,14 @@ def prompts_are_valid(data: Path) -> Finding:
 
 
 @check("ERROR")
-def diverse_prompts_are_a_subset(data: Path) -> Finding:
+def diverse_prompts_are_a_subset(data: Path) -> CheckFinding:
     """Every diverse prompt is one of the prompts, and no subcategory was emptied."""
     before = read_prompts(data / paths.PROMPTS.name / "prompts.jsonl", none_allowed=True)
     after = read_prompts(data / paths.DIVERSE_PROMPTS.name / "prompts.jsonl", none_allowed=True)
     known = {record.idx: record for record in before}
     strange = [record.idx for record in after if known.get(record.idx) != record]
     emptied = {(r.category, r.task_name) for r in before} - {(r.category, r.task_name) for r in after}
-    return Finding(
+    return CheckFinding(
         not strange and not emptied,
         f"{len(after)} of {len(before)} prompts kept; {len(strange)} of unknown origin, "
         f"{len(emptied)} subcategories emptied",
@@ -56,7 +56,7 @@ def diverse_prompts_are_a_subset(data: Path) -> Finding:
 
 
 @check("ERROR")
-def edit_prompts_are_held_apart(data: Path) -> Finding:
+def edit_prompts_are_held_apart(data: Path) -> CheckFinding:
     """Both parts hold editing prompts, every reference picture is there, and none is in both parts."""
     records, references = read_edit_prompts(data / paths.EDIT_PROMPTS.name, none_allowed=True)
     for record in records[:SAMPLED_PICTURES]:
@@ -65,7 +65,7 @@ def edit_prompts_are_held_apart(data: Path) -> Finding:
         return skipped("there are no editing prompts (edit_prompts.source: none)")
     train, unseen = of_part(records, "train"), of_part(records, "unseen")
     shared = set.intersection(*({name for r in part for name in r.references} for part in (train, unseen)))
-    return Finding(
+    return CheckFinding(
         bool(train) and bool(unseen) and not shared,
         f"{len(train)} editing prompts to train on, {len(unseen)} unseen; {len(shared)} pictures in both",
         {"train": len(train), "unseen": len(unseen), "pictures_in_both": len(shared)},
@@ -73,7 +73,7 @@ def edit_prompts_are_held_apart(data: Path) -> Finding:
 
 
 @check("ERROR")
-def painted_edits_are_of_training_prompts(data: Path) -> Finding:
+def painted_edits_are_of_training_prompts(data: Path) -> CheckFinding:
     """No painted edit is of an unseen prompt, no id comes twice, and a sample of the pictures opens."""
     records, _ = read_edit_prompts(data / paths.EDIT_PROMPTS.name, none_allowed=True)
     edits, pictures = read_painted(data / paths.EDITS.name)
@@ -82,7 +82,7 @@ def painted_edits_are_of_training_prompts(data: Path) -> Finding:
     trained = {record.idx for record in of_part(records, "train")}
     strange = [edit.id for edit in edits if edit.prompt_id not in trained]
     repeated = len(edits) - len({edit.id for edit in edits})
-    return Finding(
+    return CheckFinding(
         not strange and not repeated,
         f"{len(edits)} painted edits; {len(strange)} of prompts that are not for training, {repeated} duplicate ids",
         {"painted": len(edits), "strange": len(strange), "repeated": repeated},
@@ -90,7 +90,7 @@ def painted_edits_are_of_training_prompts(data: Path) -> Finding:
 
 
 @check("ERROR")
-def grids_are_complete(data: Path, shard: int | None = None, shards: Sequence[int] = ()) -> Finding:
+def grids_are_complete(data: Path, shard: int | None = None, shards: Sequence[int] = ()) -> CheckFinding:
     """Every diverse prompt has a grid for each seed, and a sample of the pictures reads as it was written.
 
     With ``shard``, one of ``shards``: its prompts and its pictures only, for the others may not be painted yet.
@@ -110,7 +110,7 @@ def grids_are_complete(data: Path, shard: int | None = None, shards: Sequence[in
     seeds = set(index["seed"])
     have = set(zip(index["prompt_id"], index["seed"], strict=True))
     want = {(record.idx, seed) for record in prompts for seed in seeds}
-    return Finding(
+    return CheckFinding(
         have == want and len(index) == len(want) and not damaged,
         f"{len(index)} grids of {len(prompts)} prompts and {len(seeds)} seeds; {len(want - have)} missing, "
         f"{len(have - want)} of other prompts, {len(damaged)} of {len(sample)} sampled pictures damaged",
@@ -119,7 +119,7 @@ def grids_are_complete(data: Path, shard: int | None = None, shards: Sequence[in
 
 
 @check("ERROR")
-def rankings_are_complete(data: Path) -> Finding:
+def rankings_are_complete(data: Path) -> CheckFinding:
     """Every prompt has all its instances (48 at 2x2 and four seeds), each once, of panels that exist."""
     index = ShardReader.below(data / paths.GRIDS.name).index.reset_index(drop=True)
     table = read_table(data / paths.RANKINGS.name / "instances.parquet")
@@ -133,7 +133,7 @@ def rankings_are_complete(data: Path) -> Finding:
     ]
     repeated = int(table["instance_id"].duplicated().sum())
     unknown = grids_of(table) - set(index["id"])
-    return Finding(
+    return CheckFinding(
         not wrong and not repeated and not unknown and set(counts) == set(index["prompt_id"]),
         f"{len(table)} instances of {len(counts)} prompts; {len(wrong)} prompts with a wrong number, "
         f"{repeated} repeated ids, {len(unknown)} unknown grids",
@@ -142,7 +142,7 @@ def rankings_are_complete(data: Path) -> Finding:
 
 
 @check("ERROR")
-def annotations_order_all_candidates(data: Path) -> Finding:
+def annotations_order_all_candidates(data: Path) -> CheckFinding:
     """Every ranking orders each candidate once (else the next stages wait), and every instance is ranked."""
     instances = read_table(data / paths.RANKINGS.name / "instances.parquet")
     rankings = read_table(data / paths.ANNOTATIONS.name / "rankings.parquet")
@@ -153,7 +153,7 @@ def annotations_order_all_candidates(data: Path) -> Finding:
     invalid = sum(sorted(ranking) != list(range(sizes.get(key, -1))) for key, ranking in rows)
     unranked = len(sizes.keys() - set(rankings["instance_id"]))
     share = "" if not unranked else f" ({unranked / len(sizes):.1%})"
-    return Finding(
+    return CheckFinding(
         not invalid and not unranked,
         f"{len(rankings)} rankings; {invalid} invalid, {unranked} of {len(sizes)} instances unranked{share}",
         {"rankings": len(rankings), "invalid": invalid, "unranked": unranked},
@@ -162,7 +162,7 @@ def annotations_order_all_candidates(data: Path) -> Finding:
 
 
 @check("WARN")
-def annotators_agree(data: Path) -> Finding:
+def annotators_agree(data: Path) -> CheckFinding:
     """Nobody's rankings are doubtful: all agree with the others better than chance."""
     found = read_json(data / paths.ANNOTATIONS.name / "agreement.json")
     people = found["annotators"]
@@ -170,7 +170,7 @@ def annotators_agree(data: Path) -> Finding:
         return skipped(f"nobody ranked anything (annotations.source: {found['source']})")
     doubtful = [f"{one['name']} ({'; '.join(one['doubts'])})" for one in people if one["doubts"]]
     measured = f"Kendall's W {found['kendall_w']:.2f}" if found["kendall_w"] is not None else "no overlap to measure"
-    return Finding(
+    return CheckFinding(
         not doubtful,
         f"{len(people)} annotators, {measured}; doubtful: {', '.join(doubtful) or 'nobody'}",
         {"annotators": len(people), "doubtful": len(doubtful)},
@@ -178,18 +178,18 @@ def annotators_agree(data: Path) -> Finding:
 
 
 @check("WARN")
-def labels_are_balanced(data: Path) -> Finding:
+def labels_are_balanced(data: Path) -> CheckFinding:
     """The larger class of the training pairs exceeds the smaller one by 3% at most."""
     labels = Counter(read_table(data / paths.PAIRS.name / "train.parquet")["label"])
     yes, no = labels["Yes"], labels["No"]
     if not labels:
         return skipped("there are no training pairs")
     passed = min(yes, no) > 0 and max(yes, no) <= min(yes, no) * (1 + IMBALANCE)
-    return Finding(passed, f"{yes} consistent and {no} inconsistent training pairs", {"yes": yes, "no": no})
+    return CheckFinding(passed, f"{yes} consistent and {no} inconsistent training pairs", {"yes": yes, "no": no})
 
 
 @check("ERROR")
-def benchmark_is_held_out(data: Path) -> Finding:
+def benchmark_is_held_out(data: Path) -> CheckFinding:
     """No prompt and no picture of the benchmark occurs in training or validation.
 
     Where the parameters say ``pairs.leakage: report``, as a split by instance needs, it warns and blocks nothing.
@@ -202,7 +202,7 @@ def benchmark_is_held_out(data: Path) -> Finding:
         picture_md5s(ShardReader.below(data / paths.GRIDS.name, pairs).index),
     )
     allowed = read_json(pairs / "summary.json")["leakage"] == "report"
-    return Finding(
+    return CheckFinding(
         not found,
         f"{found}; split by prompt (pairs.split) to have none",
         {"prompts": len(found.prompts), "pictures": len(found.pictures), "train_and_validation": len(found.both)},
@@ -211,7 +211,7 @@ def benchmark_is_held_out(data: Path) -> Finding:
 
 
 @check("ERROR")
-def answers_agree_with_labels(data: Path) -> Finding:
+def answers_agree_with_labels(data: Path) -> CheckFinding:
     """Every answer begins with its label, and gives reasons unless it came so; no pair was lost, and few have none."""
     wrong = missing = answers = failed = 0
     for part in PARTS:
@@ -224,7 +224,7 @@ def answers_agree_with_labels(data: Path) -> Finding:
         answers, failed = answers + len(labelled), failed + len(rejected)
     if not (answers or failed or missing):
         return skipped("there are no pairs to answer")
-    return Finding(
+    return CheckFinding(
         not wrong and not missing and answers > 0 and failed <= FAILED_SHARE * (answers + failed),
         f"{answers} answers, {wrong} contradicting their label; {failed} pairs counted as failed "
         f"(at most {FAILED_SHARE:.0%} may be), {missing} lost",

@@ -30,7 +30,7 @@ class CheckReport:
         return cls(name, True, severity, f"skipped: {reason}", {"skipped": True})
 
 
-class Finding(NamedTuple):
+class CheckFinding(NamedTuple):
     """What a function marked by :func:`check` returns; ``severity`` where it is another than the check's."""
 
     passed: bool
@@ -39,21 +39,21 @@ class Finding(NamedTuple):
     severity: Severity | None = None
 
 
-def skipped(reason: str) -> Finding:
+def skipped(reason: str) -> CheckFinding:
     """Nothing was there to be checked."""
-    return Finding(True, f"skipped: {reason}", {"skipped": True})
+    return CheckFinding(True, f"skipped: {reason}", {"skipped": True})
 
 
-def check(severity: Severity) -> Callable[[Callable[P, Finding]], Callable[P, CheckReport]]:
+def check(severity: Severity) -> Callable[[Callable[P, CheckFinding]], Callable[P, CheckReport]]:
     """Make a check of a function, under its name: a file that cannot be read fails it, with this severity."""
 
-    def decorate(function: Callable[P, Finding]) -> Callable[P, CheckReport]:
+    def decorate(function: Callable[P, CheckFinding]) -> Callable[P, CheckReport]:
         @wraps(function)
         def checked(*args: P.args, **settings: P.kwargs) -> CheckReport:
             try:
                 found = function(*args, **settings)
             except DataError as error:
-                found = Finding(False, str(error), {})
+                found = CheckFinding(False, str(error), {})
             return CheckReport(
                 function.__name__, found.passed, found.severity or severity, found.description, found.metadata
             )

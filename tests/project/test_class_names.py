@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.parametrize("rooms", [("paco_core", "pipelines"), ("packages/dvc-project", "packages/dagster-dvc")])
+@pytest.mark.parametrize("rooms", [("paco_core", "pipelines", "zoo"), ("packages/dvc-project", "packages/dagster-dvc")])
 def test_no_two_public_classes_share_a_name(rooms: tuple[str, ...]) -> None:
     places: dict[str, list[str]] = {}
     for path in sorted(path for room in rooms for path in (ROOT / room).rglob("*.py")):
