@@ -32,6 +32,9 @@ HOST = "127.0.0.1"
 GRACE_SECONDS = 15.0
 PATIENCE_SECONDS = 300.0  # a busy machine takes long to import things
 POLL_SECONDS = 0.1
+# The process that holds the definitions ends when the code server has not called it for so long, and Dagster shows an
+# empty graph from then on: Dagster's 30 s pass on a busy machine, or while a laptop sleeps.
+HEARTBEAT_SECONDS = 24 * 3600
 LOCATION, DEFINITIONS = "paco", "pipelines.definitions"  # as in workspace.yaml
 
 
@@ -82,6 +85,7 @@ def servers(root: Path, dagster_port: int, mlflow_port: int, runtime: Path) -> l
     location = {"grpc_server": {"socket": str(code), "location_name": LOCATION}}
     workspace.write_text(yaml.safe_dump({"load_from": [location]}))
     holds = ["-m", DEFINITIONS, "--location-name", LOCATION, "--inject-env-vars-from-instance", "--socket", str(code)]
+    holds += ["--heartbeat-ttl", str(HEARTBEAT_SECONDS)]
     serves = [*python, "dagster", "code-server", "start", *holds, "--log-level", "warning"]
     page = ["--workspace", str(workspace), "--host", HOST, "--port", str(dagster_port)]
     # It warns, on a new instance, that it passes over older events, of which there are none.

@@ -17,7 +17,7 @@ look at
   paco tables                   the benchmarks' tables beside the published ones
   dvc dag                       the graph in the terminal
   git add . && git commit -m "First run"     keep it: later runs are compared with it
-  dvc metrics diff              every metric of every stage, compared with the committed run
+  dvc metrics diff              after a later run: every metric that differs from the committed one
   dvc exp run -S policies.recipes.flux_t2is.noise_level=0.9     change a parameter: only what depends on it runs again
 """.rstrip()
 

@@ -204,7 +204,7 @@ def benchmark_is_held_out(data: Path) -> CheckFinding:
     allowed = read_json(pairs / "summary.json")["leakage"] == "report"
     return CheckFinding(
         not found,
-        f"{found}; split by prompt (pairs.split) to have none",
+        f"{found}; split by prompt (pairs.split) to have none" if found else str(found),
         {"prompts": len(found.prompts), "pictures": len(found.pictures), "train_and_validation": len(found.both)},
         "WARN" if allowed else "ERROR",
     )

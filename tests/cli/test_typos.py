@@ -59,6 +59,22 @@ def test_an_unknown_verb_is_answered_with_the_nearest(
     )
 
 
+@pytest.mark.parametrize(
+    ("words", "near"),
+    [
+        (["score", "a.png", "b.png", "--tabel", "pairs.csv"], "--table"),
+        (["checkpoints", "--jsn"], "--json"),
+        (["zoo", "build", "--hlp"], "--help"),
+    ],
+)
+def test_an_unknown_option_is_answered_with_the_nearest_of_its_verb(
+    words: list[str], near: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        parser().parse_args(words)
+    assert end.value.code == 2 and capsys.readouterr().err.rstrip().endswith(f", did you mean '{near}'?")
+
+
 def test_what_resembles_nothing_is_answered_with_all(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         parser().parse_args(["frobnicate"])
