@@ -13,8 +13,8 @@ from paco_core.data.records.records import PromptRecord
 from paco_core.data.records.subfigures import cut
 from paco_core.grpo.rollout import Sampling, rollout
 from paco_core.grpo.scoring import Scores, Scoring
-from paco_core.grpo.sizes import Page, buckets
-from paco_core.grpo.stories import Prompts, paint_page
+from paco_core.grpo.sizes import Canvas, buckets
+from paco_core.grpo.stories import EncodedPrompts, paint_page
 from paco_core.io.pictures import in_a_row
 from paco_core.policies.base import NoiseKey, Policy, Size
 from paco_core.rewards.aggregation import aggregate
@@ -49,7 +49,7 @@ class Evaluator:
     policy: Policy
     recipe: PolicyRecipe
     records: Sequence[PromptRecord]
-    prompts: Prompts
+    prompts: EncodedPrompts
     scoring: Scoring
     gold: Gold | None = None
     processes: Processes = field(default_factory=Processes)
@@ -84,7 +84,7 @@ class Evaluator:
         """Pictures and scores in the order of ``rows``; batches hold one size and are shared out to the processes."""
         keys = [NoiseKey(record.idx, 0, seed) for record in self.records for seed in self.recipe.eval_seeds]
         rule, multiple, before = self.recipe.record_size, self.policy.multiple, self.prompts.predecessors
-        pages = [Page.of(record, side, rule, multiple, before) for record in owners]
+        pages = [Canvas.of(record, side, rule, multiple, before) for record in owners]
         most = self.recipe.eval_batch or self.recipe.rollout_batch
         together = len(self.recipe.eval_seeds) if self.scoring.groupwise else 1
         # On processors batches, and with them the last bits, do not depend on the number of processes.

@@ -11,7 +11,7 @@ from paco_core.config.params import PolicyRecipe
 from paco_core.data.records.edit_records import EditRecord
 from paco_core.data.records.records import PromptRecord
 from paco_core.grpo.figures import reference_files
-from paco_core.grpo.sizes import Page, pages_of
+from paco_core.grpo.sizes import Canvas, pages_of
 from paco_core.grpo.stories import panel_texts
 from paco_core.io.model_licence import base_front
 from paco_core.io.precision import weights_format
@@ -118,7 +118,7 @@ def _example(recipe: PolicyRecipe, policy: Policy, record: PromptRecord, place: 
     return "\n".join([*imports, "", *lines])
 
 
-def _story(record: PromptRecord, before: int, page: Page, panel: str) -> list[str]:
+def _story(record: PromptRecord, before: int, page: Canvas, panel: str) -> list[str]:
     """Python that paints panel after panel, each by ``panel``, and puts them into one picture."""
     (rows, columns), (high, wide) = page.grid, page.part_size
     return [

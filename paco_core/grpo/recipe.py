@@ -25,7 +25,7 @@ from paco_core.grpo.prompt_split import PromptSplit
 from paco_core.grpo.sampler import Sampler
 from paco_core.grpo.scoring import Scoring, groupwise
 from paco_core.grpo.sizes import pages_of, refuse_sizes, token_pixels
-from paco_core.grpo.stories import Prompts, texts_of
+from paco_core.grpo.stories import EncodedPrompts, texts_of
 from paco_core.grpo.trainer import Trainer
 from paco_core.grpo.training_key import training_key
 from paco_core.io import paths
@@ -164,7 +164,7 @@ def assemble(
 
 def _prompts(
     recipe: PolicyRecipe, policy: Policy, split: PromptSplit, records: Sequence[PromptRecord], sides: Sequence[int]
-) -> tuple[Prompts, list[str]]:
+) -> tuple[EncodedPrompts, list[str]]:
     """Prompts, and the reference pictures of each edit at the sizes of its own pictures.
 
     Also the digests of these pictures.
@@ -172,7 +172,7 @@ def _prompts(
     references = None if split.reference is None else [split.reference(record) for record in records]
     sizes = [_sizes(recipe, policy, [record], sides) for record in records] if policy.edits else []
     before, length = predecessors_of(recipe), recipe.max_sequence_length
-    prompts = Prompts.of(policy, records, before, length, recipe.guidance, references, sizes)
+    prompts = EncodedPrompts.of(policy, records, before, length, recipe.guidance, references, sizes)
     return prompts, reference_digests(references or ())
 
 

@@ -17,8 +17,8 @@ from paco_core.grpo.experience import Bucket
 from paco_core.grpo.objectives import Objective
 from paco_core.grpo.rollout import NoisyStep, Sampling, rollout
 from paco_core.grpo.scoring import Scores, Scoring
-from paco_core.grpo.sizes import Page, buckets
-from paco_core.grpo.stories import Part, Prompts, paint_page, part_key, starts
+from paco_core.grpo.sizes import Canvas, buckets
+from paco_core.grpo.stories import EncodedPrompts, Part, paint_page, part_key, starts
 from paco_core.policies.base import NoiseKey, Policy, Size
 from paco_core.policies.encoded import Encoded
 from paco_core.training.processes import Processes
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 class Batch:
     """Samples rolled out together: their page and their places in the epoch."""
 
-    page: Page
+    page: Canvas
     places: list[int]
 
 
@@ -62,7 +62,7 @@ class Sampler:
         policy: Policy,
         recipe: PolicyRecipe,
         records: Sequence[PromptRecord],
-        prompts: Prompts,
+        prompts: EncodedPrompts,
         objective: Objective,
         scoring: Scoring,
         processes: Processes,
@@ -73,9 +73,9 @@ class Sampler:
         sizes = {self._page(record).part_size for record in records}
         self._sampling = {size: self._sampling_of(size) for size in sizes}
 
-    def _page(self, record: PromptRecord) -> Page:
+    def _page(self, record: PromptRecord) -> Canvas:
         recipe = self.recipe
-        return Page.of(record, recipe.train_size, recipe.record_size, self.policy.multiple, self.prompts.predecessors)
+        return Canvas.of(record, recipe.train_size, recipe.record_size, self.policy.multiple, self.prompts.predecessors)
 
     def _sampling_of(self, size: Size) -> Sampling:
         recipe = self.recipe
@@ -205,7 +205,7 @@ class Sampler:
 
     def _bucket(
         self,
-        page: Page,
+        page: Canvas,
         part: int,
         sampling: Sampling,
         first: Sequence[int],

@@ -50,14 +50,14 @@ def _step(multiple: int, count: int, *, apart: bool) -> int:
 
 
 @dataclass(frozen=True)
-class Page:
+class Canvas:
     """Height and width of a picture, and the rows and columns of parts in which it is painted; 1 x 1 = at once."""
 
     size: Size
     grid: tuple[int, int] = (1, 1)
 
     @classmethod
-    def of(cls, record: PromptRecord, side: int, rule: RecordSize, multiple: int, predecessors: int) -> Page:
+    def of(cls, record: PromptRecord, side: int, rule: RecordSize, multiple: int, predecessors: int) -> Canvas:
         """As :func:`picture_size`; ``predecessors`` 0 = all panels are painted at once."""
         size = picture_size(record, side, rule, multiple, apart=predecessors > 0)
         return cls(size, record.grid if predecessors else (1, 1))
@@ -72,10 +72,10 @@ class Page:
         return self.size[0] // self.grid[0], self.size[1] // self.grid[1]
 
 
-def pages_of(recipe: PolicyRecipe, records: Iterable[PromptRecord], side: int, multiple: int) -> list[Page]:
+def pages_of(recipe: PolicyRecipe, records: Iterable[PromptRecord], side: int, multiple: int) -> list[Canvas]:
     """The page of each record's picture, ``side`` as of :func:`picture_size`."""
     before = predecessors_of(recipe)
-    return [Page.of(record, side, recipe.record_size, multiple, before) for record in records]
+    return [Canvas.of(record, side, recipe.record_size, multiple, before) for record in records]
 
 
 #: Pixels that a token of the families' public models is high and wide.

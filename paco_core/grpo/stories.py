@@ -13,7 +13,7 @@ from PIL import Image as pil
 
 from paco_core.data.records import prompt_text
 from paco_core.grpo.rollout import Sampling, Trajectory, rollout
-from paco_core.grpo.sizes import Page
+from paco_core.grpo.sizes import Canvas
 from paco_core.policies.base import NoiseKey, Policy, Size
 from paco_core.policies.encoded import Encoded
 
@@ -31,12 +31,12 @@ def panel_texts(record: PromptRecord) -> list[str]:
 
 
 def texts_of(record: PromptRecord, predecessors: int) -> list[str]:
-    """The texts that a picture is painted from: its prompt, or of a story (:class:`Prompts`) that of each panel."""
+    """What a picture is painted from: its prompt, or of a story (:class:`EncodedPrompts`) the text of each panel."""
     return panel_texts(record) if predecessors else [record.prompt]
 
 
 @dataclass(frozen=True)
-class Prompts:
+class EncodedPrompts:
     """Encoded prompts: a row for each part of each picture, picture after picture.
 
     Attributes:
@@ -58,7 +58,7 @@ class Prompts:
         guidance: float,
         references: Sequence[References] | None = None,
         sizes: Sequence[Sequence[Size]] = (),
-    ) -> Prompts:
+    ) -> EncodedPrompts:
         """Encode the prompts of records; see :meth:`Policy.encode`."""
         texts = [texts_of(record, predecessors) for record in records]
         flat = [text for own in texts for text in own]
@@ -91,7 +91,7 @@ def starts(counts: Sequence[int]) -> list[int]:
     return found
 
 
-def part_key(key: NoiseKey, part: int, page: Page) -> NoiseKey:
+def part_key(key: NoiseKey, part: int, page: Canvas) -> NoiseKey:
     """Names the noise of a part: that of a prompt ``<id>-<part>``."""
     return key if page.parts == 1 else replace(key, prompt_id=f"{key.prompt_id}-{part}")
 
@@ -107,7 +107,12 @@ class Part:
 
 
 def paint_page(
-    policy: Policy, prompts: Prompts, rows: Sequence[int], keys: Sequence[NoiseKey], sampling: Sampling, page: Page
+    policy: Policy,
+    prompts: EncodedPrompts,
+    rows: Sequence[int],
+    keys: Sequence[NoiseKey],
+    sampling: Sampling,
+    page: Canvas,
 ) -> tuple[list[Image], list[Part]]:
     """Paint pictures of one page, part by part.
 

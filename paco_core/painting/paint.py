@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from paco_core.data.records.records import PromptRecord
 from paco_core.grpo.rollout import Sampling
-from paco_core.grpo.sizes import Page, buckets
-from paco_core.grpo.stories import Prompts, paint_page, texts_of
+from paco_core.grpo.sizes import Canvas, buckets
+from paco_core.grpo.stories import EncodedPrompts, paint_page, texts_of
 from paco_core.io.answer import plain
 from paco_core.io.contact_sheet import contact_sheet
 from paco_core.io.files import DataError, write_json
@@ -66,10 +66,10 @@ def paint(
             (of which the noise is made), prompt, height, width, seed, steps, guidance, whether before or after
             training, and the pixels of its references; who paints holds the rest (:func:`.cases.painter`).
     """
-    pages = [Page.of(record, size, record_size, policy.multiple, predecessors) for record in records]
+    pages = [Canvas.of(record, size, record_size, policy.multiple, predecessors) for record in records]
     references = None if reference is None else [reference(record) for record in records]
     sizes = [[page.size] for page in pages] if policy.edits else ()
-    prompts = Prompts.of(policy, records, predecessors, max_sequence_length, guidance, references, sizes)
+    prompts = EncodedPrompts.of(policy, records, predecessors, max_sequence_length, guidance, references, sizes)
     lost = of_records(policy.cut, records, partial(texts_of, predecessors=predecessors))
     edited = [[] for _ in records] if references is None else [[name] for name in reference_digests(references)]
     asked = [
@@ -92,7 +92,12 @@ def paint(
 
 
 def _paint(
-    policy: Policy, prompts: Prompts, rows: Sequence[int], keys: Sequence[NoiseKey], sampling: Sampling, page: Page
+    policy: Policy,
+    prompts: EncodedPrompts,
+    rows: Sequence[int],
+    keys: Sequence[NoiseKey],
+    sampling: Sampling,
+    page: Canvas,
 ) -> Sequence[Image]:
     return paint_page(policy, prompts, rows, keys, sampling, page)[0]
 

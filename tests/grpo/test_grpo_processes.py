@@ -186,12 +186,12 @@ def test_an_uneven_split_names_valid_numbers(tmp_path: Path) -> None:
     from paco_core.grpo.objectives import TransitionObjective
     from paco_core.grpo.sampler import Sampler
     from paco_core.grpo.scoring import Scoring
-    from paco_core.grpo.stories import Prompts
+    from paco_core.grpo.stories import EncodedPrompts
 
     encoded, records = policy.encode(["a"] * 8, 8), [record(n) for n in range(8)]
     with Scoring({"b": Brightness()}) as scoring:
         objective = TransitionObjective(policy, rule)
-        sampler = Sampler(policy, rule, records, Prompts(encoded, range(8)), objective, scoring, alone_of(2))
+        sampler = Sampler(policy, rule, records, EncodedPrompts(encoded, range(8)), objective, scoring, alone_of(2))
         rows = [row for row in range(4) for _ in range(6)]  # 24 samples in batches of 8: three
         keys = [base.NoiseKey("p", n, 0) for n in range(24)]
         with pytest.raises(DataError, match=r"3 rollout batches.*among 2 processes; valid numbers.*: \[1, 3\]"):
@@ -205,7 +205,7 @@ def test_a_groupwise_reward_needs_whole_groups_on_a_process() -> None:
     from paco_core.grpo.objectives import TransitionObjective
     from paco_core.grpo.sampler import Sampler
     from paco_core.grpo.scoring import Scoring
-    from paco_core.grpo.stories import Prompts
+    from paco_core.grpo.stories import EncodedPrompts
 
     policy = ToyPolicy()
     with Scoring({"b": Grouped()}) as scoring, pytest.raises(DataError, match="splits groups of 6.*choose 6"):
@@ -213,7 +213,7 @@ def test_a_groupwise_reward_needs_whole_groups_on_a_process() -> None:
             policy,
             recipe(),
             [record(0)],
-            Prompts(policy.encode(["a"], 8), [0]),
+            EncodedPrompts(policy.encode(["a"], 8), [0]),
             TransitionObjective(policy, recipe()),
             scoring,
             alone_of(2),

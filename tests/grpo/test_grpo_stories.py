@@ -18,8 +18,8 @@ from paco_core.data.records.prompt_text import from_theme
 from paco_core.data.records.records import PromptRecord
 from paco_core.grpo.model_card import model_card
 from paco_core.grpo.rollout import Sampling, rollout
-from paco_core.grpo.sizes import Page, refuse_sizes
-from paco_core.grpo.stories import Prompts, composed, paint_page, panel_texts
+from paco_core.grpo.sizes import Canvas, refuse_sizes
+from paco_core.grpo.stories import EncodedPrompts, composed, paint_page, panel_texts
 from paco_core.io.files import DataError
 from paco_core.painting.paint import paint_sizes
 from paco_core.policies import base
@@ -63,8 +63,8 @@ def arrays(pictures: list[Image.Image]) -> np.ndarray:
 
 
 def painted(policy: Any, record: PromptRecord, predecessors: int) -> tuple[list[Image.Image], list[Any]]:
-    page = Page.of(record, 2 * SIDE, "aspect", policy.multiple, predecessors)
-    prompts = Prompts.of(policy, [record], predecessors, WINDOW, 4.0)
+    page = Canvas.of(record, 2 * SIDE, "aspect", policy.multiple, predecessors)
+    prompts = EncodedPrompts.of(policy, [record], predecessors, WINDOW, 4.0)
     return paint_page(policy, prompts, [0, 0], KEYS, Sampling.of(policy, page.part_size, 3, 4.0), page)
 
 
@@ -139,9 +139,9 @@ def test_the_example_on_a_card_paints_the_story(model: Path, tmp_path: Path, mon
     assert '`NoiseKey("prompt id-panel", 0, seed)' in card
     monkeypatch.chdir(tmp_path)
     exec(compile(card.split("```python\n")[1].split("```")[0], "card", "exec"), {})
-    prompts = Prompts.of(policy, [record], 2, WINDOW, recipe.guidance)
+    prompts = EncodedPrompts.of(policy, [record], 2, WINDOW, recipe.guidance)
     sampling = Sampling.of(policy, (SIDE, SIDE), 3, recipe.guidance)
-    page = Page((2 * SIDE, 2 * SIDE), (2, 2))
+    page = Canvas((2 * SIDE, 2 * SIDE), (2, 2))
     images, _ = paint_page(policy, prompts, [0], [Zero("story", 0, 0)], sampling, page)
     assert np.abs(arrays(images) - arrays([Image.open("painted.png")])).max() <= 2
 

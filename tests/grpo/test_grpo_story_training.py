@@ -66,9 +66,9 @@ def stories(layouts: Sequence[str] = ("1x3",), **changes: Any) -> Trainer:
 
 
 @pytest.mark.parametrize("layouts", [("1x3",), ("2x2", "1x3")])
-def test_all_panels_of_a_story_have_its_advantage(layouts: Sequence[str]) -> None:
+def test_all_panels_of_a_story_have_its_advantage(tmp_path: Path, layouts: Sequence[str]) -> None:
     made = stories(layouts)
-    with made.epochs.open():
+    with made.epochs.open(tmp_path):
         found, figures, _ = made.epochs.gather(0)
     assert found.first is not None and len(found.first) == 4 * 6 + 1
     panels = np.diff(found.first)
@@ -91,7 +91,7 @@ def test_a_trained_pass_sees_what_the_rollout_saw(tmp_path: Path) -> None:
     outcome = stories(("2x2", "1x3")).run(tmp_path / "out", tmp_path / "checkpoints")
     assert max(row["update/ratio_gap"] for row in outcome.rows[1:]) < 1e-6
     made = stories()
-    with made.epochs.open():
+    with made.epochs.open(tmp_path):
         found, *_ = made.epochs.gather(0)
     rows = [dict(row) for row in found.encoded.rows]
     name = sized("reference", (PANEL, PANEL))

@@ -113,7 +113,7 @@ def test_a_plan_counts_the_panels_of_stories(repository: Path) -> None:
     one_by_one.policies.recipes["klein"] = rule
     records = trained_on(one_by_one, rule, repository)
     assert {record.layout for record in records} == {"2x2"} and set(parts_of(rule, records)) == {4}
-    whole, panels = (Workload.of(params, "klein", records) for params in (at_once, one_by_one))
+    whole, panels = (Workload.from_params(params, "klein", records) for params in (at_once, one_by_one))
     assert (panels.rollout_passes, panels.trained_passes) == (4 * whole.rollout_passes, 4 * whole.trained_passes)
     assert panels.micro_batches == 4 * whole.micro_batches and panels.images_an_epoch == whole.images_an_epoch
     found, words = KNOWN[MODEL.format("4B")], rule.max_sequence_length
