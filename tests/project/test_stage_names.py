@@ -26,6 +26,9 @@ SECTION, TASK = "a section of params.yaml", "a task"
 TEXT = re.compile(r"(\w+)(?:@\S*)?|data/(\w+)(?:/\S*)?")
 #: Different things of the same name, by file.
 DIFFERENT = {
+    "examples/rounds.py": dict.fromkeys(
+        ("diverse_prompts", "edit_prompts", "grids", "pairs", "policies", "prompts", "t2is"), SECTION
+    ),
     "paco_core/benchmarks/gedit.py": {"edits": COLUMN},
     "paco_core/benchmarks/viescore.py": {"edits": COLUMN},
     "paco_core/cli/arguments.py": {"code": "a verb", "gedit": "a public format, GEdit-Bench"},
