@@ -63,7 +63,7 @@ def test_an_unknown_verb_is_answered_with_the_nearest(
     ("words", "near"),
     [
         (["score", "a.png", "b.png", "--tabel", "pairs.csv"], "--table"),
-        (["checkpoints", "--jsn"], "--json"),
+        (["plan", "flux_t2is", "--proceses", "2"], "--processes"),
         (["zoo", "build", "--hlp"], "--help"),
     ],
 )
