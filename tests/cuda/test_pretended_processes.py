@@ -96,13 +96,13 @@ def work(model: Path, out: Path, environment: dict[str, str], epochs: int = 2) -
         processes=processes,
     )  # fmt: skip
     painted: list[int] = []
-    real = evaluation.rollout
+    real = evaluation.paint_page
 
-    def counted(policy: Any, encoded: Any, rows: Any, *args: Any) -> Any:
+    def counted(policy: Any, prompts: Any, rows: Any, *args: Any) -> Any:
         painted.append(len(rows))
-        return real(policy, encoded, rows, *args)
+        return real(policy, prompts, rows, *args)
 
-    with mock.patch.object(evaluation, "rollout", counted):
+    with mock.patch.object(evaluation, "paint_page", counted):
         outcome = made.run(out, out / "checkpoint")
     transformer: Any = made.learner.policy.transformer  # type: ignore[attr-defined]
     held = {type(p).__name__ for name, p in transformer.named_parameters() if "lora_" not in name}
