@@ -198,7 +198,7 @@ def test_pictures_that_are_added_are_scored_with_reasons(page: Page) -> None:
     # What is no picture is refused with its name, and nothing else is lost.
     drop(page, "#tab-score", b"<svg xmlns='http://www.w3.org/2000/svg' onload='alert(1)'/>")
     expect(page.locator("#score .fault")).to_contain_text(
-        "dropped.png was not taken: this picture: not a readable picture: not one of PNG"
+        "dropped.png was not taken: not a readable picture: not one of PNG"
     )
     assert page.locator("#tray li").count() == 3
     page.locator("#tray .away").first.click()

@@ -18,10 +18,11 @@ from fastapi import FastAPI
 from hypothesis import strategies as st
 from PIL import Image
 from serving_fakes import NAME, listening
-from test_serving_app import GOOD, png, request, url_of
+from test_serving_app import GOOD, request, url_of
 from verdicts import Ledger
 
 from paco_core.io.files import write_json
+from paco_core.io.shards import encode_png
 from paco_core.reward_model.scorer import Scorer
 from paco_core.serving.engines.answering import Answerer
 from paco_core.serving.engines.transformers_app import ModelServer, build_app
@@ -239,7 +240,7 @@ def test_other_peoples_pages(door: tuple[str, str], ledger: Ledger) -> None:
 
 def test_limits_of_the_model(server: str, ledger: Ledger) -> None:
     """What the protocol allows and the model cannot do: a cause, and no made-up score."""
-    thin, long = url_of(png(Image.new("RGB", (4, 2000)))), "same " * 3000
+    thin, long = url_of(encode_png(Image.new("RGB", (4, 2000)))), "same " * 3000
     with ledger.row("beyond the model", "reward server", hostile=True) as row:
         for what, given in (
             ("a picture 500 times as high as wide", request([GOOD, thin])),

@@ -38,7 +38,7 @@ def parser_of(path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch) -> 
     def found(self: argparse.ArgumentParser, *_: Any, **__: Any) -> NoReturn:
         raise Found(self)
 
-    monkeypatch.setattr(argparse.ArgumentParser, "parse_args", found)
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_known_args", found)  # which every way of parsing calls
     monkeypatch.setattr(sys, "argv", [str(path)])
     module = ".".join(path.relative_to(repository).with_suffix("").parts)
     with warnings.catch_warnings(), pytest.raises(Found) as ended:

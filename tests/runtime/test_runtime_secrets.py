@@ -197,7 +197,7 @@ def test_the_servers_of_the_pages_get_the_store_by_their_environment(
     servers = {server.name: server for server in ui.servers(tmp_path, 3000, 5000, tmp_path)}
     words = [word for server in servers.values() for word in (*server.command, *server.before)]
     assert not [word for word in words if PASSWORD in word]
-    assert servers["MLflow"].environment == {"MLFLOW_BACKEND_STORE_URI": uri}
+    assert servers["MLflow"].environment["MLFLOW_BACKEND_STORE_URI"] == uri
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"https://me:{PASSWORD}@mlflow.example.org")
     assert "MLflow" not in [server.name for server in ui.servers(tmp_path, 3000, 5000, tmp_path)]
     assert os.environ["MLFLOW_TRACKING_URI"] == "https://mlflow.example.org"

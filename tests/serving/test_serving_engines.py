@@ -21,6 +21,7 @@ from carriers import carriers, drawing
 from PIL import Image
 
 from paco_core.config.params import load
+from paco_core.io.shards import encode_png
 from paco_core.reward_model.golden import read_golden, write_golden
 from paco_core.reward_model.instructions import render
 from paco_core.reward_model.scorer import Scorer
@@ -194,7 +195,7 @@ def test_one_data_url_is_one_picture_to_every_engine(served: RewardEndpoint, fol
     found = []
     for data, _ in files.values():
         url = "data:image/png;base64," + base64.b64encode(data).decode()
-        body = app.request([url, app.url_of(app.png(drawing()))], question, model=served.model, top_logprobs=20)
+        body = app.request([url, app.url_of(encode_png(drawing()))], question, model=served.model, top_logprobs=20)
         status, answer = app.post(served.url, {**body, "temperature": 0}, **app.JSON)
         assert status == 200, answer
         tokens = {

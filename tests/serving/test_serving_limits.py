@@ -18,10 +18,11 @@ from typing import Any
 import pytest
 from PIL import Image
 from serving_fakes import NAME, FakeModel, Scripted, completion, listening, panel, queries, reply, served
-from test_serving_app import GOOD, JSON, png, post, request, url_of
+from test_serving_app import GOOD, JSON, post, request, url_of
 from waiting import until
 
 from paco_core.io import connections
+from paco_core.io.shards import encode_png
 from paco_core.reward_model.yes_probability import PairQuery
 from paco_core.serving import guard
 from paco_core.serving.budget import Budget
@@ -109,7 +110,7 @@ def test_others_are_answered_while_a_picture_is_decoded(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(pictures, "decode", slow)
     with served(FakeModel()) as (url, _), ThreadPoolExecutor(1) as pool:
-        large = url_of(png(Image.new("L", (512, 512))))
+        large = url_of(encode_png(Image.new("L", (512, 512))))
         asked = pool.submit(send, url, request([large, large]))
         try:
             assert begun.wait(LIMIT_S)
@@ -125,7 +126,7 @@ def test_others_are_answered_while_a_picture_is_decoded(monkeypatch: pytest.Monk
 def test_without_room_for_its_pictures_a_request_is_sent_away_and_may_come_again() -> None:
     model, room = Held(), 2 * 8 * 8
     with served(model, max_batch=1, pictures=DecodedPictures(pixels=room, wait_s=0.2)) as (url, state):
-        pair, other = ([url_of(png(panel(n))) for n in numbers] for numbers in ((1, 2), (3, 4)))
+        pair, other = ([url_of(encode_png(panel(n))) for n in numbers] for numbers in ((1, 2), (3, 4)))
         with ThreadPoolExecutor(2) as pool:
             first = pool.submit(send, url, request(pair))
             until(lambda: bool(model.batches))
@@ -150,11 +151,11 @@ def test_the_client_tries_again_where_a_server_is_busy() -> None:
 
 
 def test_a_broken_picture_leaves_its_room_to_others() -> None:
-    broken = base64.b64decode(url_of(png(Image.effect_noise((8, 8), 90))).partition(",")[2])[:-30]
+    broken = base64.b64decode(url_of(encode_png(Image.effect_noise((8, 8), 90))).partition(",")[2])[:-30]
     with served(FakeModel(), pictures=DecodedPictures(pixels=2 * 8 * 8, wait_s=5)) as (url, state):
         for _ in range(3):
             assert send(url, request([GOOD, url_of(broken)]))[0] == 400
-        assert send(url, request([url_of(png(panel(1))), url_of(png(panel(2)))]))[0] == 200
+        assert send(url, request([url_of(encode_png(panel(1))), url_of(encode_png(panel(2)))]))[0] == 200
         assert state.pictures.pixels == 2 * 8 * 8
 
 

@@ -15,9 +15,10 @@ from typing import Any
 import openai
 import pytest
 from serving_fakes import NAME, FakeModel, listening, panel, served, true_score
-from test_serving_app import GOOD, png, post, url_of
+from test_serving_app import GOOD, post, url_of
 
 from paco_core.config.params import load
+from paco_core.io.shards import encode_png
 from paco_core.serving.servers.endpoint import RewardEndpoint
 from paco_core.serving.servers.gateway import Gateway, build_app
 
@@ -25,7 +26,7 @@ THEME = (
     'Given two subfigures generated based on the theme: "a red cat", do the two images maintain consistency '
     'in terms of style, logic and identity? Answer "Yes" and "No" first, and then provide detailed reasons.'
 )
-PICTURES = [url_of(png(panel(number))) for number in (3, 4)]
+PICTURES = [url_of(encode_png(panel(number))) for number in (3, 4)]
 
 
 def official(model: str, pictures: list[str], text: str = THEME) -> dict[str, Any]:
