@@ -149,9 +149,10 @@ class Workload:
 
 def _prompts_met(recipe: PolicyRecipe, prompts: int) -> int:
     """Prompts that any epoch trains on, of those there are; of unknown ones as many as all epochs deal out."""
-    count, epochs = recipe.prompts_per_epoch, range(recipe.epochs)
+    count, before = recipe.prompts_per_epoch, recipe.epochs_before
     if prompts < count:
         return count * recipe.epochs
+    epochs = range(before, before + recipe.epochs)
     return len({row for epoch in epochs for row in prompts_of_epoch(prompts, count, epoch, recipe.seed)})
 
 
