@@ -84,7 +84,7 @@ class Evaluator:
         """Pictures and scores in the order of ``rows``; batches hold one size and are shared out to the processes."""
         keys = [NoiseKey(record.idx, 0, seed) for record in self.records for seed in self.recipe.eval_seeds]
         rule, multiple, before = self.recipe.record_size, self.policy.multiple, self.prompts.predecessors
-        pages = [Canvas.of(record, side, rule, multiple, before) for record in owners]
+        pages = [Canvas.from_record(record, side, rule, multiple, before) for record in owners]
         most = self.recipe.eval_batch or self.recipe.rollout_batch
         together = len(self.recipe.eval_seeds) if self.scoring.groupwise else 1
         # On processors batches, and with them the last bits, do not depend on the number of processes.

@@ -172,7 +172,7 @@ def _prompts(
     references = None if split.reference is None else [split.reference(record) for record in records]
     sizes = [_sizes(recipe, policy, [record], sides) for record in records] if policy.edits else []
     before, length = predecessors_of(recipe), recipe.max_sequence_length
-    prompts = EncodedPrompts.of(policy, records, before, length, recipe.guidance, references, sizes)
+    prompts = EncodedPrompts.from_records(policy, records, before, length, recipe.guidance, references, sizes)
     return prompts, reference_digests(references or ())
 
 

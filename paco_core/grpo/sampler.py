@@ -75,7 +75,9 @@ class Sampler:
 
     def _page(self, record: PromptRecord) -> Canvas:
         recipe = self.recipe
-        return Canvas.of(record, recipe.train_size, recipe.record_size, self.policy.multiple, self.prompts.predecessors)
+        return Canvas.from_record(
+            record, recipe.train_size, recipe.record_size, self.policy.multiple, self.prompts.predecessors
+        )
 
     def _sampling_of(self, size: Size) -> Sampling:
         recipe = self.recipe

@@ -57,7 +57,7 @@ class Canvas:
     grid: tuple[int, int] = (1, 1)
 
     @classmethod
-    def of(cls, record: PromptRecord, side: int, rule: RecordSize, multiple: int, predecessors: int) -> Canvas:
+    def from_record(cls, record: PromptRecord, side: int, rule: RecordSize, multiple: int, predecessors: int) -> Canvas:
         """As :func:`picture_size`; ``predecessors`` 0 = all panels are painted at once."""
         size = picture_size(record, side, rule, multiple, apart=predecessors > 0)
         return cls(size, record.grid if predecessors else (1, 1))
@@ -75,7 +75,7 @@ class Canvas:
 def pages_of(recipe: PolicyRecipe, records: Iterable[PromptRecord], side: int, multiple: int) -> list[Canvas]:
     """The page of each record's picture, ``side`` as of :func:`picture_size`."""
     before = predecessors_of(recipe)
-    return [Canvas.of(record, side, recipe.record_size, multiple, before) for record in records]
+    return [Canvas.from_record(record, side, recipe.record_size, multiple, before) for record in records]
 
 
 #: Pixels that a token of the families' public models is high and wide.

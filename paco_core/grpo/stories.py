@@ -49,7 +49,7 @@ class EncodedPrompts:
     predecessors: int = 0
 
     @classmethod
-    def of(
+    def from_records(
         cls,
         policy: Policy,
         records: Sequence[PromptRecord],

@@ -66,16 +66,23 @@ def paint(
             (of which the noise is made), prompt, height, width, seed, steps, guidance, whether before or after
             training, and the pixels of its references; who paints holds the rest (:func:`.cases.painter`).
     """
-    pages = [Canvas.of(record, size, record_size, policy.multiple, predecessors) for record in records]
+    pages = [Canvas.from_record(record, size, record_size, policy.multiple, predecessors) for record in records]
     references = None if reference is None else [reference(record) for record in records]
     sizes = [[page.size] for page in pages] if policy.edits else ()
-    prompts = EncodedPrompts.of(policy, records, predecessors, max_sequence_length, guidance, references, sizes)
+    prompts = EncodedPrompts.from_records(
+        policy, records, predecessors, max_sequence_length, guidance, references, sizes
+    )
     lost = of_records(policy.cut, records, partial(texts_of, predecessors=predecessors))
     edited = [[] for _ in records] if references is None else [[name] for name in reference_digests(references)]
     asked = [
         [record.idx, record.prompt, when, steps, guidance, *digests]
         for record, digests in zip(records, edited, strict=True)
     ]
+
+    def now(part: Sequence[tuple[int, int]], sampling: Sampling, page: Canvas) -> list[Image]:
+        keys = [NoiseKey(records[row].idx, 0, seed) for row, seed in part]
+        return paint_page(policy, prompts, [row for row, _ in part], keys, sampling, page)[0]
+
     for page, rows in buckets(pages).items():
         sampling = Sampling.of(policy, page.part_size, steps, guidance)
         cases = [(row, seed) for row in rows for seed in seeds]
@@ -83,23 +90,12 @@ def paint(
         batch = pictures_a_pass(page.part_size, references=beside, words=max_sequence_length)
         for start in range(0, len(cases), batch):
             part = cases[start : start + batch]
-            keys = [NoiseKey(records[row].idx, 0, seed) for row, seed in part]
-            now = partial(_paint, policy, prompts, [row for row, _ in part], keys, sampling, page)
-            images = now() if kept is None else kept.batch([[*asked[row], *page.size, seed] for row, seed in part], now)
+            paint_now = partial(now, part, sampling, page)
+            named = [[*asked[row], *page.size, seed] for row, seed in part]
+            images = paint_now() if kept is None else kept.batch(named, paint_now)
             for (row, seed), image in zip(part, images, strict=True):
                 yield Painted(name, size, when, records[row], seed, image, lost.get(records[row].idx))
             advance(len(part))
-
-
-def _paint(
-    policy: Policy,
-    prompts: EncodedPrompts,
-    rows: Sequence[int],
-    keys: Sequence[NoiseKey],
-    sampling: Sampling,
-    page: Canvas,
-) -> Sequence[Image]:
-    return paint_page(policy, prompts, rows, keys, sampling, page)[0]
 
 
 def before_and_after(

@@ -1,7 +1,7 @@
 """The settings of the Dagster instance: ``dagster.yaml``, the database that the environment names, and ``.env``.
 
-``python -m pipelines.instance.settings`` writes them, and what DVC's page of plots draws with; `make setup`,
-`make ui` and `paco init` do so.
+``python -m pipelines.instance.settings`` writes them, and what DVC's page of plots draws with; `make setup` and
+`paco init` do so. `make ui` writes the settings alone.
 """
 
 from __future__ import annotations

@@ -63,8 +63,8 @@ def arrays(pictures: list[Image.Image]) -> np.ndarray:
 
 
 def painted(policy: Any, record: PromptRecord, predecessors: int) -> tuple[list[Image.Image], list[Any]]:
-    page = Canvas.of(record, 2 * SIDE, "aspect", policy.multiple, predecessors)
-    prompts = EncodedPrompts.of(policy, [record], predecessors, WINDOW, 4.0)
+    page = Canvas.from_record(record, 2 * SIDE, "aspect", policy.multiple, predecessors)
+    prompts = EncodedPrompts.from_records(policy, [record], predecessors, WINDOW, 4.0)
     return paint_page(policy, prompts, [0, 0], KEYS, Sampling.of(policy, page.part_size, 3, 4.0), page)
 
 
@@ -139,7 +139,7 @@ def test_the_example_on_a_card_paints_the_story(model: Path, tmp_path: Path, mon
     assert '`NoiseKey("prompt id-panel", 0, seed)' in card
     monkeypatch.chdir(tmp_path)
     exec(compile(card.split("```python\n")[1].split("```")[0], "card", "exec"), {})
-    prompts = EncodedPrompts.of(policy, [record], 2, WINDOW, recipe.guidance)
+    prompts = EncodedPrompts.from_records(policy, [record], 2, WINDOW, recipe.guidance)
     sampling = Sampling.of(policy, (SIDE, SIDE), 3, recipe.guidance)
     page = Canvas((2 * SIDE, 2 * SIDE), (2, 2))
     images, _ = paint_page(policy, prompts, [0], [Zero("story", 0, 0)], sampling, page)
